@@ -4,13 +4,17 @@
 
 The text is dialogues of every kind that training never sampled (tools/tiny/evaluate.py). Prints, for each way to hold
 and multiply the weights, the largest and the mean difference of a logit from those of float32, and the perplexity of
-the answers. engine plan shows some of these numbers: config/quantised.py.
+the answers; also for the checkpoints that `engine quantize` writes. engine plan shows some of these numbers:
+model/quantised.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
 
 import torch
 from tokenizers import Tokenizer
@@ -26,27 +30,44 @@ from stoker.engine.models.registry import model_class
 from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.loading import load_weights
 from stoker.model.cache_groups import all_in_one
+from stoker.quantise.checkpoint import convert, plan_conversion
+from stoker.quantise.encoders import Method
 
+MODEL = "builtin:tiny"
 SEED, BLOCK = 20_260_000, 16
-WAYS = ((None, None), *((scheme, act) for scheme in ("int8", "int4", "int4_pure") for act in (None, "int8")))
+# Scheme of the weights, format of activations, of keys and values.
+WAYS = (
+    (None, None, None),
+    (None, None, "int8"),
+    *((scheme, act, None) for scheme in ("int8", "int4", "int4_pure") for act in (None, "int8")),
+)
 
 
 def logits_of(
-    texts: list[list[int]], dtype: str, quantization: str | None, activations: str | None, features: str
+    texts: list[list[int]],
+    dtype: str,
+    quantization: str | None,
+    activations: str | None,
+    kv_dtype: str | None,
+    features: str,
+    model: str = MODEL,
 ) -> Iterator[torch.Tensor]:
-    """[tokens, vocabulary] in float32 for every text, each computed in one step."""
-    options = {"model": "builtin:tiny", "dtype": dtype, "quantization": quantization}
+    """[tokens, vocabulary] in float32 for every text, each computed in one step. kv_dtype: None for `dtype`."""
+    options = {"model": model, "dtype": dtype, "quantization": quantization}
     words = [word for name, value in options.items() if value for word in (f"--{name}", value)]
     deployment = load_deployment([], words)
     resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
     spec, kind = resolved.model_spec, getattr(torch, dtype)
-    kernels = select_kernels("cpu", kind, spec.head_dims, features, quantization=quantization, activations=activations)
+    kv_kind = getattr(torch, kv_dtype or dtype)
+    kernels = select_kernels(
+        "cpu", kind, spec.head_dims, features, kv_dtype=kv_kind, quantization=quantization, activations=activations
+    )
     length = max(map(len, texts))
-    model = model_class(spec)(spec, kernels, length, kind, torch.device("cpu"), quantization)
-    load_weights(model, resolved)
+    built = model_class(spec)(spec, kernels, length, kind, torch.device("cpu"), quantization)
+    load_weights(built, resolved)
     blocks = torch.arange(-(-length // BLOCK), dtype=torch.int32)
     groups = all_in_one(spec.num_layers)
-    cache = KVCache(groups, len(blocks), BLOCK, spec.keeps.tensors, kind)
+    cache = KVCache(groups, len(blocks), BLOCK, spec.keeps.tensors, kv_kind)
     for text in texts:
         positions = torch.arange(len(text))
         step = StepInput(
@@ -59,7 +80,14 @@ def logits_of(
             max_query_len=len(text),
             max_context_len=len(text),
         )
-        yield model.logits(*model.forward(cache.by_layer([step]), cache.layers, None)).float()
+        yield built.logits(*built.forward(cache.by_layer([step]), cache.layers, None)).float()
+
+
+def quantised_copy(method: Method, folder: Path) -> str:
+    """The model as `engine quantize` writes it."""
+    files = read_model_files(load_deployment([], ["--model", MODEL]))
+    convert(plan_conversion(files, method), folder / method, lambda _: None)
+    return str(folder / method)
 
 
 def main() -> None:
@@ -67,19 +95,28 @@ def main() -> None:
     parser.add_argument("--features", default=wanted_level())
     parser.add_argument("--per-kind", type=int, default=12, help="dialogues of each kind")
     chosen = parser.parse_args()
-    deployment = load_deployment([], ["--model", "builtin:tiny"])
+    deployment = load_deployment([], ["--model", MODEL])
     tokenizer = Tokenizer.from_file(f"{read_model_files(deployment).model_path}/tokenizer.json")
     dialogues = [each for kind in held_out(read_options(), SEED + 1).values() for each in kind[: chosen.per_kind]]
     pairs = encode(tokenizer, dialogues)
     texts = [prompt + answer for prompt, answer in pairs]
     num_answers = sum(len(answer) for _, answer in pairs)
     print(f"{len(texts)} dialogues, {sum(map(len, texts))} tokens, {num_answers} of them in answers")
-    print("| weights | activations | largest difference of a logit | mean | perplexity |\n|---|---|---|---|---|")
-    with torch.inference_mode():
-        exact = list(logits_of(texts, "float32", None, None, chosen.features))
-        for dtype, quantization, activations in (("float32", None, None), *(("bfloat16", *way) for way in WAYS)):
+    print(
+        "| weights | activations | keys and values | largest difference of a logit | mean | perplexity |\n"
+        + "|---" * 6
+        + "|"
+    )
+    with torch.inference_mode(), tempfile.TemporaryDirectory() as folder:
+        exact = list(logits_of(texts, "float32", None, None, None, chosen.features))
+        written = {f"checkpoint {method}": quantised_copy(method, Path(folder)) for method in get_args(Method)}
+        for name, model, dtype, quantization, activations, kv_dtype in (
+            ("float32", MODEL, "float32", None, None, None),
+            *((way[0] or "bfloat16", MODEL, "bfloat16", *way) for way in WAYS),
+            *((name, model, "bfloat16", None, None, None) for name, model in written.items()),
+        ):
             largest, total, count, loss = 0.0, 0.0, 0, 0.0
-            found = logits_of(texts, dtype, quantization, activations, chosen.features)
+            found = logits_of(texts, dtype, quantization, activations, kv_dtype, chosen.features, model)
             for (prompt, answer), reference, logits in zip(pairs, exact, found, strict=True):
                 difference = (logits - reference).abs()
                 largest = max(largest, float(difference.max()))
@@ -92,8 +129,8 @@ def main() -> None:
                 )
             perplexity = float(torch.tensor(loss / num_answers).exp())
             print(
-                f"| {quantization or dtype} | {activations or dtype} | {largest:.3f} | {total / count:.4f} | "
-                f"{perplexity:.4f} |",
+                f"| {name} | {activations or dtype} | {kv_dtype or dtype} | {largest:.3f} | "
+                f"{total / count:.4f} | {perplexity:.4f} |",
                 flush=True,
             )
 

@@ -53,6 +53,7 @@ VERBS = {  # in the order of `engine --help`
     "migrate": Verb("writing"),
     "render": Verb("writing"),
     "connect": Verb("writing", takes_options=True),
+    "quantize": Verb("writing"),
     "completion": Verb("writing"),
     "chat": Verb("serving"),
     "complete": Verb("serving"),

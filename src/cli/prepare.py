@@ -139,6 +139,7 @@ def _server_exit_code(error: Exception) -> int | None:
     from ..server.http.middleware import MiddlewareProblem
     from ..server.http.tls import TlsProblem
     from ..server.observe.tracing import TracingProblem
+    from ..server.stored.store import StoreProblem
     from ..server.text.answer_format import FormatProblem
     from ..server.text.renderer import TemplateProblem
     from ..server.tool_server.servers import ToolServersProblem
@@ -148,7 +149,8 @@ def _server_exit_code(error: Exception) -> int | None:
         return EXIT_MODEL_FILES
     if isinstance(error, KeysProblem | MiddlewareProblem | FormatProblem):
         return EXIT_INVALID_CONFIGURATION
-    return EXIT_ENVIRONMENT if isinstance(error, TlsProblem | ToolServersProblem | TracingProblem) else None
+    is_of_machine = isinstance(error, TlsProblem | ToolServersProblem | TracingProblem | StoreProblem)
+    return EXIT_ENVIRONMENT if is_of_machine else None
 
 
 def fail(message: str, code: int) -> int:

@@ -68,7 +68,7 @@ def stage_table(
         table["rope_and_store"] = table["paged_attention"] = (
             f"torch: head size {shown_dims}; the C++ kernels support multiples of 16 up to {MAX_HEAD_DIM}"
         )
-    if kv_dtype != dtype:
+    if kv_dtype not in (dtype, "int8"):
         table["rope_and_store"] = table["paged_attention"] = (
             f"torch: keys and values in {kv_dtype}, activations in {dtype}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,8 @@ from .schema.options import Option, live_options
 from .source.interpolate import escape
 from .source_text import printable
 from .yaml_writer import inline
+
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")  # user:password@ of a URL
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +89,30 @@ def _absolute(deployment: Deployment, option: Option, value: str) -> str:
 
 
 def running_values(resolved: Resolved) -> list[Effective]:
-    """Every option of a running deployment; header keys are not part of it."""
+    """Every option of a running deployment, without the credentials in URLs; header keys are not part of it."""
     return [
         Effective(
             option,
-            option.show(getattr(getattr(resolved, option.section), option.name)),
+            _without_credentials(option.show(getattr(getattr(resolved, option.section), option.name))),
             resolved.origin(path),
-            resolved.overridden.get(path, ()),
+            tuple(
+                old.model_copy(update={"value": _without_credentials(old.value)})
+                for old in resolved.overridden.get(path, ())
+            ),
             {key: origin for key, origin in resolved.origins.items() if key.startswith(f"{path}.")},
             is_waiting=False,
         )
         for path, option in live_options().items()
         if option.section and hasattr(getattr(resolved, option.section, None), option.name)
     ]
+
+
+def _without_credentials(value: Any) -> Any:
+    if isinstance(value, str):
+        return _CREDENTIALS.sub("[hidden]@", value)
+    if isinstance(value, Mapping):
+        return {key: _without_credentials(each) for key, each in value.items()}
+    return [*map(_without_credentials, value)] if isinstance(value, list) else value
 
 
 def select(values: Sequence[Effective], path: str) -> list[Effective]:

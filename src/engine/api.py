@@ -203,6 +203,9 @@ class EngineOutput:
     error: str | None = None
 
 
+GRAMMAR_FAILED = "the grammar of this request: "  # beginning of an `EngineOutput.error` that the request has caused
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
     """What a started engine can do: measured once, before it reports Ready."""

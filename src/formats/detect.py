@@ -34,6 +34,7 @@ _RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("<minimax:tool_call>", ("minimax_m2",)),
     ("<seed:tool_call>", ("seed_oss",)),
     ("<|tools_prefix|>", ("apertus",)),
+    ("<longcat_arg_key>", ("longcat_xml",)),
     ("<longcat_tool_call>", ("longcat",)),
     ("<start_function_call>", ("functiongemma",)),
     ("<tool_call|>", ("gemma4",)),
@@ -133,7 +134,7 @@ def combined(calls: Format | None, reasoning: ReasoningMarkers | None) -> Format
         return replace(calls, reasoning=reasoning)
     if reasoning is None:
         return None
-    return Format("text", "text with reasoning", reasoning)
+    return Format("text", "text with reasoning", reasoning=reasoning)
 
 
 def find_reasoning_markers(template: str, calls: Format | None, render: Render) -> tuple[ReasoningMarkers | None, str]:

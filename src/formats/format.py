@@ -107,6 +107,7 @@ class Format:
 
     name: str
     description: str  # the models that write so
+    source: str = ""  # address of a chat template, or of a description, that the declaration follows
     reasoning: ReasoningMarkers | None = None
     calls: CallMarkers | None = None
     answer: tuple[str, ...] = ()  # markers around the content: they are left out

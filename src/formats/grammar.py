@@ -240,7 +240,7 @@ class _Writer:
             # not what ends the value: the parser would find its end there
             end = f"~/(?s:.*){regex(re.escape(style.value_end))[1:-1]}(?s:.*)/"
             text = rules.terminal(" & ".join([*limits, end]))
-            return f"{opened} {text} {rules.literal(style.pad + style.value_end)}"
+            return f"{opened} {rules.text_until(style.pad + style.value_end, text)}"
         return f"{opened} {rules.text_until(style.value_end)}"
 
     def harmony(self, choice: Choice, answer: str | None) -> str:

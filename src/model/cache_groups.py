@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from .sizes import DTYPE_BYTES
+from .sizes import kv_bytes
 from .spec import ModelSpec
 
 MAX_GROUPS = 8  # the scheduler works on each group's table
@@ -166,7 +166,7 @@ def longest_sequence(
 
 def kv_bytes_per_token(spec: ModelSpec, dtype: str, groups: CacheGroups) -> int:
     """Bytes of one token in the blocks of all groups."""
-    return groups.num_groups * groups.num_planes * spec.keeps.width * DTYPE_BYTES[dtype]
+    return groups.num_groups * groups.num_planes * kv_bytes(spec.keeps, dtype)
 
 
 def all_in_one(num_layers: int) -> CacheGroups:

@@ -11,7 +11,8 @@ from .quantised import SCHEMES, Scheme, quantised_bytes
 from .spec import Keeps, ModelSpec
 from .tensors import EMBEDDING, FUSED, OUTPUT, Tensor, layer_tensors, outer_tensors
 
-DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
+DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
+KV_SCALE_BYTES = 4  # of each head of a token, next to its int8 codes
 _WHOLE = {f"{part}.weight": whole for whole, parts in FUSED.items() for part in parts}
 
 
@@ -80,6 +81,12 @@ def state_bytes(spec: ModelSpec, dtype: str, sums_dtype: str = "float32") -> int
 def kept_bytes(keeps: Keeps, size: int, size_of_sums: int = 4) -> int:
     """Of one layer, per token or per sequence. size: bytes of an element that is not part of a sum."""
     return keeps.sums_width * size_of_sums + (keeps.width - keeps.sums_width) * size
+
+
+def kv_bytes(keeps: Keeps, dtype: str) -> int:
+    """Of one layer that keeps tokens, per token."""
+    scales = sum(heads for heads, _ in keeps.tensors) * KV_SCALE_BYTES if dtype == "int8" else 0
+    return keeps.width * DTYPE_BYTES[dtype] + scales
 
 
 def activation_elements(spec: ModelSpec) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..config import Resolved
@@ -19,7 +19,7 @@ from ..engine.api import Constraint, Reasoning
 from ..formats.format import Format, Harmony
 from ..formats.initial import starts_in_reasoning
 from ..formats.writing.obeyed import unobeyed
-from .isolated.isolation import IsolatedProcesses, JobEnded
+from .isolated.isolation import LOW_PRIORITY, IsolatedProcesses, JobEnded
 from .protocol.errors import bad_request, unsupported
 from .protocol.structured import OutputGrammar
 from .text.tokenizer import Tokenizer
@@ -31,16 +31,26 @@ _NUM_BYTES = 256  # the first ids of the vocabulary that grammars are checked wi
 FINAL_CHANNEL = "<|channel|>final<|message|>"  # of Harmony, where all that comes before counts as reasoning
 
 
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """A grammar that is made, or was. num_waiting: requests that wait for it. num_chars: once it is made."""
+
+    task: asyncio.Task[str]
+    num_waiting: int = 0
+    num_chars: int = 0
+
+
 class Constraints:
     def __init__(self, resolved: Resolved, tokenizer: Tokenizer | None) -> None:
         self._settings = resolved.structured_outputs
-        self._processes = IsolatedProcesses(_NUM_PROCESSES)  # each is started when it is needed first
+        # Each is started when it is needed first. Many grammars must not take the processor from the engine.
+        self._processes = IsolatedProcesses(_NUM_PROCESSES, niceness=LOW_PRIORITY)
         self._tokenizer = tokenizer
         self._special_tokens: list[str] | None = None
         if tokenizer is not None:
             added = tokenizer.backend.get_added_tokens_decoder().values()
             self._special_tokens = sorted(token.content for token in added)
-        self._kept: OrderedDict[bytes, asyncio.Task[str]] = OrderedDict()
+        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._num_chars = 0
 
     async def checked(self, wanted: OutputGrammar | None) -> Constraint | None:
@@ -55,12 +65,19 @@ class Constraints:
         wanted = self._with_defaults(wanted)
         # Not with sorted keys: properties are written in the order of the schema.
         key = hashlib.sha256(json.dumps(asdict(wanted)).encode()).digest()
-        task = self._kept.get(key)
-        if task is None:
-            task = self._kept[key] = asyncio.ensure_future(self._build(wanted, key))
-            task.add_done_callback(_seen)
+        kept = self._kept.get(key)
+        if kept is None:
+            kept = self._kept[key] = _Kept(asyncio.ensure_future(self._build(wanted)))
+            kept.task.add_done_callback(lambda task: self._settle(key, kept))
         self._kept.move_to_end(key)
-        return Constraint(await asyncio.shield(task))  # other requests may wait for it too
+        kept.num_waiting += 1
+        try:
+            return Constraint(await asyncio.shield(kept.task))  # other requests may wait for it too
+        finally:
+            kept.num_waiting -= 1
+            if not kept.num_waiting and not kept.task.done():  # clients that left do not delay those that wait
+                self._forget(key, kept)
+                kept.task.cancel()
 
     async def tool_schema(
         self, parameters: Mapping[str, Any], param: str, format: Format, *, strict: bool
@@ -132,26 +149,26 @@ class Constraints:
             or settings.disable_additional_properties,
         )
 
-    async def _build(self, wanted: OutputGrammar, key: bytes) -> str:
+    async def _build(self, wanted: OutputGrammar) -> str:
         job = {"do": "grammar", **asdict(wanted), "special_tokens": self._special_tokens}
         try:
             grammar: str = await self._processes.answer(job)
         except JobEnded as ended:
-            self._kept.pop(key, None)
             message = f"`{wanted.param}` is too complex: reading it exceeded a limit, {ended}"
             raise bad_request(message, code="grammar_too_complex", param=wanted.param) from None
-        except BaseException:
-            self._kept.pop(key, None)
-            raise
-        self._num_chars += len(grammar) if key in self._kept else 0
-        while len(self._kept) > 1 and (len(self._kept) > MAX_KEPT or self._num_chars > MAX_KEPT_CHARS):
-            _, oldest = self._kept.popitem(last=False)
-            if oldest.done() and not oldest.cancelled() and oldest.exception() is None:
-                self._num_chars -= len(oldest.result())
         return grammar
 
+    def _settle(self, key: bytes, kept: _Kept) -> None:
+        """When its task is done."""
+        if kept.task.cancelled() or kept.task.exception() is not None:
+            self._forget(key, kept)
+        elif self._kept.get(key) is kept:
+            kept.num_chars = len(kept.task.result())
+            self._num_chars += kept.num_chars
+        while len(self._kept) > 1 and (len(self._kept) > MAX_KEPT or self._num_chars > MAX_KEPT_CHARS):
+            _, oldest = self._kept.popitem(last=False)
+            self._num_chars -= oldest.num_chars
 
-def _seen(task: asyncio.Task[str]) -> None:
-    """The error of a task whose requests have all left is no surprise to be logged."""
-    if not task.cancelled():
-        task.exception()
+    def _forget(self, key: bytes, kept: _Kept) -> None:
+        if self._kept.get(key) is kept:
+            del self._kept[key]

@@ -50,12 +50,13 @@ class Call:
         self.arrived_at: float = scope["stoker.arrived_at"]
         self.cache_salt: str = service.cache_epoch + scope["stoker.cache_salt"]
         self.log_fields: dict[str, Any] = scope["stoker.log_fields"]  # of the access log line of this request
-        self.owner: str = scope["stoker.owner"]  # of files and batches
+        self.owner: str = scope["stoker.owner"]  # of files, batches and stored responses
         self.request_id: str | None = scope["stoker.request_id"]  # of the header X-Request-Id
         self.key: Key | None = scope.get("stoker.key")  # None: the route needs none, or the server has none
         self.unique_id: str = scope["stoker.unique_id"]  # in the answer's header X-Request-Id if the request has none
         self.headers: dict[str, str] = {}  # of the response, in addition; set before it starts
         self.traced: TracedRequest | None = None  # what its span shows, if requests are traced
+        self.admission = ExitStack()  # closed when the request no longer counts for the limits of its key
         self.num_body_bytes = 0  # set by `body`
         self.long_body: bytes | bytearray = b""  # of a conversation, until it is rendered; see isolation.py
         self.body_model = ""  # name of its protocol model
@@ -66,11 +67,6 @@ class Call:
         self._timeouts_s = header_timeouts(scope["headers"])
 
     @property
-    def key_name(self) -> str | None:
-        """The name of the key, to which what the server stores for a client belongs. None: of a key without a name."""
-        return None if self.key is None else self.key.name
-
-    @property
     def query(self) -> dict[str, str]:
         """The parameters of the URL; of several with one name the last."""
         return dict(parse_qsl(self.scope["query_string"].decode("latin-1")))
@@ -78,8 +74,8 @@ class Call:
     def charge(self, num_tokens: int, kind: TokenKind) -> None:
         """Count tokens that the request uses for its key."""
         self.service.key_usage.charge(self.key, num_tokens)
-        if self.key_name is not None:
-            self.service.metrics.key_tokens(self.key_name, kind, num_tokens)
+        if self.key is not None and self.key.name is not None:
+            self.service.metrics.key_tokens(self.key.name, kind, num_tokens)
 
     @property
     def deadline(self) -> Deadline | None:
@@ -297,7 +293,8 @@ class Endpoint:
             call.traced = TracedRequest(scope["headers"], self._route, call.arrived_at, call.log_fields)
             scope["stoker.traced"] = call.traced
         check_scope(call.key, self._scope, f"{scope['method']} {self._route}")
-        with self._service.key_usage.admitted(call.key if self._is_limited else None):
+        with call.admission:
+            call.admission.enter_context(self._service.key_usage.admitted(call.key if self._is_limited else None))
             try:
                 await self._handle(call)
             finally:

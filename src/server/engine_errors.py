@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..engine.api import FinishReason
+from ..engine.api import GRAMMAR_FAILED, FinishReason
 from ..engine.client import EngineState
-from .protocol.errors import ApiError, internal_error, unavailable
+from .protocol.errors import ApiError, bad_request, internal_error, unavailable
 from .text.generated_sequence import GenerationFailed
 
 _MESSAGES = {
@@ -36,4 +36,6 @@ def shutting_down() -> ApiError:
 def generation_failed(failure: GenerationFailed) -> ApiError:
     if failure.reason is FinishReason.ABORT:
         return shutting_down()
+    if failure.message is not None and failure.message.startswith(GRAMMAR_FAILED):
+        return bad_request(failure.message, code="grammar_too_complex")  # not 500, which clients send again
     return internal_error(failure.message or "the engine could not complete this request", "engine_error")

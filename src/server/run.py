@@ -28,6 +28,7 @@ from .http.shutdown import Shutdown
 from .http.tls import Tls, TlsFiles, load_context
 from .isolated.isolation import IsolatedProcesses
 from .service import Service
+from .stored.store import Limits, open_store
 from .text.answer_format import decide_format
 from .text.renderer import Renderer
 from .text.tokenizer import Tokenizer
@@ -84,9 +85,9 @@ def load_text(resolved: Resolved, processes: IsolatedProcesses | None = None) ->
 
 
 def check_server(resolved: Resolved) -> None:
-    """Check keys, TLS files and middleware before the weights are loaded.
+    """Check keys, TLS files, the store of responses and middleware before the weights are loaded.
 
-    Raises KeysProblem, TlsProblem, ToolServersProblem or MiddlewareProblem.
+    Raises KeysProblem, TlsProblem, ToolServersProblem, StoreProblem or MiddlewareProblem.
     """
     if resolved.server.tool_server and find_spec("mcp") is None:
         raise ToolServersProblem("`server.tool_server` needs the package mcp: install the extra `mcp`")
@@ -96,6 +97,8 @@ def check_server(resolved: Resolved) -> None:
         read_keys(resolved.server.api_keys_file)
     if files := TlsFiles.of(resolved.server):
         load_context(files)
+    if (store := resolved.server.responses_store) is not None:
+        open_store(store, Limits.of(resolved.server)).close()
     load_middleware(resolved.server.middleware)
 
 
@@ -114,7 +117,7 @@ async def run_server(
 
     client: already started. text: from `load_text`. sockets: from `take_address`.
     shared: with the other API processes that accept connections from these sockets; None if there is one.
-    Raises KeysProblem, TlsProblem or MiddlewareProblem, unless `check_server` was called before.
+    Raises KeysProblem, TlsProblem, StoreProblem or MiddlewareProblem, unless `check_server` was called before.
     """
     shutdown = shutdown or Shutdown()
     settings = resolved.server

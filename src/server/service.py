@@ -94,12 +94,7 @@ class Service:
         self.background = Background(server.max_stored_bytes)
         self.responses: Store | None = None
         if server.responses_store is not None:
-            bounds = StoreLimits(
-                num_responses=server.max_stored_responses,
-                num_bytes=server.max_stored_bytes,
-                ttl_s=server.stored_response_ttl,
-            )
-            self.responses = open_store(server.responses_store, bounds)
+            self.responses = open_store(server.responses_store, StoreLimits.of(server))
         self.shared = shared or SharedState()
         self.live = LiveRequests(self.turns, self.shared.set_live)
         self.key_usage = KeyUsage(clock, self.shared)

@@ -295,6 +295,22 @@ TRANSCRIPTS = {
         reasoning_parser="seed_oss",
     ),
     "longcat": Transcript("longcat", f"<longcat_tool_call>\n{PLAIN}\n</longcat_tool_call>", ONE),
+    "longcat_xml": Transcript(
+        "longcat_xml",
+        "<longcat_tool_call>get_weather\n<longcat_arg_key>city</longcat_arg_key>\n"
+        "<longcat_arg_value>Paris</longcat_arg_value>\n<longcat_arg_key>days</longcat_arg_key>\n"
+        "<longcat_arg_value>3</longcat_arg_value>\n</longcat_tool_call>",
+        ONE,
+    ),
+    "poolside_v1": Transcript(
+        "poolside_v1",
+        "Look it up.</think><tool_call>get_weather\n<arg_key>city</arg_key><arg_value>Paris</arg_value>\n"
+        "<arg_key>days</arg_key>\n<arg_value>3</arg_value></tool_call><tool_call>now</tool_call>",
+        CALLS,
+        "Look it up.",
+        thinks=True,
+        reasoning_parser="poolside_v1",
+    ),
     "granite": Transcript("granite", f"<|tool_call|>{BOTH}", CALLS),
     "granite4": Transcript("granite4", f"<tool_call>\n{PLAIN}\n</tool_call>\n<tool_call>\n{NOW}\n</tool_call>", CALLS),
     "ernie45": Transcript("ernie45", f"<tool_call>\n{PLAIN}\n</tool_call>\n", ONE),

@@ -138,7 +138,18 @@ def test_a_bfloat16_model_can_keep_its_cache_in_float32(start: Start):
     assert len(answer(core)) == 8
 
 
-@pytest.mark.parametrize(("name", "said"), [("fp8", "fp8 is for GPUs"), ("fp8_e5m2", "8-bit format is fp8")])
+@pytest.mark.effect("cache.kv_cache_dtype")
+def test_keys_and_values_can_be_kept_in_8_bits(start: Start):
+    """Answers of a prompt that is computed at once, and of one that continues from cached blocks, are the same."""
+    wide, narrow = start(), start(cache={"kv_cache_dtype": "int8", "enable_prefix_caching": True})
+    assert 2 < wide.info.kv_cache_bytes / narrow.info.kv_cache_bytes < 4
+    if wide.info.kernels["paged_attention"].startswith("c++"):
+        assert narrow.info.kernels["paged_attention"].startswith("c++")
+    first = answer(narrow)
+    assert answer(narrow) == first
+
+
+@pytest.mark.parametrize(("name", "said"), [("fp8", "fp8 is for GPUs"), ("fp8_e5m2", "8-bit formats are int8")])
 def test_8_bit_formats_are_refused_with_what_there_is(start: Start, name: str, said: str):
     with pytest.raises(ConfigError, match=said):
         start(cache={"kv_cache_dtype": name})

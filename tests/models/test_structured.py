@@ -23,6 +23,7 @@ from stoker.engine.api import (
     Reasoning,
     SamplingParams,
 )
+from stoker.engine.core import step_results
 from stoker.engine.engine_core import EngineCore
 from stoker.engine.startup import build_core
 
@@ -119,6 +120,44 @@ def test_each_answer_obeys_its_grammar_in_any_company(
     assert len(outputs[2].logprobs or ()) == len(outputs[2].token_ids)
     assert [len(outputs[index].token_ids) for index in (1, 4)] == [20, 20]
     assert (engine.stats.num_preemptions > 0) == (num_blocks == 7)
+
+
+@pytest.mark.parametrize(
+    ("device", "num_blocks"), [("cpu", 64), ("cpu", 8), slow("cuda", 64)], ids=["cpu", "few blocks", "cuda"]
+)
+def test_tokens_without_an_alternative_come_together_and_no_token_changes(
+    folder: Path, tmp_path: Path, device: str, num_blocks: int, monkeypatch: pytest.MonkeyPatch
+):
+    if device == "cuda":
+        pytest.importorskip("triton")
+        if torch.cuda.is_available():
+            pytest.skip("needs Triton's interpreter")
+    named = Constraint('start: "name = " /[a-z]{2}/ "; number = " /[0-9]{2}/ "; end."')
+    hot: dict[str, Any] = {"temperature": 1.0, "max_tokens": 36, "constraint": named}
+    samplings = [
+        SamplingParams(**hot, seed=1),
+        SamplingParams(**hot, seed=2, frequency_penalty=1.5, repetition_penalty=1.3),
+        SamplingParams(**{**hot, "max_tokens": 14}, seed=3),
+        FREE,
+        SamplingParams(**hot, seed=4, logprobs=1),
+    ]
+    sections = {"cache": {"num_gpu_blocks_override": num_blocks}, "scheduler": {"max_num_seqs": 4}}
+    engine = core_of(folder, tmp_path, device, **sections)
+    compile_grammars(engine, samplings[:1])
+
+    def answers() -> tuple[list[tuple[list[int], FinishReason | None]], int]:
+        before = engine.stats.num_steps
+        outputs = run(engine, samplings)
+        return [(output.token_ids, output.finish_reason) for output in outputs], engine.stats.num_steps - before
+
+    together, num_steps = answers()
+    monkeypatch.setattr(step_results, "LEAST_FORCED", 1000)
+    singly, more_steps = answers()
+    assert together == singly
+    ends = [FinishReason.COMPLETE] * 2 + [FinishReason.LENGTH] * 2 + [FinishReason.COMPLETE]
+    assert [reason for _, reason in together] == ends
+    assert len(together[2][0]) == 14
+    assert num_steps < more_steps or num_blocks == 8
 
 
 def test_a_preempted_sequence_goes_on_as_if_it_had_not_been(folder: Path, tmp_path: Path):

@@ -67,6 +67,19 @@ def test_a_stream_is_role_text_finish_reason_and_done(saying: Saying):
     assert all(chunk["object"] == "chat.completion.chunk" and "usage" not in chunk for chunk in (first, *middle, last))
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
+def test_text_does_not_break_the_lines_of_a_stream(saying: Saying, path: str):
+    """Clients that read lines of text, as those of httpx, took U+2028 for the end of a line: a chunk was not JSON."""
+    text = "a\u2028b\x85c\u2029d"
+    served = saying(text, tokens_per_output=100)
+    chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 100}
+    bodies = {"/v1/completions": {"prompt": "x", "max_tokens": 100}, "/v1/responses": {"input": "x"}}
+    answer = served.post(path, {**bodies.get(path, chat), "stream": True})
+    lines = [line for line in answer.iter_lines() if line.startswith("data: {")]
+    assert len(lines) == answer.text.count("data: {")
+    assert any(json.dumps(text)[1:-1] in json.dumps(json.loads(line[6:])) for line in lines)
+
+
 def test_usage_is_the_last_chunk_of_a_stream_that_requests_it(saying: Saying):
     stream = saying("Hello").chat(stream=True, stream_options={"include_usage": True})
     *others, last = chunks(stream.text)

@@ -23,10 +23,12 @@ def test_every_running_value_is_returned_with_its_origin(served: Served) -> None
 
 
 def test_the_route_needs_a_key_and_shows_none(folder: Path) -> None:
-    served = Served(folder, api_key=(SecretStr("sk-canary-4711"),))
+    servers = {"a": {"url": "http://me:canary-1@host/mcp", "allowed_tools": ["x"]}}
+    served = Served(folder, api_key=(SecretStr("sk-canary-4711"),), tool_server=servers)
     assert served.get("/config").status_code == 401
     answer = served.get("/config", headers=KEY)
     assert answer.status_code == 200
-    assert "sk-canary" not in answer.text
+    assert "canary" not in answer.text
+    assert "http://[hidden]@host/mcp" in answer.text
     (key,) = [entry for entry in answer.json()["values"] if entry["path"] == "server.api_key"]
     assert key["value"] == ["**********"]

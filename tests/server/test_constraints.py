@@ -120,6 +120,11 @@ def test_each_way_to_say_a_grammar_is_obeyed(
         ("gbnf", 'root ::= "a', "field"),
         ("regex", "(?=a)b", "field"),
         ("regex", "(", "field"),
+        ("regex", "a" * 70_000, "field"),
+        ("choice", ["a" * 70_000, "b"], "field"),
+        ("json", {"const": "a" * 70_000}, "field"),
+        ("json", {"properties": {"a" * 70_000: {}}}, "field"),
+        ("lark", "start: " + " | ".join(f'"k{i}" start' for i in range(2001)), "field"),
         ("json", {"properties": {"a": {"not": {}}}}, "field#/properties/a/not"),
         ("structural_tag", {"format": {"type": "qwen_xml_parameter"}}, "field#/format/type"),
         ("structural_tag", {"structures": [{"begin": "<f>"}], "triggers": ["<g"]}, "field#/tags/0/begin"),
@@ -154,6 +159,42 @@ def test_a_grammar_is_made_once_for_all_who_ask(folder: Path, tokenizer: Tokeniz
 
     asyncio.run(ask())
     assert len(jobs) == 1
+
+
+def test_grammars_that_nobody_waits_for_do_not_delay_others(folder: Path, tokenizer: Tokenizer):
+    """Their clients had left, and each was still checked, two seconds of processor time for the worst."""
+    made = constraints(folder, tokenizer)
+    asked: list[str] = []
+
+    class Busy:
+        async def answer(self, job: Any) -> str:
+            asked.append(job["source"])
+            await is_free.wait()
+            return "start: /a/"
+
+    made._processes = Busy()  # type: ignore[assignment]
+    is_free = asyncio.Event()
+
+    async def run() -> None:
+        def ask(source: str) -> asyncio.Task[Any]:
+            return asyncio.ensure_future(made.checked(OutputGrammar("regex", source, "field")))
+
+        left, staying, other = ask("a"), ask("a"), ask("b")
+        await asyncio.sleep(0)
+        for task in (left, other):
+            task.cancel()
+        await asyncio.sleep(0)
+        assert len(made._kept) == 1  # the one that is still waited for
+        again = ask("b")
+        await asyncio.sleep(0)
+        is_free.set()
+        await asyncio.gather(staying, again)
+        assert other.cancelled()
+        assert len(made._kept) == 2
+
+    asyncio.run(run())
+    assert asked == ["a", "b", "b"]
+    assert made._num_chars == 2 * len("start: /a/")
 
 
 def test_schemas_that_differ_in_the_order_of_properties_are_two(folder: Path, tokenizer: Tokenizer):

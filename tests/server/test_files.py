@@ -254,6 +254,27 @@ def test_few_rows_run_at_a_time_over_all_batches(run: Callable[..., None]):
     run(scenario, batch_concurrency=2)
 
 
+def test_a_key_at_its_limit_does_not_hold_up_the_batches_of_others(
+    run: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its rows waited for the limit with the turns of all batches, and its batches in the places of all."""
+    monkeypatch.setattr("stoker.server.files.runner.MAX_RUNNING_OF_OWNER", 1)
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("keys: {a: {requests_per_minute: 5, secrets: [{key: a1}]}, b: {secrets: [{key: b1}]}}")
+
+    async def scenario(api: Api) -> None:
+        a, b = (Api(api.served, api.client, api.runner, authorization=f"Bearer {key}") for key in ("a1", "b1"))
+        limited = [await a.create(*(row(str(index)) for index in range(50))) for _ in range(2)]  # 4 of 5 requests
+        while not api.served.engine.requests:
+            await asyncio.sleep(0.01)
+        assert (await b.ended(await b.create(row("1"), row("2"))))["request_counts"]["completed"] == 2
+        assert len(api.runner._running) == 1
+        shown = [(await a.get(f"/v1/batches/{each['id']}")).json()["status"] for each in limited]
+        assert shown == ["in_progress", "validating"]
+
+    run(scenario, batch_concurrency=1, api_keys_file=str(keys))
+
+
 def test_files_belong_to_a_key(run: Callable[..., None]):
     async def scenario(api: Api) -> None:
         one, other = (
@@ -303,6 +324,27 @@ def test_a_quota_limits_what_is_stored(run: Callable[..., None], tmp_path: Path)
         too_long = await api.upload(b"x" * 100_000)
         assert too_long.status_code == 413
         assert Files(tmp_path / "files", "").num_bytes() == 600  # nothing remains of what was refused
+
+    run(scenario, files_quota=1000)
+
+
+def test_uploads_at_the_same_time_share_the_quota(run: Callable[..., None], tmp_path: Path):
+    """Each of them had what was left at its beginning."""
+
+    async def scenario(api: Api) -> None:
+        all_began = asyncio.Barrier(3)
+
+        async def form() -> AsyncIterator[bytes]:
+            yield b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+            await all_began.wait()
+            yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n' + b"x" * 400
+            yield b"\r\n--b--\r\n"
+
+        headers = {"content-type": "multipart/form-data; boundary=b"}
+        uploads = [api.client.post("/v1/files", content=form(), headers=headers) for _ in range(3)]
+        statuses = [answer.status_code for answer in await asyncio.gather(*uploads)]
+        assert 413 in statuses
+        assert Files(tmp_path / "files", "").num_bytes() == 400 * statuses.count(200)
 
     run(scenario, files_quota=1000)
 

@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 
+from stoker.engine.api import GRAMMAR_FAILED
 from stoker.engine.client import EngineState
 
 from ..fakes import FakeEngine
@@ -210,17 +211,21 @@ def test_an_engine_that_will_not_be_started_again_ends_the_server_with_code_1(fo
     assert asyncio.run(run()) == 1
 
 
-def test_a_failed_step_is_an_error_of_its_request(folder: Path):
+@pytest.mark.parametrize(
+    ("problem", "status", "code"),
+    [("out of memory", 500, "engine_error"), (GRAMMAR_FAILED + "too many rows", 400, "grammar_too_complex")],
+)
+def test_a_failed_step_is_an_error_of_its_request(folder: Path, problem: str, status: int, code: str):
     from stoker.engine.api import EngineOutput, FinishReason
 
     class Failing(FakeEngine):
         async def _outputs(self, request: Any, died: Any) -> AsyncIterator[EngineOutput]:
-            yield EngineOutput(request_id="", token_ids=[], finish_reason=FinishReason.ERROR, error="out of memory")
+            yield EngineOutput(request_id="", token_ids=[], finish_reason=FinishReason.ERROR, error=problem)
 
     served = Served(folder, Failing())
     response = served.chat()
-    assert (response.status_code, response.json()["error"]["code"]) == (500, "engine_error")
-    assert response.json()["error"]["message"] == "out of memory"
+    assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+    assert response.json()["error"]["message"] == problem
     assert served.metric('stoker_requests_finished_total{finish_reason="error",model_name="org/tiny"}') == 1
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from stoker.server.http.keep_alive import COMMENT, kept_alive
+from stoker.server.protocol.errors import bad_request
 
 from .. import virtual_time
 from ..fakes import FakeEngine
 from .deployment import MODEL, Served
+from .dialects import named_events
 
 
 async def paced(*pauses_s: float, ended: list[bool]) -> AsyncGenerator[bytes, None]:
@@ -84,3 +86,32 @@ def test_an_error_after_the_first_comment_is_an_event_of_the_stream(folder: Path
     assert (status, text.startswith(COMMENT.decode())) == (200, True)
     assert '"code":"engine_' in text
     assert "[DONE]" not in text
+
+
+@pytest.mark.parametrize("dies_in", ["preparation", "queue"])
+def test_a_response_that_fails_after_a_comment_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch, dies_in: str):
+    """The stream broke off before the request was prepared, and began with `response.failed` after that."""
+    engine = FakeEngine()
+
+    async def dies() -> None:
+        await asyncio.sleep(15)
+        engine.die()
+
+    async def is_refused(*arguments: object, **options: object) -> None:
+        await asyncio.sleep(15)
+        raise bad_request("no", param="input")
+
+    engine._pace = dies
+    if dies_in == "preparation":
+        monkeypatch.setattr("stoker.server.routes.responding.Answering.start", is_refused)
+
+    async def run() -> str:
+        served = Served(folder, engine, sse_keep_alive_interval=10.0)
+        async with served.client() as client:
+            return (await client.post("/v1/responses", json={"input": "x", "stream": True})).text
+
+    comment, rest = virtual_time.run(run()).split("\n\n", 1)
+    assert comment.startswith(":")
+    kinds = [event["type"] for event in named_events(rest)]
+    begun = ["response.created", "response.in_progress", "response.failed"]
+    assert kinds == (["error"] if dies_in == "preparation" else begun)

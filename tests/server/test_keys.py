@@ -15,6 +15,7 @@ from stoker.server.access.key_usage import KeyUsage
 from stoker.server.access.keys_file import KeysFile, KeysProblem, read_keys
 from stoker.server.access.shared_state import SharedState
 from stoker.server.protocol.errors import ApiError
+from stoker.server.routes.table import routes_of
 
 from ..fakes import FakeEngine
 from .deployment import MODEL, Served
@@ -248,3 +249,49 @@ def test_a_request_that_is_aborted_is_no_longer_counted(folder: Path, tmp_path: 
         return statuses
 
     assert asyncio.run(run()) == [200, 200, 400, 200]
+
+
+def test_a_response_in_the_background_counts_until_it_has_ended(folder: Path, tmp_path: Path):
+    """It counted until its first answer, so that a key could run any number of them."""
+    text = "keys: {a: {concurrent_requests: 1, secrets: [{key: a1}]}}"
+    held = asyncio.Event()
+    keys = write(tmp_path / "keys.yaml", text)
+    served = Served(folder, FakeEngine(pace=held.wait), api_keys_file=keys, responses_store="memory")
+
+    async def run() -> list[int]:
+        statuses = []
+        body = {"input": "Hi", "background": True, "max_output_tokens": 2}
+        async with served.client() as client:
+            for _ in range(2):
+                statuses.append((await client.post("/v1/responses", json=body, headers=bearer("a1"))).status_code)
+            held.set()
+            await asyncio.gather(*(each.task for each in served.service.background._running.values()))
+            statuses.append((await client.post("/v1/chat/completions", json=CHAT, headers=bearer("a1"))).status_code)
+        return statuses
+
+    assert asyncio.run(run()) == [200, 429, 200]
+
+
+def test_objects_of_one_key_do_not_exist_for_another(folder: Path, tmp_path: Path):
+    """Every route that names one by its id, also those that are added later."""
+    text = "keys: {a: {secrets: [{key: a1}]}, b: {secrets: [{key: b1}]}}"
+    keys = write(tmp_path / "keys.yaml", text)
+    served = Served(folder, api_keys_file=keys, files_dir=str(tmp_path / "files"), responses_store="memory")
+    a1, b1 = bearer("a1"), bearer("b1")
+    form = {"files": {"file": ("in.jsonl", "{}")}, "data": {"purpose": "batch"}, "headers": a1}
+    file_id = served.post("/v1/files", **form).json()["id"]
+    batch = {"input_file_id": file_id, "endpoint": "/v1/completions", "completion_window": "24h"}
+    ids = {
+        "file_id": file_id,
+        "batch_id": served.post("/v1/batches", batch, headers=a1).json()["id"],
+        "response_id": served.post("/v1/responses", {"input": "Hi", "max_output_tokens": 2}, headers=a1).json()["id"],
+    }
+    routes = [route for route in routes_of(served.service.settings) if "_id}" in route.path]
+    assert len(routes) == 9
+    answers = [served.request(route.method, route.path.format(**ids), headers=b1) for route in routes]
+    assert {answer.status_code for answer in answers} == {404}
+    following = {"input": "Hi", "previous_response_id": ids["response_id"]}
+    for path, body in (("/v1/batches", batch), ("/v1/responses", following), ("/v1/responses/input_tokens", following)):
+        assert served.post(path, body, headers=b1).status_code == 404
+    own = [route for route in routes if route.method == "GET"]
+    assert {served.get(route.path.format(**ids), headers=a1).status_code for route in own} == {200}

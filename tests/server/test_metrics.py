@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from tools.monitoring import ALERTS, NAME, PANELS
 
 from stoker.config.schema.observability import ObservabilityConfig
 from stoker.engine.api import EngineStats
@@ -171,3 +173,21 @@ def test_each_declared_metric_is_exported_once():
     assert len(names) == len(set(names))
     described = metrics.described()
     assert set(names) == {name for family, others in described for name in (family.name, *others)}
+
+
+def test_each_query_of_the_dashboard_and_the_alerts_reads_names_and_labels_of_a_running_server(
+    folder: Path, tmp_path: Path
+):
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("keys: {alice: {secrets: [{key: sk-alice}]}}")
+    served = Served(folder, api_keys_file=str(keys))
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
+    assert served.post("/v1/chat/completions", body, headers={"authorization": "Bearer sk-alice"}).status_code == 200
+    labels: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(served.service.metrics.render().decode()):
+        for sample in family.samples:
+            labels.setdefault(sample.name, {"instance"}).update(sample.labels)  # Prometheus adds it
+    for query in [query for _, _, parts in PANELS for query, _ in parts] + [alert[1] for alert in ALERTS]:
+        read = {*re.findall(r"(\w+)=~?\"", query), *re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", query)))}
+        for name in NAME.findall(query):
+            assert read <= labels[name], query

@@ -79,7 +79,10 @@ def test_reasoning_and_calls_are_fields_and_the_same_in_a_stream(speaking: Sayin
     assert [each["function"] for each in found["tool_calls"]] == [call] * 2
     first, second = (call["id"] for call in found["tool_calls"])
     assert first != second
-    choices = deltas(served, tools=[TOOL])
+    choices = deltas(served, tools=[TOOL], return_token_ids=True, logprobs=True)
+    token_ids = [token_id for choice in choices for token_id in choice.get("token_ids") or ()]
+    assert token_ids == served.chat(tools=[TOOL], return_token_ids=True).json()["choices"][0]["token_ids"]
+    assert sum(len(choice["logprobs"]["content"]) for choice in choices if choice["logprobs"]) == len(token_ids)
     streamed = collected(choices)
     assert (streamed["content"], streamed["reasoning"]) == (found["content"], found["reasoning"])
     assert [call["function"] for call in streamed["tool_calls"]] == [call["function"] for call in found["tool_calls"]]

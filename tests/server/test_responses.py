@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sqlite3
+import threading
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,11 @@ import pytest
 from openai.types.responses import Response as OpenAIResponse
 
 from stoker.server.protocol.lark_regex import NotRegular, regex_of
-from stoker.server.stored.store import Limits, Stored, open_store
+from stoker.server.run import check_server
+from stoker.server.stored.store import Limits, SqliteStore, Stored, StoreProblem, open_store
 
 from ..fakes import FakeEngine
-from .deployment import MODEL, Served
+from .deployment import MODEL, Served, resolved
 from .dialects import CALL, THINKS, named_events, prompts, speaking
 from .tiny_tokenizer import write_tokenizer
 
@@ -279,9 +282,11 @@ def test_the_store_is_bounded(folder: Path, tmp_path: Path, where: str):
     assert kept(max_stored_bytes=1 << 20) == [True] * 3
 
 
-@pytest.mark.parametrize("where", [":memory:", "memory"])
-def test_events_are_left_out_if_they_do_not_fit_beside_the_response(where: str):
-    store = open_store(where, Limits(num_responses=9, num_bytes=200, ttl_s=60))
+@pytest.mark.parametrize("where", ["private", "memory"])
+def test_events_are_left_out_if_they_do_not_fit_beside_the_response(tmp_path: Path, where: str):
+    path = tmp_path / where
+    store = open_store("memory" if where == "memory" else str(path), Limits(num_responses=9, num_bytes=200, ttl_s=60))
+    assert where == "memory" or path.stat().st_mode & 0o777 == 0o600
     stored = Stored({"id": "a", "output": []}, [], 0)
     for events in (b"x" * 100, b"x" * 200):
         assert store.put("key", stored, events)
@@ -304,7 +309,7 @@ def test_a_response_in_the_background_is_read_when_it_is_complete_or_cancelled(f
             held.set()
             for _ in range(1000):
                 found = (await client.get(f"/v1/responses/{second['id']}")).json()
-                if found["status"] != "queued":
+                if found["status"] not in ("queued", "in_progress"):
                     break
                 await asyncio.sleep(0.01)
             return [
@@ -411,6 +416,86 @@ def test_a_cancelled_stream_in_the_background_ends_and_logs_are_bounded(folder: 
 
     assert ended() == ("cancelled", ["response.queued"] * 2)
     assert ended(max_stored_bytes=6000) == ("completed", ["error"] * 2)
+
+
+@pytest.mark.parametrize(("name", "cause"), [("absent/store", "no such file"), ("text", "not a database")])
+def test_a_store_that_cannot_be_opened_is_said_before_the_weights_load(
+    folder: Path, tmp_path: Path, name: str, cause: str
+):
+    (tmp_path / "text").write_text("not SQLite " * 100)
+    with pytest.raises(StoreProblem, match=f"`server.responses_store`: .*: .*{cause}"):
+        check_server(resolved(folder, responses_store=str(tmp_path / name)))
+
+
+def test_a_response_in_the_background_that_cannot_be_stored_has_failed(folder: Path, tmp_path: Path):
+    """It was shown as queued until it expired."""
+    served = speaking(folder, "Fine.", responses_store=str(tmp_path / "store"))
+    store = served.service.responses
+    assert isinstance(store, SqliteStore)
+    put = store.put
+
+    def is_full(owner: str, stored: Stored, events: bytes | None = None) -> bool:
+        if stored.response["status"] == "completed":
+            raise sqlite3.OperationalError("database or disk is full")
+        return put(owner, stored, events)
+
+    store.put = is_full  # type: ignore[method-assign]
+
+    async def run() -> dict[str, Any]:
+        async with served.client() as client:
+            body = {"model": MODEL, "input": "Hi", "background": True}
+            found = (await client.post("/v1/responses", json=body)).json()
+            while served.service.background._running:
+                await asyncio.sleep(0.001)
+            return (await client.get(f"/v1/responses/{found['id']}")).json()
+
+    found = asyncio.run(run())
+    assert (found["status"], "could not store it" in found["error"]["message"]) == ("failed", True)
+
+
+def test_the_log_of_a_response_that_is_cancelled_twice_ends(folder: Path):
+    """The second one came while the response was stored: the streams of its events never ended."""
+    served = speaking(folder, "Fine.", responses_store="memory")
+    served.engine._pace = asyncio.Event().wait  # which is never set
+    storing = threading.Event()
+
+    async def run() -> list[str]:
+        async with served.client() as client:
+            body = {"input": "Hi", "background": True, "stream": True}
+            following = asyncio.ensure_future(client.post("/v1/responses", json=body))
+            while not served.engine.requests:
+                await asyncio.sleep(0.001)
+            (running,) = served.service.background._running.values()
+            served.service.writer.submit(storing.wait)
+            running.task.cancel()
+            while running.response()["status"] != "cancelled":
+                await asyncio.sleep(0.001)
+            running.task.cancel()
+            await asyncio.sleep(0.01)
+            storing.set()
+            events = named_events((await asyncio.wait_for(following, 60)).text)
+            return [event["type"] for event in events]
+
+    assert asyncio.run(run()) == ["response.created", "response.queued"]
+    assert served.service.background.log_memory._num_bytes == 0
+
+
+def test_the_id_of_a_response_is_its_own(folder: Path):
+    """It was the client's id of the request: one that is repeated replaced the stored response."""
+    served = speaking(folder, "Fine.", responses_store="memory")
+    made = [
+        served.post("/v1/responses", {"input": "Hi", "request_id": "a"}, headers={"x-request-id": "trace-1"}).json()
+        for _ in range(2)
+    ]
+    assert made[0]["id"] != made[1]["id"]
+    assert served.get(f"/v1/responses/{made[0]['id']}").json() == made[0]
+
+
+def test_a_number_in_a_query_may_have_any_length(folder: Path):
+    served = speaking(folder, "Fine.", responses_store="memory")
+    path = f"/v1/responses/{ask(served).json()['id']}"
+    for query in ("?stream=true&starting_after=", "/input_items?limit="):
+        assert served.get(f"{path}{query}{'9' * 5000}").status_code == 400
 
 
 def test_only_streams_in_the_background_are_streamed_again(folder: Path):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from stoker.server.tool_server import servers
 from stoker.server.tool_server.servers import MAX_RESULT_CHARS, ToolResult, ToolServer, ToolServerError
 
 pytest.importorskip("mcp")
@@ -104,6 +105,20 @@ def test_a_call_that_takes_too_long_ends_alone():
         assert server._connection is connection
 
     with_server(STDIO, scenario)
+
+
+def test_a_server_that_hangs_at_its_start_is_started_again(monkeypatch: pytest.MonkeyPatch):
+    """All later calls waited for the same connection, each to its limit."""
+
+    async def scenario(server: ToolServer) -> None:
+        monkeypatch.setattr(servers, "_CONNECT_S", 0.5)
+        with pytest.raises(ToolServerError, match="no connection within"):
+            await server.tools()
+        monkeypatch.setattr(servers, "_CONNECT_S", 60.0)
+        server._settings = STDIO
+        assert await server.run("add", '{"a": 2, "b": 3}') == ToolResult("5")
+
+    with_server({**STDIO, "command": [sys.executable, "-c", "import time; time.sleep(100)"]}, scenario)
 
 
 def test_a_server_that_ended_is_started_again():

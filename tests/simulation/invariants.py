@@ -131,9 +131,10 @@ class Invariants:
                     f"slot {slot}: another block table"
                 )
             self._check_windows(request)
-            assert len(state.token_ids) == sequences.columns.target[slot], f"slot {slot}: another length"
+            untold = request.num_untold
+            assert len(state.token_ids) == sequences.columns.target[slot] - untold, f"slot {slot}: another length"
             known, read = int(sequences.columns.known[slot]), len(request.token_ids)
-            assert state.token_ids[:read] == request.token_ids
+            assert state.token_ids[:read] == request.token_ids[: read - untold]
             places = [position % size for position in range(read, known)]
             assert len(places) <= size
             assert state.token_ids[read:known] == sequences.columns.tail[slot, places].tolist()
@@ -206,7 +207,9 @@ class Invariants:
                 writes[block_id] = request
                 for writers in self._writers:
                     assert writers.get(block_id, request) is request, f"block {block_id} is still being written"
-            (self._partial.discard if plan.is_sampled[row] else self._partial.add)(request)
+            # forced tokens of an answer are no prompt
+            is_partial = not plan.is_sampled[row] and request not in self._answering
+            (self._partial.add if is_partial else self._partial.discard)(request)
         self._writers.append(writes)
 
     def _count_hits(self, plan: StepPlan, rows: dict[Request, int], admitted: set[int]) -> None:

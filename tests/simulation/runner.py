@@ -14,7 +14,7 @@ from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.runner.step_input import build_step_input, logit_tokens
 from stoker.engine.sampling.sampling_table import SamplingTable
 
-from .truth import CURSE, VOCAB, fingerprint, fingerprints, is_cursed, logprobs_of, sampled_token
+from .truth import CURSE, VOCAB, fingerprint, fingerprints, forced_tokens, is_cursed, logprobs_of, sampled_token
 
 CPU = torch.device("cpu")
 
@@ -75,6 +75,8 @@ class FakeRunner:
                 result.token_ids[row] = token_id
                 if state.sampling.logprobs is not None:
                     result.logprobs[row] = logprobs_of(token_id, mark)
+                if forced := forced_tokens(state.sampling, fingerprint(mark, token_id), state.seed):
+                    result.forced[row] = forced
                 if is_cursed(state.sampling, token_id):
                     result.errors[row] = CURSE
         sampled = np.flatnonzero(plan.is_sampled)
@@ -116,6 +118,12 @@ class FakeRunner:
                 token_ids, marks, [list(table) for table in admission.block_ids], admission.num_prompt_tokens,
                 admission.sampling, admission.seed,
             )  # fmt: skip
+        for slot, token_ids in plan.forced:
+            state = self.slots[slot]
+            for token_id in token_ids:
+                expected = sampled_token(int(state.marks[len(state.token_ids) - 1]), state.seed)
+                assert token_id == expected, f"slot {slot} is to be continued with a wrong token"
+                state.append(token_id)
         for slot, block_ids in zip(plan.block_slots.tolist(), plan.block_ids.tolist(), strict=True):
             for table, block_id in zip(self.slots[slot].block_ids, block_ids, strict=True):
                 table.append(block_id)

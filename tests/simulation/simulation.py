@@ -168,6 +168,7 @@ class Simulation:
         plan, result = self.plans.popleft(), self._results.popleft()
         self.events["steps"] += 1
         self.events["tokens"] += plan.num_batched_tokens
+        self.events["forced tokens"] += sum(len(token_ids) for _, token_ids in plan.forced)
         for client in self.live.values():
             client.age += 1
         outputs = self.scheduler.finish_step(plan, result, STEP_S)

@@ -18,6 +18,7 @@ EOS = 0
 NUM_SALTS = 2  # the runner computes the salt from the seed, because admissions do not have it: seed % NUM_SALTS
 CURSED_TOP_K, CURSED_ID = 1, 5  # a request with this top_k fails when this id is sampled for it
 CURSE = "the request's own fault"
+FORCED_TOP_K = 2  # the answer of a request with this top_k has tokens that are known in advance
 
 
 def fingerprint(before: int, token_id: int) -> int:
@@ -36,6 +37,16 @@ def fingerprints(seed: int, token_ids: list[int]) -> Iterator[int]:
 
 def sampled_token(mark: int, seed: int) -> int:
     return hash((mark, seed)) // 3 % VOCAB
+
+
+def forced_tokens(sampling: SamplingParams, mark: int, seed: int) -> list[int]:
+    """Those that are announced after a prefix: some of the tokens that will be sampled."""
+    found: list[int] = []
+    if sampling.top_k == FORCED_TOP_K and sampling.logprobs is None:
+        for _ in range(hash((mark, 11)) % 3 * (hash((mark, 13)) % 9)):
+            found.append(sampled_token(mark, seed))
+            mark = fingerprint(mark, found[-1])
+    return found
 
 
 def is_cursed(sampling: SamplingParams, token_id: int) -> bool:

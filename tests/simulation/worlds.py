@@ -10,7 +10,7 @@ from stoker.engine.api import SamplingParams
 from stoker.engine.core import SchedulerSettings
 
 from .simulation import Abort, Action, Add, Drain, Execute, Fail, Finish, Plan, Simulation
-from .truth import CURSED_TOP_K, EOS, NUM_SALTS, VOCAB
+from .truth import CURSED_TOP_K, EOS, FORCED_TOP_K, NUM_SALTS, VOCAB
 
 WINDOWS: list[tuple[int | None, ...]] = [  # of groups of layers
     *[(None,)] * 4, (5,), (1,), (40,), (None, 9), (None, 1), (12, None, 12), (None, 30, 4), (3, 20, 20, 20),
@@ -122,7 +122,7 @@ class Arrivals:
             stop_token_ids=random.choice([(), (), (), (3,), (EOS, 9, 33), tuple(range(20, 32))]),
             logprobs=None if self._plain else random.choice([None, None, None, 0, 2]),
             prompt_logprobs=None if self._plain else random.choice([None] * 7 + [1]),
-            top_k=0 if self._plain else random.choice([0] * 9 + [CURSED_TOP_K]),
+            top_k=0 if self._plain else random.choice([0] * 6 + [FORCED_TOP_K] * 3 + [CURSED_TOP_K]),
         )
         priority, prompt = random.randrange(3), prompt[: self._longest]
         return [

@@ -91,6 +91,30 @@ def connect(
     end(run(client, files_of(file, overlays), overrides(context), url=url, catalogue=catalogue))
 
 
+def quantize(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, directory or builtin:tiny.")],
+    to: Annotated[
+        Literal["int4", "int8", "fp8"],
+        typer.Option("--to", help="int4: in groups, activations stay. int8, fp8: a scale per output and per token."),
+    ],
+    output_dir: Annotated[
+        str, typer.Option("--output-dir", "-o", metavar="DIR", help="Folder to write; it must be new or empty.")
+    ],
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="Branch, tag or commit of a hub id; by default the main branch.")
+    ] = None,
+    perplexity: Annotated[
+        str | None,
+        typer.Option("--perplexity", metavar="FILE", help="Compute the perplexity of this text before and after."),
+    ] = None,
+    output: Annotated[Literal["text", "json"], typer.Option("--output", help="Output format.")] = "text",
+) -> None:
+    """Write a quantised copy of a model as compressed-tensors, which other engines read too; without calibration."""
+    from ..quantize import run
+
+    end(run(model, method=to, folder=output_dir, revision=revision, text_file=perplexity, output=output))
+
+
 def completion(
     shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell.")],
 ) -> None:

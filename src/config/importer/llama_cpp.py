@@ -9,7 +9,7 @@ _SAMPLING = "requests say it themselves; `model.override_generation_config` hold
 _SHARED = "llama.cpp divides this among its slots unless the cache is unified; here it is the limit of each sequence"
 _PAGES = "weights are read once into memory of this process"
 _CACHE = "one block pool holds the prefixes of all sequences: `cache.kv_cache_memory_bytes` bounds it"
-_TYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+_TYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "q8_0": "int8"}
 
 TABLE = by_name(
     to("model.model", "-m", "--model"),

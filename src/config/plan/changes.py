@@ -136,7 +136,13 @@ def _smaller_formats(model: PlannedModel, device: DeviceProfile, ask: Ask) -> It
         half = ask.model_copy(update={"dtype": "bfloat16", "kv_dtype": "bfloat16"})
         price = "three significant digits instead of seven; weights and KV cache take half"
         yield _candidate(15, "model.dtype: bfloat16", price, half, device, option="model.dtype", value="bfloat16")
-    if ask.kv_dtype not in ("fp8", "float32"):
+    if ask.kv_dtype == "bfloat16" and not device.is_gpu and device.is_in_build:
+        less = ask.model_copy(update={"kv_dtype": "int8"})
+        price = "hardly any loss; half the KV cache"
+        yield _candidate(
+            40, "cache.kv_cache_dtype: int8", price, less, device, option="cache.kv_cache_dtype", value="int8"
+        )
+    elif ask.kv_dtype not in ("fp8", "int8", "float32"):
         less = ask.model_copy(update={"kv_dtype": "fp8"})
         price = "small losses in long contexts; half the KV cache"
         if device.is_in_build and device.fp8_tflops is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ...model.cache_groups import CacheGroups, blocks_of_window
 from ...model.record import Record
-from ...model.sizes import DTYPE_BYTES, kept_bytes
+from ...model.sizes import DTYPE_BYTES, kept_bytes, kv_bytes
 from ...model.spec import Keeps, ModelSpec
 
 
@@ -73,11 +73,10 @@ def kv_cost(
     tensor_parallel_size: int = 1,
 ) -> KVCost:
     """Of an engine that keeps in each layer what the layer needs."""
-    size = DTYPE_BYTES[kv_dtype]
     per_token, per_sequence = 0, 0
     windows: dict[int, int] = {}
     for keeps, count in Counter(_keeps(spec)).items():
-        num_bytes = count * _bytes(keeps, size) // _parts(keeps, tensor_parallel_size)
+        num_bytes = count * _bytes(keeps, kv_dtype) // _parts(keeps, tensor_parallel_size)
         match keeps.kind:
             case "full" | "latent":
                 per_token += num_bytes
@@ -106,7 +105,7 @@ def kv_cost_of_groups(
 ) -> KVCost:
     """Of this build's engine, whose blocks are those of groups of layers. States have memory of their own."""
     keeps = spec.keeps
-    one = groups.num_planes * _bytes(keeps, DTYPE_BYTES[kv_dtype]) // _parts(keeps, tensor_parallel_size)
+    one = groups.num_planes * _bytes(keeps, kv_dtype) // _parts(keeps, tensor_parallel_size)
     counts = Counter(window for window in groups.windows if window is not None)
     return KVCost(
         block_size=block_size,
@@ -121,7 +120,7 @@ def by_kind(spec: ModelSpec, kv_dtype: str, state_dtype: str) -> list[tuple[str,
     """Kind of layer, number of layers, bytes of one layer per token (per sequence for state), tokens kept (0: all)."""
     found: dict[tuple[str, int, int], int] = {}
     for keeps, count in Counter(_keeps(spec)).items():
-        key = (keeps.kind, _bytes(keeps, DTYPE_BYTES[kv_dtype], DTYPE_BYTES[state_dtype]), keeps.window)
+        key = (keeps.kind, _bytes(keeps, kv_dtype, DTYPE_BYTES[state_dtype]), keeps.window)
         found[key] = found.get(key, 0) + count
     return [(kind, count, num_bytes, window) for (kind, num_bytes, window), count in found.items()]
 
@@ -131,9 +130,11 @@ def _keeps(spec: ModelSpec) -> Iterator[Keeps]:
     return (keeps for keeps in kept if keeps.kind != "nothing")
 
 
-def _bytes(keeps: Keeps, size: int, size_of_sums: int = 4) -> int:
+def _bytes(keeps: Keeps, kv_dtype: str, size_of_sums: int = 4) -> int:
     """Of one layer, per token or per sequence."""
-    return kept_bytes(keeps, max(2, size) if keeps.kind == "state" else size, size_of_sums)  # never in 8 bits
+    if keeps.kind == "state":
+        return kept_bytes(keeps, max(2, DTYPE_BYTES[kv_dtype]), size_of_sums)  # never in 8 bits
+    return kv_bytes(keeps, kv_dtype)
 
 
 def _parts(keeps: Keeps, tensor_parallel_size: int) -> int:

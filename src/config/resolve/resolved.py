@@ -31,7 +31,7 @@ from ..schema.server import ServerConfig
 from ..schema.structured_outputs import StructuredOutputsConfig
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-KVDtype = Literal["float32", "bfloat16", "float16", "fp8"]  # fp8: e4m3
+KVDtype = Literal["float32", "bfloat16", "float16", "fp8", "int8"]  # fp8: e4m3
 WeightFormat = Literal["safetensors", "pt", "npcache", "sharded_state", "mistral", "gguf", "dummy"]
 
 

@@ -116,6 +116,15 @@ class Values:
         return model_files is None or model_files.spec.keeps.width > 0
 
     @property
+    def has_uniform_heads(self) -> bool:
+        """Whether all layers with keys and values have the same heads; True if the model's files are not known."""
+        model_files = self.decisions.model_files
+        if model_files is None:
+            return True
+        kept = [keeps for keeps in model_files.spec.kept_by_layer if keeps is not None]
+        return len({keeps.tensors for keeps in kept}) <= 1 and all(keeps.kind != "latent" for keeps in kept)
+
+    @property
     def shares_keys(self) -> bool:
         """Whether layers read the keys and values of others; False if the model's files are not known."""
         model_files = self.decisions.model_files

@@ -20,7 +20,7 @@ from .section import Section, about
 from .types import Auto, Count, Flag, Share, Size, Whole, means, number_or_text
 
 _SUMS_OVERFLOW = "sums exceed the range of float16; write bfloat16"
-_OTHER_8_BIT = "this build's 8-bit format is fp8 (e4m3), on GPUs; write fp8, or auto"
+_OTHER_8_BIT = "this build's 8-bit formats are int8 on CPUs and fp8 (e4m3) on GPUs; write one of them, or auto"
 
 
 @with_refused("cache")
@@ -140,17 +140,20 @@ class CacheConfig(Section):
         json_schema_extra=about(reload="model"),
     )
     kv_cache_dtype: Annotated[
-        Literal["auto", "bfloat16", "float32", "float16", "fp8", "fp8_e4m3"], means(fp8_e4m3="fp8")
+        Literal["auto", "bfloat16", "float32", "float16", "fp8", "fp8_e4m3", "int8"], means(fp8_e4m3="fp8")
     ] = Field(
         "auto",
         description=(
             "Number format of keys and values. `auto` is the model's format. `bfloat16` with float32 weights stores "
-            "twice as many tokens in the same memory with fewer digits; on a CPU, a format other than the model's "
-            "makes attention slower, because plain PyTorch operations replace the fused kernels. `float16` is for GPUs "
-            "only. `fp8` (e4m3, also written `fp8_e4m3`) needs a GPU of compute "
-            f"capability {capability_text(FP8_CAPABILITY)} or more (Ada, Hopper): "
-            "it halves the memory of bfloat16 and the bytes that attention reads, and has four significant bits "
-            "instead of eight. There are no scales: values beyond 448 are clipped; those of usual models are far below."
+            "twice as many tokens in the same memory with fewer digits; on a CPU, bfloat16 or float32 for a model in "
+            "the other makes attention slower, because plain PyTorch operations replace the fused kernels. `float16` "
+            "is for GPUs only. `fp8` (e4m3, also written `fp8_e4m3`) needs a GPU of compute capability "
+            f"{capability_text(FP8_CAPABILITY)} or more (Ada, Hopper): it halves the memory of bfloat16 and the bytes "
+            "that attention reads, and has four significant bits instead of eight. There are no scales: values "
+            "beyond 448 are clipped; those of usual models are far below. `int8` is for CPUs: each head of each "
+            "token is stored as integers with a scale of its own, 4 bytes, computed when it is stored. It takes "
+            "about half the memory of bfloat16 (132 bytes instead of 256 for a head of 128), and attention reads "
+            "half the bytes."
         ),
         examples=["bfloat16"],
         json_schema_extra=about(reload="model", refused=dict.fromkeys(("fp8_e5m2", "fp8_inc"), _OTHER_8_BIT)),

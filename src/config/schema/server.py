@@ -532,7 +532,8 @@ class ServerConfig(Section):
             "(standard input and output), `allowed_tools`, and the `timeout` of a call in seconds. `headers_from_env` "
             "has headers for a URL, each with the environment variable that has its value. A request names a server as "
             "`{type: mcp, server_label: LABEL, require_approval: never}`. A tool runs with the rights of this "
-            "server, for everyone with access to it: allow only what any client may do. Needs the extra `mcp`."
+            "server, for everyone with access to it: allow only what any client may do. GET /config shows the "
+            "arguments of a command and the query of a `url`: no place for secrets. Needs the extra `mcp`."
         ),
         examples=[{"docs": {"url": "http://localhost:9000/mcp", "allowed_tools": ["search"]}}],
         json_schema_extra=about(reload="process", json_schema=TOOL_SERVERS),

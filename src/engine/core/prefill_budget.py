@@ -15,9 +15,10 @@ from .settings import SchedulerSettings
 class PrefillBudget:
     """`left`: tokens that may still be planned."""
 
-    def __init__(self, settings: SchedulerSettings, num_decodes: int) -> None:
+    def __init__(self, settings: SchedulerSettings, num_decodes: int, num_forced: int = 0) -> None:
+        """num_forced: answers that continue with tokens which are known, each like a prompt. They come first."""
         self._settings = settings
-        self.left = settings.prefill_budget(num_decodes)
+        self.left = settings.prefill_budget(num_decodes + num_forced) + num_forced
         self._half = self.left // 2
         self._num_partial = 0  # prompts that are computed in part after the step
         self._num_long_partial = 0
@@ -44,6 +45,8 @@ class PrefillBudget:
 
     def count_partial(self, request: Request) -> None:
         """The step leaves this prompt computed in part."""
+        if request.has_forced:
+            return
         self._num_partial += 1
         self._num_long_partial += self.is_long(request)
 

@@ -45,6 +45,8 @@ class Request:
     passing_until: int = -1  # the step that may still write to the blocks which it has given back since its admission
     busy_until: int = -1  # after a preemption: the step that may still write its blocks or sample its next token
     num_preemptions: int = 0
+    has_forced: bool = False  # since it has its slot, tokens were appended that must follow
+    num_untold: int = 0  # last of token_ids: those of them which the runner does not know yet
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache, before any preemption
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # by position, until they are sent
     finish_reason: FinishReason | None = None

@@ -35,7 +35,7 @@ class Scheduler:
         self.sequences = Sequences(settings)
         self._admission_control = AdmissionControl(settings)
         self._planner = StepPlanner(settings, self.sequences)
-        self._results = StepResults(self.sequences)
+        self._results = StepResults(settings, self.sequences)
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request.

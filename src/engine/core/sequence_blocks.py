@@ -220,6 +220,17 @@ class SequenceBlocks:
         self.num_reserved += granted - request.num_reserved
         request.num_reserved = granted
 
+    def reserve_more(self, request: Request, num_tokens: int, margin: int) -> bool:
+        """Reserve what the sequence needs for some more known tokens. False if fewer than `margin` would be left."""
+        num_missing = -(-(len(request.token_ids) + num_tokens) // self._block_size) - request.num_blocks
+        num_computed = int(self._columns.computed[request.slot])
+        wanted = self.num_to_reserve(max(0, num_missing), num_computed, request.num_blocks) - request.num_reserved
+        if wanted > max(0, self.num_available - margin):
+            return False
+        request.num_reserved += max(0, wanted)
+        self.num_reserved += max(0, wanted)
+        return True
+
     def reachable_end(self, request: Request, end: int) -> int:
         """Where a chunk can end that is to end at `end`: there may be fewer blocks than it needs."""
         most = (request.num_reserved + max(0, self.num_available)) // len(self._windows)

@@ -33,6 +33,7 @@ class SlotColumns:
         self.known = np.zeros(num_slots, np.int32)  # tokens read back, prompt included
         self.tail = np.zeros((num_slots, block_size), np.int32)  # the last of them, at position % block_size
         self.record_at = np.zeros(num_slots, np.int32)  # from this length on, a token needs an output record
+        self.is_held = np.zeros(num_slots, np.bool_)  # no decode row: forced tokens wait for the steps in flight
         self.ones = np.ones(num_slots, np.int32)  # constants, for plans of decode rows
         self.trues = np.ones(num_slots, np.bool_)
         self._flat_tail = self.tail.reshape(-1)  # one index is five times as fast as two
@@ -47,13 +48,26 @@ class SlotColumns:
         self.serial[slot] = request.arrival
         self.route[slot] = request.route
         self.record_at[slot] = 0  # its next token is reported together with the number of cached tokens
+        self.is_held[slot] = False
+        self._set_known(request)
+
+    def _set_known(self, request: Request) -> None:
         known = len(request.token_ids)
         last = known % self.block_size
-        self.known[slot] = known
-        self.tail[slot, :last] = request.token_ids[known - last :]
+        self.known[request.slot] = known
+        self.tail[request.slot, :last] = request.token_ids[known - last :]
+
+    def append_forced(self, request: Request, token_ids: list[int]) -> None:
+        """Append tokens that need not be sampled, after `read_tail`. No step in flight has a row of the sequence."""
+        request.token_ids += token_ids
+        request.has_forced = True
+        request.num_untold += len(token_ids)
+        self.target[request.slot] += len(token_ids)
+        self._set_known(request)
 
     def give_back(self, request: Request) -> None:
         """Free the request's slot; the next plan releases it."""
+        request.has_forced, request.num_untold = False, 0
         slot, request.slot = request.slot, NO_SLOT
         self.serial[slot] = -1
         self.free_slots.append(slot)

@@ -71,6 +71,7 @@ class StepDraft:
             num_computed=num_computed,
             num_tokens=num_tokens,
             is_sampled=is_sampled,
+            forced=[_forced(row.request) for row in self.prefills if row.request.num_untold],
             restored_states=_pairs(self.restored_states),
             kept_states=_pairs(self.kept_states),
         )
@@ -82,6 +83,11 @@ class StepDraft:
 
 def _pairs(copies: list[tuple[int, int]]) -> Int32:
     return np.array(copies, np.int32) if copies else NO_COPIES
+
+
+def _forced(request: Request) -> tuple[int, list[int]]:
+    count, request.num_untold = request.num_untold, 0
+    return request.slot, request.token_ids[-count:]
 
 
 def _admission(request: Request) -> Admission:

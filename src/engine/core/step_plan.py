@@ -14,6 +14,8 @@ Guarantees to the runner, and its obligations:
   slot has computed.
 - A row that is sampled computes the last known token; the sampled token is appended to the slot's tokens. A sequence
   that has ended may still have a row in a plan that was already queued; its token is dropped.
+- Tokens that a result has announced as forced may be appended to a slot instead of being sampled one by one; then no
+  step with a row for this slot is in flight.
 - Of models with recurrent layers: a row without computed tokens begins with an empty state, another continues the one
   of its slot. States are copied between places: those of the slots, and after these the places of kept states.
 - After a step that failed, the next plan may release slots that the runner has never filled.
@@ -61,6 +63,7 @@ class StepPlan:
     is_sampled: Bool  # [rows] the row reaches the last known token, so one more is sampled
     restored_states: Int32 = field(default_factory=lambda: NO_COPIES)  # [n, 2] copy state from place to place before
     kept_states: Int32 = field(default_factory=lambda: NO_COPIES)  # [n, 2] and after the step
+    forced: list[tuple[int, list[int]]] = field(default_factory=list)  # after admissions: append tokens to slots
 
     @property
     def num_rows(self) -> int:
@@ -81,3 +84,5 @@ class StepResult:
     # row -> for the prompt tokens at positions num_computed + 1 ... of this step's chunk
     errors: dict[int, str] = field(default_factory=dict)  # row -> why its request cannot continue; the others can
     complete: list[int] = field(default_factory=list)  # rows whose grammar allows nothing after the sampled token
+    forced: dict[int, list[int]] = field(default_factory=dict)  # row -> tokens that must follow the sampled one; they
+    # would be sampled one by one, unless a plan appends them

@@ -74,7 +74,7 @@ class StepPlanner:
         target = columns.target[slots]
         missing = target - columns.computed[slots]
         # A sequence of its maximum length only waits for its last token to be read back.
-        is_decode = (missing == 1) & (target < columns.max_length[slots])
+        is_decode = (missing == 1) & (target < columns.max_length[slots]) & ~columns.is_held[slots]
         if is_decode.all():
             requests, prefills = running, []
         else:
@@ -133,7 +133,8 @@ class StepPlanner:
     # ---- prefills
 
     def _plan_prefills(self, draft: StepDraft, running: list[Request]) -> None:
-        budget = PrefillBudget(self._settings, len(draft.decodes))
+        num_forced = sum(request.has_forced for request in running)
+        budget = PrefillBudget(self._settings, len(draft.decodes), num_forced)
         self._plan_running_prefills(draft, budget, running)
         if budget.left and not draft.lacks_blocks:
             self._plan_admissions(draft, budget)
@@ -142,7 +143,7 @@ class StepPlanner:
 
     def _plan_running_prefills(self, draft: StepDraft, budget: PrefillBudget, requests: list[Request]) -> None:
         waiting, free_slots = self._sequences.waiting, self._columns.free_slots
-        requests.sort(key=self._sequences.rank)
+        requests.sort(key=lambda request: (not request.has_forced, self._sequences.rank(request)))
         for index, request in enumerate(requests):
             if not budget.left:
                 budget.count_partial(request)
@@ -166,7 +167,8 @@ class StepPlanner:
 
     def _append_cached(self, draft: StepDraft, request: Request) -> None:
         """Go on from blocks that others computed since this prefill was last planned, such as a common prefix."""
-        if self._columns.computed[request.slot] % self._settings.block_size:
+        computed = self._columns.computed[request.slot]
+        if computed % self._settings.block_size or request.has_forced:
             return
         cached = self._blocks.find_cached(request)
         num_free = self._blocks.num_available - self._blocks.num_free_among(cached) + request.num_reserved

@@ -9,16 +9,21 @@ from __future__ import annotations
 import numpy as np
 
 from ..api import EngineOutput, FinishReason
-from .request import Request
+from .request import NO_SLOT, Request
 from .sequences import Sequences
+from .settings import SchedulerSettings
 from .step_outputs import StepOutputs
 from .step_plan import StepResult
 from .steps_in_flight import StepInFlight
 
+LEAST_FORCED = 3  # tokens: fewer are sampled one by one, because the sequence may have to leave a step out
+
 
 class StepResults:
-    def __init__(self, sequences: Sequences) -> None:
+    def __init__(self, settings: SchedulerSettings, sequences: Sequences) -> None:
         self._sequences = sequences
+        self._can_append = settings.enable_chunked_prefill  # otherwise prompts are computed when they are admitted
+        self._num_groups = settings.num_groups
         self._columns = sequences.columns
 
     def take(self, step: StepInFlight, result: StepResult) -> StepOutputs:
@@ -46,9 +51,12 @@ class StepResults:
             rows = np.flatnonzero(is_taken)
             slots, token_ids = slots[rows], result.token_ids[rows]
         lengths = columns.append(slots, token_ids)
+        columns.is_held[slots] = False
         needs_record = (lengths >= columns.record_at[slots]) | self._sequences.watched.seen_in(token_ids)
         if result.logprobs:
             needs_record |= np.isin(rows, list(result.logprobs))
+        if result.forced:
+            needs_record |= np.isin(rows, list(result.forced))
         if result.complete:
             needs_record |= np.isin(rows, result.complete)
         if needs_record.any():
@@ -90,7 +98,30 @@ class StepResults:
             output.logprobs = output.logprobs and []
         if output.finish_reason is not None:
             self._sequences.end(request, output.finish_reason)
+        elif row in result.forced and request.slot != NO_SLOT and self._can_append:
+            output.token_ids += self._append_forced(request, length, result.forced[row])
         return output
+
+    def _append_forced(self, request: Request, length: int, token_ids: list[int]) -> list[int]:
+        """Append the tokens that must follow, of a sequence of this length. Returns them; none that ends it.
+
+        Steps in flight sample the first of them. Then the sequence is held, and the rest is announced again.
+        """
+        columns, stop = self._columns, request.stop
+        ends = (index for index, token_id in enumerate(token_ids) if token_id in stop.token_ids)
+        run = token_ids[: min(stop.max_length - length - 1, next(ends, len(token_ids)))]
+        num_coming = int(columns.target[request.slot]) - length
+        if len(run) - num_coming < LEAST_FORCED:
+            return []
+        if num_coming:
+            columns.is_held[request.slot] = True
+            return []
+        columns.read_tail(request)
+        # One free block more per running sequence, as for an admission.
+        if not self._sequences.blocks.reserve_more(request, len(run), len(self._sequences.running) * self._num_groups):
+            return []
+        columns.append_forced(request, run)
+        return run
 
 
 def _keep_prompt_logprobs(step: StepInFlight, result: StepResult) -> None:

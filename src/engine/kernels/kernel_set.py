@@ -299,9 +299,10 @@ def cpu_kernels(
     torchs = ONE_ROW if batch_invariant else KernelSet()
     recorder = CallRecorder()
     library = recorded(library, recorder)
-    rope, attention = rope_and_store_cpu(library, dtype), paged_attention_cpu(library, dtype)
     store_latents, latent_attention = store_latents_cpu(library, dtype), latent_attention_cpu(library, dtype)
-    if kv_dtype != dtype or not takes_heads(head_dims):
+    if kv_dtype in (dtype, torch.int8) and takes_heads(head_dims):
+        rope, attention = rope_and_store_cpu(library, dtype, kv_dtype), paged_attention_cpu(library, dtype, kv_dtype)
+    else:
         rope, attention = torchs.rope_and_store, torchs.paged_attention
         store_latents, latent_attention = torchs.store_latents, torchs.latent_attention
     is_capturable = attention is not torchs.paged_attention and (

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from .attention_variant import PLAIN, AttentionVariant
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
+from .kv_codes import blocks_in
 
 
 class AttentionStep(Protocol):
@@ -54,8 +55,8 @@ def paged_attention_reference(
 
     Args:
         q: [T, num_heads, D]. A row's queries are the last of its context: their keys and values are in the cache.
-        k_cache, v_cache: [num_blocks, num_kv_heads, block_size, D]. Query heads share kv heads in order: with a
-            group of g = num_heads / num_kv_heads, head h reads kv head h // g.
+        k_cache, v_cache: [num_blocks, num_kv_heads, block_size, D], or the int8 cache of kv_codes.py. Query heads
+            share kv heads in order: with a group of g = num_heads / num_kv_heads, head h reads kv head h // g.
         step: rows, context lengths and block tables.
         scale: multiplies the scores, usually D ** -0.5.
         variant: what differs between models.
@@ -76,7 +77,9 @@ def paged_attention_reference(
         blocks = step.block_tables[row, first_block : -(-context_len // block_size)]
         base = first_block * block_size
         keys, values = (
-            cache[blocks].to(q.dtype).transpose(0, 1).reshape(num_kv_heads, -1, head_dim)[None, :, : context_len - base]
+            blocks_in(cache, blocks, q.dtype)
+            .transpose(0, 1)
+            .reshape(num_kv_heads, -1, head_dim)[None, :, : context_len - base]
             for cache in (k_cache, v_cache)
         )
         key_positions = torch.arange(base, context_len, device=q.device)
@@ -127,10 +130,14 @@ def _attention(
     return (weights @ values).to(queries.dtype)
 
 
-def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> PagedAttention:
-    """For heads whose width is a multiple of 16, at most config.cpu_kernels.MAX_HEAD_DIM."""
+def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype, kv_dtype: torch.dtype) -> PagedAttention:
+    """For heads whose width is a multiple of 16, at most config.cpu_kernels.MAX_HEAD_DIM.
+
+    kv_dtype: of the cache: `dtype`, or int8.
+    """
     empty = library.memory.empty
-    call = library.op("paged_attention", dtype, [POINTER] * 9 + [INT, INT64] + [INT] * 4 + [INT64, INT, FLOAT, FLOAT])
+    name = "paged_attention_int8" if kv_dtype == torch.int8 else "paged_attention"
+    call = library.op(name, dtype, [POINTER] * 9 + [INT, INT64] + [INT] * 4 + [INT64, INT, FLOAT, FLOAT])
     no_window = 2**62
 
     def paged_attention(
@@ -151,8 +158,8 @@ def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> PagedAttenti
         out = empty(num_tokens, num_heads * head_dim, dtype=dtype)
         call(
             pointer(q, dtype),
-            pointer(k_cache, dtype),
-            pointer(v_cache, dtype),
+            pointer(k_cache, kv_dtype),
+            pointer(v_cache, kv_dtype),
             pointer(step.query_start, torch.int32),
             pointer(step.context_lens, torch.int32),
             pointer(block_tables, torch.int32),

@@ -8,6 +8,7 @@ import torch
 
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 from .head_variant import PLAIN_HEADS, HeadVariant, check_norms
+from .kv_codes import head_dim_of, store_heads
 
 
 class RopeAndStore(Protocol):
@@ -56,7 +57,7 @@ def rope_and_store_reference(
         positions: [T] int64, the tokens' positions in their sequences.
         slot_mapping: [T] int64, block_id * block_size + offset.
         k_cache, v_cache: [num_blocks, num_kv_heads, block_size, D], written in place. In float8_e4m3fn values are
-            clipped to its range, -448 to 448.
+            clipped to its range, -448 to 448; an int8 cache (kv_codes.py) gets them rounded to qkv's dtype first.
         num_kv_heads: 0 prepares the queries of a layer that reads another layer's cache, which is not written.
         variant: what differs between models.
     Returns:
@@ -64,7 +65,7 @@ def rope_and_store_reference(
 
     Source: RoFormer, arXiv:2104.09864, section 3.4.2.
     """
-    head_dim, block_size = k_cache.shape[3], k_cache.shape[2]
+    head_dim, block_size = head_dim_of(k_cache), k_cache.shape[2]
     num_parts = variant.num_parts(num_heads, num_kv_heads)
     heads = qkv[:, : num_parts * head_dim].view(len(qkv), num_parts, head_dim)
     queries, keys = heads[:, :num_heads], heads[:, num_heads : num_heads + num_kv_heads]
@@ -83,11 +84,15 @@ def rope_and_store_reference(
 
     if num_kv_heads:
         block, offset = slot_mapping // block_size, slot_mapping % block_size
-        k_cache[block, :, offset] = to_cache_dtype(prepared(keys, k_norm), k_cache.dtype)
+        wide_keys = prepared(keys, k_norm)
         if variant.has_value_norm:
             values = values.float()
             values = values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + eps)
-        v_cache[block, :, offset] = to_cache_dtype(values, v_cache.dtype)
+        for cache, heads in ((k_cache, wide_keys), (v_cache, values)):
+            if cache.dtype == torch.int8:
+                store_heads(cache, block, offset, heads.to(qkv.dtype))
+            else:
+                cache[block, :, offset] = to_cache_dtype(heads, cache.dtype)
     wide = prepared(queries, q_norm)
     if variant.query_scales is not None:
         wide = wide * variant.query_scales[positions, None, None]
@@ -119,10 +124,11 @@ def to_cache_dtype(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return values.to(dtype)
 
 
-def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype) -> RopeAndStore:
-    """For heads whose width is a multiple of 16."""
+def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype, kv_dtype: torch.dtype) -> RopeAndStore:
+    """For heads whose width is a multiple of 16. kv_dtype: of the cache: `dtype`, or int8."""
     empty = library.memory.empty
-    call = library.op("rope_and_store", dtype, [POINTER] * 10 + [INT64] * 2 + [INT] * 7 + [FLOAT])
+    name = "rope_and_store_int8" if kv_dtype == torch.int8 else "rope_and_store"
+    call = library.op(name, dtype, [POINTER] * 10 + [INT64] * 2 + [INT] * 7 + [FLOAT])
 
     def rope_and_store(
         qkv: torch.Tensor,
@@ -139,7 +145,7 @@ def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype) -> RopeAndStore:
         variant: HeadVariant = PLAIN_HEADS,
     ) -> torch.Tensor:
         num_tokens = qkv.shape[0]
-        block_size, head_dim = k_cache.shape[2], k_cache.shape[3]
+        block_size, head_dim = k_cache.shape[2], head_dim_of(k_cache)
         num_parts = variant.num_parts(num_heads, num_kv_heads)
         if qkv.shape[1] < num_parts * head_dim or num_kv_heads not in (0, k_cache.shape[1]):
             raise ValueError(f"qkv is {tuple(qkv.shape)} for {num_heads} and {num_kv_heads} heads of {head_dim}")
@@ -155,8 +161,8 @@ def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype) -> RopeAndStore:
             pointer(positions, torch.int64),
             pointer(slot_mapping, torch.int64),
             queries.data_ptr(),
-            pointer(k_cache, dtype),
-            pointer(v_cache, dtype),
+            pointer(k_cache, kv_dtype),
+            pointer(v_cache, kv_dtype),
             num_tokens,
             qkv.shape[1],
             num_heads,

@@ -16,6 +16,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from ...config import ModelFilesError
 from ..kernels import AttentionVariant, KernelSet
+from ..kernels.kv_codes import head_dim_of
 from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
 
@@ -80,7 +81,7 @@ class PagedAttention:
         if q.is_meta:
             return q.new_empty(1, q.shape[2], call.num_heads, call.value_dim)
         k_cache, v_cache = self._caches[layer]
-        head_dim = k_cache.shape[3]
+        head_dim = head_dim_of(k_cache)
         heads = torch.cat([_padded(each[0], head_dim) for each in (q, k, v)])  # [heads, T, D]
         step = self._steps[layer]
         queries = self._kernels.rope_and_store(

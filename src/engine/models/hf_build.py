@@ -50,7 +50,7 @@ def code_classes(code: RepositoryCode) -> tuple[type[PretrainedConfig], type[Pre
             get_class_from_dynamic_module(reference, code.folder, local_files_only=True)
             for reference in (code.config_class, code.model_class)
         ]
-    except Exception as error:  # noqa: BLE001: it is anybody's code
+    except Exception as error:  # it is anybody's code
         raise ModelFilesError(f"{folder}: its code cannot be loaded: {_line(error)}", code="M304") from error
     return found[0], found[1]
 
@@ -65,7 +65,7 @@ def config_of(values: Mapping[str, Any], config_class: type[PretrainedConfig] | 
     given = {key: value for key, value in values.items() if key != "auto_map"}
     try:
         config: PretrainedConfig = chosen.from_dict(given, attn_implementation=NAME)
-    except Exception as error:  # noqa: BLE001: classes check their values in different ways
+    except Exception as error:  # classes check their values in different ways
         raise ModelFilesError(f"config.json: {chosen.__name__} refuses it: {_line(error)}", code="M306") from error
     config._experts_implementation = NAME
     return config
@@ -82,7 +82,7 @@ def _built(make: Callable[[], PretrainedConfig], of: type[PreTrainedModel], dtyp
         model: PreTrainedModel = of._from_config(make(), dtype=dtype).eval()
     except ModelFilesError:
         raise
-    except Exception as error:  # noqa: BLE001: modelling code raises anything
+    except Exception as error:  # modelling code raises anything
         raise ModelFilesError(f"{of.__name__} cannot be built: {_line(error)}", code="M304") from error
     for module in model.modules():
         _freeze_rope(module)
@@ -152,7 +152,7 @@ def trace(make: Callable[[], PretrainedConfig], of: type[PreTrainedModel], dtype
                 model(input_ids=ids, position_ids=torch.arange(3)[None], use_cache=False)
         except ModelFilesError:
             raise
-        except Exception as error:  # noqa: BLE001: modelling code raises anything
+        except Exception as error:  # modelling code raises anything
             raise ModelFilesError(
                 f"{of.__name__} cannot run without values or a mask: {_line(error)}", code="M304"
             ) from error

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from ...model.cache_groups import CacheGroups, View
+from ...model.sizes import KV_SCALE_BYTES
 from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
 from .kv_memory import KVMemory
@@ -23,6 +24,8 @@ def kv_dtype(name: str) -> torch.dtype:
 
 class KVCache:
     """The tensors of every layer, [num_blocks, heads, block_size, elements of a head] each, in one allocation.
+
+    In int8 the last dimension has room for the scale too (kernels/kv_codes.py).
 
     Layers of different groups that have the same plane share its memory, and use different blocks of it.
     """
@@ -49,7 +52,8 @@ class KVCache:
         Raises MemoryError, with the number of bytes, if the host has too little memory; torch.OutOfMemoryError if the
         device has too little.
         """
-        shapes = [(num_blocks, heads, block_size, width) for heads, width in tensors]
+        scale = KV_SCALE_BYTES if dtype == torch.int8 else 0
+        shapes = [(num_blocks, heads, block_size, width + scale) for heads, width in tensors]
         shape = (groups.num_planes, len(tensors), torch.Size(shapes[0]).numel() if shapes else 0)
         self.groups = groups
         self._view_of_layer, self._block_size = groups.view_of_layer, block_size
@@ -74,7 +78,7 @@ class KVCache:
                 continue
             by_token: list[torch.Tensor] = []
             if place is not None and mine is not None:
-                shapes = [(num_blocks * place.shares, heads, block_size, width) for heads, width in mine]
+                shapes = [(num_blocks * place.shares, heads, block_size, width + scale) for heads, width in mine]
                 by_token = [part.view(each) for part, each in zip(whole[place.plane], shapes, strict=True)]
             self._layers.append((*by_token, *(state or ())))
 

@@ -158,6 +158,7 @@ class ModelRunner:
         logprobs: dict[int, TokenLogprobs] = {}
         errors: dict[int, str] = {}
         complete: list[int] = []
+        forced: dict[int, list[int]] = {}
         at = np.searchsorted(rows, wanted.sampled)
         for start in range(0, len(at), _LOGIT_ROWS):
             part = slice(start, start + _LOGIT_ROWS)
@@ -170,8 +171,9 @@ class ModelRunner:
             token_ids[plan_rows] = sampled.token_ids
             logprobs.update((int(plan_rows[row]), found) for row, found in sampled.logprobs.items())
             errors.update((int(plan_rows[row]), error) for row, error in sampled.errors.items())
+            forced.update((int(plan_rows[row]), run) for row, run in sampled.forced.items())
             complete += plan_rows[sampled.complete].tolist()
-        return StepResult(token_ids, logprobs, errors=errors, complete=complete)
+        return StepResult(token_ids, logprobs, errors=errors, complete=complete, forced=forced)
 
     def _prompt_logprobs(
         self, plan: StepPlan, wanted: LogitTokens, rows: Int64, logits_of: LogitsOf

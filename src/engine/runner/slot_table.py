@@ -34,7 +34,8 @@ class SlotTable:
         self._group_starts: Int64 = np.arange(num_groups)[:, None] * self.block_ids[0].size
 
     def apply(self, plan: StepPlan) -> tuple[Int64, Int32]:
-        """Applies the changes since the previous plan: released slots, admissions, new blocks, in this order.
+        """Applies the changes since the previous plan: released slots, admissions, forced tokens, new
+        blocks, in this order.
 
         Returns the indices of new blocks in a flattened block table, and their ids, [n, groups], without those of
         admissions.
@@ -50,6 +51,11 @@ class SlotTable:
                 table[slot, : len(block_ids)] = block_ids
             self.num_blocks[slot] = len(admission.block_ids[0])
             self.sampling.admit(slot, admission.sampling, admission.seed, token_ids, admission.num_prompt_tokens)
+        for slot, token_ids in plan.forced:
+            start = self.num_tokens[slot]
+            self.token_ids[slot, start : start + len(token_ids)] = token_ids
+            self.num_tokens[slot] += len(token_ids)
+            self.sampling.take_forced(slot, token_ids)
         if not len(plan.block_ids):
             return _NO_INDICES, plan.block_ids
         return self._append_blocks(plan.block_slots, plan.block_ids)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..api import TokenLogprobs
+from ..api import GRAMMAR_FAILED, TokenLogprobs
 from ..kernels import KernelSet
 from ..kernels.noise import exponential_noise, row_keys
 from ..kernels.penalise import Penalties, penalised
@@ -40,6 +40,7 @@ class Sampled:
     logprobs: dict[int, TokenLogprobs]  # row -> of the sampled token, if requested
     errors: dict[int, str] = field(default_factory=dict)  # row -> why its request fails; the others continue
     complete: list[int] = field(default_factory=list)  # rows whose grammar allows nothing after the sampled token
+    forced: dict[int, list[int]] = field(default_factory=dict)  # row -> tokens that must follow the sampled one
 
 
 class Sampler:
@@ -111,8 +112,8 @@ class Sampler:
             errors.setdefault(row, NO_VALID_LOGITS)
         logprobs = self._logprobs(raw, logits, slots, lengths, token_table, token_ids)
         table.record(slots, token_ids)
-        complete = self._advance_guides(guided, slots, token_ids) if len(guided) else []
-        return Sampled(token_ids, logprobs, errors, complete)
+        complete, forced = self._advance_guides(guided, slots, token_ids) if len(guided) else ([], {})
+        return Sampled(token_ids, logprobs, errors, complete, forced)
 
     def _rows(self, slots: Slots, lengths: Int64, token_table: npt.NDArray[np.int32]) -> Rows:
         return Rows(lengths, self.table.num_prompt_tokens[slots], slots, token_table)
@@ -141,7 +142,7 @@ class Sampler:
         for row in rows.tolist():
             mask, error = guides.mask(int(slots[row]))
             if error is not None:
-                errors[row] = f"the grammar of this request: {error}"
+                errors[row] = GRAMMAR_FAILED + error
             elif mask is not None:
                 masks[row] = mask
         if masks:
@@ -150,12 +151,15 @@ class Sampler:
             )
         return errors
 
-    def _advance_guides(self, rows: Int64, slots: Slots, token_ids: npt.NDArray[np.int32]) -> list[int]:
-        """Returns the rows that are complete."""
+    def _advance_guides(
+        self, rows: Int64, slots: Slots, token_ids: npt.NDArray[np.int32]
+    ) -> tuple[list[int], dict[int, list[int]]]:
+        """Returns the rows that are complete, and by row the tokens that must follow."""
         guides = self.table.guides
         assert guides is not None
-        is_complete = guides.take(slots[rows].tolist(), token_ids[rows].tolist())
-        return [row for row, is_last in zip(rows.tolist(), is_complete, strict=True) if is_last]
+        taken = dict(zip(rows.tolist(), guides.take(slots[rows].tolist(), token_ids[rows].tolist()), strict=True))
+        complete = [row for row, each in taken.items() if each.is_complete]
+        return complete, {row: each.forced for row, each in taken.items() if each.forced}
 
     def _logprobs(
         self,

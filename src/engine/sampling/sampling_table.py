@@ -123,6 +123,13 @@ class SamplingTable:
             self._processors[slot] = [make_named(call) for call in self._named[slot]]
         return self._processors[slot]
 
+    def take_forced(self, slot: int, token_ids: list[int]) -> None:
+        """Tokens that the sequence continues with, without being sampled."""
+        if self.has_penalties[slot]:
+            np.add.at(self.counts[slot], token_ids, 1)
+        if self.guides is not None:
+            self.guides.take_forced(slot, token_ids)
+
     def record(self, slots: npt.NDArray[np.int32], token_ids: npt.NDArray[np.int32]) -> None:
         """Counts the sampled tokens of the slots that have penalties. Each slot at most once."""
         counted = self.has_penalties[slots]

@@ -21,6 +21,7 @@ from .guide import Guide
 MAX_KEPT = 256  # compiled grammars
 MAX_KEPT_CHARS = 4 << 20  # of their sources: a compiled one takes some ten times as many bytes
 _NUM_THREADS = 2  # so that one that takes long does not delay the others
+_FAILED = "the library of grammars failed"
 logger = logging.getLogger(__name__)
 
 
@@ -77,7 +78,17 @@ class Grammars:
                 matcher = self._compiled(sampling.constraint).result().copy()
             except GrammarError as failure:
                 error = str(failure)
-        guide = Guide(backend, self._vocab_size, self._eos_token_ids, matcher, sampling.reasoning)
+            except BaseException:  # a panic of the library is no Exception
+                logger.exception(_FAILED)
+                error = _FAILED
+        guide = Guide(
+            backend,
+            self._vocab_size,
+            self._eos_token_ids,
+            matcher,
+            sampling.reasoning,
+            forces_runs=not _shapes_tokens(sampling),
+        )
         guide.error = error
         guide.take(token_ids)
         self.update([guide])
@@ -88,7 +99,13 @@ class Grammars:
         asked = [guide.asked for guide in guides]
         matchers = [matcher for matcher in asked if matcher is not None]
         masks = np.zeros((len(matchers), num_words(self._vocab_size)), np.int32)
-        self._backend.result().fill(matchers, masks)
+        try:
+            self._backend.result().fill(matchers, masks)
+        except BaseException:  # which of them it was is not known; other requests go on
+            logger.exception(_FAILED)
+            for guide, matcher in zip(guides, asked, strict=True):
+                guide.error = guide.error if matcher is None else _FAILED
+            return
         filled = iter(masks)
         for guide, matcher in zip(guides, asked, strict=True):
             guide.update(None if matcher is None else next(filled))
@@ -107,3 +124,9 @@ class Grammars:
 
     def _compile(self, grammar: str) -> Matcher:
         return self._backend.result().compile(grammar)
+
+
+def _shapes_tokens(sampling: SamplingParams) -> bool:
+    """Other parameters forbid tokens, or ask for the log-probabilities of each."""
+    rules = (sampling.logit_bias, sampling.bad_word_ids, sampling.allowed_token_ids, sampling.logits_processors)
+    return any(rules) or sampling.min_tokens > 0 or sampling.logprobs is not None

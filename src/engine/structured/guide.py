@@ -3,6 +3,8 @@
 A constraint begins at the token after the reasoning. Its end is looked for in the text of the tokens, because a model
 may spell it with other tokens than the one that the vocabulary has for it. While the model thinks, all tokens are
 allowed but those that end the sequence: its answer would disobey the grammar.
+
+Where the text can continue in one way only, as in the names of a JSON object, the guide forces its usual tokens.
 """
 
 from __future__ import annotations
@@ -32,8 +34,13 @@ class Guide:
         eos_token_ids: Sequence[int],
         matcher: Matcher | None,
         reasoning: Reasoning | None,
+        *,
+        forces_runs: bool = True,
     ) -> None:
-        """matcher: at its beginning; None if only the reasoning is limited."""
+        """
+        matcher: at its beginning; None if only the reasoning is limited.
+        forces_runs: False if another rule of the request may forbid a token that the grammar forces.
+        """
         self._backend, self._vocab_size, self._matcher = backend, vocab_size, matcher
         self._eos_token_ids = list(eos_token_ids)
         self._reasoning = reasoning
@@ -43,10 +50,16 @@ class Guide:
             self._end = reasoning.end.encode()
         self._tail = b""  # of the reasoning: less than its end has
         self._num_thought = 0  # tokens of reasoning
-        self._forced: list[int] = []  # the tokens that follow, if the reasoning is ended by its budget
+        self._forces_runs = forces_runs
+        self._forced: list[int] = []  # the tokens that follow, where there is one way only
         self._force_end()
         self.error: str | None = None  # why the sequence cannot continue
         self.mask: Bitmask | None = None  # of the next token; None: any may follow. Set by `update`
+
+    @property
+    def forced(self) -> list[int]:
+        """The tokens that must follow, as far as they are known. After them the grammar allows more."""
+        return self._forced if self._forces_runs and self.error is None else []
 
     @property
     def is_finished(self) -> bool:
@@ -71,14 +84,16 @@ class Guide:
             if opens:
                 self._force_end()
                 return
+        was_forced = bool(self._forced) and self._forced[0] == token_id
+        self._forced = self._forced[1:] if was_forced else []
         if self._part is _Part.REASONING:
-            self._think(token_id)
+            self._think(token_id, is_end=was_forced and not self._forced)
         elif self._matcher is not None and not self._matcher.is_finished:
             self._matcher.consume([token_id])
 
-    def _think(self, token_id: int) -> None:
+    def _think(self, token_id: int, *, is_end: bool) -> None:
         self._num_thought += 1
-        if self._forced and self._forced.pop(0) == token_id and not self._forced:
+        if is_end:
             self._part = _Part.ANSWER
             return
         text = self._tail + self._backend.token_bytes(token_id)
@@ -102,21 +117,22 @@ class Guide:
     @property
     def asked(self) -> Matcher | None:
         """The matcher that decides what may follow; None if the grammar does not matter there."""
-        return None if self.error is not None or self.is_finished or self._part is _Part.REASONING else self._matcher
+        needs_none = self._forced or self._part is _Part.REASONING or self.is_finished
+        return None if self.error is not None or needs_none else self._matcher
 
     def update(self, filled: Bitmask | None) -> None:
         """Sets `mask`, or `error` if the grammar cannot be followed. filled: by `asked`."""
         try:
-            self.mask = self._allowed_while_thinking() if filled is None else self._allowed(filled)
+            self.mask = self._allowed_without_grammar() if filled is None else self._allowed(filled)
         except GrammarError as error:
             self.error, self.mask = str(error), None
 
-    def _allowed_while_thinking(self) -> Bitmask | None:
-        if self.error is not None or self._part is not _Part.REASONING:
+    def _allowed_without_grammar(self) -> Bitmask | None:
+        if self.error is not None:
             return None
         if self._forced:
-            return self._with(np.zeros(num_words(self._vocab_size), np.int32), self._forced[:1], True)
-        if self._matcher is None:
+            return self._only(self._forced[0])
+        if self._part is not _Part.REASONING or self._matcher is None:
             return None
         return self._with(np.full(num_words(self._vocab_size), -1, np.int32), self._eos_token_ids, False)
 
@@ -128,7 +144,22 @@ class Guide:
             starts = self._backend.encode(self._reasoning.start)
             if len(starts) == 1:
                 self._with(filled, starts, True)
-        return filled
+        elif self._forces_runs:
+            self._force_run(self._matcher)
+        return self._only(self._forced[0]) if self._forced else filled
+
+    def _force_run(self, matcher: Matcher) -> None:
+        """If the text can continue in one way only. Its last token is sampled if it completes the text."""
+        run = matcher.forced_tokens()
+        if len(run) < 2:
+            return
+        matcher.consume(run)
+        completes = matcher.is_finished
+        matcher.rollback(len(run))
+        self._forced = run[:-1] if completes else run
+
+    def _only(self, token_id: int) -> Bitmask:
+        return self._with(np.zeros(num_words(self._vocab_size), np.int32), (token_id,), True)
 
     def _with(self, mask: Bitmask, token_ids: Iterable[int], is_allowed: bool) -> Bitmask:
         bits = mask.view(np.uint32)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,11 @@ from .grammars import Grammars
 from .guide import Guide
 
 _NUM_THREADS = 2  # a sequence that is resumed after a preemption takes longer than a mask
+
+
+class Taken(NamedTuple):
+    is_complete: bool  # the grammar allows nothing after the token
+    forced: list[int]  # the tokens that must follow, as far as they are known
 
 
 class GuideTable:
@@ -41,16 +47,24 @@ class GuideTable:
         guide = self._guides[slot].result()
         return guide.mask, guide.error
 
-    def take(self, slots: Sequence[int], token_ids: Sequence[int]) -> list[bool]:
-        """One more token of each of these slots, which have guides. Returns which sequences are complete."""
+    def take(self, slots: Sequence[int], token_ids: Sequence[int]) -> list[Taken]:
+        """One more token of each of these slots, which have guides."""
+        return self._take(slots, [(token_id,) for token_id in token_ids])
+
+    def take_forced(self, slot: int, token_ids: Sequence[int]) -> None:
+        """More tokens of a slot, as `Taken.forced` had them, if it has a guide."""
+        if self.has_guide[slot]:
+            self._take([slot], [token_ids])
+
+    def _take(self, slots: Sequence[int], token_ids: Sequence[Sequence[int]]) -> list[Taken]:
         guides = [self._guides[slot].result() for slot in slots]
-        for guide, token_id in zip(guides, token_ids, strict=True):
-            guide.take((token_id,))
-        is_finished = [guide.is_finished for guide in guides]  # before `update` borrows their matchers
+        for guide, own in zip(guides, token_ids, strict=True):
+            guide.take(own)
+        taken = [Taken(guide.is_finished, list(guide.forced)) for guide in guides]  # before `update` borrows them
         done: list[Future[Guide]] = [Future() for _ in guides]
         self._guides.update(zip(slots, done, strict=True))
         self._pool.submit(self._update, guides, done)
-        return is_finished
+        return taken
 
     def _update(self, guides: list[Guide], done: list[Future[Guide]]) -> None:
         try:

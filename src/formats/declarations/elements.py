@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from ..format import CallMarkers, Format, ReasoningMarkers, XmlCall
-from .common import THINK
+from .common import LLAMA_CPP, THINK, VLLM_EXAMPLES, VLLM_PARSERS
 
 _FUNCTION = XmlCall("<function=", ">", "</function>", "<parameter=", ">", "</parameter>", pad="\n")
 _GLM = XmlCall("", "", "</tool_call>", "<arg_key>", "</arg_key>", "</arg_value>", value_begin="<arg_value>")
+_LONGCAT = XmlCall(
+    "",
+    "",
+    "</longcat_tool_call>",
+    "<longcat_arg_key>",
+    "</longcat_arg_key>",
+    "</longcat_arg_value>",
+    value_begin="<longcat_arg_value>",
+)
 _INVOKE = XmlCall('<invoke name="', '">', "</invoke>", '<parameter name="', '">', "</parameter>")
 _DSML = XmlCall(
     '<｜DSML｜invoke name="',
@@ -30,12 +39,14 @@ FORMATS = (
     Format(
         "qwen_xml",
         "Qwen3-Coder, Qwen3.5 and later, MiMo, Step-3.5, Nemotron 3",
+        f"{VLLM_EXAMPLES}/tool_chat_template_qwen3coder.jinja",
         THINK,
         CallMarkers(_FUNCTION, "<tool_call>", "</tool_call>", before="\n", after="\n", between="\n"),
     ),
     Format(
         "seed_oss",
         "Seed-OSS",
+        f"{LLAMA_CPP}/ByteDance-Seed-OSS.jinja",
         ReasoningMarkers("<seed:think>", "</seed:think>"),
         CallMarkers(
             XmlCall("<function=", ">", "</function>", "<parameter=", ">", "</parameter>"),
@@ -49,12 +60,14 @@ FORMATS = (
     Format(
         "glm45",
         "GLM-4.5 and 4.6",
+        f"{LLAMA_CPP}/GLM-4.6.jinja",
         THINK,
         CallMarkers(_GLM, "<tool_call>", "</tool_call>", between="\n"),
     ),
     Format(
         "glm47",
-        "GLM-4.7 and GLM-5",
+        "GLM-4.7 and GLM-5, Laguna",
+        f"{VLLM_PARSERS}/glm47_moe_tool_parser.py",
         THINK,
         CallMarkers(
             XmlCall(
@@ -65,26 +78,37 @@ FORMATS = (
         ),
     ),
     Format(
+        "longcat_xml",
+        "LongCat Flash Lite, Flash Thinking 2601 and later",
+        "https://github.com/ml-explore/mlx-lm/pull/810",
+        ReasoningMarkers("<longcat_think>", "</longcat_think>"),
+        CallMarkers(_LONGCAT, "<longcat_tool_call>", "</longcat_tool_call>", between="\n"),
+    ),
+    Format(
         "minimax_m2",
         "MiniMax M2",
+        f"{LLAMA_CPP}/unsloth-MiniMax-M2.jinja",
         THINK,
         CallMarkers(_INVOKE, section=("<minimax:tool_call>", "</minimax:tool_call>"), section_space="\n", between="\n"),
     ),
     Format(
         "deepseek_v32",
         "DeepSeek V3.2",
+        f"{LLAMA_CPP}/DeepSeek-V3.2.jinja",
         THINK,
         CallMarkers(_DSML, section=_sections("function_calls"), section_space="\n", between="\n"),
     ),
     Format(
         "deepseek_v4",
         "DeepSeek V4",
+        f"{VLLM_PARSERS}/deepseekv4_tool_parser.py",
         THINK,
         CallMarkers(_DSML, section=_sections("tool_calls"), section_space="\n", between="\n"),
     ),
     Format(
         "step3",
         "Step3",
+        f"{VLLM_PARSERS}/step3_tool_parser.py",
         THINK,
         CallMarkers(
             _STEP3,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..format import CallMarkers, Format, JsonCall, ReasoningMarkers
-from .common import THINK
+from .common import LLAMA_CPP, THINK, VLLM_EXAMPLES, VLLM_PARSERS
 
 _ARRAY = JsonCall(is_array=True)
 _PARAMETERS = JsonCall(arguments_key="parameters", other_arguments_keys=("arguments",))
@@ -12,30 +12,35 @@ FORMATS = (
     Format(
         "hermes",
         "Hermes, Qwen2.5, Qwen3, QwQ, Granite 4, EXAONE",
+        f"{VLLM_EXAMPLES}/tool_chat_template_hermes.jinja",
         THINK,
         CallMarkers(JsonCall(), "<tool_call>", "</tool_call>", before="\n", after="\n", between="\n"),
     ),
     Format(
         "ernie45",
         "ERNIE 4.5",
+        f"{VLLM_PARSERS}/ernie45_tool_parser.py",
         THINK,
         CallMarkers(JsonCall(), "<tool_call>", "</tool_call>", before="\n", after="\n", between="\n"),
         answer=("<response>", "</response>"),
     ),
     Format(
         "longcat",
-        "LongCat",
+        "LongCat Flash Chat",
+        f"{VLLM_PARSERS}/longcat_tool_parser.py",
         ReasoningMarkers("<longcat_think>", "</longcat_think>"),
         CallMarkers(JsonCall(), "<longcat_tool_call>", "</longcat_tool_call>", before="\n", after="\n", between="\n"),
     ),
     Format(
         "llama_json",
         "Llama 3.1, 3.2, 3.3 and 4 in JSON",
+        f"{VLLM_EXAMPLES}/tool_chat_template_llama3.1_json.jinja",
         calls=CallMarkers(_PARAMETERS, "<|python_tag|>", between="; ", bare="{"),
     ),
     Format(
         "internlm",
         "InternLM 2.5 and 3, Intern-S1",
+        f"{VLLM_EXAMPLES}/tool_chat_template_internlm2_tool.jinja",
         THINK,
         CallMarkers(
             _PARAMETERS,
@@ -51,16 +56,19 @@ FORMATS = (
     Format(
         "granite",
         "Granite 3",
+        f"{VLLM_EXAMPLES}/tool_chat_template_granite.jinja",
         calls=CallMarkers(_ARRAY, "<|tool_call|>"),
     ),
     Format(
         "granite_20b_fc",
         "Granite 20B function calling",
+        f"{VLLM_EXAMPLES}/tool_chat_template_granite_20b_fc.jinja",
         calls=CallMarkers(JsonCall(), "<function_call>", before=" ", between="\n"),
     ),
     Format(
         "gigachat3",
         "GigaChat 3; the marker of 3.1 is read as well",
+        f"{LLAMA_CPP}/GigaChat3-10B-A1.8B.jinja",
         calls=CallMarkers(
             JsonCall(),
             "function call<|role_sep|>",
@@ -73,11 +81,13 @@ FORMATS = (
     Format(
         "phi4_mini",
         "Phi-4-mini",
+        f"{VLLM_EXAMPLES}/tool_chat_template_phi4_mini.jinja",
         calls=CallMarkers(_ARRAY, "functools"),
     ),
     Format(
         "hunyuan_a13b",
         "Hunyuan A13B",
+        f"{VLLM_EXAMPLES}/tool_chat_template_hunyuan_a13b.jinja",
         THINK,
         CallMarkers(_ARRAY, "<tool_calls>", "</tool_calls>", before="\n", after="\n"),
         answer=("<answer>", "</answer>"),
@@ -85,11 +95,13 @@ FORMATS = (
     Format(
         "jamba",
         "Jamba 1.5 and later",
+        f"{VLLM_PARSERS}/jamba_tool_parser.py",
         calls=CallMarkers(_ARRAY, "<tool_calls>", "</tool_calls>"),
     ),
     Format(
         "xlam",
         "xLAM",
+        f"{VLLM_EXAMPLES}/tool_chat_template_xlam_qwen.jinja",
         calls=CallMarkers(
             _ARRAY,
             bare="[",
@@ -99,12 +111,14 @@ FORMATS = (
     Format(
         "apertus",
         "Apertus",
+        f"{VLLM_EXAMPLES}/tool_chat_template_apertus.jinja",
         ReasoningMarkers("<|inner_prefix|>", "<|inner_suffix|>"),
         CallMarkers(JsonCall(name_key="", is_array=True), "<|tools_prefix|>", "<|tools_suffix|>"),
     ),
     Format(
         "cohere_command3",
         "Command A, Command R7B",
+        f"{LLAMA_CPP}/CohereForAI-c4ai-command-r7b-12-2024-tool_use.jinja",
         ReasoningMarkers("<|START_THINKING|>", "<|END_THINKING|>"),
         CallMarkers(
             JsonCall("tool_name", "parameters", is_array=True),

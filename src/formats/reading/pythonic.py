@@ -15,6 +15,13 @@ from .source import Reading, Source, peek, skip_space
 _NAME = re.compile(r"[\w.\-]+")
 _STRUCTURE = re.compile(r"[\"'()\[\]{},]")
 _CONSTANTS = {"true": True, "false": False, "null": None}
+# The most frequent literals need no parser of Python, which takes longer than all else here.
+_SMALL_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+_PLAIN_STRING = re.compile(r"""'((?:[^'\\\x00-\x1f\ud800-\udfff]|\\['"\\nrt])*)'""")
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}
+_STRING_ENDS = {quote: re.compile(rf"[{quote}\\]") for quote in "\"'"}
 
 
 def read_pythonic(source: Source, style: Pythonic, sink: Sink, *, is_bare: bool = False) -> Reading[None]:
@@ -115,7 +122,7 @@ def _take_literal(source: Source, pieces: list[str]) -> Reading[bool]:
 
 
 def _take_string(source: Source, quote: str, pieces: list[str]) -> Reading[bool]:
-    ends = re.compile(rf"[{quote}\\]")
+    ends = _STRING_ENDS[quote]
     while True:
         match = ends.search(source.text, source.at)
         end = match.end() if match else len(source.text)
@@ -135,6 +142,13 @@ def _take_string(source: Source, quote: str, pieces: list[str]) -> Reading[bool]
 def _as_json(text: str) -> str:
     """The JSON text of a literal of Python or JSON; a string of the text itself if it is neither."""
     text = text.strip()
+    if word := _WORDS.get(text):
+        return word
+    if _SMALL_INTEGER.fullmatch(text):
+        return text
+    if plain := _PLAIN_STRING.fullmatch(text):
+        value = plain[1]
+        return quoted(_ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), value) if "\\" in value else value)
     try:
         json.loads(text)
         return text

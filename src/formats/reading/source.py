@@ -72,6 +72,9 @@ def peek(source: Source) -> Reading[str]:
 
 def skip_space(source: Source) -> Reading[str]:
     """Take white space. Returns the next character, not taken."""
+    following = source.text[source.at : source.at + 1]
+    if following and not following.isspace():  # mostly: no search then
+        return following
     while True:
         match = _SPACE.match(source.text, source.at)
         assert match

@@ -57,15 +57,20 @@ class Rules:
             at = match.end()
         return " ".join(part for part in [*parts, quoted(text[at:])] if part)
 
-    def text_until(self, end: str, pattern: str = ANY_TEXT) -> str:
-        """Text, and the first `end` after it."""
+    def text_until(self, end: str, text: str = ANY_TEXT) -> str:
+        """Text, and the first `end` after it.
+
+        text: a terminal, or a regular expression. What it matches may contain the beginning of `end`.
+        """
         special = self._texts.search(end)
-        if special and special.start() == 0:  # text cannot contain it
-            return f"{self.rule(pattern)} {self.literal(end)}"
-        own = end[: special.start()] if special else end
-        name = self.new_name()
-        self.define(name, pattern, attributes=f"[suffix={quoted(own)}]")
-        return f"{name} {self.literal(end[len(own) :])}".rstrip()
+        if special is None:
+            name = self.new_name()
+            self.define(name, text, attributes=f"[suffix={quoted(end)}]")
+            return name
+        # the text cannot contain the special token, so it ends where that token is written
+        own = end[: special.start()]
+        body = self.terminal(f"{text} {quoted(own)}") if own else self.rule(text)
+        return f"{body} {self.literal(end[len(own) :])}"
 
     def json(self, schema: Mapping[str, Any], *, strict: bool) -> str:
         """JSON that obeys the schema. Not strict: what the backend cannot enforce is left out."""

@@ -88,8 +88,7 @@ class Batch:
     async def _work(self) -> None:
         while (found := await self._next()) is not None:
             line_id, request = found
-            async with self._turn():
-                answer = await self._send(request)
+            answer = await self._send(request)
             body = _body(answer)
             line = answered(line_id, request.custom_id, answer.status, _request_id(answer), body)
             self._add(line, answer.status, body)
@@ -126,12 +125,13 @@ class Batch:
     async def _send(self, request: BatchRequest) -> Answer:
         attempts = 1
         while True:
-            self._num_open += 1
-            try:
-                answer = await post(self._app, request.url, request.body, self._scope)
-            finally:
-                self._num_open -= 1
-                self._request_ended.set()
+            async with self._turn():  # not while it waits: others would wait for a key that has reached its limit
+                self._num_open += 1
+                try:
+                    answer = await post(self._app, request.url, request.body, self._scope)
+                finally:
+                    self._num_open -= 1
+                    self._request_ended.set()
             if answer.status == 429 and self._shares_queue:
                 await asyncio.sleep(_seconds(answer))
             elif answer.status == 429 and self._num_open:  # else nothing would end, and waiting would not help

@@ -38,7 +38,8 @@ from .store import new_id, owners
 MAX_ROW_BYTES = 1 << 20
 MAX_ROWS = 50_000
 MAX_ERRORS = 100  # of an input file, that are shown
-MAX_RUNNING = 8  # batches
+MAX_RUNNING = 64  # batches
+MAX_RUNNING_OF_OWNER = 8
 _POLL_S = 1.0
 _TURN_POLL_S = 0.02
 _SAVE_S = 1.0
@@ -106,7 +107,9 @@ class BatchRunner:
         for queued in self._queue.all():
             if self._clock() < self._retry_at.get(queued, 0.0):
                 continue
-            if len(self._running) < MAX_RUNNING and queued not in self._running:
+            num_own = sum(running.owner == queued.owner for running in self._running)
+            has_room = len(self._running) < MAX_RUNNING and num_own < MAX_RUNNING_OF_OWNER
+            if has_room and queued not in self._running:
                 if self._queue.is_cancelled(*queued):
                     self._cancelled.add(queued)
                 self._running[queued] = asyncio.create_task(self._process(queued))

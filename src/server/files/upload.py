@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -15,17 +15,23 @@ from .store import Writing
 _MAX_FIELDS = 16
 _MAX_FIELD_BYTES = 1024
 _MAX_PART_HEADERS = 8
+_CHECK_BYTES = 16 << 20
 
 
 class Upload:
     """fields: of the form, besides the file. file_name: None if there was no file."""
 
-    def __init__(self, writing: Writing, max_bytes: int) -> None:
-        """max_bytes: of the file."""
+    def __init__(self, writing: Writing, max_bytes: int, check: Callable[[], Awaitable[None]]) -> None:
+        """
+        max_bytes: of the file, unless other uploads take them.
+        check: called now and then, and when the file is complete, with all of it on disk. Raises ApiError.
+        """
         self.fields: dict[str, str] = {}
         self.file_name: str | None = None
         self._writing = writing
         self._max_bytes = max_bytes
+        self._check = check
+        self._check_at = _CHECK_BYTES  # size of the file
         self._header = [b"", b""]
         self._disposition = b""
         self._name = ""
@@ -56,8 +62,13 @@ class Upload:
                     break
             except FormParserError as error:
                 raise closing(bad_request(f"the form is not valid: {error}", code="invalid_form")) from None
+            if self._writing.size >= self._check_at:
+                self._check_at += _CHECK_BYTES
+                await self._check()
         if not self._has_ended:
             raise bad_request("the form ends before its last boundary", code="invalid_form")
+        self._writing.file.flush()
+        await self._check()
 
     def _parser(self, scope: Scope) -> MultipartParser:
         sent = next((value for name, value in scope["headers"] if name == b"content-type"), b"")

@@ -42,7 +42,7 @@ def build(job: Mapping[str, Any]) -> str:
         case "json_object":
             return grammar_of_schema({"type": "object"}, param, **options)
         case "regex":
-            grammar = llguidance.LLMatcher.grammar_from_regex(of_regex(source))
+            grammar = llguidance.LLMatcher.grammar_from_regex(of_regex(source, param))
         case "choice":
             grammar = of_choices(source, param)
         case "gbnf":

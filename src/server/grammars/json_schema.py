@@ -13,11 +13,13 @@ from typing import Any
 
 import jsonschema
 import llguidance
+import numpy as np
 import referencing.exceptions
 from jsonschema.validators import validator_for
 
 from ..protocol.errors import ApiError, bad_request
 from ..protocol.whitespace import DEFAULT
+from .lark import check_text
 from .patterns import rust_pattern
 
 MAX_NODES = 20_000  # of a schema: subschemas, and values of `enum` and `const`
@@ -154,9 +156,13 @@ def problem_of(grammar: str, tokens: llguidance.LLTokenizer | None = None) -> st
         message = messages[0].removeprefix("WARNING: ").strip()
         return " ".join(line.strip() for line in message.splitlines() if line.strip())[:300]
     matcher = llguidance.LLMatcher(tokens or byte_tokens(), grammar, log_level=0)
-    allows_any = any(matcher.compute_bitmask())
-    if matcher.is_error() or not allows_any:
-        return "no text obeys it"
+    for step in range(2):  # some are found to be too complex after the first byte
+        allowed = np.flatnonzero(np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little"))
+        if matcher.is_error():
+            return matcher.get_error().strip().partition("\n")[0][:300]
+        if not allowed.size:
+            return None if step else "no text obeys it"
+        matcher.consume_token(int(allowed[0]))
     return None
 
 
@@ -186,7 +192,11 @@ def _check_size(schema: Any, param: str) -> None:
         if num_nodes > MAX_NODES or depth > 2 * MAX_DEPTH:
             limit = f"more than {MAX_NODES} nodes" if num_nodes > MAX_NODES else f"more than {MAX_DEPTH} levels"
             raise bad_request(f"the schema is too large: {limit}", code="grammar_too_complex", param=param)
-        if isinstance(node, dict):
+        if isinstance(node, str):
+            check_text(node, param)
+        elif isinstance(node, dict):
+            for key in node:
+                check_text(key, param)
             stack += [(child, depth + 1) for child in node.values()]
         elif isinstance(node, list):
             stack += [(child, depth + 1) for child in node]

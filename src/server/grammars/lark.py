@@ -10,6 +10,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from ..protocol.errors import bad_request
 
 MAX_CHOICES = 10_000
+MAX_TEXT = 1 << 16  # characters of one literal or pattern: with 1 M each mask would take 0.1 s, of all sequences' steps
 
 
 def literal(text: str) -> str:
@@ -17,9 +18,17 @@ def literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+def check_text(text: str, param: str) -> None:
+    if len(text) > MAX_TEXT:
+        message = f"`{param}` is too large: one of its texts has more than {MAX_TEXT} characters"
+        raise bad_request(message, code="grammar_too_complex", param=param)
+
+
 def of_choices(texts: Sequence[str], param: str) -> str:
     if len(texts) > MAX_CHOICES:
         raise bad_request(f"`{param}` has more than {MAX_CHOICES} texts", code="array_above_max_length", param=param)
+    for text in texts:
+        check_text(text, param)
     return "start: " + " | ".join(map(literal, texts))
 
 
@@ -34,8 +43,9 @@ def of_gbnf(text: str, param: str) -> str:
         raise bad_request(f"`{param}` is not a grammar in GBNF: {problem}", param=param) from None
 
 
-def of_regex(pattern: str) -> str:
+def of_regex(pattern: str, param: str) -> str:
     """The whole answer matches, so anchors at the ends say nothing."""
+    check_text(pattern, param)
     pattern = pattern.removeprefix("^")
     if pattern.endswith("$") and (len(pattern) - len(pattern[:-1].rstrip("\\"))) % 2 == 1:
         pattern = pattern[:-1]

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...formats.writing.rules import regex
 from ..protocol.errors import ApiError, bad_request
-from .lark import literal, of_gbnf, of_regex
+from .lark import check_text, literal, of_gbnf, of_regex
 
 MAX_DEPTH = 32
 MAX_TAGS = 1024
@@ -59,7 +59,9 @@ class _Tags:
                     raise self._cannot(f"the style {str(node['style'])[:40]!r}", f"{place}/style")
                 return f"%json {self._of_schema(self._value(node, 'json_schema', place), f'{place}/json_schema')}"
             case "regex":
-                return self._nest(_slashed(of_regex(self._str(node, "pattern", place))))
+                return self._nest(
+                    _slashed(of_regex(self._str(node, "pattern", place), f"{self.param}#{place}/pattern"))
+                )
             case "grammar":
                 return self._grammar(self._str(node, "grammar", place), f"{place}/grammar")
             case "any_text":
@@ -109,6 +111,7 @@ class _Tags:
 
     def _literal(self, text: str) -> str:
         """Special tokens in it as tokens."""
+        check_text(text, self.param)
         for token in self._special_tokens:
             before, found, after = text.partition(token)
             if found:

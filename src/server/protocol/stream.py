@@ -13,10 +13,12 @@ from .errors import ApiError
 from .json import dump, dump_long
 
 DONE = b"data: [DONE]\n\n"
+# Line ends of Unicode that JSON may contain as they are: clients that read lines of text, such as httpx, split there.
+_LINE_ENDS = tuple((end.encode(), rf"\u{ord(end):04x}".encode()) for end in "\x85\u2028\u2029")
 
 
 def frame(value: Any) -> bytes:
-    return b"data: " + dump(value) + b"\n\n"
+    return b"data: " + _on_one_line(dump(value)) + b"\n\n"
 
 
 def event_frame(kind: str, value: Any) -> bytes:
@@ -54,7 +56,7 @@ class ChunkWriter:
         """usage: of the request so far. extra: further fields of the chunk. is_long: encode it as `dump_long` does."""
         tail = self._tail if usage is None else {"usage": usage}
         chunk = {**self._head, "choices": [choice], **tail, **(extra or {})}
-        return b"data: " + dump_long(chunk) + b"\n\n" if is_long else frame(chunk)
+        return b"data: " + _on_one_line(dump_long(chunk)) + b"\n\n" if is_long else frame(chunk)
 
     def chat_text(self, index: int, text: str) -> bytes:
         """A chunk with a piece of a message and nothing else."""
@@ -68,4 +70,12 @@ class ChunkWriter:
 
 
 def _string(text: str) -> bytes:
-    return json.dumps(text, ensure_ascii=False).encode()
+    return _on_one_line(json.dumps(text, ensure_ascii=False).encode())
+
+
+def _on_one_line(data: bytes) -> bytes:
+    """data: JSON, which has these characters in strings only."""
+    for end, escaped in _LINE_ENDS:
+        if end in data:
+            data = data.replace(end, escaped)
+    return data

@@ -38,11 +38,17 @@ class Prepared(NamedTuple):
 
 
 async def prepare(
-    call: Call, body: ChatRequest, *, prefix: str = "chatcmpl-", earlier: Sequence[dict[str, Any]] = ()
+    call: Call,
+    body: ChatRequest,
+    *,
+    prefix: str = "chatcmpl-",
+    has_own_id: bool = False,
+    earlier: Sequence[dict[str, Any]] = (),
 ) -> Prepared:
     """Render and check the request.
 
-    prefix: of the answer's id. earlier: messages of earlier requests, which this one continues.
+    prefix: of the answer's id. has_own_id: that id is never the client's id of the request, which may be repeated.
+    earlier: messages of earlier requests, which this one continues.
     """
     service = call.service
     limits = service.model_limits
@@ -89,6 +95,8 @@ async def prepare(
         priority=body.priority or 0,
         cache_salt=call.cache_salt + (body.cache_salt or ""),
     )
+    if has_own_id:
+        response_id = prefix + call.unique_id
     return Prepared(request, text, response_id, num_top, reading)
 
 

@@ -133,13 +133,16 @@ class _Writer:
             more["logprobs"] = chat_logprobs(delta.logprobs, self._num_top, self._names)
         if body.return_token_ids and delta.token_ids:
             more["token_ids"] = delta.token_ids
-        for event in delta.events or ([Content("")] if more else ()):
+        for event in delta.events:
             if isinstance(event, Content) and not more and counts is None:
                 frames += writer.chat_text(delta.index, event.text)
             elif fields := self._delta(event):
                 choice = {"index": delta.index, "delta": fields, "logprobs": None, **more, "finish_reason": None}
                 frames += writer.choice(choice, counts, is_long=is_long)
                 more = {}
+        if more and delta.finish_reason is None:  # tokens without text, or of the end of a call
+            choice = {"index": delta.index, "delta": {"content": ""}, "logprobs": None, **more, "finish_reason": None}
+            frames += writer.choice(choice, counts, is_long=is_long)
         if delta.finish_reason is not None:
             reason = self._finish_reason(delta.finish_reason, self._answering.num_calls(delta.index))
             choice = {"index": delta.index, "delta": {}, "logprobs": None, **more, "finish_reason": reason}

@@ -84,5 +84,5 @@ def _content_rule(wanted: OutputGrammar, constraint: Constraint) -> str:
         case "choice":
             return " | ".join(json.dumps(text) for text in wanted.source)
         case "regex":
-            return regex(of_regex(wanted.source))
+            return regex(of_regex(wanted.source, wanted.param))
     raise unsupported(wanted.param, " together with `tools`: send a JSON schema, a regular expression or a choice")

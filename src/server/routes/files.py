@@ -46,10 +46,15 @@ async def upload_file(call: Call) -> None:
     used, count = await asyncio.to_thread(lambda: (files.num_bytes(), len(files.ids())))
     if used >= quota or count >= MAX_FILES:
         what = f"{count} files" if count >= MAX_FILES else f"{used} of {quota} bytes"
-        message = f"this key has {what} (`server.files_quota`): delete some"
-        raise ApiError(413, message, code="quota_exceeded", param="file")
+        raise _quota_exceeded(what)
     with _disk(), files.writing() as writing:
-        upload = Upload(writing, quota - used)
+
+        async def check() -> None:
+            # other uploads of this key write at the same time; each of them counts what is on disk before it is added
+            if (stored := await asyncio.to_thread(files.num_bytes)) > quota:
+                raise closing(_quota_exceeded(f"{stored} of {quota} bytes, with uploads that are running,"))
+
+        upload = Upload(writing, quota - used, check)
         await upload.read(call.scope, call.receive, idle_timeout_s=service.limits.body_idle_timeout)
         if upload.file_name is None:
             raise bad_request("the form has no `file`", code="missing_required_parameter", param="file")
@@ -58,6 +63,11 @@ async def upload_file(call: Call) -> None:
         add = functools.partial(files.add, writing, upload.file_name, PURPOSE, expires_at=now + int(expires_after))
         record = await asyncio.to_thread(add)
     await call.answer(record)
+
+
+def _quota_exceeded(what: str) -> ApiError:
+    message = f"this key has {what} (`server.files_quota`): delete some"
+    return ApiError(413, message, code="quota_exceeded", param="file")
 
 
 @contextlib.contextmanager

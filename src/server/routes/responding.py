@@ -21,7 +21,7 @@ from ..protocol.responses import ResponsesRequest
 from ..stored.event_log import EventLog
 from ..stored.store import Store, Stored
 from .answering import Answering
-from .stored_responses import followed, in_store, owner_of
+from .stored_responses import followed, in_store
 from .usage import response_usage
 
 Item = dict[str, Any]
@@ -60,11 +60,12 @@ class Delivery:
         self._earlier = earlier
         self._store = store
         self._production = production
-        self._owner = owner_of(call)
+        self._owner = call.owner
         self._frames = EventFrames()
         given = body.input
         items = [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
         self._input = [{"id": f"item_{uuid.uuid4().hex}", **item} for item in items]
+        self._first: list[Event] | None = None  # events of a stream that are not sent yet; None until it is prepared
         self._now: dict[str, Any] = {}  # the response in the background, as clients see it
 
     async def run(self) -> None:
@@ -89,19 +90,21 @@ class Delivery:
 
     async def _stream(self) -> AsyncGenerator[bytes, None]:
         await self._production.start()
-        first = self._production.begin()
+        self._first = self._production.begin()
         async with aclosing(self._production.events()) as found:
             async for events in found:
                 if _is_end(events):
                     await self._keep(events[-1]["response"])
                 # the engine has accepted the request: it can be said that the response begins
-                if frames := self._frames.encode([*first, *events]):
+                if frames := self._frames.encode([*self._first, *events]):
                     yield b"".join(frames)
-                first = []
+                self._first = []
 
     def _failed(self, error: ApiError) -> bytes:
-        """For an error after the first event."""
-        return b"".join(self._frames.encode(self._production.failed(error)))
+        """For an error after the first frame, which may have been a comment."""
+        if self._first is None:
+            return error_event(error)
+        return b"".join(self._frames.encode([*self._first, *self._production.failed(error)]))
 
     async def _start_in_background(self) -> None:
         """Answers with the response as it is stored now, or with the stream of its events.
@@ -115,7 +118,14 @@ class Delivery:
         self._now = production.response("queued")
         self._add(log, production.begin("queued"))
         await self._keep(self._now)
-        background.start(self._owner, self._now["id"], self._in_background(log), lambda: self._now, log)
+        background.start(
+            self._owner,
+            self._now["id"],
+            self._in_background(log),
+            lambda: self._now,
+            log,
+            call.admission.pop_all().close,  # it counts for the limits of its key until it has ended
+        )
         if log is None:
             await call.answer(self._now)
         else:
@@ -138,9 +148,11 @@ class Delivery:
             self._now = last[-1]["response"]
             self._add(log, last)
         finally:
-            await self._keep(self._now, log)
-            if log is not None:
-                log.end()
+            try:
+                await self._keep(self._now, log)
+            finally:  # also if it is cancelled once more: clients wait for the end of the log
+                if log is not None:
+                    log.end()
 
     def _add(self, log: EventLog | None, events: Sequence[Event]) -> None:
         if log is not None:
@@ -170,7 +182,9 @@ class Generated:
     async def start(self) -> None:
         body, call = self._body, self._call
         chat = body.conversation()
-        self._answering = await Answering.start(call, chat, prefix="resp_", earlier=messages_of(self._earlier))
+        self._answering = await Answering.start(
+            call, chat, prefix="resp_", has_own_id=True, earlier=messages_of(self._earlier)
+        )
         names = call.service.token_names(None)
         num_top = self._answering.num_top
         self.head = self._head(self._answering, chat)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from dataclasses import replace
@@ -28,7 +29,7 @@ async def retrieve(call: Call) -> None:
         await call.answer(stored.response)
         return
     after = call.query.get("starting_after", "-1")
-    if not after.removeprefix("-").isdecimal() or not after.isascii() or not -1 <= int(after) < 2**31:
+    if not re.fullmatch(r"-1|[0-9]{1,9}", after):
         raise bad_request("`starting_after` must be the number of an event", param="starting_after")
     log = await _log(call, stored.response["id"])
     await call.stream(followed(log, int(after)), end=b"", error_frame=error_event)
@@ -36,7 +37,7 @@ async def retrieve(call: Call) -> None:
 
 async def _log(call: Call, response_id: str) -> EventLog:
     """The events of a response, which may still be generated. Raises ApiError."""
-    service, owner = call.service, owner_of(call)
+    service, owner = call.service, call.owner
     running = service.background.get(owner, response_id)
     if running is not None and running.log is not None:
         return running.log
@@ -62,8 +63,8 @@ def _events_lost(cause: str) -> ApiError:
 
 async def delete(call: Call) -> None:
     response_id: str = call.scope["path_params"]["response_id"]
-    await call.service.background.cancel(owner_of(call), response_id)
-    if not await in_store(call.service, lambda store: store.delete(owner_of(call), response_id)):
+    await call.service.background.cancel(call.owner, response_id)
+    if not await in_store(call.service, lambda store: store.delete(call.owner, response_id)):
         raise _not_found(response_id)
     await call.answer({"id": response_id, "object": "response.deleted", "deleted": True})
 
@@ -74,7 +75,7 @@ async def cancel(call: Call) -> None:
     if not stored.response["background"]:
         message = "only a response with `background: true` can be cancelled; close the connection of others"
         raise bad_request(message, param="response_id")
-    if await call.service.background.cancel(owner_of(call), response_id):
+    if await call.service.background.cancel(call.owner, response_id):
         stored = await _found(call)
     await call.answer(stored.response)
 
@@ -85,7 +86,7 @@ async def input_items(call: Call) -> None:
     stored = await _found(call)
     query = call.query
     limit, order, after = query.get("limit", str(_PAGE)), query.get("order", "desc"), query.get("after")
-    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit) <= 100:
+    if not re.fullmatch(r"[0-9]{1,3}", limit) or not 1 <= int(limit) <= 100:
         raise bad_request("`limit` must be from 1 to 100", param="limit")
     if order not in ("asc", "desc"):
         raise bad_request("`order` must be asc or desc", param="order")
@@ -115,30 +116,23 @@ def _check_query(call: Call, known: Collection[str]) -> None:
             raise bad_request(f"unknown parameter `{name[:100]}`", code="unknown_parameter", param=name[:100])
 
 
-def owner_of(call: Call) -> str:
-    """To whom a stored response belongs: the key, by its name if it has one, so that a new secret finds it too."""
-    key = call.key
-    if key is None:
-        return ""
-    return key.digest.hex() if key.name is None else f"key {key.name}"
-
-
 async def _found(call: Call) -> Stored:
     return await find(call, call.scope["path_params"]["response_id"], "response_id")
 
 
 async def find(call: Call, response_id: str, param: str) -> Stored:
     """Raises ApiError 404."""
-    service, owner = call.service, owner_of(call)
+    service, owner = call.service, call.owner
+    running = service.background.get(owner, response_id)  # before the store is read: when it has ended, it is stored
     stored = await in_store(service, lambda store: store.get(owner, response_id))
     if stored is None:
         raise _not_found(response_id, param)
     response = stored.response
-    running = service.background.get(owner, response_id)
     if running is not None:
         return replace(stored, response=running.response())
-    if response["status"] in ("queued", "in_progress") and response["created_at"] < service.started_at:
-        error = {"code": "server_error", "message": "the server stopped while it generated this response"}
+    if response["status"] in ("queued", "in_progress"):
+        message = "the server stopped while it generated this response, or could not store it"
+        error = {"code": "server_error", "message": message}
         stored = replace(stored, response={**response, "status": "failed", "error": error})
     return stored
 

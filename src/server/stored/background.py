@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from .event_log import EventLog, LogMemory
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +36,18 @@ class Background:
         work: Coroutine[Any, Any, None],
         response: Callable[[], dict[str, Any]],
         log: EventLog | None,
+        on_end: Callable[[], None],
     ) -> None:
         task = asyncio.ensure_future(work)
         self._running[owner, response_id] = Running(task, response, log)
-        task.add_done_callback(lambda _: self._running.pop((owner, response_id), None))
+
+        def end(_: asyncio.Task[None]) -> None:
+            del self._running[owner, response_id]
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.error("a response in the background could not be stored", exc_info=error)
+            on_end()
+
+        task.add_done_callback(end)
 
     def get(self, owner: str, response_id: str) -> Running | None:
         return self._running.get((owner, response_id))

@@ -6,6 +6,7 @@ Bounded in number, in bytes and in time. The oldest are removed first.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -13,6 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from ...config.schema.server import ServerConfig
 
 MEMORY = "memory"
 
@@ -41,6 +44,14 @@ class Limits:
     num_bytes: int
     ttl_s: float
 
+    @classmethod
+    def of(cls, settings: ServerConfig) -> Limits:
+        return cls(
+            num_responses=settings.max_stored_responses,
+            num_bytes=settings.max_stored_bytes,
+            ttl_s=settings.stored_response_ttl,
+        )
+
     def fitting(self, data: bytes, events: bytes | None) -> bytes | None:
         """The events, unless they are too large beside the response."""
         return events if len(data) + len(events or b"") <= self.num_bytes else None
@@ -62,9 +73,17 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
+class StoreProblem(Exception):
+    """A file that cannot be the store."""
+
+
 def open_store(where: str, limits: Limits) -> Store:
-    """where: `memory`, or the path of a file. Raises OSError or sqlite3.Error."""
-    return MemoryStore(limits) if where == MEMORY else SqliteStore(where, limits)
+    """where: `memory`, or the path of a file. Raises StoreProblem."""
+    try:
+        return MemoryStore(limits) if where == MEMORY else SqliteStore(where, limits)
+    except (OSError, sqlite3.Error) as error:
+        cause = (getattr(error, "strerror", None) or str(error)).lower()
+        raise StoreProblem(f"`server.responses_store`: {where}: {cause}") from None
 
 
 def _encode(stored: Stored) -> bytes:
@@ -145,7 +164,17 @@ class SqliteStore:
         self._limits = limits
         self._clock = clock
         self._lock = threading.Lock()
+        path = os.path.abspath(path)
+        # It has the conversations of all keys. SQLite's files beside it (-wal, -shm) get the same rights.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
+        try:
+            self._prepare()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _prepare(self) -> None:
         self._run("PRAGMA journal_mode=WAL")
         self._run(
             "CREATE TABLE IF NOT EXISTS responses (owner TEXT, id TEXT, expires_at REAL, data BLOB, "

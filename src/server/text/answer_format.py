@@ -116,4 +116,6 @@ def _class_of(path: str) -> Format:
     name = getattr(classes[0], "name", Path(path).stem)
     markers = getattr(classes[0], "reasoning", None)
     tokens = tuple(getattr(classes[0], "special_tokens", ()))
-    return Format(str(name), f"class {classes[0].__name__} of {path}", markers, tokens=tokens, parser=classes[0])
+    return Format(
+        str(name), f"class {classes[0].__name__} of {path}", reasoning=markers, tokens=tokens, parser=classes[0]
+    )

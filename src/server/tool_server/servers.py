@@ -108,8 +108,12 @@ class ToolServer:
         return ToolResult(_text_of(result), is_error=bool(result.is_error))
 
     async def close(self) -> None:
-        if self._connection is not None:
-            await self._connection.close()
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
 
     @contextlib.asynccontextmanager
     async def _asking(self, what: str) -> Any:
@@ -119,6 +123,7 @@ class ToolServer:
             async with asyncio.timeout(_CONNECT_S):
                 client = await self._connected()
         except TimeoutError:
+            await self._disconnect()  # the next call tries a new one
             raise ToolServerError(f"{where}: no connection within {_CONNECT_S:.0f} s") from None
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -129,9 +134,7 @@ class ToolServer:
             raise
         except Exception as error:  # the library has no common class for its errors
             if _ends_connection(error):
-                connection, self._connection = self._connection, None
-                if connection is not None:
-                    await connection.close()
+                await self._disconnect()
             raise ToolServerError(f"{where}: {self._cause(error)}") from None
 
     async def _connected(self) -> Client:
@@ -160,6 +163,7 @@ class _Connection:
 
     def __init__(self, settings: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._ready.add_done_callback(lambda ready: ready.exception())  # else asyncio warns when no call waits
         self._stop = asyncio.Event()
         self._task = asyncio.create_task(self._hold(settings, headers))
 
@@ -172,9 +176,12 @@ class _Connection:
 
     async def close(self) -> None:
         self._stop.set()
+        if not self._ready.done():
+            self._task.cancel()
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_CONNECT_S):
-                await self._task
+                await asyncio.wait([self._task])
+        self._task.cancel()
 
     async def _hold(self, settings: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         from mcp import Client  # an extra
@@ -197,6 +204,10 @@ class _Connection:
         except Exception as error:
             if not self._ready.done():
                 self._ready.set_exception(error)
+        except asyncio.CancelledError:
+            if not self._ready.done():
+                self._ready.set_exception(ConnectionError("the connection took too long"))
+            raise
 
 
 class ToolServers:

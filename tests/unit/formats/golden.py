@@ -5,6 +5,7 @@ Written by hand after the published formats. Each has reasoning if the format ha
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 TOOLS: dict[str, dict[str, Any]] = {
@@ -95,6 +96,7 @@ _GLM = f"""<tool_call>get_weather
 <arg_key>tags</arg_key>
 <arg_value>["x", 1]</arg_value>
 </tool_call>"""
+_LONGCAT_XML = re.sub("(?<=<)(/?)(?=think|tool_call|arg_)", r"\1longcat_", _thinking(_GLM))
 _GLM47 = (
     "<tool_call>get_weather<arg_key>city</arg_key><arg_value>São Paulo</arg_value><arg_key>days</arg_key>"
     '<arg_value>3</arg_value><arg_key>options</arg_key><arg_value>{"hourly": true}</arg_value></tool_call>'
@@ -177,6 +179,7 @@ GOLDEN: dict[str, str] = {
     "seed_oss": f"<seed:think>Let me look.</seed:think>One moment.\n{_SEED}",
     "glm45": _thinking(_GLM),
     "glm47": f"<think>Let me look.</think>One moment.{_GLM47}",
+    "longcat_xml": _LONGCAT_XML,
     "minimax_m2": _thinking(f"<minimax:tool_call>\n{_INVOKES}\n</minimax:tool_call>"),
     "deepseek_v32": _dsml("function_calls"),
     "deepseek_v4": _dsml("tool_calls"),

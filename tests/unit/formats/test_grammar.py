@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 
 import jsonschema
@@ -11,7 +12,7 @@ from tests.unit.formats.golden import TOOLS
 from tests.unit.formats.sampling import sample, tiny_tokens
 from tests.unit.formats.transcripts import joined, read
 
-from stoker.formats.format import Format, Harmony
+from stoker.formats.format import Format, Harmony, XmlCall
 from stoker.formats.grammar import grammar_of
 from stoker.formats.reading import harmony
 from stoker.formats.registry import FORMATS
@@ -27,14 +28,7 @@ def check(format: Format, choice: Choice, parallel: bool, with_tokens: bool, see
     tokens = tiny_tokens(format.special_tokens if with_tokens else frozenset())
     grammar = grammar_of(format, STRICT, choice=choice, parallel=parallel, special_tokens=tokens.added)
     assert grammar is not None
-    calls = format.calls
-    assert calls is not None
-    closing = (*vars_of(calls.style), calls.end, *(calls.section or ()))
-    if isinstance(calls.style, Harmony):  # as text, other markers than the end of a message would begin messages
-        closing = format.tokens if with_tokens else (harmony.END,)
-    text = sample(tokens, grammar, tuple(filter(None, closing)), random.Random(seed))
-    if text is None:
-        return
+    text = sample(tokens, grammar, closing_of(format, with_tokens), random.Random(seed))
     answer = joined(read(format, [text], CLOSED))
     evidence = f"{answer}\n{text!r}\n{grammar}"
     assert answer.calls or not choice.must_call, evidence
@@ -50,9 +44,14 @@ def check(format: Format, choice: Choice, parallel: bool, with_tokens: bool, see
             raise AssertionError(evidence) from error
 
 
-def vars_of(style: object) -> list[str]:
-    """The markers of a style."""
-    return [value for slot in type(style).__slots__ if isinstance(value := getattr(style, slot), str)]
+def closing_of(format: Format, with_tokens: bool = True) -> tuple[str, ...]:
+    """Markers, of which some close what is open."""
+    calls = format.calls
+    assert calls is not None
+    if isinstance(calls.style, Harmony):  # as text, other markers than the end of a message would begin messages
+        return format.tokens if with_tokens else (harmony.END,)
+    style = [value for slot in type(calls.style).__slots__ if isinstance(value := getattr(calls.style, slot), str)]
+    return tuple(filter(None, (*style, calls.end, *(calls.section or ()))))
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -66,7 +65,8 @@ def test_what_the_grammar_allows_is_what_the_parser_reads(name: str):
 @pytest.mark.parametrize("with_tokens", [True, False], ids=["tokens", "text"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_the_grammar_allows_is_what_the_parser_reads_1000_times(name: str, with_tokens: bool):
-    for seed in range(500):
+    """STOKER_GRAMMAR_SAMPLES: how many answers of each format, half of them with markers as special tokens."""
+    for seed in range(int(os.environ.get("STOKER_GRAMMAR_SAMPLES", "1000")) // 2):
         choice, parallel = CHOICES[seed % len(CHOICES)]
         check(FORMATS[name], choice, parallel, with_tokens, seed)
 
@@ -93,11 +93,48 @@ def test_a_pattern_of_a_strict_tool_is_obeyed_or_named(name: str):
     tokens = tiny_tokens(format.special_tokens)
     grammar = grammar_of(format, [tool], choice=REQUIRED, parallel=False, special_tokens=tokens.added)
     assert grammar is not None
-    closing = (*vars_of(format.calls.style), format.calls.end, *(format.calls.section or ()))
-    texts = [sample(tokens, grammar, tuple(filter(None, closing)), random.Random(seed)) for seed in range(3)]
-    for text in filter(None, texts):
+    texts = [sample(tokens, grammar, closing_of(format), random.Random(seed)) for seed in range(3)]
+    for text in texts:
         ((_, arguments),) = joined(read(format, [text], {"note": PATTERNS})).calls
         jsonschema.validate(json.loads(arguments), PATTERNS)
+
+
+LONG = {
+    "type": "object",
+    "properties": {"text": {"type": "string", "maxLength": 60}, "html": {"type": "string"}},
+    "required": ["text", "html"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("name", ["qwen_xml", "glm47", "minimax_m2", "deepseek_v32", "step3"])
+@pytest.mark.parametrize("with_tokens", [True, False], ids=["tokens", "text"])
+def test_a_text_may_contain_the_beginning_of_the_marker_that_ends_it(name: str, with_tokens: bool):
+    """A text with a limit could not end, because it took the marker's beginning; `</` ended others."""
+    format = FORMATS[name]
+    special = format.special_tokens | ({"｜DSML｜"} if "deepseek" in name else set())
+    tokens = tiny_tokens(frozenset(special) if with_tokens else frozenset())
+    calls = format.calls
+    assert calls is not None
+    tool = ToolSchema("note", LONG, strict=True)
+    grammar = grammar_of(format, [tool], choice=named("note"), parallel=False, special_tokens=tokens.added)
+    section = calls.section[0] + calls.section_space if calls.section else ""
+    style = calls.style
+    assert isinstance(style, XmlCall)
+
+    def element(key: str, value: str) -> str:
+        attribute = ' string="true">' if style.string_attribute else ""
+        before = style.line + style.value_begin if style.value_begin else ""
+        return f"{style.key_begin}{key}{style.key_end}{attribute}{before}{style.pad}{value}{style.pad}{style.value_end}"
+
+    values = {"text": "a\n</ b", "html": "<p>a</p>\n</par"}
+    elements = "".join(element(key, value) + style.line for key, value in values.items())
+    end = style.end if style.end != calls.end else ""
+    call = f"{style.name_begin}note{style.name_end}{style.line}{elements}{end}"
+    closing = calls.section_space + calls.section[1] if calls.section else ""
+    text = f"{section}{calls.begin}{calls.before}{call}{calls.after}{calls.end}{closing}"
+    assert joined(read(format, [text], {"note": LONG})).calls == [("note", json.dumps(values))]
+    assert tokens.allows(grammar or "", text), f"{text}\n{grammar}"
 
 
 def test_nothing_is_constrained_where_all_is_allowed():
@@ -115,11 +152,10 @@ def test_an_answer_is_calls_or_the_form_of_the_response(name: str):
     assert grammar is not None
     contents = set()
     for seed in range(12):
-        text = sample(tokens, grammar, ("yes", "no", '"', "}"), random.Random(seed))
-        if text is not None:
-            answer = joined(read(format, [text], CLOSED))
-            contents.add(answer.content)
-            assert bool(answer.content) != bool(answer.calls)
+        text = sample(tokens, grammar, ("yes", "no", *closing_of(format)), random.Random(seed))
+        answer = joined(read(format, [text], CLOSED))
+        contents.add(answer.content)
+        assert bool(answer.content) != bool(answer.calls)
     assert contents <= {"yes", "no", ""}
 
 
@@ -135,6 +171,5 @@ def test_a_grammar_that_starts_in_reasoning_reads_until_its_end():
     )
     assert grammar is not None
     text = sample(tokens, grammar, ("</think>", '"', "}"), random.Random(5))
-    assert text is not None
     answer = joined(read(FORMATS["hermes"], [text], CLOSED, starts_in_reasoning=True))
     assert answer.calls

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.unit.formats.transcripts import Answer, joined, read
 
@@ -67,3 +69,23 @@ def test_a_name_of_another_server_is_found_and_a_wrong_one_is_refused_with_the_n
     assert find("qwen25") is HERMES
     with pytest.raises(UnknownFormat, match="did you mean hermes"):
         find("herms")
+
+
+@pytest.mark.parametrize(
+    ("literal", "value"),
+    [
+        ("'it\\'s\\n'", "it's\n"),
+        ("'\\x41'", "A"),
+        ("'a' 'b'", "ab"),
+        ("'a\nb'", "'a\nb'"),  # no literal of Python
+        ("-0", 0),
+        ("007", "007"),
+        ("12345678901234567890", 12345678901234567890),
+        ("None", None),
+        ("true", True),
+        ("{'a': None}", {"a": None}),
+    ],
+)
+def test_literals_of_python_become_json(literal: str, value: object):
+    ((_, arguments),) = joined(read(find("olmo3"), [f"<function_calls>\nf(a={literal})\n</function_calls>"], {})).calls
+    assert json.loads(arguments) == {"a": value}

@@ -7,7 +7,15 @@ from typing import get_args
 import pytest
 
 from stoker.config.schema.structured_outputs import ReasoningParser
-from stoker.formats.registry import NOT_DESCRIBED, UnknownFormat, find, find_reasoning, reasoning_names, tool_names
+from stoker.formats.registry import (
+    FORMATS,
+    NOT_DESCRIBED,
+    UnknownFormat,
+    find,
+    find_reasoning,
+    reasoning_names,
+    tool_names,
+)
 
 # What --tool-call-parser and --reasoning-parser accept elsewhere.
 TOOL_PARSERS = """
@@ -42,6 +50,10 @@ def test_every_name_of_a_reasoning_parser_is_a_value_of_the_option():
     assert set(get_args(ReasoningParser)) == {"auto", "none", *reasoning_names()}
     for name in reasoning_names():
         assert find_reasoning(name).end
+
+
+def test_every_declaration_names_its_source():
+    assert [name for name, format in FORMATS.items() if not format.source.startswith("https://")] == []
 
 
 @pytest.mark.parametrize(

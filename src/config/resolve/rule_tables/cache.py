@@ -161,13 +161,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="R234",
-        title="8-bit keys and values are for GPUs",
+        title="keys and values in fp8 are for GPUs",
         fields=("cache.kv_cache_dtype", "device.device"),
         about_machine=True,  # on which `device: auto` depends
         is_broken=lambda v: v.device == "cpu" and v.kv_cache_dtype == "fp8",
         message="`cache.kv_cache_dtype` fp8 is for GPUs, and `device.device` is {device}",
-        why="The attention kernels for CPUs read float32 and bfloat16.",
-        fixes=(_WIDER, "or write `device: cuda` where there is a GPU"),
+        why="The attention kernels for CPUs read float32, bfloat16 and int8, which is as small and more exact.",
+        fixes=("write `kv_cache_dtype: int8`", "or write `device: cuda` where there is a GPU"),
     ),
     Rule(
         id="R235",
@@ -182,6 +182,29 @@ RULES: tuple[Rule, ...] = (
         ),
         why="Older GPUs have no instruction that converts such values, and the kernels do not compile for them.",
         fixes=(_WIDER,),
+    ),
+    Rule(
+        id="R352",
+        title="keys and values in int8 are for CPUs",
+        fields=("cache.kv_cache_dtype", "device.device"),
+        about_machine=True,  # on which `device: auto` depends
+        is_broken=lambda v: v.device == "cuda" and v.kv_cache_dtype == "int8",
+        message="`cache.kv_cache_dtype` int8 is for CPUs, and `device.device` is {device}",
+        why="The attention kernels for GPUs read no scales.",
+        fixes=("write `kv_cache_dtype: fp8` on Ada, Hopper and later, or auto",),
+    ),
+    Rule(
+        id="R353",
+        title="keys and values in int8 need equal heads",
+        fields=("cache.kv_cache_dtype", "model.model"),
+        needs_model=True,
+        is_broken=lambda v: v.kv_cache_dtype == "int8" and not v.has_uniform_heads,
+        message="int8 in `cache.kv_cache_dtype` does not fit this model: it keeps latents, or heads of several sizes",
+        why=(
+            "A latent is read as keys and as values, by kernels without scales. Layers with heads of several sizes "
+            "share blocks, which divide evenly only without scales."
+        ),
+        fixes=("write `kv_cache_dtype: auto`",),
     ),
 )
 
@@ -215,7 +238,7 @@ STATED: tuple[StatedRule, ...] = (
         "R090",
         "scales belong to an 8-bit cache",
         ("cache.calculate_kv_scales", "cache.kv_cache_dtype"),
-        "The 8-bit cache of this build has none; the option is refused.",
+        "An int8 cache has one for each head of each token, an fp8 cache none; the option is refused.",
     ),
     StatedRule(
         "R329",

@@ -25,10 +25,10 @@ struct DecodeTask {
     int64_t first_segment, memory;  // memory: offset of its partial results
 };
 
-template <class T>
+template <class T, class C>
 class Step {
   public:
-    Step(const Attention<T>& call, int num_rows) : call_(call), num_rows_(num_rows) {}
+    Step(const Attention<T, C>& call, int num_rows) : call_(call), num_rows_(num_rows) {}
 
     void run() {
         const int64_t prefills = cut_prefill(), decodes = cut_decode();
@@ -42,7 +42,7 @@ class Step {
     int64_t cut_prefill() {
         // Many queries per task: the keys are packed once per task.
         const int max_queries =
-            kBatchInvariant ? BatchInvariantPrefill<T>::kMaxQueries : std::max(1, kMaxTaskRows / call_.group());
+            kBatchInvariant ? BatchInvariantPrefill<T, C>::kMaxQueries : std::max(1, kMaxTaskRows / call_.group());
         int64_t count = 0;
         for (int row = 0; row < num_rows_; row++) {
             if (num_queries(row) <= 1) continue;
@@ -103,9 +103,9 @@ class Step {
     void prefill(int64_t i) {
         const PrefillTask& task = prefills_[i];
         if constexpr (kBatchInvariant) {
-            BatchInvariantPrefill<T>(call_, task.row, task.kv_head, task.first_query, task.num_queries).run();
+            BatchInvariantPrefill<T, C>(call_, task.row, task.kv_head, task.first_query, task.num_queries).run();
         } else {
-            Prefill<T>(call_, task.row, task.kv_head, task.first_query, task.num_queries).run();
+            Prefill<T, C>(call_, task.row, task.kv_head, task.first_query, task.num_queries).run();
         }
     }
 
@@ -119,7 +119,7 @@ class Step {
         Partial partial(memory_ + task.memory + index * Partial::num_floats(heads, stride_), heads, stride_);
         partial.clear(heads);
         const int64_t query = call_.query_start[task.row];
-        Decode<T>(call_, task.row, query, 1, task.kv_head, task.num_kv_heads,
+        Decode<T, C>(call_, task.row, query, 1, task.kv_head, task.num_kv_heads,
                   std::max(first_token(task.row), segment * kSegment),
                   std::min<int64_t>(call_.context_lens[task.row], (segment + 1) * kSegment),
                   partial)
@@ -135,7 +135,7 @@ class Step {
         }
     }
 
-    const Attention<T>& call_;
+    const Attention<T, C>& call_;
     const int num_rows_;
     PrefillTask* prefills_ = nullptr;
     DecodeTask* decodes_ = nullptr;
@@ -147,18 +147,20 @@ class Step {
 
 }  // namespace
 
-#define EXPORT_FOR(T, suffix)                                                                                          \
+#define EXPORT_FOR(T, C, suffix)                                                                                          \
     EXPORT void paged_attention_##suffix(                                                                              \
-        const T* queries, const T* k_cache, const T* v_cache, const int32_t* query_start, const int32_t* lengths,      \
+        const T* queries, const C* k_cache, const C* v_cache, const int32_t* query_start, const int32_t* lengths,      \
         const int32_t* block_tables, const float* sinks, const float* slopes, T* out, int num_rows,                    \
         int64_t table_stride, int num_heads, int num_kv_heads, int head_dim, int block_size, int64_t window,           \
         int is_chunked, float scale, float softcap) {                                                                  \
-        const Attention<T> call{queries,   k_cache,      v_cache,  out,       query_start,     lengths, block_tables,  \
+        const Attention<T, C> call{queries,   k_cache,      v_cache,  out,       query_start,     lengths, block_tables,  \
                                 table_stride, num_heads, num_kv_heads, head_dim, block_size,   window,  is_chunked != 0, \
                                 scale,     softcap,      sinks,    slopes};                                            \
-        Step<T>(call, num_rows).run();                                                                                 \
+        Step<T, C>(call, num_rows).run();                                                                                 \
     }                                                                                                                  \
     CAPTURABLE(paged_attention_##suffix)
 
-EXPORT_FOR(float, float32)
-EXPORT_FOR(BFloat16, bfloat16)
+EXPORT_FOR(float, float, float32)
+EXPORT_FOR(BFloat16, BFloat16, bfloat16)
+EXPORT_FOR(float, Code, int8_float32)
+EXPORT_FOR(BFloat16, Code, int8_bfloat16)

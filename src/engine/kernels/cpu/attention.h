@@ -5,12 +5,14 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kv_codes.h"
 #include "vector.h"
 
-// All arrays are row-major; ../paged_attention.py documents them.
-template <class T>
+// All arrays are row-major; ../paged_attention.py documents them. C: of the caches.
+template <class T, class C>
 struct Attention {
-    const T *queries, *k_cache, *v_cache;
+    const T* queries;
+    const C *k_cache, *v_cache;
     T* out;
     const int32_t *query_start, *context_lens, *block_tables;
     int64_t table_stride;  // entries per row of the block tables
@@ -49,7 +51,20 @@ struct Attention {
     // Offset of one token's key (and value) of one kv head in its cache.
     int64_t offset(int row, int kv_head, int64_t token) const {
         const int64_t block = block_tables[row * table_stride + token / block_size];
-        return ((block * num_kv_heads + kv_head) * block_size + token % block_size) * head_dim;
+        return (block * num_kv_heads + kv_head) * block_elements() + token % block_size * head_dim;
+    }
+
+    // Of one kv head in a block.
+    int64_t block_elements() const { return int64_t(block_size) * (head_dim + kScaleElements<C>); }
+
+    // From the codes of the token in a slot of a block to its scale.
+    int64_t to_scale(int64_t slot) const { return (block_size - slot) * head_dim + slot * kScaleElements<C>; }
+
+    // Writes one token's key or value of one kv head to `to`.
+    ALWAYS_INLINE void unpack(const C* codes, const C* scale_at, T* to) const {
+        float scale;
+        memcpy(&scale, scale_at, sizeof scale);
+        unpack_codes(codes, scale, head_dim, to);
     }
 
     // Number of tokens from `token` on that are contiguous in the cache, at most `limit`.

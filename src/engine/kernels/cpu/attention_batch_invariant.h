@@ -7,7 +7,7 @@
 
 #include "attention_decode.h"
 
-template <class T>
+template <class T, class C>
 class BatchInvariantPrefill {
     static constexpr int kHeadsAtOnce = 16;  // their sums and a tile fit in the first-level cache
 
@@ -15,7 +15,7 @@ class BatchInvariantPrefill {
     static constexpr int kMaxQueries = 64;  // per task: their sums and a segment fit in the second-level cache
 
     // first_query: index among the queries of the row.
-    BatchInvariantPrefill(const Attention<T>& call, int row, int kv_head, int first_query, int num_queries)
+    BatchInvariantPrefill(const Attention<T, C>& call, int row, int kv_head, int first_query, int num_queries)
         : call_(call),
           row_(row),
           kv_head_(kv_head),
@@ -71,10 +71,10 @@ class BatchInvariantPrefill {
     }
 
     void add(int first, int count, int64_t begin, int64_t end, Partial to) {
-        Decode<T>(call_, row_, query_ + first, count, kv_head_, 1, begin, end, to).run();
+        Decode<T, C>(call_, row_, query_ + first, count, kv_head_, 1, begin, end, to).run();
     }
 
-    const Attention<T>& call_;
+    const Attention<T, C>& call_;
     const int row_, kv_head_, num_queries_, heads_, at_once_;  // heads: those that share the kv head
     const int64_t query_, context_, stride_;                   // those of the first query
     Partial whole_, part_;  // of all queries; of some queries and the current segment

@@ -11,6 +11,7 @@
 
 #include <atomic>
 
+#include "decode_codes.h"
 #include "decode_products.h"
 #include "scratch.h"
 
@@ -89,13 +90,20 @@ struct Partial {
     }
 };
 
-template <class T>
+template <class T, class C>
 class Decode {
+    static constexpr bool kHasCodes = !std::is_same_v<C, T>, kMultipliesCodes = kHasCodes && kCodeProducts;
+
+    // Of a tile's tokens in the caches, for the first kv head of the task.
+    struct Places {
+        int64_t at[kTileTokens], scales_at[kTileTokens];
+    };
+
   public:
     // Adds to `result` the attention of consecutive queries over the tokens [first, end) of the row, for the query
     // heads of kv heads [kv_head, kv_head + num_kv_heads), ordered by kv head, query, head. query: index of the first
     // query in the step.
-    Decode(const Attention<T>& call, int row, int64_t query, int num_queries, int kv_head, int num_kv_heads,
+    Decode(const Attention<T, C>& call, int row, int64_t query, int num_queries, int kv_head, int num_kv_heads,
            int64_t first, int64_t end, Partial result)
         : call_(call),
           row_(row),
@@ -108,54 +116,96 @@ class Decode {
           result_(result) {}
 
     void run() {
-        const int64_t stride = result_.stride;
-        static thread_local Scratch scratch;
-        queries_ = scratch.reserve<Query<T>>(num_kv_heads_ * num_heads_ * stride);
-        const int group = call_.group();
-        Query<T>* to = queries_;
-        for (int kv_head = kv_head_; kv_head < kv_head_ + num_kv_heads_; kv_head++) {
-            for (int64_t query = query_; query < query_ + num_heads_ / group; query++) {
-                const T* from = call_.queries + (query * call_.num_heads + kv_head * group) * call_.head_dim;
-                for (int head = 0; head < group; head++, to += stride) {
-                    load_query(from + head * call_.head_dim, call_.head_dim, to);
-                }
-            }
+        load_queries();
+        if constexpr (kHasCodes && !kMultipliesCodes) {
+            static thread_local Scratch unpacked;
+            unpacked_ = unpacked.reserve<T>(2 * kTileTokens * call_.head_dim);
+            for (int t = 0; t < kTileTokens; t++) unpacked_at_[t] = t * call_.head_dim;
         }
-
-        int64_t offsets[2][kTileTokens];
-        int tokens = locate(first_, offsets[0]);
-        const int64_t next_head = int64_t(call_.block_size) * call_.head_dim;
+        Places places[2];
+        int tokens = locate(first_, places[0]);
+        const int64_t next_head = call_.block_elements();
         for (int current = 0; first_ < end_; first_ += kTileTokens, current ^= 1) {
-            const int next_tokens = locate(first_ + kTileTokens, offsets[current ^ 1]);
+            const int next_tokens = locate(first_ + kTileTokens, places[current ^ 1]);
             for (int h = 0; h < num_kv_heads_; h++) {
                 const bool is_last = h + 1 == num_kv_heads_;
                 const int64_t head = h * next_head, next = is_last ? 0 : head + next_head;
-                const Tile<T> tile = {call_.k_cache + head, call_.v_cache + head, offsets[current],
-                                      call_.k_cache + next, call_.v_cache + next,
-                                      offsets[is_last ? current ^ 1 : current],
-                                      tokens};
-                attend_group(h * num_heads_, tile);
+                const Places &here = places[current], &there = places[is_last ? current ^ 1 : current];
+                const Tile<C> tile = {call_.k_cache + head, call_.v_cache + head, here.at,
+                                      call_.k_cache + next, call_.v_cache + next, there.at, tokens};
+                if constexpr (!kHasCodes) {
+                    attend_group(h * num_heads_, tile);
+                } else if constexpr (!kMultipliesCodes) {
+                    attend_group(h * num_heads_, unpacked(tile, here));
+                } else {
+                    attend_group(h * num_heads_, CodeTile{tile, here.scales_at, there.scales_at});
+                }
             }
             tokens = next_tokens;
         }
     }
 
   private:
-    // Offsets of the tokens from `first` on for the first kv head of the task. Returns the number of tokens.
-    int locate(int64_t first, int64_t* offsets) const {
+    void load_queries() {
+        static thread_local Scratch scratch;
+        if constexpr (kMultipliesCodes) {
+            query_bytes_ = CodeQuery::num_bytes(call_.head_dim);
+        } else {
+            query_bytes_ = result_.stride * sizeof(Query<T>);
+        }
+        queries_ = scratch.reserve<uint8_t>(num_kv_heads_ * num_heads_ * query_bytes_);
+        const int group = call_.group();
+        uint8_t* to = queries_;
+        for (int kv_head = kv_head_; kv_head < kv_head_ + num_kv_heads_; kv_head++) {
+            for (int64_t query = query_; query < query_ + num_heads_ / group; query++) {
+                const T* from = call_.queries + (query * call_.num_heads + kv_head * group) * call_.head_dim;
+                for (int head = 0; head < group; head++, to += query_bytes_, from += call_.head_dim) {
+                    if constexpr (kMultipliesCodes) {
+                        CodeQuery(to, call_.head_dim).pack(from, call_.head_dim);
+                    } else {
+                        load_query(from, call_.head_dim, (Query<T>*)to);
+                    }
+                }
+            }
+        }
+    }
+
+    // The tile in T, unpacked once for all query heads while the next tile is prefetched.
+    Tile<T> unpacked(const Tile<C>& tile, const Places& places) {
+        T *keys = unpacked_, *values = unpacked_ + kTileTokens * call_.head_dim;
+        for (int t = 0; t < tile.tokens; t++) {
+            for (int d = 0; d < call_.head_dim; d += kLine) {
+                __builtin_prefetch(tile.next_keys + tile.next_at[t] + d);
+                __builtin_prefetch(tile.next_values + tile.next_at[t] + d);
+            }
+            call_.unpack(tile.keys + places.at[t], tile.keys + places.scales_at[t], keys + unpacked_at_[t]);
+            call_.unpack(tile.values + places.at[t], tile.values + places.scales_at[t], values + unpacked_at_[t]);
+        }
+        return {keys, values, unpacked_at_, keys, values, unpacked_at_, tile.tokens};
+    }
+
+    // The places of the tokens from `first` on. Returns the number of tokens.
+    int locate(int64_t first, Places& places) const {
         const int tokens = int(std::max<int64_t>(0, std::min<int64_t>(kTileTokens, end_ - first)));
         for (int t = 0; t < tokens;) {
             int64_t at = call_.offset(row_, kv_head_, first + t);
-            for (int left = call_.run_length(first + t, tokens - t); left > 0; left--, at += call_.head_dim) {
-                offsets[t++] = at;
+            int64_t scale_at = at + call_.to_scale((first + t) % call_.block_size);
+            for (int left = call_.run_length(first + t, tokens - t); left > 0; left--, t++) {
+                places.at[t] = at, places.scales_at[t] = scale_at;
+                at += call_.head_dim, scale_at += kScaleElements<C>;
             }
         }
-        std::fill(offsets + tokens, offsets + kTileTokens, tokens ? offsets[tokens - 1] : 0);
+        const int last = std::max(0, tokens - 1);
+        if (!tokens) places.at[0] = places.scales_at[0] = 0;
+        for (int t = tokens; t < kTileTokens; t++) {
+            places.at[t] = places.at[last], places.scales_at[t] = places.scales_at[last];
+        }
         return tokens;
     }
 
     // The query heads of one kv head. head: index of the first among those of the task.
-    void attend_group(int head, const Tile<T>& tile) {
+    template <class AnyTile>
+    void attend_group(int head, const AnyTile& tile) {
         int left = num_heads_;
         for (; left >= kHeads; left -= kHeads, head += kHeads) attend<kHeads>(head, tile);
         if constexpr (kHeads > 2) {
@@ -168,10 +218,21 @@ class Decode {
     void attend(int head, const Tile<T>& tile) {
         const int64_t stride = result_.stride;
         float scores[Heads][kTileTokens];
-        score_tile<Heads>(queries_ + head * stride, stride, tile, call_.head_dim, scores);
+        score_tile<Heads>((const Query<T>*)(queries_ + head * query_bytes_), stride, tile, call_.head_dim, scores);
         for (int h = 0; h < Heads; h++) compute_weights(head + h, tile.tokens, scores[h]);
         add_tile<Heads>(scores, tile, call_.head_dim, result_.sums + head * stride, stride);
     }
+
+#if defined(__AVX512VNNI__)
+    template <int Heads>
+    void attend(int head, const CodeTile& tile) {
+        const int64_t stride = result_.stride;
+        float scores[Heads][kTileTokens];
+        score_codes<Heads>(queries_ + head * query_bytes_, tile, call_.head_dim, scores);
+        for (int h = 0; h < Heads; h++) compute_weights(head + h, tile.codes.tokens, scores[h]);
+        add_codes<Heads>(scores, tile, call_.head_dim, result_.sums + head * stride, stride);
+    }
+#endif
 
     // Replaces a head's scores by weights relative to the maximum score so far.
     void compute_weights(int head, int tokens, float* scores) {
@@ -191,22 +252,31 @@ class Decode {
         return call_.context_lens[row_] - call_.query_start[row_ + 1] + query;
     }
 
-    const Attention<T>& call_;
+    const Attention<T, C>& call_;
     const int row_, kv_head_, num_kv_heads_, num_heads_;  // num_heads: of all queries, per kv head
     const int64_t query_;
     int64_t first_;
     const int64_t end_;
     Partial result_;
-    Query<T>* queries_;  // [heads, stride]
+    uint8_t* queries_;  // [heads, query_bytes_]: Query<T>, or CodeQuery
+    int64_t query_bytes_;
+    T* unpacked_ = nullptr;  // keys and values of a tile, if it has codes
+    int64_t unpacked_at_[kTileTokens];
 };
 
 // Writes the output of the heads [first_head, first_head + heads) of a query.
-template <class T>
-void store_heads(const Attention<T>& call, int64_t query, int first_head, int heads, const Partial& whole) {
+template <class T, class C>
+void store_heads(const Attention<T, C>& call, int64_t query, int first_head, int heads, const Partial& whole) {
     T* out = call.out + (query * call.num_heads + first_head) * call.head_dim;
     for (int head = 0; head < heads; head++) {
         const float sink = call.sink_weight(first_head + head, whole.max_score[head] * call.scale);
-        store_sums(whole.sums + head * whole.stride, 1.0f / (whole.total[head] + sink), call.head_dim,
-                   out + head * call.head_dim);
+        const float* sums = whole.sums + head * whole.stride;
+        const float norm = 1.0f / (whole.total[head] + sink);
+        T* to = out + head * call.head_dim;
+        if constexpr (kCodeProducts && !std::is_same_v<C, T>) {
+            for (int d = 0; d < call.head_dim; d += kWidth) store(to + d, load(sums + d) * norm);
+        } else {
+            store_sums(sums, norm, call.head_dim, to);
+        }
     }
 }

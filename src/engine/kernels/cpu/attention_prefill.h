@@ -57,14 +57,14 @@ void multiply_block(const A* a, int64_t a_stride, const T* b, int64_t panel_size
 
 constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
-template <class T>
+template <class T, class C>
 class Prefill {
     typedef typename Product<T>::A A;
     static constexpr int kRows = Product<T>::kRows;
 
   public:
     // first_query: index among the queries of the row.
-    Prefill(const Attention<T>& call, int row, int kv_head, int first_query, int num_queries)
+    Prefill(const Attention<T, C>& call, int row, int kv_head, int first_query, int num_queries)
         : call_(call),
           row_(row),
           kv_head_(kv_head),
@@ -104,7 +104,7 @@ class Prefill {
 
   private:
     struct Buffers {
-        Scratch queries, keys, values, scores, weights, sums;
+        Scratch queries, keys, values, scores, weights, sums, unpacked;
     };
     static Buffers& buffers() {
         static thread_local Buffers buffers;
@@ -136,10 +136,21 @@ class Prefill {
     // Keys become columns of panels of 16 keys, values rows of panels of 16 elements of a head.
     void pack(int64_t first, int keys) {
         const T *key_rows[kKeys], *value_rows[kKeys];
+        [[maybe_unused]] T* unpacked = nullptr;
+        if constexpr (!std::is_same_v<C, T>) unpacked = buffers().unpacked.template reserve<T>(2 * kKeys * call_.head_dim);
         for (int i = 0; i < keys;) {
             int64_t at = call_.offset(row_, kv_head_, first + i);
+            [[maybe_unused]] int64_t scale_at = at + call_.to_scale((first + i) % call_.block_size);
             for (int left = call_.run_length(first + i, keys - i); left > 0; left--, i++, at += call_.head_dim) {
-                key_rows[i] = call_.k_cache + at, value_rows[i] = call_.v_cache + at;
+                if constexpr (std::is_same_v<C, T>) {
+                    key_rows[i] = call_.k_cache + at, value_rows[i] = call_.v_cache + at;
+                } else {
+                    T *key = unpacked + 2 * i * call_.head_dim, *value = key + call_.head_dim;
+                    call_.unpack(call_.k_cache + at, call_.k_cache + scale_at, key);
+                    call_.unpack(call_.v_cache + at, call_.v_cache + scale_at, value);
+                    scale_at += kScaleElements<C>;
+                    key_rows[i] = key, value_rows[i] = value;
+                }
             }
         }
         const int padded_keys = int(round_up(keys, 2 * kPanelWidth));
@@ -218,7 +229,7 @@ class Prefill {
         }
     }
 
-    const Attention<T>& call_;
+    const Attention<T, C>& call_;
     const int row_, kv_head_, group_, rows_;
     const int64_t depth_;  // head_dim, padded for the products
     int64_t first_token_, first_position_;

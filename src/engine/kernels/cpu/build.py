@@ -29,7 +29,7 @@ SCRATCH_SUFFIX = ".objects"
 LINK_FLAGS = ("-shared", "-s", "-Wl,--build-id=none")
 # Seconds of gcc 12 for files that take more than 2: these are compiled first, and the time left is estimated.
 _SECONDS = {
-    "attention.cpp": 4,
+    "attention.cpp": 8,
     "linear.cpp": 13,
     "linear_int4.cpp": 18,
     "linear_int8.cpp": 18,

@@ -5,6 +5,7 @@
 
 #include "parallel.h"
 #include "captured_graph.h"
+#include "kv_codes.h"
 #include "rotation.h"
 #include "scratch.h"
 #include "vector.h"
@@ -121,10 +122,10 @@ void store_values(const T* in, int head_dim, bool has_norm, float eps, T* out) {
 
 // qkv: [tokens, row_width]: queries, keys, values unless they are the keys, and what is not read. Without key heads
 // nothing is written to the caches. query_scales: by position, or null.
-template <class T>
+template <class T, class C>
 void rope_and_store(const T* qkv, const Heads& queries, const Heads& keys, const float* cos_sin, int rotary_dim,
                     const float* query_scales, const int64_t* positions, const int64_t* slots, T* to_queries,
-                    T* k_cache, T* v_cache, int64_t tokens, int64_t row_width, int block_size) {
+                    C* k_cache, C* v_cache, int64_t tokens, int64_t row_width, int block_size) {
     const int head_dim = queries.head_dim;
     parallel_ranges(tokens, min_rows_per_thread(row_width), [&](int64_t begin, int64_t end) {
         for (int64_t token = begin; token < end; token++) {
@@ -136,12 +137,28 @@ void rope_and_store(const T* qkv, const Heads& queries, const Heads& keys, const
             prepare(row, queries, rotation, scale,
                     [&](int h) { return to_queries + (token * queries.count + h) * head_dim; });
             const int64_t block = slots[token] / block_size, offset = slots[token] % block_size;
-            const auto at = [&](int h) { return ((block * keys.count + h) * block_size + offset) * head_dim; };
+            const int64_t block_elements = int64_t(block_size) * (head_dim + kScaleElements<C>);
+            const auto at = [&](int h) { return (block * keys.count + h) * block_elements + offset * head_dim; };
             row += queries.count * head_dim;
-            prepare(row, keys, rotation, 1.0f, [&](int h) { return k_cache + at(h); });
-            if (!keys.has(kValuesAreKeys)) row += keys.count * head_dim;
-            for (int h = 0; h < keys.count; h++) {
-                store_values(row + h * head_dim, head_dim, keys.has(kNormValues), keys.eps, v_cache + at(h));
+            if constexpr (std::is_same_v<C, T>) {
+                prepare(row, keys, rotation, 1.0f, [&](int h) { return k_cache + at(h); });
+                if (!keys.has(kValuesAreKeys)) row += keys.count * head_dim;
+                for (int h = 0; h < keys.count; h++) {
+                    store_values(row + h * head_dim, head_dim, keys.has(kNormValues), keys.eps, v_cache + at(h));
+                }
+            } else {
+                static thread_local Scratch scratch;
+                T* wide = scratch.reserve<T>(keys.count * head_dim);
+                const int64_t to_scale = (block_size - offset) * head_dim + offset * kScaleElements<C>;
+                prepare(row, keys, rotation, 1.0f, [&](int h) { return wide + h * head_dim; });
+                for (int h = 0; h < keys.count; h++) {
+                    pack_codes(wide + h * head_dim, head_dim, k_cache + at(h), k_cache + at(h) + to_scale);
+                }
+                if (!keys.has(kValuesAreKeys)) row += keys.count * head_dim;
+                for (int h = 0; h < keys.count; h++) {
+                    store_values(row + h * head_dim, head_dim, keys.has(kNormValues), keys.eps, wide);
+                    pack_codes(wide, head_dim, v_cache + at(h), v_cache + at(h) + to_scale);
+                }
             }
         }
     });
@@ -149,10 +166,10 @@ void rope_and_store(const T* qkv, const Heads& queries, const Heads& keys, const
 
 }  // namespace
 
-#define EXPORT_FOR(T, suffix)                                                                                         \
+#define EXPORT_FOR(T, C, suffix)                                                                                         \
     EXPORT void rope_and_store_##suffix(const T* qkv, const float* q_norm, const float* k_norm, const float* cos_sin, \
                                         const float* query_scales, const int64_t* positions, const int64_t* slots,    \
-                                        T* queries, T* k_cache, T* v_cache, int64_t tokens, int64_t row_width,        \
+                                        T* queries, C* k_cache, C* v_cache, int64_t tokens, int64_t row_width,        \
                                         int num_heads, int num_kv_heads, int head_dim, int rotary_dim,                \
                                         int block_size, int norm_stride, int flags, float eps) {                      \
         rope_and_store(qkv, Heads{num_heads, head_dim, q_norm, norm_stride, eps, flags},                              \
@@ -161,5 +178,7 @@ void rope_and_store(const T* qkv, const Heads& queries, const Heads& keys, const
     }                                                                                                                 \
     CAPTURABLE(rope_and_store_##suffix)
 
-EXPORT_FOR(float, float32)
-EXPORT_FOR(BFloat16, bfloat16)
+EXPORT_FOR(float, float, float32)
+EXPORT_FOR(BFloat16, BFloat16, bfloat16)
+EXPORT_FOR(float, Code, int8_float32)
+EXPORT_FOR(BFloat16, Code, int8_bfloat16)

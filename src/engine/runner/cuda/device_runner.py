@@ -84,6 +84,10 @@ class DeviceRunner:
             self._admit(admission.slot)
         with torch.inference_mode():
             self._arena.apply(plan, self._table, new_indices, new_block_ids)
+            for slot, token_ids in plan.forced:
+                stop = int(self._host.slots.num_tokens[slot])
+                positions = np.arange(stop - len(token_ids), stop)
+                self._arena.write_tokens(np.full(len(token_ids), slot), positions, np.array(token_ids, np.int32))
             if self._needs_host[plan.slots].any():
                 result = self._compute_on_host(plan)
                 return lambda: result

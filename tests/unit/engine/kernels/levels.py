@@ -36,6 +36,7 @@ def kernels_of(
     batch_invariant: bool = False,
     has_quantised: bool | None = None,
     rounds_rows: bool = False,
+    kv_dtype: torch.dtype | None = None,
 ) -> KernelSet:
     """has_quantised: with the kernels of int8 and int4; None: those of a library that is not batch-invariant.
     rounds_rows: as with `model.activation_quantization`."""
@@ -46,7 +47,7 @@ def kernels_of(
         has_quantised = not batch_invariant if has_quantised is None else has_quantised
         library = load_library(LibrarySpec(_BY_NAME[name], batch_invariant, has_quantised))
         kernels = cpu_kernels(
-            library, dtype, head_dim, dtype, name, activations=activations, batch_invariant=batch_invariant
+            library, dtype, head_dim, kv_dtype or dtype, name, activations=activations, batch_invariant=batch_invariant
         )
     kernels.set_num_threads(threads)
     return kernels

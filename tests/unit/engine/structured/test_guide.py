@@ -15,6 +15,7 @@ from stoker.engine.structured.backend import GrammarError
 from stoker.engine.structured.grammars import MAX_KEPT, Grammars
 from stoker.engine.structured.guidance import Guidance
 from stoker.engine.structured.guide import Guide
+from stoker.engine.structured.guide_table import GuideTable
 
 EOS = 0
 VOCABULARY = tokenizers.Tokenizer.from_file(str(Path(stoker.__file__).parent / "builtin" / "tiny" / "tokenizer.json"))
@@ -175,3 +176,61 @@ def test_masks_of_several_sequences_are_computed_together_and_one_that_failed_en
     assert allowed(guides[1]) is None
     assert [guide.error is not None for guide in guides] == [False, False, True, True, False]
     assert allowed(guides[4]) == set(range(SIZE)) - {EOS}
+
+
+def test_a_panic_of_the_library_ends_the_sequences_with_grammars_and_no_others(monkeypatch: pytest.MonkeyPatch):
+    """It was raised in the engine's step: every request ended."""
+
+    class Panic(BaseException):
+        pass
+
+    def panic(*arguments: object) -> None:
+        raise Panic
+
+    own = Grammars(lambda: Guidance(VOCABULARY, SIZE, (EOS,)), SIZE, (EOS,))
+    table = GuideTable(own, 3)
+    table.admit(0, SamplingParams(constraint=DIGITS), [])
+    table.admit(1, SamplingParams(reasoning=THINKING), [])
+    assert [table.mask(slot)[1] for slot in (0, 1)] == [None, None]
+    monkeypatch.setattr(Guidance, "fill", panic)
+    table.take([0, 1], [ids("4")[0], ids("x")[0]])
+    assert [table.mask(slot)[1] is None for slot in (0, 1)] == [False, True]
+    monkeypatch.setattr(Guidance, "compile", panic)
+    table.admit(2, SamplingParams(constraint=Constraint("start: /b/")), [])
+    assert table.mask(2)[1] is not None
+
+
+FORCED = Constraint(r'''start: "{\"name\": \"" /[a-z]{1,3}/ "\", \"number\": " /[0-9]/ "} }"''')
+
+
+def test_the_tokens_of_a_text_without_a_choice_are_forced():
+    guide = guide_of(constraint=FORCED)
+    run = list(guide.forced)
+    assert VOCABULARY.decode(run) == '{"name": "'
+    assert allowed(guide) == {run[0]}, "also where the same text could begin with another token"
+    assert allowed(follow(guide, run[:1])) == {run[1]}
+    follow(guide, run[1:])
+    assert not guide.forced
+    assert {VOCABULARY.decode([token_id])[:1] for token_id in allowed(guide) or ()} <= set("abcdefghijklmnopqrstuvwxyz")
+
+
+def test_the_token_that_completes_a_text_is_not_forced():
+    guide = guide_of('{"name": "a", "number": 7', constraint=FORCED)
+    assert not guide.is_finished
+    run = list(guide.forced)
+    assert not follow(guide, run).is_finished
+    (last,) = allowed(guide) or ()
+    assert VOCABULARY.decode([*run, last]) == "} }"
+    assert follow(guide, [last]).is_finished
+
+
+def test_nothing_is_forced_where_another_rule_may_forbid_it():
+    for sampling in ({"logit_bias": {5: -1.0}}, {"min_tokens": 3}, {"logprobs": 0}, {"bad_word_ids": ((5, 6),)}):
+        assert not guide_of(constraint=FORCED, **sampling).forced
+
+
+def test_the_end_of_a_reasoning_whose_budget_is_used_up_is_forced():
+    thinking = Reasoning(end="</think>", budget=1, forced_end="Enough.</think>")
+    guide = follow(guide_of(reasoning=thinking, constraint=DIGITS), ids("a"))
+    assert VOCABULARY.decode(guide.forced) == "Enough.</think>"
+    assert allowed(follow(guide, list(guide.forced))) == allowed(guide_of(constraint=DIGITS))

@@ -28,6 +28,11 @@ class BorrowedGuide:
         assert not self._is_borrowed, "Already mutably borrowed"
         return False
 
+    @property
+    def forced(self) -> list[int]:
+        assert not self._is_borrowed, "Already mutably borrowed"
+        return []
+
 
 class Grammars:
     def __init__(self, guide: BorrowedGuide) -> None:
@@ -64,7 +69,7 @@ def test_a_guide_is_not_read_while_its_mask_is_computed():
     table.mask(0)  # the guide is made
     table._pool = AtOnce(grammars.begun)  # type: ignore[assignment]
     try:
-        assert table.take([0], [5]) == [False]
+        assert table.take([0], [5]) == [(False, [])]
     finally:
         guide.may_end.set()
 

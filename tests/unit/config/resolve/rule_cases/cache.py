@@ -70,9 +70,17 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "R203": (["--kv-cache-memory-bytes 9GiB"], ["--kv-cache-memory-bytes 7GiB"]),
     "R234": (["--kv-cache-dtype fp8", "--kv-cache-dtype fp8_e4m3"], ["--kv-cache-dtype bfloat16"]),
+    "R353": (
+        [f"{_SHARED} --kv-cache-dtype int8"],
+        ["--kv-cache-dtype int8", _SHARED],
+    ),
 }
 GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
     "R234": (["--device cpu --kv-cache-dtype fp8"], ["--kv-cache-dtype fp8", "--kv-cache-dtype fp8_e4m3"]),
+    "R352": (
+        ["--device cuda --kv-cache-dtype int8"],
+        ["--device cuda --kv-cache-dtype fp8", "--device cpu --kv-cache-dtype int8"],
+    ),
 }
 OLD_GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
     "R237": (

@@ -1,0 +1,1 @@
+"""Writes quantised checkpoints that this engine and others read: `engine quantize`."""
