@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from stoker.server.tool_server import servers
@@ -108,12 +109,14 @@ def test_a_call_that_takes_too_long_ends_alone():
 
 
 def test_a_server_that_hangs_at_its_start_is_started_again(monkeypatch: pytest.MonkeyPatch):
-    """All later calls waited for the same connection, each to its limit."""
+    """All later calls waited for the same connection, each to its limit. Its program was left running."""
+    before = psutil.Process().children()
 
     async def scenario(server: ToolServer) -> None:
         monkeypatch.setattr(servers, "_CONNECT_S", 0.5)
         with pytest.raises(ToolServerError, match="no connection within"):
             await server.tools()
+        assert psutil.Process().children() == before
         monkeypatch.setattr(servers, "_CONNECT_S", 60.0)
         server._settings = STDIO
         assert await server.run("add", '{"a": 2, "b": 3}') == ToolResult("5")

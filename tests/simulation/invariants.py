@@ -244,7 +244,8 @@ class Invariants:
         if not any(request.slot >= 0 and request not in rows for request in self._partial):
             return
         prefills = [row for request, row in rows.items() if request in self._partial]
-        budget = self._settings.max_num_batched_tokens - (plan.num_rows - len(prefills))
+        of_answers = int(plan.num_tokens.sum() - plan.num_tokens[prefills].sum())  # one each, or forced ones
+        budget = self._settings.max_num_batched_tokens - of_answers
         assert all(plan.num_tokens[row] <= max(budget // 2, 1) for row in prefills), "a prompt takes it all"
 
     def _check_skips(self, plan: StepPlan, rows: dict[Request, int]) -> None:

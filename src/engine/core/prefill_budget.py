@@ -40,6 +40,12 @@ class PrefillBudget:
         end = (start + left) // size * size
         return end if end > start else start + left
 
+    def take(self, request: Request, num_tokens: int) -> None:
+        """Plan tokens of a sequence. Prompts share what the answers that came before them have left."""
+        self.left -= num_tokens
+        if request.has_forced:
+            self._half = self.left // 2
+
     def is_long(self, request: Request) -> bool:
         return len(request.token_ids) > self._settings.long_prefill_token_threshold
 

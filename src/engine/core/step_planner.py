@@ -238,13 +238,13 @@ class StepPlanner:
             if self._has_windows:
                 end = self._blocks.reachable_end(row.request, end)
             if end > row.end:
-                budget.left -= end - row.end
+                budget.take(row.request, end - row.end)
                 row.end = end
                 self._take_blocks(draft, row)
 
     def _add_row(self, draft: StepDraft, budget: PrefillBudget, row: PrefillRow) -> None:
         draft.prefills.append(row)
-        budget.left -= row.end - row.start
+        budget.take(row.request, row.end - row.start)
         self._take_blocks(draft, row)
         self._states.expect(row)
 

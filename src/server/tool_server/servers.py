@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MAX_RESULT_CHARS = 1 << 18
 MAX_TOOLS = 128
 _CONNECT_S = 30.0
+_CLOSE_S = 30.0
 _DEFAULT_TIMEOUT_S = 60.0
 _LISTED_S = 300.0  # a list of tools is kept
 _MAX_ERROR_CHARS = 500
@@ -178,10 +179,10 @@ class _Connection:
         self._stop.set()
         if not self._ready.done():
             self._task.cancel()
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(_CONNECT_S):
-                await asyncio.wait([self._task])
-        self._task.cancel()
+        # The library ends a program in steps, each with a limit. A second cancellation would leave the program running.
+        done, _ = await asyncio.wait([self._task], timeout=_CLOSE_S)
+        if not done:
+            self._task.cancel()
 
     async def _hold(self, settings: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         from mcp import Client  # an extra
