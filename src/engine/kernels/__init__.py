@@ -4,6 +4,7 @@ from .attention_variant import AttentionVariant
 from .experts import ExpertGate, ExpertWeights, PackedExperts
 from .gated_delta import GatedDeltaWeights
 from .gated_norm import GatedNormWeights
+from .grouped import Grouped, GroupScales
 from .head_variant import PLAIN_HEADS, HeadVariant
 from .kernel_set import KernelSet, select_kernels
 from .linear import PackedLinear
@@ -19,6 +20,8 @@ __all__ = [
     "ExpertWeights",
     "GatedDeltaWeights",
     "GatedNormWeights",
+    "GroupScales",
+    "Grouped",
     "HeadVariant",
     "KernelSet",
     "PackedExperts",

@@ -63,6 +63,7 @@ from .linear import (
     Linear,
     NormLinear,
     PackedLinear,
+    PackGrouped,
     PackLinear,
     QuantiseLinear,
     RepackLinear,
@@ -70,6 +71,7 @@ from .linear import (
     embed_reference,
     linear_cpu,
     linear_reference,
+    pack_grouped_reference,
     pack_linear_cpu,
     pack_linear_reference,
     quantise_linear_cpu,
@@ -123,6 +125,7 @@ class KernelSet:
     pack_linear: PackLinear = pack_linear_reference
     quantise_linear: QuantiseLinear = quantise_linear_reference
     repack_linear: RepackLinear = repack_linear_reference
+    pack_grouped: PackGrouped = pack_grouped_reference
     linear: Linear = linear_reference
     embed: Embed = embed_reference
     copy_rows: CopyRows = copy_rows_reference

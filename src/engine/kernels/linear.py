@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from ...model.quantised import CODES_DEEP, GROUP, MAX_EXCEPTIONS, PANEL_WIDTH, twelve_bit_bytes
 from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer, suffix
+from .grouped import Grouped, grouped_linear_reference, grouped_rows_reference
 from .quantised import (
     quantise_reference,
     quantised_linear_reference,
@@ -33,15 +34,19 @@ class PackedLinear:
     dtype: torch.dtype  # of the elements before quantisation
     scales: torch.Tensor | None = None  # of codes, in the layout of quantised.py; None: not quantised
     rounds_rows: bool = False  # x is rounded to int8 too, and the product is one of integers
+    grouped: Grouped | None = None  # a checkpoint's own codes, which torch multiplies; `weight` is those codes
 
     @property
     def num_bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (self.weight, self.bias, self.scales) if tensor is not None)
+        tensors = (self.weight, self.bias, self.scales) if self.grouped is None else (self.bias,)
+        of_codes = 0 if self.grouped is None else self.grouped.num_bytes
+        return of_codes + sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
 PackLinear = Callable[[torch.Tensor, torch.Tensor | None], PackedLinear]
 RepackLinear = Callable[[PackedLinear], PackedLinear]  # of the torch kernels, for the kernels of this set
 QuantiseLinear = Callable[[torch.Tensor, torch.Tensor | None, str], PackedLinear]
+PackGrouped = Callable[[Grouped, torch.Tensor | None, torch.dtype], PackedLinear]
 Linear = Callable[[torch.Tensor, PackedLinear], torch.Tensor]
 Embed = Callable[[torch.Tensor, PackedLinear], torch.Tensor]
 # x, residual, weight of the norm, its eps, and the layer: described at KernelSet.norm_linear.
@@ -62,6 +67,12 @@ def quantise_linear_reference(weight: torch.Tensor, bias: torch.Tensor | None, s
     return PackedLinear(codes, bias, out_features, in_features, is_packed=False, dtype=weight.dtype, scales=scales)
 
 
+def pack_grouped_reference(weight: Grouped, bias: torch.Tensor | None, dtype: torch.dtype) -> PackedLinear:
+    """bias: [out_features] or None. dtype: of x and the outputs."""
+    out_features, in_features = weight.shape
+    return PackedLinear(weight.codes, bias, out_features, in_features, is_packed=False, dtype=dtype, grouped=weight)
+
+
 def rounding_rows(quantise: QuantiseLinear) -> QuantiseLinear:
     """The layers of `quantise`, with activations in int8 (`model.activation_quantization`)."""
 
@@ -78,6 +89,8 @@ def repack_linear_reference(packed: PackedLinear) -> PackedLinear:
 
 def linear_reference(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
     """x: [T, in_features]. Returns x @ weight.T + bias, [T, out_features] in x's dtype."""
+    if packed.grouped is not None:
+        return grouped_linear_reference(x, packed.grouped, packed.bias)
     if packed.scales is not None:
         rows = rounded_rows_reference(x) if packed.rounds_rows else x
         out = quantised_linear_reference(rows, packed.weight, packed.scales, packed.bias, packed.out_features)
@@ -90,6 +103,8 @@ def embed_reference(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tens
 
     token_ids: [T] int64. Returns [T, in_features] in `packed.dtype`.
     """
+    if packed.grouped is not None:
+        return grouped_rows_reference(token_ids, packed.grouped, packed.dtype)
     if packed.scales is not None:
         return quantised_rows_reference(token_ids, packed.weight, packed.scales, packed.in_features, packed.dtype)
     return F.embedding(token_ids, packed.weight)
@@ -161,7 +176,7 @@ def repack_linear_cpu(library: CpuLibrary) -> RepackLinear:
     pack_linear = pack_linear_cpu(library)
 
     def repack_linear(packed: PackedLinear) -> PackedLinear:
-        if packed.is_packed or packed.scales is not None:
+        if packed.is_packed or packed.scales is not None or packed.grouped is not None:
             return packed
         try:
             return pack_linear(packed.weight, packed.bias)
