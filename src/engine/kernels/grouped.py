@@ -1,10 +1,11 @@
-"""Grouped: a quantised matrix of a checkpoint as codes and scales of groups of inputs, and the product over it in torch.
+"""Grouped: a quantised matrix of a checkpoint as codes and scales of groups of inputs, and its product in torch.
 
 The one form in which the packed weights of all checkpoints reach the kernels: element [o, i] of the matrix is
 
     (levels[codes[o, i]] - zeros[o, g]) * scales[o, g] - minima[o, g],   g = i // group
 
-with levels and zeros that bfloat16 holds exactly, so that products of bfloat16 are those of the checkpoint's own numbers.
+with levels and zeros that bfloat16 holds exactly, so that products of bfloat16 are those of the checkpoint's own
+numbers.
 """
 
 from __future__ import annotations
