@@ -22,7 +22,16 @@ PREBUILT = SOURCES / "prebuilt"
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=fast")
 BATCH_INVARIANT = "-DSTOKER_BATCH_INVARIANT"
 # Half of the time that all sources take to compile.
-QUANTISED = ("linear_int4.cpp", "linear_int8.cpp", "linear_integer.cpp", "quantise.cpp")
+QUANTISED = (
+    "linear_grouped.cpp",
+    "linear_grouped_4.cpp",
+    "linear_grouped_6.cpp",
+    "linear_grouped_8.cpp",
+    "linear_int4.cpp",
+    "linear_int8.cpp",
+    "linear_integer.cpp",
+    "quantise.cpp",
+)
 
 
 @dataclass(frozen=True, slots=True)

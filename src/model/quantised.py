@@ -7,7 +7,7 @@ errors, and since a tied output layer is the embedding too.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class Scheme(NamedTuple):
@@ -72,6 +72,49 @@ def twelve_bit_bytes(out_features: int, in_features: int, num_exceptions: int = 
     """Bytes of a bfloat16 matrix in 12 bits (cpu/twelve_bits.h). Each panel has one entry more than exceptions."""
     panels = -(-out_features // PANEL_WIDTH)
     return panels * (PANEL_HEAD + PANEL_WIDTH * in_features * 3 // 2) + 8 * (num_exceptions + panels)
+
+
+class GroupLayout(NamedTuple):
+    """A matrix of a quantised checkpoint in panels, with its own codes and scales (cpu/grouped.h).
+
+    bits: of a code: 4, 6 or 8. group: inputs that share a scale. scale: bytes of one. outer: bytes of a factor of
+    scales, 0 without; outer_group: inputs that share it. offset: what is subtracted, if anything.
+    """
+
+    bits: int
+    group: int
+    scale: int
+    outer: int = 0
+    outer_group: int = 0
+    offset: Literal["", "zeros", "minima"] = ""
+
+    def block(self, in_features: int) -> int:
+        """Inputs of a block, the part of a panel that has everything about them."""
+        if self.outer:
+            return self.outer_group
+        return self.group * (2 if in_features // self.group % 2 == 0 else 1)  # two rows of 2-byte scales are a line
+
+    def problem(self, in_features: int) -> str:
+        """Why the kernels do not take it; empty if they do."""
+        step = GROUP_STEPS[self.bits]
+        if self.group % step:
+            return f"groups of {self.group} inputs are not a multiple of {step}"
+        if in_features % GROUPED_STEP or in_features % self.block(in_features):
+            return f"{in_features} inputs are not a multiple of {max(GROUPED_STEP, self.block(in_features))}"
+        return ""
+
+    def num_bytes(self, out_features: int, in_features: int) -> int:
+        block = self.block(in_features)
+        offset = {"": 0, "zeros": 2, "minima": self.scale}[self.offset]
+        outers = self.outer * (2 if self.offset == "minima" else 1)
+        numbers = PANEL_WIDTH * (block // self.group * (self.scale + offset) + outers)
+        of_block = -(-(PANEL_WIDTH * block * self.bits // 8 + numbers) // _LINE) * _LINE
+        return -(-out_features // PANEL_WIDTH) * (in_features // block) * of_block
+
+
+GROUPED_STEP = 32  # in_features must be a multiple
+GROUP_STEPS = {4: 8, 6: 16, 8: 4}  # bits of a code -> codes that are stored together
+_LINE = 64  # bytes
 
 
 def held_in(dtype: str, quantization: str | None, keeps_twelve_bits: bool) -> str | None:

@@ -60,6 +60,7 @@ from .latent_heads import (
 )
 from .linear import (
     Embed,
+    JoinLinear,
     Linear,
     NormLinear,
     PackedLinear,
@@ -69,8 +70,11 @@ from .linear import (
     RepackLinear,
     embed_cpu,
     embed_reference,
+    join_linear_cpu,
+    join_linear_reference,
     linear_cpu,
     linear_reference,
+    pack_grouped_cpu,
     pack_grouped_reference,
     pack_linear_cpu,
     pack_linear_reference,
@@ -126,6 +130,7 @@ class KernelSet:
     quantise_linear: QuantiseLinear = quantise_linear_reference
     repack_linear: RepackLinear = repack_linear_reference
     pack_grouped: PackGrouped = pack_grouped_reference
+    join_linear: JoinLinear = join_linear_reference
     linear: Linear = linear_reference
     embed: Embed = embed_reference
     copy_rows: CopyRows = copy_rows_reference
@@ -324,6 +329,8 @@ def cpu_kernels(
         pack_linear=pack_linear,
         repack_linear=repack_linear_cpu(library),
         quantise_linear=quantise_linear,
+        pack_grouped=pack_grouped_cpu(library) if library.spec.has_quantised else pack_grouped_reference,
+        join_linear=join_linear_cpu,
         linear=_with_prefetch(linear_cpu(library, torchs.linear), recorder),
         embed=embed_cpu(library),
         copy_rows=copy_rows_cpu(library),
@@ -391,7 +398,8 @@ def _with_prefetch(linear: Linear, recorder: CallRecorder) -> Linear:
 
     def linear_with_prefetch(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         if packed.is_packed:
-            recorder.will_read(packed.weight, -(-packed.out_features // (2 * PANEL_WIDTH)))
+            first = packed.pieces[0] if packed.pieces else packed
+            recorder.will_read(first.weight, -(-first.out_features // (2 * PANEL_WIDTH)))
         return linear(x, packed)
 
     return linear_with_prefetch

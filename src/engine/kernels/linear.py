@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from ...model.quantised import CODES_DEEP, GROUP, MAX_EXCEPTIONS, PANEL_WIDTH, twelve_bit_bytes
 from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer, suffix
 from .grouped import Grouped, grouped_linear_reference, grouped_rows_reference
+from .grouped_panels import PANELS_DTYPE, GroupedPacker, set_stride
 from .quantised import (
     quantise_reference,
     quantised_linear_reference,
@@ -35,18 +36,24 @@ class PackedLinear:
     scales: torch.Tensor | None = None  # of codes, in the layout of quantised.py; None: not quantised
     rounds_rows: bool = False  # x is rounded to int8 too, and the product is one of integers
     grouped: Grouped | None = None  # a checkpoint's own codes, which torch multiplies; `weight` is those codes
+    order: torch.Tensor | None = None  # of the inputs of grouped panels, whose `scales` are a format (cpu/grouped.h)
+    pieces: tuple[PackedLinear, ...] = ()  # layers whose outputs follow one another; `weight` is the first one's
 
     @property
     def num_bytes(self) -> int:
-        tensors = (self.weight, self.bias, self.scales) if self.grouped is None else (self.bias,)
-        of_codes = 0 if self.grouped is None else self.grouped.num_bytes
-        return of_codes + sum(tensor.nbytes for tensor in tensors if tensor is not None)
+        if self.pieces:
+            return sum(piece.num_bytes for piece in self.pieces)
+        if self.grouped is not None:
+            return self.grouped.num_bytes + (0 if self.bias is None else self.bias.nbytes)
+        scales = None if self.weight.dtype == PANELS_DTYPE else self.scales
+        return sum(tensor.nbytes for tensor in (self.weight, self.bias, scales, self.order) if tensor is not None)
 
 
 PackLinear = Callable[[torch.Tensor, torch.Tensor | None], PackedLinear]
 RepackLinear = Callable[[PackedLinear], PackedLinear]  # of the torch kernels, for the kernels of this set
 QuantiseLinear = Callable[[torch.Tensor, torch.Tensor | None, str], PackedLinear]
 PackGrouped = Callable[[Grouped, torch.Tensor | None, torch.dtype], PackedLinear]
+JoinLinear = Callable[[Sequence[PackedLinear]], PackedLinear]  # of grouped layers that are not used otherwise
 Linear = Callable[[torch.Tensor, PackedLinear], torch.Tensor]
 Embed = Callable[[torch.Tensor, PackedLinear], torch.Tensor]
 # x, residual, weight of the norm, its eps, and the layer: described at KernelSet.norm_linear.
@@ -73,6 +80,11 @@ def pack_grouped_reference(weight: Grouped, bias: torch.Tensor | None, dtype: to
     return PackedLinear(weight.codes, bias, out_features, in_features, is_packed=False, dtype=dtype, grouped=weight)
 
 
+def join_linear_reference(pieces: Sequence[PackedLinear]) -> PackedLinear:
+    """One layer whose outputs are those of the pieces, in order."""
+    return replace(pieces[0], out_features=sum(piece.out_features for piece in pieces), pieces=tuple(pieces))
+
+
 def rounding_rows(quantise: QuantiseLinear) -> QuantiseLinear:
     """The layers of `quantise`, with activations in int8 (`model.activation_quantization`)."""
 
@@ -89,6 +101,8 @@ def repack_linear_reference(packed: PackedLinear) -> PackedLinear:
 
 def linear_reference(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
     """x: [T, in_features]. Returns x @ weight.T + bias, [T, out_features] in x's dtype."""
+    if packed.pieces:
+        return torch.cat([linear_reference(x, piece) for piece in packed.pieces], dim=1)
     if packed.grouped is not None:
         return grouped_linear_reference(x, packed.grouped, packed.bias)
     if packed.scales is not None:
@@ -176,7 +190,7 @@ def repack_linear_cpu(library: CpuLibrary) -> RepackLinear:
     pack_linear = pack_linear_cpu(library)
 
     def repack_linear(packed: PackedLinear) -> PackedLinear:
-        if packed.is_packed or packed.scales is not None or packed.grouped is not None:
+        if packed.is_packed or packed.scales is not None or packed.grouped is not None or packed.pieces:
             return packed
         try:
             return pack_linear(packed.weight, packed.bias)
@@ -225,6 +239,33 @@ def quantise_linear_cpu(library: CpuLibrary, *, rounds_rows: bool = False) -> Qu
     return quantise_linear
 
 
+def pack_grouped_cpu(library: CpuLibrary) -> PackGrouped:
+    """Packs codes and scales into panels; torch computes layers that the kernels do not take."""
+    packer = GroupedPacker(library)
+
+    def pack_grouped(weight: Grouped, bias: torch.Tensor | None, dtype: torch.dtype) -> PackedLinear:
+        if dtype not in DEPTH_STEPS or not packer.takes(weight):
+            return pack_grouped_reference(weight, bias, dtype)
+        packed = packer.pack(weight)
+        bias = None if bias is None else bias.to(dtype).contiguous()
+        return PackedLinear(
+            packed.panels, bias, *weight.shape, is_packed=True, dtype=dtype, scales=packed.format, order=packed.order
+        )
+
+    return pack_grouped
+
+
+def join_linear_cpu(pieces: Sequence[PackedLinear]) -> PackedLinear:
+    """As the reference; panels write their outputs between those of the others."""
+    joined = join_linear_reference(pieces)
+    is_packed = all(piece.is_packed for piece in pieces)
+    if is_packed:
+        for piece in pieces:
+            assert piece.scales is not None, "only grouped layers are joined"
+            set_stride(piece.scales, joined.out_features)
+    return replace(joined, is_packed=is_packed)
+
+
 def _layout(scheme: str, rounds_rows: bool) -> str:
     """The name of the layout of codes in the library (integer_products.h): only that of int8 differs."""
     return "bytes" if rounds_rows and scheme == "int8" else scheme
@@ -244,6 +285,8 @@ def _functions(library: CpuLibrary, stem: str) -> dict[Format, str]:
         for dtype in DEPTH_STEPS:
             names[codes, dtype, False] = f"{stem}_{scheme}_{suffix(dtype)}"
             names[codes, dtype, True] = f"integer_{stem}_{scheme}_{suffix(dtype)}"
+    for dtype in DEPTH_STEPS if library.spec.has_quantised else ():
+        names[PANELS_DTYPE, dtype, False] = f"{stem}_grouped_{suffix(dtype)}"
     if library.level.has_twelve_bits:
         names[torch.uint8, torch.bfloat16, False] = f"{stem}_twelve_bits"
     return names
@@ -258,8 +301,9 @@ def panel_products(library: CpuLibrary) -> Callable[[PackedLinear], int]:
 def linear_cpu(library: CpuLibrary, unpacked: Linear = linear_reference) -> Linear:
     """unpacked: computes layers that are not packed."""
     empty = library.memory.empty
+    has_scales = {*CODES.values(), PANELS_DTYPE}
     calls = {
-        each: library.function(name, [POINTER] * (5 if each[0] in CODES.values() else 4) + [INT64] * 3)
+        each: library.function(name, [POINTER] * (5 if each[0] in has_scales else 4) + [INT64] * 3)
         for each, name in _functions(library, "linear").items()
     }
 
@@ -271,17 +315,20 @@ def linear_cpu(library: CpuLibrary, unpacked: Linear = linear_reference) -> Line
             raise ValueError(f"x is {tuple(x.shape)}, the layer takes rows of {packed.in_features} elements")
         dtype = packed.dtype
         out = empty(rows, packed.out_features, dtype=dtype)
-        arguments = [
-            pointer(x, dtype),
-            packed.weight.data_ptr(),
-            *(() if packed.scales is None else (packed.scales.data_ptr(),)),
-            None if packed.bias is None else pointer(packed.bias, dtype),
-            out.data_ptr(),
-            rows,
-            packed.out_features,
-            depth,
-        ]
-        calls[_format_of(packed)](*arguments)
+        at = out.data_ptr()
+        for piece in packed.pieces or (packed,):
+            arguments = [
+                pointer(x, dtype),
+                piece.weight.data_ptr(),
+                *(() if piece.scales is None else (piece.scales.data_ptr(),)),
+                None if piece.bias is None else pointer(piece.bias, dtype),
+                at,
+                rows,
+                piece.out_features,
+                depth,
+            ]
+            calls[_format_of(piece)](*arguments)
+            at += piece.out_features * dtype.itemsize
         return out
 
     return linear
@@ -300,6 +347,9 @@ def embed_cpu(library: CpuLibrary) -> Embed:
         for rounds_rows in (False, True)
     }
     calls = {(dtype, dtype, False): call for dtype, call in plain.items()} | quantised
+    for dtype in DEPTH_STEPS if library.spec.has_quantised else ():
+        call = library.op("unpack_rows_grouped", dtype, [POINTER] * 4 + [INT64] * 3, INT)
+        calls[PANELS_DTYPE, dtype, False] = call
     if library.level.has_twelve_bits:
         name = "unpack_rows_twelve_bits"
         calls[torch.uint8, torch.bfloat16, False] = library.function(name, [POINTER] * 3 + [INT64] * 3, INT)

@@ -31,6 +31,9 @@ LINK_FLAGS = ("-shared", "-s", "-Wl,--build-id=none")
 _SECONDS = {
     "attention.cpp": 8,
     "linear.cpp": 13,
+    "linear_grouped_4.cpp": 13,
+    "linear_grouped_6.cpp": 13,
+    "linear_grouped_8.cpp": 13,
     "linear_int4.cpp": 18,
     "linear_int8.cpp": 18,
     "linear_integer.cpp": 12,

@@ -235,7 +235,7 @@ void multiply_by_tiles(const Layer<T>& layer, IntegerRows x, int64_t rows, ByteP
                                           layer.depth / kTileRowBytes, meanwhile, lower > 0, false, sums.tiles());
             };
             row ? multiply_block(Nothing{}) : multiply_block(PrefetchPanels{});
-            finish_tiles(upper + lower, layer, panel, y + row * layer.width, [&](int i, int p, int v) {
+            finish_tiles(upper + lower, layer, panel, y + layer.row(row), [&](int i, int p, int v) {
                 const Bits total = load_bits(&sums.at[i / kTileRows][p][i % kTileRows][v * kWidth]);
                 return to_floats(total + block.offset(i, 0)) * block.scales[i];
             });
@@ -285,7 +285,7 @@ void multiply_by_tiles(const Layer<T>& layer, IntegerRows x, int64_t rows, Int4P
                     }
                 }
             }
-            finish_tiles(upper + lower, layer, panel, y + row * layer.width, [&](int i, int p, int v) {
+            finish_tiles(upper + lower, layer, panel, y + layer.row(row), [&](int i, int p, int v) {
                 const Floats total = load(&totals.at[i / kTileRows][p][i % kTileRows][v * kWidth]);
                 return multiply_add(total, broadcast(block.scales[i]), Floats{});
             });

@@ -36,8 +36,10 @@ struct Layer {
     const float* scales;  // [width rounded up to 16], or null: all 1
     int64_t width, depth;
     bool streams;  // whole lines of y are written past the caches
+    int64_t stride = 0;  // elements from a row of y to the next; 0: width
 
     int64_t num_panels() const { return (width + kPanelWidth - 1) / kPanelWidth; }
+    int64_t row(int64_t row) const { return row * (stride ? stride : width); }  // where it begins in y
 };
 
 // Whether to write `rows` rows of y past the caches. Two panels of a row must be a line.
@@ -159,7 +161,7 @@ template <int Rows, int Panels, class T>
 ALWAYS_INLINE void finish_block(const Sums<Rows, Panels>& sums, const Layer<T>& layer, int64_t panel, T* y) {
     const bool is_plain = !layer.bias && !layer.scales && (panel + Panels) * kPanelWidth <= layer.width;
     for (int row = 0; row < Rows; row++) {
-        T* to = y + row * layer.width;
+        T* to = y + layer.row(row);
         if (Panels == 2 && layer.streams) {
             stream(sums.at[row], layer, panel * kPanelWidth, to);
         } else if (is_plain) {  // the usual case; makes a prefill 1 % faster
@@ -180,7 +182,7 @@ void multiply_rows(const Layer<T>& layer, A x, int64_t rows, Weights weights, in
             Sums<count(), Panels> sums;
             multiply<count(), Panels>(rows_from(x, first, layer.depth), layer.depth, weights, layer.depth, prefetch,
                                       sums);
-            finish_block(sums, layer, panel, y + first * layer.width);
+            finish_block(sums, layer, panel, y + layer.row(first));
         };
         const int64_t bytes = weights.panel_bytes();
         const auto prefetch_rows = [&] {  // those of the next block, spread over the lines that this block reads
@@ -293,7 +295,7 @@ ALWAYS_INLINE void finish_tiles(int rows, const Layer<T>& layer, int64_t panel, 
     for (int row = 0; row < rows; row++) {
         Floats sums[2 * kVectors];
         for (int v = 0; v < 2 * kVectors; v++) sums[v] = sums_of(row, v / kVectors, v % kVectors);
-        T* to = y + row * layer.width;
+        T* to = y + layer.row(row);
         if (layer.streams) {
             stream(sums, layer, panel * kPanelWidth, to);
         } else {
@@ -340,7 +342,7 @@ void multiply_pair_by_tiles(const Layer<T>& layer, const BFloat16* x, int64_t ro
     for_each_tile_block(tiles, rows, [&](int64_t row, int upper, int lower) {
         const auto multiply_block = [&](auto&& meanwhile) {
             multiply_block_by_tiles(layer, rows_from(x, row, layer.depth), upper, lower, panels, panel, meanwhile,
-                                    y + row * layer.width);
+                                    y + layer.row(row));
         };
         if constexpr (Panels::kPrefetch == PrefetchMode::kUnpack) {
             if (!next.is_done()) return next.unpack_during(steps, multiply_block);
@@ -366,7 +368,7 @@ void multiply_by_tiles(const Layer<T>& layer, const BFloat16* x, int64_t rows, W
         for_each_tile_block(tiles, rows, [&](int64_t row, int upper, int lower) {
             for (int64_t panel = first; panel < last; panel += 2) {
                 multiply_block_by_tiles(layer, rows_from(x, row, layer.depth), upper, lower, panels.from(panel - first),
-                                        panel, Nothing{}, y + row * layer.width);
+                                        panel, Nothing{}, y + layer.row(row));
             }
         });
     });
@@ -425,7 +427,7 @@ void for_each_chunk(const Layer<T>& layer, int64_t chunks, X x, int64_t rows, T*
             const int64_t chunk = begin / pairs, stop = std::min(end, (chunk + 1) * pairs);
             const int64_t first = chunk_start(rows, chunk, chunks), last = chunk_start(rows, chunk + 1, chunks);
             body(rows_from(x, first, layer.depth), last - first, (begin - chunk * pairs) * 2,
-                 std::min((stop - chunk * pairs) * 2, layer.num_panels()), y + first * layer.width);
+                 std::min((stop - chunk * pairs) * 2, layer.num_panels()), y + layer.row(first));
             begin = stop;
         }
 #if defined(__AVX512F__)
@@ -462,7 +464,7 @@ template <class T, class X, class Body>
 void for_each_own_chunk(const Layer<T>& layer, int64_t chunks, X x, int64_t rows, T* y, const Body& body) {
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
         const int64_t first = chunk_start(rows, chunk, chunks), last = chunk_start(rows, chunk + 1, chunks);
-        body(rows_from(x, first, layer.depth), last - first, y + first * layer.width);
+        body(rows_from(x, first, layer.depth), last - first, y + layer.row(first));
     }
 }
 

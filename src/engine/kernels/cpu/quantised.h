@@ -100,10 +100,13 @@ inline constexpr SizeBytes kSizeBytes;
 
 class Int8Reader {
   public:
-    ALWAYS_INLINE Int8Reader() {
+    ALWAYS_INLINE Int8Reader() : Int8Reader(kSizeBytes.low, kSizeBytes.high) {}
+
+    // The bytes in bfloat16 of what each magnitude stands for.
+    ALWAYS_INLINE Int8Reader(const uint8_t* low, const uint8_t* high) {
         for (int half = 0; half < 2; half++) {
-            low_[half] = _mm512_load_si512(kSizeBytes.low + 64 * half);
-            high_[half] = _mm512_load_si512(kSizeBytes.high + 64 * half);
+            low_[half] = _mm512_loadu_si512(low + 64 * half);
+            high_[half] = _mm512_loadu_si512(high + 64 * half);
         }
     }
 

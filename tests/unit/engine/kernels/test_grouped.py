@@ -11,6 +11,12 @@ from gguf import GGMLQuantizationType, dequantize, quantize
 
 from stoker.engine.kernels import Grouped, GroupScales, KernelSet
 from stoker.engine.kernels.grouped import are_alike, stacked
+from stoker.engine.kernels.grouped_panels import layout_of
+
+from .grouped_weights import KINDS, codes, grouped_of
+from .levels import BEST, LEVEL_NAMES, kernels_of
+
+LEVELS = pytest.mark.parametrize("level", LEVEL_NAMES)
 
 
 def of_q8_0(numbers: torch.Tensor) -> tuple[Grouped, torch.Tensor]:
@@ -77,3 +83,56 @@ def test_parts_are_stacked_only_if_they_are_alike(weight: tuple[Grouped, torch.T
     assert not are_alike([grouped, replace(grouped, zeros=torch.zeros(48, 3))])
     assert not are_alike([grouped, replace(grouped, scales=GroupScales(grouped.scales.values.float()))])
     assert not are_alike([grouped, replace(grouped, order=torch.randperm(96))])
+
+
+@LEVELS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernels_multiply_the_numbers_of_the_checkpoint(level: str, kind: str, dtype: torch.dtype):
+    """Few rows multiply codes; many rows the numbers in bfloat16, rounded once each."""
+    kernels = kernels_of(level, dtype, has_quantised=True, threads=2)
+    weight = grouped_of(kind, 88, 512)
+    numbers = weight.numbers()
+    packed = kernels.pack_grouped(weight, bias := torch.randn(88).to(dtype), dtype)
+    assert packed.is_packed == (level != "torch")
+    if packed.is_packed:
+        expected = layout_of(weight).num_bytes(88, 512) + bias.nbytes
+        assert packed.num_bytes == expected + (0 if packed.order is None else packed.order.nbytes)
+    for rows in (1, 2, 3, 7, 70):
+        x = torch.randn(rows, 512).to(dtype)
+        exact = x.double() @ numbers.double().T + bias.double()
+        size = x.double().abs() @ numbers.double().abs().T
+        found = kernels.linear(x, packed)
+        assert found.dtype == dtype
+        rounded = 2**-8 if rows > 48 or (packed.is_packed and level.endswith("amx")) else 2e-6
+        error = (found.double() - exact).abs() - exact.abs() * (0 if dtype == torch.float32 else 2**-8)
+        assert (error <= size * rounded).all()
+    ids = torch.tensor([87, 0, 15, 16])
+    assert torch.equal(kernels.embed(ids, packed), numbers[ids].to(dtype))
+
+
+@LEVELS
+def test_layers_are_joined(level: str):
+    kernels = kernels_of(level, torch.bfloat16, has_quantised=True)
+    parts = [grouped_of("q4_k", 40, 256), grouped_of("q6_k", 16, 256), grouped_of("q8_0", 24, 256)]
+    x = torch.randn(60, 256).bfloat16()
+    biases = [torch.randn(part.shape[0]).bfloat16() for part in parts]
+    packed = [kernels.pack_grouped(part, bias, torch.bfloat16) for part, bias in zip(parts, biases, strict=True)]
+    for rows in (1, 5, 60):
+        apart = torch.cat([kernels.linear(x[:rows].contiguous(), each) for each in packed], dim=1)
+        joined = kernels.join_linear(
+            [kernels.pack_grouped(part, bias, torch.bfloat16) for part, bias in zip(parts, biases, strict=True)]
+        )
+        assert (joined.out_features, joined.num_bytes) == (80, sum(each.num_bytes for each in packed))
+        assert torch.equal(kernels.linear(x[:rows].contiguous(), joined), apart)
+
+
+@pytest.mark.parametrize("group", [4, 20, 48])
+def test_groups_that_kernels_do_not_take_are_multiplied_by_torch(group: int):
+    kernels = kernels_of(BEST, torch.float32, has_quantised=True)
+    inputs = 480
+    weight = Grouped(codes(64, 16, inputs), torch.arange(64.0), GroupScales(torch.rand(16, inputs // group)))
+    packed = kernels.pack_grouped(weight, None, torch.float32)
+    assert packed.is_packed == (group == 48 and BEST != "torch")
+    x = torch.randn(2, inputs)
+    torch.testing.assert_close(kernels.linear(x, packed), x @ weight.numbers().T, rtol=1e-4, atol=1e-2)

@@ -1,0 +1,127 @@
+"""Grouped weights (grouped.py) in the panels of the C++ kernels (cpu/grouped.h)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from ...model.quantised import GroupLayout
+from .cpu.library import INT64, POINTER, CpuLibrary, pointer
+from .grouped import Grouped, GroupScales
+
+_NUMBERS = {  # NumberType of cpu/grouped.h, 0 for none
+    torch.float32: 1,
+    torch.float16: 2,
+    torch.bfloat16: 3,
+    torch.uint8: 4,
+    torch.int8: 5,
+}
+_OFFSETS = {"": 0, "zeros": 1, "minima": 2}
+_STRIDE_AT = 7 * 8  # bytes before GroupedFormat.stride
+PANELS_DTYPE = torch.int16  # of the tensor of panels, which no other layout has
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedPanels:
+    panels: torch.Tensor  # [bytes / 2] int16
+    format: torch.Tensor  # [bytes] uint8, a GroupedFormat
+    order: torch.Tensor | None  # [in] int32, to which the format points
+
+
+def layout_of(weight: Grouped) -> GroupLayout:
+    outer, offset = weight.scales.outer, _offset(weight)
+    return GroupLayout(
+        bits=weight.bits,
+        group=weight.group,
+        scale=weight.scales.values.itemsize,
+        outer=0 if outer is None else outer.itemsize,
+        outer_group=0 if outer is None else weight.shape[1] // outer.shape[1],
+        offset=offset,
+    )
+
+
+def _offset(weight: Grouped) -> Literal["", "zeros", "minima"]:
+    return "zeros" if weight.zeros is not None else "minima" if weight.minima is not None else ""
+
+
+class GroupedPacker:
+    def __init__(self, library: CpuLibrary) -> None:
+        self._pack = library.function("pack_grouped", [POINTER] * 7 + [INT64] * 2)
+        self._advise_huge_pages = library.function("advise_huge_pages", [POINTER, INT64])
+
+    def takes(self, weight: Grouped) -> bool:
+        return not layout_of(weight).problem(weight.shape[1]) and _are_alike(weight.scales, weight.minima)
+
+    def pack(self, weight: Grouped) -> GroupedPanels:
+        out_features, in_features = weight.shape
+        layout = layout_of(weight)
+        order = None if weight.order is None else weight.order.to(torch.int32).contiguous()
+        form = _format(weight, layout, order)
+        panels = torch.empty(layout.num_bytes(out_features, in_features) // 2, dtype=PANELS_DTYPE)
+        self._advise_huge_pages(panels.data_ptr(), panels.nbytes)  # before the first write, which allocates the pages
+        codes, scales = weight.codes.contiguous(), weight.scales.values.contiguous()
+        zeros = None if weight.zeros is None else weight.zeros.bfloat16()
+        minima = None if weight.minima is None else weight.minima.values
+        kept = [
+            _contiguous(each) for each in (zeros if minima is None else minima, weight.scales.outer, _outer(weight))
+        ]
+        self._pack(
+            form.data_ptr(),
+            pointer(codes, torch.uint8),
+            scales.data_ptr(),
+            *(None if each is None else each.data_ptr() for each in kept),
+            panels.data_ptr(),
+            out_features,
+            in_features,
+        )
+        return GroupedPanels(panels, form, order)
+
+
+def set_stride(form: torch.Tensor, stride: int) -> None:
+    """stride: elements from a row of outputs to the next, in a format that is not yet used."""
+    form[_STRIDE_AT : _STRIDE_AT + 8] = torch.frombuffer(bytearray(struct.pack("=q", stride)), dtype=torch.uint8)
+
+
+def _format(weight: Grouped, layout: GroupLayout, order: torch.Tensor | None) -> torch.Tensor:
+    outer = weight.scales.outer
+    numbers = (
+        layout.bits,
+        layout.group,
+        layout.block(weight.shape[1]),
+        _NUMBERS[weight.scales.values.dtype],
+        0 if outer is None else _NUMBERS[outer.dtype],
+        _OFFSETS[layout.offset],
+        0 if order is None else order.data_ptr(),
+        weight.shape[0],
+    )
+    levels = weight.levels[:128]
+    halves = levels.bfloat16().view(torch.int16)
+    parts = (
+        torch.tensor(numbers, dtype=torch.int64),
+        torch.nn.functional.pad(levels, (0, 128 - len(levels))),
+        halves[:64].repeat(64 // min(64, len(levels))),
+        (halves & 0xFF).to(torch.uint8).repeat(128 // len(halves)),
+        (halves >> 8 & 0xFF).to(torch.uint8).repeat(128 // len(halves)),
+    )
+    return torch.cat([part.contiguous().view(torch.uint8) for part in parts])
+
+
+def _outer(weight: Grouped) -> torch.Tensor | None:
+    return None if weight.minima is None else weight.minima.outer
+
+
+def _contiguous(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.contiguous()
+
+
+def _are_alike(scales: GroupScales, minima: GroupScales | None) -> bool:
+    """Minima are read as scales are."""
+    if minima is None:
+        return True
+    same_outer = (scales.outer is None) == (minima.outer is None) and (
+        scales.outer is None or minima.outer is None or scales.outer.dtype == minima.outer.dtype
+    )
+    return same_outer and scales.values.dtype == minima.values.dtype
