@@ -264,7 +264,7 @@ class GroupedReader<8> {
 };
 #endif
 
-// Rows of x, and their sums over each group of k if the weights have offsets.
+// Rows of x, and their negated sums over each group of k if the weights have offsets.
 template <class A>
 struct SummedRows {
     SpacedRows<A> rows;
@@ -308,15 +308,36 @@ ALWAYS_INLINE void add_level_products(SpacedRows<A> a, int64_t k, const Bits (&p
     }
 }
 
-// As described in panels.h.
-template <int Rows, int Panels, class Prefetch, class A, int CodeBits>
-ALWAYS_INLINE void multiply(SummedRows<A> a, int64_t, GroupedPanels<CodeBits> b, int64_t depth, Prefetch prefetch,
-                            Sums<Rows, Panels>& sums) {
+// The types of scales and offsets: known to the compiler, or only at run time.
+template <int64_t Scale, int64_t Offset>
+struct FixedTypes {
+    static constexpr int64_t scale = Scale, offset = Offset;
+};
+struct AnyTypes {
+    int64_t scale, offset;
+};
+
+// Calls body(types, group) with types and the size of a group that are constants for K-quants of GGUF, whose groups are
+// so short that finding these out for each of them would take a quarter of the time.
+template <int CodeBits, class Body>
+ALWAYS_INLINE void with_types(const GroupedFormat& format, const Body& body) {
+    if (CodeBits == 4 && format.scale == kUInt8 && format.offset == kMinima && format.group == 32) {
+        return body(FixedTypes<kUInt8, kMinima>{}, std::integral_constant<int64_t, 32>{});
+    }
+    if (CodeBits == 6 && format.scale == kInt8 && format.offset == kNoOffset && format.group == 16) {
+        return body(FixedTypes<kInt8, kNoOffset>{}, std::integral_constant<int64_t, 16>{});
+    }
+    body(AnyTypes{format.scale, format.offset}, format.group);
+}
+
+template <int Rows, int Panels, class Prefetch, class A, int CodeBits, class Types, class Group>
+ALWAYS_INLINE void multiply_groups(SummedRows<A> a, GroupedPanels<CodeBits> b, int64_t depth, Prefetch prefetch,
+                                   Types types, Group group_size, Sums<Rows, Panels>& sums) {
     constexpr int accumulators = kAccumulators<Rows>, vectors = Panels * kVectors;
     constexpr int64_t step = GroupedPanels<CodeBits>::kStep, step_bytes = GroupedPanels<CodeBits>::kStepBytes;
     const GroupedFormat& format = *b.format;
     const GroupedReader<CodeBits> read(format);
-    const int64_t panel_bytes = b.panel_bytes(), block_bytes = b.block_bytes(), groups = format.block / format.group;
+    const int64_t panel_bytes = b.panel_bytes(), block_bytes = b.block_bytes(), groups = format.block / group_size;
     const int64_t codes_bytes = GroupedBlock::codes_bytes(format);
     int64_t k = 0, group = 0;
     for (const char* block = b.panels; k < depth; block += block_bytes) {
@@ -327,7 +348,7 @@ ALWAYS_INLINE void multiply(SummedRows<A> a, int64_t, GroupedPanels<CodeBits> b,
                 const int64_t at = v * kWidth * bytes_of_number(format.outer);
                 for (int i = 0; i < 2; i++) {
                     outers[i][p * kVectors + v] =
-                        format.outer && (i == 0 || format.offset == kMinima)
+                        format.outer && (i == 0 || types.offset == kMinima)
                             ? load_numbers(own.outers(format, i) + at, format.outer)
                             : broadcast(1);
                 }
@@ -339,7 +360,7 @@ ALWAYS_INLINE void multiply(SummedRows<A> a, int64_t, GroupedPanels<CodeBits> b,
         const char* codes = block;
         for (int64_t own = 0; own < groups; own++, group++) {
             Sums<Rows * accumulators, Panels> partial;
-            for (const int64_t end = k + format.group; k < end; k += step, codes += step_bytes) {
+            for (const int64_t end = k + group_size; k < end; k += step, codes += step_bytes) {
                 Bits pairs[step / 2][vectors];
                 for (int64_t line = 0; line < step_bytes; line += kLine, prefetch.advance()) {
                     for (int p = 0; p < Panels; p++) prefetch.prefetch(codes + p * panel_bytes + line, p);
@@ -358,29 +379,39 @@ ALWAYS_INLINE void multiply(SummedRows<A> a, int64_t, GroupedPanels<CodeBits> b,
             }
             Sums<Rows, Panels> part;
             combine<accumulators>(partial, part);
-            for (int p = 0; p < Panels; p++) {
-                const GroupedBlock at{block + p * panel_bytes};
+            const int64_t scale_bytes = bytes_of_number(types.scale);
+            const char* scales = block + codes_bytes + own * kPanelWidth * scale_bytes;
+            for (int p = 0; p < Panels; p++, scales += panel_bytes) {
                 for (int v = 0; v < kVectors; v++) {
                     const int i = p * kVectors + v;
-                    const int64_t place = v * kWidth * bytes_of_number(format.scale);
-                    const Floats scale = load_numbers(at.scales(format, own) + place, format.scale) * outers[0][i];
+                    const char* at = scales + v * kWidth * scale_bytes;
+                    const Floats scale = load_numbers(at, types.scale) * outers[0][i];
                     for (int row = 0; row < Rows; row++) {
                         sums.at[row][i] = multiply_add(part.at[row][i], scale, sums.at[row][i]);
                     }
-                    if (format.offset == kNoOffset) continue;
-                    const char* offsets = at.offsets(format, own);
+                    if (types.offset == kNoOffset) continue;
+                    const char* offsets = block + p * panel_bytes + codes_bytes + groups * kPanelWidth * scale_bytes;
                     const Floats offset =
-                        format.offset == kZeros
-                            ? load_numbers(offsets + v * kWidth * bytes_of_number(kBFloat16), kBFloat16) * scale
-                            : load_numbers(offsets + place, format.scale) * outers[1][i];
+                        types.offset == kZeros
+                            ? load_numbers(offsets + (own * kPanelWidth + v * kWidth) * 2, kBFloat16) * scale
+                            : load_numbers(at + groups * kPanelWidth * scale_bytes, types.scale) * outers[1][i];
                     for (int row = 0; row < Rows; row++) {
-                        const Floats minus = broadcast(-a.sums[row * a.groups + group]);
+                        const Floats minus = broadcast(a.sums[row * a.groups + group]);
                         sums.at[row][i] = multiply_add(minus, offset, sums.at[row][i]);
                     }
                 }
             }
         }
     }
+}
+
+// As described in panels.h.
+template <int Rows, int Panels, class Prefetch, class A, int CodeBits>
+ALWAYS_INLINE void multiply(SummedRows<A> a, int64_t, GroupedPanels<CodeBits> b, int64_t depth, Prefetch prefetch,
+                            Sums<Rows, Panels>& sums) {
+    with_types<CodeBits>(*b.format, [&](auto types, auto group) {
+        multiply_groups<Rows, Panels>(a, b, depth, prefetch, types, group, sums);
+    });
 }
 
 ALWAYS_INLINE Bits round_to_pairs(Floats even, Floats odd) {

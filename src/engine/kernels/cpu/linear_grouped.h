@@ -4,7 +4,7 @@
 #include "grouped.h"
 #include "unpacking.h"
 
-// Sums of each group of k, for rows that codes multiply.
+// The negated sums of each group of k, for rows that codes multiply.
 template <class A>
 SummedRows<A> summed(SpacedRows<A> x, int64_t rows, const GroupedFormat& format, int64_t depth) {
     static thread_local Scratch scratch;
@@ -16,7 +16,7 @@ SummedRows<A> summed(SpacedRows<A> x, int64_t rows, const GroupedFormat& format,
         for (int64_t group = 0; group < groups; group++, from += format.group) {
             Floats total{};
             for_each_vector(format.group, [&](int64_t k, int64_t left) { total += load_up_to(from + k, left); });
-            sums[row * groups + group] = sum(total);
+            sums[row * groups + group] = -sum(total);
         }
     }
     return {x, sums, groups};
