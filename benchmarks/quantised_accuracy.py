@@ -32,6 +32,7 @@ from stoker.engine.runner.loading import load_weights
 from stoker.model.cache_groups import all_in_one
 from stoker.quantise.checkpoint import convert, plan_conversion
 from stoker.quantise.encoders import Method
+from stoker.quantise.gguf_file import FILE_TYPES, convert_gguf, plan_gguf
 
 MODEL = "builtin:tiny"
 SEED, BLOCK = 20_260_000, 16
@@ -90,6 +91,12 @@ def quantised_copy(method: Method, folder: Path) -> str:
     return str(folder / method)
 
 
+def gguf_copy(file_type: str, folder: Path) -> str:
+    files, file = read_model_files(load_deployment([], ["--model", MODEL])), folder / f"{file_type}.gguf"
+    convert_gguf(plan_gguf(files, file_type, "qwen2"), file, lambda _: None)
+    return str(file)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--features", default=wanted_level())
@@ -110,6 +117,7 @@ def main() -> None:
     with torch.inference_mode(), tempfile.TemporaryDirectory() as folder:
         exact = list(logits_of(texts, "float32", None, None, None, chosen.features))
         written = {f"checkpoint {method}": quantised_copy(method, Path(folder)) for method in get_args(Method)}
+        written |= {f"GGUF {each}": gguf_copy(each, Path(folder)) for each in FILE_TYPES}
         for name, model, dtype, quantization, activations, kv_dtype in (
             ("float32", MODEL, "float32", None, None, None),
             *((way[0] or "bfloat16", MODEL, "bfloat16", *way) for way in WAYS),

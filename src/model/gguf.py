@@ -79,6 +79,15 @@ class Architecture:
     has_whole_norms: bool = False
     wide_at: int | None = None
 
+    def written_name(self, name: str) -> str:
+        """That of a tensor of the model in the file."""
+        for own, other in self.names.items():
+            if own.startswith("^"):
+                name = own[1:] + name.removeprefix(other) if name.startswith(other) else name
+            else:
+                name = name.replace(other, own, 1)
+        return name
+
 
 _GEMMA: dict[str, Any] = {"names": _NAMES | _BOTH_NORMS, "has_whole_norms": True}
 ARCHITECTURES = {

@@ -27,13 +27,13 @@ _LLAMA_3 = rf"{_WORDS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_PUNCTUATI
 _QWEN_2 = rf"{_WORDS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_PUNCTUATION}|{_SPACES}"
 _TEKKEN = rf"{_CASES.replace('{end}', '')}|\p{{N}}|{_PUNCTUATION_AND_SLASH}|{_SPACES}"
 _GPT_4O = rf"{_CASES.replace('{end}', _WORDS + '?')}|\p{{N}}{{1,3}}|{_PUNCTUATION_AND_SLASH}|{_SPACES}"
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # kinds of tokens
 _SPACE = "\u2581"
 _KEY = "tokenizer.ggml."
 
 
 @dataclass(frozen=True, slots=True)
-class _Words:
+class Words:
     """How a text is cut before merges.
 
     pattern: None for GPT-2's own. is_merged: a word that is a token is not built by merges. adds_bos: by default.
@@ -46,17 +46,17 @@ class _Words:
     has_single_digits: bool = False
 
 
-_LLAMA_3_WORDS = _Words(_LLAMA_3, is_merged=True, adds_bos=True)
-_QWEN_2_WORDS = _Words(_QWEN_2, is_composed=True)
-_DIGIT_WORDS = _Words(None, has_single_digits=True)
-_WORDS_OF = {
+_LLAMA_3_WORDS = Words(_LLAMA_3, is_merged=True, adds_bos=True)
+_QWEN_2_WORDS = Words(_QWEN_2, is_composed=True)
+_DIGIT_WORDS = Words(None, has_single_digits=True)
+WORDS_OF = {
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), _LLAMA_3_WORDS),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _QWEN_2_WORDS),
     **dict.fromkeys(("refact", "starcoder", "smollm", "command-r"), _DIGIT_WORDS),
-    **dict.fromkeys(("dbrx", "smaug-bpe"), _Words(_LLAMA_3)),
-    "gpt-2": _Words(None),
-    "gpt-4o": _Words(_GPT_4O, is_merged=True),
-    "tekken": _Words(_TEKKEN, is_merged=True, adds_bos=True),
+    **dict.fromkeys(("dbrx", "smaug-bpe"), Words(_LLAMA_3)),
+    "gpt-2": Words(None),
+    "gpt-4o": Words(_GPT_4O, is_merged=True),
+    "tekken": Words(_TEKKEN, is_merged=True, adds_bos=True),
 }
 
 
@@ -70,7 +70,7 @@ def gguf_tokenizer(header: GgufHeader) -> tuple[Tokenizer, dict[str, Any]]:
     if f"{_KEY}tokens" not in values:
         raise ValueError("no vocabulary in the header")
     tokens = list(values[f"{_KEY}tokens"])
-    kinds = list(values.get(f"{_KEY}token_type", [_NORMAL] * len(tokens)))
+    kinds = list(values.get(f"{_KEY}token_type", [NORMAL] * len(tokens)))
     if len(kinds) != len(tokens) or len(set(tokens)) != len(tokens):
         raise ValueError("`tokenizer.ggml.token_type` must have a kind for each token, and no token may be there twice")
     match model:
@@ -82,9 +82,9 @@ def gguf_tokenizer(header: GgufHeader) -> tuple[Tokenizer, dict[str, Any]]:
             raise ValueError(f"`tokenizer.ggml.model` is {model!r}; vocabularies of gpt2 and llama are read")
     backend.add_tokens(
         [
-            AddedToken(token, special=kind == _CONTROL, normalized=False)
+            AddedToken(token, special=kind == CONTROL, normalized=False)
             for token, kind in zip(tokens, kinds, strict=True)
-            if kind in (_CONTROL, _USER_DEFINED, _UNKNOWN)
+            if kind in (CONTROL, USER_DEFINED, UNKNOWN)
         ]
     )
     before = named.get("bos_token") if values.get(f"{_KEY}add_bos_token", adds_bos) else None
@@ -95,15 +95,21 @@ def gguf_tokenizer(header: GgufHeader) -> tuple[Tokenizer, dict[str, Any]]:
 
 def _byte_level(values: Mapping[str, Any], tokens: Sequence[str], kinds: Sequence[int]) -> tuple[Tokenizer, bool]:
     name = values.get(f"{_KEY}pre", "default")
-    if name not in _WORDS_OF:
+    if name not in WORDS_OF:
         raise ValueError(
-            f"`tokenizer.ggml.pre` is {name!r}, which is not one of {', '.join(_WORDS_OF)}; name the model's own "
+            f"`tokenizer.ggml.pre` is {name!r}, which is not one of {', '.join(WORDS_OF)}; name the model's own "
             "tokenizer with `model.tokenizer`"
         )
-    words = _WORDS_OF[name]
-    vocab = {token: index for index, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind != _UNUSED}
+    words = WORDS_OF[name]
+    vocab = {token: index for index, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind != UNUSED}
     merges = [tuple(merge.split(" ")) for merge in values[f"{_KEY}merges"]]
-    backend = Tokenizer(models.BPE(vocab, merges, ignore_merges=words.is_merged))
+    backend = with_words(Tokenizer(models.BPE(vocab, merges, ignore_merges=words.is_merged)), words)
+    backend.decoder = decoders.ByteLevel()
+    return backend, words.adds_bos
+
+
+def with_words(backend: Tokenizer, words: Words) -> Tokenizer:
+    """The tokenizer, which cuts a text in this way before it merges."""
     if words.is_composed:
         backend.normalizer = normalizers.NFC()
     cuts: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if words.has_single_digits else []
@@ -111,8 +117,7 @@ def _byte_level(values: Mapping[str, Any], tokens: Sequence[str], kinds: Sequenc
         cuts.append(pre_tokenizers.Split(Regex(words.pattern), behavior="isolated"))
     cuts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=words.pattern is None))
     backend.pre_tokenizer = pre_tokenizers.Sequence(cuts)
-    backend.decoder = decoders.ByteLevel()
-    return backend, words.adds_bos
+    return backend
 
 
 def _pieces(values: Mapping[str, Any], tokens: Sequence[str], kinds: Sequence[int], unknown: str | None) -> Tokenizer:
@@ -123,14 +128,14 @@ def _pieces(values: Mapping[str, Any], tokens: Sequence[str], kinds: Sequence[in
     vocab = {token: index for index, token in enumerate(tokens)}
     merges: list[tuple[float, int, int, str, str]] = []
     for token, kind in zip(tokens, kinds, strict=True):
-        if kind not in (_NORMAL, _USER_DEFINED, _UNUSED):
+        if kind not in (NORMAL, USER_DEFINED, UNUSED):
             continue
         for at in range(1, len(token)):
             left, right = token[:at], token[at:]
             if left in vocab and right in vocab:
                 merges.append((-scores[vocab[token]], vocab[left], vocab[right], left, right))
     merges.sort()
-    has_bytes = _BYTE in kinds
+    has_bytes = BYTE in kinds
     pairs = [(left, right) for *_, left, right in merges]
     backend = Tokenizer(models.BPE(vocab, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=has_bytes))
     has_prefix = bool(values.get(f"{_KEY}add_space_prefix", True))

@@ -94,11 +94,32 @@ def connect(
 def quantize(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, directory or builtin:tiny.")],
     to: Annotated[
-        Literal["int4", "int8", "fp8"],
-        typer.Option("--to", help="int4: in groups, activations stay. int8, fp8: a scale per output and per token."),
+        Literal[
+            "int4",
+            "int8",
+            "fp8",
+            "gguf:f16",
+            "gguf:bf16",
+            "gguf:q8_0",
+            "gguf:q6_k",
+            "gguf:q5_k_m",
+            "gguf:q4_k_m",
+            "gguf:q4_0",
+        ],
+        typer.Option(
+            "--to",
+            help="int4: in groups, activations stay. int8, fp8: a scale per output and per token. gguf: one file for "
+            "llama.cpp, of a type or mixture that it names.",
+        ),
     ],
-    output_dir: Annotated[
-        str, typer.Option("--output-dir", "-o", metavar="DIR", help="Folder to write; it must be new or empty.")
+    target: Annotated[
+        str,
+        typer.Option(
+            "--output-dir",
+            "-o",
+            metavar="PATH",
+            help="Folder to write, which must be new or empty; with gguf, the file, which must be new.",
+        ),
     ],
     revision: Annotated[
         str | None, typer.Option("--revision", help="Branch, tag or commit of a hub id; by default the main branch.")
@@ -107,12 +128,30 @@ def quantize(
         str | None,
         typer.Option("--perplexity", metavar="FILE", help="Compute the perplexity of this text before and after."),
     ] = None,
+    pre_tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            "--pre-tokenizer",
+            metavar="NAME",
+            help="For gguf: llama.cpp's name of the pattern that cuts text into words, if it is not found.",
+        ),
+    ] = None,
     output: Annotated[Literal["text", "json"], typer.Option("--output", help="Output format.")] = "text",
 ) -> None:
-    """Write a quantised copy of a model as compressed-tensors, which other engines read too; without calibration."""
+    """Write a quantised copy of a model, compressed-tensors or GGUF, which others read too; without calibration."""
     from ..quantize import run
 
-    end(run(model, method=to, folder=output_dir, revision=revision, text_file=perplexity, output=output))
+    end(
+        run(
+            model,
+            method=to,
+            target=target,
+            revision=revision,
+            text_file=perplexity,
+            pre_tokenizer=pre_tokenizer,
+            output=output,
+        )
+    )
 
 
 def completion(
