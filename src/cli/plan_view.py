@@ -110,7 +110,15 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     return rows
 
 
+def _rest(plan: Plan) -> str:
+    """What is not a matrix with codes."""
+    is_compressed = plan.ask.held_in == TWELVE_BITS
+    return f"others in {plan.ask.dtype}" + f", matrices among them kept in {TWELVE_BITS}" * is_compressed
+
+
 def _format(plan: Plan) -> str:
+    if plan.ask.quantization is None and plan.ask.keeps_codes and plan.model.files and plan.model.files.own_codes:
+        return f"the checkpoint's own codes, {_rest(plan)}"
     if plan.ask.held_in == TWELVE_BITS:
         return f"{plan.ask.dtype} kept in {TWELVE_BITS}, exactly"
     if plan.ask.quantization is not None:

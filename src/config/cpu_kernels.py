@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..model.quantised import shown
+from ..model.quantised import OWN_CODES, shown
 from .cpu_features import Level, NoKernels, choose_level, this_cpu, wanted_level
 from .cpu_library import LibrarySpec, check_obtainable
 
@@ -24,6 +24,16 @@ def keeps_twelve_bits() -> bool:
     except (NoKernels, ValueError):
         return False
     return level.has_twelve_bits
+
+
+def keeps_codes() -> bool:
+    """Whether a start on this machine keeps the codes of quantised checkpoints."""
+    try:
+        level, _ = choose_level(wanted_level(), this_cpu())
+        check_obtainable(LibrarySpec(level, has_quantised=True))
+    except (NoKernels, ValueError):
+        return False
+    return True
 
 
 def takes_heads(head_dims: HeadDims) -> bool:
@@ -86,7 +96,7 @@ def torch_table(
 ) -> dict[str, str]:
     """What each stage runs without the library."""
     table = dict.fromkeys(STAGES, f"torch: {reason}")
-    if quantization is not None:
+    if quantization not in (None, OWN_CODES):
         table["linear"] += f"; {shown(quantization, activations)}, dequantised again for every product: slow"
     return _with_batch_invariance(table) if batch_invariant else table
 

@@ -23,6 +23,9 @@ def scheme_of(quantization: str | None) -> str | None:
     return quantization if quantization in SCHEMES else None
 
 
+OWN_CODES = "codes"  # not a scheme that a user selects: those of a quantised checkpoint, as they are
+
+
 class Accuracy(NamedTuple):
     """Over the held-out text of builtin:tiny, measured by benchmarks/quantised_accuracy.py."""
 
@@ -127,6 +130,8 @@ def held_in(dtype: str, quantization: str | None, keeps_twelve_bits: bool) -> st
 
 def shown(scheme: str, activations: str | None = None) -> str:
     """The description of a scheme in the start-up table. activations: `model.activation_quantization`."""
+    if scheme == OWN_CODES:
+        return "weights in the checkpoint's own codes"
     layers, output = (f"int4 by {GROUP}" if held == "int4" else held for held in SCHEMES[scheme])
     weights = f"weights in {layers}" + (f", the output layer in {output}" if output != layers else "")
     return weights + (f", multiplied as integers by activations in {activations}" if activations else "")

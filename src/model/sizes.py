@@ -59,14 +59,24 @@ def weights_bytes(spec: ModelSpec, dtype: str, held: str | None = None) -> int:
     return num_bytes + (total - num_elements) * size
 
 
+def matrix_bytes(held: str | None, dtype: str, outputs: int, inputs: int) -> int:
+    """Bytes of one matrix of a linear layer."""
+    return DTYPE_BYTES[dtype] * outputs * inputs if held is None else quantised_bytes(held, outputs, inputs)
+
+
+def fused_name(name: str) -> str:
+    """Of the matrix of which the engine makes this one a part: without `.weight`."""
+    place, _, own = name.removesuffix(".weight").rpartition(".")
+    return f"{place}.{_WHOLE.get(f'{own}.weight', own)}"
+
+
 def _fused_matrices(tensors: Iterator[Tensor]) -> Iterator[tuple[int, int, int]]:
     """Copies, outputs and inputs of each matrix of a layer, as the engine fuses them."""
     wholes: dict[str, tuple[int, int, int]] = {}
     for tensor in tensors:
         if tensor.is_matrix:
             outputs, inputs = tensor.shape
-            place, _, name = tensor.name.removesuffix(".weight").rpartition(".")
-            whole = f"{place}.{_WHOLE.get(f'{name}.weight', name)}"
+            whole = fused_name(tensor.name)
             before = wholes[whole][1] if whole in wholes else 0
             wholes[whole] = tensor.copies, before + outputs, inputs
     yield from wholes.values()

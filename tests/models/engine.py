@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from stoker.config import MachineSpec, Resolved, load_deployment, read_model_files, resolve_deployment
+from stoker.config.cpu_kernels import keeps_codes
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
 from stoker.engine.core import Scheduler
 from stoker.engine.runner.model_runner import ModelRunner
 from stoker.engine.startup import scheduler_settings
 
 MACHINE = MachineSpec(
+    keeps_codes=keeps_codes(),
     system="Linux",
     architecture="x86_64",
     num_cores=1,

@@ -64,7 +64,9 @@ def test_a_type_is_the_same_as_its_dequantised_weights(dtype: str, family: str, 
     file, plain = write_gguf(source, tmp_path / "own", dtype)
     theirs, ours = resolved(plain, tmp_path), resolved(file, tmp_path)
     assert (our_logits(file.parent, tmp_path) - our_logits(plain, tmp_path)).abs().max() < 1e-4
-    assert Engine(ours).generate(PROMPTS) == Engine(theirs).generate(PROMPTS)
+    engine = Engine(ours)
+    assert engine.generate(PROMPTS) == Engine(theirs).generate(PROMPTS)
+    assert engine.runner.info().weights_bytes == ours.memory.weights_bytes
 
 
 def test_a_model_in_several_files(saved: Callable[[str], Saved], tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ class DeviceProfile(Record):
     fp8_tflops: float | None = Field(None, gt=0, description="The same in FP8; unset: the device has none.")
     has_bfloat16: bool = True
     keeps_twelve_bits: bool = Field(False, description="Whether bfloat16 weights are held in 12 bits, exactly.")
+    keeps_codes: bool = Field(False, description="Whether quantised checkpoints are held in their own codes.")
     uncertainty: float = Field(1.0, ge=1, description="Factor by which the two speeds may be too high or too low.")
 
     @property
@@ -133,6 +134,7 @@ def this_machine(machine: MachineSpec, device: str = "cpu") -> DeviceProfile:
         bf16_tflops=machine.num_cores * _GFLOPS[level] / 1000,
         has_bfloat16=machine.has_bfloat16,
         keeps_twelve_bits=machine.keeps_twelve_bits and not is_interpreted,
+        keeps_codes=machine.keeps_codes and not is_interpreted,
         uncertainty=2.0,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...model.latent import SPARSE_TABLE
-from ...model.quantised import BFLOAT16_ACCURACY, SCHEMES, accuracy
+from ...model.quantised import BFLOAT16_ACCURACY, OWN_CODES, SCHEMES, accuracy
 from ...model.record import Record
 from ...model.through_transformers import through_transformers
 from ..cpu_kernels import planned_kernels
@@ -120,7 +120,7 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
             model.spec.head_dims,
             ask.kv_dtype,
             is_eager=is_eager,
-            quantization=ask.quantization,
+            quantization=ask.quantization or (OWN_CODES if ask.keeps_codes and model.files.own_codes else None),
             activations=ask.activations,
             batch_invariant=decisions.get("model.batch_invariant"),
         )

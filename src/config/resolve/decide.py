@@ -364,8 +364,9 @@ def _budget(done: Decisions) -> int:
 
 def _weights_bytes(done: Decisions, model_files: ModelFiles) -> int:
     dtype, is_on_cpu = done.get("model.dtype"), done.get("device.device") == "cpu"
-    keeps_twelve_bits = is_on_cpu and done.machine.keeps_twelve_bits and not done.get("model.enforce_eager")
-    return model_files.weights_bytes(dtype, held_in(dtype, done.get("model.quantization"), keeps_twelve_bits))
+    has_kernels = is_on_cpu and not done.get("model.enforce_eager")
+    held = held_in(dtype, done.get("model.quantization"), has_kernels and done.machine.keeps_twelve_bits)
+    return model_files.weights_bytes(dtype, held, keeps_codes=has_kernels and done.machine.keeps_codes)
 
 
 def _memory(done: Decisions, model_files: ModelFiles) -> None:

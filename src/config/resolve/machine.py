@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ..cpu_kernels import keeps_twelve_bits
+from ..cpu_kernels import keeps_codes, keeps_twelve_bits
 from ..open_files import max_open_files
 from .gpu import NoGpu, interpreted_gpu, is_interpreting, read_gpu
 from .resolved import GpuSpec, MachineSpec
@@ -44,6 +44,7 @@ def read_machine_spec(root: Path = Path("/"), system: str | None = None) -> Mach
         cpu_flags=flags,
         cpu_name=name,
         keeps_twelve_bits=keeps_twelve_bits(),
+        keeps_codes=keeps_codes(),
         has_terminal=sys.stderr is not None and sys.stderr.isatty(),
         max_open_files=max_open_files(),
         gpu=gpu,

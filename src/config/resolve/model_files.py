@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Any
 from ...model import gguf
 from ...model.config_json import ConfigJson, ModelConfigError, shown
 from ...model.params_json import config_of
-from ...model.quantised import scheme_of
+from ...model.quantised import GroupLayout, scheme_of
 from ...model.read import config_json as config_json_of
 from ...model.read import read_config
 from ...model.rope import SCALINGS, apply_options, is_one_rope, longest_stable, read_theta
+from ...model.sizes import fused_name
 from ...model.spec import ModelSpec
+from ...model.tensors import EMBEDDING, OUTPUT, model_tensors
 from ...model.through_transformers import Implementation, implementation
 from ..checkpoint.chat_templates import templates_in
 from ..checkpoint.gguf import read_gguf
 from ..checkpoint.gguf_files import choose, found_in, has_quantisation, read_generation_config
 from ..checkpoint.gguf_files import read_config as read_gguf_config
+from ..checkpoint.group_layouts import group_layout
 from ..checkpoint.layout import (
     CONSOLIDATED_FORMATS,
     FILES,
@@ -44,11 +47,11 @@ from ..checkpoint.model_files import (
 from ..checkpoint.repository_code import COMMIT, RepositoryCode, read_code
 from ..checkpoint.repository_code import PATTERN as CODE_PATTERN
 from ..checkpoint.settings import settings_problem
-from ..checkpoint.stored import FLOAT_DTYPES
+from ..checkpoint.stored import FLOAT_DTYPES, StoredTensor
 from ..errors import ModelFilesError, ModelNotLocal
 from ..model_facts import Fact, model_facts
 from . import sampling
-from .resolved import ModelFiles, StoredAs
+from .resolved import ModelFiles, OwnCodes, StoredAs
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
@@ -139,6 +142,7 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
         weight_files=weights.names if weights else (),
         weight_format=weights.format if weights else "dummy",
         stored_as=_stored_as(weights) if weights else (),
+        own_codes=_own_codes(weights, spec) if weights and chosen == "native" else (),
         num_stored=sum(weights.count().values()) if weights is not None and chosen == "transformers" else None,
         unused_overrides=tuple(
             key
@@ -432,6 +436,28 @@ def _stored_as(weights: WeightFiles) -> tuple[StoredAs, ...]:
                 "num_bytes": before.num_bytes + tensor.num_bytes,
             }
             found[method] = before.model_copy(update=counts)
+    return tuple(found.values())
+
+
+def _own_codes(weights: WeightFiles, spec: ModelSpec) -> tuple[OwnCodes, ...]:
+    """Of linear layers all of whose parts have codes, and of embeddings; experts are computed from numbers."""
+    if not any(tensor.packed is not None or tensor.is_quantised for tensor in weights.tensors.values()):
+        return ()
+    dtype = _most_common_dtype(weights)
+    parts: dict[str, list[tuple[StoredTensor, GroupLayout | None]]] = {}
+    for tensor in model_tensors(spec):
+        if tensor.name in weights.tensors and (tensor.is_matrix or tensor.name in (EMBEDDING, OUTPUT)):
+            stored = weights.tensors[tensor.name]
+            parts.setdefault(fused_name(tensor.name), []).append((stored, group_layout(stored, dtype)))
+    found: dict[tuple[int, int], OwnCodes] = {}
+    for whole in parts.values():
+        held = [layout.num_bytes(*stored.shape) for stored, layout in whole if layout is not None]
+        if len(held) < len(whole):
+            continue
+        shape = sum(stored.shape[0] for stored, _ in whole), whole[0][0].shape[1]
+        before = found.get(shape, OwnCodes(outputs=shape[0], inputs=shape[1], num_matrices=0, num_bytes=0))
+        counts = {"num_matrices": before.num_matrices + 1, "num_bytes": before.num_bytes + sum(held)}
+        found[shape] = before.model_copy(update=counts)
     return tuple(found.values())
 
 

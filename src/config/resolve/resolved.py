@@ -10,8 +10,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ...model.cache_groups import CacheGroups, longest_sequence, model_cache_groups
+from ...model.quantised import TWELVE_BITS
 from ...model.record import Record
-from ...model.sizes import count_parameters, weights_bytes
+from ...model.sizes import count_parameters, matrix_bytes, weights_bytes
 from ...model.spec import ModelSpec, WeightNames
 from ...model.through_transformers import Implementation
 from ..auto_values import RESERVED_FILES
@@ -43,6 +44,15 @@ class StoredAs(Record):
     num_bytes: int  # in the files
 
 
+class OwnCodes(Record):
+    """Matrices of the model that kernels can hold in the checkpoint's own codes."""
+
+    outputs: int
+    inputs: int
+    num_matrices: int
+    num_bytes: int  # of all of them, as kernels hold them
+
+
 class ModelFiles(Record):
     """The model's files as they are found, without loading weights. `hf_overrides` are already applied."""
 
@@ -66,6 +76,7 @@ class ModelFiles(Record):
     weight_files: tuple[str, ...]  # names relative to model_path; empty with load_format dummy
     weight_format: WeightFormat
     stored_as: tuple[StoredAs, ...] = ()  # the quantised matrices of the checkpoint
+    own_codes: tuple[OwnCodes, ...] = ()  # of those, what kernels can hold as it is
     num_stored: int | None = None  # elements in the weight files, where the description is an estimate
     unused_overrides: tuple[str, ...] = ()  # keys of hf_overrides that nothing reads and config.json lacks
 
@@ -73,9 +84,15 @@ class ModelFiles(Record):
     def num_parameters(self) -> int:
         return count_parameters(self.spec).total if self.num_stored is None else self.num_stored
 
-    def weights_bytes(self, dtype: str, held: str | None = None) -> int:
-        """Bytes of all weights when held in `dtype`, those of the linear layers as `quantised.held_in` says."""
+    def weights_bytes(self, dtype: str, held: str | None = None, *, keeps_codes: bool = False) -> int:
+        """Bytes of all weights when held in `dtype`, those of the linear layers as `quantised.held_in` says.
+
+        keeps_codes: quantised matrices stay in the checkpoint's own codes, as far as kernels take them.
+        """
         described = weights_bytes(self.spec, dtype, held)
+        for each in self.own_codes if keeps_codes and held in (None, TWELVE_BITS) else ():
+            otherwise = matrix_bytes(held, dtype, each.outputs, each.inputs)
+            described += each.num_bytes - each.num_matrices * otherwise
         return (
             described if self.num_stored is None else described * self.num_stored // count_parameters(self.spec).total
         )
@@ -102,6 +119,7 @@ class MachineSpec(Record):
     cpu_flags: tuple[str, ...]  # instruction sets, as /proc/cpuinfo names them
     cpu_name: str = ""
     keeps_twelve_bits: bool = False  # whether the engine's kernels hold bfloat16 weights in 12 bits here
+    keeps_codes: bool = False  # whether they hold quantised checkpoints as they are
     has_terminal: bool = False  # whether stderr is a terminal
     max_open_files: int | None = None  # of this process; None is no limit
     gpu: GpuSpec | None = None

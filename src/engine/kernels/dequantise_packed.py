@@ -14,8 +14,8 @@ from ...config.checkpoint.stored import Packed
 
 Parts = Mapping[str, torch.Tensor]
 ROWS_STEP = 32
-_AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # the place in a word of each of its eight outputs
-_FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # the place in a word of each of its eight outputs
+FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def dequantise(packed: Packed, parts: Parts, rows: slice) -> torch.Tensor:
@@ -76,7 +76,7 @@ def _awq(packed: Packed, parts: Parts, rows: slice) -> torch.Tensor:
 
     def in_order(name: str) -> torch.Tensor:
         codes = unpack_bits(parts[name][:, words].contiguous(), 4, rows.stop - rows.start)
-        return codes.view(len(codes), -1, 8)[..., _AWQ_ORDER].flatten(1)
+        return codes.view(len(codes), -1, 8)[..., AWQ_ORDER].flatten(1)
 
     groups = _groups(None, packed, len(parts["scales"]))
     scales = parts["scales"][:, rows].float()
@@ -138,12 +138,15 @@ def _groups(order: torch.Tensor | None, packed: Packed, count: int) -> torch.Ten
 
 def _fp4(pairs: torch.Tensor) -> torch.Tensor:
     """pairs: [rows, inputs / 2] uint8, the first element in the lower half."""
-    levels = torch.tensor((*_FP4, *(-level for level in _FP4)))
+    levels = torch.tensor((*FP4, *(-level for level in FP4)))
     return levels[torch.stack((pairs & 15, pairs >> 4), -1).flatten(1).int()]
 
 
 def _numbers(scales: torch.Tensor) -> torch.Tensor:
     """Of any dtype; uint8 holds exponents of two."""
-    if scales.dtype == torch.uint8:
-        scales = scales.view(torch.float8_e8m0fnu)
-    return scales.float()
+    return exponents(scales) if scales.dtype == torch.uint8 else scales.float()
+
+
+def exponents(codes: torch.Tensor) -> torch.Tensor:
+    """codes: uint8 or float8_e8m0fnu. Returns powers of two, float32."""
+    return codes.view(torch.float8_e8m0fnu).float()

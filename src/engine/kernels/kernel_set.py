@@ -75,7 +75,6 @@ from .linear import (
     linear_cpu,
     linear_reference,
     pack_grouped_cpu,
-    pack_grouped_reference,
     pack_linear_cpu,
     pack_linear_reference,
     quantise_linear_cpu,
@@ -129,7 +128,7 @@ class KernelSet:
     pack_linear: PackLinear = pack_linear_reference
     quantise_linear: QuantiseLinear = quantise_linear_reference
     repack_linear: RepackLinear = repack_linear_reference
-    pack_grouped: PackGrouped = pack_grouped_reference
+    pack_grouped: PackGrouped | None = None  # None: the numbers of quantised checkpoints are computed
     join_linear: JoinLinear = join_linear_reference
     linear: Linear = linear_reference
     embed: Embed = embed_reference
@@ -329,7 +328,7 @@ def cpu_kernels(
         pack_linear=pack_linear,
         repack_linear=repack_linear_cpu(library),
         quantise_linear=quantise_linear,
-        pack_grouped=pack_grouped_cpu(library) if library.spec.has_quantised else pack_grouped_reference,
+        pack_grouped=pack_grouped_cpu(library) if library.spec.has_quantised else None,
         join_linear=join_linear_cpu,
         linear=_with_prefetch(linear_cpu(library, torchs.linear), recorder),
         embed=embed_cpu(library),

@@ -40,19 +40,25 @@ class PackedLinear:
     pieces: tuple[PackedLinear, ...] = ()  # layers whose outputs follow one another; `weight` is the first one's
 
     @property
+    def is_grouped(self) -> bool:
+        """Codes and scales of a checkpoint."""
+        return self.grouped is not None or self.weight.dtype == PANELS_DTYPE
+
+    @property
     def num_bytes(self) -> int:
         if self.pieces:
             return sum(piece.num_bytes for piece in self.pieces)
         if self.grouped is not None:
             return self.grouped.num_bytes + (0 if self.bias is None else self.bias.nbytes)
-        scales = None if self.weight.dtype == PANELS_DTYPE else self.scales
-        return sum(tensor.nbytes for tensor in (self.weight, self.bias, scales, self.order) if tensor is not None)
+        scales = None if self.is_grouped else self.scales  # a format of a kilobyte
+        return sum(tensor.nbytes for tensor in (self.weight, self.bias, scales) if tensor is not None)
 
 
 PackLinear = Callable[[torch.Tensor, torch.Tensor | None], PackedLinear]
 RepackLinear = Callable[[PackedLinear], PackedLinear]  # of the torch kernels, for the kernels of this set
 QuantiseLinear = Callable[[torch.Tensor, torch.Tensor | None, str], PackedLinear]
-PackGrouped = Callable[[Grouped, torch.Tensor | None, torch.dtype], PackedLinear]
+# None: the kernels do not take its groups
+PackGrouped = Callable[[Grouped, torch.Tensor | None, torch.dtype], PackedLinear | None]
 JoinLinear = Callable[[Sequence[PackedLinear]], PackedLinear]  # of grouped layers that are not used otherwise
 Linear = Callable[[torch.Tensor, PackedLinear], torch.Tensor]
 Embed = Callable[[torch.Tensor, PackedLinear], torch.Tensor]
@@ -240,12 +246,12 @@ def quantise_linear_cpu(library: CpuLibrary, *, rounds_rows: bool = False) -> Qu
 
 
 def pack_grouped_cpu(library: CpuLibrary) -> PackGrouped:
-    """Packs codes and scales into panels; torch computes layers that the kernels do not take."""
+    """Packs codes and scales into panels."""
     packer = GroupedPacker(library)
 
-    def pack_grouped(weight: Grouped, bias: torch.Tensor | None, dtype: torch.dtype) -> PackedLinear:
+    def pack_grouped(weight: Grouped, bias: torch.Tensor | None, dtype: torch.dtype) -> PackedLinear | None:
         if dtype not in DEPTH_STEPS or not packer.takes(weight):
-            return pack_grouped_reference(weight, bias, dtype)
+            return None
         packed = packer.pack(weight)
         bias = None if bias is None else bias.to(dtype).contiguous()
         return PackedLinear(

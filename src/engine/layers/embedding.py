@@ -10,7 +10,7 @@ from typing import Self
 
 import torch
 
-from ..kernels import KernelSet
+from ..kernels import KernelSet, PackedLinear
 from .linear import Linear
 from .loading import TensorReader
 
@@ -34,24 +34,42 @@ class Embedding:
         self._offset = offset
         self._kernels = kernels
         self._multiplier = multiplier
-        self.weight = torch.empty(vocab_size, width, dtype=dtype, device=device)
+        self._shape, self._dtype, self._device = (vocab_size, width), dtype, device
+        self._weight: torch.Tensor | None = None
+        self._codes: PackedLinear | None = None  # instead of numbers
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        yield f"{self.name}.weight", tuple(self.weight.shape)
+        yield f"{self.name}.weight", self._shape
 
     def load(self, tensors: TensorReader) -> None:
-        tensors.read(f"{self.name}.weight", self.weight)
+        name, pack = f"{self.name}.weight", self._kernels.pack_grouped
+        grouped = None if pack is None or self._offset else tensors.grouped(name, self._dtype)
+        if pack is not None and grouped is not None:
+            self._codes = pack(grouped, None, self._dtype)
+        if self._codes is None:
+            self._weight = torch.empty(self._shape, dtype=self._dtype, device=self._device)
+            tensors.read(name, self._weight)
 
     def take_weights(self, other: Self) -> None:
-        self.weight = other.weight
+        self._weight, self._codes = other._weight, other._codes
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The numbers, which it has if the checkpoint's own codes are not kept."""
+        assert self._weight is not None, f"{self.name} has no numbers"
+        return self._weight
 
     @property
     def num_bytes(self) -> int:
-        return self.weight.nbytes
+        return self.weight.nbytes if self._codes is None else self._codes.num_bytes
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
         """token_ids: [T] int64. Returns [T, width]."""
-        return _scaled(self._kernels.copy_rows(self.weight[self._offset :], token_ids), self._multiplier, self._kernels)
+        if self._codes is not None:
+            rows = self._kernels.embed(token_ids, self._codes)
+        else:
+            rows = self._kernels.copy_rows(self.weight[self._offset :], token_ids)
+        return _scaled(rows, self._multiplier, self._kernels)
 
 
 class TiedEmbedding:

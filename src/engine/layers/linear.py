@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
 import torch
 
-from ..kernels import KernelSet, PackedLinear
+from ..kernels import Grouped, KernelSet, PackedLinear
+from ..kernels.grouped import are_alike, stacked
 from .loading import TensorReader
 from .norm import Norm, RMSNorm
 
@@ -50,6 +51,9 @@ class Linear:
 
     def load(self, tensors: TensorReader) -> None:
         bias = self._stacked(tensors, "bias", ()) if self.has_bias else None
+        if (grouped := self._grouped(tensors, bias)) is not None:
+            self._packed = grouped
+            return
         is_single = len(self.parts) == 1 and self._device.type == "cpu" and self._order is None
         view = tensors.view(f"{next(iter(self.parts))}.weight", self._dtype) if is_single else None
         weight = self._stacked(tensors, "weight", (self.in_features,)) if view is None else view
@@ -62,6 +66,33 @@ class Linear:
         ):  # it keeps the file's map, which will be released
             packed = replace(packed, weight=view.clone())
         self._packed = packed
+
+    def _grouped(self, tensors: TensorReader, bias: torch.Tensor | None) -> PackedLinear | None:
+        """The codes of the checkpoint, if all parts have some. Parts that are not alike become pieces."""
+        pack = self._kernels.pack_grouped
+        if self._scheme is not None or pack is None:
+            return None
+        parts: list[Grouped] = []
+        for name in self.parts:
+            part = tensors.grouped(f"{name}.weight", self._dtype)
+            if part is None:
+                return None
+            parts.append(part)
+        pieces = [stacked([*alike]) for alike in _runs(parts)]
+        if self._order is not None:
+            if len(pieces) > 1:
+                return None
+            pieces = [pieces[0].rows(self._order)]
+        packed: list[PackedLinear] = []
+        first = 0
+        for piece in pieces:
+            stop = first + piece.shape[0]
+            own = None if bias is None else bias[first:stop]
+            if (layer := pack(piece, own, self._dtype)) is None:
+                return None
+            packed.append(layer)
+            first = stop
+        return packed[0] if len(packed) == 1 else self._kernels.join_linear(packed)
 
     def take_weights(self, other: Self) -> None:
         """At no time does more than this layer's weight exist twice."""
@@ -76,7 +107,7 @@ class Linear:
 
     @property
     def num_bytes(self) -> int:
-        if self._scheme is not None:
+        if self._scheme is not None or self.packed.is_grouped:
             return self.packed.num_bytes
         unpadded = sum(math.prod(shape) for _, shape in self.wanted()) * self._dtype.itemsize
         return min(unpadded, self.packed.num_bytes)  # without the padding of the last panel, as `engine plan` counts
@@ -101,3 +132,14 @@ class Linear:
             normed, total = norm(self._kernels, x, residual)
             return self(normed), total
         return self._kernels.norm_linear(x, residual, norm.weight, norm.eps, self.packed)
+
+
+def _runs(parts: Sequence[Grouped]) -> Iterator[list[Grouped]]:
+    """Neighbours that are alike."""
+    run: list[Grouped] = []
+    for part in parts:
+        if run and not are_alike([run[0], part]):
+            yield run
+            run = []
+        run.append(part)
+    yield run

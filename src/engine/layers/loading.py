@@ -11,6 +11,8 @@ from typing import Protocol, Self
 
 import torch
 
+from ..kernels import Grouped
+
 
 class TensorReader(Protocol):
     def read(self, name: str, into: torch.Tensor) -> None:
@@ -19,6 +21,10 @@ class TensorReader(Protocol):
 
     def view(self, name: str, dtype: torch.dtype) -> torch.Tensor | None:
         """The tensor as a read-only view of the file, to be released after use; None if it must be copied."""
+        ...
+
+    def grouped(self, name: str, dtype: torch.dtype) -> Grouped | None:
+        """A quantised matrix as codes and scales, for a model of this dtype; None if it must be read as numbers."""
         ...
 
 

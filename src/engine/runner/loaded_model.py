@@ -10,7 +10,7 @@ import torch
 from ...config import Resolved, read_machine_spec
 from ...config.cpu_features import NoKernels, find_compiler
 from ...config.cpu_library import LibrarySpec
-from ...model.quantised import scheme_of
+from ...model.quantised import OWN_CODES, scheme_of
 from ..kernels import KernelSet, select_kernels
 from ..kernels.cpu.background import BackgroundCompilation
 from ..kernels.cpu.library import CpuLibrary, is_loadable, load_library
@@ -76,7 +76,7 @@ def _kernels(resolved: Resolved, load: Callable[[LibrarySpec], CpuLibrary]) -> K
         resolved.model_spec.head_dims,
         kv_dtype=kv_dtype(resolved.cache.kv_cache_dtype),
         is_eager=resolved.model.enforce_eager,
-        quantization=scheme_of(resolved.model.quantization),
+        quantization=_quantization(resolved),
         activations=resolved.model.activation_quantization,
         batch_invariant=resolved.model.batch_invariant,
         load=load,
@@ -85,11 +85,18 @@ def _kernels(resolved: Resolved, load: Callable[[LibrarySpec], CpuLibrary]) -> K
     return kernels
 
 
+def _quantization(resolved: Resolved) -> str | None:
+    """What decides which kernels for quantised weights are needed."""
+    model = resolved.model
+    keeps_codes = resolved.model_files.own_codes and not model.enforce_eager
+    return scheme_of(model.quantization) or (OWN_CODES if keeps_codes else None)
+
+
 def _may_begin_with_torch(resolved: Resolved) -> bool:
     """Not if results must be the same in any batch, not for quantised weights, whose codes the kernels keep in another
     order, and not without room for weights in torch's form, which is larger."""
     model_spec, model = resolved.model_spec, resolved.model
-    if model.batch_invariant or scheme_of(model.quantization) is not None:
+    if model.batch_invariant or _quantization(resolved) is not None:
         return False
     weights = resolved.model_files.weights_bytes(model.dtype)
     largest = (

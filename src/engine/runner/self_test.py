@@ -25,7 +25,8 @@ def self_test(
     speed = kernels.speed
     if speed is None:
         return "not measured: torch computes the linear layers"
-    linears = [each.packed for each in model.loadables() if isinstance(each, Linear)]
+    wholes = [each.packed for each in model.loadables() if isinstance(each, Linear)]
+    linears = [each for whole in wholes for each in whole.pieces or (whole,)]
     layers = [each for each in linears if each.dtype == linears[0].dtype]  # a router may be float32
 
     def per_second(work: Callable[[PackedLinear], int]) -> float:

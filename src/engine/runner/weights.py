@@ -16,8 +16,10 @@ import torch
 from ...config import ModelFilesError
 from ...config.checkpoint.settings import DUMMY_DEVIATION
 from ...config.checkpoint.stored import BLOCKS, FLOAT_DTYPES, Packed, StoredTensor
+from ..kernels import Grouped
 from ..kernels.dequantise_packed import ROWS_STEP, dequantise
 from .dequantise import dequantised
+from .grouped_weights import of_blocks, of_packed
 from .weight_reader import ByteReader, EagerReader, LazyReader
 
 DTYPES: dict[str, torch.dtype] = {stored: getattr(torch, name) for stored, name in FLOAT_DTYPES.items()}
@@ -52,10 +54,10 @@ class Checkpoint:
         stored = self.tensors[name]
         if stored.packed is not None:
             self._dequantise(stored.packed, into)
-        elif (mapped := self._mapped(stored)) is not None:
-            into.copy_(mapped)  # torch uses all threads
         elif stored.is_quantised:
             self._read_blocks(stored, name, into.view(-1))
+        elif (mapped := self._mapped(stored)) is not None:
+            into.copy_(mapped)  # torch uses all threads
         elif stored.strides is not None:
             self._read_strided(stored, name, into)
         else:
@@ -76,6 +78,37 @@ class Checkpoint:
         if mapped is not None:
             _check_finite(stored, name, mapped)
         return mapped
+
+    def grouped(self, name: str, dtype: torch.dtype) -> Grouped | None:
+        """A quantised matrix as its codes and scales; None if it is not one, or has no such form.
+
+        dtype: the model's. A matrix for which this is None can still be read.
+        """
+        stored = self.tensors[name]
+        if stored.factors or len(stored.shape) != 2:
+            return None
+        if stored.packed is not None:
+            parts = {end: self._part(f"{stored.packed.layer}.{end}", each) for end, each in stored.packed.parts.items()}
+            found = of_packed(stored.packed, parts, dtype)
+            rows = stored.packed.rows
+            if found is not None and len(rows) != stored.packed.shape[0]:
+                found = found.rows(slice(rows.start, rows.stop, rows.step))
+        elif stored.is_quantised:
+            content = self._mapped(stored)
+            if content is None:
+                content = torch.empty(stored.num_bytes, dtype=torch.uint8)
+                self._fill(stored, name, 0, content)
+            found = of_blocks(content, stored.dtype, (stored.shape[0], stored.shape[1]))
+        else:
+            return None
+        if found is not None:
+            for each in (found.scales, found.minima):
+                for numbers in () if each is None else (each.values, each.outer):
+                    if numbers is not None and numbers.is_floating_point():
+                        _check_finite(stored, name, numbers)
+            for source in _in_files([stored]):
+                self._reader.done(source.file)
+        return found
 
     def _dequantise(self, packed: Packed, into: torch.Tensor) -> None:
         """A part of the rows at a time: never a full second copy in float32."""
@@ -105,7 +138,7 @@ class Checkpoint:
         return whole
 
     def _mapped(self, stored: StoredTensor) -> torch.Tensor | None:
-        dtype = _PART_DTYPES.get(stored.dtype)
+        dtype = torch.uint8 if stored.is_quantised else _PART_DTYPES.get(stored.dtype)
         if (
             dtype is None
             or stored.strides is not None
@@ -114,7 +147,10 @@ class Checkpoint:
         ):
             return None
         mapped = self._reader.map(stored.file, stored.offset, stored.num_bytes)
-        return None if mapped is None else torch.frombuffer(mapped, dtype=dtype).view(stored.shape)
+        if mapped is None:
+            return None
+        flat = torch.frombuffer(mapped, dtype=dtype)
+        return flat if stored.is_quantised else flat.view(stored.shape)
 
     def _read_contiguous(self, stored: StoredTensor, name: str, flat: torch.Tensor) -> None:
         dtype = DTYPES[stored.dtype]
@@ -185,6 +221,9 @@ class DummyWeights:
 
     def view(self, name: str, dtype: torch.dtype) -> None:
         """None: there is no file."""
+
+    def grouped(self, name: str, dtype: torch.dtype) -> None:
+        """None: the noise has no codes."""
 
     def read(self, name: str, into: torch.Tensor) -> None:
         if into.ndim == 1:

@@ -12,10 +12,12 @@ from gguf import GGMLQuantizationType, dequantize, quantize
 from stoker.engine.kernels import Grouped, GroupScales, KernelSet
 from stoker.engine.kernels.grouped import are_alike, stacked
 from stoker.engine.kernels.grouped_panels import layout_of
+from stoker.engine.kernels.linear import pack_grouped_reference
 
 from .grouped_weights import KINDS, codes, grouped_of
 from .levels import BEST, LEVEL_NAMES, kernels_of
 
+MOST_EXACT_ROWS = {"portable": 2, "amx": 4, "emulated_amx": 4, "avx2": 8}  # that multiply codes; max_direct_rows
 LEVELS = pytest.mark.parametrize("level", LEVEL_NAMES)
 
 
@@ -49,7 +51,7 @@ def test_a_layer_multiplies_and_embeds(weight: tuple[Grouped, torch.Tensor]):
     grouped, expected = weight
     x, bias = torch.randn(3, 96), torch.randn(48)
     kernels = KernelSet()
-    packed = kernels.pack_grouped(grouped, bias, torch.float32)
+    packed = pack_grouped_reference(grouped, bias, torch.float32)
     torch.testing.assert_close(kernels.linear(x, packed), x @ expected.T + bias, rtol=1e-5, atol=1e-5)
     assert torch.equal(kernels.embed(torch.tensor([1, 40]), packed), expected[[1, 40]])
     assert packed.num_bytes == grouped.num_bytes + bias.nbytes
@@ -85,6 +87,10 @@ def test_parts_are_stacked_only_if_they_are_alike(weight: tuple[Grouped, torch.T
     assert not are_alike([grouped, replace(grouped, order=torch.randperm(96))])
 
 
+def packer(level: str, kernels: KernelSet):
+    return pack_grouped_reference if level == "torch" else kernels.pack_grouped
+
+
 @LEVELS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -93,18 +99,17 @@ def test_kernels_multiply_the_numbers_of_the_checkpoint(level: str, kind: str, d
     kernels = kernels_of(level, dtype, has_quantised=True, threads=2)
     weight = grouped_of(kind, 88, 512)
     numbers = weight.numbers()
-    packed = kernels.pack_grouped(weight, bias := torch.randn(88).to(dtype), dtype)
+    packed = packer(level, kernels)(weight, bias := torch.randn(88).to(dtype), dtype)
     assert packed.is_packed == (level != "torch")
     if packed.is_packed:
-        expected = layout_of(weight).num_bytes(88, 512) + bias.nbytes
-        assert packed.num_bytes == expected + (0 if packed.order is None else packed.order.nbytes)
+        assert packed.num_bytes == layout_of(weight).num_bytes(88, 512) + bias.nbytes
     for rows in (1, 2, 3, 7, 70):
         x = torch.randn(rows, 512).to(dtype)
         exact = x.double() @ numbers.double().T + bias.double()
         size = x.double().abs() @ numbers.double().abs().T
         found = kernels.linear(x, packed)
         assert found.dtype == dtype
-        rounded = 2**-8 if rows > 48 or (packed.is_packed and level.endswith("amx")) else 2e-6
+        rounded = 2**-8 if packed.is_packed and rows > MOST_EXACT_ROWS.get(level, 48) else 2e-6
         error = (found.double() - exact).abs() - exact.abs() * (0 if dtype == torch.float32 else 2**-8)
         assert (error <= size * rounded).all()
     ids = torch.tensor([87, 0, 15, 16])
@@ -117,22 +122,24 @@ def test_layers_are_joined(level: str):
     parts = [grouped_of("q4_k", 40, 256), grouped_of("q6_k", 16, 256), grouped_of("q8_0", 24, 256)]
     x = torch.randn(60, 256).bfloat16()
     biases = [torch.randn(part.shape[0]).bfloat16() for part in parts]
-    packed = [kernels.pack_grouped(part, bias, torch.bfloat16) for part, bias in zip(parts, biases, strict=True)]
+    pack = packer(level, kernels)
+    packed = [pack(part, bias, torch.bfloat16) for part, bias in zip(parts, biases, strict=True)]
     for rows in (1, 5, 60):
         apart = torch.cat([kernels.linear(x[:rows].contiguous(), each) for each in packed], dim=1)
         joined = kernels.join_linear(
-            [kernels.pack_grouped(part, bias, torch.bfloat16) for part, bias in zip(parts, biases, strict=True)]
+            [pack(part, bias, torch.bfloat16) for part, bias in zip(parts, biases, strict=True)]
         )
         assert (joined.out_features, joined.num_bytes) == (80, sum(each.num_bytes for each in packed))
         assert torch.equal(kernels.linear(x[:rows].contiguous(), joined), apart)
 
 
 @pytest.mark.parametrize("group", [4, 20, 48])
-def test_groups_that_kernels_do_not_take_are_multiplied_by_torch(group: int):
+def test_groups_that_kernels_do_not_take(group: int):
     kernels = kernels_of(BEST, torch.float32, has_quantised=True)
+    if kernels.pack_grouped is None:
+        pytest.skip("no C++ kernels here")
     inputs = 480
     weight = Grouped(codes(64, 16, inputs), torch.arange(64.0), GroupScales(torch.rand(16, inputs // group)))
     packed = kernels.pack_grouped(weight, None, torch.float32)
-    assert packed.is_packed == (group == 48 and BEST != "torch")
-    x = torch.randn(2, inputs)
-    torch.testing.assert_close(kernels.linear(x, packed), x @ weight.numbers().T, rtol=1e-4, atol=1e-2)
+    assert (packed is not None) == (group == 48)
+    assert (layout_of(weight).problem(inputs) == "") == (group == 48)

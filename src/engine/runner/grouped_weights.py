@@ -1,0 +1,318 @@
+"""Quantised matrices of checkpoints as grouped weights (kernels/grouped.py): their own codes and scales.
+
+Each function returns None for what has no such form, such as blocks of GGUF's types below 2 bits; the numbers of those
+are computed instead (dequantise.py, kernels/dequantise_packed.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from ...config.checkpoint.stored import BLOCKS, Packed
+from ..kernels import Grouped, GroupScales
+from ..kernels.dequantise_packed import AWQ_ORDER, FP4, exponents, unpack_bits
+
+_SIZES = torch.arange(128.0)
+_INTEGERS = torch.cat((_SIZES, -_SIZES))  # of sign and magnitude
+_HALVES = torch.cat((_SIZES + 0.5, -_SIZES - 0.5))  # of unsigned bytes c: c - 127.5
+_MIDDLE = 127.5
+_FP4 = torch.tensor((*FP4, *(-level for level in FP4)))
+_IQ4 = torch.tensor((-127.0, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113))
+_UP_TO_15, _UP_TO_63 = torch.arange(16.0), torch.arange(64.0)
+
+
+# ---- blocks of GGUF
+
+
+def of_blocks(content: torch.Tensor, dtype: str, shape: tuple[int, int]) -> Grouped | None:
+    """content: [bytes] uint8. dtype: one of BLOCKS. Layouts: github.com/ggml-org/ggml, src/ggml-common.h."""
+    make = _OF_BLOCKS.get(dtype)
+    elements, size = BLOCKS[dtype]
+    return None if make is None else make(content.view(shape[0], shape[1] // elements, size))
+
+
+def _halves(fields: torch.Tensor) -> torch.Tensor:
+    """fields: [out, blocks, 2], the bytes of one number. Returns [out, blocks] float16."""
+    return fields.contiguous().view(torch.float16)[..., 0]
+
+
+def _split(fields: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
+    """The last dimension as several."""
+    return fields.reshape(*fields.shape[:-1], *sizes)
+
+
+def _nibbles(fields: torch.Tensor) -> torch.Tensor:
+    """fields: [..., n]: the lower halves of n bytes, then the upper halves. Returns [..., 2 * n]."""
+    return torch.cat((fields & 15, fields >> 4), -1)
+
+
+def _bits(fields: torch.Tensor) -> torch.Tensor:
+    """fields: [..., n]. Returns their bits as 0 and 1, the lowest first, [..., 8 * n]."""
+    shifts = torch.arange(8, dtype=torch.uint8)
+    return (fields[..., None] >> shifts & 1).flatten(-2)
+
+
+def _q4(blocks: torch.Tensor) -> Grouped:
+    has_minima = blocks.shape[-1] == 20
+    codes, scales = _nibbles(blocks[..., -16:]).flatten(1), GroupScales(_halves(blocks[..., :2]))
+    if has_minima:
+        return Grouped(codes, _UP_TO_15, scales, minima=GroupScales(-_halves(blocks[..., 2:4])))
+    return Grouped(codes, _UP_TO_15 - 8, scales)
+
+
+def _q5(blocks: torch.Tensor) -> Grouped:
+    has_minima = blocks.shape[-1] == 24
+    codes = (_nibbles(blocks[..., -16:]) | _bits(blocks[..., -20:-16]) << 4).flatten(1)
+    scales = GroupScales(_halves(blocks[..., :2]))
+    if has_minima:
+        return Grouped(codes, _UP_TO_63, scales, minima=GroupScales(-_halves(blocks[..., 2:4])))
+    return Grouped(codes, _UP_TO_63 - 16, scales)
+
+
+def _q8_0(blocks: torch.Tensor) -> Grouped:
+    return _of_int8(blocks[..., 2:].flatten(1).view(torch.int8), GroupScales(_halves(blocks[..., :2])))
+
+
+def _q2_k(blocks: torch.Tensor) -> Grouped:
+    packed = blocks[..., :16].flatten(1)
+    codes = _pairs(blocks[..., 16:80])
+    scales = GroupScales(packed & 15, _halves(blocks[..., 80:82]))
+    return Grouped(codes.flatten(1), _UP_TO_15, scales, minima=GroupScales(packed >> 4, _halves(blocks[..., 82:84])))
+
+
+def _pairs(fields: torch.Tensor) -> torch.Tensor:
+    """fields: [..., 32 * n]: of every 32 bytes the lowest two bits, then the next two, and so on. [..., 128 * n]."""
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8)[:, None]
+    return (_split(fields, (-1, 1, 32)) >> shifts & 3).flatten(-3)
+
+
+def _q3_k(blocks: torch.Tensor) -> Grouped:
+    shifts = torch.arange(8, dtype=torch.uint8)[:, None]
+    high = (blocks[..., None, :32] >> shifts & 1).flatten(-2)
+    codes = _pairs(blocks[..., 32:96]) | high << 2
+    packed = blocks[..., 96:108]
+    low = torch.cat((packed[..., :8] & 15, packed[..., :8] >> 4), -1)
+    upper = (packed[..., None, 8:] >> torch.arange(0, 8, 2, dtype=torch.uint8)[:, None] & 3).flatten(-2)
+    scales = (low | upper << 4).to(torch.int8) - 32
+    levels = _UP_TO_15 - 4
+    return Grouped(codes.flatten(1), levels, GroupScales(scales.flatten(1), _halves(blocks[..., 108:110])))
+
+
+def _scales_and_minima(fields: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """fields: [out, blocks, 12], 6 bits each. Returns [out, 8 * blocks] twice."""
+    first, second, third = fields[..., :4], fields[..., 4:8], fields[..., 8:]
+    scales = torch.cat((first & 63, third & 15 | first >> 6 << 4), -1)
+    return scales.flatten(1), torch.cat((second & 63, third >> 4 | second >> 6 << 4), -1).flatten(1)
+
+
+def _q4_k(blocks: torch.Tensor) -> Grouped:
+    scales, minima = _scales_and_minima(blocks[..., 4:16])
+    codes = _nibbles(_split(blocks[..., 16:], (4, 32))).flatten(1)
+    outer, outer_minima = _halves(blocks[..., :2]), _halves(blocks[..., 2:4])
+    return Grouped(codes, _UP_TO_15, GroupScales(scales, outer), minima=GroupScales(minima, outer_minima))
+
+
+def _q5_k(blocks: torch.Tensor) -> Grouped:
+    scales, minima = _scales_and_minima(blocks[..., 4:16])
+    shifts = torch.arange(8, dtype=torch.uint8)[:, None]
+    high = (blocks[..., None, 16:48] >> shifts & 1).flatten(-2)
+    codes = _nibbles(_split(blocks[..., 48:], (4, 32))).flatten(-2) | high << 4
+    outer, outer_minima = _halves(blocks[..., :2]), _halves(blocks[..., 2:4])
+    return Grouped(codes.flatten(1), _UP_TO_63, GroupScales(scales, outer), minima=GroupScales(minima, outer_minima))
+
+
+def _q6_k(blocks: torch.Tensor) -> Grouped:
+    low = _nibbles(_split(blocks[..., :128], (2, 64))).flatten(-2)
+    codes = low | _pairs(blocks[..., 128:192]) << 4
+    scales = blocks[..., 192:208].contiguous().view(torch.int8).flatten(1)
+    return Grouped(codes.flatten(1), _UP_TO_63 - 32, GroupScales(scales, _halves(blocks[..., 208:])))
+
+
+def _iq4_nl(blocks: torch.Tensor) -> Grouped:
+    return Grouped(_nibbles(blocks[..., 2:]).flatten(1), _IQ4, GroupScales(_halves(blocks[..., :2])))
+
+
+def _iq4_xs(blocks: torch.Tensor) -> Grouped:
+    low = (blocks[..., 4:8, None] >> torch.tensor((0, 4), dtype=torch.uint8) & 15).flatten(-2)
+    shifts = torch.arange(0, 8, 2, dtype=torch.uint8)
+    high = (blocks[..., 2:4, None] >> shifts & 3).flatten(-2)
+    scales = (low | high << 4).to(torch.int8) - 32
+    codes = _nibbles(_split(blocks[..., 8:], (8, 16))).flatten(1)
+    return Grouped(codes, _IQ4, GroupScales(scales.flatten(1), _halves(blocks[..., :2])))
+
+
+def _mxfp4_blocks(blocks: torch.Tensor) -> Grouped:
+    scales = exponents(blocks[..., 0].contiguous()).bfloat16()
+    return Grouped(_nibbles(blocks[..., 1:]).flatten(1), _FP4, GroupScales(scales))
+
+
+_OF_BLOCKS = {
+    "Q4_0": _q4,
+    "Q4_1": _q4,
+    "Q5_0": _q5,
+    "Q5_1": _q5,
+    "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4_blocks,
+}
+
+
+# ---- matrices of several tensors
+
+
+def of_packed(packed: Packed, parts: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Grouped | None:
+    """All outputs of the matrix. parts: as they are in the files. dtype: the model's."""
+    inputs = packed.shape[1]
+    if packed.block[1] == 0 or inputs % packed.block[1]:
+        return None
+    match packed.method.kind:
+        case "gptq":
+            return _gptq(packed, parts)
+        case "awq":
+            return _awq(parts)
+        case "packed":
+            return _packed(packed, parts)
+        case "integers":
+            points = None if packed.method.is_symmetric else parts["weight_zero_point"].float()
+            zeros = None if points is None else _rows_on_grid(packed, points)
+            made = _of_int8(parts["weight"], _on_grid(packed, parts["weight_scale"]), zeros)
+            return _ordered(made, packed, parts.get("weight_g_idx"))
+        case "fp8":
+            return _fp8(packed, parts)
+        case "mxfp4":
+            codes = _low_first(parts["weight_packed"])
+            return Grouped(codes, _FP4, GroupScales(exponents(parts["weight_scale"]).bfloat16()))
+        case "nvfp4":
+            whole = parts["weight_global_scale"].float().reshape(1, 1)
+            outer = (1 / whole if packed.method.divides_scale else whole).expand(packed.shape[0], 1)
+            return Grouped(
+                _low_first(parts["weight_packed"]), _FP4, GroupScales(parts["weight_scale"].half(), outer.contiguous())
+            )
+        case "bnb_int8":
+            return _of_int8(parts["weight"], GroupScales((parts["SCB"] / 127)[:, None]))
+        case "bnb_4bit":
+            return _bnb_4bit(packed, parts) if dtype == torch.bfloat16 else None
+
+
+def _low_first(pairs: torch.Tensor) -> torch.Tensor:
+    """pairs: [rows, n] uint8 of two codes each, the first in the lower half. Returns [rows, 2 * n]."""
+    return torch.stack((pairs & 15, pairs >> 4), -1).flatten(1)
+
+
+def _codes_of_words(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
+    """words: [rows, W] int32. Returns the first `count` codes of each row, uint8."""
+    content = words.contiguous().view(torch.uint8)
+    if bits == 8:
+        return content[:, :count]
+    if bits == 4:
+        return _low_first(content)[:, :count]
+    if bits == 2:
+        shifts = torch.arange(0, 8, 2, dtype=torch.uint8)
+        return (content[..., None] >> shifts & 3).flatten(1)[:, :count]
+    return unpack_bits(words, bits, count).to(torch.uint8)
+
+
+def _unsigned(codes: torch.Tensor, bits: int, scales: GroupScales, zeros: torch.Tensor) -> Grouped:
+    """(codes - zeros) * scales. zeros: [out, groups]."""
+    if bits < 8:
+        return Grouped(codes, _UP_TO_15, scales, zeros.float())
+    signed = torch.where(codes >= 128, codes - 128, 255 - codes)  # 127 - c with the bit of the sign
+    return Grouped(signed, _HALVES, scales, zeros.float() - _MIDDLE)
+
+
+def _of_int8(codes: torch.Tensor, scales: GroupScales, zeros: torch.Tensor | None = None) -> Grouped:
+    """codes: [out, in] int8. zeros: [out, groups] or None."""
+    if zeros is None and (not codes.numel() or int(codes.min()) > -128):
+        sizes = codes.abs().view(torch.uint8)
+        return Grouped(sizes | (codes.view(torch.uint8) & 128), _INTEGERS, scales)
+    unsigned = codes.view(torch.uint8) ^ 128
+    own = torch.zeros_like(scales.values, dtype=torch.float32) if zeros is None else zeros
+    return _unsigned(unsigned, 8, scales, own + 128)
+
+
+def _gptq(packed: Packed, parts: Mapping[str, torch.Tensor]) -> Grouped | None:
+    bits, (outputs, inputs) = packed.method.bits, packed.shape
+    codes = _codes_of_words(parts["qweight"].T, bits, inputs)
+    zeros = unpack_bits(parts["qzeros"].contiguous(), bits, outputs)
+    if packed.method.adds_one:
+        zeros = (zeros + 1) & ((1 << bits) - 1)
+    made = _unsigned(codes, bits, GroupScales(parts["scales"].T.contiguous()), zeros.T.contiguous())
+    return _ordered(made, packed, parts.get("g_idx"))
+
+
+def _awq(parts: Mapping[str, torch.Tensor]) -> Grouped:
+    def in_order(name: str) -> torch.Tensor:
+        codes = _low_first(parts[name].contiguous().view(torch.uint8))
+        return _split(codes, (-1, 8))[..., AWQ_ORDER].flatten(1).T.contiguous()
+
+    return _unsigned(in_order("qweight"), 4, GroupScales(parts["scales"].T.contiguous()), in_order("qzeros"))
+
+
+def _packed(packed: Packed, parts: Mapping[str, torch.Tensor]) -> Grouped | None:
+    bits, (outputs, inputs) = packed.method.bits, packed.shape
+    codes = _codes_of_words(parts["weight_packed"], bits, inputs)
+    scales = _on_grid(packed, parts["weight_scale"])
+    middle = 1 << (bits - 1)
+    zeros = torch.full_like(scales.values, middle, dtype=torch.float32)
+    if not packed.method.is_symmetric:
+        count = -(-outputs // packed.block[0])
+        own = unpack_bits(parts["weight_zero_point"].T.contiguous(), bits, count).T.float()
+        zeros = _rows_on_grid(packed, own)
+    elif bits < 8:
+        return _ordered(Grouped(codes, _UP_TO_15 - middle, scales), packed, parts.get("weight_g_idx"))
+    return _ordered(_unsigned(codes, bits, scales, zeros), packed, parts.get("weight_g_idx"))
+
+
+def _fp8(packed: Packed, parts: Mapping[str, torch.Tensor]) -> Grouped | None:
+    codes = parts["weight"].view(torch.uint8)
+    if bool(((codes & 127) == 127).any()):
+        return None  # NaN: refused where the numbers are computed
+    levels = torch.arange(256).to(torch.uint8).view(torch.float8_e4m3fn).float().nan_to_num(0.0)
+    scales = next(each for name, each in parts.items() if name != "weight")
+    if scales.dtype in (torch.uint8, torch.float8_e8m0fnu):
+        scales = exponents(scales)
+    return Grouped(codes, levels, _on_grid(packed, scales))
+
+
+def _bnb_4bit(packed: Packed, parts: Mapping[str, torch.Tensor]) -> Grouped:
+    """The levels are rounded to bfloat16, as numbers in the model's dtype would be."""
+    pairs = parts["weight"].view(packed.shape[0], -1)
+    scales = parts["weight.absmax"]
+    if packed.outer is not None:
+        size, offset = packed.outer
+        outer = parts["weight.nested_absmax"][torch.arange(len(scales)) // size]
+        scales = parts["weight.nested_quant_map"][scales.int()] * outer + offset
+    codes = torch.stack((pairs >> 4, pairs & 15), -1).flatten(1)
+    return Grouped(
+        codes, parts["weight.quant_map"].bfloat16().float(), GroupScales(scales.float().view(packed.shape[0], -1))
+    )
+
+
+def _on_grid(packed: Packed, scales: torch.Tensor) -> GroupScales:
+    """With a row of scales for each output."""
+    return GroupScales(_rows_on_grid(packed, scales))
+
+
+def _rows_on_grid(packed: Packed, numbers: torch.Tensor) -> torch.Tensor:
+    (outputs, inputs), block = packed.shape, packed.block
+    grid = numbers.reshape(-(-outputs // block[0]), inputs // block[1])
+    return grid if block[0] == 1 else grid.repeat_interleave(block[0], dim=0)[:outputs].contiguous()
+
+
+def _ordered(made: Grouped, packed: Packed, of_inputs: torch.Tensor | None) -> Grouped | None:
+    """of_inputs: the group of each input; None: in order."""
+    if of_inputs is None or torch.equal(of_inputs, torch.arange(packed.shape[1], dtype=of_inputs.dtype) // made.group):
+        return made
+    order = torch.argsort(of_inputs, stable=True)
+    groups = torch.arange(packed.shape[1], dtype=of_inputs.dtype) // made.group
+    if not torch.equal(of_inputs[order], groups):
+        return None  # groups of different sizes, or that do not exist
+    return Grouped(made.codes[:, order], made.levels, made.scales, made.zeros, made.minima, order)
