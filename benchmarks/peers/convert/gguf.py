@@ -1,9 +1,9 @@
 """Converts a checkpoint to GGUF with llama.cpp's Python library.
 
-    python -m benchmarks.peers.convert.gguf CHECKPOINT FILE bf16|q8_0|q4_0
+    python -m benchmarks.peers.convert.gguf CHECKPOINT FILE bf16|q8_0|q4_0|q4_k_m
 
 Every matrix gets the same type, including the embedding, which is also the output layer. Norms, biases and routers stay
-float32.
+float32. A mixture such as q4_k_m is what llama.cpp makes of the bf16 file.
 """
 
 from __future__ import annotations
@@ -186,5 +186,19 @@ def write(checkpoint: Path, target: Path, kind: str) -> None:
     writer.close()
 
 
+def write_mixture(checkpoint: Path, target: Path, kind: str) -> None:
+    import llama_cpp
+
+    plain = target.with_suffix(".bf16")
+    write(checkpoint, plain, "bf16")
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
+    if llama_cpp.llama_model_quantize(str(plain).encode(), str(target).encode(), params):
+        raise SystemExit(f"llama.cpp cannot make {kind}")
+    plain.unlink()
+
+
 if __name__ == "__main__":
-    write(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    kind = sys.argv[3]
+    is_mixture = kind.upper() not in GGMLQuantizationType.__members__
+    (write_mixture if is_mixture else write)(Path(sys.argv[1]), Path(sys.argv[2]), kind)

@@ -170,6 +170,9 @@ class Tensors:
     def view(self, name: str, dtype: torch.dtype) -> None:
         return None
 
+    def grouped(self, name: str, dtype: torch.dtype) -> None:
+        """There are no codes."""
+
 
 def module_of(family: Family, dtype: torch.dtype) -> tuple[nn.Module, nn.Module]:
     """transformers' attention with random weights, and its rotary embedding."""
