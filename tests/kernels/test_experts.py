@@ -130,7 +130,9 @@ def test_more_rows_than_are_sorted_at_once(device, dtype):
 
 
 def test_a_row_has_the_same_bits_in_any_batch_of_one_tile(device):
-    """The sum has the order of the token's choice. Triton's interpreter multiplies with numpy, some of whose kernels add
+    """The sum has the order of the token's choice.
+
+    Triton's interpreter multiplies with numpy, some of whose kernels add
     in an order that depends on the place of a row."""
     error = 0 if device.type == "cuda" else 1e-6
     packed, _ = layer(device, torch.float32, 4, 32, 32, SILU)
