@@ -50,7 +50,7 @@ STATED: tuple[StatedRule, ...] = (
         "a GGUF file describes itself",
         ("model.model", "load.load_format", "model.config_format"),
         "Its header has the configuration, the vocabulary and the chat template, so no other file is read. Its weights "
-        "are dequantised while they are loaded; model.quantization quantises them again.",
+        "keep their codes on CPUs, as those of other quantised checkpoints; model.quantization quantises them again.",
     ),
     StatedRule(
         "R047",

@@ -457,9 +457,11 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R050",
-        "quantised checkpoints are dequantised",
+        "quantised checkpoints keep their codes on CPUs",
         ("model.quantization", "model.dtype"),
-        "Weights that a checkpoint stores quantised are held in `model.dtype`, or as `model.quantization` says.",
+        "Matrices that a checkpoint stores quantised stay in its own codes and scales where the kernels of the CPU "
+        "multiply these; experts, and everything on GPUs or with torch alone, are held in `model.dtype`. "
+        "`model.quantization` quantises them again instead.",
     ),
     StatedRule(
         "R052",
