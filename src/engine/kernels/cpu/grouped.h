@@ -13,6 +13,8 @@
 //   outer factors of the scales, then of the minima: [16] each, in the type that the format says.
 #pragma once
 
+#include <climits>
+
 #include "quantised.h"
 
 // What pack_grouped.py writes: the same for all panels of a weight.
@@ -42,12 +44,22 @@ ALWAYS_INLINE Floats widen_float16(Bits halves) {
     return (Floats)((Bits)size | (halves & 0x8000u) << 16);
 }
 
+// Bytes as integers. Left to the compiler, each byte would be extracted by itself.
+ALWAYS_INLINE Ints widen_bytes(const char* from) {
+#if defined(__AVX512F__)
+    return (Ints)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)from));
+#elif defined(__AVX2__)
+    return (Ints)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)from));
+#else
+    Ints wide;
+    for (int i = 0; i < kWidth; i++) wide[i] = uint8_t(from[i]);
+    return wide;
+#endif
+}
+
 // A register of consecutive numbers of a type.
 ALWAYS_INLINE Floats load_numbers(const char* from, int64_t type) {
-    typedef uint8_t Bytes __attribute__((vector_size(kWidth)));
-    typedef int8_t SignedBytes __attribute__((vector_size(kWidth)));
     HalfBits halves;
-    Bytes bytes;
     switch (type) {
         case kFloat32:
             return load(reinterpret_cast<const float*>(from));
@@ -57,11 +69,9 @@ ALWAYS_INLINE Floats load_numbers(const char* from, int64_t type) {
             memcpy(&halves, from, sizeof halves);
             return widen_float16(__builtin_convertvector(halves, Bits));
         case kUInt8:
-            memcpy(&bytes, from, sizeof bytes);
-            return __builtin_convertvector(__builtin_convertvector(bytes, Ints), Floats);
+            return __builtin_convertvector(widen_bytes(from), Floats);
         default:
-            memcpy(&bytes, from, sizeof bytes);
-            return __builtin_convertvector(__builtin_convertvector((SignedBytes)bytes, Ints), Floats);
+            return __builtin_convertvector(widen_bytes(from) << 24 >> 24, Floats);
     }
 }
 
@@ -105,7 +115,7 @@ template <int CodeBits>
 struct GroupedPanels {
     static constexpr bool kUnpacksWhileMultiplying = false;
     static constexpr int kMaxSinglePanelRows = 2;
-    static constexpr int kMaxBlockRows = kMaxRows < 12 ? kMaxRows / 2 : kMaxRows / 3;
+    static constexpr int kMaxBlockRows = kMaxRows / 2;  // registers hold the sums of a group and those of all groups
     static constexpr PrefetchMode kPrefetch = PrefetchMode::kNext;
     // k that are read in one step, and the bytes of their codes
     static constexpr int64_t kStep = CodeBits == 6 ? 16 : CodeBits == 4 ? 8 : 4;
@@ -246,10 +256,7 @@ class GroupedReader<8> {
 
   private:
     ALWAYS_INLINE Floats level(const char* from) const {
-        typedef uint8_t Bytes __attribute__((vector_size(kWidth)));
-        Bytes bytes;
-        memcpy(&bytes, from, sizeof bytes);
-        const Bits codes = __builtin_convertvector(bytes, Bits), sizes = codes & 127u;
+        const Bits codes = (Bits)widen_bytes(from), sizes = codes & 127u;
 #if defined(__AVX512F__)
         const Bits found = (Bits)_mm512_i32gather_ps((__m512i)sizes, levels_, 4);
 #elif defined(__AVX2__)
@@ -416,8 +423,10 @@ ALWAYS_INLINE void multiply(SummedRows<A> a, int64_t, GroupedPanels<CodeBits> b,
 
 ALWAYS_INLINE Bits round_to_pairs(Floats even, Floats odd) {
 #if defined(__AVX512BF16__)
-    const __m256i low = (__m256i)_mm512_cvtneps_pbh((__m512)even), high = (__m256i)_mm512_cvtneps_pbh((__m512)odd);
-    return (Bits)_mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32(_mm512_cvtepu16_epi32(high), 16));
+    alignas(64) static constexpr uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const __m512i halves = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
+    return (Bits)_mm512_permutexvar_epi16(_mm512_load_si512(order), halves);
 #else
     return (round_to_bfloat16(even) >> 16) | (round_to_bfloat16(odd) & 0xffff0000u);
 #endif
@@ -513,7 +522,8 @@ void put_code(char* codes, int64_t k, int column, uint32_t code) {
     }
 }
 
+// Up to this number of rows multiply codes that are converted in registers.
 template <int CodeBits>
 constexpr int64_t max_direct_rows(const GroupedPanels<CodeBits>&) {
-    return kInt4IsDirect ? INT64_MAX : kMaxInt4Rows;
+    return kInt4IsDirect ? INT64_MAX : std::min<int64_t>(kMaxInt4Rows, 24);
 }

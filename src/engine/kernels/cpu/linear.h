@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <climits>
 
 #include "panels.h"
 #include "parallel.h"
@@ -215,8 +216,8 @@ void multiply_rows(const Layer<T>& layer, A x, int64_t rows, Weights weights, in
 template <class Weights, class A, class T>
 void multiply_panels(const Layer<T>& layer, A x, int64_t rows, Weights weights, int64_t begin, int64_t end, T* y) {
     int64_t panel = begin;
-    if (rows > Weights::kMaxSinglePanelRows) {
-        for (; panel + kMaxPanels <= end; panel += kMaxPanels) {
+    if constexpr (Weights::kMaxSinglePanelRows < INT_MAX) {
+        for (; rows > Weights::kMaxSinglePanelRows && panel + kMaxPanels <= end; panel += kMaxPanels) {
             multiply_rows<kMaxPanels>(layer, x, rows, weights.from(panel - begin), panel, y);
         }
     }
