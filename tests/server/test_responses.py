@@ -123,14 +123,34 @@ def test_a_grammar_of_a_tool_is_a_pattern_of_its_input():
     assert re.fullmatch(pattern, "*** Begin\n+a\n-b\n*** End")
     assert not re.fullmatch(pattern, "*** Begin\na\n*** End")
     for grammar, problem in {
-        'start: "(" start? ")"': "refers to itself",
+        'start: "(" start ")"': "without an end",
         "start: a": "no rule `a`",
         "x: /a/": "no rule `start`",
         'start: ("a"': "`)` is missing",
         'start: "a"i': "ignore the case",
+        f"start: {'(' * 2000}/a/{')' * 2000}": "nested too deeply",
     }.items():
         with pytest.raises(NotRegular, match=problem.replace("(", r"\(").replace(")", r"\)")):
             regex_of(grammar)
+
+
+def test_rules_in_themselves_are_nested_a_few_times():
+    """Lists, which refer to themselves at one end, are repeated without a limit."""
+    grammar = """
+start: expression
+expression: term | expression ("+" | "-") term
+term: factor | factor "*" term
+factor: /[0-9]+/ | "(" expression ")" -> group
+"""
+    pattern = regex_of(grammar)
+    assert len(pattern) < 1 << 14
+    for text in ("1", "1+2*3", "(1+2)*(3-4)", "((1))", "+".join("12" for _ in range(100)), "*".join("7" * 50)):
+        assert re.fullmatch(pattern, text), text
+    for text in ("", "1+", "(1", "()", "1)", "((1)"):
+        assert not re.fullmatch(pattern, text), text
+    assert re.fullmatch(regex_of('start: "(" start? ")"'), "(" * 9 + ")" * 9)
+    assert not re.fullmatch(regex_of('start: "(" start? ")"'), "(" * 8 + ")" * 9)
+    assert re.fullmatch(regex_of("start: (/a/ start)?"), "a" * 8)
 
 
 def test_tools_that_only_other_servers_run_are_skipped_and_named(folder: Path):

@@ -1,8 +1,9 @@
-"""Lark grammars without recursion as regular expressions, for the inputs of custom tools.
+"""Lark grammars as regular expressions, for the inputs of custom tools.
 
 The input of a tool is one text within the model's own format of calls, often a JSON string. A regular expression can be
 enforced there (`pattern` of a schema), a Lark grammar cannot. Grammars of agents' tools, such as that of patches, are
-regular.
+regular. Of others, whose rules refer to themselves, those texts remain that nest them a few times: a model can write
+less than the grammar allows, and nothing else.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import re
 from dataclasses import dataclass
 
 MAX_PATTERN_CHARS = 1 << 16
+MAX_NESTED_CHARS = 1 << 14  # of a pattern with rules in themselves
+MAX_DEPTH = 8
 _COMMON = {
     "LF": r"\n",
     "CR": r"\r",
@@ -32,7 +35,7 @@ _TOKEN = re.compile(
 
 
 class NotRegular(ValueError):
-    """The grammar refers to itself, or has what is not read here. The message is for the client."""
+    """The grammar has what is not read here. The message is for the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +44,40 @@ class _Item:
     text: str
 
 
+class TooLarge(NotRegular):
+    pass
+
+
 def regex_of(grammar: str) -> str:
-    """Raises NotRegular."""
+    """The texts of the grammar; of those that nest rules in themselves, as deeply as MAX_NESTED_CHARS allow.
+
+    Raises NotRegular.
+    """
     rules = _rules(grammar)
     if "start" not in rules:
         raise NotRegular("the grammar has no rule `start`")
-    pattern = _Expander(rules).rule("start", ())
-    if len(pattern) > MAX_PATTERN_CHARS:
-        raise NotRegular(f"the grammar is too large: as a regular expression more than {MAX_PATTERN_CHARS} characters")
-    return pattern
+    found: str | None = None
+    for depth in range(MAX_DEPTH + 1):
+        expander = _Expander(rules, depth)
+        try:
+            pattern = expander.start()
+        except RecursionError:
+            raise NotRegular("the rules of the grammar are nested too deeply") from None
+        except TooLarge:
+            if found is None:
+                raise
+            break
+        most = MAX_NESTED_CHARS if found is not None else MAX_PATTERN_CHARS
+        if pattern is not None and len(pattern) > most:
+            if found is None:
+                raise TooLarge(f"the grammar is too large: as a regular expression more than {most} characters")
+            break
+        found = pattern or found
+        if not expander.is_cut:
+            break
+    if found is None:
+        raise NotRegular("a rule of the grammar refers to itself without an end")
+    return found
 
 
 def _tokens(grammar: str) -> list[_Item]:
@@ -105,35 +133,87 @@ def _rules(grammar: str) -> dict[str, list[_Item]]:
     return rules
 
 
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """The rules within which another one is written, and how many times a rule may still be entered again."""
+
+    within: tuple[str, ...]
+    left: int
+
+    def into(self, name: str) -> _Path | None:
+        """None: no further nesting."""
+        if name not in self.within:
+            return _Path((*self.within, name), self.left)
+        return _Path((name,), self.left - 1) if self.left else None
+
+
 class _Expander:
-    """Writes rules as patterns: each use of a rule is replaced by its content."""
+    """Writes rules as patterns: each use of a rule is replaced by its content.
 
-    def __init__(self, rules: dict[str, list[_Item]]) -> None:
+    A pattern is None where nothing can be written, since the nesting would exceed `depth`.
+    """
+
+    def __init__(self, rules: dict[str, list[_Item]], depth: int) -> None:
         self._rules = rules
-        self._done: dict[str, str] = {}
+        self._depth = depth
+        self._done: dict[tuple[str, _Path], str | None] = {}
         self._size = 0
+        self.is_cut = False  # a rule was not entered again
 
-    def rule(self, name: str, within: tuple[str, ...]) -> str:
+    def start(self) -> str | None:
+        return self._rule("start", _Path((), self._depth))
+
+    def _rule(self, name: str, path: _Path) -> str | None:
         name = name.lstrip("?!")
-        if name in within:
-            raise NotRegular(
-                f"the rule `{name[:40]}` refers to itself; in the format of this model's calls, a grammar cannot"
-            )
         if name not in self._rules:
             raise NotRegular(f"the grammar has no rule `{name[:40]}`")
-        if name not in self._done:
+        inner = path.into(name)
+        if inner is None:
+            self.is_cut = True
+            return None
+        key = name, _Path(tuple(sorted(set(inner.within))), inner.left)
+        if key not in self._done:
             items = self._rules[name]
-            pattern, rest = self._alternatives(items, 0, (*within, name))
+            pattern, rest = self._linear(name, items, inner) or self._alternatives(items, 0, inner)
             if rest != len(items):
                 raise NotRegular(f"the rule `{name[:40]}` has an unexpected {items[rest].text[:20]!r}")
-            self._done[name] = f"(?:{pattern})"
-        self._size += len(self._done[name])
+            self._done[key] = None if pattern is None else f"(?:{pattern})"
+        found = self._done[key]
+        self._size += len(found or "")
         if self._size > 16 * MAX_PATTERN_CHARS:
-            raise NotRegular("the grammar is too large as a regular expression")
-        return self._done[name]
+            raise TooLarge("the grammar is too large as a regular expression")
+        return found
 
-    def _alternatives(self, items: list[_Item], at: int, within: tuple[str, ...]) -> tuple[str, int]:
-        found = [""]
+    def _linear(self, name: str, items: list[_Item], path: _Path) -> tuple[str, int] | None:
+        """A rule that refers to itself only as the first item of alternatives, or only as their last item: a list.
+
+        Written as a repetition, which nests nothing. None for other rules.
+        """
+        alternatives = _split(items)
+        of_itself = [[each.text.lstrip("?!") == name and each.kind == "name" for each in own] for own in alternatives]
+        again = [sum(own) for own in of_itself]
+        if max(again, default=0) != 1 or min(again) == 1:
+            return None
+        for at in (0, -1):
+            if all(own[at] for own in of_itself if any(own)):
+                break
+        else:
+            return None
+        ends: list[str] = []
+        steps: list[str] = []
+        for own, found in zip(alternatives, of_itself, strict=True):
+            rest = [each for each, is_again in zip(own, found, strict=True) if not is_again]
+            if any(found) and at == 0 and rest and rest[0].kind == "sign" and rest[0].text in "?*+~":
+                return None
+            pattern, stop = self._alternatives(rest, 0, path)
+            if pattern is None or stop != len(rest) or (any(found) and not rest):
+                return None
+            (steps if any(found) else ends).append(pattern)
+        end, step = f"(?:{'|'.join(ends)})", f"(?:{'|'.join(steps)})*"
+        return (end + step if at == 0 else step + end), len(items)
+
+    def _alternatives(self, items: list[_Item], at: int, path: _Path) -> tuple[str | None, int]:
+        found: list[str | None] = [""]
         while at < len(items) and items[at].text not in (")", "]"):
             item = items[at]
             if item.text == "|" and item.kind == "sign":
@@ -142,14 +222,15 @@ class _Expander:
             elif item.kind == "arrow":
                 at += 2  # the alias of an alternative
             else:
-                pattern, at = self._repeated(items, at, within)
-                found[-1] += pattern
-        return "|".join(found), at
+                pattern, at = self._repeated(items, at, path)
+                found[-1] = None if pattern is None or found[-1] is None else found[-1] + pattern
+        possible = [each for each in found if each is not None]
+        return "|".join(possible) if possible else None, at
 
-    def _repeated(self, items: list[_Item], at: int, within: tuple[str, ...]) -> tuple[str, int]:
-        pattern, at = self._atom(items, at, within)
+    def _repeated(self, items: list[_Item], at: int, path: _Path) -> tuple[str | None, int]:
+        pattern, at = self._atom(items, at, path)
         while at < len(items) and items[at].kind == "sign" and items[at].text in "?*+~":
-            sign = items[at].text
+            sign, least = items[at].text, 1 if items[at].text == "+" else 0
             at += 1
             if sign == "~":
                 low = high = self._number(items, at)
@@ -157,8 +238,11 @@ class _Expander:
                 if at < len(items) and items[at].kind == "range":
                     high = self._number(items, at + 1)
                     at += 2
-                sign = f"{{{low},{high}}}"
-            pattern = f"(?:{pattern}){sign}"
+                sign, least = f"{{{low},{high}}}", low
+            if pattern is None:
+                pattern = "" if least == 0 else None
+            else:
+                pattern = f"(?:{pattern}){sign}"
         return pattern, at
 
     def _number(self, items: list[_Item], at: int) -> int:
@@ -166,7 +250,7 @@ class _Expander:
             raise NotRegular("`~` needs a number up to 1000")
         return int(items[at].text)
 
-    def _atom(self, items: list[_Item], at: int, within: tuple[str, ...]) -> tuple[str, int]:
+    def _atom(self, items: list[_Item], at: int, path: _Path) -> tuple[str | None, int]:
         item = items[at]
         match item.kind:
             case "pattern":
@@ -181,14 +265,36 @@ class _Expander:
                     raise NotRegular("flags of regular expressions are not read here")
                 return f"(?:{item.text[1:end].replace(chr(92) + '/', '/')})", at + 1
             case "name":
-                return self.rule(item.text, within), at + 1
+                return self._rule(item.text, path), at + 1
         if item.text in "([":
-            pattern, at = self._alternatives(items, at + 1, within)
+            pattern, at = self._alternatives(items, at + 1, path)
             closing = ")" if item.text == "(" else "]"
             if at >= len(items) or items[at].text != closing:
                 raise NotRegular(f"`{closing}` is missing")
+            if pattern is None:
+                return (None if item.text == "(" else ""), at + 1
             return f"(?:{pattern})" + ("" if item.text == "(" else "?"), at + 1
         raise NotRegular(f"unexpected {item.text[:20]!r}")
+
+
+def _split(items: list[_Item]) -> list[list[_Item]]:
+    """The alternatives of a rule, without their aliases; those in groups are not split."""
+    found: list[list[_Item]] = [[]]
+    level = 0
+    index = 0
+    while index < len(items):
+        item = items[index]
+        if item.kind == "arrow":
+            index += 2
+            continue
+        if item.kind == "sign":
+            level += (item.text in "([") - (item.text in ")]")
+        if item.kind == "sign" and item.text == "|" and level == 0:
+            found.append([])
+        else:
+            found[-1].append(item)
+        index += 1
+    return found
 
 
 def _unquoted(text: str) -> str:
