@@ -4,8 +4,8 @@
 
 The text is dialogues of every kind that training never sampled (tools/tiny/evaluate.py). Prints, for each way to hold
 and multiply the weights, the largest and the mean difference of a logit from those of float32, and the perplexity of
-the answers; also for the checkpoints that `engine quantize` writes. engine plan shows some of these numbers:
-model/quantised.py.
+the answers; also for the checkpoints that `engine quantize` writes, whose codes are multiplied, with the largest
+difference from their own numbers, computed by torch in float32. engine plan shows some of these: model/quantised.py.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from stoker.engine.models.registry import model_class
 from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.loading import load_weights
 from stoker.model.cache_groups import all_in_one
+from stoker.model.quantised import OWN_CODES
 from stoker.quantise.checkpoint import convert, plan_conversion
 from stoker.quantise.encoders import Method
 from stoker.quantise.gguf_file import FILE_TYPES, convert_gguf, plan_gguf
@@ -60,8 +61,9 @@ def logits_of(
     resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
     spec, kind = resolved.model_spec, getattr(torch, dtype)
     kv_kind = getattr(torch, kv_dtype or dtype)
+    held = quantization or (OWN_CODES if resolved.model_files.own_codes else None)
     kernels = select_kernels(
-        "cpu", kind, spec.head_dims, features, kv_dtype=kv_kind, quantization=quantization, activations=activations
+        "cpu", kind, spec.head_dims, features, kv_dtype=kv_kind, quantization=held, activations=activations
     )
     length = max(map(len, texts))
     built = model_class(spec)(spec, kernels, length, kind, torch.device("cpu"), quantization)
@@ -110,9 +112,8 @@ def main() -> None:
     num_answers = sum(len(answer) for _, answer in pairs)
     print(f"{len(texts)} dialogues, {sum(map(len, texts))} tokens, {num_answers} of them in answers")
     print(
-        "| weights | activations | keys and values | largest difference of a logit | mean | perplexity |\n"
-        + "|---" * 6
-        + "|"
+        "| weights | activations | keys and values | largest difference of a logit | mean | from its own numbers | "
+        "perplexity |\n" + "|---" * 7 + "|"
     )
     with torch.inference_mode(), tempfile.TemporaryDirectory() as folder:
         exact = list(logits_of(texts, "float32", None, None, None, chosen.features))
@@ -125,8 +126,11 @@ def main() -> None:
         ):
             largest, total, count, loss = 0.0, 0.0, 0, 0.0
             found = logits_of(texts, dtype, quantization, activations, kv_dtype, chosen.features, model)
-            for (prompt, answer), reference, logits in zip(pairs, exact, found, strict=True):
+            own = logits_of(texts, "float32", None, None, None, "torch", model) if model != MODEL else exact
+            own_largest = 0.0
+            for (prompt, answer), reference, its_own, logits in zip(pairs, exact, own, found, strict=True):
                 difference = (logits - reference).abs()
+                own_largest = max(own_largest, float((logits - its_own).abs().max()))
                 largest = max(largest, float(difference.max()))
                 total, count = total + float(difference.double().sum()), count + difference.numel()
                 first = len(prompt) - 1
@@ -138,7 +142,7 @@ def main() -> None:
             perplexity = float(torch.tensor(loss / num_answers).exp())
             print(
                 f"| {name} | {activations or dtype} | {kv_dtype or dtype} | {largest:.3f} | "
-                f"{total / count:.4f} | {perplexity:.4f} |",
+                f"{total / count:.4f} | {own_largest:.3f} | {perplexity:.4f} |",
                 flush=True,
             )
 
