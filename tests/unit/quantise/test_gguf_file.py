@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.models.checkpoints import build, save
+from tests.models.checkpoints import WITH_ENCODERS, build, build_with_encoders, save
 from tests.models.test_logits import our_logits
 from tests.server.tiny_tokenizer import TEXTS, write_tokenizer
 from tests.slow_cases import slow_but
@@ -77,6 +77,40 @@ def test_the_file_is_the_same_model(family: str, tmp_path: Path, capsys: pytest.
     before, after = (read_model_files(load_deployment([], arguments={"model": str(each)})) for each in (source, target))
     assert set(before.eos_token_ids) <= set(after.eos_token_ids)
     assert (after.max_context, after.window) == (before.max_context, before.window)
+
+
+@pytest.mark.slow
+def test_of_a_model_that_reads_images_the_language_model_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = WITH_ENCODERS["gemma3"]["text_config"] | {"vocab_size": NUM_TOKENS} | FAMILIES["gemma3"]
+    monkeypatch.setitem(WITH_ENCODERS["gemma3"], "text_config", text)
+    source, target = save(build_with_encoders("gemma3"), tmp_path / "source"), tmp_path / "new" / "model.gguf"
+    write_tokenizer(source)
+    quantized(capsys, source, "f16", target)
+    ours = our_logits(target.parent, tmp_path)
+    assert (ours - our_logits(source, tmp_path)).abs().max() < 0.03 * ours.std()
+
+
+@pytest.mark.slow
+def test_the_perplexity_of_the_file_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("What does `--max-num-seqs` do? It limits the number of sequences that run together. " * 20)
+    words = (
+        "--to",
+        "gguf:q8_0",
+        "--pre-tokenizer",
+        "qwen2",
+        "-o",
+        str(tmp_path / "model.gguf"),
+        "--perplexity",
+        str(text),
+    )
+    code, out, _ = run(capsys, "quantize", "builtin:tiny", *words, "--output", "json")
+    measured = json.loads(out)["perplexity"]
+    assert code == 0
+    assert measured["num_tokens"] > 100
+    assert measured["after"] == pytest.approx(measured["before"], rel=0.02)
 
 
 def test_the_mixture_is_that_of_llama_cpp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
