@@ -34,6 +34,9 @@ _RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("<minimax:tool_call>", ("minimax_m2",)),
     ("<seed:tool_call>", ("seed_oss",)),
     ("<|tools_prefix|>", ("apertus",)),
+    ("<tool_sep", ("hy_v3", "hy_v3_preview")),
+    ("<arg_key{}>", ("hy_v4",)),  # the suffix is written into the marker as the template runs
+    ("<arg_key:opensource>", ("hy_v4",)),
     ("<longcat_arg_key>", ("longcat_xml",)),
     ("<longcat_tool_call>", ("longcat",)),
     ("<start_function_call>", ("functiongemma",)),
@@ -140,6 +143,8 @@ def combined(calls: Format | None, reasoning: ReasoningMarkers | None) -> Format
 def find_reasoning_markers(template: str, calls: Format | None, render: Render) -> tuple[ReasoningMarkers | None, str]:
     """The markers of reasoning that the template writes or names, and why."""
     known = [calls.reasoning] if calls and calls.reasoning else []
+    if calls and known and known[0].end not in template and not _reasoning_problem(calls, render):
+        return known[0], "the template's own reasoning is read back"  # its markers are made as the template runs
     known += [format.reasoning for format in FORMATS.values() if format.reasoning]
     for markers in known:
         if markers.end not in template:

@@ -27,6 +27,8 @@ ALIASES: Mapping[str, str] = {
     "qwen3_json": "hermes", "phi4_mini_json": "phi4_mini", "hunyuan": "hunyuan_a13b", "interns1": "internlm",
     "intern_s1": "internlm", "internlm2": "internlm", "qwen2d5": "hermes", "qwen3coder": "qwen_xml",
     "apertus2509": "apertus",
+    # The newer Command models write <|START_TEXT|> instead of <|START_RESPONSE|>; their calls are the same.
+    "cohere_command4": "cohere_command3",
 }
 
 _ALWAYS_THINKS = replace(THINK, is_default=True)
@@ -41,7 +43,7 @@ _REASONING: Mapping[str, ReasoningMarkers] = {
 }
 _REASONING_ALIASES: Mapping[str, str] = {
     "openai_gptoss": "harmony", "gpt_oss": "harmony", "hunyuan": "hunyuan_a13b", "deepseek_v3": "hermes",
-    "apertus2509": "apertus",
+    "apertus2509": "apertus", "cohere_command4": "cohere_command3",
 }
 
 _NOT_HERE = "it is not described in this build"
@@ -52,9 +54,8 @@ NOT_DESCRIBED: Mapping[str, str] = {
     "minimax_append_think": "it leaves the reasoning in the text, as `none` does",
     "minimax_m2_append_think": "it leaves the reasoning in the text, as `none` does",
     "hf": "the checkpoint declares it", "response_template": "the checkpoint declares it",
-    "cohere_command4": "its values are elements in which characters of XML are escaped",
     **dict.fromkeys((
-        "deepseek_v41", "dots", "gigachat35", "hy_v3", "hy_v4", "inkling", "interns2preview",
+        "deepseek_v41", "dots", "gigachat35", "inkling", "interns2preview",
         "iquest_coder", "k2_horizon", "ling3", "minicpm5", "minicpmv", "muse", "muse_glimmer", "plamo3",
         "solar_open2", "spark25", "spark3", "telechat4", "trinity",
     ), _NOT_HERE),

@@ -160,6 +160,35 @@ TRANSCRIPTS = {
         "<arg_value>3</arg_value></tool_call><tool_call>now</tool_call>",
         CALLS,
     ),
+    "cohere_command4": Transcript(
+        "cohere_command4",
+        "Look it up.<|END_THINKING|><|START_TEXT|>Let me see.<|END_TEXT|><|START_ACTION|>[\n"
+        f'    {{"tool_call_id": "0", "tool_name": "get_weather", "parameters": {json.dumps(PARIS)}}},\n'
+        '    {"tool_call_id": "1", "tool_name": "now", "parameters": {}}\n]<|END_ACTION|>',
+        CALLS,
+        "Look it up.",
+        "Let me see.",
+        thinks=True,
+    ),
+    "hy_v3": Transcript(
+        "hy_v3",
+        "Look it up.</think:opensource><tool_calls:opensource>\n<tool_call:opensource>get_weather"
+        "<tool_sep:opensource>\n<arg_key:opensource>city</arg_key:opensource>\n<arg_value:opensource>Paris"
+        "</arg_value:opensource>\n<arg_key:opensource>days</arg_key:opensource>\n<arg_value:opensource>3"
+        "</arg_value:opensource>\n</tool_call:opensource>\n<tool_call:opensource>now<tool_sep:opensource>\n"
+        "</tool_call:opensource>\n</tool_calls:opensource>",
+        CALLS,
+        "Look it up.",
+        thinks=True,
+    ),
+    "hy_v4": Transcript(
+        "hy_v4",
+        "<tool_calls:opensource>\n<tool_call:opensource>get_weather<arg_key:opensource>city</arg_key:opensource>"
+        "<arg_value:opensource>Paris</arg_value:opensource><arg_key:opensource>days</arg_key:opensource>\n"
+        "<arg_value:opensource>3</arg_value:opensource></tool_call:opensource>\n<tool_call:opensource>now"
+        "</tool_call:opensource>\n</tool_calls:opensource>",
+        CALLS,
+    ),
     "minimax_m2": Transcript(
         "minimax_m2",
         '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n'

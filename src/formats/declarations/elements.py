@@ -31,6 +31,20 @@ _STEP3 = XmlCall(
 )
 
 
+def _hy(name: str, description: str, source: str, *, suffix: str, name_end: str, line: str) -> Format:
+    """A format of the Hy family, whose markers end with a suffix of the checkpoint."""
+
+    def pair(word: str) -> tuple[str, str]:
+        return f"<{word}{suffix}>", f"</{word}{suffix}>"
+
+    (call, call_end), (key, key_end), (value, value_end) = pair("tool_call"), pair("arg_key"), pair("arg_value")
+    style = XmlCall("", name_end, call_end, key, key_end, value_end, value_begin=value, line=line)
+    markers = CallMarkers(style, call, call_end, section=pair("tool_calls"), section_space="\n", between="\n")
+    return Format(
+        name, description, source, ReasoningMarkers(*pair("think")), markers, tokens=tuple(filter(None, [name_end]))
+    )
+
+
 def _sections(name: str) -> tuple[str, str]:
     return f"<｜DSML｜{name}>", f"</｜DSML｜{name}>"
 
@@ -84,6 +98,23 @@ FORMATS = (
         ReasoningMarkers("<longcat_think>", "</longcat_think>"),
         CallMarkers(_LONGCAT, "<longcat_tool_call>", "</longcat_tool_call>", between="\n"),
     ),
+    _hy(
+        "hy_v3",
+        "Hy3",
+        f"{VLLM_PARSERS}/hy_v3_tool_parser.py",
+        suffix=":opensource",
+        name_end="<tool_sep:opensource>",
+        line="\n",
+    ),
+    _hy(
+        "hy_v3_preview",
+        "Hy3 preview",
+        f"{VLLM_PARSERS}/hy_v3_tool_parser.py",
+        suffix="",
+        name_end="<tool_sep>",
+        line="\n",
+    ),
+    _hy("hy_v4", "Hy4 preview", f"{VLLM_PARSERS}/hy_v4_tool_parser.py", suffix=":opensource", name_end="", line=""),
     Format(
         "minimax_m2",
         "MiniMax M2",

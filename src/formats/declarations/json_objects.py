@@ -117,7 +117,7 @@ FORMATS = (
     ),
     Format(
         "cohere_command3",
-        "Command A, Command R7B",
+        "Command A, Command A+, Command R7B, North",
         f"{LLAMA_CPP}/CohereForAI-c4ai-command-r7b-12-2024-tool_use.jinja",
         ReasoningMarkers("<|START_THINKING|>", "<|END_THINKING|>"),
         CallMarkers(

@@ -103,6 +103,18 @@ _GLM47 = (
     f"<tool_call>note<arg_key>text</arg_key><arg_value>{NOTE}</arg_value>"
     '<arg_key>tags</arg_key><arg_value>["x", 1]</arg_value></tool_call>'
 )
+
+
+def _hy(call: str) -> str:
+    """The calls of Hy, without its suffix."""
+    return _thinking(f"<tool_calls>\n{call}\n</tool_calls>")
+
+
+def _suffixed(text: str) -> str:
+    return re.sub(r"(?<=<)(/?(?:think|tool_calls?|tool_sep|arg_key|arg_value))>", r"\1:opensource>", text)
+
+
+_HY3 = _hy(_GLM.replace("get_weather\n", "get_weather<tool_sep>\n").replace("note\n", "note<tool_sep>\n"))
 _INVOKES = f"""<invoke name="get_weather">
 <parameter name="city">São Paulo</parameter>
 <parameter name="days">3</parameter>
@@ -180,6 +192,9 @@ GOLDEN: dict[str, str] = {
     "glm45": _thinking(_GLM),
     "glm47": f"<think>Let me look.</think>One moment.{_GLM47}",
     "longcat_xml": _LONGCAT_XML,
+    "hy_v3": _suffixed(_HY3),
+    "hy_v3_preview": _HY3,
+    "hy_v4": _suffixed(_hy(_GLM47.replace("><tool_call>", ">\n<tool_call>"))),
     "minimax_m2": _thinking(f"<minimax:tool_call>\n{_INVOKES}\n</minimax:tool_call>"),
     "deepseek_v32": _dsml("function_calls"),
     "deepseek_v4": _dsml("tool_calls"),
