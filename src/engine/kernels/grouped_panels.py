@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,13 +56,24 @@ class GroupedPacker:
     def takes(self, weight: Grouped) -> bool:
         return not layout_of(weight).problem(weight.shape[1]) and _are_alike(weight.scales, weight.minima)
 
-    def pack(self, weight: Grouped) -> GroupedPanels:
-        out_features, in_features = weight.shape
-        layout = layout_of(weight)
-        order = None if weight.order is None else weight.order.to(torch.int32).contiguous()
-        form = _format(weight, layout, order)
+    def pack(self, parts: Sequence[Grouped]) -> GroupedPanels:
+        """The outputs of all parts, which are alike. Each part but the last is whole panels."""
+        first = parts[0]
+        layout, in_features = layout_of(first), first.shape[1]
+        order = None if first.order is None else first.order.to(torch.int32).contiguous()
+        out_features = sum(part.shape[0] for part in parts)
+        form = _format(first, layout, order)
+        set_stride(form, out_features)
         panels = torch.empty(layout.num_bytes(out_features, in_features) // 2, dtype=PANELS_DTYPE)
         self._advise_huge_pages(panels.data_ptr(), panels.nbytes)  # before the first write, which allocates the pages
+        at = panels.data_ptr()
+        for part in parts:
+            self._pack_part(part, form, at)
+            at += layout.num_bytes(*part.shape)
+        return GroupedPanels(panels, form, order)
+
+    def _pack_part(self, weight: Grouped, form: torch.Tensor, at: int) -> None:
+        """at: address of its first panel."""
         codes, scales = weight.codes.contiguous(), weight.scales.values.contiguous()
         zeros = None if weight.zeros is None else weight.zeros.bfloat16()
         minima = None if weight.minima is None else weight.minima.values
@@ -73,11 +85,9 @@ class GroupedPacker:
             pointer(codes, torch.uint8),
             scales.data_ptr(),
             *(None if each is None else each.data_ptr() for each in kept),
-            panels.data_ptr(),
-            out_features,
-            in_features,
+            at,
+            *weight.shape,
         )
-        return GroupedPanels(panels, form, order)
 
 
 def set_stride(form: torch.Tensor, stride: int) -> None:
@@ -95,7 +105,7 @@ def _format(weight: Grouped, layout: GroupLayout, order: torch.Tensor | None) ->
         0 if outer is None else _NUMBERS[outer.dtype],
         _OFFSETS[layout.offset],
         0 if order is None else order.data_ptr(),
-        weight.shape[0],
+        0,  # of the stride, which is set later
     )
     levels = weight.levels[:128]
     halves = levels.bfloat16().view(torch.int16)

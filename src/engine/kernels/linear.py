@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from ...model.quantised import CODES_DEEP, GROUP, MAX_EXCEPTIONS, PANEL_WIDTH, twelve_bit_bytes
 from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer, suffix
-from .grouped import Grouped, grouped_linear_reference, grouped_rows_reference
+from .grouped import Grouped, grouped_linear_reference, grouped_rows_reference, stacked
 from .grouped_panels import PANELS_DTYPE, GroupedPacker, set_stride
 from .quantised import (
     quantise_reference,
@@ -58,7 +58,7 @@ PackLinear = Callable[[torch.Tensor, torch.Tensor | None], PackedLinear]
 RepackLinear = Callable[[PackedLinear], PackedLinear]  # of the torch kernels, for the kernels of this set
 QuantiseLinear = Callable[[torch.Tensor, torch.Tensor | None, str], PackedLinear]
 # None: the kernels do not take its groups
-PackGrouped = Callable[[Grouped, torch.Tensor | None, torch.dtype], PackedLinear | None]
+PackGrouped = Callable[[Sequence[Grouped], torch.Tensor | None, torch.dtype], PackedLinear | None]
 JoinLinear = Callable[[Sequence[PackedLinear]], PackedLinear]  # of grouped layers that are not used otherwise
 Linear = Callable[[torch.Tensor, PackedLinear], torch.Tensor]
 Embed = Callable[[torch.Tensor, PackedLinear], torch.Tensor]
@@ -80,8 +80,9 @@ def quantise_linear_reference(weight: torch.Tensor, bias: torch.Tensor | None, s
     return PackedLinear(codes, bias, out_features, in_features, is_packed=False, dtype=weight.dtype, scales=scales)
 
 
-def pack_grouped_reference(weight: Grouped, bias: torch.Tensor | None, dtype: torch.dtype) -> PackedLinear:
-    """bias: [out_features] or None. dtype: of x and the outputs."""
+def pack_grouped_reference(parts: Sequence[Grouped], bias: torch.Tensor | None, dtype: torch.dtype) -> PackedLinear:
+    """parts: alike; their outputs follow one another. bias: [out_features] or None. dtype: of x and the outputs."""
+    weight = stacked(parts)
     out_features, in_features = weight.shape
     return PackedLinear(weight.codes, bias, out_features, in_features, is_packed=False, dtype=dtype, grouped=weight)
 
@@ -249,13 +250,16 @@ def pack_grouped_cpu(library: CpuLibrary) -> PackGrouped:
     """Packs codes and scales into panels."""
     packer = GroupedPacker(library)
 
-    def pack_grouped(weight: Grouped, bias: torch.Tensor | None, dtype: torch.dtype) -> PackedLinear | None:
-        if dtype not in DEPTH_STEPS or not packer.takes(weight):
+    def pack_grouped(parts: Sequence[Grouped], bias: torch.Tensor | None, dtype: torch.dtype) -> PackedLinear | None:
+        if dtype not in DEPTH_STEPS or not packer.takes(parts[0]):
             return None
-        packed = packer.pack(weight)
+        if any(part.shape[0] % PANEL_WIDTH for part in parts[:-1]):
+            parts = [stacked(parts)]
+        packed = packer.pack(parts)
         bias = None if bias is None else bias.to(dtype).contiguous()
+        shape = sum(part.shape[0] for part in parts), parts[0].shape[1]
         return PackedLinear(
-            packed.panels, bias, *weight.shape, is_packed=True, dtype=dtype, scales=packed.format, order=packed.order
+            packed.panels, bias, *shape, is_packed=True, dtype=dtype, scales=packed.format, order=packed.order
         )
 
     return pack_grouped

@@ -45,7 +45,7 @@ class Embedding:
         name, pack = f"{self.name}.weight", self._kernels.pack_grouped
         grouped = None if pack is None or self._offset else tensors.grouped(name, self._dtype)
         if pack is not None and grouped is not None:
-            self._codes = pack(grouped, None, self._dtype)
+            self._codes = pack([grouped], None, self._dtype)
         if self._codes is None:
             self._weight = torch.empty(self._shape, dtype=self._dtype, device=self._device)
             tensors.read(name, self._weight)

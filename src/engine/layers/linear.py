@@ -78,15 +78,15 @@ class Linear:
             if part is None:
                 return None
             parts.append(part)
-        pieces = [stacked([*alike]) for alike in _runs(parts)]
+        pieces = list(_runs(parts))
         if self._order is not None:
             if len(pieces) > 1:
                 return None
-            pieces = [pieces[0].rows(self._order)]
+            pieces = [[stacked(parts).rows(self._order)]]
         packed: list[PackedLinear] = []
         first = 0
         for piece in pieces:
-            stop = first + piece.shape[0]
+            stop = first + sum(part.shape[0] for part in piece)
             own = None if bias is None else bias[first:stop]
             if (layer := pack(piece, own, self._dtype)) is None:
                 return None

@@ -499,6 +499,7 @@ uint32_t code_at(const char* codes, int64_t k, int column) {
 
 template <int CodeBits>
 void put_code(char* codes, int64_t k, int column, uint32_t code) {
+    static_assert(CodeBits > 4, "words of 4 bits are packed as a whole");
     constexpr int64_t step = GroupedPanels<CodeBits>::kStep;
     codes += k / step * GroupedPanels<CodeBits>::kStepBytes;
     k %= step;
@@ -514,7 +515,6 @@ void put_code(char* codes, int64_t k, int column, uint32_t code) {
         memcpy(at, &value, sizeof value);
     };
     const int64_t pair = k / 2;
-    if constexpr (CodeBits == 4) return put(0, code, 4 * pair);
     if (pair < 6) return put(pair / 2, code, pair % 2 * 6);
     for (int i = 0; i < 3; i++) {  // the four bits of `rest` that each word has
         const int64_t shift = 4 * i - (pair - 6) * 6;

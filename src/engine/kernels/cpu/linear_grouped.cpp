@@ -77,6 +77,31 @@ void unpack_row(GroupedPanels<CodeBits> weights, int64_t row, float* to) {
     }
 }
 
+// Eight codes of 4 bits, a byte each, as a word of panels.
+ALWAYS_INLINE uint32_t word_of(const uint8_t* codes) {
+    uint64_t eight;
+    memcpy(&eight, codes, sizeof eight);
+    const auto join = [](uint64_t bytes) {  // every second byte
+        bytes &= 0x000f000f000f000f;
+        bytes = (bytes | bytes >> 12) & 0x000000ff000000ff;
+        return uint32_t(bytes | bytes >> 24) & 0xffff;
+    };
+    return join(eight) | join(eight >> 8) << 16;
+}
+
+// The codes of one output, in a block that is zero.
+template <int CodeBits>
+void put_codes(const uint8_t* from, char* to, int64_t count, int column) {
+    if constexpr (CodeBits == 4) {
+        for (int64_t k = 0; k < count; k += kCodesDeep) {
+            const uint32_t word = word_of(from + k);
+            memcpy(to + (k / kCodesDeep * kPanelWidth + column) * sizeof word, &word, sizeof word);
+        }
+    } else {
+        for (int64_t k = 0; k < count; k++) put_code<CodeBits>(to, k, column, from[k]);
+    }
+}
+
 // Copies the numbers of each group of 16 outputs, [width][groups] of `bytes` each; outputs past the last have zeros.
 void put_numbers(const char* from, char* to, int64_t bytes, int64_t groups, int64_t first, int64_t count,
                  int64_t outputs) {
@@ -112,8 +137,8 @@ EXPORT void pack_grouped(const GroupedFormat* format_at, const uint8_t* codes, c
                 memset(at, 0, block_bytes);
                 with_bits(format, [&](auto bits) {
                     for (int64_t output = 0; output < outputs; output++) {
-                        const uint8_t* from = codes + (first + output) * depth + n * format.block;
-                        for (int64_t k = 0; k < format.block; k++) put_code<bits()>(at, k, int(output), from[k]);
+                        put_codes<bits()>(codes + (first + output) * depth + n * format.block, at, format.block,
+                                          int(output));
                     }
                 });
                 const auto put = [&](const char* from, const char* place, int64_t bytes, int64_t per_block) {

@@ -51,7 +51,7 @@ def test_a_layer_multiplies_and_embeds(weight: tuple[Grouped, torch.Tensor]):
     grouped, expected = weight
     x, bias = torch.randn(3, 96), torch.randn(48)
     kernels = KernelSet()
-    packed = pack_grouped_reference(grouped, bias, torch.float32)
+    packed = pack_grouped_reference([grouped], bias, torch.float32)
     torch.testing.assert_close(kernels.linear(x, packed), x @ expected.T + bias, rtol=1e-5, atol=1e-5)
     assert torch.equal(kernels.embed(torch.tensor([1, 40]), packed), expected[[1, 40]])
     assert packed.num_bytes == grouped.num_bytes + bias.nbytes
@@ -99,7 +99,7 @@ def test_kernels_multiply_the_numbers_of_the_checkpoint(level: str, kind: str, d
     kernels = kernels_of(level, dtype, has_quantised=True, threads=2)
     weight = grouped_of(kind, 88, 512)
     numbers = weight.numbers()
-    packed = packer(level, kernels)(weight, bias := torch.randn(88).to(dtype), dtype)
+    packed = packer(level, kernels)([weight], bias := torch.randn(88).to(dtype), dtype)
     assert packed.is_packed == (level != "torch")
     if packed.is_packed:
         assert packed.num_bytes == layout_of(weight).num_bytes(88, 512) + bias.nbytes
@@ -123,11 +123,11 @@ def test_layers_are_joined(level: str):
     x = torch.randn(60, 256).bfloat16()
     biases = [torch.randn(part.shape[0]).bfloat16() for part in parts]
     pack = packer(level, kernels)
-    packed = [pack(part, bias, torch.bfloat16) for part, bias in zip(parts, biases, strict=True)]
+    packed = [pack([part], bias, torch.bfloat16) for part, bias in zip(parts, biases, strict=True)]
     for rows in (1, 5, 60):
         apart = torch.cat([kernels.linear(x[:rows].contiguous(), each) for each in packed], dim=1)
         joined = kernels.join_linear(
-            [pack(part, bias, torch.bfloat16) for part, bias in zip(parts, biases, strict=True)]
+            [pack([part], bias, torch.bfloat16) for part, bias in zip(parts, biases, strict=True)]
         )
         assert (joined.out_features, joined.num_bytes) == (80, sum(each.num_bytes for each in packed))
         assert torch.equal(kernels.linear(x[:rows].contiguous(), joined), apart)
@@ -140,6 +140,18 @@ def test_groups_that_kernels_do_not_take(group: int):
         pytest.skip("no C++ kernels here")
     inputs = 480
     weight = Grouped(codes(64, 16, inputs), torch.arange(64.0), GroupScales(torch.rand(16, inputs // group)))
-    packed = kernels.pack_grouped(weight, None, torch.float32)
+    packed = kernels.pack_grouped([weight], None, torch.float32)
     assert (packed is not None) == (group == 48)
     assert (layout_of(weight).problem(inputs) == "") == (group == 48)
+
+
+@LEVELS
+@pytest.mark.parametrize("first", [32, 20], ids=["whole panels", "part of a panel"])
+def test_parts_of_a_layer_follow_one_another(level: str, first: int):
+    kernels = kernels_of(level, torch.float32, has_quantised=True)
+    parts = [grouped_of("q4_k", outputs, 256) for outputs in (first, 16, 7)]
+    packed = packer(level, kernels)(parts, None, torch.float32)
+    numbers = torch.cat([part.numbers() for part in parts])
+    assert torch.equal(kernels.embed(torch.arange(first + 23), packed), numbers)
+    x = torch.randn(2, 256)
+    torch.testing.assert_close(kernels.linear(x, packed), x @ numbers.T, rtol=1e-4, atol=1e-3)
