@@ -15,11 +15,12 @@ from tests.slow_cases import slow_but
 from stoker.config import ModelFilesError
 from stoker.config.checkpoint.layout import read_weight_files
 from stoker.config.checkpoint.match import tensors_of
+from stoker.config.cpu_kernels import keeps_twelve_bits
 from stoker.engine.runner.weights import Checkpoint
 from stoker.model.read import read_config
 
 from .conftest import Saved
-from .engine import Engine, resolved
+from .engine import MACHINE, Engine, resolved
 from .quantised import METHODS, Method, write, write_gpt_oss, write_plain
 
 PROMPTS = [[5, 6, 7, 8, 9], [11, 3, 90]]
@@ -78,6 +79,29 @@ def test_the_method_may_be_in_a_file_of_its_own_and_can_be_replaced(
     assert [(each.method, each.num_matrices) for each in settings.model_files.stored_as] == [(method.shown, 14)]
     smaller = resolved(folder, tmp_path, model={"quantization": "int8"})
     assert Engine(smaller).runner.info().weights_bytes == pytest.approx(smaller.memory.weights_bytes, rel=0.01)
+
+
+@pytest.mark.parametrize(("stored", "dtype"), [("float16", "auto"), ("bfloat16", "float32")])
+def test_levels_that_are_rounded_to_bfloat16_are_kept_in_models_of_it(
+    stored: str, dtype: str, saved: Callable[[str], Saved], tmp_path: Path
+) -> None:
+    """bitsandbytes' NF4: the usual float16 checkpoints become bfloat16. The plan knows it from the headers."""
+    folder = tmp_path / "quantised"
+    write(saved("qwen3")[1], folder, METHODS["nf4"])
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": stored}))
+    _changed(folder, lambda tensors: tensors.update({name: _to(stored, name, each) for name, each in tensors.items()}))
+    machine = MACHINE.model_copy(update={"keeps_twelve_bits": keeps_twelve_bits()})
+    settings = resolved(folder, tmp_path, machine, model={"dtype": dtype})
+    assert Engine(settings).runner.info().weights_bytes == pytest.approx(settings.memory.weights_bytes, rel=0.01)
+    dense = settings.model_files.weights_bytes(settings.model.dtype)
+    assert (settings.memory.weights_bytes < dense * 0.6) == (settings.model.dtype == "bfloat16")
+
+
+def _to(dtype: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Tensors that are not quantised in another dtype."""
+    is_plain = name.endswith(("norm.weight", "_tokens.weight", "lm_head.weight"))
+    return tensor.to(getattr(torch, dtype)) if is_plain else tensor
 
 
 @pytest.mark.slow

@@ -26,15 +26,20 @@ _OF_BLOCKS = {
 _CODE_BITS = {2: 4, 3: 4, 4: 4, 8: 8}
 
 
-def group_layout(stored: StoredTensor, dtype: str) -> GroupLayout | None:
-    """dtype: the model's. None: its numbers are computed when it is loaded."""
+def group_layout(stored: StoredTensor) -> GroupLayout | None:
+    """None: its numbers are computed when it is loaded."""
     if stored.factors or len(stored.shape) != 2:
         return None
-    layout = _of_packed(stored.packed, dtype) if stored.packed is not None else _OF_BLOCKS.get(stored.dtype)
+    layout = _of_packed(stored.packed) if stored.packed is not None else _OF_BLOCKS.get(stored.dtype)
     return None if layout is None or layout.problem(stored.shape[1]) else layout
 
 
-def _of_packed(packed: Packed, dtype: str) -> GroupLayout | None:
+def is_of_bfloat16(stored: StoredTensor) -> bool:
+    """Whether its levels are rounded to bfloat16, so that models in other dtypes compute its numbers."""
+    return stored.packed is not None and stored.packed.method.kind == "bnb_4bit"
+
+
+def _of_packed(packed: Packed) -> GroupLayout | None:
     inputs, group, method = packed.shape[1], packed.block[1], packed.method
     if not group or inputs % group:
         return None
@@ -56,7 +61,7 @@ def _of_packed(packed: Packed, dtype: str) -> GroupLayout | None:
         case "bnb_int8":
             return GroupLayout(8, group, 4)
         case "bnb_4bit":
-            return GroupLayout(4, group, 4) if dtype == "bfloat16" else None
+            return GroupLayout(4, group, 4)
 
 
 def _bytes(packed: Packed, name: str) -> int:

@@ -24,7 +24,7 @@ from ..checkpoint.chat_templates import templates_in
 from ..checkpoint.gguf import read_gguf
 from ..checkpoint.gguf_files import choose, found_in, has_quantisation, read_generation_config
 from ..checkpoint.gguf_files import read_config as read_gguf_config
-from ..checkpoint.group_layouts import group_layout
+from ..checkpoint.group_layouts import group_layout, is_of_bfloat16
 from ..checkpoint.layout import (
     CONSOLIDATED_FORMATS,
     FILES,
@@ -443,21 +443,22 @@ def _own_codes(weights: WeightFiles, spec: ModelSpec) -> tuple[OwnCodes, ...]:
     """Of linear layers all of whose parts have codes, and of embeddings; experts are computed from numbers."""
     if not any(tensor.packed is not None or tensor.is_quantised for tensor in weights.tensors.values()):
         return ()
-    dtype = _most_common_dtype(weights)
     parts: dict[str, list[tuple[StoredTensor, GroupLayout | None]]] = {}
     for tensor in model_tensors(spec):
         if tensor.name in weights.tensors and (tensor.is_matrix or tensor.name in (EMBEDDING, OUTPUT)):
             stored = weights.tensors[tensor.name]
-            parts.setdefault(fused_name(tensor.name), []).append((stored, group_layout(stored, dtype)))
-    found: dict[tuple[int, int], OwnCodes] = {}
+            parts.setdefault(fused_name(tensor.name), []).append((stored, group_layout(stored)))
+    found: dict[tuple[int, int, bool], OwnCodes] = {}
     for whole in parts.values():
         held = [layout.num_bytes(*stored.shape) for stored, layout in whole if layout is not None]
         if len(held) < len(whole):
             continue
-        shape = sum(stored.shape[0] for stored, _ in whole), whole[0][0].shape[1]
-        before = found.get(shape, OwnCodes(outputs=shape[0], inputs=shape[1], num_matrices=0, num_bytes=0))
+        outputs, inputs = sum(stored.shape[0] for stored, _ in whole), whole[0][0].shape[1]
+        rounds = any(is_of_bfloat16(stored) for stored, _ in whole)
+        none = OwnCodes(outputs=outputs, inputs=inputs, num_matrices=0, num_bytes=0, is_of_bfloat16=rounds)
+        before = found.get(key := (outputs, inputs, rounds), none)
         counts = {"num_matrices": before.num_matrices + 1, "num_bytes": before.num_bytes + sum(held)}
-        found[shape] = before.model_copy(update=counts)
+        found[key] = before.model_copy(update=counts)
     return tuple(found.values())
 
 

@@ -51,6 +51,7 @@ class OwnCodes(Record):
     inputs: int
     num_matrices: int
     num_bytes: int  # of all of them, as kernels hold them
+    is_of_bfloat16: bool = False  # only in models of this dtype
 
 
 class ModelFiles(Record):
@@ -91,6 +92,8 @@ class ModelFiles(Record):
         """
         described = weights_bytes(self.spec, dtype, held)
         for each in self.own_codes if keeps_codes and held in (None, TWELVE_BITS) else ():
+            if each.is_of_bfloat16 and dtype != "bfloat16":
+                continue
             otherwise = matrix_bytes(held, dtype, each.outputs, each.inputs)
             described += each.num_bytes - each.num_matrices * otherwise
         return (

@@ -253,8 +253,12 @@ def _gptq(packed: Packed, parts: Mapping[str, torch.Tensor]) -> Grouped | None:
 
 def _awq(parts: Mapping[str, torch.Tensor]) -> Grouped:
     def in_order(name: str) -> torch.Tensor:
-        codes = _low_first(parts[name].contiguous().view(torch.uint8))
-        return _split(codes, (-1, 8))[..., AWQ_ORDER].flatten(1).T.contiguous()
+        words = parts[name].T.contiguous()
+        of_words = _split(_low_first(words.view(torch.uint8)), (-1, 8))
+        codes = of_words.new_empty(len(words), 8, words.shape[1])
+        for output, place in enumerate(AWQ_ORDER):
+            codes[:, output] = of_words[..., place]
+        return codes.flatten(0, 1)
 
     return _unsigned(in_order("qweight"), 4, GroupScales(parts["scales"].T.contiguous()), in_order("qzeros"))
 

@@ -43,7 +43,7 @@ def test_numbers_are_those_of_gguf(dtype: str):
     expected = dequantize(blocks, GGMLQuantizationType[dtype]).reshape(SHAPE)
     assert torch.equal(found.numbers(), torch.from_numpy(expected))
     assert torch.equal(found.levels, found.levels.bfloat16().float())
-    assert layout_of(found) == group_layout(StoredTensor(Path("x"), dtype, SHAPE, 0), "bfloat16")
+    assert layout_of(found) == group_layout(StoredTensor(Path("x"), dtype, SHAPE, 0))
 
 
 def test_bytes_of_minus_128_have_a_zero_between_the_levels():
@@ -63,4 +63,4 @@ def test_other_types_have_no_codes(dtype: str):
     assert (
         of_blocks(torch.zeros(SHAPE[0] * BLOCKS[dtype][1] * SHAPE[1] // 256, dtype=torch.uint8), dtype, SHAPE) is None
     )
-    assert group_layout(StoredTensor(Path("x"), dtype, SHAPE, 0), "bfloat16") is None
+    assert group_layout(StoredTensor(Path("x"), dtype, SHAPE, 0)) is None
