@@ -34,6 +34,7 @@ _RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("<minimax:tool_call>", ("minimax_m2",)),
     ("<seed:tool_call>", ("seed_oss",)),
     ("<|tools_prefix|>", ("apertus",)),
+    ("<|open|>", ("kimi_k3",)),
     ("<tool_sep", ("hy_v3", "hy_v3_preview")),
     ("<arg_key{}>", ("hy_v4",)),  # the suffix is written into the marker as the template runs
     ("<arg_key:opensource>", ("hy_v4",)),

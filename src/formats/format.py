@@ -57,6 +57,9 @@ class XmlCall:
     value_end: str
     value_begin: str = ""  # after the key, where the key has an element of its own
     string_attribute: bool = False  # the key is followed by string="true" or string="false", which decides the type
+    type_attribute: bool = False  # the key is followed by type="string" or another type of JSON, which decides it
+    index_attribute: bool = False  # the name is followed by index="1", the number of the call
+    tag_end: str = ">"  # after attributes
     pad: str = ""  # around a value, and belonging to its markers
     line: str = "\n"  # between elements
 

@@ -18,6 +18,7 @@ from .tool_choice import Choice, ToolSchema
 from .writing import literals
 from .writing.rules import ANY_TEXT, Rules, any_of, quoted, regex
 
+_XML_TYPES = {"integer": "number"}  # where an attribute has another name of a type
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
@@ -195,10 +196,13 @@ class _Writer:
         line = quoted(style.line)
         properties = schema.get("properties")
         parts = [rules.literal(style.name_begin + tool.name + style.name_end), line]
+        if style.index_attribute:
+            parts.append(f'" index=\\"" /[1-9][0-9]?/ {rules.literal(chr(34) + style.tag_end)}')
         required = schema.get("required") or []
         if isinstance(properties, Mapping) and properties:
             for key, each in properties.items():
-                element = f"{self._element(style, rules.literal(key), each, schema, tool.strict)} {line}"
+                written = key.replace("&", "&amp;").replace('"', "&quot;") if style.type_attribute else key
+                element = f"{self._element(style, rules.literal(written), each, schema, tool.strict)} {line}"
                 parts.append(element if key in required else f"({element})?")
         elif properties is None and schema.get("additionalProperties") is not False:
             key = "/[A-Za-z_][A-Za-z0-9_]{0,63}/"
@@ -214,8 +218,8 @@ class _Writer:
         space = style.line if style.value_begin else ""
         opened = rules.literal(style.key_end + space + style.value_begin + style.pad)
         definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
-        if style.string_attribute:
-            raw, typed = (rules.literal(f'{style.key_end} string="{word}">') for word in ("true", "false"))
+        if style.string_attribute or style.type_attribute:
+            raw, typed = self._attributes(style, types)
             if types == {"string"}:
                 return before + self._string(schema, root, style, raw)
             value = rules.json({**_no_strings(schema), **definitions}, strict=strict)
@@ -227,6 +231,16 @@ class _Writer:
             return f"{before}{opened} {rules.text_until(style.value_end)}"
         value = rules.json({**schema, **definitions}, strict=strict)
         return f"{before}{opened} {value} {rules.literal(style.pad + style.value_end)}"
+
+    def _attributes(self, style: XmlCall, types: frozenset[str]) -> tuple[str, str]:
+        """What follows the key of a string, and that of a value of the other types."""
+        if style.string_attribute:
+            words, name = (["true"], ["false"]), "string"
+        else:
+            words, name = (["string"], sorted({_XML_TYPES.get(each, each) for each in types - {"string"}})), "type"
+        before, after = (self.rules.literal(each) for each in (f'{style.key_end} {name}="', f'"{style.tag_end}'))
+        raw, typed = (f"{before} {any_of([quoted(word) for word in each])} {after}" if each else "" for each in words)
+        return raw, typed
 
     def _string(self, schema: Any, root: Any, style: XmlCall, opened: str) -> str:
         """The text of a string, without quotes."""

@@ -50,7 +50,6 @@ _NOT_HERE = "it is not described in this build"
 # Formats of other servers that are known by name only, with the reason.
 NOT_DESCRIBED: Mapping[str, str] = {
     "minimax_m3": "its arguments are elements that have the names of the parameters, nested as the values are",
-    "kimi_k3": "its calls are numbered, and its elements have the types of the values",
     "minimax_append_think": "it leaves the reasoning in the text, as `none` does",
     "minimax_m2_append_think": "it leaves the reasoning in the text, as `none` does",
     "hf": "the checkpoint declares it", "response_template": "the checkpoint declares it",

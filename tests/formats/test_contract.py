@@ -160,6 +160,17 @@ TRANSCRIPTS = {
         "<arg_value>3</arg_value></tool_call><tool_call>now</tool_call>",
         CALLS,
     ),
+    "kimi_k3": Transcript(
+        "kimi_k3",
+        "Look it up.<|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|><|open|>tools<|sep|>"
+        '<|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city" type="string"<|sep|>Paris'
+        '<|close|>argument<|sep|><|open|>argument key="days" type="number"<|sep|>3<|close|>argument<|sep|>'
+        '<|close|>call<|sep|><|open|>call tool="now" index="2"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'
+        "<|close|>message<|sep|>",
+        CALLS,
+        "Look it up.",
+        thinks=True,
+    ),
     "cohere_command4": Transcript(
         "cohere_command4",
         "Look it up.<|END_THINKING|><|START_TEXT|>Let me see.<|END_TEXT|><|START_ACTION|>[\n"

@@ -29,6 +29,23 @@ _DSML = XmlCall(
 _STEP3 = XmlCall(
     '<steptml:invoke name="', '">', "</steptml:invoke>", '<steptml:parameter name="', '">', "</steptml:parameter>"
 )
+# The template also has an element `json` for arguments that are given as text. It is not read.
+_KIMI_K3 = XmlCall(
+    '<|open|>call tool="',
+    '"',
+    "<|close|>call<|sep|>",
+    '<|open|>argument key="',
+    '"',
+    "<|close|>argument<|sep|>",
+    type_attribute=True,
+    index_attribute=True,
+    tag_end="<|sep|>",
+    line="",
+)
+
+
+def _channel(name: str) -> tuple[str, str]:
+    return f"<|open|>{name}<|sep|>", f"<|close|>{name}<|sep|>"
 
 
 def _hy(name: str, description: str, source: str, *, suffix: str, name_end: str, line: str) -> Format:
@@ -97,6 +114,15 @@ FORMATS = (
         "https://github.com/ml-explore/mlx-lm/pull/810",
         ReasoningMarkers("<longcat_think>", "</longcat_think>"),
         CallMarkers(_LONGCAT, "<longcat_tool_call>", "</longcat_tool_call>", between="\n"),
+    ),
+    Format(
+        "kimi_k3",
+        "Kimi K3",
+        f"{LLAMA_CPP}/Kimi-K3.jinja",
+        ReasoningMarkers(*_channel("think")),
+        CallMarkers(_KIMI_K3, section=_channel("tools")),
+        answer=(*_channel("response"), _channel("message")[1]),
+        tokens=("<|open|>", "<|close|>", "<|sep|>"),
     ),
     _hy(
         "hy_v3",

@@ -13,7 +13,7 @@ from .source import Reading, Source, pass_until, skip_space, take, take_name
 
 _STRING = frozenset({"string"})
 _MAX_ENDS_IN_STRINGS = 16
-_ATTRIBUTE = re.compile(r'string="(true|false)"')
+_ATTRIBUTE = re.compile(r'(?:string|type)="(\w+)"')
 
 
 def read_xml_call(source: Source, style: XmlCall, end: str, sink: Sink, *, is_bare: bool = False) -> Reading[None]:
@@ -34,6 +34,8 @@ def read_xml_call(source: Source, style: XmlCall, end: str, sink: Sink, *, is_ba
         yield from skip_space(source)
         if not (yield from _is_next(source, style.key_begin)) and not (yield from _is_next(source, style.end)):
             return
+    if style.index_attribute:
+        yield from _take_attributes(source, style)
     sink.begin(name)
     schema = sink.tools.get(name)
     sink.write("{")
@@ -49,13 +51,13 @@ def read_xml_call(source: Source, style: XmlCall, end: str, sink: Sink, *, is_ba
             return
         source.at += len(style.key_end)
         key = "".join(pieces).strip()
+        if style.type_attribute:
+            key = key.replace("&quot;", '"').replace("&amp;", "&")
         types = argument_types(schema, key)
-        if style.string_attribute:
-            attribute: list[str] = []
-            yield from pass_until(source, {">"}, attribute.append)
-            yield from take(source, ">")
-            if found := _ATTRIBUTE.search("".join(attribute)):
-                types = _STRING if found[1] == "true" else ALL_TYPES - _STRING
+        if style.string_attribute or style.type_attribute:
+            attributes = yield from _take_attributes(source, style)
+            if found := _ATTRIBUTE.search(attributes):
+                types = _STRING if found[1] in ("true", "string") else ALL_TYPES - _STRING
         if style.value_begin:
             yield from skip_space(source)
             yield from take(source, style.value_begin)
@@ -72,6 +74,14 @@ def read_xml_call(source: Source, style: XmlCall, end: str, sink: Sink, *, is_ba
     if is_closed:
         sink.write("}")
     sink.end()
+
+
+def _take_attributes(source: Source, style: XmlCall) -> Reading[str]:
+    """Take what follows in a tag, and its end."""
+    pieces: list[str] = []
+    yield from pass_until(source, {style.tag_end}, pieces.append)
+    yield from take(source, style.tag_end)
+    return "".join(pieces)
 
 
 def _is_next(source: Source, marker: str) -> Reading[bool]:

@@ -110,6 +110,27 @@ def _hy(call: str) -> str:
     return _thinking(f"<tool_calls>\n{call}\n</tool_calls>")
 
 
+def _kimi_k3_call(index: int, name: str, arguments: list[tuple[str, str, str]]) -> str:
+    elements = "".join(
+        f'<|open|>argument key="{key}" type="{type_}"<|sep|>{value}<|close|>argument<|sep|>'
+        for key, type_, value in arguments
+    )
+    return f'<|open|>call tool="{name}" index="{index}"<|sep|>{elements}<|close|>call<|sep|>'
+
+
+_KIMI_K3 = (
+    "<|open|>think<|sep|>Let me look.<|close|>think<|sep|><|open|>response<|sep|>One moment.<|close|>response<|sep|>"
+    "<|open|>tools<|sep|>"
+    + _kimi_k3_call(
+        1,
+        "get_weather",
+        [("city", "string", "São Paulo"), ("days", "number", "3"), ("options", "object", '{"hourly": true}')],
+    )
+    + _kimi_k3_call(2, "note", [("text", "string", NOTE), ("tags", "array", '["x", 1]')])
+    + "<|close|>tools<|sep|><|close|>message<|sep|>"
+)
+
+
 def _suffixed(text: str) -> str:
     return re.sub(r"(?<=<)(/?(?:think|tool_calls?|tool_sep|arg_key|arg_value))>", r"\1:opensource>", text)
 
@@ -192,6 +213,7 @@ GOLDEN: dict[str, str] = {
     "glm45": _thinking(_GLM),
     "glm47": f"<think>Let me look.</think>One moment.{_GLM47}",
     "longcat_xml": _LONGCAT_XML,
+    "kimi_k3": _KIMI_K3,
     "hy_v3": _suffixed(_HY3),
     "hy_v3_preview": _HY3,
     "hy_v4": _suffixed(_hy(_GLM47.replace("><tool_call>", ">\n<tool_call>"))),

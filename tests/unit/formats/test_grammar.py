@@ -137,6 +137,27 @@ def test_a_text_may_contain_the_beginning_of_the_marker_that_ends_it(name: str, 
     assert tokens.allows(grammar or "", text), f"{text}\n{grammar}"
 
 
+def test_marks_in_a_key_are_escaped_where_it_is_an_attribute():
+    format = FORMATS["kimi_k3"]
+    tokens = tiny_tokens(format.special_tokens)
+    schema = {
+        "type": "object",
+        "properties": {'a&"b': {"type": ["string", "integer"]}},
+        "required": ['a&"b'],
+        "additionalProperties": False,
+    }
+    tool = ToolSchema("note", schema, strict=True)
+    grammar = grammar_of(format, [tool], choice=REQUIRED, parallel=True, special_tokens=tokens.added)
+    assert grammar is not None
+    for type_, written, value in (("string", "7", "7"), ("number", "7", 7)):
+        text = (
+            '<|open|>tools<|sep|><|open|>call tool="note" index="1"<|sep|><|open|>argument key="a&amp;&quot;b" '
+            f'type="{type_}"<|sep|>{written}<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'
+        )
+        assert tokens.allows(grammar, text)
+        assert joined(read(format, [text], {"note": schema})).calls == [("note", json.dumps({'a&"b': value}))]
+
+
 def test_nothing_is_constrained_where_all_is_allowed():
     loose = [ToolSchema("f", {"type": "object"})]
     assert grammar_of(FORMATS["hermes"], loose, choice=AUTO, parallel=True) is None

@@ -74,4 +74,4 @@ def test_the_names_of_both_servers_are_the_same_format(vllm: str, sglang: str):
 
 def test_a_format_that_other_servers_have_and_this_build_does_not_is_refused_with_the_way_out():
     with pytest.raises(UnknownFormat, match="describe it in a file"):
-        find("kimi_k3")
+        find("minimax_m3")
