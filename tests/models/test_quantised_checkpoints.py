@@ -81,6 +81,20 @@ def test_the_method_may_be_in_a_file_of_its_own_and_can_be_replaced(
     assert Engine(smaller).runner.info().weights_bytes == pytest.approx(smaller.memory.weights_bytes, rel=0.01)
 
 
+def test_codes_that_are_read_in_vain_do_not_let_a_file_go(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    """A reader of whole files keeps one until its last tensor: another part of a layer may have no codes."""
+    write(saved("qwen3")[1], tmp_path, METHODS["gptq"])
+    tensors, twice = opened(tmp_path).tensors, f"{Q_PROJ}.weight"
+    eager = Checkpoint(tmp_path, tensors, is_eager=True)
+    for name in [twice] * len(tensors):
+        assert eager.grouped(name, torch.float32) is not None
+        eager.read(name, torch.empty(tensors[name].shape))
+    (tmp_path / "model.safetensors").unlink()
+    for name in tensors:
+        if name != twice:
+            eager.read(name, torch.empty(tensors[name].shape))
+
+
 @pytest.mark.parametrize(("stored", "dtype"), [("float16", "auto"), ("bfloat16", "float32")])
 def test_levels_that_are_rounded_to_bfloat16_are_kept_in_models_of_it(
     stored: str, dtype: str, saved: Callable[[str], Saved], tmp_path: Path

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from ...config import ModelFilesError
+from ...config.checkpoint.group_layouts import group_layout
 from ...config.checkpoint.settings import DUMMY_DEVIATION
 from ...config.checkpoint.stored import BLOCKS, FLOAT_DTYPES, Packed, StoredTensor
 from ..kernels import Grouped
@@ -44,6 +45,7 @@ class Checkpoint:
         """is_eager: read each file as a whole when its first tensor is requested."""
         self.folder = folder
         self.tensors = dict(tensors)
+        self._read: set[str] = set()
         self._reader: ByteReader = EagerReader(_in_files(self.tensors.values())) if is_eager else LazyReader()
 
     def read(self, name: str, into: torch.Tensor) -> None:
@@ -62,8 +64,7 @@ class Checkpoint:
             self._read_strided(stored, name, into)
         else:
             self._read_contiguous(stored, name, into.view(-1))
-        for source in _in_files([stored]):
-            self._reader.done(source.file)
+        self._done(name, stored)
         if stored.factors:
             parts = torch.split(into, [rows for rows, _ in stored.factors])
             for part, (_, factor) in zip(parts, stored.factors, strict=True):
@@ -85,7 +86,7 @@ class Checkpoint:
         dtype: the model's. A matrix for which this is None can still be read.
         """
         stored = self.tensors[name]
-        if stored.factors or len(stored.shape) != 2:
+        if group_layout(stored) is None:
             return None
         if stored.packed is not None:
             parts = {end: self._part(f"{stored.packed.layer}.{end}", each) for end, each in stored.packed.parts.items()}
@@ -106,9 +107,15 @@ class Checkpoint:
                 for numbers in () if each is None else (each.values, each.outer):
                     if numbers is not None and numbers.is_floating_point():
                         _check_finite(stored, name, numbers)
+            self._done(name, stored)
+        return found
+
+    def _done(self, name: str, stored: StoredTensor) -> None:
+        """Once for each tensor: the codes of one may be read in vain, if another part of its layer has none."""
+        if name not in self._read:
+            self._read.add(name)
             for source in _in_files([stored]):
                 self._reader.done(source.file)
-        return found
 
     def _dequantise(self, packed: Packed, into: torch.Tensor) -> None:
         """A part of the rows at a time: never a full second copy in float32."""
