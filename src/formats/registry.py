@@ -37,7 +37,7 @@ _REASONING: Mapping[str, ReasoningMarkers] = {
     "deepseek_r1": _ALWAYS_THINKS, "qwen3_thinking": _ALWAYS_THINKS, "minimax": _ALWAYS_THINKS,
     "minimax_m2": _ALWAYS_THINKS, "step3": _ALWAYS_THINKS, "step3p5": _ALWAYS_THINKS,
     "holo2": THINK, "nemotron_v3": THINK, "nemotron_3": THINK, "qwen3": THINK, "mimo": THINK, "interns1": THINK,
-    "poolside_v1": THINK,
+    "poolside_v1": THINK, "minimax_m3": ReasoningMarkers("<mm:think>", "</mm:think>"),
     "kimi": ReasoningMarkers("◁think▷", "◁/think▷"),
     "granite": ReasoningMarkers("Here is my thought process:", "Here is my response:"),
 }
@@ -49,7 +49,8 @@ _REASONING_ALIASES: Mapping[str, str] = {
 _NOT_HERE = "it is not described in this build"
 # Formats of other servers that are known by name only, with the reason.
 NOT_DESCRIBED: Mapping[str, str] = {
-    "minimax_m3": "its arguments are elements that have the names of the parameters, nested as the values are",
+    "minimax_m3": "each tag of a call is written after `]<]minimax[>[`, and its arguments are elements that have the "
+    "names of the parameters, nested as the values are",
     "minimax_append_think": "it leaves the reasoning in the text, as `none` does",
     "minimax_m2_append_think": "it leaves the reasoning in the text, as `none` does",
     "hf": "the checkpoint declares it", "response_template": "the checkpoint declares it",

@@ -200,6 +200,9 @@ TRANSCRIPTS = {
         "</tool_call:opensource>\n</tool_calls:opensource>",
         CALLS,
     ),
+    "minimax_m3-reasoning": Transcript(
+        "hermes", "Look.</mm:think>Sunny.", [], "Look.", "Sunny.", thinks=True, reasoning_parser="minimax-m3"
+    ),
     "minimax_m2": Transcript(
         "minimax_m2",
         '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n'

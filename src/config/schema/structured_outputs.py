@@ -20,7 +20,7 @@ ReasoningParser = Literal[
     "apertus", "apertus2509", "cohere_command3", "cohere_command4", "deepseek_r1", "deepseek_v3", "deepseek_v31",
     "deepseek_v32", "deepseek_v4", "ernie45", "gemma4", "glm45", "glm47", "gpt_oss", "granite", "harmony", "hermes",
     "holo2", "hunyuan", "hunyuan_a13b", "hy_v3", "hy_v3_preview", "hy_v4", "internlm", "interns1", "kimi", "kimi_k2",
-    "kimi_k3", "lfm2", "longcat", "longcat_xml", "mimo", "minimax", "minimax_m2", "mistral", "nemotron_3",
+    "kimi_k3", "lfm2", "longcat", "longcat_xml", "mimo", "minimax", "minimax_m2", "minimax_m3", "mistral", "nemotron_3",
     "nemotron_v3", "olmo3", "openai_gptoss", "poolside_v1", "qwen3", "qwen3_thinking", "qwen_xml", "seed_oss", "step3",
     "step3p5",
 ]  # fmt: skip
