@@ -123,6 +123,7 @@ def _read_answer(
         sink.marker()
         sink.in_reasoning = True
     may_be_bare = bool(calls and calls.bare and sink.tools)
+    num_before = 0  # calls before the section of calls that is read
     while True:
         if may_be_bare and kind is Content:
             assert calls
@@ -155,7 +156,7 @@ def _read_answer(
         if calls and marker in call_begins:
             num_calls = sink.num_calls
             source.keep()
-            yield from _read_calls(source, calls, marker, sink)
+            yield from _read_calls(source, calls, marker, sink, is_first=num_calls == num_before)
             text = source.kept()
             if sink.num_calls > num_calls:
                 kind, pattern = Content, after_calls
@@ -172,6 +173,8 @@ def _read_answer(
             sink.marker()
         elif kind is Content and (marker in call_ends or marker in answer):
             sink.marker()
+            if marker == section[1]:
+                num_before = sink.num_calls
         else:
             sink.text(kind, marker)
         sink.in_reasoning = kind is Reasoning
@@ -187,10 +190,13 @@ def _bare_marker(calls: CallMarkers) -> str:
     return calls.style.name_begin if isinstance(calls.style, XmlCall) else ""
 
 
-def _read_calls(source: Source, calls: CallMarkers, marker: str, sink: Sink) -> Reading[None]:
-    """Read the calls that a marker begins. What remains kept by the source is text."""
+def _read_calls(source: Source, calls: CallMarkers, marker: str, sink: Sink, *, is_first: bool) -> Reading[None]:
+    """Read the calls that a marker begins. What remains kept by the source is text.
+
+    is_first: no call comes before it, or all of them are in a section that has ended.
+    """
     if marker == _bare_marker(calls):  # the reader takes it
-        yield from _read_style(source, calls, sink, is_bare=sink.num_calls == 0)  # later ones may be of a section
+        yield from _read_style(source, calls, sink, is_bare=is_first)  # later ones may be of a section
         return
     source.at += len(marker)
     for begin, end in calls.other_markers:

@@ -89,3 +89,18 @@ def test_a_name_of_another_server_is_found_and_a_wrong_one_is_refused_with_the_n
 def test_literals_of_python_become_json(literal: str, value: object):
     ((_, arguments),) = joined(read(find("olmo3"), [f"<function_calls>\nf(a={literal})\n</function_calls>"], {})).calls
     assert json.loads(arguments) == {"a": value}
+
+
+def test_after_a_section_of_calls_only_names_of_tools_begin_a_call():
+    """Within a section a call without its marker may have any name; the text after it may quote one."""
+    section = (
+        '<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="f"></steptml:invoke>'
+        '<steptml:invoke name="unknown"></steptml:invoke><｜tool_calls_end｜>'
+    )
+    format, tools = find("step3"), {"f": {"type": "object"}}
+    quoted = 'As in <steptml:invoke name="ll">.'
+    answer = joined(read(format, [section + quoted], tools))
+    assert answer.calls == [("f", "{}"), ("unknown", "{}")]
+    assert answer.content == quoted
+    again = joined(read(format, [section + '<steptml:invoke name="f"></steptml:invoke>'], tools))
+    assert [name for name, _ in again.calls] == ["f", "unknown", "f"]
