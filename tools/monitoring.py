@@ -16,9 +16,8 @@ from typing import Any
 
 import yaml
 
-from stoker.engine.api import EngineStats
 from stoker.engine.client import EngineState
-from stoker.server.observe.metrics import Metrics
+from stoker.server.observe.metrics import ALL_STATS, Metrics
 
 FOLDER = Path(__file__).parents[1] / "deployments" / "monitoring"
 NAME = re.compile(r"\bstoker_[a-z0-9_]+")
@@ -118,7 +117,7 @@ ALERTS: tuple[tuple[str, str, str, str, str], ...] = (
 def exported() -> dict[str, str]:
     """Every name that a query may use, and the description of its metric."""
     found: dict[str, str] = {}
-    for family, _ in Metrics("m", EngineStats, lambda: EngineState.READY).described():
+    for family, _ in Metrics("m", lambda: ALL_STATS, lambda: EngineState.READY).described():
         endings = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
         found |= {f"{family.name}{ending}": family.documentation for ending in endings}
     return found

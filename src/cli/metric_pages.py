@@ -18,11 +18,10 @@ def metric_pages(what: str) -> list[Page]:
     name = what.strip().lower()
     if name != "metrics" and not name.startswith(("stoker_", "vllm:")):
         return []
-    from ..engine.api import EngineStats
     from ..engine.client import EngineState
-    from ..server.observe.metrics import Metrics
+    from ..server.observe.metrics import ALL_STATS, Metrics
 
-    described = Metrics("model", EngineStats, lambda: EngineState.READY).described()
+    described = Metrics("model", lambda: ALL_STATS, lambda: EngineState.READY).described()
     if name == "metrics":
         facts = tuple(
             Fact(_full(family.name, family), (family.documentation, *(_full(other, family) for other in others)))

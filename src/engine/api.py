@@ -233,6 +233,15 @@ class EngineInfo:
         return self.num_blocks * self.block_size
 
 
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Of values since the start."""
+
+    buckets: tuple[tuple[float, int], ...]  # a limit, and the number of values up to it
+    count: int
+    total: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
     """A snapshot of the engine, sent about once a second and after each change of load."""
@@ -248,6 +257,9 @@ class EngineStats:
     num_step_tokens: int = 0  # computed in these steps
     step_tokens: tuple[tuple[float, int], ...] = ()  # number of tokens, number of steps with at most that many
     step_time_s: float = 0.0  # total time in steps, since start
+    block_lifetimes: Distribution | None = None  # seconds from allocation to eviction; None: not measured
+    block_idle_times: Distribution | None = None  # seconds without a use before eviction
+    block_reuse_gaps: Distribution | None = None  # seconds without a use before the prefix cache found it
 
 
 def fan_out(request: EngineRequest) -> list[EngineRequest]:

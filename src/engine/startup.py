@@ -72,6 +72,7 @@ def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
         max_queued_tokens=scheduler.max_queued_tokens,
         eos_token_ids=resolved.model_files.eos_token_ids,
         seed=resolved.model.seed,
+        block_metrics_sample=resolved.observability.block_metrics_sample,
         step_token_limits=resolved.observability.buckets("iteration_tokens", STEP_TOKENS),
     )
 

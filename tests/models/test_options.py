@@ -415,3 +415,22 @@ def test_a_named_processor_that_fails_ends_its_own_request(start: Start):
     assert outputs["bad"][-1].finish_reason is FinishReason.ERROR
     assert "ArithmeticError: no such logits" in (outputs["bad"][-1].error or "")
     assert sum(len(output.token_ids) for output in outputs["good"]) == 8
+
+
+@pytest.mark.effect("observability.kv_cache_metrics")
+@pytest.mark.effect("observability.kv_cache_metrics_sample")
+def test_the_times_of_blocks_are_measured(start: Start):
+    """Of all of them, and of none. Three requests, each with 3 full blocks of 8 tokens and a part, in a cache of 4."""
+    small = {"model": {"max_model_len": 32}, "scheduler": {"max_num_seqs": 1}, "cache": {"num_gpu_blocks_override": 4}}
+    for sample, num_evicted in ((1, 6), (1e-9, 0)):
+        metrics = {"kv_cache_metrics": True, "kv_cache_metrics_sample": sample}
+        core = start(**small, observability=metrics)
+        for first in (10, 40, 70):
+            add(core, list(range(first, first + 19)))
+            finish(core)
+        stats = core.stats
+        assert stats.block_lifetimes is not None
+        assert stats.block_idle_times is not None
+        assert stats.block_lifetimes.count == stats.block_idle_times.count == num_evicted
+        assert stats.block_lifetimes.total >= stats.block_idle_times.total
+    assert start().stats.block_lifetimes is None

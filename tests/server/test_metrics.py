@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tools.monitoring import ALERTS, NAME, PANELS
 
 from stoker.config.schema.observability import ObservabilityConfig
-from stoker.engine.api import EngineStats
+from stoker.engine.api import Distribution, EngineStats
 from stoker.engine.client import EngineState
 from stoker.server.observe.metrics import Metrics, one_two_five
 
@@ -154,6 +154,15 @@ def test_tokens_of_steps_are_a_histogram():
         lines = [line for line in rendered().splitlines() if line.startswith(name)]
         values = [float(line.split()[-1]) for line in lines]
         assert values == [2, 4, 5, 5, 90], lines
+
+
+def test_times_of_blocks_are_histograms_if_they_are_measured():
+    stats = EngineStats(block_reuse_gaps=Distribution(((0.5, 1), (2.0, 3)), 4, 9.5))
+    text = Metrics("m", lambda: stats, lambda: EngineState.READY).render().decode()
+    for name in ("stoker_kv_block_reuse_gap_seconds", "vllm:kv_block_reuse_gap_seconds"):
+        values = [float(line.split()[-1]) for line in text.splitlines() if line.startswith(name)]
+        assert values == [1, 3, 4, 4, 9.5]
+    assert "kv_block_lifetime" not in text
 
 
 def test_parameters_are_counted_once_per_prompt(folder: Path):

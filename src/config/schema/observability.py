@@ -91,6 +91,25 @@ class ObservabilityConfig(Section):
         examples=[True],
         json_schema_extra=about(reload="model"),
     )
+    kv_cache_metrics: Flag = Field(
+        False,
+        description=(
+            "/metrics also has how long blocks of the KV cache are kept (`stoker_kv_block_lifetime_seconds`), how long "
+            "they wait in vain before they are overwritten (`stoker_kv_block_idle_before_evict_seconds`), and how long "
+            "until the prefix cache finds them again (`stoker_kv_block_reuse_gap_seconds`). If blocks are overwritten "
+            "soon after their last use, a larger cache would help."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="model"),
+    )
+    kv_cache_metrics_sample: float = Field(
+        0.01,
+        gt=0,
+        le=1,
+        description="Share of the allocated blocks that `kv_cache_metrics` measures; all of them with 1.",
+        examples=[0.1],
+        json_schema_extra=about(reload="model"),
+    )
     otlp_traces_endpoint: str | None = Field(
         None,
         pattern=r"^https?://[^\s/?#]+([/][^\s]*)?$",
@@ -112,6 +131,11 @@ class ObservabilityConfig(Section):
         examples=[["all"], ["model", "worker"]],
         json_schema_extra=about(reload="process", notation="commas"),
     )
+
+    @property
+    def block_metrics_sample(self) -> float:
+        """0 without `kv_cache_metrics`."""
+        return self.kv_cache_metrics_sample if self.kv_cache_metrics else 0.0
 
     def buckets(self, family: BucketFamily, default: Iterable[float]) -> tuple[float, ...]:
         """Upper limits of the family's buckets, ascending: the configured ones, else `default`."""

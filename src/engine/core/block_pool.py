@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from .block_residency import BlockResidency
 from .prefix_cache import PrefixCache
 
 
@@ -19,8 +20,10 @@ class BlockPool:
     reverse order, so the tail of a chain is reused before its head, and what stays cached is a usable prefix.
     """
 
-    def __init__(self, num_blocks: int, cache: PrefixCache) -> None:
+    def __init__(self, num_blocks: int, cache: PrefixCache, residency: BlockResidency | None = None) -> None:
+        """residency: is told what happens to the blocks."""
         self.num_blocks = num_blocks
+        self._residency = residency
         self._cache = cache
         self._ref_counts = [0] * num_blocks
         self._blank = list(range(num_blocks - 1, -1, -1))  # a stack, block 0 on top
@@ -48,7 +51,11 @@ class BlockPool:
             else:
                 block_id, _ = self._cached.popitem(last=False)
                 self._cache.forget(block_id)
+                if self._residency is not None:
+                    self._residency.evicted((block_id,))
             self._ref_counts[block_id] = 1
+            if self._residency is not None:
+                self._residency.allocated(block_id)
             block_ids.append(block_id)
         return block_ids
 
@@ -57,6 +64,8 @@ class BlockPool:
         for block_id in block_ids:
             if not self._ref_counts[block_id]:
                 del self._cached[block_id]
+                if self._residency is not None:
+                    self._residency.reused(block_id)
             self._ref_counts[block_id] += 1
 
     def release(self, block_ids: list[int]) -> None:
@@ -69,11 +78,15 @@ class BlockPool:
                 continue
             if block_id in self._cache:
                 self._cached[block_id] = None
+                if self._residency is not None:
+                    self._residency.freed(block_id)
             else:
                 self._blank.append(block_id)
 
     def forget_all(self) -> None:
         """Remove all blocks from the prefix cache. Blocks that are held stay held."""
         self._cache.forget_all()
+        if self._residency is not None:
+            self._residency.evicted(self._cached)
         self._blank += self._cached
         self._cached.clear()

@@ -17,7 +17,7 @@ a row in an unfinished step go back to the pool when that step is finished.
 
 from __future__ import annotations
 
-from ..api import EngineOutput, EngineRequest, EngineStats, FinishReason, InvalidRequest
+from ..api import Distribution, EngineOutput, EngineRequest, EngineStats, FinishReason, InvalidRequest
 from .admission_control import AdmissionControl
 from .sequences import Sequences
 from .settings import SchedulerSettings, check_request
@@ -76,10 +76,21 @@ class Scheduler:
             prefix_hits=blocks.num_hit_tokens,
             num_preemptions=sequences.num_preemptions,
             num_steps=sequences.steps.num_planned,
-            num_step_tokens=sequences.steps.tokens.total,
+            num_step_tokens=int(sequences.steps.tokens.total),
             step_tokens=sequences.steps.tokens.buckets,
             step_time_s=self._admission_control.step_time_s,
+            **self._block_times(),
         )
+
+    def _block_times(self) -> dict[str, Distribution]:
+        residency = self.sequences.blocks.residency
+        if residency is None:
+            return {}
+        return {
+            "block_lifetimes": residency.lifetimes.distribution,
+            "block_idle_times": residency.idle_times.distribution,
+            "block_reuse_gaps": residency.reuse_gaps.distribution,
+        }
 
     def schedule(self) -> StepPlan | None:
         """Plan the next step; None if nothing can be computed now.

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from ...model.cache_groups import blocks_of_window
 from .block_hashes import BlockHasher
 from .block_pool import BlockPool
+from .block_residency import BlockResidency
 from .kept_states import KeptStates
 from .prefix_cache import NO_BLOCK, PrefixCache
 from .request import NO_SLOT, Request
@@ -56,7 +57,9 @@ class SequenceBlocks:
         self.hasher = BlockHasher(settings.prefix_caching_hash_algo)
         self.cache = PrefixCache(settings.num_groups, KeptStates(settings.num_kept_states, settings.max_num_seqs))
         self.states = SequenceStates(settings, columns, self.cache, self.hasher)
-        self.pool = BlockPool(settings.num_blocks, self.cache)
+        sample = settings.block_metrics_sample
+        self.residency = BlockResidency(sample, settings.seed) if sample else None
+        self.pool = BlockPool(settings.num_blocks, self.cache, self.residency)
         self._most_held = [
             blocks_of_window(window, settings.block_size, settings.max_num_batched_tokens)
             if window is not None and settings.enable_chunked_prefill

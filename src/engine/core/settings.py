@@ -40,6 +40,7 @@ class SchedulerSettings:
     eos_token_ids: tuple[int, ...] = ()
     seed: int = 0  # of the generator that gives seeds to requests without one
     step_token_limits: tuple[float, ...] = ()  # upper limits of the buckets of EngineStats.step_tokens
+    block_metrics_sample: float = 0.0  # share of the blocks whose times EngineStats has
 
     def __post_init__(self) -> None:
         for name in (

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .block_pool import BlockPool
+from .histogram import Histogram
 from .request import Request
 from .step_outputs import Int64
 from .step_plan import StepPlan
-from .step_tokens import StepTokens
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class StepsInFlight:
         self._held: dict[int, list[list[int]]] = {}  # step -> block tables to release when it is finished
         self._last_with_tables = -1  # the newest step with a table of a sequence that has left its slot
         self.num_planned = 0
-        self.tokens = StepTokens(token_limits)
+        self.tokens = Histogram(token_limits)
         self.last_finished = -1
 
     def __len__(self) -> int:

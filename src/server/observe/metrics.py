@@ -19,7 +19,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.samples import Sample
 
 from ...config.schema.observability import BucketFamily, ObservabilityConfig, has_hidden_metrics
-from ...engine.api import EngineStats
+from ...engine.api import Distribution, EngineStats
 from ...engine.client import EngineState
 
 # Buckets: ours, and those of vLLM, with which its dashboards and autoscalers compute. A histogram has both; its copy
@@ -44,6 +44,9 @@ _VLLM_WHOLE = (
 )
 _VLLM_LABELS = {"finish_reason": "finished_reason", "num_blocks": "num_gpu_blocks"}
 TokenKind = Literal["prompt", "generated"]
+_NOTHING = Distribution((), 0, 0.0)
+# A snapshot with everything that options add, for descriptions of all metrics.
+ALL_STATS = EngineStats(block_lifetimes=_NOTHING, block_idle_times=_NOTHING, block_reuse_gaps=_NOTHING)
 _ENGINE = "0"  # vLLM numbers the replicas behind one address; here there is one
 
 
@@ -457,6 +460,7 @@ class _EngineCollector:
         yield self._count("engine_steps", "Steps the engine has executed.", stats.num_steps)
         yield self._count("engine_step_seconds", "Time the engine has spent in steps.", stats.step_time_s)
         yield self._step_tokens(stats)
+        yield from self._block_times(stats)
         state = GaugeMetricFamily(
             "stoker_engine_state",
             "1 for the current state of the engine, 0 for the others.",
@@ -474,6 +478,21 @@ class _EngineCollector:
         buckets = [*((str(float(limit)), count) for limit, count in stats.step_tokens), ("+Inf", stats.num_steps)]
         family.add_metric((self._model,), buckets, stats.num_step_tokens)
         return family
+
+    def _block_times(self, stats: EngineStats) -> Iterator[Metric]:
+        for name, times, help_text in (
+            ("lifetime", stats.block_lifetimes, "Time from the allocation of a KV cache block to its eviction."),
+            ("idle_before_evict", stats.block_idle_times, "Time from the last use of a block to its eviction."),
+            ("reuse_gap", stats.block_reuse_gaps, "Time from the end of a block's use to its next one."),
+        ):
+            if times is None:
+                continue
+            full = f"stoker_kv_block_{name}_seconds"
+            self._vllm_names.declare(full, (f"kv_block_{name}_seconds",))
+            family = HistogramMetricFamily(full, f"{help_text} Of a sample of the blocks.", labels=("model_name",))
+            buckets = [*((str(limit), count) for limit, count in times.buckets), ("+Inf", times.count)]
+            family.add_metric((self._model,), buckets, times.total)
+            yield family
 
     def _cache_config(self, num_blocks: int) -> Metric:
         labels = {"model_name": self._model, "block_size": str(self._block_size), "num_blocks": str(num_blocks)}

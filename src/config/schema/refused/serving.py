@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ..types import Flag, NumberFromZero, Texts, Whole
+from ..types import Flag, Texts, Whole
 from .reasons import (
     COMPILED_BEFORE,
     EFFORT_IN_TEMPLATE,
@@ -33,14 +33,6 @@ from .row import Refused
 ROWS: tuple[Refused, ...] = (
     # observability
     Refused("observability.cudagraph_metrics", Flag, False, OTHER_METRICS, "Count captured and padded steps."),
-    Refused("observability.kv_cache_metrics", Flag, False, OTHER_METRICS, "Measure how long KV blocks are kept."),
-    Refused(
-        "observability.kv_cache_metrics_sample",
-        NumberFromZero,
-        0.01,
-        OTHER_METRICS,
-        "Share of blocks that is measured.",
-    ),
     Refused("observability.enable_mfu_metrics", Flag, False, OTHER_METRICS, "Measure the used share of the device."),
     Refused(
         "observability.per_request_spec_decode_metrics",
