@@ -242,6 +242,15 @@ class Distribution:
     total: float
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Estimated from the description of the model, since the start."""
+
+    flops: float = 0.0
+    read_bytes: float = 0.0
+    written_bytes: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
     """A snapshot of the engine, sent about once a second and after each change of load."""
@@ -260,6 +269,7 @@ class EngineStats:
     block_lifetimes: Distribution | None = None  # seconds from allocation to eviction; None: not measured
     block_idle_times: Distribution | None = None  # seconds without a use before eviction
     block_reuse_gaps: Distribution | None = None  # seconds without a use before the prefix cache found it
+    work: Work | None = None  # of all steps; None: not counted
 
 
 def fan_out(request: EngineRequest) -> list[EngineRequest]:

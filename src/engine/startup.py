@@ -15,6 +15,7 @@ from ..config import DeploymentError, Resolved
 from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED
 from ..config.resolve.gpu import is_interpreting
 from ..config.schema.observability import STEP_TOKENS
+from ..model.step_costs import StepCosts, step_costs
 from ..vocabulary import TokenizerError, add_missing_tokens, read_vocabulary
 from .api import EngineInfo
 from .core import Scheduler, SchedulerInterface, SchedulerSettings
@@ -72,9 +73,15 @@ def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
         max_queued_tokens=scheduler.max_queued_tokens,
         eos_token_ids=resolved.model_files.eos_token_ids,
         seed=resolved.model.seed,
+        costs=_costs(resolved) if resolved.observability.enable_mfu_metrics else None,
         block_metrics_sample=resolved.observability.block_metrics_sample,
         step_token_limits=resolved.observability.buckets("iteration_tokens", STEP_TOKENS),
     )
+
+
+def _costs(resolved: Resolved) -> StepCosts:
+    model, cache = resolved.model, resolved.cache
+    return step_costs(resolved.model_spec, model.dtype, cache.kv_cache_dtype, resolved.memory.weights_bytes)
 
 
 def build_core(

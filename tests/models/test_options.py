@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from tests.own_code import ShortestFirst
+from torch.utils.flop_counter import FlopCounterMode
 
 from stoker.config import ConfigError
 from stoker.engine.api import (
@@ -434,3 +435,28 @@ def test_the_times_of_blocks_are_measured(start: Start):
         assert stats.block_lifetimes.count == stats.block_idle_times.count == num_evicted
         assert stats.block_lifetimes.total >= stats.block_idle_times.total
     assert start().stats.block_lifetimes is None
+
+
+@pytest.mark.effect("observability.enable_mfu_metrics")
+def test_the_work_of_steps_is_counted(start: Start, saved: Callable[[str], Saved]):
+    """Matrices as torch counts them in transformers' model; each query sees the tokens up to its own."""
+    model, _ = saved("qwen3")
+    core = start(observability={"enable_mfu_metrics": True}, cache={"enable_prefix_caching": False})
+    add(core, PROMPT)
+    finish(core)
+    num_tokens, num_sampled = len(PROMPT) + GREEDY.max_tokens - 1, GREEDY.max_tokens
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        model(torch.tensor([PROMPT]))
+    of_matrices = counter.get_flop_counts()["Global"][torch.ops.aten.mm] / len(PROMPT)
+    config = model.config
+    of_output = 2 * config.vocab_size * config.hidden_size
+    of_pair = 4 * config.num_hidden_layers * config.num_attention_heads * config.head_dim
+    work = core.stats.work
+    assert work is not None
+    pairs = num_tokens * (num_tokens + 1) / 2
+    expected = num_tokens * (of_matrices - of_output) + num_sampled * of_output + pairs * of_pair
+    assert work.flops == pytest.approx(expected)
+    per_token = 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    assert work.written_bytes == num_tokens * per_token
+    assert work.read_bytes > core.runner.info().weights_bytes * num_sampled
+    assert start().stats.work is None

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tools.monitoring import ALERTS, NAME, PANELS
 
 from stoker.config.schema.observability import ObservabilityConfig
-from stoker.engine.api import Distribution, EngineStats
+from stoker.engine.api import Distribution, EngineStats, Work
 from stoker.engine.client import EngineState
 from stoker.server.observe.metrics import Metrics, one_two_five
 
@@ -163,6 +163,14 @@ def test_times_of_blocks_are_histograms_if_they_are_measured():
         values = [float(line.split()[-1]) for line in text.splitlines() if line.startswith(name)]
         assert values == [1, 3, 4, 4, 9.5]
     assert "kv_block_lifetime" not in text
+
+
+def test_the_work_of_steps_is_exported_if_it_is_counted():
+    stats = EngineStats(work=Work(6.0, 5.0, 4.0))
+    text = Metrics("m", lambda: stats, lambda: EngineState.READY).render().decode()
+    assert 'vllm:estimated_flops_per_gpu_total{engine="0",model_name="m"} 6.0' in text
+    assert 'stoker_estimated_written_bytes_total{model_name="m"} 4.0' in text
+    assert "estimated_flops" not in rendered()
 
 
 def test_parameters_are_counted_once_per_prompt(folder: Path):

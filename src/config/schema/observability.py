@@ -91,6 +91,17 @@ class ObservabilityConfig(Section):
         examples=[True],
         json_schema_extra=about(reload="model"),
     )
+    enable_mfu_metrics: Flag = Field(
+        False,
+        description=(
+            "/metrics also has the operations of the steps and the bytes that they read and write "
+            "(`stoker_estimated_flops_total`, `stoker_estimated_read_bytes_total`, "
+            "`stoker_estimated_written_bytes_total`), estimated from the description of the model. Their rate divided "
+            "by what the device can do is its used share, MFU and MBU."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="model"),
+    )
     kv_cache_metrics: Flag = Field(
         False,
         description=(

@@ -79,6 +79,7 @@ class Scheduler:
             num_step_tokens=int(sequences.steps.tokens.total),
             step_tokens=sequences.steps.tokens.buckets,
             step_time_s=self._admission_control.step_time_s,
+            work=None if sequences.steps.work is None else sequences.steps.work.total,
             **self._block_times(),
         )
 

@@ -26,7 +26,7 @@ class Sequences:
         self._settings = settings
         self.columns = SlotColumns(settings.max_num_seqs, settings.block_size)
         self.blocks = SequenceBlocks(settings, self.columns)
-        self.steps = StepsInFlight(self.blocks.pool, settings.step_token_limits)
+        self.steps = StepsInFlight(self.blocks.pool, settings.step_token_limits, settings.costs)
         self.rank = RANKS[settings.scheduling_policy]
         self.waiting = WaitingQueue(self.rank)
         self.watched = WatchedIds(settings.eos_token_ids)

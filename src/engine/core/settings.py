@@ -7,6 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from ...model.cache_groups import longest_sequence
+from ...model.step_costs import StepCosts
 from ..api import EngineRequest, InvalidRequest
 from .block_hashes import HashAlgo
 from .policy import RANKS, PolicyName
@@ -40,6 +41,7 @@ class SchedulerSettings:
     eos_token_ids: tuple[int, ...] = ()
     seed: int = 0  # of the generator that gives seeds to requests without one
     step_token_limits: tuple[float, ...] = ()  # upper limits of the buckets of EngineStats.step_tokens
+    costs: StepCosts | None = None  # None: EngineStats.work is not counted
     block_metrics_sample: float = 0.0  # share of the blocks whose times EngineStats has
 
     def __post_init__(self) -> None:

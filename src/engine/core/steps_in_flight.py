@@ -10,11 +10,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ...model.step_costs import StepCosts
 from .block_pool import BlockPool
 from .histogram import Histogram
 from .request import Request
 from .step_outputs import Int64
 from .step_plan import StepPlan
+from .step_work import StepWork
 
 
 @dataclass(slots=True)
@@ -26,14 +28,15 @@ class StepInFlight:
 
 
 class StepsInFlight:
-    def __init__(self, pool: BlockPool, token_limits: Sequence[float] = ()) -> None:
-        """token_limits: of the buckets of `tokens`."""
+    def __init__(self, pool: BlockPool, token_limits: Sequence[float] = (), costs: StepCosts | None = None) -> None:
+        """token_limits: of the buckets of `tokens`. costs: None if the work of the steps is not counted."""
         self._pool = pool
         self._steps: deque[StepInFlight] = deque()
         self._held: dict[int, list[list[int]]] = {}  # step -> block tables to release when it is finished
         self._last_with_tables = -1  # the newest step with a table of a sequence that has left its slot
         self.num_planned = 0
         self.tokens = Histogram(token_limits)
+        self.work = None if costs is None else StepWork(costs)
         self.last_finished = -1
 
     def __len__(self) -> int:
@@ -54,6 +57,8 @@ class StepsInFlight:
         self._steps.append(step)
         self.num_planned += 1
         self.tokens.add(step.plan.num_batched_tokens)
+        if self.work is not None:
+            self.work.add(step.plan)
 
     def retire(self, plan: StepPlan) -> StepInFlight:
         """The plan will write no more: release the blocks held for it. RuntimeError if it is not the oldest one."""

@@ -19,7 +19,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.samples import Sample
 
 from ...config.schema.observability import BucketFamily, ObservabilityConfig, has_hidden_metrics
-from ...engine.api import Distribution, EngineStats
+from ...engine.api import Distribution, EngineStats, Work
 from ...engine.client import EngineState
 
 # Buckets: ours, and those of vLLM, with which its dashboards and autoscalers compute. A histogram has both; its copy
@@ -46,7 +46,7 @@ _VLLM_LABELS = {"finish_reason": "finished_reason", "num_blocks": "num_gpu_block
 TokenKind = Literal["prompt", "generated"]
 _NOTHING = Distribution((), 0, 0.0)
 # A snapshot with everything that options add, for descriptions of all metrics.
-ALL_STATS = EngineStats(block_lifetimes=_NOTHING, block_idle_times=_NOTHING, block_reuse_gaps=_NOTHING)
+ALL_STATS = EngineStats(block_lifetimes=_NOTHING, block_idle_times=_NOTHING, block_reuse_gaps=_NOTHING, work=Work())
 _ENGINE = "0"  # vLLM numbers the replicas behind one address; here there is one
 
 
@@ -461,6 +461,7 @@ class _EngineCollector:
         yield self._count("engine_step_seconds", "Time the engine has spent in steps.", stats.step_time_s)
         yield self._step_tokens(stats)
         yield from self._block_times(stats)
+        yield from self._work(stats)
         state = GaugeMetricFamily(
             "stoker_engine_state",
             "1 for the current state of the engine, 0 for the others.",
@@ -478,6 +479,17 @@ class _EngineCollector:
         buckets = [*((str(float(limit)), count) for limit, count in stats.step_tokens), ("+Inf", stats.num_steps)]
         family.add_metric((self._model,), buckets, stats.num_step_tokens)
         return family
+
+    def _work(self, stats: EngineStats) -> Iterator[Metric]:
+        if (work := stats.work) is None:
+            return
+        for name, what, value, vllm in (
+            ("flops", "Operations of the steps", work.flops, "estimated_flops_per_gpu"),
+            ("read_bytes", "Bytes that the steps read", work.read_bytes, "estimated_read_bytes_per_gpu"),
+            ("written_bytes", "Bytes that the steps wrote", work.written_bytes, "estimated_write_bytes_per_gpu"),
+        ):
+            help_text = f"{what}, estimated from the description of the model."
+            yield self._count(f"estimated_{name}", help_text, value, vllm=(vllm,))
 
     def _block_times(self, stats: EngineStats) -> Iterator[Metric]:
         for name, times, help_text in (

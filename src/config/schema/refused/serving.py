@@ -33,7 +33,6 @@ from .row import Refused
 ROWS: tuple[Refused, ...] = (
     # observability
     Refused("observability.cudagraph_metrics", Flag, False, OTHER_METRICS, "Count captured and padded steps."),
-    Refused("observability.enable_mfu_metrics", Flag, False, OTHER_METRICS, "Measure the used share of the device."),
     Refused(
         "observability.per_request_spec_decode_metrics",
         Literal["none", "summary", "detailed"],
