@@ -458,5 +458,5 @@ def test_the_work_of_steps_is_counted(start: Start, saved: Callable[[str], Saved
     assert work.flops == pytest.approx(expected)
     per_token = 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
     assert work.written_bytes == num_tokens * per_token
-    assert work.read_bytes > core.runner.info().weights_bytes * num_sampled
+    assert work.read_bytes > core.info.weights_bytes * num_sampled
     assert start().stats.work is None
