@@ -21,7 +21,7 @@ class BlockPool:
     """
 
     def __init__(self, num_blocks: int, cache: PrefixCache, residency: BlockResidency | None = None) -> None:
-        """residency: is told what happens to the blocks."""
+        """residency: measures how long they are kept."""
         self.num_blocks = num_blocks
         self._residency = residency
         self._cache = cache
