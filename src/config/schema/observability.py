@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from .refused import with_refused
 from .section import Section, about
-from .types import Flag, parse_one_or_more
+from .types import Flag, Share, parse_one_or_more
 
 TraceModules = Annotated[tuple[Literal["model", "worker", "all"], ...], BeforeValidator(parse_one_or_more)]
 MetricDialect = Literal["vllm"]
@@ -113,10 +113,8 @@ class ObservabilityConfig(Section):
         examples=[True],
         json_schema_extra=about(reload="model"),
     )
-    kv_cache_metrics_sample: float = Field(
+    kv_cache_metrics_sample: Share = Field(
         0.01,
-        gt=0,
-        le=1,
         description="Share of the allocated blocks that `kv_cache_metrics` measures; all of them with 1.",
         examples=[0.1],
         json_schema_extra=about(reload="model"),
