@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from stoker.engine.kernels.gpu.allowed_rows import allowed_rows, allowed_rows_reference
 from stoker.engine.kernels.gpu.finish_step import finish_step, finish_step_reference
 from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step, prepare_step_reference
 
@@ -74,3 +75,16 @@ def test_sampled_tokens_are_kept_and_counted(num_rows: int, device: torch.device
         finish(sampled, slots, lengths, is_sampled, token_table, has_penalties, counted)
     for expected, found in zip(*tables, strict=True):
         assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("vocab_size", [31, 4100])
+def test_tokens_that_are_not_allowed_become_minus_infinity(vocab_size: int, device: torch.device):
+    logits = torch.randn(5, vocab_size + 3, device=device)[:, :vocab_size]  # rows of a wider tensor
+    rows = torch.tensor([4, 0, 3], dtype=torch.int32, device=device)
+    masks = torch.randint(-(1 << 31), 1 << 31, (3, -(-vocab_size // 32)), dtype=torch.int64).int().to(device)
+    masks[1] = -1
+    found = allowed_rows(logits, rows, masks)
+    assert torch.equal(found, allowed_rows_reference(logits, rows, masks))
+    assert torch.equal(found[1], logits[0])
+    is_forbidden = found[0] == -torch.inf
+    assert 0 < int(is_forbidden.sum()) < vocab_size

@@ -18,6 +18,7 @@ from stoker.engine.kernels.gated_norm import GatedNormWeights
 from stoker.engine.kernels.gpu.activation import activate_and_mul_gpu, activate_gpu
 from stoker.engine.kernels.gpu.add_layer_norm import add_layer_norm_gpu
 from stoker.engine.kernels.gpu.add_rms_norm import add_rms_norm_gpu
+from stoker.engine.kernels.gpu.allowed_rows import allowed_rows
 from stoker.engine.kernels.gpu.attention_variant import GpuAttentionVariant
 from stoker.engine.kernels.gpu.causal_convolution import causal_convolution_gpu
 from stoker.engine.kernels.gpu.decode_attention import decode_attention, decode_workspace
@@ -492,3 +493,5 @@ def steps(model: Model, rows: int) -> Cases:
             empty(slots, model.vocab_size, dtype=torch.int16),
         ),
     )  # fmt: skip
+    masks = words(rows, -(-model.vocab_size // 32))
+    yield f"allowed_rows, {rows} rows", partial(allowed_rows, empty(rows, model.vocab_size), words(rows), masks)

@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..api import GRAMMAR_FAILED, TokenLogprobs
+from ..api import TokenLogprobs
 from ..kernels import KernelSet
 from ..kernels.noise import exponential_noise, row_keys
 from ..kernels.penalise import Penalties, penalised
 from ..plugins import PluginError
+from ..structured.guided_rows import GuidedRows
 from .logits_processor import LogitsProcessor, Rows, apply
 from .logprobs import token_logprobs
 from .penalties import apply_bias, forbid_bad_words, forbid_early_end, penalties_of
@@ -86,11 +87,15 @@ class Sampler:
             apply_bias(logits, table, slots)
             forbid_bad_words(logits, table, slots, lengths, token_table)
             forbid_early_end(logits, table, slots, lengths)
-        guided = np.flatnonzero(table.has_guide(slots))
-        if len(guided):
+        guides, guided = table.guides, None
+        if guides is not None and len(rows := table.rows_with_guides(slots)):
+            guided = GuidedRows(guides, slots, rows)
             if logits is raw and (table.num_logprobs[slots] >= 0).any():
                 logits = raw.clone()  # log-probabilities show the model's
-            errors |= self._apply_guides(logits, guided, slots)
+            errors |= guided.errors
+            if guided.masks:
+                masks = torch.from_numpy(np.stack(list(guided.masks.values())))
+                self._kernels.allow_tokens(logits, torch.tensor(list(guided.masks)), masks)
         is_top_k = ~table.is_greedy[slots] & (table.top_k[slots] > 0)
         is_nucleus = ~table.is_greedy[slots] & (table.top_p[slots] < 1) & ~is_top_k
         is_wide = is_top_k & (
@@ -112,8 +117,10 @@ class Sampler:
             errors.setdefault(row, NO_VALID_LOGITS)
         logprobs = self._logprobs(raw, logits, slots, lengths, token_table, token_ids)
         table.record(slots, token_ids)
-        complete, forced = self._advance_guides(guided, slots, token_ids) if len(guided) else ([], {})
-        return Sampled(token_ids, logprobs, errors, complete, forced)
+        if guided is None:
+            return Sampled(token_ids, logprobs, errors)
+        guided.take(token_ids)
+        return Sampled(token_ids, logprobs, errors, guided.complete, guided.forced)
 
     def _rows(self, slots: Slots, lengths: Int64, token_table: npt.NDArray[np.int32]) -> Rows:
         return Rows(lengths, self.table.num_prompt_tokens[slots], slots, token_table)
@@ -134,32 +141,6 @@ class Sampler:
                 logger.warning("a logits processor that a request named failed", exc_info=error)
                 errors[row] = f"the logits processors of this request: {error}"
         return errors
-
-    def _apply_guides(self, logits: torch.Tensor, rows: Int64, slots: Slots) -> dict[int, str]:
-        """Forbids what grammars do not allow, in place. Returns the errors of rows that cannot continue."""
-        guides, errors, masks = self.table.guides, {}, {}
-        assert guides is not None
-        for row in rows.tolist():
-            mask, error = guides.mask(int(slots[row]))
-            if error is not None:
-                errors[row] = GRAMMAR_FAILED + error
-            elif mask is not None:
-                masks[row] = mask
-        if masks:
-            self._kernels.allow_tokens(
-                logits, torch.tensor(list(masks)), torch.from_numpy(np.stack(list(masks.values())))
-            )
-        return errors
-
-    def _advance_guides(
-        self, rows: Int64, slots: Slots, token_ids: npt.NDArray[np.int32]
-    ) -> tuple[list[int], dict[int, list[int]]]:
-        """Returns the rows that are complete, and by row the tokens that must follow."""
-        guides = self.table.guides
-        assert guides is not None
-        taken = dict(zip(rows.tolist(), guides.take(slots[rows].tolist(), token_ids[rows].tolist()), strict=True))
-        complete = [row for row, each in taken.items() if each.is_complete]
-        return complete, {row: each.forced for row, each in taken.items() if each.forced}
 
     def _logprobs(
         self,

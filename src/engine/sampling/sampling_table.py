@@ -113,9 +113,9 @@ class SamplingTable:
         if self.guides is not None:
             self.guides.release(slot)
 
-    def has_guide(self, slots: Slots) -> npt.NDArray[np.bool_]:
-        """Which of these sequences have a constraint, or a budget of reasoning."""
-        return np.zeros(len(slots), bool) if self.guides is None else self.guides.has_guide[slots]
+    def rows_with_guides(self, slots: Slots) -> npt.NDArray[np.int64]:
+        """The rows whose sequences have a constraint, or a budget of reasoning."""
+        return np.empty(0, np.int64) if self.guides is None else np.flatnonzero(self.guides.has_guide[slots])
 
     def processors(self, slot: int) -> list[LogitsProcessor]:
         """The processors that the slot's request named, created at the first call. Raises PluginError."""

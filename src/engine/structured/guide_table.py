@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ..api import SamplingParams
-from .backend import Bitmask
 from .grammars import Grammars
 from .guide import Guide
 
@@ -23,6 +22,13 @@ _NUM_THREADS = 2  # a sequence that is resumed after a preemption takes longer t
 class Taken(NamedTuple):
     is_complete: bool  # the grammar allows nothing after the token
     forced: list[int]  # the tokens that must follow, as far as they are known
+
+
+class Held(NamedTuple):
+    """The guide that a slot had when a step was launched. It is kept if the slot is released before the step ends."""
+
+    slot: int
+    guide: Future[Guide]  # when its mask is computed
 
 
 class GuideTable:
@@ -42,27 +48,28 @@ class GuideTable:
         self._guides.pop(slot, None)
         self.has_guide[slot] = False
 
-    def mask(self, slot: int) -> tuple[Bitmask | None, str | None]:
-        """Which tokens may follow, None if any may; and why the sequence cannot continue, if so."""
-        guide = self._guides[slot].result()
-        return guide.mask, guide.error
+    def held(self, slots: Sequence[int]) -> list[Held]:
+        """The guides of these slots now."""
+        return [Held(slot, self._guides[slot]) for slot in slots]
 
-    def take(self, slots: Sequence[int], token_ids: Sequence[int]) -> list[Taken]:
-        """One more token of each of these slots, which have guides."""
-        return self._take(slots, [(token_id,) for token_id in token_ids])
+    def take(self, held: Sequence[Held], token_ids: Sequence[int]) -> list[Taken]:
+        """One more token of each of these guides."""
+        return self._take(held, [(token_id,) for token_id in token_ids])
 
     def take_forced(self, slot: int, token_ids: Sequence[int]) -> None:
         """More tokens of a slot, as `Taken.forced` had them, if it has a guide."""
         if self.has_guide[slot]:
-            self._take([slot], [token_ids])
+            self._take(self.held([slot]), [token_ids])
 
-    def _take(self, slots: Sequence[int], token_ids: Sequence[Sequence[int]]) -> list[Taken]:
-        guides = [self._guides[slot].result() for slot in slots]
+    def _take(self, held: Sequence[Held], token_ids: Sequence[Sequence[int]]) -> list[Taken]:
+        guides = [each.guide.result() for each in held]
         for guide, own in zip(guides, token_ids, strict=True):
             guide.take(own)
         taken = [Taken(guide.is_finished, list(guide.forced)) for guide in guides]  # before `update` borrows them
         done: list[Future[Guide]] = [Future() for _ in guides]
-        self._guides.update(zip(slots, done, strict=True))
+        for each, future in zip(held, done, strict=True):
+            if self._guides.get(each.slot) is each.guide:  # otherwise the slot was released
+                self._guides[each.slot] = future
         self._pool.submit(self._update, guides, done)
         return taken
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 _ROWS = 128  # of one program
-_MOST = 32767  # counts have 15 bits; the sixteenth is set for tokens of the prompt
+MOST = 32767  # counts have 15 bits; the sixteenth is set for tokens of the prompt
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -55,7 +55,7 @@ def finish_step(
     num_rows = len(slots)
     _finish_step[(triton.cdiv(num_rows, _ROWS),)](
         token_ids, slots, context_lens, is_sampled, token_table, has_penalties, counts, num_rows,
-        token_table.stride(0), counts.stride(0), ROWS=_ROWS, MOST=_MOST, num_warps=4,
+        token_table.stride(0), counts.stride(0), ROWS=_ROWS, MOST=MOST, num_warps=4,
     )  # fmt: skip
 
 
@@ -71,5 +71,5 @@ def finish_step_reference(
     for row in ((slots >= 0) & (is_sampled != 0)).nonzero()[:, 0].tolist():
         slot, token = int(slots[row]), max(int(token_ids[row]), 0)
         token_table[slot, int(context_lens[row])] = token
-        if has_penalties[slot] and int(counts[slot, token]) & _MOST < _MOST:
+        if has_penalties[slot] and int(counts[slot, token]) & MOST < MOST:
             counts[slot, token] += 1

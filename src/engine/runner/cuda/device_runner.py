@@ -1,7 +1,10 @@
 """DeviceRunner: executes steps on a CUDA device, where the next step can be queued before the current one has ended.
 
-A step is sent as a few values for each row, is one replay of a graph, and returns one token for each row. What only
-the host can compute - grammars, logits processors, log-probabilities of prompts, processed log-probabilities - uses the
+A step is sent as a few values for each row, is one replay of a graph, and returns one token for each row. Rows with
+grammars are sampled once more after the graph, among the tokens that their masks allow: the host has computed those
+from the tokens of the step before while the device computed the step, so other rows do not wait for them.
+
+What only the host can compute - logits processors, log-probabilities of prompts, processed log-probabilities - uses the
 steps of ModelRunner instead, one at a time: each waits for all steps before it and writes its tokens to the device's
 tables.
 """
@@ -10,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +22,13 @@ import torch
 
 from ....config import Resolved
 from ...api import EngineInfo
-from ...core.step_plan import StepPlan, StepResult
+from ...core.step_plan import Int32, StepPlan, StepResult
 from ...sampling.logits_processor import LogitsProcessor
 from ...sampling.sampler import NO_VALID_LOGITS
 from ...structured.grammars import Grammars
+from ...structured.guided_rows import GuidedRows
 from ..model_runner import ModelRunner
-from .buckets import Buckets
+from .buckets import Buckets, StepShape
 from .device_step import DeviceStep
 from .graphs import Graphs
 from .loading import load_on_device
@@ -31,6 +37,11 @@ from .slot_arena import SlotArena
 from .staging import Download
 
 Finish = Callable[[], StepResult]  # waits for the step
+
+
+class _GuidedStep(NamedTuple):
+    rows: GuidedRows
+    tokens: Callable[[], Int32]  # of all rows of the step; waits for it
 
 
 class DeviceRunner:
@@ -65,7 +76,9 @@ class DeviceRunner:
             model_len,
             block_size,
             loaded.device,
+            has_guides=self._table.guides is not None,
         )
+        self._guided: _GuidedStep | None = None  # the newest one, until the guides have its tokens
         self._states = loaded.cache.states
         self._download = Download(self._step.sampled)
         self._buckets = Buckets(scheduler.cuda_graph_sizes, slots, scheduler.max_num_batched_tokens)
@@ -85,10 +98,13 @@ class DeviceRunner:
         with torch.inference_mode():
             self._arena.apply(plan, self._table, new_indices, new_block_ids)
             for slot, token_ids in plan.forced:
-                stop = int(self._host.slots.num_tokens[slot])
-                positions = np.arange(stop - len(token_ids), stop)
-                self._arena.write_tokens(np.full(len(token_ids), slot), positions, np.array(token_ids, np.int32))
+                start = int(self._host.slots.num_tokens[slot]) - len(token_ids)
+                is_counted = bool(self._table.has_penalties[slot])
+                self._arena.write_forced(slot, start, token_ids, is_counted=is_counted)
+            with_guides = self._table.rows_with_guides(plan.slots)
+            with_guides = with_guides[plan.is_sampled[with_guides]]
             if self._needs_host[plan.slots].any():
+                self._take_guided()
                 result = self._compute_on_host(plan)
                 return lambda: result
             shape = self._buckets.shape(
@@ -97,16 +113,19 @@ class DeviceRunner:
                 is_decode=bool(plan.num_tokens.max() == 1),
                 is_fast_path=bool(self._is_fast_path[plan.slots].all()),
             )
-            self._step.send(plan, shape)
+            self._step.send(plan, shape, with_guides)
             if self._states is not None:
                 self._states.copy(plan.restored_states)
             logits = self.graphs.run(shape)
+            guided = self._sample_guided(plan, with_guides, logits, shape) if len(with_guides) else None
             asking = plan.is_sampled & (self._table.num_logprobs[plan.slots] >= 0)
             logprobs = self._launch_logprobs(plan, logits, asking) if asking.any() else None
             ticket = self._download.start(plan.num_rows)
+            if guided is not None:
+                self._guided = _GuidedStep(guided, partial(self._tokens, plan, ticket))
             if self._states is not None:
                 self._states.copy(plan.kept_states)  # last: the tokens do not wait for it
-        return lambda: self._finish(plan, ticket, logprobs)
+        return partial(self._finish, plan, ticket, logprobs, guided)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Queues one step and waits for its result."""
@@ -127,8 +146,6 @@ class DeviceRunner:
     def _always_needs_host(self, slot: int) -> bool:
         """For each step of the slot's sequence, not only for the log-probabilities of its prompt."""
         table = self._table
-        if table.guides is not None and table.guides.has_guide[slot]:
-            return True
         has_processors = self._has_processors or table.has_processors[slot] or table.has_bad_words[slot]
         return bool(has_processors or (table.num_logprobs[slot] >= 0 and self._shows_processed_logits(slot)))
 
@@ -147,13 +164,45 @@ class DeviceRunner:
         counts = self._table.num_logprobs[plan.slots[rows]]
         return launch_logprobs(logits, self._step.sampled, rows, counts, normalise=self._normalises)
 
-    def _finish(self, plan: StepPlan, ticket: int, logprobs: LaunchedLogprobs | None) -> StepResult:
+    def _sample_guided(
+        self, plan: StepPlan, rows: npt.NDArray[np.int64], logits: torch.Tensor, shape: StepShape
+    ) -> GuidedRows:
+        """Queues the second sampling of the rows with guides, once their masks are known."""
+        guides = self._table.guides
+        assert guides is not None
+        self._take_guided()
+        guided = GuidedRows(guides, plan.slots, rows)
+        self._step.sample_again(logits, {row: guided.masks.get(row) for row in rows.tolist()}, shape)
+        # With the sampled token: forced ones may follow it.
+        self._host.slots.num_tokens[plan.slots[rows]] = plan.num_computed[rows] + plan.num_tokens[rows] + 1
+        return guided
+
+    def _take_guided(self) -> None:
+        """Gives the guides the tokens of the newest step that had some, if they do not have them. Waits for it."""
+        if (guided := self._guided) is not None:
+            self._guided = None
+            guided.rows.take(np.maximum(guided.tokens(), 0))
+
+    def _tokens(self, plan: StepPlan, ticket: int) -> Int32:
+        """Of the plan's rows, -1 where none was sampled. Waits for the step."""
         token_ids = self._download.wait(ticket, plan.num_rows)
         token_ids[~plan.is_sampled] = -1
+        return token_ids
+
+    def _finish(
+        self, plan: StepPlan, ticket: int, logprobs: LaunchedLogprobs | None, guided: GuidedRows | None
+    ) -> StepResult:
+        token_ids = self._tokens(plan, ticket)
         failed = np.flatnonzero((token_ids < 0) & plan.is_sampled)
         token_ids[failed] = 0  # any valid id: it is not used
-        errors = dict.fromkeys(failed.tolist(), NO_VALID_LOGITS)
-        return StepResult(token_ids, logprobs.read() if logprobs is not None else {}, errors=errors)
+        result = StepResult(token_ids, logprobs.read() if logprobs is not None else {})
+        result.errors.update(dict.fromkeys(failed.tolist(), NO_VALID_LOGITS))
+        if guided is not None:
+            if self._guided is not None and self._guided.rows is guided:
+                self._take_guided()
+            result.errors.update(guided.errors)
+            result.complete, result.forced = guided.complete, guided.forced
+        return result
 
     def _compute_on_host(self, plan: StepPlan) -> StepResult:
         slots, host = plan.slots.astype(np.int64), self._host.slots

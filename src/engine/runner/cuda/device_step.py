@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from ...core.step_plan import Int32, StepPlan
+from ...kernels.gpu.allowed_rows import allowed_rows
 from ...kernels.gpu.finish_step import finish_step
 from ...kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
 from ...kernels.gpu.sample import sample, sampling_workspace
 from ...layers.step_input import StepInput
 from ...models.model import Model
+from ...structured.backend import Bitmask, num_words
 from ..kv_cache import KVCache
 from .buckets import StepShape
 from .slot_arena import SlotArena
 from .staging import Upload
 
+Int64 = npt.NDArray[np.int64]
 _SLOTS, _COMPUTED, _SAMPLED, _STARTS = range(4)  # the values that are sent for rows, one line each
 
 
@@ -30,8 +36,13 @@ class DeviceStep:
         max_model_len: int,
         block_size: int,
         device: torch.device,
+        *,
+        has_guides: bool,
     ) -> None:
-        """arena: with a block table for each group of the cache. max_rows, max_tokens: of a step."""
+        """
+        arena: with a block table for each group of the cache. max_rows, max_tokens: of a step.
+        has_guides: `sample_again` will be called.
+        """
         self._model, self._cache, self._arena = model, cache, arena
         self._block_size, self._max_tokens, self._max_model_len = block_size, max_tokens, max_model_len
 
@@ -49,9 +60,16 @@ class DeviceStep:
         self._block_tables = [column(max_rows * max_blocks).view(max_rows, max_blocks) for _ in arena.block_ids]
         self._workspace = sampling_workspace(max_rows, model.model_spec.vocab_size, device)
         self.sampled = column(max_rows)  # tokens of the newest step, by row
+        if has_guides:
+            self._num_words = num_words(model.model_spec.vocab_size)
+            self._masks = column(self._width + max_rows * self._num_words)  # rows, and from `width` on their masks
+            self._masks_upload = Upload(self._masks)
 
-    def send(self, plan: StepPlan, shape: StepShape) -> None:
-        """Copies the plan's rows and the padding rows into the inputs of `compute`."""
+    def send(self, plan: StepPlan, shape: StepShape, again: Int64) -> None:
+        """Copies the plan's rows and the padding rows into the inputs of `compute`.
+
+        again: rows for `sample_again`, whose tokens `compute` does not write into the slot tables.
+        """
         rows, all_rows = plan.num_rows, shape.num_rows
         if shape.num_tokens > self._max_tokens or all_rows > len(self.sampled):
             raise ValueError(
@@ -62,6 +80,7 @@ class DeviceStep:
         lines[_SLOTS, rows:all_rows] = -1
         lines[_COMPUTED, :rows] = plan.num_computed
         lines[_SAMPLED, :rows] = plan.is_sampled
+        lines[_SAMPLED, again] = 0
         lines[_STARTS, 0] = 0
         np.cumsum(plan.num_tokens, out=lines[_STARTS, 1 : rows + 1])
         lines[_STARTS, rows + 1 : all_rows + 1] = lines[_STARTS, rows]
@@ -131,3 +150,26 @@ class DeviceStep:
             arena.sampling.counts,
         )
         return logits
+
+    def sample_again(self, logits: torch.Tensor, masks: Mapping[int, Bitmask | None], shape: StepShape) -> None:
+        """Samples rows of the newest step among the tokens that may follow: `sampled` and the slot tables have them.
+
+        logits: that `compute` returned; not changed. masks: by row; None if any token may follow.
+        """
+        count, num_words = len(masks), self._num_words
+        values = self._masks_upload.buffer()
+        values[:count] = list(masks)
+        lines = values[self._width :][: count * num_words].reshape(count, num_words)
+        for line, mask in zip(lines, masks.values(), strict=True):
+            line[:] = -1 if mask is None else mask
+        self._masks_upload.send(self._width + lines.size)
+        rows = self._masks[:count]
+        allowed = allowed_rows(logits, rows, self._masks[self._width :][: lines.size].view(count, num_words))
+        index = rows.long()
+        slots, context_lens = self._rows[_SLOTS][index], self._context_lens[index]
+        sampling, sampled = self._arena.sampling, torch.empty_like(rows)
+        is_fast_path = shape.is_fast_path
+        sample(allowed, slots, context_lens, sampling, sampled, self._workspace, is_fast_path=is_fast_path)
+        tables = self._arena.token_ids, sampling.has_penalties, sampling.counts
+        finish_step(sampled, slots, context_lens, torch.ones_like(rows), *tables)
+        self.sampled[index] = sampled

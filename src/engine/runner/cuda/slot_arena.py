@@ -14,6 +14,7 @@ import torch
 
 from ....config.resolve.gpu_memory import SAMPLING_BYTES
 from ...core.step_plan import Int32, StepPlan
+from ...kernels.gpu.finish_step import MOST
 from ...kernels.gpu.sample_row import SamplingColumns
 from ...sampling.sampling_table import SamplingTable
 from .staging import Upload
@@ -101,10 +102,20 @@ class SlotArena:
         """Stores tokens that the host sampled."""
         self._send(self._starts["token_ids"] + slots * self._widths["token_ids"] + positions, token_ids)
 
+    def write_forced(self, slot: int, start: int, token_ids: list[int], *, is_counted: bool) -> None:
+        """Stores tokens that follow without being sampled, from position `start` on."""
+        positions = np.arange(start, start + len(token_ids))
+        self.write_tokens(np.full(len(token_ids), slot), positions, np.array(token_ids, np.int32))
+        if is_counted:
+            counts = self.sampling.counts[slot]
+            ids, more = (torch.from_numpy(each).to(counts.device) for each in np.unique(token_ids, return_counts=True))
+            known = counts[ids]
+            counts[ids] = ((known & MOST) + more).clamp(max=MOST).to(counts.dtype) | (known & int(IN_PROMPT))
+
     def count(self, slot: int, token_ids: Int32, num_prompt_tokens: int) -> None:
         """Computes the counts of a sequence with penalties, from all of its tokens."""
         vocab_size = self.sampling.counts.shape[1]
-        counts = np.bincount(token_ids[num_prompt_tokens:], minlength=vocab_size).clip(max=32767).astype(np.int16)
+        counts = np.bincount(token_ids[num_prompt_tokens:], minlength=vocab_size).clip(max=MOST).astype(np.int16)
         counts[token_ids[:num_prompt_tokens]] |= IN_PROMPT
         self.sampling.counts[slot] = torch.from_numpy(counts).to(self.sampling.counts.device)
 

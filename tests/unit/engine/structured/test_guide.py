@@ -191,13 +191,14 @@ def test_a_panic_of_the_library_ends_the_sequences_with_grammars_and_no_others(m
     table = GuideTable(own, 3)
     table.admit(0, SamplingParams(constraint=DIGITS), [])
     table.admit(1, SamplingParams(reasoning=THINKING), [])
-    assert [table.mask(slot)[1] for slot in (0, 1)] == [None, None]
+    held = table.held([0, 1])
+    assert [each.guide.result().error for each in held] == [None, None]
     monkeypatch.setattr(Guidance, "fill", panic)
-    table.take([0, 1], [ids("4")[0], ids("x")[0]])
-    assert [table.mask(slot)[1] is None for slot in (0, 1)] == [False, True]
+    table.take(held, [ids("4")[0], ids("x")[0]])
+    assert [each.guide.result().error is None for each in table.held([0, 1])] == [False, True]
     monkeypatch.setattr(Guidance, "compile", panic)
     table.admit(2, SamplingParams(constraint=Constraint("start: /b/")), [])
-    assert table.mask(2)[1] is not None
+    assert table.held([2])[0].guide.result().error is not None
 
 
 FORCED = Constraint(r'''start: "{\"name\": \"" /[a-z]{1,3}/ "\", \"number\": " /[0-9]/ "} }"''')

@@ -66,10 +66,11 @@ def test_a_guide_is_not_read_while_its_mask_is_computed():
     grammars = Grammars(guide)
     table = GuideTable(grammars, 1)  # type: ignore[arg-type]
     table.admit(0, SamplingParams(constraint=Constraint("start: /a/")), ())
-    table.mask(0)  # the guide is made
+    held = table.held([0])
+    held[0].guide.result()  # it is made
     table._pool = AtOnce(grammars.begun)  # type: ignore[assignment]
     try:
-        assert table.take([0], [5]) == [(False, [])]
+        assert table.take(held, [5]) == [(False, [])]
     finally:
         guide.may_end.set()
 
@@ -84,6 +85,21 @@ def test_a_panic_of_the_library_fails_the_step_and_is_not_waited_for():
 
     table = GuideTable(Failing(BorrowedGuide()), 1)  # type: ignore[arg-type]
     table.admit(0, SamplingParams(constraint=Constraint("start: /a/")), ())
-    table.take([0], [5])
+    table.take(table.held([0]), [5])
     with pytest.raises(Panic):
-        table.mask(0)
+        table.held([0])[0].guide.result()
+
+
+def test_a_guide_takes_a_token_of_a_slot_that_was_released_meanwhile():
+    """The device computes a step while the sequence leaves its slot: its end is reported all the same."""
+    first, second = BorrowedGuide(), BorrowedGuide()
+    for guide in (first, second):
+        guide.may_end.set()
+    table = GuideTable(Grammars(first), 1)  # type: ignore[arg-type]
+    table.admit(0, SamplingParams(constraint=Constraint("start: /a/")), ())
+    held = table.held([0])
+    table.release(0)
+    table._grammars = Grammars(second)  # type: ignore[assignment]
+    table.admit(0, SamplingParams(constraint=Constraint("start: /a/")), ())
+    assert table.take(held, [5]) == [(False, [])]
+    assert table.held([0])[0].guide.result() is second
