@@ -13,6 +13,7 @@ from stoker.engine.api import (
     EngineRequest,
     EngineStats,
     FinishReason,
+    ProfileError,
     QueueFull,
     TokenLogprobs,
 )
@@ -53,6 +54,7 @@ class FakeEngine:
         self.num_cached_tokens = 0
         self.num_waiting = 0  # of other clients, as `stats` shows them
         self.queued_s: float | None = 0.25
+        self._is_profiling = False
         self._running: dict[str, asyncio.Event] = {}
         self._max_queued = max_queued
         self._tokens_per_output = tokens_per_output
@@ -81,6 +83,12 @@ class FakeEngine:
             num_blocks=self._info.num_blocks,
             num_steps=len(self.requests),
         )
+
+    async def profile(self, *, is_start: bool) -> str:
+        if not is_start and not self._is_profiling:
+            raise ProfileError("no profile is being recorded")
+        self._is_profiling = is_start
+        return "" if is_start else "/profiles/1.json.gz"
 
     @property
     def open_requests(self) -> list[EngineRequest]:

@@ -160,6 +160,10 @@ class QueueFull(Exception):
         self.retry_after_s = retry_after_s
 
 
+class ProfileError(RuntimeError):
+    """No profile can be started or ended now; the message says why."""
+
+
 class EngineDead(Exception):
     """The engine process has ended; `reason` says why."""
 
@@ -251,6 +255,17 @@ class Work:
     written_bytes: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class StepLaunches:
+    """Numbers of steps by how they were launched, since the start, and what they computed for padding only."""
+
+    captured: int = 0  # replayed from a graph
+    kernels: int = 0  # kernel by kernel
+    host: int = 0  # of a CUDA device: with the host's sampler
+    padding_rows: int = 0
+    padding_tokens: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
     """A snapshot of the engine, sent about once a second and after each change of load."""
@@ -270,6 +285,7 @@ class EngineStats:
     block_idle_times: Distribution | None = None  # seconds without a use before eviction
     block_reuse_gaps: Distribution | None = None  # seconds without a use before the prefix cache found it
     work: Work | None = None  # of all steps; None: not counted
+    launches: StepLaunches | None = None  # of all steps; None: not reported
 
 
 def fan_out(request: EngineRequest) -> list[EngineRequest]:

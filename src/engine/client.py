@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from enum import StrEnum
 from typing import Protocol
 
-from .api import EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats
+from .api import EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats, ProfileError
 from .dispatch import refusal
-from .messages import Abort, ExitReason, Message, Outputs, Refused, Stats, Submit
+from .messages import Abort, ExitReason, Message, Outputs, Profile, Profiled, Refused, Stats, Submit
 from .streams import Streams
 from .supervision import STALL_LIMIT_S, Watchdog
 
@@ -61,6 +62,13 @@ class EngineClient(Protocol):
         """
         ...
 
+    async def profile(self, *, is_start: bool) -> str:
+        """Start or end a profile of the steps. Returns the file of its trace at the end.
+
+        Raises ProfileError if that is not possible now, EngineDead.
+        """
+        ...
+
     async def close(self) -> None:
         """Stop the engine; open requests end with FinishReason.ABORT."""
         ...
@@ -84,6 +92,7 @@ class StreamingClient(ABC):
         self._info: EngineInfo | None = None
         self._stats = EngineStats()
         self._streams = Streams()
+        self._profiles: deque[asyncio.Future[str]] = deque()  # asked for, oldest first
         self._stall_limit_s = stall_limit_s
         self._watchdog = Watchdog(0.0, limit_s=stall_limit_s)
 
@@ -121,6 +130,14 @@ class StreamingClient(ABC):
             if not stream.is_finished:
                 self._send(Abort([stream.handle]))
 
+    async def profile(self, *, is_start: bool) -> str:
+        if self._state is not EngineState.READY:
+            raise EngineDead(self._reason)
+        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._profiles.append(done)
+        self._send(Profile(is_start))
+        return await done
+
     @abstractmethod
     def _send(self, message: Message) -> None:
         """Raises InvalidRequest for a request that cannot be sent."""
@@ -134,6 +151,14 @@ class StreamingClient(ABC):
                     self._streams.deliver(handle, output)
             case Stats():
                 self._stats = message.stats
+            case Profiled():
+                done = self._profiles.popleft()
+                if done.done():  # nobody waits any more
+                    return
+                if message.error:
+                    done.set_exception(ProfileError(message.error))
+                else:
+                    done.set_result(message.path)
             case Refused():
                 self._streams.refuse(message.handle, refusal(message))
             case _:
@@ -147,6 +172,10 @@ class StreamingClient(ABC):
         self._set(state, reason)  # first: consumers that wake up may read it
         self._stats = EngineStats()
         self._streams.fail_all(EngineDead, reason)
+        while self._profiles:
+            done = self._profiles.popleft()
+            if not done.done():
+                done.set_exception(EngineDead(reason))
 
     def _poll_heartbeat(self, now: float) -> None:  # noqa: B027  # an engine process sends heartbeats
         """Give the watchdog a heartbeat, for an engine that sends none."""

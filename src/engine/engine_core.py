@@ -9,15 +9,18 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from .api import EngineInfo, EngineRequest, EngineStats, InvalidRequest
+from .api import EngineInfo, EngineRequest, EngineStats, InvalidRequest, StepLaunches
 from .core import SchedulerInterface, StepOutputs, StepPlan
 from .queue_times import QueueTimes
 from .sampling.named_processors import check_named
 from .step_queue import PendingStep, StepQueue
 from .structured.grammars import Grammars
+
+if TYPE_CHECKING:
+    from .profiler import Profiler  # imports torch
 
 INTERRUPTED = "the step was interrupted"
 _COMPILE_WAIT_S = 0.01  # for a grammar, before messages are read again
@@ -40,7 +43,9 @@ class EngineCore:
     idle: does one part of the work that can wait until the engine is idle; returns False when none is left.
     processor_pattern: import paths of logits processors that requests may name; None for none.
     grammars: compiles the constraints of requests; None if they have none.
-    logs_steps: log a line for each step."""
+    logs_steps: log a line for each step.
+    profiler: records traces of the steps when asked to; None if nobody may ask.
+    launches: how the steps were launched; None if nobody wants to know."""
 
     def __init__(
         self,
@@ -52,6 +57,8 @@ class EngineCore:
         processor_pattern: str | None = None,
         grammars: Grammars | None = None,
         logs_steps: bool = False,
+        profiler: Profiler | None = None,
+        launches: Callable[[], StepLaunches] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
@@ -61,6 +68,8 @@ class EngineCore:
         self._processor_pattern = processor_pattern
         self._grammars = grammars
         self._logs_steps = logs_steps
+        self.profiler = profiler
+        self._launches = launches
         self._queue_times = QueueTimes(clock)
         self._num_failed = 0  # steps, since the last one that succeeded
         self.info = info
@@ -73,7 +82,8 @@ class EngineCore:
 
     @property
     def stats(self) -> EngineStats:
-        return self._scheduler.stats()
+        stats = self._scheduler.stats()
+        return stats if self._launches is None else replace(stats, launches=self._launches())
 
     def add(self, request: EngineRequest) -> None:
         """Queue one sequence. Raises InvalidRequest or QueueFull; then nothing of it is kept."""
@@ -159,6 +169,8 @@ class EngineCore:
         outputs = self._scheduler.finish_step(plan, result, seconds)
         if self._logs_steps:
             self._log(plan, seconds)
+        if self.profiler is not None:
+            self.profiler.step_finished()
         self._queue_times.fill(outputs.records)
         return outputs
 

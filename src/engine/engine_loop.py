@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
 
-from .api import EngineStats
+from .api import EngineStats, ProfileError
 from .dispatch import Dispatch
 from .engine_core import EngineCore
-from .messages import Abort, Hello, Message, Ready, Stats, Submit
+from .messages import Abort, Hello, Message, Profile, Profiled, Ready, Stats, Submit
 
 STATS_INTERVAL_S = 1.0
 BLOCKED_RETRY_S = 0.02  # work that cannot be scheduled: look again soon, without spinning
@@ -77,10 +77,24 @@ class EngineLoop(Generic[Client]):
                     self._port.send(client, refused)
             case Abort():
                 self._dispatch.abort(client, message)
+            case Profile():
+                self._port.send(client, self._profile(message))
             case Hello():
                 self._port.send(client, Ready(self._core.info))
             case _:
                 logger.error("a client sent %s, which only an engine may send", type(message).__name__)
+
+    def _profile(self, message: Profile) -> Profiled:
+        profiler = self._core.profiler
+        if profiler is None:
+            return Profiled(error="this engine has no profiler: `observability.profiler_config` is not set")
+        try:
+            if not message.is_start:
+                return Profiled(str(profiler.stop()))
+            profiler.start()
+            return Profiled()
+        except ProfileError as error:
+            return Profiled(error=str(error))
 
     def _step(self) -> float | None:
         """Run one step, or postponed work. Returns how long to wait for messages then, as Port.receive takes it."""

@@ -30,6 +30,13 @@ class Abort:
     handles: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Start a profile of the steps, or end it; answered by Profiled."""
+
+    is_start: bool
+
+
 # ---- messages to the client
 
 
@@ -80,6 +87,14 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
+class Profiled:
+    """A profile has started, or its trace is written; `error` if not."""
+
+    path: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """Sent every second by a thread of the engine, during a long step too."""
 
@@ -97,4 +112,6 @@ class ExitReason:
     exit_code: int = 1
 
 
-Message = Hello | Submit | Abort | Phase | Ready | Outputs | Refused | Stats | Heartbeat | ExitReason
+Message = (
+    Hello | Submit | Abort | Profile | Phase | Ready | Outputs | Refused | Stats | Profiled | Heartbeat | ExitReason
+)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..config import DeploymentError, Resolved
 from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED
 from ..config.resolve.gpu import is_interpreting
-from ..config.schema.observability import STEP_TOKENS
+from ..config.schema.observability import STEP_TOKENS, ObservabilityConfig
 from ..model.step_costs import StepCosts, step_costs
 from ..vocabulary import TokenizerError, add_missing_tokens, read_vocabulary
-from .api import EngineInfo
+from .api import EngineInfo, StepLaunches
 from .core import Scheduler, SchedulerInterface, SchedulerSettings
 from .core.interface import MEMBERS
 from .device_step_queue import DeviceStepQueue
@@ -35,7 +35,8 @@ from .structured.guidance import Guidance
 from .thread_step_queue import ThreadStepQueue
 
 if TYPE_CHECKING:
-    from .sampling.logits_processor import LogitsProcessor  # imports torch
+    from .profiler import Profiler  # imports torch
+    from .sampling.logits_processor import LogitsProcessor
 
 MakeScheduler = Callable[[int], SchedulerInterface]  # of a number of blocks, of all groups of layers together
 
@@ -46,6 +47,8 @@ class WarmRunner(Runner, Protocol):
     def warm_up(self) -> None: ...
 
     def info(self) -> EngineInfo: ...
+
+    def launches(self) -> StepLaunches: ...
 
 
 def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
@@ -198,7 +201,18 @@ def _core(
         processor_pattern=resolved.model.logits_processor_pattern,
         grammars=grammars,
         logs_steps=resolved.observability.enable_logging_iteration_details,
+        profiler=_profiler(resolved.observability),
+        launches=runner.launches if resolved.observability.cudagraph_metrics else None,
     )
+
+
+def _profiler(observability: ObservabilityConfig) -> Profiler | None:
+    from .kernels import spans
+    from .profiler import Profiler
+
+    spans.is_marking = observability.enable_layerwise_nvtx_tracing
+    settings = observability.profiler_config
+    return Profiler.of(settings) if settings else None
 
 
 def _step_counter(core: EngineCore) -> Callable[[], int | None]:

@@ -17,7 +17,22 @@ import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
 from .api import EngineInfo, EngineOutput, EngineRequest, EngineStats, FinishReason, SamplingParams, TokenLogprobs
-from .messages import Abort, ExitReason, Heartbeat, Hello, Int32, Message, Outputs, Phase, Ready, Refused, Stats, Submit
+from .messages import (
+    Abort,
+    ExitReason,
+    Heartbeat,
+    Hello,
+    Int32,
+    Message,
+    Outputs,
+    Phase,
+    Profile,
+    Profiled,
+    Ready,
+    Refused,
+    Stats,
+    Submit,
+)
 
 MAX_MESSAGE_BYTES = 1 << 30
 _INT32 = np.dtype("<i4")
@@ -264,11 +279,13 @@ _CODECS: dict[type, tuple[str, _Writer, _Reader]] = {
     Hello: ("hello", lambda _: [], lambda parts: Hello(*_take(parts))),
     Submit: ("submit", _write_submit, _read_submit),
     Abort: ("abort", lambda m: [_int_bytes(m.handles)], lambda parts: Abort(_ints(_take(parts, bytes)[0], "handles"))),
+    Profile: ("profile", lambda m: [m.is_start], lambda parts: Profile(*_take(parts, bool))),
     Phase: ("phase", lambda m: [m.name], lambda parts: Phase(*_take(parts, str))),
     Ready: ("ready", lambda m: [asdict(m.info)], _read_ready),
     Outputs: ("outputs", _write_outputs, _read_outputs),
     Refused: ("refused", lambda m: [m.handle, m.message, m.param, m.code, m.retry_after_s], _read_refused),
     Stats: ("stats", lambda m: [asdict(m.stats)], _read_stats),
+    Profiled: ("profiled", lambda m: [m.path, m.error], lambda parts: Profiled(*_take(parts, str, str))),
     Heartbeat: (
         "heartbeat",
         lambda m: [m.num_steps, m.is_stepping, m.cpu_s],

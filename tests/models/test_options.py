@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import json
 import math
 import re
 import struct
@@ -17,16 +19,20 @@ from tests.own_code import ShortestFirst
 from torch.utils.flop_counter import FlopCounterMode
 
 from stoker.config import ConfigError
+from stoker.config.schema.observability import ObservabilityConfig
+from stoker.engine import startup
 from stoker.engine.api import (
     EngineOutput,
     EngineRequest,
     FinishReason,
     InvalidRequest,
     ProcessorCall,
+    ProfileError,
     QueueFull,
     SamplingParams,
 )
 from stoker.engine.engine_core import EngineCore
+from stoker.engine.kernels import spans
 from stoker.engine.plugins import PluginError
 from stoker.engine.startup import build_core
 
@@ -460,3 +466,82 @@ def test_the_work_of_steps_is_counted(start: Start, saved: Callable[[str], Saved
     assert work.written_bytes == num_tokens * per_token
     assert work.read_bytes > core.info.weights_bytes * num_sampled
     assert start().stats.work is None
+
+
+@pytest.mark.effect("observability.cudagraph_metrics")
+def test_steps_are_counted_by_how_they_are_launched(start: Start):
+    core = start(observability={"cudagraph_metrics": True})
+    before = core.stats.launches
+    assert before is not None
+    answer(core)
+    after = core.stats.launches
+    assert after is not None
+    assert after.captured - before.captured == GREEDY.max_tokens - 1  # the prompt takes two steps
+    assert (after.kernels - before.kernels, after.host, after.padding_rows, after.padding_tokens) == (2, 0, 0, 0)
+    assert start().stats.launches is None
+
+
+@pytest.mark.effect("observability.profiler_config")
+def test_a_profile_has_the_steps_with_their_layers_and_kernels(start: Start, tmp_path: Path):
+    folder = tmp_path / "profiles"
+    given = {"profiler": "torch", "torch_profiler_dir": str(folder), "torch_profiler_use_gzip": False}
+    core = start(observability={"profiler_config": given})
+    expected, profiler = answer(core), core.profiler
+    assert profiler is not None
+    with pytest.raises(ProfileError, match="no profile is being recorded"):
+        profiler.stop()
+    profiler.start()
+    with pytest.raises(ProfileError, match="already"):
+        profiler.start()
+    assert answer(core) == expected
+    trace = profiler.stop()
+    assert list(folder.iterdir()) == [trace]
+    assert folder.stat().st_mode & 0o077 == 0
+    names = [event.get("name", "") for event in json.loads(trace.read_text("utf-8"))["traceEvents"]]
+    assert sum(name.startswith("step ") for name in names) == GREEDY.max_tokens
+    assert names.count("layers.1") == GREEDY.max_tokens
+    assert any(name.startswith("paged_attention") for name in names), set(names)
+    assert answer(core) == expected
+    assert start().profiler is None
+
+
+def test_a_profile_begins_after_a_delay_and_ends_by_itself(start: Start, tmp_path: Path):
+    folder = tmp_path / "profiles"
+    given = {"torch_profiler_dir": str(folder), "delay_iterations": 3, "max_iterations": 2}
+    profiler = start(observability={"profiler_config": {"profiler": "torch", **given}}).profiler
+    assert profiler is not None
+    profiler.start()
+    profiler.step_finished()
+    with pytest.raises(ProfileError, match="1 of 3 steps to wait for"):
+        profiler.stop()
+    profiler.start()
+    for _ in range(3 + 2):
+        assert not list(folder.iterdir())
+        profiler.step_finished()
+    (trace,) = folder.iterdir()
+    profiler.step_finished()
+    assert profiler.stop() == trace
+    assert gzip.decompress(trace.read_bytes())
+
+
+def test_a_folder_that_cannot_be_used_is_an_error_of_the_profile(start: Start, tmp_path: Path):
+    (tmp_path / "file").touch()
+    given = {"profiler": "torch", "torch_profiler_dir": str(tmp_path / "file" / "profiles")}
+    profiler = start(observability={"profiler_config": given}).profiler
+    assert profiler is not None
+    with pytest.raises(ProfileError, match="cannot be made"):
+        profiler.start()
+
+
+@pytest.mark.effect("observability.enable_layerwise_nvtx_tracing")
+def test_steps_and_layers_are_marked_for_nsight(start: Start, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(ConfigError, match="it marks steps on a CUDA device"):
+        start(observability={"enable_layerwise_nvtx_tracing": True})
+    core = start(model={"enforce_eager": True})  # the model's code is the same on a CUDA device
+    marked: list[str] = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", marked.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: marked.append("end"))
+    monkeypatch.setattr(spans, "is_marking", False)
+    startup._profiler(ObservabilityConfig(enable_layerwise_nvtx_tracing=True))
+    answer(core, prompt=PROMPT[:3], sampling=SamplingParams(max_tokens=1))
+    assert re.sub(r"step \d+", "step", " ".join(marked)) == "step layers.0 end layers.1 end end"

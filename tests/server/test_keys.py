@@ -295,3 +295,17 @@ def test_objects_of_one_key_do_not_exist_for_another(folder: Path, tmp_path: Pat
         assert served.post(path, body, headers=b1).status_code == 404
     own = [route for route in routes if route.method == "GET"]
     assert {served.get(route.path.format(**ids), headers=a1).status_code for route in own} == {200}
+
+
+def test_a_profile_is_recorded_for_operators(folder: Path, tmp_path: Path):
+    assert "observability.profiler_config" in Served(folder).post("/start_profile", {}).json()["error"]["message"]
+    config = {"profiler": "torch", "torch_profiler_dir": "/profiles"}
+    served = Served(
+        folder, observability={"profiler_config": config}, api_keys_file=write(tmp_path / "keys.yaml", FILE)
+    )
+    assert served.post("/start_profile", {}, headers=bearer("sk-alice")).status_code == 403
+    operator = bearer("sk-operator")
+    assert served.post("/start_profile", {}, headers=operator).json() == {"status": "ok"}
+    assert served.post("/stop_profile", {}, headers=operator).json() == {"status": "ok", "trace": "/profiles/1.json.gz"}
+    refused = served.post("/stop_profile", {}, headers=operator)
+    assert (refused.status_code, refused.json()["error"]["message"]) == (409, "no profile is being recorded")

@@ -35,6 +35,25 @@ _BUCKETS = {  # JSON Schema of `custom_histogram_buckets`
     },
     "additionalProperties": False,
 }
+_PROFILER = {  # JSON Schema of `profiler_config`
+    "type": "object",
+    "properties": {
+        "profiler": {"const": "torch"},
+        "torch_profiler_dir": {"type": "string", "pattern": "^/"},
+        "torch_profiler_with_stack": {"type": "boolean"},
+        "torch_profiler_record_shapes": {"type": "boolean"},
+        "torch_profiler_with_memory": {"type": "boolean"},
+        "torch_profiler_with_flops": {"type": "boolean"},
+        "torch_profiler_use_gzip": {"type": "boolean"},
+        "delay_iterations": {"type": "integer", "minimum": 0, "maximum": 1_000_000},
+        "max_iterations": {"type": "integer", "minimum": 1, "maximum": 10_000},
+        "ignore_frontend": {"const": True},  # the API process is never profiled
+    },
+    "dependentRequired": {"profiler": ["torch_profiler_dir"]},
+    "if": {"minProperties": 1},
+    "then": {"required": ["profiler"]},
+    "additionalProperties": False,
+}
 MetricDialects = Annotated[tuple[MetricDialect, ...], BeforeValidator(parse_one_or_more)]
 
 _HIDDEN_UNTIL = (0, 8)  # the release of vLLM since which the metrics of `show_hidden_metrics_for_version` are hidden
@@ -118,6 +137,38 @@ class ObservabilityConfig(Section):
         description="Share of the allocated blocks that `kv_cache_metrics` measures; all of them with 1.",
         examples=[0.1],
         json_schema_extra=about(reload="model"),
+    )
+    cudagraph_metrics: Flag = Field(
+        False,
+        description=(
+            "/metrics also has how steps were launched (`stoker_step_launches_total`: captured, as single kernels, or "
+            "by the host's sampler) and how many rows and tokens they computed for padding only "
+            "(`stoker_step_padding_rows_total`, `stoker_step_padding_tokens_total`), because a captured step has a "
+            "size of `scheduler.cuda_graph_sizes`. On a CPU captured steps are not padded."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="model"),
+    )
+    enable_layerwise_nvtx_tracing: Flag = Field(
+        False,
+        description=(
+            "Mark every step and every layer with an NVTX range, for Nsight Systems. CUDA only, and only of steps that "
+            "are not captured: a graph has no ranges."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="model", devices=("cuda",)),
+    )
+    profiler_config: dict[str, Any] = Field(
+        {},
+        description=(
+            "Serve POST /start_profile and /stop_profile, which record a trace of the engine's steps with torch's "
+            "profiler, under the names of vLLM: `profiler` is `torch`, `torch_profiler_dir` an absolute folder on the "
+            "engine's machine. A recording ends by itself after `max_iterations` steps (100), and begins "
+            "`delay_iterations` after its start. Requests are slower meanwhile: on a CPU captured steps are computed "
+            "call by call. A trace has names and times, no text. With keys the routes need the scope `admin`."
+        ),
+        examples=[{"profiler": "torch", "torch_profiler_dir": "/var/tmp/profiles"}],
+        json_schema_extra=about(reload="model", json_schema=_PROFILER),
     )
     otlp_traces_endpoint: str | None = Field(
         None,

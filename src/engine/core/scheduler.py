@@ -17,7 +17,7 @@ a row in an unfinished step go back to the pool when that step is finished.
 
 from __future__ import annotations
 
-from ..api import Distribution, EngineOutput, EngineRequest, EngineStats, FinishReason, InvalidRequest
+from ..api import EngineOutput, EngineRequest, EngineStats, FinishReason, InvalidRequest
 from .admission_control import AdmissionControl
 from .sequences import Sequences
 from .settings import SchedulerSettings, check_request
@@ -65,7 +65,7 @@ class Scheduler:
         return bool(len(self.sequences) or len(self.sequences.steps))
 
     def stats(self) -> EngineStats:
-        sequences, blocks = self.sequences, self.sequences.blocks
+        sequences, blocks, residency = self.sequences, self.sequences.blocks, self.sequences.blocks.residency
         num_waiting = len(sequences.waiting)
         return EngineStats(
             num_running=len(sequences) - num_waiting,
@@ -80,18 +80,10 @@ class Scheduler:
             step_tokens=sequences.steps.tokens.buckets,
             step_time_s=self._admission_control.step_time_s,
             work=None if sequences.steps.work is None else sequences.steps.work.total,
-            **self._block_times(),
+            block_lifetimes=None if residency is None else residency.lifetimes.distribution,
+            block_idle_times=None if residency is None else residency.idle_times.distribution,
+            block_reuse_gaps=None if residency is None else residency.reuse_gaps.distribution,
         )
-
-    def _block_times(self) -> dict[str, Distribution]:
-        residency = self.sequences.blocks.residency
-        if residency is None:
-            return {}
-        return {
-            "block_lifetimes": residency.lifetimes.distribution,
-            "block_idle_times": residency.idle_times.distribution,
-            "block_reuse_gaps": residency.reuse_gaps.distribution,
-        }
 
     def schedule(self) -> StepPlan | None:
         """Plan the next step; None if nothing can be computed now.

@@ -44,6 +44,7 @@ from ...model.tensors import (
     mamba2_parts,
 )
 from ..kernels import ExpertGate, HeadVariant, KernelSet, Routing
+from ..kernels.spans import span
 from ..layers.attention import (
     Attention,
     AttentionShape,
@@ -354,14 +355,16 @@ class Decoder:
         for index, layer in enumerate(self.layers[: last + 1]):
             own = None if inputs is None else inputs[:, index]
             mix = Mix(steps[index], caches[index], rows if index == last else None, own)
-            hidden, residual = layer(hidden, residual, mix)
+            with span(f"layers.{index}"):
+                hidden, residual = layer(hidden, residual, mix)
         if rows is None or not len(rows):
             return hidden, residual
         narrowed = {view: step.of_tokens(rows) for view, step in {id(step): step for step in steps[last + 1 :]}.items()}
         for index in range(last + 1, len(self.layers)):  # these keep nothing: the other tokens are not needed
             own = None if inputs is None else inputs[rows, index]
             mix = Mix(narrowed[id(steps[index])], caches[index], None, own)
-            hidden, residual = self.layers[index](hidden, residual, mix)
+            with span(f"layers.{index}"):
+                hidden, residual = self.layers[index](hidden, residual, mix)
         return hidden, residual
 
     def embedded(self, step: StepInput) -> torch.Tensor:

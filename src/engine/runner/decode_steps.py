@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ..kernels import spans
 from ..kernels.capture import Capture, CapturedGraph, NotCapturable
 from ..layers.step_input import StepInput
 
@@ -49,7 +50,9 @@ class DecodeSteps:
             self._block_tables = tables.view(num_views, max_rows, max_blocks)
 
     def takes(self, step: StepInput) -> bool:
-        """step: for any view."""
+        """step: for any view. None while a profile is recorded: it shows the calls of a replayed step as one."""
+        if spans.is_profiling:
+            return False
         return self._capture is not None and step.max_query_len == 1 and step.num_rows <= self._max_rows
 
     def logits(self, steps: Sequence[StepInput]) -> torch.Tensor:

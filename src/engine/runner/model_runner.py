@@ -18,9 +18,10 @@ from ...config import Resolved
 from ...config.cpu_kernels import torch_table
 from ...config.schema.types import format_about
 from ...model.quantised import scheme_of
-from ..api import EngineInfo, SamplingParams, TokenLogprobs
+from ..api import EngineInfo, SamplingParams, StepLaunches, TokenLogprobs
 from ..core.step_plan import Admission, Int32, StepPlan, StepResult
 from ..kernels.cpu.library import CpuLibrary
+from ..kernels.spans import span
 from ..layers.step_input import StepInput
 from ..sampling.logits_processor import LogitsProcessor
 from ..sampling.logprobs import token_logprobs
@@ -69,6 +70,7 @@ class ModelRunner:
         self._processors = processors
         self._captures_steps = captures_steps
         self._normalises_logprobs = resolved.model.logprobs_mode.endswith("logprobs")
+        self._num_captured = self._num_single = 0  # steps, replayed and not
         self._step_lock = threading.Lock()  # held during a step, and while the kernels change
         self._use(loaded)
         self._self_test: dict[str, str] = {}
@@ -112,7 +114,7 @@ class ModelRunner:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """One step. Plans must arrive in the order in which the scheduler made them."""
-        with self._step_lock:
+        with self._step_lock, span(f"step {plan.step}"):
             self.slots.apply(plan)
             return self.compute(plan)
 
@@ -134,7 +136,9 @@ class ModelRunner:
             rows = wanted.union(step.num_tokens)
             if rows is None and not len(wanted.prompt) and self._decode_steps.takes(step):
                 logits = self._decode_steps.logits(steps)
+                self._num_captured += 1
                 return self._sample(plan, wanted, np.arange(step.num_tokens), lambda at: logits)
+            self._num_single += 1
             index = None if rows is None else torch.from_numpy(rows).to(self._device)
             hidden, residual = self._model.forward(self._cache.by_layer(steps), self._cache.layers, index)
             if rows is None:
@@ -221,6 +225,9 @@ class ModelRunner:
             execute(_one_row_plan(0, [admission], 0, len(prompt), num_groups))
             execute(_one_row_plan(1, [], len(prompt), 1, num_groups))
         self.phases.stop()
+
+    def launches(self) -> StepLaunches:
+        return StepLaunches(self._num_captured, self._num_single)
 
     def info(self) -> EngineInfo:
         resolved, model_spec = self._resolved, self._resolved.model_spec

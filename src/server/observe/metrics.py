@@ -19,7 +19,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.samples import Sample
 
 from ...config.schema.observability import BucketFamily, ObservabilityConfig, has_hidden_metrics
-from ...engine.api import Distribution, EngineStats, Work
+from ...engine.api import Distribution, EngineStats, StepLaunches, Work
 from ...engine.client import EngineState
 
 # Buckets: ours, and those of vLLM, with which its dashboards and autoscalers compute. A histogram has both; its copy
@@ -46,7 +46,9 @@ _VLLM_LABELS = {"finish_reason": "finished_reason", "num_blocks": "num_gpu_block
 TokenKind = Literal["prompt", "generated"]
 _NOTHING = Distribution((), 0, 0.0)
 # A snapshot with everything that options add, for descriptions of all metrics.
-ALL_STATS = EngineStats(block_lifetimes=_NOTHING, block_idle_times=_NOTHING, block_reuse_gaps=_NOTHING, work=Work())
+ALL_STATS = EngineStats(
+    block_lifetimes=_NOTHING, block_idle_times=_NOTHING, block_reuse_gaps=_NOTHING, work=Work(), launches=StepLaunches()
+)
 _ENGINE = "0"  # vLLM numbers the replicas behind one address; here there is one
 
 
@@ -462,6 +464,7 @@ class _EngineCollector:
         yield self._step_tokens(stats)
         yield from self._block_times(stats)
         yield from self._work(stats)
+        yield from self._launches(stats)
         state = GaugeMetricFamily(
             "stoker_engine_state",
             "1 for the current state of the engine, 0 for the others.",
@@ -490,6 +493,17 @@ class _EngineCollector:
         ):
             help_text = f"{what}, estimated from the description of the model."
             yield self._count(f"estimated_{name}", help_text, value, vllm=(vllm,))
+
+    def _launches(self, stats: EngineStats) -> Iterator[Metric]:
+        if (launches := stats.launches) is None:
+            return
+        help_text = "Steps by how they were launched: captured, kernel by kernel, or with the host's sampler."
+        family = CounterMetricFamily("stoker_step_launches", help_text, labels=("model_name", "mode"))
+        for mode in ("captured", "kernels", "host"):
+            family.add_metric((self._model, mode), getattr(launches, mode))
+        yield family
+        yield self._count("step_padding_rows", "Rows computed to fill captured steps.", launches.padding_rows)
+        yield self._count("step_padding_tokens", "Tokens computed to fill captured steps.", launches.padding_tokens)
 
     def _block_times(self, stats: EngineStats) -> Iterator[Metric]:
         for name, times, help_text in (

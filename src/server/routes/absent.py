@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from ...config.schema.refused.reasons import (
     GENERATION_ONLY,
     NO_ADAPTERS,
-    NO_PROFILER,
     NO_SLEEP,
     NO_TRAINING,
     ONE_REPLICA,
@@ -61,7 +60,6 @@ TABLE: tuple[Absent, ...] = (
     Absent("vLLM", NO_ADAPTERS, ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")),
     Absent("vLLM", NO_SLEEP, ("/sleep", "/wake_up", "/is_sleeping")),
     Absent("vLLM", NO_TRAINING, ("/init_weight_transfer_engine", "/update_weights", "/pause", "/resume", "/is_paused")),
-    Absent("vLLM", NO_PROFILER, ("/start_profile", "/stop_profile")),
     Absent("vLLM", TEXT_ONLY, ("/reset_mm_cache", "/reset_encoder_cache")),
     Absent(
         "vLLM",
@@ -99,8 +97,11 @@ TABLE: tuple[Absent, ...] = (
 )
 
 
-def disabled(settings: ServerConfig) -> Iterator[Absent]:
-    """Routes of this server that an option would add."""
+def disabled(settings: ServerConfig, *, has_profiler: bool = False) -> Iterator[Absent]:
+    """Routes of this server that an option would add. Arguments: as those of routes_of."""
+    if not has_profiler:
+        needs = "`observability.profiler_config` adds it"
+        yield Absent("", needs, ("/start_profile", "/stop_profile"))
     for is_enabled, path, option in (
         (settings.enable_server_load_tracking, "/load", "enable_server_load_tracking: true"),
         (settings.enable_tokenizer_info_endpoint, "/tokenizer_info", "enable_tokenizer_info_endpoint: true"),

@@ -1,10 +1,11 @@
-"""POST /reset_prefix_cache and /reload, for operators, and GET /server_info."""
+"""POST /reset_prefix_cache, /reload, /start_profile and /stop_profile, for operators, and GET /server_info."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 
 from ...config.effective import as_records, running_values
+from ...engine.api import ProfileError
 from ...version import __version__
 from ..access.keys_file import KeysProblem
 from ..endpoint import Call
@@ -25,6 +26,24 @@ async def reload(call: Call) -> None:
         await call.answer({"status": "ok", "num_keys": file.reread()})
     except KeysProblem as problem:
         raise ApiError(409, f"the previous keys remain valid: {problem}", code="invalid_keys_file") from None
+
+
+async def start_profile(call: Call) -> None:
+    """Record the steps of the engine from now on."""
+    await _profile(call, is_start=True)
+    await call.answer({"status": "ok"})
+
+
+async def stop_profile(call: Call) -> None:
+    """Write what was recorded. The answer has the file, on the machine of the engine."""
+    await call.answer({"status": "ok", "trace": await _profile(call, is_start=False)})
+
+
+async def _profile(call: Call, *, is_start: bool) -> str:
+    try:
+        return await call.service.client.profile(is_start=is_start)
+    except ProfileError as error:
+        raise ApiError(409, str(error), code="no_profile") from None
 
 
 async def server_info(call: Call) -> None:

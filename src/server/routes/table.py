@@ -12,7 +12,7 @@ from ..protocol.messages import CountTokensRequest, MessagesRequest
 from ..protocol.responses import ResponsesRequest
 from ..protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from . import messages, responses, stored_responses
-from .admin import reload, reset_prefix_cache, server_info
+from .admin import reload, reset_prefix_cache, server_info, start_profile, stop_profile
 from .batches import cancel_batch, create_batch, list_batches, show_batch
 from .chat import chat_completions
 from .completions import completions
@@ -134,14 +134,18 @@ _RESET_PREFIX_CACHE = RouteEntry(
     "Let later requests reuse nothing of earlier ones.",
     scope="admin",
 )
+_PROFILES = (
+    RouteEntry("POST", "/start_profile", start_profile, "Record a trace of the engine's steps.", scope="admin"),
+    RouteEntry("POST", "/stop_profile", stop_profile, "End the recording and write the trace.", scope="admin"),
+)
 _RELOAD = RouteEntry("POST", "/reload", reload, "Read the keys file again (`engine reload`).", scope="admin")
 _TOKENIZER_INFO = RouteEntry(
     "GET", "/tokenizer_info", tokenizer_info, "The tokenizer's settings and chat template.", scope="read"
 )
 
 
-def routes_of(settings: ServerConfig) -> list[RouteEntry]:
-    """The routes of one deployment."""
+def routes_of(settings: ServerConfig, *, has_profiler: bool = False) -> list[RouteEntry]:
+    """The routes of one deployment. has_profiler: whether `observability.profiler_config` is set."""
     routes = [*_ALWAYS]
     if settings.files_dir is not None:
         routes += _FILES
@@ -151,6 +155,8 @@ def routes_of(settings: ServerConfig) -> list[RouteEntry]:
         routes.append(_LOAD)
     if settings.enable_admin_routes:
         routes.append(_RESET_PREFIX_CACHE)
+    if has_profiler:
+        routes += _PROFILES
     if settings.api_keys_file is not None:
         routes.append(_RELOAD)
     if settings.enable_tokenizer_info_endpoint:

@@ -33,6 +33,9 @@ json_values = st.recursive(
 )
 MAPPINGS: dict[str, st.SearchStrategy[Any]] = {
     "model.hf_overrides": st.dictionaries(names.map("x_{}".format), json_values, max_size=3),
+    "observability.profiler_config": [
+        {"profiler": "torch", "torch_profiler_dir": f"/{name}"} for name in ("a", "b", "c")
+    ],
     "model.override_generation_config": st.dictionaries(
         st.sampled_from(["temperature", "top_p", "repetition_penalty"]), st.floats(0.125, 1), max_size=2
     ),
@@ -44,6 +47,9 @@ MAPPINGS: dict[str, st.SearchStrategy[Any]] = {
 _KNOWN_KEYS: dict[str, list[dict[str, Any]]] = {
     "model.rope_scaling": [{"rope_type": "linear", "factor": factor} for factor in (2, 4, 8)],
     "observability.custom_histogram_buckets": [{"request_tokens": [limit]} for limit in (10, 20, 30)],
+    "observability.profiler_config": [
+        {"profiler": "torch", "torch_profiler_dir": f"/{name}"} for name in ("a", "b", "c")
+    ],
     "model.override_generation_config": [{"top_p": share} for share in (0.5, 0.25, 0.75)],
     "load.pt_load_map_location": [{"cuda:0": "cpu"}, {"cuda:1": "cpu"}, {"cuda:2": "cpu"}],
     "server.model_aliases": [{"claude-*": name} for name in ("a", "b", "c")],

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.fake_runner import build_core, continuation
 
-from stoker.engine.api import EngineDead, EngineRequest, FinishReason, QueueFull, SamplingParams
+from stoker.engine.api import EngineDead, EngineRequest, FinishReason, ProfileError, QueueFull, SamplingParams
 from stoker.engine.client import EngineState
 from stoker.engine.engine_core import EngineCore
 from stoker.engine.in_process_client import InProcessClient
@@ -124,5 +124,21 @@ def test_closing_ends_open_streams():
             assert [output async for output in stream][-1].finish_reason is FinishReason.ABORT
             with pytest.raises(EngineDead, match="stopped"):
                 await tokens_of(client, request("late", [1]))
+
+    asyncio.run(scenario())
+
+
+def test_a_profile_without_a_profiler_is_an_error_and_a_death_ends_the_wait():
+    async def scenario() -> None:
+        async with engine() as client:
+            with pytest.raises(ProfileError, match="profiler_config"):
+                await client.profile(is_start=True)
+            waiting = asyncio.ensure_future(client.profile(is_start=False))
+            await asyncio.sleep(0)
+            client._lose(EngineState.DEAD, "it died")
+            with pytest.raises(EngineDead, match="it died"):
+                await waiting
+            with pytest.raises(EngineDead, match="it died"):
+                await client.profile(is_start=True)
 
     asyncio.run(scenario())

@@ -17,6 +17,25 @@ RULES: tuple[Rule, ...] = (
         fixes=("set `otlp_traces_endpoint`, or remove `collect_detailed_traces`",),
     ),
     Rule(
+        id="R354",
+        title="ranges for Nsight are of steps that are not captured",
+        fields=(
+            "observability.enable_layerwise_nvtx_tracing",
+            "device.device",
+            "model.enforce_eager",
+            "compilation.level",
+            "model.batch_invariant",
+        ),
+        is_broken=lambda v: v.enable_layerwise_nvtx_tracing and (v.device == "cpu" or not v.no_graphs),
+        message="`observability.enable_layerwise_nvtx_tracing` has no effect: "
+        "it marks steps on a CUDA device that are not captured as graphs",
+        why="Nsight reads NVTX ranges of CUDA programs, and a graph that is replayed has none.",
+        fixes=(
+            "set `compilation.level: 0` on a CUDA device",
+            "use `observability.profiler_config`, which records on CPUs and of graphs too",
+        ),
+    ),
+    Rule(
         id="R185",
         title="hidden metrics are those of vLLM until 0.8",
         fields=("observability.show_hidden_metrics_for_version", "observability.metric_dialects"),

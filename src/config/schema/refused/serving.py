@@ -17,9 +17,7 @@ from .reasons import (
     NO_DRAFTS,
     NO_FINGERPRINT,
     NO_HEADLESS,
-    NO_PROFILER,
     ONE_REPLICA,
-    OTHER_METRICS,
     STRICT_TOOLS,
     TEXT_ONLY,
     THINKING_IS_SWITCHED,
@@ -32,20 +30,12 @@ from .row import Refused
 
 ROWS: tuple[Refused, ...] = (
     # observability
-    Refused("observability.cudagraph_metrics", Flag, False, OTHER_METRICS, "Count captured and padded steps."),
     Refused(
         "observability.per_request_spec_decode_metrics",
         Literal["none", "summary", "detailed"],
         "none",
         NO_DRAFTS,
         "Return the share of accepted draft tokens.",
-    ),
-    Refused(
-        "observability.enable_layerwise_nvtx_tracing",
-        Flag,
-        False,
-        NO_PROFILER,
-        "Mark every layer for the Nsight profiler.",
     ),
     Refused("observability.aggregate_engine_logging", Flag, False, ONE_REPLICA, "Log one line for all replicas."),
     Refused(
@@ -60,7 +50,6 @@ ROWS: tuple[Refused, ...] = (
         "observability.watchdog_config", dict[str, Any], {}, HEALTH_WATCHES, "Log stack traces of an engine that hangs."
     ),
     Refused("observability.logging_config", dict[str, Any], {}, LOGGING_OPTIONS, "Settings of logs."),
-    Refused("observability.profiler_config", dict[str, Any], {}, NO_PROFILER, "Settings of the profiler."),
     # server
     Refused("server.lora_modules", Texts, (), NO_ADAPTERS, "Adapters to load at start, each as name=path."),
     Refused("server.headless", Flag, False, NO_HEADLESS, "Start engine processes without an HTTP listener."),

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from .. import spans
 from ..capture import Capture, CapturedGraph, NotCapturable
 from .arena import Arena, Lease
 from .library import FLOAT, CpuLibrary
@@ -81,6 +82,9 @@ class CallRecorder:
                     stored = tuple(_stored(value, kind) for value, kind in zip(values, arguments, strict=True))
                     self.calls.append(_Call(name, replay_address, stored, self._reading))
                     self._reading = None
+            if spans.is_profiling:
+                with spans.span(name):
+                    return function(*values)
             return function(*values)
 
         return call

@@ -21,8 +21,9 @@ import numpy.typing as npt
 import torch
 
 from ....config import Resolved
-from ...api import EngineInfo
+from ...api import EngineInfo, StepLaunches
 from ...core.step_plan import Int32, StepPlan, StepResult
+from ...kernels.spans import span
 from ...sampling.logits_processor import LogitsProcessor
 from ...sampling.sampler import NO_VALID_LOGITS
 from ...structured.grammars import Grammars
@@ -84,6 +85,8 @@ class DeviceRunner:
         self._buckets = Buckets(scheduler.cuda_graph_sizes, slots, scheduler.max_num_batched_tokens)
         capture = loaded.kernels.capture if loaded.model.is_capturable else None
         self.graphs = Graphs(self._step.compute, self._step.send_nothing, capture)
+        self._launches = [0, 0]  # steps without a graph, and with one
+        self._padding = np.zeros(2, np.int64)  # rows and tokens
         self._has_processors = bool(processors)
         self._is_fast_path = np.ones(slots, bool)  # by slot: it is greedy or has only a temperature
         self._needs_host = np.zeros(
@@ -92,6 +95,10 @@ class DeviceRunner:
 
     def launch(self, plan: StepPlan) -> Finish:
         """Queues a step; returns a function that waits for its result. Plans must arrive in the scheduler's order."""
+        with span(f"step {plan.step}"):
+            return self._launch(plan)
+
+    def _launch(self, plan: StepPlan) -> Finish:
         new_indices, new_block_ids = self._host.slots.apply(plan)
         for admission in plan.admissions:
             self._admit(admission.slot)
@@ -117,6 +124,8 @@ class DeviceRunner:
             if self._states is not None:
                 self._states.copy(plan.restored_states)
             logits = self.graphs.run(shape)
+            self._launches[self.graphs.has(shape)] += 1
+            self._padding += shape.num_rows - plan.num_rows, shape.num_tokens - plan.num_batched_tokens
             guided = self._sample_guided(plan, with_guides, logits, shape) if len(with_guides) else None
             asking = plan.is_sampled & (self._table.num_logprobs[plan.slots] >= 0)
             logprobs = self._launch_logprobs(plan, logits, asking) if asking.any() else None
@@ -244,6 +253,10 @@ class DeviceRunner:
     def num_blocks(self) -> int:
         """Of the KV cache, all groups of layers together."""
         return self._host.loaded.cache.num_blocks
+
+    def launches(self) -> StepLaunches:
+        single, captured = self._launches
+        return StepLaunches(captured, single, self._host.launches().kernels, *self._padding.tolist())
 
     def idle(self) -> bool:
         """Captures one more graph while the engine is idle. False when none is left."""

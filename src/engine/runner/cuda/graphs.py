@@ -68,6 +68,9 @@ class Graphs:
             self._pending.clear()
         return bool(self._pending)
 
+    def has(self, shape: StepShape) -> bool:
+        return shape in self._graphs
+
     def run(self, shape: StepShape) -> torch.Tensor:
         """Computes a step of this shape from its inputs. The result is valid until the next call."""
         graph = self._graphs.get(shape)

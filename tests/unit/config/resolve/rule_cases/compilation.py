@@ -29,4 +29,8 @@ GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--cuda-graph-sizes 1 65 --max-num-seqs 64", "-O.cudagraph_capture_sizes=[300]"],
         ["--cuda-graph-sizes 1 64 --max-num-seqs 64", "--device cpu --cuda-graph-sizes 300", ""],
     ),
+    "R354": (
+        ["--enable-layerwise-nvtx-tracing", "--device cpu -O0 --enable-layerwise-nvtx-tracing"],
+        ["-O0 --enable-layerwise-nvtx-tracing", "--enforce-eager --enable-layerwise-nvtx-tracing", "--device cpu"],
+    ),
 }

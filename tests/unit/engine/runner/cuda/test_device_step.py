@@ -44,10 +44,10 @@ def test_narrow_layers_get_their_part_of_each_block_and_padding_has_no_slot():
     for table, block in zip(arena.block_ids, (3, 5), strict=True):
         table[2, 0] = block
     model = Model()
-    step = DeviceStep(model, cache, arena, 4, 8, 16, 4, CPU)  # type: ignore[arg-type]
+    step = DeviceStep(model, cache, arena, 4, 8, 16, 4, CPU, has_guides=False)  # type: ignore[arg-type]
     shape = StepShape(2, 2, is_decode=True, is_fast_path=True)
     plan = make_plan(slots=ids(2), num_computed=ids(1), num_tokens=ids(1), is_sampled=np.array([True]))
-    step.send(plan, shape)
+    step.send(plan, shape, ids())
     step.compute(shape)
     narrow = groups.layers[0]
     assert narrow == groups.layers[1] != groups.layers[2]
