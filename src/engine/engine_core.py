@@ -10,7 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from .api import EngineInfo, EngineRequest, EngineStats, InvalidRequest, StepLaunches
 from .core import SchedulerInterface, StepOutputs, StepPlan
@@ -19,13 +20,23 @@ from .sampling.named_processors import check_named
 from .step_queue import PendingStep, StepQueue
 from .structured.grammars import Grammars
 
-if TYPE_CHECKING:
-    from .profiler import Profiler  # imports torch
-
 INTERRUPTED = "the step was interrupted"
 _COMPILE_WAIT_S = 0.01  # for a grammar, before messages are read again
 MAX_FAILED_STEPS = 3  # in a row; then the device or the runner's state is broken, not the requests
 logger = logging.getLogger(__name__)
+
+
+class Recorder(Protocol):
+    """Records traces of steps: profiler.py. Its methods are called between steps."""
+
+    def start(self) -> None:
+        """Raises ProfileError."""
+
+    def stop(self) -> Path:
+        """Returns the trace. Raises ProfileError."""
+        ...
+
+    def step_finished(self) -> None: ...
 
 
 class RunnerUnusable(RuntimeError):
@@ -57,7 +68,7 @@ class EngineCore:
         processor_pattern: str | None = None,
         grammars: Grammars | None = None,
         logs_steps: bool = False,
-        profiler: Profiler | None = None,
+        profiler: Recorder | None = None,
         launches: Callable[[], StepLaunches] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
