@@ -153,7 +153,7 @@ class StreamingClient(ABC):
                 self._stats = message.stats
             case Profiled():
                 done = self._profiles.popleft()
-                if done.done():  # nobody waits any more
+                if done.done():  # the caller has gone
                     return
                 if message.error:
                     done.set_exception(ProfileError(message.error))

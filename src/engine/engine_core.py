@@ -55,8 +55,8 @@ class EngineCore:
     processor_pattern: import paths of logits processors that requests may name; None for none.
     grammars: compiles the constraints of requests; None if they have none.
     logs_steps: log a line for each step.
-    profiler: records traces of the steps when asked to; None if nobody may ask.
-    launches: how the steps were launched; None if nobody wants to know."""
+    profiler: records traces of the steps when asked to; None without them.
+    launches: how the steps were launched; None if it is not reported."""
 
     def __init__(
         self,

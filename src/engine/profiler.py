@@ -85,7 +85,7 @@ class Profiler:
             self._record()
 
     def stop(self) -> Path:
-        """Ends the recording and writes its trace; the engine stands still meanwhile. Returns the file.
+        """Ends the recording and writes its trace; no step is computed meanwhile. Returns the file.
 
         Raises ProfileError if none was started, if no step has been recorded, or if the file cannot be written.
         """
