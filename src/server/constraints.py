@@ -84,9 +84,15 @@ class Constraints:
     ) -> Mapping[str, Any]:
         """The parameters of a tool as they are enforced, with patterns in the notation of llguidance.
 
-        Raises ApiError 400 with the place of what a strict tool's calls cannot be made to obey; of other tools that is
-        left out.
+        Raises ApiError 400 with the place of what is not a schema of an object, or what a strict tool's calls cannot be
+        made to obey; of other tools that is left out.
         """
+        kind = parameters.get("type", "object")
+        if "object" not in (kind if isinstance(kind, list) else [kind]):
+            place = f"{param}#/type"
+            message = f"the arguments of a call are an object, not {str(kind)[:40]!r} (at `{place}`)"
+            raise bad_request(message, param=place)
+        parameters = {**parameters, "type": "object"}
         constraint = await self.checked(OutputGrammar("json" if strict else "obeyable_json", parameters, param))
         assert constraint is not None
         found = json.loads(constraint.grammar)

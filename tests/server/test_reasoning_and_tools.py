@@ -235,6 +235,43 @@ def test_patterns_of_tools_are_read_as_those_of_schemas(speaking: Saying):
         assert "pattern" not in served.engine.requests[-1].sampling.constraint.grammar
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "uniqueItems": True},
+        {"type": "integer", "format": "int32"},
+        {"type": "string", "format": "password"},
+        {"oneOf": [{"type": "integer"}, {"type": "number"}]},
+        {"type": "object", "propertyNames": {"maxLength": 3}, "not": {"required": ["a"]}},
+    ],
+)
+def test_of_a_tool_that_is_not_strict_what_cannot_be_obeyed_is_left_out(speaking: Saying, schema: dict[str, Any]):
+    """Each of these was a 400 with `tool_choice: required`."""
+    parameters = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    served = speaking(CALL)
+    tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+    answer = served.chat(tools=[tool], tool_choice="required")
+    assert answer.status_code == 200, answer.text
+    assert '"required": ["a"]' in served.engine.requests[-1].sampling.constraint.grammar
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("parameters", "place"),
+    [
+        ({"type": "array"}, "/type"),
+        ({"properties": {"a": {"type": "strin"}}}, "/properties/a/type"),
+        ({"properties": [1]}, "/properties"),
+    ],
+)
+def test_what_is_no_schema_of_an_object_is_a_400(
+    speaking: Saying, parameters: dict[str, Any], place: str, strict: bool
+):
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}}
+    answer = speaking(CALL).chat(tools=[tool], tool_choice="required")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, f"tools[0].function.parameters#{place}")
+
+
 def test_reasoning_of_earlier_messages_reaches_templates_under_their_name(folder: Path, tmp_path: Path):
     template = "{% for m in messages %}{{ m.reasoning_content or '' }}|{{ m.content }};{% endfor %}"
     served = Served(write_tokenizer(tmp_path, template=template))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import jsonschema
 import llguidance
@@ -41,6 +42,11 @@ _REASONS = {
     "not": "a grammar cannot exclude what a schema describes",
     "$dynamicRef": "use `$ref`",
     "$recursiveRef": "use `$ref`",
+}
+# Problems that llguidance has words for which no client knows.
+_PROBLEMS = {
+    "NoExtensionBias": "it refers to itself without an end",
+    "coerce_one_of": "more than one member of `oneOf` may match; write `anyOf`",
 }
 # Of all drafts. Those that llguidance does not know are refused.
 _FORMATS = (
@@ -99,8 +105,10 @@ def grammar_of_schema(
     _check_size(schema, param)
     _check_metaschema(schema, param)
     schema = _without_no_effect(schema)
-    for pointer, node in _subschemas(schema):
+    places = dict(_subschemas(schema))
+    for pointer, node in places.items():
         _check_keywords(node, f"{param}#{pointer}")
+        _check_reference(node.get("$ref"), schema, places, f"{param}#{pointer}/$ref")
         _check_values(node, f"{param}#{pointer}")
     schema = _rebuilt(schema, _for_llguidance)
     if is_closed:
@@ -117,22 +125,32 @@ def grammar_of_schema(
 
 
 def obeyable(schema: Any, param: str) -> Any:
-    """The schema without the patterns that no answer can be made to obey, and the others as llguidance reads them.
+    """The schema without what no answer can be made to obey, and with patterns as llguidance reads them.
 
-    For tools whose schema is a wish; other keywords llguidance leaves out itself. Raises ApiError if it is too large.
+    For tools whose schema is a wish. Raises ApiError with the JSON pointer of what is not a JSON schema, or if nothing
+    can obey what is left.
     """
     _check_size(schema, param)
 
     def change(node: dict[str, Any]) -> dict[str, Any]:
-        changed = dict(node)
+        changed = {name: value for name, value in node.items() if name not in _WITHOUT_EFFECT and name != "x-guidance"}
         if "pattern" in node and (pattern := _obeyable_pattern(changed.pop("pattern"))) is not None:
             changed["pattern"] = pattern
         if isinstance(keys := node.get("patternProperties"), dict):
             found = {_obeyable_pattern(key): value for key, value in keys.items()}
             changed["patternProperties"] = {key: value for key, value in found.items() if key is not None}
+        if "format" in node and not _is_obeyable({"type": "string", "format": node["format"]}):
+            del changed["format"]
+        if "oneOf" in node:  # that only one of them matches is left out
+            changed = {"anyOf": changed.pop("oneOf"), **changed}
         return changed
 
-    return _rebuilt(schema, change)
+    found = _rebuilt(schema, change)
+    options = {"lenient": True}
+    if (problem := problem_of(_grammar(found, options))) is not None:
+        _check_metaschema(schema, param)
+        raise _refused(problem, found, options, param)
+    return found
 
 
 def _obeyable_pattern(pattern: Any) -> str | None:
@@ -140,7 +158,11 @@ def _obeyable_pattern(pattern: Any) -> str | None:
         found = rust_pattern(pattern)
     except (TypeError, ValueError):
         return None
-    return None if problem_of(_grammar({"type": "string", "pattern": found}, {})) else found
+    return found if _is_obeyable({"type": "string", "pattern": found}) else None
+
+
+def _is_obeyable(schema: Mapping[str, Any]) -> bool:
+    return problem_of(_grammar(schema, {})) is None
 
 
 def _grammar(schema: Any, options: Mapping[str, Any]) -> str:
@@ -154,16 +176,20 @@ def problem_of(grammar: str, tokens: llguidance.LLTokenizer | None = None) -> st
     _, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar, tokens)
     if messages:
         message = messages[0].removeprefix("WARNING: ").strip()
-        return " ".join(line.strip() for line in message.splitlines() if line.strip())[:300]
+        return _in_our_words(" ".join(line.strip() for line in message.splitlines() if line.strip())[:300])
     matcher = llguidance.LLMatcher(tokens or byte_tokens(), grammar, log_level=0)
     for step in range(2):  # some are found to be too complex after the first byte
         allowed = np.flatnonzero(np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little"))
         if matcher.is_error():
-            return matcher.get_error().strip().partition("\n")[0][:300]
+            return _in_our_words(matcher.get_error().strip().partition("\n")[0][:300])
         if not allowed.size:
             return None if step else "no text obeys it"
         matcher.consume_token(int(allowed[0]))
     return None
+
+
+def _in_our_words(problem: str) -> str:
+    return next((ours for mark, ours in _PROBLEMS.items() if mark in problem), problem)
 
 
 @functools.lru_cache(maxsize=4)
@@ -239,9 +265,30 @@ def _check_keywords(node: Mapping[str, Any], place: str) -> None:
             raise _cannot(f"`{name}`{reason}", f"{place}/{_escaped(name)}")
     if "x-guidance" in node:
         raise _cannot("`x-guidance`", f"{place}/x-guidance")
-    reference = node.get("$ref")
-    if isinstance(reference, str) and not reference.startswith("#"):
-        raise _cannot(f"a reference to another document, {reference[:80]!r}", f"{place}/$ref")
+
+
+def _check_reference(reference: Any, schema: Any, places: Container[str], place: str) -> None:
+    """Raises ApiError for a reference to another document, or to what was not checked: it is no place of a subschema.
+
+    places: the JSON pointers of all subschemas that are objects.
+    """
+    if not isinstance(reference, str):
+        return
+    if not reference.startswith("#"):
+        raise _cannot(f"a reference to another document, {reference[:80]!r}", place)
+    pointer = unquote(reference[1:])
+    if pointer.startswith("/") and pointer not in places and not isinstance(_value_at(schema, pointer), bool):
+        raise _cannot(f"a reference to {reference[:80]!r}, where no subschema is; write it into `$defs`", place)
+
+
+def _value_at(schema: Any, pointer: str) -> Any:
+    """None if there is none."""
+    for part in pointer.split("/")[1:]:
+        if isinstance(schema, list):
+            schema = schema[int(part)] if part.isdecimal() and int(part) < len(schema) else None
+        else:
+            schema = schema.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(schema, dict) else None
+    return schema
 
 
 def _check_values(node: Mapping[str, Any], place: str) -> None:

@@ -120,12 +120,35 @@ def test_a_schema_is_obeyed_or_refused_with_its_place(schema: Any):
         ({"const": 2**60}, "schema#/const"),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "schema#/$defs/a"),
         (False, "schema#"),
+        # where no subschema is, nothing was checked: what llguidance ignores there was accepted, and disobeyed
+        ({"$ref": "#/a", "a": {"type": "object", "minProperties": 2}}, "schema#/$ref"),
+        ({"$ref": "#/examples/0", "examples": [{"x-guidance": {"lenient": True}}]}, "schema#/$ref"),
+        ({"items": {"$ref": "#/$defs/a"}}, "schema#/items/$ref"),
     ],
 )
 def test_what_cannot_be_obeyed_is_refused_with_a_pointer(schema: Any, place: str):
     with pytest.raises(ApiError) as refused:
         grammar_of(schema)
     assert (refused.value.status, refused.value.param) == (400, place)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/a~1b%20c", "$defs": {"a/b c": {"const": 7}}},
+        {"$ref": "#/prefixItems/0", "type": "integer", "prefixItems": [{"const": 7}]},
+        {"$ref": "#/$defs/any", "type": "integer", "$defs": {"any": True}},
+        {"$ref": "#seven", "$defs": {"a": {"$anchor": "seven", "const": 7}}},
+    ],
+)
+def test_a_reference_to_a_subschema_is_followed(schema: Any):
+    assert accepts(grammar_of(schema), "7")
+
+
+def test_problems_are_named_in_words_of_json_schema():
+    for schema, words in (({"$ref": "#"}, "itself"), ({"oneOf": [{}, {"type": "null"}]}, "write `anyOf`")):
+        with pytest.raises(ApiError, match=words):
+            grammar_of(schema)
 
 
 def test_a_listed_property_has_one_spelling():
