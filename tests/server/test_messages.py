@@ -94,6 +94,21 @@ def test_blocks_become_messages_of_the_template(tmp_path: Path):
     ]
 
 
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_last_message_of_the_assistant_is_continued(folder: Path, is_long: bool):
+    served = speaking(folder, "world!", model={"max_model_len": 100_000})
+    served.engine._info = FakeEngine(max_model_len=100_000, num_blocks=10_000)._info
+    question = {"role": "user", "content": "word " * (15_000 if is_long else 1)}
+    for content in ("Hello, ", [{"type": "text", "text": "Hello, "}]):
+        answer = ask(served, messages=[question, {"role": "assistant", "content": content}])
+        assert answer.json()["content"] == [{"type": "text", "text": "world!"}], answer.text
+        assert prompts(served)[-1].endswith("<|im_start|>assistant\nHello, ")
+    call = {"type": "tool_use", "id": "1", "name": "weather", "input": {}}
+    for content in ("", [call]):  # there is nothing to continue
+        assert ask(served, messages=[question, {"role": "assistant", "content": content}]).status_code == 200
+        assert prompts(served)[-1].endswith("<think></think>\n")
+
+
 @pytest.mark.parametrize(
     ("thinking", "is_off"),
     [(None, True), ({"type": "disabled"}, True), ({"type": "enabled"}, False), ({"type": "adaptive"}, False)],
@@ -113,6 +128,7 @@ def test_a_model_thinks_only_if_the_client_asks(folder: Path, thinking: dict[str
         ({"mcp_servers": [{}]}, 400, "invalid_request_error", "mcp_servers"),
         ({"tools": [{"name": "a b"}]}, 400, "invalid_request_error", "tools"),
         ({"tools": [{"name": "a" * 5000}]}, 400, "invalid_request_error", "tools"),
+        ({"tools": [WEATHER, {**WEATHER, "description": "x"}]}, 400, "invalid_request_error", "tools"),
         ({"tool_choice": {"type": "some"}}, 400, "invalid_request_error", "tool_choice"),
         ({"stop_sequences": [""]}, 400, "invalid_request_error", "stop_sequences"),
     ],

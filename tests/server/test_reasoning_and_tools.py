@@ -196,6 +196,14 @@ def test_a_choice_of_tools_is_a_grammar(speaking: Saying, fields: dict[str, Any]
     assert answer.json()["choices"][0]["finish_reason"] == ("stop" if is_named else "tool_calls")
 
 
+def test_two_tools_of_one_name_are_refused_unless_they_are_the_same(speaking: Saying):
+    served = speaking(CALL)
+    assert served.chat(tools=[TOOL, TOOL], tool_choice="required").status_code == 200
+    other = {"type": "function", "function": {**TOOL["function"], "parameters": {"type": "object"}}}
+    error = served.chat(tools=[TOOL, other]).json()["error"]
+    assert error["param"] == "tools[1].function.name"
+
+
 def test_tools_without_any_wish_need_no_grammar(speaking: Saying):
     served = speaking(CALL)
     for fields in ({}, {"tool_choice": "auto"}, {"tool_choice": "none"}, {"parallel_tool_calls": True}):

@@ -256,7 +256,10 @@ def test_a_stored_response_is_continued_read_and_deleted(folder: Path, tmp_path:
         served = speaking(folder, "Fine.", responses_store=store)
     assert served.get(path).json() == second
     items = served.get(f"{path}/input_items").json()
-    assert [item["content"] for item in items["data"]] == ["Really?"]
+    (item,) = items["data"]
+    assert {**item, "id": "i"} == {
+        "id": "i", "type": "message", "role": "user", "content": [{"type": "input_text", "text": "Really?"}]
+    }  # fmt: skip
     assert served.request("DELETE", path).json() == {"id": second["id"], "object": "response.deleted", "deleted": True}
     assert served.get(path).status_code == 404
     unstored = ask(served, store=False).json()
@@ -270,7 +273,7 @@ def test_a_long_input_is_stored_too(folder: Path):
     first = ask(served, input=text)
     assert first.status_code == 200, first.text
     items = served.get(f"/v1/responses/{first.json()['id']}/input_items").json()["data"]
-    assert items[0]["content"] == text
+    assert items[0]["content"][0]["text"] == text
     ask(served, input="And?", previous_response_id=first.json()["id"])
     ask(served, input=text, previous_response_id=first.json()["id"])
     assert [prompt.count("word word") > 1000 for prompt in prompts(served)] == [True] * 3

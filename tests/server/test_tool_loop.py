@@ -166,7 +166,7 @@ def test_calls_of_a_stored_response_are_rendered_again(folder: Path, tokenizer: 
     first, second, *given = asyncio.run(run())
     assert [item["type"] for item in first["output"]] == ["mcp_list_tools", "mcp_call", "message"]
     assert [item["type"] for item in second["output"]] == ["message"]  # the tools were listed before
-    assert [item["content"] for item in given] == ["Sure?"]
+    assert [item["content"][0]["text"] for item in given] == ["Sure?"]
     assert second["previous_response_id"] == first["id"]
     assert second["store"] is True
     before, prompt = model.prompts[-2:]

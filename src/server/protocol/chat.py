@@ -128,6 +128,17 @@ class Conversation(Dialogue):
     def conversation(self) -> Conversation:
         return self
 
+    @field_validator("tools")
+    @classmethod
+    def _one_for_each_name(cls, value: list[Tool] | None) -> list[Tool] | None:
+        first: dict[str, Tool] = {}
+        for index, tool in enumerate(value or ()):
+            name = tool.function.name
+            if first.setdefault(name, tool) != tool:
+                message = f"an earlier tool has the same name, {name!r}, and is another one"
+                raise FieldError(message, place=f"[{index}].function.name")
+        return value
+
     @field_validator("thinking", mode="before")
     @classmethod
     def _known_thinking(cls, value: Any) -> Any:

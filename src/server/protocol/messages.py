@@ -32,7 +32,9 @@ class CountTokensRequest(Dialogue, CommonFields):
 
     route = Route.MESSAGES
     messages: list[dict[str, Any]] = Field(
-        min_length=1, max_length=MAX_MESSAGES, description="blocks of text, thinking, tool_use and tool_result"
+        min_length=1,
+        max_length=MAX_MESSAGES,
+        description="blocks of text, thinking, tool_use and tool_result; a last message of the assistant is continued",
     )
     system: str | list[Any] | None = Field(None, description="a text or blocks of text")
     tools: list[dict[str, Any]] | None = Field(
@@ -82,9 +84,10 @@ class CountTokensRequest(Dialogue, CommonFields):
         self.conversation().refuse_unsupported()
 
     def essentials(self) -> dict[str, Any]:
-        """Without the messages, whose text only the chat template reads."""
+        """Without the messages, whose text only the chat template reads; but with the beginning of the answer."""
         kept = super().essentials()
-        kept["messages"] = [{"role": "user", "content": ""}]
+        last = self.messages[-1]
+        kept["messages"] = [last if last["role"] == "assistant" else {"role": "user", "content": ""}]
         kept.pop("system", None)
         if self.metadata is not None:
             kept["metadata"] = {name: value for name, value in self.metadata.items() if name == "user_id"}
@@ -97,8 +100,13 @@ class CountTokensRequest(Dialogue, CommonFields):
         fields: dict[str, Any] = {name: getattr(self, name) for name in _SHARED}
         thinking, output = self.thinking, self.output_config
         choice = self.tool_choice or {}
+        messages = [*system_of(self.system or ""), *messages_of(self.messages)]
+        last = messages[-1]
+        begins_answer = last["role"] == "assistant" and bool(last["content"]) and "tool_calls" not in last
         fields |= {
-            "messages": [*system_of(self.system or ""), *messages_of(self.messages)],
+            "messages": messages,
+            "continue_final_message": begins_answer,
+            "add_generation_prompt": not begins_answer,
             "tools": read_tools(self.tools or ())[0] or None,
             "tool_choice": _choice(self.tool_choice),
             "parallel_tool_calls": False if choice.get("disable_parallel_tool_use") is True else None,

@@ -26,6 +26,17 @@ def opaque(reasoning: str) -> str:
     return _OPAQUE + base64.b64encode(reasoning.encode()).decode()
 
 
+def with_parts(item: dict[str, Any]) -> dict[str, Any]:
+    """An item of an input as the API shows it: also of a message that a client sent in short, all is written out."""
+    if item.get("type", "message") != "message":
+        return item
+    content = item["content"]
+    if isinstance(content, str):
+        kind = "output_text" if item["role"] == "assistant" else "input_text"
+        content = [{"type": kind, "text": content}]
+    return {"type": "message", **item, "content": content}
+
+
 def messages_of(items: Sequence[Any]) -> list[dict[str, Any]]:
     """Raises FieldError with the place of the first wrong item."""
     messages: list[dict[str, Any]] = []

@@ -50,6 +50,12 @@ TABLE: tuple[Absent, ...] = (
             ),
         ),
     ),
+    Absent("OpenAI", "the client decides what to send; shorten `input` yourself", ("/v1/responses/compact",)),
+    Absent(
+        "Anthropic",
+        "upload the requests to /v1/files, and POST /v1/batches with the endpoint /v1/messages (`server.files_dir`)",
+        ("/v1/messages/batches", "/v1/messages/batches/{rest:path}"),
+    ),
     Absent("Cohere", _CHAT, ("/cohere/v2/chat", "/v2/chat")),
     Absent("Cohere", GENERATION_ONLY, ("/v2/embed", "/v2/rerank")),
     Absent(

@@ -16,7 +16,7 @@ from ..endpoint import Call, Message, to_api_error
 from ..logprobs import chat_logprobs
 from ..protocol.chat import ChatRequest
 from ..protocol.errors import ApiError
-from ..protocol.response_items import messages_of
+from ..protocol.response_items import messages_of, with_parts
 from ..protocol.responses import ResponsesRequest
 from ..stored.event_log import EventLog
 from ..stored.store import Store, Stored
@@ -64,7 +64,7 @@ class Delivery:
         self._frames = EventFrames()
         given = body.input
         items = [{"type": "message", "role": "user", "content": given}] if isinstance(given, str) else given
-        self._input = [{"id": f"item_{uuid.uuid4().hex}", **item} for item in items]
+        self._input = [{"id": f"item_{uuid.uuid4().hex}", **with_parts(item)} for item in items]
         self._first: list[Event] | None = None  # events of a stream that are not sent yet; None until it is prepared
         self._now: dict[str, Any] = {}  # the response in the background, as clients see it
 

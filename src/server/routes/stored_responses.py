@@ -111,7 +111,7 @@ def _check_query(call: Call, known: Collection[str]) -> None:
     """Raises ApiError for a parameter that would have no effect."""
     for name in call.query:
         if name.removesuffix("[]") == "include":
-            raise unsupported("include", " here: what a response contains is chosen when it is created")
+            raise unsupported("include", ": what a response contains is chosen when it is created")
         if name not in known:
             raise bad_request(f"unknown parameter `{name[:100]}`", code="unknown_parameter", param=name[:100])
 
