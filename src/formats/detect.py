@@ -293,7 +293,7 @@ def _read(format: Format, text: str, prompt: str) -> _Answer:
 def _value(arguments: str) -> Any:
     try:
         return json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

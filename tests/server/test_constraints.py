@@ -239,3 +239,10 @@ def test_a_schema_in_any_field_is_the_same_constraint(served: Served, fields: di
     constraint = served.engine.requests[-1].sampling.constraint
     assert accepts(constraint, '{"a": 1}')
     assert not accepts(constraint, '{"a": "x"}')
+
+
+@pytest.mark.parametrize("field", ["guided_json", "json_schema"])
+@pytest.mark.parametrize("schema", ["[" * 3000, '{"items": ' * 100 + "{}" + "}" * 100, '{"const": ' + "9" * 5000 + "}"])
+def test_a_schema_as_text_has_the_limits_of_a_body(served: Served, field: str, schema: str):
+    answer = served.chat(**{field: schema})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)

@@ -94,6 +94,19 @@ def test_blocks_become_messages_of_the_template(tmp_path: Path):
     ]
 
 
+@pytest.mark.parametrize(
+    "arguments", ['{"a": NaN}', '{"a": ' + "[" * 3000, '{"a": "\\ud800"}', '{"a": ' + "[" * 3000 + "]" * 3000 + "}"]
+)
+def test_arguments_that_no_answer_can_have_are_one_text(folder: Path, arguments: str):
+    call = f'<tool_call>\n{{"name": "weather", "arguments": {arguments}}}\n</tool_call>'
+    served = speaking(folder, call, model={"max_model_len": 100_000})
+    served.engine._info = FakeEngine(max_model_len=100_000, num_blocks=10_000)._info
+    answer = ask(served, tools=[WEATHER], max_tokens=50_000)
+    assert answer.status_code == 200, answer.text
+    (block,) = answer.json()["content"]
+    assert block["input"].keys() == {"incomplete_arguments"}
+
+
 @pytest.mark.parametrize("is_long", [False, True])
 def test_a_last_message_of_the_assistant_is_continued(folder: Path, is_long: bool):
     served = speaking(folder, "world!", model={"max_model_len": 100_000})

@@ -192,6 +192,14 @@ def test_a_call_that_the_limit_cut_off_is_incomplete(folder: Path):
         assert ask(served, tools=tools).json()["output"][-1]["status"] == "completed"
 
 
+def test_a_call_that_the_limit_cut_off_in_deep_arguments_is_incomplete(folder: Path):
+    served = speaking(folder, CALL.replace('"Rome"', "[" * 3000), model={"max_model_len": 100_000})
+    served.engine._info = FakeEngine(max_model_len=100_000, num_blocks=10_000)._info
+    tool = {"type": "function", "name": "weather", "parameters": {}}
+    whole = ask(served, tools=[tool], max_output_tokens=2000).json()
+    assert (whole["output"][0]["status"], whole["status"]) == ("incomplete", "incomplete")
+
+
 def test_the_probe_of_a_coding_agent_is_answered(folder: Path):
     for probe in ({"input": []}, {"input": ""}):
         answer = ask(speaking(folder, "Ok"), **probe, max_output_tokens=1)

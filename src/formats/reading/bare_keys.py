@@ -10,6 +10,7 @@ from .sink import Sink
 from .source import Reading, Source, pass_until, peek, skip_space, take, take_name
 
 _KEY_END = re.compile(r"[:,{}\[\]]")
+_MAX_DEPTH = 128  # deeper values break the form: a reader within a reader for each level
 _SCALAR_END = re.compile(r"[,{}\[\]<\n]")
 
 
@@ -22,11 +23,11 @@ def read_bare_keys(source: Source, style: BareKeys, sink: Sink) -> Reading[None]
     if name is None:
         return
     sink.begin(name)
-    yield from _pass_members(source, style, sink)
+    yield from _pass_members(source, style, sink, 0)
     sink.end()
 
 
-def _pass_members(source: Source, style: BareKeys, sink: Sink) -> Reading[bool]:
+def _pass_members(source: Source, style: BareKeys, sink: Sink, depth: int) -> Reading[bool]:
     """Pass on an object, the brace of which is next. False where the text breaks the form."""
     source.at += 1
     sink.write("{")
@@ -45,14 +46,14 @@ def _pass_members(source: Source, style: BareKeys, sink: Sink) -> Reading[bool]:
         source.at += 1
         sink.write(("" if is_first else ", ") + quoted(key.strip()) + ": ")
         is_first = False
-        if not (yield from _pass_value(source, style, sink)):
+        if not (yield from _pass_value(source, style, sink, depth)):
             return False
     source.at += 1
     sink.write("}")
     return True
 
 
-def _pass_items(source: Source, style: BareKeys, sink: Sink) -> Reading[bool]:
+def _pass_items(source: Source, style: BareKeys, sink: Sink, depth: int) -> Reading[bool]:
     source.at += 1
     sink.write("[")
     is_first = True
@@ -64,19 +65,20 @@ def _pass_items(source: Source, style: BareKeys, sink: Sink) -> Reading[bool]:
         if not is_first:
             sink.write(", ")
         is_first = False
-        if not (yield from _pass_value(source, style, sink)):
+        if not (yield from _pass_value(source, style, sink, depth)):
             return False
     source.at += 1
     sink.write("]")
     return True
 
 
-def _pass_value(source: Source, style: BareKeys, sink: Sink) -> Reading[bool]:
+def _pass_value(source: Source, style: BareKeys, sink: Sink, depth: int) -> Reading[bool]:
     first = yield from skip_space(source)
-    if first == "{":
-        return (yield from _pass_members(source, style, sink))
-    if first == "[":
-        return (yield from _pass_items(source, style, sink))
+    if first in ("{", "["):
+        if depth == _MAX_DEPTH:
+            return False
+        pass_on = _pass_members if first == "{" else _pass_items
+        return (yield from pass_on(source, style, sink, depth + 1))
     if first == style.quote[0] and (yield from take(source, style.quote)):
         sink.write('"')
         if not (yield from pass_until(source, {style.quote}, lambda text: sink.write(quoted(text)[1:-1]))):

@@ -110,6 +110,6 @@ def _as_object(arguments: str | None) -> str:
             text = json.loads(arguments, strict=False)
             if isinstance(json.loads(text), dict):
                 return str(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
     return arguments

@@ -40,7 +40,7 @@ class JsonInput:
             return ""  # an escape that the end of the answer cut off
         try:
             value = json.loads(rest)
-        except ValueError:
+        except (ValueError, RecursionError):
             return rest
         return value[INPUT] if isinstance(value, dict) and isinstance(value.get(INPUT), str) else rest
 

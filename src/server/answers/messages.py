@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from ...formats.events import CallArguments, CallBegin, CallEnd, Content, Reasoning
+from ..protocol.json import dump
 from ..protocol.stream import event_frame
 from .reading import AnswerDelta
 
@@ -107,9 +108,10 @@ def _signature(text: str) -> str:
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """The arguments of a call; those that are not an object, because the answer was cut off, as one text."""
+    """The arguments of a call; as one text if they are no JSON object: they were cut off, or have NaN."""
     try:
         value = json.loads(arguments or "{}")
-    except ValueError:
+        dump(value)
+    except (ValueError, RecursionError):
         value = None
     return value if isinstance(value, dict) else {"incomplete_arguments": arguments}

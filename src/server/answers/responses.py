@@ -253,7 +253,7 @@ class _Call(_Item):
             return self._input.has_ended
         try:
             json.loads("".join(self._pieces))
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         return True
 

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from .errors import bad_request, unsupported
+from .errors import ApiError, bad_request, unsupported
+from .json import is_too_deep
 from .whitespace import checked_pattern
 
 # obeyable_json: what of a schema can be obeyed; the grammar is that schema.
@@ -87,11 +88,21 @@ def _schema(value: Any, param: str) -> Any:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError as error:
+        except json.JSONDecodeError as error:
             raise bad_request(f"`{param}` is not JSON: {error}", param=param) from None
+        except ValueError:  # the interpreter's limit on digits
+            raise bad_request(f"`{param}` contains a number with thousands of digits", param=param) from None
+        except RecursionError:
+            raise _too_deep(param) from None
+        if is_too_deep(value):
+            raise _too_deep(param)
     if not isinstance(value, dict | bool):
         raise bad_request(f"`{param}` must be a JSON schema: an object", code="invalid_type", param=param)
     return value
+
+
+def _too_deep(param: str) -> ApiError:
+    return bad_request(f"`{param}` is nested too deeply", code="grammar_too_complex", param=param)
 
 
 def _text(value: Any, param: str) -> str:

@@ -100,7 +100,7 @@ class ToolServer:
             raise ToolServerError(f"the tool {name!r} of {self.label!r} is not in `allowed_tools`")
         try:
             given = json.loads(arguments or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             given = None
         if not isinstance(given, dict):
             return ToolResult("the arguments are not a JSON object", is_error=True)

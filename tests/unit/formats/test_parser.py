@@ -42,6 +42,26 @@ def test_an_answer_is_the_same_at_every_split(text: str, answer: Answer):
         assert joined(read(HERMES, [text[:place], text[place:]])) == answer
 
 
+@pytest.mark.parametrize("nested", ["[", '{"a": ', "{a:"])
+@pytest.mark.parametrize(
+    ("name", "begin", "end"),
+    [
+        ("hermes", '<tool_call>\n{"name": "f", "arguments": "', '"}\n</tool_call>'),
+        ("hermes", '<tool_call>\n{"name": "f", "arguments": ', "}\n</tool_call>"),
+        ("gemma4", "<|tool_call>call:f{a:", "}<tool_call|>"),
+        ("qwen_xml", "<tool_call>\n<function=f>\n<parameter=a>\n", "\n</parameter>\n</function>\n</tool_call>"),
+        ("pythonic", "[f(a=", ")]"),
+    ],
+)
+def test_values_of_any_depth_are_read(name: str, begin: str, end: str, nested: str):
+    """A model that repeats a bracket was an error of the server: a recursion without a limit."""
+    if begin.endswith('"'):
+        nested = nested.replace('"', '\\"')
+    parser = AnswerParser(find(name), tools={"f": {}}, starts_in_reasoning=False)
+    events = parser.feed(begin + nested * 5000 + end) + parser.finish()
+    assert any(isinstance(event, CallBegin) or nested * 5000 in getattr(event, "text", "") for event in events)
+
+
 def test_pieces_are_passed_on_as_soon_as_they_are_certain():
     parser = AnswerParser(HERMES, starts_in_reasoning=False, new_id=lambda: "1")
     assert parser.feed("Hi") == [Content("Hi")]
