@@ -313,6 +313,31 @@ def test_the_store_is_bounded(folder: Path, tmp_path: Path, where: str):
     assert kept(max_stored_bytes=1 << 20) == [True] * 3
 
 
+@pytest.mark.parametrize("limits", [{"num_responses": 4}, {"num_bytes": 480}], ids=str)
+@pytest.mark.parametrize("where", ["file", "memory"])
+def test_a_key_that_fills_the_store_removes_its_own_responses(tmp_path: Path, where: str, limits: dict[str, int]):
+    path = "memory" if where == "memory" else str(tmp_path / "responses.sqlite")
+    store = open_store(path, Limits(**{"num_responses": 99, "num_bytes": 1 << 20, "ttl_s": 60, **limits}))
+
+    def put(owner: str, name: str) -> None:
+        assert store.put(owner, Stored({"id": name, "output": [], "text": "x" * 60}, [], 0))
+
+    put("quiet", "q")
+    for number in range(9):
+        put("busy", f"b{number}")
+    put("busy", "b7")  # again: it is the newest
+    if where == "file":
+        store.close()
+        store = open_store(path, Limits(**{"num_responses": 99, "num_bytes": 1 << 20, "ttl_s": 60, **limits}))
+    put("busy", "b9")
+    assert store.get("quiet", "q") is not None
+    assert [name for name in (f"b{number}" for number in range(10)) if store.get("busy", name)] == ["b7", "b8", "b9"]
+    assert store.delete("busy", "b9")
+    put("busy", "c")
+    assert store.get("busy", "b8") is not None  # the room of what was deleted is used again
+    store.close()
+
+
 @pytest.mark.parametrize("where", ["private", "memory"])
 def test_events_are_left_out_if_they_do_not_fit_beside_the_response(tmp_path: Path, where: str):
     path = tmp_path / where

@@ -152,8 +152,8 @@ class ServerConfig(Section):
     max_stored_responses: Count = Field(
         10_000,
         description=(
-            "Maximum number of stored responses, of all keys together; then the oldest is removed. Each has the whole "
-            "conversation before it."
+            "Maximum number of stored responses, of all keys together; then the oldest of the key that has most is "
+            "removed. Each has the whole conversation before it."
         ),
         examples=[1000],
         json_schema_extra=about(reload="process"),
@@ -161,8 +161,8 @@ class ServerConfig(Section):
     max_stored_bytes: Size = Field(
         256 * 1024**2,
         description=(
-            "Maximum total size of stored responses; then the oldest are removed. Limits the memory, or the file, that "
-            "clients can fill."
+            "Maximum total size of stored responses; then the oldest of the key that has most are removed. Limits the "
+            "memory, or the file, that clients can fill."
         ),
         examples=["1GiB"],
         json_schema_extra=about(reload="process", unit="bytes"),

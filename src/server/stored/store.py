@@ -1,6 +1,6 @@
 """Stored responses, each for the key that made it: in memory, or in an SQLite file that survives a restart.
 
-Bounded in number, in bytes and in time. The oldest are removed first.
+Bounded in number, in bytes and in time. The oldest of the key that has most are removed first (shares.py).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...config.schema.server import ServerConfig
+from .shares import Shares
 
 MEMORY = "memory"
 
@@ -101,10 +102,6 @@ class _Kept:
     data: bytes
     events: bytes | None
 
-    @property
-    def num_bytes(self) -> int:
-        return len(self.data) + len(self.events or b"")
-
 
 class MemoryStore:
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.time) -> None:
@@ -112,7 +109,7 @@ class MemoryStore:
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
-        self._num_bytes = 0
+        self._shares = Shares(limits.num_responses, limits.num_bytes)
 
     def put(self, owner: str, stored: Stored, events: bytes | None = None) -> bool:
         data = _encode(stored)
@@ -122,10 +119,10 @@ class MemoryStore:
             self._remove(key)
             if len(data) > self._limits.num_bytes:
                 return False
-            kept = self._kept[key] = _Kept(self._clock() + self._limits.ttl_s, data, events)
-            self._num_bytes += kept.num_bytes
-            while len(self._kept) > self._limits.num_responses or self._num_bytes > self._limits.num_bytes:
-                self._remove(next(iter(self._kept)))
+            self._kept[key] = _Kept(self._clock() + self._limits.ttl_s, data, events)
+            self._shares.add(*key, len(data) + len(events or b""))
+            for excess in self._shares.take_excess():
+                del self._kept[excess]
             while self._kept and next(iter(self._kept.values())).expires_at <= self._clock():
                 self._remove(next(iter(self._kept)))
         return True
@@ -153,17 +150,18 @@ class MemoryStore:
         return kept if kept is not None and kept.expires_at > self._clock() else None
 
     def _remove(self, key: tuple[str, str]) -> None:
-        if key in self._kept:
-            self._num_bytes -= self._kept.pop(key).num_bytes
+        self._kept.pop(key, None)
+        self._shares.remove(*key)
 
 
 class SqliteStore:
-    """Several server processes may share the file."""
+    """One server process uses the file at a time."""
 
     def __init__(self, path: str, limits: Limits, clock: Callable[[], float] = time.time) -> None:
         self._limits = limits
         self._clock = clock
         self._lock = threading.Lock()
+        self._shares = Shares(limits.num_responses, limits.num_bytes)
         path = os.path.abspath(path)
         # It has the conversations of all keys. SQLite's files beside it (-wal, -shm) get the same rights.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -182,26 +180,25 @@ class SqliteStore:
         )
         if "events" not in [column[1] for column in self._run("PRAGMA table_info(responses)")]:
             self._run("ALTER TABLE responses ADD COLUMN events BLOB")
+        sizes = "SELECT owner, id, length(data) + ifnull(length(events), 0) FROM responses ORDER BY number"
+        for owner, response_id, num_bytes in self._run(sizes):
+            self._shares.add(owner, response_id, num_bytes)
 
     def put(self, owner: str, stored: Stored, events: bytes | None = None) -> bool:
         data = _encode(stored)
         events = self._limits.fitting(data, events)
         response_id = stored.response["id"]
         with self._lock:
-            self._run("DELETE FROM responses WHERE (owner = ? AND id = ?) OR expires_at <= ?",
-                      owner, response_id, self._clock())  # fmt: skip
+            for gone in self._run("DELETE FROM responses WHERE (owner = ? AND id = ?) OR expires_at <= ? "
+                                  "RETURNING owner, id", owner, response_id, self._clock()):  # fmt: skip
+                self._shares.remove(*gone)
             if len(data) > self._limits.num_bytes:
                 return False
-            self._run("INSERT OR REPLACE INTO responses (owner, id, expires_at, data, events) VALUES (?, ?, ?, ?, ?)",
+            self._run("INSERT INTO responses (owner, id, expires_at, data, events) VALUES (?, ?, ?, ?, ?)",
                       owner, response_id, self._clock() + self._limits.ttl_s, data, events)  # fmt: skip
-            # the newest that fit into both limits remain
-            self._run(
-                "DELETE FROM responses WHERE number IN (SELECT number FROM (SELECT number, "
-                "row_number() OVER newest AS rank, sum(length(data) + ifnull(length(events), 0)) OVER newest AS total "
-                "FROM responses WINDOW newest AS (ORDER BY number DESC)) WHERE rank > ? OR total > ?)",
-                self._limits.num_responses,
-                self._limits.num_bytes,
-            )
+            self._shares.add(owner, response_id, len(data) + len(events or b""))
+            for excess in self._shares.take_excess():
+                self._run("DELETE FROM responses WHERE owner = ? AND id = ?", *excess)
         return True
 
     def get(self, owner: str, response_id: str) -> Stored | None:
@@ -214,6 +211,7 @@ class SqliteStore:
     def delete(self, owner: str, response_id: str) -> bool:
         with self._lock:
             found = self._run("DELETE FROM responses WHERE owner = ? AND id = ? RETURNING 1", owner, response_id)
+            self._shares.remove(owner, response_id)
         return bool(found)
 
     def close(self) -> None:
