@@ -128,7 +128,7 @@ FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"tools": [{"type": "function", "function": {"name": "a b"}}]}, "invalid_value", "tools[0].function.name"),
     (CHAT, {"tools": [{"type": "function", "function": {"name": "a" * 1024}}]}, "invalid_value",
      "tools[0].function.name"),
-    (CHAT, {"tools": [{"type": "web_search"}]}, "invalid_value", "tools[0].type"),
+    (CHAT, {"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools[0].type"),
     (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}] * 129}, "array_above_max_length", "tools"),
     (CHAT, {"tool_choice": "required"}, "invalid_value", "tool_choice"),
     (CHAT, {"tool_choice": {"type": "function", "function": {"name": "g"}}}, "invalid_value", "tool_choice"),

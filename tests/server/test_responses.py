@@ -547,6 +547,12 @@ def test_the_id_of_a_response_is_its_own(folder: Path):
     assert served.get(f"/v1/responses/{made[0]['id']}").json() == made[0]
 
 
+def test_a_stored_response_is_read_as_it_is(folder: Path):
+    served = speaking(folder, "Fine.", responses_store="memory")
+    error = served.get(f"/v1/responses/{ask(served).json()['id']}?include=x").json()["error"]
+    assert error["message"].startswith("`include` is not supported here: ")
+
+
 def test_a_number_in_a_query_may_have_any_length(folder: Path):
     served = speaking(folder, "Fine.", responses_store="memory")
     path = f"/v1/responses/{ask(served).json()['id']}"

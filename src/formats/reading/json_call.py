@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from ..format import JsonCall
-from .json_text import pass_value, take_key, take_string, take_value
+from .json_text import encodable, pass_value, take_key, take_string, take_value
 from .sink import Sink
 from .source import Reading, Source, skip_space
 
@@ -109,7 +109,7 @@ def _as_object(arguments: str | None) -> str:
         try:
             text = json.loads(arguments, strict=False)
             if isinstance(json.loads(text), dict):
-                return str(text)
+                return encodable(text)
         except (ValueError, RecursionError):
             pass
     return arguments

@@ -100,7 +100,12 @@ def take_string(source: Source) -> Reading[str | None]:
         value = json.loads("".join(pieces), strict=False)
     except ValueError:
         return None
-    return value if isinstance(value, str) else None
+    return encodable(value) if isinstance(value, str) else None
+
+
+def encodable(text: str) -> str:
+    """Without halves of surrogate pairs, which escapes can produce and UTF-8 does not have."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def take_value(source: Source, end: str) -> Reading[str | None]:

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from ..format import Pythonic
+from .json_text import encodable
 from .schema_types import quoted
 from .sink import Sink
 from .source import Reading, Source, peek, skip_space
@@ -156,7 +157,7 @@ def _as_json(text: str) -> str:
         pass
     try:
         value = _value(ast.parse(text, mode="eval").body)
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return encodable(json.dumps(value, ensure_ascii=False, allow_nan=False))
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return quoted(text)
 

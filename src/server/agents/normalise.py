@@ -142,7 +142,7 @@ def _one_system_message(messages: list[Message], removed: Counter[str], *, refus
         )
     removed[SECOND_SYSTEM] += sum(1 for place in places if place)
     merged = {**messages[places[0]], "content": _joined([messages[place].get("content") for place in places])}
-    return [merged, *(message for index, message in enumerate(messages) if index not in set(places))]
+    return [merged, *(message for message in messages if message.get("role") not in SYSTEM_ROLES)]
 
 
 def _joined(contents: Sequence[Any]) -> Any:

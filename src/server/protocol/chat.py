@@ -87,6 +87,14 @@ class Tool(Wire):
     type: Literal["function"]
     function: Function
 
+    @field_validator("type", mode="before")
+    @classmethod
+    def _known_type(cls, value: Any) -> Any:
+        if isinstance(value, str) and value != "function":
+            detail = f"{value[:40]!r} is not supported here, only 'function'; /v1/responses has custom tools, too"
+            raise FieldError(detail, code="unsupported_parameter")
+        return value
+
 
 class Dialogue(Wire):
     """A body whose prompt is rendered from messages, in any dialect of the API."""

@@ -28,7 +28,7 @@ async def render_response(call: Call) -> None:
     if body.previous_response_id is not None:
         raise unsupported("previous_response_id", ": send the items of that response as `input`")
     call.thinking_param = "reasoning.effort"
-    await _render(call, body.conversation(), "resp")
+    await _render(call, body.conversation(), "resp_")
 
 
 async def render_message(call: Call) -> None:

@@ -42,6 +42,23 @@ def test_an_answer_is_the_same_at_every_split(text: str, answer: Answer):
         assert joined(read(HERMES, [text[:place], text[place:]])) == answer
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", r'<tool_call>{"name": "\ud800", "arguments": {"a": "\ud800"}}</tool_call>'),
+        ("hermes", r'<tool_call>{"name": "f", "arguments": "{\"a\": \"\ud800\"}"}</tool_call>'),
+        ("pythonic", r"[f(a='\ud800', b=['\ud800'])]"),
+    ],
+)
+def test_half_of_a_surrogate_pair_can_be_sent_to_the_client(name: str, text: str):
+    """It is no UTF-8: writing the answer was an error of the server."""
+    (call, arguments, _) = AnswerParser(find(name), tools={"f": {}}, starts_in_reasoning=False).feed(text)
+    assert isinstance(call, CallBegin)
+    assert isinstance(arguments, CallArguments)
+    assert (call.name + arguments.text).encode()
+    assert json.loads(arguments.text).keys() >= {"a"}
+
+
 @pytest.mark.parametrize("nested", ["[", '{"a": ', "{a:"])
 @pytest.mark.parametrize(
     ("name", "begin", "end"),
