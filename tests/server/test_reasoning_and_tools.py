@@ -335,3 +335,5 @@ def test_an_alias_or_its_pattern_is_served_under_the_name_it_means(folder: Path)
     assert served.chat(model="claude-sonnet-5", max_tokens=1).json()["model"] == MODEL
     assert served.chat(model="exact", max_tokens=1).json()["model"] == "alias"
     assert served.chat(model="gpt", max_tokens=1).status_code == 404
+    assert served.get("/v1/models/claude-sonnet-5").json()["id"] == MODEL
+    assert served.get("/v1/models/gpt").status_code == 404

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 import pytest
-from anthropic.types import Message, Usage, message_count_tokens_params
+from anthropic.types import Message, ModelInfo, Usage, message_count_tokens_params
 from anthropic.types import message_create_params as message_params
 from anthropic.types.beta import message_create_params as beta_message_params
 from anthropic.types.output_config_param import OutputConfigParam
@@ -154,6 +154,19 @@ def test_answers_have_every_field_of_the_official_types(folder: Any, tmp_path: A
         if missing := kind.model_fields.keys() - answer.keys():
             found[kind.__name__] = " ".join(sorted(missing))
     assert found == NOT_RETURNED
+
+
+def test_models_are_listed_as_clients_of_anthropic_read_them(served: Served):
+    page = served.get("/v1/models").json()
+    assert (page["first_id"], page["last_id"], page["has_more"]) == (
+        page["data"][0]["id"],
+        page["data"][-1]["id"],
+        False,
+    )
+    for entry in page["data"]:
+        # their `capabilities` have other names than those that all other clients read
+        model = ModelInfo.model_validate({**entry, "capabilities": None})
+        assert (model.display_name, model.max_input_tokens) == (entry["id"], entry["max_model_len"])
 
 
 def test_a_field_is_served_or_not_and_has_a_meaning():

@@ -1,11 +1,12 @@
 """GET /v1/models and /v1/models/{id}: the served model names, context length, capabilities and sampling defaults.
 
 Clients find the context length under the name that their usual server has for it, and take a small one for granted if
-they find none. `models` is for Codex.
+they find none. `models` is for Codex; Anthropic's clients read pages, of which this is the only one.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from ..agents.catalogue import codex_model
@@ -18,14 +19,16 @@ async def list_models(call: Call) -> None:
     context, can = service.max_model_len, service.capabilities
     data = [_entry(service, name) for name in service.model_names]
     models = [codex_model(name, context, can) for name in service.model_names]
-    await call.answer({"object": "list", "data": data, "models": models})
+    page = {"first_id": data[0]["id"], "last_id": data[-1]["id"], "has_more": False}
+    await call.answer({"object": "list", "data": data, **page, "models": models})
 
 
 async def show_model(call: Call) -> None:
-    name: str = call.scope["path_params"]["model"]
-    if name not in call.service.model_names:
+    """Of an alias, the model that it means."""
+    service, name = call.service, call.scope["path_params"]["model"]
+    if not name:
         raise model_not_found(name)
-    await call.answer(_entry(call.service, name))
+    await call.answer(_entry(service, service.named_model(name)))
 
 
 def _entry(service: Service, name: str) -> dict[str, Any]:
@@ -33,6 +36,11 @@ def _entry(service: Service, name: str) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
+        "type": "model",  # this and the next four: Anthropic
+        "display_name": name,
+        "lifecycle": "active",
+        "created_at": datetime.fromtimestamp(service.started_at, UTC).isoformat(),
+        "max_input_tokens": context,
         "created": service.started_at,
         "owned_by": "stoker",
         "root": service.model_name,
