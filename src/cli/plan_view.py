@@ -117,7 +117,7 @@ def _rest(plan: Plan) -> str:
 
 
 def _format(plan: Plan) -> str:
-    if plan.ask.quantization is None and plan.ask.keeps_codes and plan.model.files and plan.model.files.own_codes:
+    if plan.ask.quantization is None and plan.ask.codes_layout and plan.model.files and plan.model.files.own_codes:
         return f"the checkpoint's own codes, {_rest(plan)}"
     if plan.ask.held_in == TWELVE_BITS:
         return f"{plan.ask.dtype} kept in {TWELVE_BITS}, exactly"

@@ -78,7 +78,7 @@ def twelve_bit_bytes(out_features: int, in_features: int, num_exceptions: int = 
 
 
 class GroupLayout(NamedTuple):
-    """A matrix of a quantised checkpoint in panels, with its own codes and scales (cpu/grouped.h).
+    """A matrix with the codes and scales of its checkpoint, in the panels of CPUs (cpu/grouped.h) or in rows.
 
     bits: of a code: 4, 6 or 8. group: inputs that share a scale. scale: bytes of one. outer: bytes of a factor of
     scales, 0 without; outer_group: inputs that share it. offset: what is subtracted, if anything.
@@ -107,12 +107,20 @@ class GroupLayout(NamedTuple):
         return ""
 
     def num_bytes(self, out_features: int, in_features: int) -> int:
+        """As panels."""
         block = self.block(in_features)
         offset = {"": 0, "zeros": 2, "minima": self.scale}[self.offset]
         outers = self.outer * (2 if self.offset == "minima" else 1)
         numbers = PANEL_WIDTH * (block // self.group * (self.scale + offset) + outers)
         of_block = -(-(PANEL_WIDTH * block * self.bits // 8 + numbers) // _LINE) * _LINE
         return -(-out_features // PANEL_WIDTH) * (in_features // block) * of_block
+
+    def row_bytes(self, out_features: int, in_features: int) -> int:
+        """As rows of packed codes, the layout of GPUs (engine/kernels/packed_codes.py)."""
+        outers = in_features // self.outer_group * self.outer if self.outer else 0
+        numbers = in_features // self.group * self.scale + outers
+        offsets = {"": 0, "zeros": in_features // self.group * 2, "minima": numbers}[self.offset]
+        return out_features * (in_features * self.bits // 8 + numbers + offsets)
 
 
 GROUPED_STEP = 32  # in_features must be a multiple

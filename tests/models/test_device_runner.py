@@ -33,6 +33,7 @@ from stoker.engine.startup import build_core
 from .checkpoints import build, save
 from .conftest import Saved
 from .engine import MACHINE, joined, resolved
+from .quantised import METHODS, write
 
 WITH_GPU = MACHINE.model_copy(
     update={"gpu": interpreted_gpu(MACHINE.total_memory_bytes, MACHINE.available_memory_bytes)}
@@ -284,3 +285,21 @@ def test_batch_invariance_uses_torchs_kernels_one_row_at_a_time(saved: Callable[
     assert [each.token_ids for each in found] == [
         each.token_ids for each in run(core(saved("qwen3")[1], tmp_path, "cpu"), PLAIN)
     ]
+
+
+@pytest.mark.parametrize("name", slow_but(METHODS, "gptq ordered"))
+def test_a_quantised_checkpoint_keeps_its_codes(name: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    """The tokens are those of the dequantised weights, and the plan counts the bytes that are held."""
+    folder = tmp_path / "quantised"
+    write(saved("qwen3")[1], folder, METHODS[name])
+    settings = resolved(folder, tmp_path, WITH_GPU, device={"device": "cuda"})
+    engine = build_core(settings)
+    samplings = [GREEDY] * len(PROMPTS)
+    assert [each.token_ids for each in run(engine, samplings)] == [
+        each.token_ids for each in run(core(folder, tmp_path, "cpu"), samplings)
+    ]
+    held = engine.info.weights_bytes
+    assert held == settings.memory.weights_bytes
+    files = settings.model_files
+    assert held == files.weights_bytes("float32", layout=None if "nf4" in name else "rows")
+    assert (held < 0.75 * files.weights_bytes("float32")) == ("nf4" not in name)

@@ -27,6 +27,7 @@ from stoker.engine.kernels.gpu.experts import experts_gpu, pack_experts_gpu
 from stoker.engine.kernels.gpu.finish_step import finish_step
 from stoker.engine.kernels.gpu.gated_delta import gated_delta_gpu
 from stoker.engine.kernels.gpu.gated_norm import gated_norm_gpu
+from stoker.engine.kernels.gpu.grouped import grouped_linear_gpu, grouped_rows_gpu
 from stoker.engine.kernels.gpu.latent_attention import latent_attention_gpu
 from stoker.engine.kernels.gpu.linear_few import linear_few
 from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
@@ -39,7 +40,9 @@ from stoker.engine.kernels.gpu.sample_row import sampling_columns
 from stoker.engine.kernels.gpu.scaling import add_scaled_gpu, scale_and_cap_gpu
 from stoker.engine.kernels.gpu.state_space import state_space_gpu
 from stoker.engine.kernels.gpu.store_latents import store_latents_gpu
+from stoker.engine.kernels.grouped import GroupScales
 from stoker.engine.kernels.head_variant import HeadVariant
+from stoker.engine.kernels.packed_codes import PackedCodes
 from stoker.engine.kernels.route_experts import Routing
 from stoker.engine.kernels.state_space import StateSpaceWeights
 from stoker.model.spec import GatedDelta, Mamba2, ShortConvolution
@@ -133,6 +136,7 @@ def quick() -> Cases:
     yield from linears("qwen", qwen, 1)
     yield from (case for case in linears("qwen", qwen, 64) if re.search("residual|logits", case[0]))
     yield from (case for case in linears("llama", llama, 32) if re.search("residual|gate_up", case[0]))
+    yield from codes("llama", llama.hidden)
     for name, model in (("qwen", qwen), ("llama", llama)):
         yield from elementwise(name, model)
     yield from samples("qwen", qwen, rows=256)
@@ -360,6 +364,34 @@ def linears(name: str, model: Model, rows: int) -> Cases:
     }
     for what, launch in table.items():
         yield f"{name} {what}, {rows} rows", launch
+
+
+def codes(name: str, hidden: int) -> Cases:
+    """A layer of quantised checkpoints: each width of codes and each kind of levels."""
+    bf16, bytes_ = partial(empty, dtype=BF16), partial(empty, dtype=torch.uint8)
+    of_32, outer = partial(bytes_, hidden, hidden // 32), empty(hidden, hidden // 256, dtype=FP16)
+    kinds: dict[str, dict[str, Any]] = {
+        "gptq": {"group": 128, "zeros": bf16(hidden, hidden // 128), "order": words(hidden)},
+        "q4_k": {"group": 32, "scales": GroupScales(of_32(), outer), "minima": GroupScales(of_32(), outer)},
+        "q6_k": {"group": 16, "bits": 6, "scales": GroupScales(bytes_(hidden, hidden // 16), outer)},
+        "mxfp4": {"group": 32, "kind": "e2m1"},
+        "iq4_nl": {"group": 32, "kind": "table"},
+        "fp8": {"group": 128, "bits": 8, "kind": "e4m3"},
+        "int8": {"group": hidden, "bits": 8, "kind": "signed"},
+    }
+    for what, own in kinds.items():
+        given = {"bits": 4, "kind": "steps", "zeros": None, "minima": None, "order": None} | own
+        weight = PackedCodes(
+            codes=bytes_(hidden, hidden if given["bits"] == 8 else hidden // 2),
+            upper=bytes_(hidden, hidden // 4) if given["bits"] == 6 else None,
+            levels=empty(256, dtype=FP32),
+            first=0.0,
+            **({"scales": GroupScales(bf16(hidden, hidden // given["group"]))} | given),
+        )
+        for rows in (1, 512):
+            x = empty(rows, hidden)
+            yield f"{name} {what} linear, {rows} rows", partial(only_launches, grouped_linear_gpu, x, weight, x[0])
+        yield f"{name} {what} embed", partial(only_launches, grouped_rows_gpu, longs(7), weight, BF16)
 
 
 def elementwise(name: str, model: Model, dtype: torch.dtype = BF16) -> Cases:

@@ -10,6 +10,7 @@ from ...model.quantised import held_in, scheme_of
 from ...model.record import Record
 from ...model.sizes import state_bytes
 from ..auto_values import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, auto_num_seqs
+from ..held_codes import CodesLayout, codes_layout
 from ..resolve.decide import Decisions, no_graphs
 from .devices import THIS_MACHINE, DeviceProfile
 from .model import PlannedModel
@@ -36,7 +37,7 @@ class Ask(Record):
     quantization: str | None = None  # one that the checkpoint does not have
     activations: str | None = None  # `model.activation_quantization`
     keeps_twelve_bits: bool = False
-    keeps_codes: bool = False  # of a quantised checkpoint
+    codes_layout: CodesLayout | None = None  # of a quantised checkpoint
 
     @property
     def held_in(self) -> str | None:
@@ -62,11 +63,17 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
     kind = "cuda" if device.is_gpu else "cpu"
     quantization, share = scheme_of(decisions.get("model.quantization")), decisions.get("cache.gpu_memory_utilization")
     keeps_twelve_bits = device.keeps_twelve_bits and not decisions.get("model.enforce_eager")
-    keeps_codes = device.keeps_codes and not decisions.get("model.enforce_eager")
+    is_interpreted = device.name == THIS_MACHINE and decisions.is_interpreted
+    layout = codes_layout(
+        "cuda" if is_interpreted or device.kind == "cuda" else device.kind,
+        cpu_keeps_codes=device.keeps_codes,
+        is_eager=decisions.get("model.enforce_eager"),
+        is_batch_invariant=decisions.get("model.batch_invariant"),
+    )
     seqs = number("scheduler.max_num_seqs")
     if seqs is None:
         held = held_in(dtype, quantization, keeps_twelve_bits)
-        room = int(share * device.memory) - model.weights_bytes(dtype, held, keeps_codes=keeps_codes)
+        room = int(share * device.memory) - model.weights_bytes(dtype, held, layout=layout)
         seqs = auto_num_seqs(kind, state_bytes(model.spec, dtype, state_dtype), room)
     tokens = number("scheduler.max_num_batched_tokens") or max(MAX_NUM_BATCHED_TOKENS[kind], seqs)
     interval: int = decisions.get("cache.prefix_cache_retention_interval")
@@ -87,7 +94,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         quantization=quantization,
         activations=decisions.get("model.activation_quantization"),
         keeps_twelve_bits=keeps_twelve_bits,
-        keeps_codes=keeps_codes,
+        codes_layout=layout,
         has_graphs=not no_graphs(decisions, kind),
         has_grammars=not decisions.get("model.skip_tokenizer_init"),
         has_cache_groups=not decisions.get("scheduler.disable_hybrid_kv_cache_manager"),

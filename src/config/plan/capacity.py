@@ -55,8 +55,8 @@ def speed(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate)
         return None
     seqs = min(ask.max_num_seqs, fitting)
     parts, bandwidth = ask.tensor_parallel_size, device.bandwidth_gb_per_s * 1e9
-    weights = model.weights_bytes(ask.dtype, ask.held_in, keeps_codes=ask.keeps_codes) / parts
-    one = model.active_bytes(ask.dtype, ask.held_in, keeps_codes=ask.keeps_codes) / parts
+    weights = model.weights_bytes(ask.dtype, ask.held_in, layout=ask.codes_layout) / parts
+    one = model.active_bytes(ask.dtype, ask.held_in, layout=ask.codes_layout) / parts
     touched = min(weights, one * seqs)  # a large batch uses most experts of a sparse model
     is_fp8 = ask.quantization == "fp8" and device.fp8_tflops is not None
     operations = (device.fp8_tflops or 0.0 if is_fp8 else device.bf16_tflops) * 1e12 * parts

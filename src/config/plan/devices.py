@@ -38,7 +38,7 @@ class DeviceProfile(Record):
     fp8_tflops: float | None = Field(None, gt=0, description="The same in FP8; unset: the device has none.")
     has_bfloat16: bool = True
     keeps_twelve_bits: bool = Field(False, description="Whether bfloat16 weights are held in 12 bits, exactly.")
-    keeps_codes: bool = Field(False, description="Whether quantised checkpoints are held in their own codes.")
+    keeps_codes: bool = Field(False, description="Whether a CPU holds quantised checkpoints in their own codes.")
     uncertainty: float = Field(1.0, ge=1, description="Factor by which the two speeds may be too high or too low.")
 
     @property

@@ -77,7 +77,7 @@ class Estimate(Record):
 
 def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     parts = ask.tensor_parallel_size
-    weights = model.weights_bytes(ask.dtype, ask.held_in, keeps_codes=ask.keeps_codes) // parts
+    weights = model.weights_bytes(ask.dtype, ask.held_in, layout=ask.codes_layout) // parts
     one_state = 0
     if model.files is None:
         kv = kv_cost(model.spec, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)

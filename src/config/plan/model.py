@@ -14,6 +14,7 @@ from ...model.sizes import DTYPE_BYTES, Parameters, count_parameters
 from ...model.spec import ModelSpec
 from ..checkpoint.model_files import is_gguf
 from ..errors import ModelFilesError, ModelNotLocal
+from ..held_codes import CodesLayout
 from ..resolve.model_files import (
     config_path,
     hub_cache,
@@ -93,14 +94,14 @@ class PlannedModel(Record):
             return "counted from config.json"
         return f"headers of {self.stored.num_files} file{'s' * (self.stored.num_files != 1)}"
 
-    def weights_bytes(self, dtype: str, quantization: str | None = None, *, keeps_codes: bool = False) -> int:
+    def weights_bytes(self, dtype: str, quantization: str | None = None, *, layout: CodesLayout | None = None) -> int:
         """Bytes of all weights in memory. quantization: one that the checkpoint does not have, or TWELVE_BITS.
 
-        keeps_codes: as ModelFiles.weights_bytes.
+        layout: as ModelFiles.weights_bytes.
         """
         size = DTYPE_BYTES[dtype]
         if self.files is not None and quantization in (None, TWELVE_BITS, *SCHEMES):
-            return self.files.weights_bytes(dtype, quantization, keeps_codes=keeps_codes)
+            return self.files.weights_bytes(dtype, quantization, layout=layout)
         if quantization not in (None, TWELVE_BITS):
             matrices = min(self.parameters.matrices, self.num_parameters)
             return round(matrices * QUANTISED_BYTES[quantization] + (self.num_parameters - matrices) * size)
@@ -111,10 +112,10 @@ class PlannedModel(Record):
             return round(matrices * bits / 8 * (1.06 if bits < 8 else 1.01) + (self.num_parameters - matrices) * size)
         return self.num_parameters * size
 
-    def active_bytes(self, dtype: str, quantization: str | None = None, *, keeps_codes: bool = False) -> int:
+    def active_bytes(self, dtype: str, quantization: str | None = None, *, layout: CodesLayout | None = None) -> int:
         """Bytes of weights that the device reads for one token."""
         share = min(1.0, self.parameters.active / max(1, self.parameters.total))
-        return round(self.weights_bytes(dtype, quantization, keeps_codes=keeps_codes) * share)
+        return round(self.weights_bytes(dtype, quantization, layout=layout) * share)
 
 
 def read_model(deployment: Deployment) -> PlannedModel:

@@ -120,7 +120,7 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
             model.spec.head_dims,
             ask.kv_dtype,
             is_eager=is_eager,
-            quantization=ask.quantization or (OWN_CODES if ask.keeps_codes and model.files.own_codes else None),
+            quantization=ask.quantization or (OWN_CODES if ask.codes_layout and model.files.own_codes else None),
             activations=ask.activations,
             batch_invariant=decisions.get("model.batch_invariant"),
         )

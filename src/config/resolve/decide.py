@@ -36,6 +36,7 @@ from ..auto_values import (
 )
 from ..gpu_capability import LEAST_CAPABILITY
 from ..graph_sizes import usual_sizes, written_sizes
+from ..held_codes import codes_layout
 from ..model_facts import model_facts
 from ..origin import DEFAULT, Layer, Origin
 from ..schema.options import options
@@ -364,9 +365,15 @@ def _budget(done: Decisions) -> int:
 
 def _weights_bytes(done: Decisions, model_files: ModelFiles) -> int:
     dtype, is_on_cpu = done.get("model.dtype"), done.get("device.device") == "cpu"
-    has_kernels = is_on_cpu and not done.get("model.enforce_eager")
-    held = held_in(dtype, done.get("model.quantization"), has_kernels and done.machine.keeps_twelve_bits)
-    return model_files.weights_bytes(dtype, held, keeps_codes=has_kernels and done.machine.keeps_codes)
+    is_eager = done.get("model.enforce_eager")
+    held = held_in(dtype, done.get("model.quantization"), is_on_cpu and not is_eager and done.machine.keeps_twelve_bits)
+    layout = codes_layout(
+        done.get("device.device"),
+        cpu_keeps_codes=done.machine.keeps_codes,
+        is_eager=is_eager,
+        is_batch_invariant=done.get("model.batch_invariant"),
+    )
+    return model_files.weights_bytes(dtype, held, layout=layout)
 
 
 def _memory(done: Decisions, model_files: ModelFiles) -> None:

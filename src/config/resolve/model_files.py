@@ -450,14 +450,18 @@ def _own_codes(weights: WeightFiles, spec: ModelSpec) -> tuple[OwnCodes, ...]:
             parts.setdefault(fused_name(tensor.name), []).append((stored, group_layout(stored)))
     found: dict[tuple[int, int, bool], OwnCodes] = {}
     for whole in parts.values():
-        held = [layout.num_bytes(*stored.shape) for stored, layout in whole if layout is not None]
-        if len(held) < len(whole):
+        layouts = [(layout, stored.shape) for stored, layout in whole if layout is not None]
+        if len(layouts) < len(whole):
             continue
         outputs, inputs = sum(stored.shape[0] for stored, _ in whole), whole[0][0].shape[1]
         rounds = any(is_of_bfloat16(stored) for stored, _ in whole)
-        none = OwnCodes(outputs=outputs, inputs=inputs, num_matrices=0, num_bytes=0, is_of_bfloat16=rounds)
+        none = OwnCodes(outputs=outputs, inputs=inputs, num_matrices=0, num_bytes=0, row_bytes=0, is_of_bfloat16=rounds)
         before = found.get(key := (outputs, inputs, rounds), none)
-        counts = {"num_matrices": before.num_matrices + 1, "num_bytes": before.num_bytes + sum(held)}
+        counts = {
+            "num_matrices": before.num_matrices + 1,
+            "num_bytes": before.num_bytes + sum(layout.num_bytes(*shape) for layout, shape in layouts),
+            "row_bytes": before.row_bytes + sum(layout.row_bytes(*shape) for layout, shape in layouts),
+        }
         found[key] = before.model_copy(update=counts)
     return tuple(found.values())
 

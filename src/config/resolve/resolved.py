@@ -18,6 +18,7 @@ from ...model.through_transformers import Implementation
 from ..auto_values import RESERVED_FILES
 from ..checkpoint.chat_templates import TemplateSource
 from ..checkpoint.repository_code import RepositoryCode
+from ..held_codes import CodesLayout
 from ..model_facts import Fact
 from ..origin import DEFAULT, Origin, Overridden
 from ..schema.cache import CacheConfig
@@ -50,7 +51,8 @@ class OwnCodes(Record):
     outputs: int
     inputs: int
     num_matrices: int
-    num_bytes: int  # of all of them, as kernels hold them
+    num_bytes: int  # of all of them, in the panels of CPUs
+    row_bytes: int  # in the rows of GPUs
     is_of_bfloat16: bool = False  # only in models of this dtype
 
 
@@ -85,17 +87,17 @@ class ModelFiles(Record):
     def num_parameters(self) -> int:
         return count_parameters(self.spec).total if self.num_stored is None else self.num_stored
 
-    def weights_bytes(self, dtype: str, held: str | None = None, *, keeps_codes: bool = False) -> int:
+    def weights_bytes(self, dtype: str, held: str | None = None, *, layout: CodesLayout | None = None) -> int:
         """Bytes of all weights when held in `dtype`, those of the linear layers as `quantised.held_in` says.
 
-        keeps_codes: quantised matrices stay in the checkpoint's own codes, as far as kernels take them.
+        layout: in which quantised matrices stay in the checkpoint's own codes, as far as kernels take them.
         """
         described = weights_bytes(self.spec, dtype, held)
-        for each in self.own_codes if keeps_codes and held in (None, TWELVE_BITS) else ():
+        for each in self.own_codes if layout is not None and held in (None, TWELVE_BITS) else ():
             if each.is_of_bfloat16 and dtype != "bfloat16":
                 continue
             otherwise = matrix_bytes(held, dtype, each.outputs, each.inputs)
-            described += each.num_bytes - each.num_matrices * otherwise
+            described += (each.row_bytes if layout == "rows" else each.num_bytes) - each.num_matrices * otherwise
         return (
             described if self.num_stored is None else described * self.num_stored // count_parameters(self.spec).total
         )

@@ -171,8 +171,8 @@ class ModelConfig(Section):
             "layer too, which is faster if the vocabulary is a large part of the model, and less accurate. With many "
             "requests at once, and for prompts, the speed is that of bfloat16. These three need a CPU. "
             "The other values are methods of quantised checkpoints, which are found without this option: a checkpoint "
-            "of another method is refused, and an unquantised one too. On CPUs its matrices stay in their own codes; "
-            "on GPUs they are dequantised to `dtype`; `int8` and `int4` quantise them again, which loses accuracy."
+            "of another method is refused, and an unquantised one too. Its matrices stay in their own codes; "
+            "`int8` and `int4` quantise them again, which loses accuracy."
         ),
         examples=["int8"],
         json_schema_extra=about(reload="model", devices=("cpu",), aliases=("-q",), refused=OTHER_SCHEMES),

@@ -13,8 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import torch
+
+from ...model.quantised import GroupLayout
 
 _SLICE_ELEMENTS = 1 << 22  # of float32, computed at once
 
@@ -101,6 +104,25 @@ class Grouped:
         if self.minima is not None:
             numbers = numbers - self.minima.numbers.repeat_interleave(self.group, dim=1)
         return numbers if self.places is None else numbers[:, self.places]
+
+
+def layout_of(weight: Grouped) -> GroupLayout:
+    outer = weight.scales.outer
+    offset: Literal["", "zeros", "minima"] = "" if weight.minima is None else "minima"
+    return GroupLayout(
+        bits=weight.bits,
+        group=weight.group,
+        scale=weight.scales.values.itemsize,
+        outer=0 if outer is None else outer.itemsize,
+        outer_group=0 if outer is None else weight.shape[1] // outer.shape[1],
+        offset=offset if weight.zeros is None else "zeros",
+    )
+
+
+def kernels_take(weight: Grouped) -> bool:
+    """Whether a layout of it exists; its minima must be stored as its scales are."""
+    minima = weight.minima
+    return not layout_of(weight).problem(weight.shape[1]) and (minima is None or _kind(minima) == _kind(weight.scales))
 
 
 def are_alike(parts: Sequence[Grouped]) -> bool:

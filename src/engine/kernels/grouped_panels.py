@@ -5,13 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from ...model.quantised import GroupLayout
 from .cpu.library import INT64, POINTER, CpuLibrary, pointer
-from .grouped import Grouped, GroupScales
+from .grouped import Grouped, layout_of
 
 _NUMBERS = {  # NumberType of cpu/grouped.h, 0 for none
     torch.float32: 1,
@@ -32,29 +31,10 @@ class GroupedPanels:
     order: torch.Tensor | None  # [in] int32, to which the format points
 
 
-def layout_of(weight: Grouped) -> GroupLayout:
-    outer, offset = weight.scales.outer, _offset(weight)
-    return GroupLayout(
-        bits=weight.bits,
-        group=weight.group,
-        scale=weight.scales.values.itemsize,
-        outer=0 if outer is None else outer.itemsize,
-        outer_group=0 if outer is None else weight.shape[1] // outer.shape[1],
-        offset=offset,
-    )
-
-
-def _offset(weight: Grouped) -> Literal["", "zeros", "minima"]:
-    return "zeros" if weight.zeros is not None else "minima" if weight.minima is not None else ""
-
-
 class GroupedPacker:
     def __init__(self, library: CpuLibrary) -> None:
         self._pack = library.function("pack_grouped", [POINTER] * 7 + [INT64] * 2)
         self._advise_huge_pages = library.function("advise_huge_pages", [POINTER, INT64])
-
-    def takes(self, weight: Grouped) -> bool:
-        return not layout_of(weight).problem(weight.shape[1]) and _are_alike(weight.scales, weight.minima)
 
     def pack(self, parts: Sequence[Grouped]) -> GroupedPanels:
         """The outputs of all parts, which are alike. Each part but the last is whole panels."""
@@ -125,13 +105,3 @@ def _outer(weight: Grouped) -> torch.Tensor | None:
 
 def _contiguous(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return None if tensor is None else tensor.contiguous()
-
-
-def _are_alike(scales: GroupScales, minima: GroupScales | None) -> bool:
-    """Minima are read as scales are."""
-    if minima is None:
-        return True
-    same_outer = (scales.outer is None) == (minima.outer is None) and (
-        scales.outer is None or minima.outer is None or scales.outer.dtype == minima.outer.dtype
-    )
-    return same_outer and scales.values.dtype == minima.values.dtype

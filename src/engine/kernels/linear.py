@@ -11,8 +11,9 @@ import torch.nn.functional as F
 
 from ...model.quantised import CODES_DEEP, GROUP, MAX_EXCEPTIONS, PANEL_WIDTH, twelve_bit_bytes
 from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer, suffix
-from .grouped import Grouped, grouped_linear_reference, grouped_rows_reference, stacked
+from .grouped import Grouped, grouped_linear_reference, grouped_rows_reference, kernels_take, stacked
 from .grouped_panels import PANELS_DTYPE, GroupedPacker, set_stride
+from .packed_codes import PackedCodes
 from .quantised import (
     quantise_reference,
     quantised_linear_reference,
@@ -37,19 +38,20 @@ class PackedLinear:
     rounds_rows: bool = False  # x is rounded to int8 too, and the product is one of integers
     grouped: Grouped | None = None  # a checkpoint's own codes, which torch multiplies; `weight` is those codes
     order: torch.Tensor | None = None  # of the inputs of grouped panels, whose `scales` are a format (cpu/grouped.h)
+    codes: PackedCodes | None = None  # a checkpoint's own, of the GPU kernels; `weight` is its tensor of codes
     pieces: tuple[PackedLinear, ...] = ()  # layers whose outputs follow one another; `weight` is the first one's
 
     @property
     def is_grouped(self) -> bool:
         """Codes and scales of a checkpoint."""
-        return self.grouped is not None or self.weight.dtype == PANELS_DTYPE
+        return self.grouped is not None or self.codes is not None or self.weight.dtype == PANELS_DTYPE
 
     @property
     def num_bytes(self) -> int:
         if self.pieces:
             return sum(piece.num_bytes for piece in self.pieces)
-        if self.grouped is not None:
-            return self.grouped.num_bytes + (0 if self.bias is None else self.bias.nbytes)
+        if (grouped := self.grouped or self.codes) is not None:
+            return grouped.num_bytes + (0 if self.bias is None else self.bias.nbytes)
         scales = None if self.is_grouped else self.scales  # a format of a kilobyte
         return sum(tensor.nbytes for tensor in (self.weight, self.bias, scales) if tensor is not None)
 
@@ -251,7 +253,7 @@ def pack_grouped_cpu(library: CpuLibrary) -> PackGrouped:
     packer = GroupedPacker(library)
 
     def pack_grouped(parts: Sequence[Grouped], bias: torch.Tensor | None, dtype: torch.dtype) -> PackedLinear | None:
-        if dtype not in DEPTH_STEPS or not packer.takes(parts[0]):
+        if dtype not in DEPTH_STEPS or not kernels_take(parts[0]):
             return None
         if any(part.shape[0] % PANEL_WIDTH for part in parts[:-1]):
             parts = [stacked(parts)]

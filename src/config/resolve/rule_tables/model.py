@@ -457,10 +457,10 @@ STATED: tuple[StatedRule, ...] = (
     ),
     StatedRule(
         "R050",
-        "quantised checkpoints keep their codes on CPUs",
+        "quantised checkpoints keep their codes",
         ("model.quantization", "model.dtype"),
-        "Matrices that a checkpoint stores quantised stay in its own codes and scales where the kernels of the CPU "
-        "multiply these; experts, and everything on GPUs or with torch alone, are held in `model.dtype`. "
+        "Matrices that a checkpoint stores quantised stay in its own codes and scales where the kernels of the device "
+        "multiply these; experts, and everything with torch alone, are held in `model.dtype`. "
         "`model.quantization` quantises them again instead.",
     ),
     StatedRule(

@@ -8,7 +8,6 @@ from triton.runtime import driver
 
 from ..attention_variant import PLAIN, AttentionVariant
 from ..kernel_set import KernelSet
-from ..linear import PackedLinear, embed_reference
 from ..paged_attention import AttentionStep
 from ..penalise import after_penalties
 from .activation import activate_and_mul_gpu, activate_gpu
@@ -18,13 +17,12 @@ from .attention_variant import GpuAttentionVariant
 from .causal_convolution import causal_convolution_gpu
 from .cuda_graph import cuda_graph_capture
 from .decode_attention import DecodeWorkspace, decode_attention, decode_workspace
-from .embed import embed_gpu
 from .experts import experts_gpu, pack_experts_gpu
 from .gated_delta import gated_delta_gpu
 from .gated_norm import gated_norm_gpu
 from .latent_attention import latent_attention_gpu
 from .launch import early_starts, is_interpreted
-from .linear import linear_gpu, norm_gate_up_gpu, norm_linear_gpu
+from .linear import PackGroupedGpu, embed_packed, linear_gpu, norm_gate_up_gpu, norm_linear_gpu
 from .linear_few import MAX_TOKENS
 from .prefill_attention import prefill_attention
 from .recurrent import CHUNK, FEW
@@ -45,6 +43,7 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
     kernel = f"triton {triton.__version__}"
     return KernelSet(
         add_rms_norm=add_rms_norm_gpu,
+        pack_grouped=PackGroupedGpu(device),
         linear=linear_gpu,
         embed=embed_packed,
         rope_and_store=rope_and_store_gpu,
@@ -73,6 +72,7 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         table={
             "add_rms_norm": f"{kernel}; up to {MAX_TOKENS} tokens part of the linear layer after it",
             "linear": f"{kernel} up to {MAX_TOKENS} tokens, the most that one program takes; torch for more",
+            "grouped_linear": f"{kernel}, over the own codes of quantised checkpoints",
             "rope_and_store": f"{kernel}, with the heads' norms",
             "paged_attention": f"{kernel}: one kernel for rows with one query, one for prompts",
             "activation": f"{kernel}; a gate with silu up to {MAX_TOKENS} tokens part of the linear layer before it",
@@ -82,10 +82,6 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
             "tiles": tuned().summary,
         },
     )
-
-
-def embed_packed(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
-    return embed_reference(token_ids, packed) if packed.scales is not None else embed_gpu(token_ids, packed.weight)
 
 
 class PagedAttentionGpu:

@@ -10,8 +10,7 @@ import torch
 from gguf import GGMLQuantizationType, dequantize, quantize
 
 from stoker.engine.kernels import Grouped, GroupScales, KernelSet
-from stoker.engine.kernels.grouped import are_alike, stacked
-from stoker.engine.kernels.grouped_panels import layout_of
+from stoker.engine.kernels.grouped import are_alike, layout_of, stacked
 from stoker.engine.kernels.linear import pack_grouped_reference
 
 from .grouped_weights import KINDS, codes, grouped_of

@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType, dequantize
 
 from stoker.config.checkpoint.group_layouts import group_layout
 from stoker.config.checkpoint.stored import BLOCKS, StoredTensor
-from stoker.engine.kernels.grouped_panels import layout_of
+from stoker.engine.kernels.grouped import layout_of
 from stoker.engine.runner.grouped_weights import of_blocks
 
 HALVES_AT = {  # where a block has numbers in float16; no type has NaN elsewhere
