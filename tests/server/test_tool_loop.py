@@ -93,6 +93,38 @@ def test_calls_are_run_until_the_model_answers(folder: Path, tokenizer: Tokenize
     assert "5" in model.prompts[-1]
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": [{"type": "mcp_list_tools"}]}, "input[0].server_label"),
+        ({"input": [{"type": "mcp_list_tools", "server_label": "math", "tools": [{}]}]}, "input[0].tools[0].name"),
+        ({"input": [{"type": "mcp_list_tools", "server_label": "math", "tools": {}}]}, "input[0].tools"),
+    ],
+)
+def test_a_list_of_tools_that_the_client_sends_back_is_checked(
+    folder: Path, tokenizer: Tokenizer, fields: dict[str, Any], param: str
+):
+    answer = Model(folder, tokenizer, "Hi").post(**fields)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+def test_a_skipped_tool_may_have_any_name(folder: Path, tokenizer: Tokenizer):
+    answer = Model(folder, tokenizer, "Hi").post(tools=[MCP, {"type": "web_search", "name": ["x"]}])
+    assert (answer.status_code, answer.headers["x-stoker-skipped-tools"]) == (200, "web_search")
+
+
+def test_a_tool_of_a_server_whose_name_no_call_can_have_is_refused(folder: Path, tokenizer: Tokenizer):
+    model = Model(folder, tokenizer, "Hi")
+
+    async def tools() -> list[Tool]:
+        return [Tool("files/read", None, {"type": "object"})]
+
+    model.tools.tools = tools  # type: ignore[method-assign]
+    error = model.post().json()["error"]
+    assert error["param"] == "tools[0].name"
+    assert "files/read" in error["message"]
+
+
 def test_a_stream_has_the_events_of_every_item_in_order(folder: Path, tokenizer: Tokenizer):
     model = Model(folder, tokenizer, CALL, "It is 5.")
     streamed = model.post(stream=True).text

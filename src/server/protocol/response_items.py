@@ -61,7 +61,7 @@ def messages_of(items: Sequence[Any]) -> list[dict[str, Any]]:
             messages += _call_with_result(item, place)
             is_open = False
         elif kind == "mcp_list_tools":
-            continue  # the tools of a request are in `tools`
+            listed_names(item, place)  # the model does not read them: the tools of a request are in `tools`
         elif kind == "message" or kind == "reasoning" or kind in _CALLS:
             message = messages[-1] if is_open else {}
             if not is_open or not _fits(kind, message):
@@ -105,6 +105,15 @@ def _add(message: dict[str, Any], kind: str, item: dict[str, Any], place: str) -
         function = {"name": flat_name(name, namespace), "arguments": arguments}
         call = {"id": _string(item, "call_id", place), "type": "function", "function": function}
         message.setdefault("tool_calls", []).append(call)
+
+
+def listed_names(item: dict[str, Any], place: str = "") -> tuple[str, tuple[str, ...]]:
+    """The server and the names of an `mcp_list_tools` item. Raises FieldError."""
+    tools = item.get("tools")
+    label = _string(item, "server_label", place)
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise FieldError("must be a list of tools", code="invalid_type", place=f"{place}.tools")
+    return label, tuple(_string(tool, "name", f"{place}.tools[{index}]") for index, tool in enumerate(tools))
 
 
 def _call_with_result(item: dict[str, Any], place: str) -> list[dict[str, Any]]:

@@ -9,9 +9,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
+from pydantic import ValidationError
+
 from ..answers.responses import Event, error_object, response_event
 from ..endpoint import Call, Message
-from ..protocol.errors import ApiError, bad_request
+from ..protocol.errors import ApiError, bad_request, from_validation
 from ..protocol.responses import ResponsesRequest
 from ..tool_server.loop import ToolLoop
 from ..tool_server.servers import ToolServers
@@ -89,7 +91,10 @@ class WithTools:
 
     def _round(self, fields: dict[str, Any]) -> Generated:
         outer = {"stream": None, "store": None, **dict.fromkeys(_OUTER)}
-        body = ResponsesRequest.model_validate({**self._fields, **outer, **fields})
+        try:
+            body = ResponsesRequest.model_validate({**self._fields, **outer, **fields})
+        except ValidationError as error:  # such as a name of a tool that no call can have
+            raise from_validation(error) from None
         scope = {**self._call.scope, "stoker.unique_id": uuid.uuid4().hex, "stoker.request_id": None}
         inner = Call(self._call.service, scope, _nothing, _nowhere, self._call.route)
         inner.headers = self._call.headers

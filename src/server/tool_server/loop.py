@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from ..protocol.errors import ApiError, bad_request, unsupported
-from ..protocol.response_items import result_text
+from ..protocol.response_items import listed_names, result_text
 from .events import Event, of_call, of_list
 from .servers import Tool, ToolServer, ToolServerError, ToolServers
 
@@ -55,7 +55,7 @@ class ToolLoop:
         self._items = [*items]
         self._num_given = len(items)
         self._new_round = new_round
-        self._known = {_names(item) for item in known if item.get("type") == "mcp_list_tools"}
+        self._known = {listed_names(item) for item in known if item.get("type") == "mcp_list_tools"}
         self._num_left = min(max_calls or MAX_CALLS, MAX_CALLS)
         self._owners: dict[str, ToolServer] = {}  # of each tool, by name
         self._listed: list[Item] = []
@@ -72,7 +72,7 @@ class ToolLoop:
     async def start(self) -> Round:
         """The first round, checked. Raises ApiError."""
         self._functions, listed = await self._list()
-        self._listed = [item for item in listed if _names(item) not in self._known]
+        self._listed = [item for item in listed if listed_names(item) not in self._known]
         self._round = self._next({})
         await self._round.start()
         return self._round
@@ -147,7 +147,7 @@ class ToolLoop:
         """The tools with those of the servers as functions, and what was listed."""
         tools: list[Any] = []
         listed: list[Item] = []
-        names = {tool.get("name") for tool in self._tools}
+        names = {name for tool in self._tools if isinstance(name := tool.get("name"), str)}
         for index, tool in enumerate(self._tools):
             if tool["type"] != "mcp":
                 tools.append(tool)
@@ -226,11 +226,6 @@ class ToolLoop:
 
 
 _CLIENT_CALLS = ("function_call", "custom_tool_call")
-
-
-def _names(item: Item) -> tuple[str, tuple[str, ...]]:
-    """The server and the names of an `mcp_list_tools` item."""
-    return item["server_label"], tuple(tool["name"] for tool in item["tools"])
 
 
 def _function(tool: Tool) -> Item:
