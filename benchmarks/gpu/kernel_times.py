@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from stoker.engine.kernels import KernelSet
+from stoker.engine.kernels import Grouped, GroupScales, KernelSet
+from stoker.model.quantised import GroupLayout
 
 from .paged_batch import Batch
 from .part import Case, Context, first_line
@@ -75,6 +77,33 @@ def linear(shape: Shape, layer: str, tokens: int) -> Op:
 
     moved = 2.0 * (outputs * inputs + tokens * (inputs + outputs))
     return Op(f"linear, {layer}", f"{shape.name}, {tokens} tokens", (moved, 2.0 * tokens * outputs * inputs), make)
+
+
+def codes(shape: Shape, layer: str, tokens: int, bits: Literal[4, 8]) -> Op:
+    """A linear layer over a checkpoint's own codes: GPTQ in groups of 128, or fp8 with scales of 128 inputs."""
+    outputs, inputs = shape.linears[layer]
+    group = min(128, inputs)
+    layout = GroupLayout(bits, group, 2, offset="zeros" if bits == 4 else "")
+
+    def make(bench: Bench) -> Runs:
+        own = torch.randint(0, 16 if bits == 4 else 127, (outputs, inputs), device=bench.device, dtype=torch.uint8)
+        scales = GroupScales(torch.rand(outputs, inputs // group, device=bench.device).half() / 64)
+        if bits == 4:
+            weight = Grouped(own, torch.arange(16.0), scales, zeros=torch.full_like(scales.values, 8).float())
+        else:
+            levels = torch.arange(256).to(torch.uint8).view(torch.float8_e4m3fn).float().nan_to_num(0.0)
+            weight = Grouped(own, levels, scales)
+        pack = bench.kernels.pack_grouped
+        packed = None if pack is None else pack([weight], None, bench.dtype)
+        assert packed is not None, "the kernels of GPUs take these groups"
+        x, dense = bench.randn(tokens, inputs), bench.randn(outputs, inputs)
+        return {"ours": lambda: bench.kernels.linear(x, packed), "torch, dequantised": lambda: F.linear(x, dense)}
+
+    moved = layout.row_bytes(outputs, inputs) + 2.0 * tokens * (inputs + outputs)
+    what = "GPTQ" if bits == 4 else "fp8"
+    return Op(
+        f"linear, {what}, {layer}", f"{shape.name}, {tokens} tokens", (moved, 2.0 * tokens * outputs * inputs), make
+    )
 
 
 def rope(shape: Shape, tokens: int) -> Op:
@@ -263,6 +292,7 @@ def ops(is_reduced: bool) -> list[Op]:
             *(linear(SMALL, layer, 1) for layer in SMALL.linears), norm(SMALL, 3), rope(SMALL, 3), gate(SMALL, 3),
             sampler(SMALL, 2, 0.7), sampler(SMALL, 2, 0.0), sampler(SMALL, 2, 0.7, top_k=40),
             sampler(SMALL, 2, 0.7, top_p=0.9), fused(SMALL, 1, False), fused(SMALL, 1, True), tables(SMALL, 2, 40),
+            codes(SMALL, "out", 1, 4), codes(SMALL, "out", 20, 8),
         ]  # fmt: skip
     return [
         decode(LLAMA, 64, 2048), decode(LLAMA, 256, 512), decode(LLAMA, 1, 8192), decode(QWEN, 256, 2048),
@@ -272,6 +302,7 @@ def ops(is_reduced: bool) -> list[Op]:
         *(linear(QWEN, layer, 1) for layer in QWEN.linears), linear(QWEN, "output layer", 1),
         *(linear(LLAMA, "gate and up", tokens) for tokens in (16, 64, 256)), linear(LLAMA, "down", 64),
         *(linear(QWEN, "gate and up", tokens) for tokens in (64, 256)), linear(QWEN, "output layer", 64),
+        *(codes(LLAMA, "gate and up", tokens, bits) for bits in (4, 8) for tokens in (1, 16, 256)),
         *(fused(shape, 1, is_gated) for shape in (QWEN, LLAMA) for is_gated in (False, True)),
         norm(QWEN, 1), norm(LLAMA, 256), rope(QWEN, 1), rope(LLAMA, 256), gate(QWEN, 1), gate(LLAMA, 256),
         sampler(QWEN, 1, 0.7), sampler(QWEN, 256, 0.7), sampler(QWEN, 256, 0.0),

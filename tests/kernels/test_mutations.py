@@ -20,6 +20,7 @@ from . import (
     test_attention_plan,
     test_elementwise,
     test_experts,
+    test_grouped,
     test_latent_attention,
     test_linear,
     test_linear_few,
@@ -158,6 +159,25 @@ def linear_ops(device: torch.device) -> None:
         for tokens in (3, test_linear.MAX_TOKENS + 1):
             test_linear.test_a_fused_layer_equals_the_separate_ops(device, SMALL, op, tokens, True)
         test_linear.test_a_fused_layer_equals_the_separate_ops(device, torch.float16, op, 3, True)
+
+
+def codes(device: torch.device) -> None:
+    for kind in test_grouped.ALL_KINDS:
+        for tokens in (3, test_grouped.FEW_TOKENS + 1):
+            test_grouped.test_products_are_those_of_the_numbers(device, SMALL, kind, tokens)
+
+
+def rows_of_codes(device: torch.device) -> None:
+    for kind in test_grouped.ALL_KINDS:
+        test_grouped.test_rows_are_those_of_the_numbers(device, SMALL, kind)
+
+
+def levels(device: torch.device) -> None:
+    test_grouped.test_all_codes_have_their_levels(device)
+
+
+def pieces(device: torch.device) -> None:
+    test_grouped.test_layers_of_several_parts_and_forms(device, 3)
 
 
 def few_tokens(device: torch.device) -> None:
@@ -393,6 +413,31 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_linear_few", linear_few, "+", 6, 9, left),  # the bias of gates for ups
         ("_linear_few", linear_few, "*=", 1, 2, removed),  # ups are not normed
         ("_linear_few", linear_few, "tl.sigmoid()", 0, 1, value(1.0)),
+    ],
+    "grouped": [
+        ("_levels_of", levels, "first", 0, 2, value(0.0)),
+        ("_levels_of", levels, "first", 1, 2, value(0.0)),
+        ("_levels_of", levels, "9", 0, 1, value(8)),  # fp4 with another bit of the exponent
+        ("_levels_of", levels, "256.0", 0, 1, value(128.0)),
+        ("_levels_of", levels, "-x", 2, 3, operand),  # no sign
+        ("_of_groups", rows_of_codes, "*=", 0, 1, removed),  # no outer factor
+        ("_of_groups", rows_of_codes, "//", 1, 2, value(0)),  # the first one for all groups
+        ("_numbers", rows_of_codes, "HALF", 1, 4, value(0)),  # both halves of bytes are the first
+        ("_numbers", rows_of_codes, ">>", 0, 3, left),
+        ("_numbers", rows_of_codes, "%", 0, 1, left),  # upper bits of the next group
+        ("_numbers", rows_of_codes, "+", 10, 11, left),  # upper bits of the first half
+        ("_numbers", rows_of_codes, "-=", 1, 4, removed),  # zeros
+        ("_numbers", rows_of_codes, "-=", 2, 4, removed),  # minima
+        ("_values", codes, "tl.load()", 0, 2, value("k")),  # inputs in their own order
+        ("_grouped_linear", codes, "<", 3, 4, becomes("<=")),  # inputs of the second half twice
+        ("_grouped_linear", codes, "%", 0, 1, value(0)),  # the first part of a group for all of it
+        ("_grouped_linear", codes, "HALF", 1, 2, value(0)),
+        ("_add_splits", codes, "split", 0, 1, value(0)),
+        ("_add_splits", codes, "+=", 1, 2, removed),  # no bias
+        ("_grouped_rows", rows_of_codes, "&", 0, 2, right),  # an id below 0
+        ("_grouped_rows", rows_of_codes, "%", 0, 1, value(0)),
+        ("_grouped_rows", rows_of_codes, "HALF", 1, 2, value(0)),
+        ("grouped_linear_gpu", pieces, "out.stride()", 0, 1, value("width")),  # pieces overwrite each other
     ],
     "linear": [
         ("norm_linear_gpu", linear_ops, "linear_few()", 0, 1, without_keyword("residual")),
