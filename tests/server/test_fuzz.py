@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from stoker.server.protocol.responses import ResponsesRequest
 from stoker.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from stoker.server.protocol.unserved import UNSERVED
 
+from ..fakes import FakeEngine
 from .deployment import MODEL, Served
 
 ROUTES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -28,6 +31,74 @@ ROUTES: dict[str, tuple[Any, dict[str, Any]]] = {
     "/tokenize": (TokenizeRequest, {"prompt": "Hello"}),
     "/detokenize": (DetokenizeRequest, {"tokens": [5]}),
 }
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "array", "items": {"$ref": "#/$defs/b"}, "maxItems": 2}, "c": {"enum": ["x", 1]}},
+    "required": ["a"],
+    "$defs": {"b": {"anyOf": [{"type": "string", "pattern": "^x"}, {"type": "integer", "minimum": 1}]}},
+}
+FUNCTION = {"name": "f", "description": "d", "parameters": SCHEMA, "strict": True}
+ARGUMENTS = '{"a": []}'
+# What agents send: values at any depth.
+LONG: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "model": MODEL,
+        "max_tokens": 2,
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "a"}]},
+            {"role": "assistant", "content": "b", "reasoning": "c", "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": ARGUMENTS}}]},
+            {"role": "tool", "tool_call_id": "1", "content": "d"},
+        ],
+        "tools": [{"type": "function", "function": FUNCTION}],
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+            "mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]}},
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}},
+    },
+    "/v1/responses": {
+        "model": MODEL,
+        "max_output_tokens": 2,
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}], "encrypted_content": "stoker1:"},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": ARGUMENTS, "namespace": "n"},
+            {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "o"}]},
+            {"type": "custom_tool_call", "call_id": "d", "name": "p", "input": "i"},
+            {"type": "custom_tool_call_output", "call_id": "d", "output": "o"},
+            {"type": "mcp_list_tools", "server_label": "m", "tools": [{"name": "g"}]},
+            {"type": "mcp_call", "id": "e", "server_label": "m", "name": "g", "arguments": "{}", "output": "5"},
+        ],
+        "tools": [
+            {"type": "function", **FUNCTION},
+            {"type": "custom", "name": "p", "format": {"type": "grammar", "syntax": "regex", "definition": "a+"}},
+            {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f"}]},
+            {"type": "web_search", "filters": {}},
+        ],
+        "tool_choice": {"type": "function", "name": "f"},
+        "text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}},
+        "reasoning": {"effort": "low", "summary": "auto"},
+        "include": ["reasoning.encrypted_content"],
+    },
+    "/v1/messages": {
+        "model": MODEL,
+        "max_tokens": 2,
+        "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": [{"type": "document", "source": {"type": "text", "data": "d"}}]},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "redacted_thinking", "data": "x"},
+                {"type": "tool_use", "id": "1", "name": "f", "input": {"a": []}}]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "r"}]}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "The"}]},
+        ],
+        "tools": [{"name": "f", "input_schema": SCHEMA, "strict": True}, {"type": "bash_20250124", "name": "b"}],
+        "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True},
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+        "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}},
+        "metadata": {"user_id": "u"},
+    },
+}  # fmt: skip
 NAMES = st.sampled_from(
     ["role", "content", "text", "type", "function", "name", "arguments", "tool_calls", "input", "format", "tools", "x"]
 )
@@ -65,6 +136,13 @@ def fuzzed(folder: Path) -> Served:
     return Served(folder, answer_format=find("hermes"), responses_store="memory")
 
 
+@pytest.fixture(scope="module")
+def roomy(folder: Path) -> Served:
+    """With a context for long bodies."""
+    engine = FakeEngine(max_model_len=4096, num_blocks=1000)
+    return Served(folder, engine, model={"max_model_len": 4096}, answer_format=find("hermes"), responses_store="memory")
+
+
 @pytest.mark.parametrize("route", ROUTES)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
@@ -98,6 +176,52 @@ def check_random_fields(fuzzed: Served, route: str, data: st.DataObject) -> None
         assert response.text.endswith("\n\n")
         assert any(end in response.text.split("\n")[-3] for end in ends)
     assert not fuzzed.engine.open_requests
+
+
+@pytest.mark.parametrize("route", LONG)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_bodies_of_agents_with_other_values_in_them_are_refused_or_served(roomy: Served, route: str, data: Any):
+    check_changed_body(roomy, route, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("route", LONG)
+@settings(max_examples=1000, deadline=None)
+@given(data=st.data())
+def test_many_bodies_of_agents_with_other_values_in_them_are_refused_or_served(
+    roomy: Served, route: str, data: st.DataObject
+):
+    check_changed_body(roomy, route, data)
+
+
+def test_the_bodies_of_agents_are_served(roomy: Served):
+    for route, body in LONG.items():
+        answer = roomy.post(route, body)
+        assert answer.status_code == 200, answer.text
+
+
+def check_changed_body(roomy: Served, route: str, data: st.DataObject) -> None:
+    body = copy.deepcopy(LONG[route])
+    for _ in range(data.draw(st.integers(1, 3))):  # words: ok
+        *path, last = data.draw(st.sampled_from(list(places(body))))  # words: ok
+        parent: Any = body
+        for step in path:
+            parent = parent[step]
+        parent[last] = data.draw(VALUES)  # words: ok
+    response = roomy.post(route, json.dumps(body).encode())
+    assert response.status_code in (200, 400, 404), response.text
+    assert "internal_error" not in response.text
+    assert not roomy.engine.open_requests
+
+
+def places(value: Any) -> Iterator[tuple[str | int, ...]]:
+    """The path of each value within this one."""
+    steps = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for step in steps:
+        yield (step,)
+        for path in places(value[step]):
+            yield step, *path
 
 
 @settings(max_examples=50, deadline=None)
