@@ -2,8 +2,8 @@
 
 A tile of the weight is dequantised in registers to x's dtype, as often as there are tiles of tokens, and multiplied by
 tensor cores. Few tokens are bound by reading the codes once: the inputs are split among programs, whose sums a second
-kernel adds in a fixed order. Floors of a matrix of 4096 x 4096: 8.7 MB with GPTQ's 4 bits in groups of 128, 9.7 MB with
-Q4_K, 13.9 MB with Q6_K, 17.0 MB with fp8 and scales of 128 x 128; in bfloat16 it is 33.6 MB. Speed is not measured: the
+kernel adds in a fixed order. Floors of a matrix of 4096 x 4096: 8.9 MB with GPTQ's 4 bits in groups of 128, 9.7 MB with
+Q4_K, 13.8 MB with Q6_K, 17.3 MB with fp8 and scales of 128 x 128; in bfloat16 it is 33.6 MB. Speed is not measured: the
 sizes of tiles are not tuned.
 """
 
