@@ -123,6 +123,7 @@ class GroupLayout(NamedTuple):
         return out_features * (in_features * self.bits // 8 + numbers + offsets)
 
 
+EXPERT_STEP = 64  # the width inside an expert is padded to a multiple
 GROUPED_STEP = 32  # in_features must be a multiple
 GROUP_STEPS = {4: 8, 6: 16, 8: 4}  # bits of a code -> codes that are stored together
 _LINE = 64  # bytes

@@ -5,7 +5,9 @@ engine/runner/grouped_weights.py reads the codes and scales themselves.
 
 from __future__ import annotations
 
-from ...model.quantised import GroupLayout
+from collections.abc import Sequence
+
+from ...model.quantised import EXPERT_STEP, GroupLayout
 from .stored import FLOAT_DTYPES, Packed, StoredTensor, bytes_of
 
 _OF_BLOCKS = {
@@ -32,6 +34,16 @@ def group_layout(stored: StoredTensor) -> GroupLayout | None:
         return None
     layout = _of_packed(stored.packed) if stored.packed is not None else _OF_BLOCKS.get(stored.dtype)
     return None if layout is None or layout.problem(stored.shape[1]) else layout
+
+
+def keeps_expert(matrices: Sequence[Sequence[StoredTensor]]) -> bool:
+    """Whether the matrices of an expert stay in their codes, all of them: parts of the first one, then the last one.
+
+    The parts are stored in turns, so they must be alike, and the width between them is not padded.
+    """
+    kinds = [{(each.dtype, each.packed and each.packed.method, group_layout(each)) for each in one} for one in matrices]
+    are_codes = all(len(own) == 1 and group_layout(parts[0]) for own, parts in zip(kinds, matrices, strict=True))
+    return are_codes and matrices[-1][0].shape[1] % EXPERT_STEP == 0
 
 
 def is_of_bfloat16(stored: StoredTensor) -> bool:

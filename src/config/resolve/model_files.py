@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...model import gguf
 from ...model.config_json import ConfigJson, ModelConfigError, shown
 from ...model.params_json import config_of
-from ...model.quantised import GroupLayout, scheme_of
+from ...model.quantised import scheme_of
 from ...model.read import config_json as config_json_of
 from ...model.read import read_config
 from ...model.rope import SCALINGS, apply_options, is_one_rope, longest_stable, read_theta
@@ -24,7 +24,7 @@ from ..checkpoint.chat_templates import templates_in
 from ..checkpoint.gguf import read_gguf
 from ..checkpoint.gguf_files import choose, found_in, has_quantisation, read_generation_config
 from ..checkpoint.gguf_files import read_config as read_gguf_config
-from ..checkpoint.group_layouts import group_layout, is_of_bfloat16
+from ..checkpoint.group_layouts import group_layout, is_of_bfloat16, keeps_expert
 from ..checkpoint.layout import (
     CONSOLIDATED_FORMATS,
     FILES,
@@ -440,23 +440,41 @@ def _stored_as(weights: WeightFiles) -> tuple[StoredAs, ...]:
 
 
 def _own_codes(weights: WeightFiles, spec: ModelSpec) -> tuple[OwnCodes, ...]:
-    """Of linear layers all of whose parts have codes, and of embeddings; experts are computed from numbers."""
+    """Of linear layers all of whose parts have codes, of embeddings, and of experts."""
     if not any(tensor.packed is not None or tensor.is_quantised for tensor in weights.tensors.values()):
         return ()
-    parts: dict[str, list[tuple[StoredTensor, GroupLayout | None]]] = {}
+    wholes: dict[str, list[StoredTensor]] = {}
+    experts: dict[str, list[str]] = {}  # the matrices of each
     for tensor in model_tensors(spec):
-        if tensor.name in weights.tensors and (tensor.is_matrix or tensor.name in (EMBEDDING, OUTPUT)):
-            stored = weights.tensors[tensor.name]
-            parts.setdefault(fused_name(tensor.name), []).append((stored, group_layout(stored)))
-    found: dict[tuple[int, int, bool], OwnCodes] = {}
-    for whole in parts.values():
-        layouts = [(layout, stored.shape) for stored, layout in whole if layout is not None]
-        if len(layouts) < len(whole):
+        is_kept = tensor.is_matrix or tensor.name in (EMBEDDING, OUTPUT)
+        for index in range(tensor.copies) if is_kept else ():
+            if (stored := weights.tensors.get(name := tensor.name.format(index))) is None:
+                continue
+            whole = fused_name(name)
+            if tensor.copies > 1 and whole not in wholes:
+                experts.setdefault(whole.rpartition(".")[0], []).append(whole)
+            wholes.setdefault(whole, []).append(stored)
+    for names in experts.values():
+        if not keeps_expert([wholes[name] for name in names]):
+            for name in names:
+                del wholes[name]
+    found: dict[tuple[int, int, bool, bool], OwnCodes] = {}
+    for name, parts in wholes.items():
+        layouts = [(layout, stored.shape) for stored in parts if (layout := group_layout(stored)) is not None]
+        if len(layouts) < len(parts):
             continue
-        outputs, inputs = sum(stored.shape[0] for stored, _ in whole), whole[0][0].shape[1]
-        rounds = any(is_of_bfloat16(stored) for stored, _ in whole)
-        none = OwnCodes(outputs=outputs, inputs=inputs, num_matrices=0, num_bytes=0, row_bytes=0, is_of_bfloat16=rounds)
-        before = found.get(key := (outputs, inputs, rounds), none)
+        outputs, inputs = sum(stored.shape[0] for stored in parts), parts[0].shape[1]
+        rounds, is_of_expert = any(is_of_bfloat16(stored) for stored in parts), name.rpartition(".")[0] in experts
+        none = OwnCodes(
+            outputs=outputs,
+            inputs=inputs,
+            num_matrices=0,
+            num_bytes=0,
+            row_bytes=0,
+            is_of_bfloat16=rounds,
+            are_of_experts=is_of_expert,
+        )
+        before = found.get(key := (outputs, inputs, rounds, is_of_expert), none)
         counts = {
             "num_matrices": before.num_matrices + 1,
             "num_bytes": before.num_bytes + sum(layout.num_bytes(*shape) for layout, shape in layouts),

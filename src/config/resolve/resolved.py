@@ -54,6 +54,7 @@ class OwnCodes(Record):
     num_bytes: int  # of all of them, in the panels of CPUs
     row_bytes: int  # in the rows of GPUs
     is_of_bfloat16: bool = False  # only in models of this dtype
+    are_of_experts: bool = False  # whose numbers GPUs compute
 
 
 class ModelFiles(Record):
@@ -94,7 +95,7 @@ class ModelFiles(Record):
         """
         described = weights_bytes(self.spec, dtype, held)
         for each in self.own_codes if layout is not None and held in (None, TWELVE_BITS) else ():
-            if each.is_of_bfloat16 and dtype != "bfloat16":
+            if (each.is_of_bfloat16 and dtype != "bfloat16") or (each.are_of_experts and layout == "rows"):
                 continue
             otherwise = matrix_bytes(held, dtype, each.outputs, each.inputs)
             described += (each.row_bytes if layout == "rows" else each.num_bytes) - each.num_matrices * otherwise

@@ -14,13 +14,14 @@ import torch
 import torch.nn.functional as F
 
 from ...model.activations import Activation
-from ...model.quantised import PANEL_WIDTH
+from ...model.quantised import EXPERT_STEP, PANEL_WIDTH
 from .activation import ACTIVATIONS, activate_and_mul_reference, activate_reference
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
+from .grouped import Grouped, are_alike, stacked
 from .linear import (
     DEPTH_STEPS,
-    ROUNDED_STEP,
     PackedLinear,
+    PackGrouped,
     PackLinear,
     QuantiseLinear,
     linear_reference,
@@ -59,6 +60,21 @@ class ExpertWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupedExpert:
+    """Of one expert, as ExpertWeights, with the codes of a quantised checkpoint."""
+
+    gate_up: tuple[Grouped, ...]  # gates and ups, or ups alone: [I, H] each, alike
+    down: Grouped  # [H, I]
+    gate_up_bias: torch.Tensor | None = None
+    down_bias: torch.Tensor | None = None
+
+    @property
+    def can_be_packed(self) -> bool:
+        """In the layout of cpu/experts.cpp, for which codes are not padded."""
+        return are_alike(self.gate_up) and self.down.shape[1] % EXPERT_STEP == 0
+
+
+@dataclass(frozen=True, slots=True)
 class PackedExpert:
     gate_up: PackedLinear
     down: PackedLinear
@@ -83,8 +99,8 @@ class PackedExperts:
 
 
 # The experts one after the other, so that only one of them exists twice; their number; the gate; the scheme that
-# quantises them.
-PackExperts = Callable[[Iterable[ExpertWeights], int, ExpertGate, str | None], PackedExperts]
+# quantises them. Grouped ones only for kernels with `packs_grouped_experts`.
+PackExperts = Callable[[Iterable[ExpertWeights | GroupedExpert], int, ExpertGate, str | None], PackedExperts]
 RepackExperts = Callable[[PackedExperts], PackedExperts]  # of the torch kernels, for the kernels of this set
 # x, ids, weights, experts, base, gate of the base: see the reference.
 Experts = Callable[
@@ -159,13 +175,19 @@ def pack_experts_with(pack_linear: PackLinear, quantise_linear: QuantiseLinear) 
     pack_expert = _pack_expert_with(pack_linear, quantise_linear)
 
     def pack_experts(
-        experts: Iterable[ExpertWeights], num_experts: int, gate: ExpertGate, scheme: str | None
+        experts: Iterable[ExpertWeights | GroupedExpert], num_experts: int, gate: ExpertGate, scheme: str | None
     ) -> PackedExperts:
-        packed = tuple(pack_expert(each, scheme) for each in experts)
+        packed = tuple(pack_expert(each, scheme) for each in of_numbers(experts))
         assert len(packed) == num_experts, f"{len(packed)} of {num_experts} experts"
         return PackedExperts(packed, gate)
 
     return pack_experts
+
+
+def of_numbers(experts: Iterable[ExpertWeights | GroupedExpert]) -> Iterator[ExpertWeights]:
+    for each in experts:
+        assert isinstance(each, ExpertWeights), "these kernels take no codes"
+        yield each
 
 
 pack_experts_reference = pack_experts_with(pack_linear_reference, quantise_linear_reference)
@@ -177,13 +199,18 @@ def repack_experts_reference(packed: PackedExperts) -> PackedExperts:
 
 
 def pack_experts_cpu(
-    library: CpuLibrary, pack_linear: PackLinear, quantise_linear: QuantiseLinear, unpacked: PackExperts
+    library: CpuLibrary,
+    pack_linear: PackLinear,
+    quantise_linear: QuantiseLinear,
+    pack_grouped: PackGrouped | None,
+    dtype: torch.dtype,
+    unpacked: PackExperts,
 ) -> PackExperts:
     """Packs each expert as two linear layers. Its inner width is padded with zeros, which have no effect.
 
-    unpacked: packs the layers that the kernels do not support.
+    dtype: of the model. unpacked: packs the layers that the kernels do not support.
     """
-    pack_expert = _pack_expert_with(pack_linear, quantise_linear)
+    pack_numbers = _pack_expert_with(pack_linear, quantise_linear)
     product_of = panel_products(library)
 
     def table_of(layers: list[PackedLinear]) -> torch.Tensor:
@@ -192,16 +219,29 @@ def pack_experts_cpu(
         ]
         return torch.tensor(rows, dtype=torch.int64)
 
+    def pack_expert(each: ExpertWeights | GroupedExpert, scheme: str | None) -> PackedExpert:
+        if isinstance(each, ExpertWeights):
+            return pack_numbers(_in_turns(each), scheme)
+        assert pack_grouped is not None, "these kernels take no codes"
+        inner = each.down.shape[1]
+        turns = _turns(len(each.gate_up), inner)
+        bias = None if each.gate_up_bias is None else each.gate_up_bias[turns]
+        gate_up = pack_grouped([stacked(each.gate_up).rows(turns)], bias, dtype)
+        down = pack_grouped([each.down], each.down_bias, dtype)
+        assert gate_up is not None, "groups are checked when they are read"
+        assert down is not None, "groups are checked when they are read"
+        return PackedExpert(gate_up, down)
+
     def pack_experts(
-        experts: Iterable[ExpertWeights], num_experts: int, gate: ExpertGate, scheme: str | None
+        experts: Iterable[ExpertWeights | GroupedExpert], num_experts: int, gate: ExpertGate, scheme: str | None
     ) -> PackedExperts:
         remaining = iter(experts)
         first = next(remaining)
-        packed = [pack_expert(_in_turns(first), scheme)]
+        packed = [pack_expert(first, scheme)]
         if not (packed[0].gate_up.is_packed and packed[0].down.is_packed):
             return unpacked(itertools.chain((first,), remaining), num_experts, gate, scheme)
         del first
-        packed.extend(pack_expert(_in_turns(each), scheme) for each in remaining)
+        packed.extend(pack_expert(each, scheme) for each in remaining)
         assert len(packed) == num_experts, f"{len(packed)} of {num_experts} experts"
         gate_ups, downs = table_of([each.gate_up for each in packed]), table_of([each.down for each in packed])
         return PackedExperts(tuple(packed), gate, gate_ups, downs)
@@ -213,16 +253,21 @@ def _address(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
+def _turns(parts: int, inner: int) -> torch.Tensor:
+    """[parts * inner]: panels of gates and of ups in turns, as indices of the gates followed by the ups."""
+    return torch.arange(parts * inner).view(parts, -1, PANEL_WIDTH).transpose(0, 1).flatten()
+
+
 def _in_turns(weights: ExpertWeights) -> ExpertWeights:
     """The layout of cpu/experts.cpp: panels of gates and of ups in turns, and a depth that all formats support."""
-    padding = -weights.down.shape[1] % ROUNDED_STEP
-
-    parts = len(weights.gate_up) // weights.down.shape[1]  # gates and ups, or ups
+    padding = -weights.down.shape[1] % EXPERT_STEP
+    inner = weights.down.shape[1]
+    parts = len(weights.gate_up) // inner  # gates and ups, or ups
+    turns = _turns(parts, inner + padding)
 
     def panels_in_turns(rows: torch.Tensor) -> torch.Tensor:
         """rows: [parts * I, ...]."""
-        stacked = torch.stack([_padded(part, padding) for part in rows.chunk(parts)])
-        return stacked.view(parts, -1, PANEL_WIDTH, *rows.shape[1:]).transpose(0, 1).reshape(-1, *rows.shape[1:])
+        return torch.cat([_padded(part, padding) for part in rows.chunk(parts)])[turns]
 
     bias = weights.gate_up_bias
     return ExpertWeights(

@@ -32,6 +32,12 @@ class GroupScales:
     def rows(self, rows: slice | torch.Tensor) -> GroupScales:
         return GroupScales(self.values[rows], None if self.outer is None else self.outer[rows])
 
+    def times(self, factor: float) -> GroupScales:
+        """Rounded to the type of the factors, or of the scales if they have none."""
+        if self.outer is None:
+            return GroupScales((self.values.float() * factor).to(self.values.dtype))
+        return GroupScales(self.values, (self.outer.float() * factor).to(self.outer.dtype))
+
     @property
     def numbers(self) -> torch.Tensor:
         """[out, groups] float32."""
@@ -93,6 +99,11 @@ class Grouped:
             zeros=None if self.zeros is None else self.zeros[rows],
             minima=None if self.minima is None else self.minima.rows(rows),
         )
+
+    def times(self, factor: float) -> Grouped:
+        """Its scales are rounded: GroupScales.times."""
+        minima = None if self.minima is None else self.minima.times(factor)
+        return replace(self, scales=self.scales.times(factor), minima=minima)
 
     def numbers(self) -> torch.Tensor:
         """[out, in] float32, the inputs in their own order."""

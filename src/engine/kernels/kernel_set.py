@@ -151,6 +151,7 @@ class KernelSet:
     to_float32: ToFloat32 = to_float32_reference
     route_experts: RouteExperts = route_experts_reference
     pack_experts: PackExperts = pack_experts_reference
+    packs_grouped_experts: bool = False  # whether `pack_experts` takes a checkpoint's own codes
     repack_experts: RepackExperts = repack_experts_reference
     experts: Experts = experts_reference
     gate_outputs: GateOutputs = gate_outputs_reference
@@ -322,13 +323,14 @@ def cpu_kernels(
         else quantise_linear_reference
     )
     unpacked_experts = pack_experts_reference if activations is None else _pack_rounding_experts
-    pack_experts = pack_experts_cpu(library, pack_linear, quantise_linear, unpacked_experts)
+    pack_grouped = pack_grouped_cpu(library) if library.spec.has_quantised else None
+    pack_experts = pack_experts_cpu(library, pack_linear, quantise_linear, pack_grouped, dtype, unpacked_experts)
     return KernelSet(
         add_rms_norm=add_rms_norm_cpu(library, dtype),
         pack_linear=pack_linear,
         repack_linear=repack_linear_cpu(library),
         quantise_linear=quantise_linear,
-        pack_grouped=pack_grouped_cpu(library) if library.spec.has_quantised else None,
+        pack_grouped=pack_grouped,
         join_linear=join_linear_cpu,
         linear=_with_prefetch(linear_cpu(library, torchs.linear), recorder),
         embed=embed_cpu(library),
@@ -350,6 +352,7 @@ def cpu_kernels(
         to_float32=to_float32_cpu(library),
         route_experts=route_experts_cpu(library, dtype),
         pack_experts=pack_experts,
+        packs_grouped_experts=pack_grouped is not None,
         repack_experts=repack_experts_cpu(pack_experts),
         experts=experts_cpu(library, torchs.experts),
         gate_outputs=gate_outputs_cpu(library, dtype),

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 
-from ..kernels import ExpertGate, ExpertWeights, KernelSet, PackedExperts, Routing
+from ..kernels import ExpertGate, ExpertWeights, Grouped, GroupedExpert, KernelSet, PackedExperts, Routing
 from .linear import Linear
 from .loading import Loadable, TensorReader
 from .mlp import MLP, GatedMLP
@@ -56,8 +56,10 @@ class ExpertNames:
                     yield f"{name.format(expert)}.bias", (outputs,)
 
     def experts(
-        self, tensors: TensorReader, sizes: ExpertSizes, dtype: torch.dtype, device: torch.device
-    ) -> Iterator[ExpertWeights]:
+        self, tensors: TensorReader, sizes: ExpertSizes, dtype: torch.dtype, device: torch.device, *, keeps_codes: bool
+    ) -> Iterator[ExpertWeights | GroupedExpert]:
+        """keeps_codes: those of a quantised checkpoint are not computed to numbers, where the kernels take them."""
+
         def stacked(expert: int, kind: str, names: tuple[str, ...], *shape: int) -> torch.Tensor:
             whole = torch.empty(len(names) * shape[0], *shape[1:], dtype=dtype, device=device)
             for name, part in zip(names, whole.chunk(len(names)), strict=True):
@@ -69,12 +71,29 @@ class ExpertNames:
         if self.scales is not None:
             tensors.read(self.scales, scales)
         for expert in range(sizes.count):
+            gate_up_bias = stacked(expert, "bias", gate_up, sizes.inner) if self.has_bias else None
+            down_bias = stacked(expert, "bias", down, sizes.hidden) if self.has_bias else None
+            codes = self._codes(expert, tensors, dtype) if keeps_codes else None
+            if codes is not None:
+                scaled = codes.down if self.scales is None else codes.down.times(float(scales[expert]))
+                yield replace(codes, down=scaled, gate_up_bias=gate_up_bias, down_bias=down_bias)
+                continue
             yield ExpertWeights(
                 stacked(expert, "weight", gate_up, sizes.inner, sizes.hidden),
                 stacked(expert, "weight", down, sizes.hidden, sizes.inner) * scales[expert],
-                stacked(expert, "bias", gate_up, sizes.inner) if self.has_bias else None,
-                stacked(expert, "bias", down, sizes.hidden) if self.has_bias else None,
+                gate_up_bias,
+                down_bias,
             )
+
+    def _codes(self, expert: int, tensors: TensorReader, dtype: torch.dtype) -> GroupedExpert | None:
+        found: list[Grouped] = []
+        for name in (*self._gate_up, self.down):
+            part = tensors.grouped(f"{name.format(expert)}.weight", dtype)
+            if part is None:
+                return None
+            found.append(part)
+        codes = GroupedExpert(tuple(found[:-1]), found[-1])
+        return codes if codes.can_be_packed else None
 
 
 class Experts:
@@ -101,7 +120,8 @@ class Experts:
 
     def load(self, tensors: TensorReader) -> None:
         """At no time do more than the weights of this layer exist twice."""
-        experts = self._names.experts(tensors, self.sizes, self._dtype, self._device)
+        keeps_codes = self._scheme is None and self._kernels.packs_grouped_experts
+        experts = self._names.experts(tensors, self.sizes, self._dtype, self._device, keeps_codes=keeps_codes)
         self._packed = self._kernels.pack_experts(experts, self.sizes.count, self._gate, self._scheme)
 
     def take_weights(self, other: Self) -> None:

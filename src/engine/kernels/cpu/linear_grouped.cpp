@@ -23,12 +23,13 @@ ALWAYS_INLINE auto with_bits(const GroupedFormat& format, const Body& body) {
 }
 
 // Rows of x with their elements in the order of the weight's. The memory belongs to the calling thread.
-template <class T>
-const T* in_order(const T* x, int64_t rows, int64_t depth, const int32_t* order) {
+// for_ranges: calls a function for ranges of the rows.
+template <class T, class Ranges>
+const T* in_order(const T* x, int64_t rows, int64_t depth, const int32_t* order, const Ranges& for_ranges) {
     if (!order) return x;
     static thread_local Scratch scratch;
     T* copy = scratch.reserve<T>(rows * depth);
-    parallel_ranges(rows, 8, [&](int64_t begin, int64_t end) {
+    for_ranges([&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; row++) {
             for (int64_t k = 0; k < depth; k++) copy[row * depth + k] = x[row * depth + order[k]];
         }
@@ -36,12 +37,24 @@ const T* in_order(const T* x, int64_t rows, int64_t depth, const int32_t* order)
     return copy;
 }
 
+// Some panels, in one thread.
+template <class T>
+void panels_grouped(const Weight& weight, const T* x, int64_t rows, int64_t begin, int64_t end, T* y) {
+    const auto& format = *static_cast<const GroupedFormat*>(weight.scales);
+    const auto layer = weight.layer<T>();
+    const T* ordered = in_order(x, rows, layer.depth, format.order, [&](const auto& copy) { copy(0, rows); });
+    with_bits(format, [&](auto bits) {
+        panels_over_grouped<T, bits()>(layer, ordered, weight.panels, format, rows, begin, end, y);
+    });
+}
+
 template <class T>
 void linear_grouped(const T* x, const void* panels, const GroupedFormat& format, const T* bias, T* y, int64_t rows,
                     int64_t width, int64_t depth) {
     const bool streams = format.stride == width && is_streamed(y, rows, width);
     const Layer<T> layer{bias, nullptr, width, depth, streams, format.stride};
-    const T* ordered = in_order(x, rows, depth, format.order);
+    const T* ordered =
+        in_order(x, rows, depth, format.order, [&](const auto& copy) { parallel_ranges(rows, 8, copy); });
     with_bits(format, [&](auto bits) { linear_over_grouped<T, bits()>(layer, ordered, panels, format, rows, y); });
 }
 
@@ -166,10 +179,7 @@ EXPORT void pack_grouped(const GroupedFormat* format_at, const uint8_t* codes, c
     }                                                                                                               \
     EXPORT void panels_grouped_##suffix(const Weight& weight, const T* x, int64_t rows, int64_t begin, int64_t end, \
                                         T* y) {                                                                     \
-        const auto& format = *static_cast<const GroupedFormat*>(weight.scales);                                     \
-        with_bits(format, [&](auto bits) {                                                                          \
-            panels_over_grouped<T, bits()>(weight.layer<T>(), x, weight.panels, format, rows, begin, end, y);       \
-        });                                                                                                         \
+        panels_grouped(weight, x, rows, begin, end, y);                                                             \
     }                                                                                                               \
     EXPORT int unpack_rows_grouped_##suffix(const void* panels, const GroupedFormat* format, const int64_t* rows,   \
                                             T* out, int64_t count, int64_t width, int64_t depth) {                  \

@@ -21,10 +21,12 @@ from ..experts import (
     GATES,
     ExpertGate,
     ExpertWeights,
+    GroupedExpert,
     PackedExpert,
     PackedExperts,
     check_shapes,
     experts_reference,
+    of_numbers,
     pack_experts_reference,
 )
 from ..linear import pack_linear_reference
@@ -161,13 +163,13 @@ def _add(
 
 
 def pack_experts_gpu(
-    experts: Iterable[ExpertWeights], num_experts: int, gate: ExpertGate, scheme: str | None
+    experts: Iterable[ExpertWeights | GroupedExpert], num_experts: int, gate: ExpertGate, scheme: str | None
 ) -> PackedExperts:
     """All experts of a layer in one tensor for each matrix; torch computes quantised ones."""
     if scheme is not None:
         return pack_experts_reference(experts, num_experts, gate, scheme)
     stacked: list[torch.Tensor | None] = []
-    for index, each in enumerate(experts):
+    for index, each in enumerate(of_numbers(experts)):
         parts = each.gate_up, each.down, each.gate_up_bias, each.down_bias
         if not stacked:
             stacked = [None if part is None else part.new_empty(num_experts, *part.shape) for part in parts]

@@ -8,10 +8,18 @@ import torch
 import torch.nn.functional as F
 from tests.slow_cases import slow, slow_but
 
-from stoker.engine.kernels.experts import ExpertGate, ExpertWeights, PackedExperts, expert_gate_reference
+from stoker.engine.kernels.experts import (
+    ExpertGate,
+    ExpertWeights,
+    GroupedExpert,
+    PackedExperts,
+    expert_gate_reference,
+)
+from stoker.engine.kernels.grouped import stacked
 from stoker.engine.kernels.quantised import dequantise_reference, quantise_reference
 from stoker.engine.kernels.route_experts import Routing
 
+from .grouped_weights import KINDS, grouped_of
 from .levels import LEVEL_NAMES, assert_close, kernels_of, sums_of_rounding_errors
 
 LEVELS = pytest.mark.parametrize("level", LEVEL_NAMES)
@@ -161,6 +169,47 @@ def test_an_expert_has_the_bits_of_its_linear_layers(level, dtype, scheme, round
         expected = kernels.linear(kernels.activate_and_mul(kernels.linear(x[is_own], gate_up)), down)
         assert torch.equal(found[is_own], expected)
     kernels_of(level, dtype)
+
+
+@OURS
+@DTYPES
+@pytest.mark.parametrize("kind", slow_but(KINDS, "gptq act-order", "q6_k", "mxfp4"))
+@pytest.mark.parametrize("counts", [[1, 0, 1], slow([5, 3, 70])])
+def test_an_expert_with_codes_has_the_bits_of_its_linear_layers(level, dtype, kind, counts):
+    kernels = kernels_of(level, dtype, threads=2, has_quantised=True)
+    assert kernels.pack_grouped is not None
+    gate = ExpertGate("clamped_swiglu") if kind == "mxfp4" else SILU
+    experts = []
+    for _ in counts:
+        gates = grouped_of(kind, 256, 512)
+        parts = gates, replace(grouped_of(kind, 256, 512), order=gates.order)
+        biases = (torch.randn(512).to(dtype), torch.randn(512).to(dtype)) if kind == "mxfp4" else ()
+        experts.append(GroupedExpert(parts, grouped_of(kind, 512, 256), *biases))
+    assert all(each.can_be_packed for each in experts)
+    chosen = torch.repeat_interleave(torch.arange(3), torch.tensor(counts))[torch.randperm(sum(counts))]
+    x = (torch.randn(len(chosen), 512) / 64).to(dtype)
+    packed = kernels.pack_experts(iter(experts), len(experts), gate, None)
+    found = kernels.experts(x, chosen[:, None].int(), torch.ones(len(chosen), 1), packed, None, None)
+    for expert, own in enumerate(experts):
+        if not (is_own := chosen == expert).any():
+            continue
+        gate_up = kernels.pack_grouped([stacked(own.gate_up)], own.gate_up_bias, dtype)
+        down = kernels.pack_grouped([own.down], own.down_bias, dtype)
+        both = kernels.linear(x[is_own], gate_up)
+        gated = kernels.activate_and_mul(both) if gate is SILU else expert_gate_reference(both, gate)
+        expected = kernels.linear(gated, down)
+        if gate is SILU:
+            assert torch.equal(found[is_own], expected)
+        else:
+            torch.testing.assert_close(found[is_own], expected, rtol=2**-6, atol=2**-6 * float(expected.abs().max()))
+    kernels_of(level, dtype)
+
+
+def test_codes_that_the_layout_does_not_take():
+    one, other = grouped_of("q4_0", 64, 256), grouped_of("q4_1", 64, 256)
+    assert GroupedExpert((one, one), one).can_be_packed
+    assert not GroupedExpert((one, other), one).can_be_packed
+    assert not GroupedExpert((one,), replace(one, codes=one.codes[:, :96])).can_be_packed
 
 
 @OURS
