@@ -19,6 +19,7 @@ from stoker.config.cpu_kernels import keeps_twelve_bits
 from stoker.engine.runner.weights import Checkpoint
 from stoker.model.read import read_config
 
+from .checkpoints import build, save
 from .conftest import Saved
 from .engine import MACHINE, Engine, resolved
 from .quantised import METHODS, Method, write, write_gpt_oss, write_plain
@@ -136,6 +137,22 @@ def test_experts_of_gpt_oss_are_read_as_what_they_represent(saved: Callable[[str
         quantised.read(tensor, found)
         plain.read(tensor, expected)
         assert torch.equal(found, expected), tensor
+
+
+@pytest.mark.parametrize("method", slow_but(["gpt_oss", *METHODS], "gpt_oss", "gptq ordered"))
+def test_experts_stay_in_their_codes(method: str, tmp_path: Path) -> None:
+    """Of a width that is not padded; the plan counts the codes."""
+    is_gpt_oss = method == "gpt_oss"
+    width = {"intermediate_size" if is_gpt_oss else "moe_intermediate_size": 64}
+    source = save(build("gpt_oss" if is_gpt_oss else "qwen3_moe", **width), tmp_path / "source")
+    folder = tmp_path / "quantised"
+    values = write_gpt_oss(source, folder) if is_gpt_oss else write(source, folder, METHODS[method])
+    plain, settings = write_plain(source, tmp_path / "plain", values), resolved(folder, tmp_path)
+    assert any(each.are_of_experts for each in settings.model_files.own_codes)
+    engine = Engine(settings)
+    assert engine.generate(PROMPTS) == tokens(plain, tmp_path)
+    # These checkpoints quantise the router too, which writers leave alone and plans count as numbers.
+    assert engine.runner.info().weights_bytes == pytest.approx(settings.memory.weights_bytes, rel=0.02)
 
 
 def _changed(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:

@@ -52,7 +52,7 @@ class TransformersModel:
     ) -> None:
         """quantization: scheme of the linear layers' weights (model/quantised.py)."""
         self.model_spec = files.spec
-        kernels = replace(kernels, pack_grouped=None)  # its weights are planned as numbers
+        kernels = replace(kernels, pack_grouped=None, packs_grouped_experts=False)  # its weights are planned as numbers
         self._kernels, self._dtype, self._device = kernels, dtype, device
         self._scheme = SCHEMES[quantization] if quantization else None
         config_class: type[PretrainedConfig] | None = None
