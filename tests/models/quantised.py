@@ -242,7 +242,7 @@ def write(source: Path, folder: Path, method: Method) -> dict[str, torch.Tensor]
     stored: Parts = {}
     values: Parts = {}
     for name, tensor in load_file(source / "model.safetensors").items():
-        if tensor.ndim != 2 or ".layers." not in name or name.endswith("norm.weight"):
+        if tensor.ndim != 2 or ".layers." not in name or name.endswith(("norm.weight", "mlp.gate.weight")):
             stored[name] = values[name] = tensor
             continue
         parts, values[name] = method.write(tensor)
