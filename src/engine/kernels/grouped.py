@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 
 from ...model.quantised import GroupLayout
+from .stored_codes import StoredCodes
 
 _SLICE_ELEMENTS = 1 << 22  # of float32, computed at once
 
@@ -58,7 +59,7 @@ class Grouped:
     zeros and minima are not used together.
     """
 
-    codes: torch.Tensor  # [out, in] uint8
+    codes: torch.Tensor | StoredCodes  # [out, in] uint8
     levels: torch.Tensor  # [16], [64] or [256] float32
     scales: GroupScales
     zeros: torch.Tensor | None = None  # [out, groups] float32
@@ -70,9 +71,14 @@ class Grouped:
         return self.codes.shape[0], self.codes.shape[1]
 
     @property
+    def unpacked(self) -> torch.Tensor:
+        """[out, in] uint8."""
+        return self.codes if isinstance(self.codes, torch.Tensor) else self.codes.unpack()
+
+    @property
     def group(self) -> int:
         """Inputs that share a scale."""
-        return self.codes.shape[1] // self.scales.values.shape[1]
+        return self.shape[1] // self.scales.values.shape[1]
 
     @property
     def bits(self) -> int:
@@ -108,7 +114,7 @@ class Grouped:
     def numbers(self) -> torch.Tensor:
         """[out, in] float32, the inputs in their own order."""
         scales = self.scales.numbers.repeat_interleave(self.group, dim=1)
-        numbers = self.levels[self.codes.int()]
+        numbers = self.levels[self.unpacked.int()]
         if self.zeros is not None:
             numbers = numbers - self.zeros.repeat_interleave(self.group, dim=1)
         numbers = numbers * scales
@@ -170,7 +176,7 @@ def stacked(parts: Sequence[Grouped]) -> Grouped:
     minima = [part.minima for part in parts if part.minima is not None]
     return replace(
         parts[0],
-        codes=torch.cat([part.codes for part in parts]),
+        codes=torch.cat([part.unpacked for part in parts]),
         scales=scales([part.scales for part in parts]),
         zeros=torch.cat(zeros) if zeros else None,
         minima=scales(minima) if minima else None,

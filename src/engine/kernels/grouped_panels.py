@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 
 from ...model.quantised import GroupLayout
-from .cpu.library import INT64, POINTER, CpuLibrary, pointer
+from .cpu.library import INT64, POINTER, CpuLibrary
 from .grouped import Grouped, layout_of
+from .stored_codes import StoredCodes, form_of
 
 _NUMBERS = {  # NumberType of cpu/grouped.h, 0 for none
     torch.float32: 1,
@@ -33,7 +34,7 @@ class GroupedPanels:
 
 class GroupedPacker:
     def __init__(self, library: CpuLibrary) -> None:
-        self._pack = library.function("pack_grouped", [POINTER] * 7 + [INT64] * 2)
+        self._pack = library.function("pack_grouped", [POINTER] * 8 + [INT64] * 2)
         self._advise_huge_pages = library.function("advise_huge_pages", [POINTER, INT64])
 
     def pack(self, parts: Sequence[Grouped]) -> GroupedPanels:
@@ -54,7 +55,11 @@ class GroupedPacker:
 
     def _pack_part(self, weight: Grouped, form: torch.Tensor, at: int) -> None:
         """at: address of its first panel."""
-        codes, scales = weight.codes.contiguous(), weight.scales.values.contiguous()
+        codes = weight.codes if isinstance(weight.codes, StoredCodes) else weight.codes.contiguous()
+        content = codes.content if isinstance(codes, StoredCodes) else codes
+        assert content.is_contiguous(), "the rows of a file follow one another"
+        code_form = torch.frombuffer(bytearray(form_of(codes)), dtype=torch.uint8)
+        scales = weight.scales.values.contiguous()
         zeros = None if weight.zeros is None else weight.zeros.bfloat16()
         minima = None if weight.minima is None else weight.minima.values
         kept = [
@@ -62,7 +67,8 @@ class GroupedPacker:
         ]
         self._pack(
             form.data_ptr(),
-            pointer(codes, torch.uint8),
+            code_form.data_ptr(),
+            content.data_ptr(),
             scales.data_ptr(),
             *(None if each is None else each.data_ptr() for each in kept),
             at,

@@ -86,7 +86,7 @@ def pack_grouped_reference(parts: Sequence[Grouped], bias: torch.Tensor | None, 
     """parts: alike; their outputs follow one another. bias: [out_features] or None. dtype: of x and the outputs."""
     weight = stacked(parts)
     out_features, in_features = weight.shape
-    return PackedLinear(weight.codes, bias, out_features, in_features, is_packed=False, dtype=dtype, grouped=weight)
+    return PackedLinear(weight.unpacked, bias, out_features, in_features, is_packed=False, dtype=dtype, grouped=weight)
 
 
 def join_linear_reference(pieces: Sequence[PackedLinear]) -> PackedLinear:

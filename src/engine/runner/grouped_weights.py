@@ -13,6 +13,7 @@ import torch
 from ...config.checkpoint.stored import BLOCKS, Packed
 from ..kernels import Grouped, GroupScales
 from ..kernels.dequantise_packed import AWQ_ORDER, FP4, exponents, unpack_bits
+from ..kernels.stored_codes import CodeKind, StoredCodes
 
 _SIZES = torch.arange(128.0)
 _INTEGERS = torch.cat((_SIZES, -_SIZES))  # of sign and magnitude
@@ -33,9 +34,9 @@ def of_blocks(content: torch.Tensor, dtype: str, shape: tuple[int, int]) -> Grou
     return None if make is None else make(content.view(shape[0], shape[1] // elements, size))
 
 
-def _halves(fields: torch.Tensor) -> torch.Tensor:
-    """fields: [out, blocks, 2], the bytes of one number. Returns [out, blocks] float16."""
-    return fields.contiguous().view(torch.float16)[..., 0]
+def _halves(blocks: torch.Tensor, at: int) -> torch.Tensor:
+    """blocks: [out, blocks, even number of bytes]. at: of a number in each. Returns [out, blocks] float16."""
+    return blocks.view(torch.float16)[..., at // 2].contiguous()
 
 
 def _split(fields: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
@@ -54,32 +55,54 @@ def _bits(fields: torch.Tensor) -> torch.Tensor:
     return (fields[..., None] >> shifts & 1).flatten(-2)
 
 
+def _of_halves(blocks: torch.Tensor, head: int, run: int) -> StoredCodes:
+    """Runs of codes in the lower, then the upper halves of `run` bytes, after `head` bytes of each block."""
+    rows, count, size = blocks.shape
+    elements = 2 * (size - head)
+    return StoredCodes(
+        blocks,
+        CodeKind.NIBBLE_HALVES,
+        (rows, count * elements),
+        lambda: _nibbles(_split(blocks[..., head:], (-1, run))).flatten(1),
+        (elements, size, head, run),
+    )
+
+
+def _runs_of_16(blocks: torch.Tensor, num_runs: int = 1) -> StoredCodes:
+    return _of_halves(blocks, blocks.shape[-1] - 16 * num_runs, 16)
+
+
 def _q4(blocks: torch.Tensor) -> Grouped:
     has_minima = blocks.shape[-1] == 20
-    codes, scales = _nibbles(blocks[..., -16:]).flatten(1), GroupScales(_halves(blocks[..., :2]))
+    codes, scales = _runs_of_16(blocks), GroupScales(_halves(blocks, 0))
     if has_minima:
-        return Grouped(codes, _UP_TO_15, scales, minima=GroupScales(-_halves(blocks[..., 2:4])))
+        return Grouped(codes, _UP_TO_15, scales, minima=GroupScales(-_halves(blocks, 2)))
     return Grouped(codes, _UP_TO_15 - 8, scales)
 
 
 def _q5(blocks: torch.Tensor) -> Grouped:
     has_minima = blocks.shape[-1] == 24
     codes = (_nibbles(blocks[..., -16:]) | _bits(blocks[..., -20:-16]) << 4).flatten(1)
-    scales = GroupScales(_halves(blocks[..., :2]))
+    scales = GroupScales(_halves(blocks, 0))
     if has_minima:
-        return Grouped(codes, _UP_TO_63, scales, minima=GroupScales(-_halves(blocks[..., 2:4])))
+        return Grouped(codes, _UP_TO_63, scales, minima=GroupScales(-_halves(blocks, 2)))
     return Grouped(codes, _UP_TO_63 - 16, scales)
 
 
 def _q8_0(blocks: torch.Tensor) -> Grouped:
-    return _of_int8(blocks[..., 2:].flatten(1).view(torch.int8), GroupScales(_halves(blocks[..., :2])))
+    codes, scales = blocks[..., 2:].view(torch.int8), GroupScales(_halves(blocks, 0))
+    if _has_least(codes):
+        return _unsigned_int8(codes.flatten(1), scales)
+    shape = blocks.shape[0], blocks.shape[1] * 32
+    stored = StoredCodes(blocks, CodeKind.SIGNED_BYTES, shape, lambda: _sign_and_size(codes).flatten(1), (32, 34, 2, 0))
+    return Grouped(stored, _INTEGERS, scales)
 
 
 def _q2_k(blocks: torch.Tensor) -> Grouped:
     packed = blocks[..., :16].flatten(1)
     codes = _pairs(blocks[..., 16:80])
-    scales = GroupScales(packed & 15, _halves(blocks[..., 80:82]))
-    return Grouped(codes.flatten(1), _UP_TO_15, scales, minima=GroupScales(packed >> 4, _halves(blocks[..., 82:84])))
+    scales = GroupScales(packed & 15, _halves(blocks, 80))
+    return Grouped(codes.flatten(1), _UP_TO_15, scales, minima=GroupScales(packed >> 4, _halves(blocks, 82)))
 
 
 def _pairs(fields: torch.Tensor) -> torch.Tensor:
@@ -97,41 +120,46 @@ def _q3_k(blocks: torch.Tensor) -> Grouped:
     upper = (packed[..., None, 8:] >> torch.arange(0, 8, 2, dtype=torch.uint8)[:, None] & 3).flatten(-2)
     scales = (low | upper << 4).to(torch.int8) - 32
     levels = _UP_TO_15 - 4
-    return Grouped(codes.flatten(1), levels, GroupScales(scales.flatten(1), _halves(blocks[..., 108:110])))
+    return Grouped(codes.flatten(1), levels, GroupScales(scales.flatten(1), _halves(blocks, 108)))
 
 
-def _scales_and_minima(fields: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """fields: [out, blocks, 12], 6 bits each. Returns [out, 8 * blocks] twice."""
-    first, second, third = fields[..., :4], fields[..., 4:8], fields[..., 8:]
-    scales = torch.cat((first & 63, third & 15 | first >> 6 << 4), -1)
-    return scales.flatten(1), torch.cat((second & 63, third >> 4 | second >> 6 << 4), -1).flatten(1)
+def _scales_and_minima(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The 12 bytes after the first 4 of each block have 16 numbers of 6 bits. Returns [out, 8 * blocks] twice."""
+    first, second, third = blocks.view(torch.int32)[..., 1:4].contiguous().unbind(-1)  # four bytes at a time
+    low, rest, highest = 0x3F3F3F3F, 0x0F0F0F0F, 0x30303030
+    scales = torch.stack((first & low, third & rest | first >> 2 & highest), -1)
+    minima = torch.stack((second & low, third >> 4 & rest | second >> 2 & highest), -1)
+    return scales.view(torch.uint8).flatten(1), minima.view(torch.uint8).flatten(1)
 
 
 def _q4_k(blocks: torch.Tensor) -> Grouped:
-    scales, minima = _scales_and_minima(blocks[..., 4:16])
-    codes = _nibbles(_split(blocks[..., 16:], (4, 32))).flatten(1)
-    outer, outer_minima = _halves(blocks[..., :2]), _halves(blocks[..., 2:4])
+    scales, minima = _scales_and_minima(blocks)
+    codes = _of_halves(blocks, 16, 32)
+    outer, outer_minima = _halves(blocks, 0), _halves(blocks, 2)
     return Grouped(codes, _UP_TO_15, GroupScales(scales, outer), minima=GroupScales(minima, outer_minima))
 
 
 def _q5_k(blocks: torch.Tensor) -> Grouped:
-    scales, minima = _scales_and_minima(blocks[..., 4:16])
+    scales, minima = _scales_and_minima(blocks)
     shifts = torch.arange(8, dtype=torch.uint8)[:, None]
     high = (blocks[..., None, 16:48] >> shifts & 1).flatten(-2)
     codes = _nibbles(_split(blocks[..., 48:], (4, 32))).flatten(-2) | high << 4
-    outer, outer_minima = _halves(blocks[..., :2]), _halves(blocks[..., 2:4])
+    outer, outer_minima = _halves(blocks, 0), _halves(blocks, 2)
     return Grouped(codes.flatten(1), _UP_TO_63, GroupScales(scales, outer), minima=GroupScales(minima, outer_minima))
 
 
 def _q6_k(blocks: torch.Tensor) -> Grouped:
-    low = _nibbles(_split(blocks[..., :128], (2, 64))).flatten(-2)
-    codes = low | _pairs(blocks[..., 128:192]) << 4
+    def unpack() -> torch.Tensor:
+        low = _nibbles(_split(blocks[..., :128], (2, 64))).flatten(-2)
+        return (low | _pairs(blocks[..., 128:192]) << 4).flatten(1)
+
+    codes = StoredCodes(blocks, CodeKind.Q6_K, (blocks.shape[0], blocks.shape[1] * 256), unpack, (256, 210, 0, 0))
     scales = blocks[..., 192:208].contiguous().view(torch.int8).flatten(1)
-    return Grouped(codes.flatten(1), _UP_TO_63 - 32, GroupScales(scales, _halves(blocks[..., 208:])))
+    return Grouped(codes, _UP_TO_63 - 32, GroupScales(scales, _halves(blocks, 208)))
 
 
 def _iq4_nl(blocks: torch.Tensor) -> Grouped:
-    return Grouped(_nibbles(blocks[..., 2:]).flatten(1), _IQ4, GroupScales(_halves(blocks[..., :2])))
+    return Grouped(_runs_of_16(blocks), _IQ4, GroupScales(_halves(blocks, 0)))
 
 
 def _iq4_xs(blocks: torch.Tensor) -> Grouped:
@@ -139,13 +167,12 @@ def _iq4_xs(blocks: torch.Tensor) -> Grouped:
     shifts = torch.arange(0, 8, 2, dtype=torch.uint8)
     high = (blocks[..., 2:4, None] >> shifts & 3).flatten(-2)
     scales = (low | high << 4).to(torch.int8) - 32
-    codes = _nibbles(_split(blocks[..., 8:], (8, 16))).flatten(1)
-    return Grouped(codes, _IQ4, GroupScales(scales.flatten(1), _halves(blocks[..., :2])))
+    return Grouped(_runs_of_16(blocks, 8), _IQ4, GroupScales(scales.flatten(1), _halves(blocks, 0)))
 
 
 def _mxfp4_blocks(blocks: torch.Tensor) -> Grouped:
     scales = exponents(blocks[..., 0].contiguous()).bfloat16()
-    return Grouped(_nibbles(blocks[..., 1:]).flatten(1), _FP4, GroupScales(scales))
+    return Grouped(_runs_of_16(blocks), _FP4, GroupScales(scales))
 
 
 _OF_BLOCKS = {
@@ -210,6 +237,13 @@ def _low_first(pairs: torch.Tensor) -> torch.Tensor:
     return wide.bitwise_or_(wide << 4).bitwise_and_(0x0F0F).view(torch.uint8)
 
 
+def _pairs_of(words: torch.Tensor, count: int) -> torch.Tensor | StoredCodes:
+    """words: [rows, W] int32 of codes of 4 bits, the first in the lowest. `count` of each row."""
+    if not words.is_contiguous():
+        return _codes_of_words(words, 4, count)
+    return StoredCodes(words, CodeKind.NIBBLE_PAIRS, (len(words), count), lambda: _codes_of_words(words, 4, count))
+
+
 def _codes_of_words(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     """words: [rows, W] int32. Returns the first `count` codes of each row, uint8."""
     content = words.contiguous().view(torch.uint8)
@@ -223,19 +257,34 @@ def _codes_of_words(words: torch.Tensor, bits: int, count: int) -> torch.Tensor:
     return unpack_bits(words, bits, count).to(torch.uint8)
 
 
-def _unsigned(codes: torch.Tensor, bits: int, scales: GroupScales, zeros: torch.Tensor) -> Grouped:
+def _unsigned(codes: torch.Tensor | StoredCodes, bits: int, scales: GroupScales, zeros: torch.Tensor) -> Grouped:
     """(codes - zeros) * scales. zeros: [out, groups]."""
     if bits < 8:
         return Grouped(codes, _UP_TO_15, scales, zeros.float())
+    codes = codes if isinstance(codes, torch.Tensor) else codes.unpack()
     signed = torch.where(codes >= 128, codes - 128, 255 - codes)  # 127 - c with the bit of the sign
     return Grouped(signed, _HALVES, scales, zeros.float() - _MIDDLE)
 
 
 def _of_int8(codes: torch.Tensor, scales: GroupScales, zeros: torch.Tensor | None = None) -> Grouped:
     """codes: [out, in] int8. zeros: [out, groups] or None."""
-    if zeros is None and (not codes.numel() or int(codes.min()) > -128):
-        sizes = codes.abs().view(torch.uint8)
-        return Grouped(sizes | (codes.view(torch.uint8) & 128), _INTEGERS, scales)
+    if zeros is not None or _has_least(codes):
+        return _unsigned_int8(codes, scales, zeros)
+    codes = codes.contiguous()
+    shape = codes.shape[0], codes.shape[1]
+    return Grouped(StoredCodes(codes, CodeKind.SIGNED_BYTES, shape, lambda: _sign_and_size(codes)), _INTEGERS, scales)
+
+
+def _has_least(codes: torch.Tensor) -> bool:
+    """Whether a number is -128, which sign and size in 8 bits do not have."""
+    return bool(codes.numel()) and int(codes.min()) == -128
+
+
+def _sign_and_size(codes: torch.Tensor) -> torch.Tensor:
+    return codes.abs().view(torch.uint8) | (codes.contiguous().view(torch.uint8) & 128)
+
+
+def _unsigned_int8(codes: torch.Tensor, scales: GroupScales, zeros: torch.Tensor | None = None) -> Grouped:
     unsigned = codes.view(torch.uint8) ^ 128
     own = torch.zeros_like(scales.values, dtype=torch.float32) if zeros is None else zeros
     return _unsigned(unsigned, 8, scales, own + 128)
@@ -243,7 +292,13 @@ def _of_int8(codes: torch.Tensor, scales: GroupScales, zeros: torch.Tensor | Non
 
 def _gptq(packed: Packed, parts: Mapping[str, torch.Tensor]) -> Grouped | None:
     bits, (outputs, inputs) = packed.method.bits, packed.shape
-    codes = _codes_of_words(parts["qweight"].T, bits, inputs)
+    words = parts["qweight"]
+
+    def unpack() -> torch.Tensor:
+        return _codes_of_words(words.T, bits, inputs)
+
+    is_stored = bits == 4 and words.is_contiguous() and inputs % 8 == 0
+    codes = StoredCodes(words, CodeKind.DEEP_WORDS, (outputs, inputs), unpack) if is_stored else unpack()
     zeros = unpack_bits(parts["qzeros"].contiguous(), bits, outputs)
     if packed.method.adds_one:
         zeros = (zeros + 1) & ((1 << bits) - 1)
@@ -265,7 +320,8 @@ def _awq(parts: Mapping[str, torch.Tensor]) -> Grouped:
 
 def _packed(packed: Packed, parts: Mapping[str, torch.Tensor]) -> Grouped | None:
     bits, (outputs, inputs) = packed.method.bits, packed.shape
-    codes = _codes_of_words(parts["weight_packed"], bits, inputs)
+    words = parts["weight_packed"]
+    codes = _pairs_of(words, inputs) if bits == 4 else _codes_of_words(words, bits, inputs)
     scales = _on_grid(packed, parts["weight_scale"])
     middle = 1 << (bits - 1)
     zeros = torch.full_like(scales.values, middle, dtype=torch.float32)
@@ -322,4 +378,4 @@ def _ordered(made: Grouped, packed: Packed, of_inputs: torch.Tensor | None) -> G
     groups = torch.arange(packed.shape[1], dtype=of_inputs.dtype) // made.group
     if not torch.equal(of_inputs[order], groups):
         return None  # groups of different sizes, or that do not exist
-    return Grouped(made.codes[:, order], made.levels, made.scales, made.zeros, made.minima, order)
+    return Grouped(made.unpacked[:, order], made.levels, made.scales, made.zeros, made.minima, order)

@@ -497,31 +497,6 @@ uint32_t code_at(const char* codes, int64_t k, int column) {
     return rest >> (pair - 6) * 6 & 63;
 }
 
-template <int CodeBits>
-void put_code(char* codes, int64_t k, int column, uint32_t code) {
-    static_assert(CodeBits > 4, "words of 4 bits are packed as a whole");
-    constexpr int64_t step = GroupedPanels<CodeBits>::kStep;
-    codes += k / step * GroupedPanels<CodeBits>::kStepBytes;
-    k %= step;
-    if constexpr (CodeBits == 8) {
-        codes[Int8Panels::index(k, column)] = char(code);
-        return;
-    }
-    const auto put = [&](int64_t word, uint32_t bits, int64_t shift) {
-        char* at = codes + word * kLine + column * sizeof(uint32_t);
-        uint32_t value;
-        memcpy(&value, at, sizeof value);
-        value |= bits << (shift + k % 2 * 16);
-        memcpy(at, &value, sizeof value);
-    };
-    const int64_t pair = k / 2;
-    if (pair < 6) return put(pair / 2, code, pair % 2 * 6);
-    for (int i = 0; i < 3; i++) {  // the four bits of `rest` that each word has
-        const int64_t shift = 4 * i - (pair - 6) * 6;
-        put(i, (shift < 0 ? code << -shift : code >> shift) & 15, 12);
-    }
-}
-
 // Up to this number of rows multiply codes that are converted in registers.
 template <int CodeBits>
 constexpr int64_t max_direct_rows(const GroupedPanels<CodeBits>&) {

@@ -4,6 +4,7 @@
 
 #include "captured_graph.h"
 #include "linear_grouped.h"
+#include "pack_codes.h"
 #include "quantised_rows.h"
 
 GROUPED_FUNCTIONS(extern, BFloat16, 4)
@@ -90,39 +91,22 @@ void unpack_row(GroupedPanels<CodeBits> weights, int64_t row, float* to) {
     }
 }
 
-// Eight codes of 4 bits, a byte each, as a word of panels.
-ALWAYS_INLINE uint32_t word_of(const uint8_t* codes) {
-    uint64_t eight;
-    memcpy(&eight, codes, sizeof eight);
-    const auto join = [](uint64_t bytes) {  // every second byte
-        bytes &= 0x000f000f000f000f;
-        bytes = (bytes | bytes >> 12) & 0x000000ff000000ff;
-        return uint32_t(bytes | bytes >> 24) & 0xffff;
-    };
-    return join(eight) | join(eight >> 8) << 16;
-}
-
-// The codes of one output, in a block that is zero.
-template <int CodeBits>
-void put_codes(const uint8_t* from, char* to, int64_t count, int column) {
-    if constexpr (CodeBits == 4) {
-        for (int64_t k = 0; k < count; k += kCodesDeep) {
-            const uint32_t word = word_of(from + k);
-            memcpy(to + (k / kCodesDeep * kPanelWidth + column) * sizeof word, &word, sizeof word);
+// Copies the numbers of each group of 16 outputs, [width][groups] of `bytes` each; outputs past the last keep zeros.
+template <int64_t Bytes>
+void copy_numbers(const char* from, char* to, int64_t groups, int64_t count, int64_t outputs) {
+    for (int64_t output = 0; output < outputs; output++) {
+        for (int64_t group = 0; group < count; group++) {
+            memcpy(to + (group * kPanelWidth + output) * Bytes, from + (output * groups + group) * Bytes, Bytes);
         }
-    } else {
-        for (int64_t k = 0; k < count; k++) put_code<CodeBits>(to, k, column, from[k]);
     }
 }
 
-// Copies the numbers of each group of 16 outputs, [width][groups] of `bytes` each; outputs past the last have zeros.
 void put_numbers(const char* from, char* to, int64_t bytes, int64_t groups, int64_t first, int64_t count,
                  int64_t outputs) {
-    for (int64_t group = 0; group < count; group++, to += kPanelWidth * bytes) {
-        for (int64_t output = 0; output < outputs; output++) {
-            memcpy(to + output * bytes, from + (output * groups + first + group) * bytes, bytes);
-        }
-    }
+    from += first * bytes;
+    if (bytes == 1) return copy_numbers<1>(from, to, groups, count, outputs);
+    if (bytes == 2) return copy_numbers<2>(from, to, groups, count, outputs);
+    copy_numbers<4>(from, to, groups, count, outputs);
 }
 
 }  // namespace
@@ -133,25 +117,30 @@ EXPORT int64_t grouped_bytes(const GroupedFormat* format, int64_t width, int64_t
     return panels * (depth / format->block) * GroupedBlock::bytes(*format);
 }
 
-// codes: [width][depth] bytes; scales, offsets: [width][depth / group]; outers: [width][depth / block], two of them if
+// content: codes, as `form` says; scales, offsets: [width][depth / group]; outers: [width][depth / block], two of them if
 // there are minima. Unused ones are null. to: grouped_bytes.
-EXPORT void pack_grouped(const GroupedFormat* format_at, const uint8_t* codes, const char* scales, const char* offsets,
-                         const char* outer, const char* outer_minima, char* to, int64_t width, int64_t depth) {
+EXPORT void pack_grouped(const GroupedFormat* format_at, const CodeForm* form, const uint8_t* content,
+                         const char* scales, const char* offsets, const char* outer, const char* outer_minima, char* to,
+                         int64_t width, int64_t depth) {
     const GroupedFormat& format = *format_at;
     const int64_t blocks = depth / format.block, groups = format.block / format.group;
     const int64_t block_bytes = GroupedBlock::bytes(format);
     const int64_t panels = (width + kPanelWidth - 1) / kPanelWidth;
+    const int64_t codes_bytes = GroupedBlock::codes_bytes(format);
     parallel_ranges(panels, 1, [&](int64_t begin, int64_t end) {
+        ChunkOfCodes chunk;
         for (int64_t panel = begin; panel < end; panel++) {
             const int64_t first = panel * kPanelWidth, outputs = std::min<int64_t>(kPanelWidth, width - first);
+            if (outputs < kPanelWidth) chunk = {};
             for (int64_t n = 0; n < blocks; n++) {
                 char* at = to + (panel * blocks + n) * block_bytes;
                 const GroupedBlock block{at};
-                memset(at, 0, block_bytes);
+                memset(at + codes_bytes, 0, block_bytes - codes_bytes);
                 with_bits(format, [&](auto bits) {
-                    for (int64_t output = 0; output < outputs; output++) {
-                        put_codes<bits()>(codes + (first + output) * depth + n * format.block, at, format.block,
-                                          int(output));
+                    for (int64_t k = 0; k < format.block; k += kChunk) {
+                        const int64_t count = std::min(kChunk, format.block - k);
+                        read_chunk(*form, content, first, outputs, n * format.block + k, count, chunk);
+                        put_chunk<bits()>(chunk, count, at + k * 2 * bits());
                     }
                 });
                 const auto put = [&](const char* from, const char* place, int64_t bytes, int64_t per_block) {
