@@ -33,9 +33,6 @@ json_values = st.recursive(
 )
 MAPPINGS: dict[str, st.SearchStrategy[Any]] = {
     "model.hf_overrides": st.dictionaries(names.map("x_{}".format), json_values, max_size=3),
-    "observability.profiler_config": [
-        {"profiler": "torch", "torch_profiler_dir": f"/{name}"} for name in ("a", "b", "c")
-    ],
     "model.override_generation_config": st.dictionaries(
         st.sampled_from(["temperature", "top_p", "repetition_penalty"]), st.floats(0.125, 1), max_size=2
     ),
