@@ -18,7 +18,7 @@ import argparse
 import ctypes
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,7 +29,8 @@ from stoker.config.cpu_features import choose_level, this_cpu, wanted_level
 from stoker.config.cpu_library import LibrarySpec
 from stoker.engine.kernels import GatedNormWeights, KernelSet, StateSpaceWeights
 from stoker.engine.kernels.cpu.library import load_library
-from stoker.engine.kernels.experts import ExpertGate, ExpertWeights, PackedExperts
+from stoker.engine.kernels.experts import ExpertGate, ExpertWeights, GroupedExpert, PackedExperts
+from stoker.engine.kernels.grouped import Grouped, GroupScales
 from stoker.engine.kernels.kernel_set import select_kernels
 from stoker.engine.kernels.linear import PackedLinear
 from stoker.engine.kernels.route_experts import Routing
@@ -254,9 +255,8 @@ def bench_experts(bench: Bench) -> None:
     gate = ExpertGate("silu")
     routing = Routing(NUM_EXPERTS, EXPERTS_PER_TOKEN, renormalises=True)
     shapes = (2 * EXPERT_INNER, EXPERT_HIDDEN), (EXPERT_HIDDEN, EXPERT_INNER)
-    for scheme in (None, *FORMATS):
-        experts = (ExpertWeights(*(randn(*shape) for shape in shapes)) for _ in range(NUM_EXPERTS))
-        packed = bench.ours.pack_experts(experts, NUM_EXPERTS, gate, scheme)
+    for held in (None, *FORMATS, "Q4_K"):
+        packed = _packed_experts(bench, held, gate, shapes)
         for tokens in (1, 8, 32, 1024):
             x = randn(tokens, EXPERT_HIDDEN)
             active = min(NUM_EXPERTS, tokens * EXPERTS_PER_TOKEN)
@@ -284,8 +284,30 @@ def bench_experts(bench: Bench) -> None:
 
             num_bytes = sum(packed.experts[expert].num_bytes for each in rows for expert, _ in each)
             flops = 2 * repeats * tokens * EXPERTS_PER_TOKEN * sum(math.prod(shape) for shape in shapes)
-            name = f"{scheme or 'bfloat16'} experts x {repeats}, {tokens} tokens"
+            name = f"{held or 'bfloat16'} experts x {repeats}, {tokens} tokens"
             bench.compare(name, num_bytes, flops, ours, linears=linears)
+
+
+def _packed_experts(
+    bench: Bench, held: str | None, gate: ExpertGate, shapes: tuple[tuple[int, int], tuple[int, int]]
+) -> PackedExperts:
+    """held: a scheme, or Q4_K for the codes of such a file."""
+
+    def grouped(outputs: int, inputs: int) -> Grouped:
+        codes = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8)
+        of_groups = torch.randint(0, 64, (outputs, inputs // 32), dtype=torch.uint8)
+        scales = GroupScales(of_groups, torch.rand(outputs, inputs // 256).half() / 64)
+        return Grouped(codes, torch.arange(16.0), scales, minima=scales)
+
+    def experts() -> Iterator[ExpertWeights | GroupedExpert]:
+        for _ in range(NUM_EXPERTS):
+            if held != "Q4_K":
+                yield ExpertWeights(*(randn(*shape) for shape in shapes))
+                continue
+            (outputs, hidden), down = shapes
+            yield GroupedExpert((grouped(outputs // 2, hidden), grouped(outputs // 2, hidden)), grouped(*down))
+
+    return bench.ours.pack_experts(experts(), NUM_EXPERTS, gate, None if held == "Q4_K" else held)
 
 
 def paged_step(rows: list[tuple[int, int]]) -> tuple[Step, int]:
