@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 if not os.path.exists("/proc/driver/nvidia"):
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is first imported, by whichever test that is
@@ -17,6 +18,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
 
 settings.register_profile("repeatable", derandomize=True)  # a run fails because of the change it tests, not by chance
 settings.load_profile("repeatable")
+# hypothesis also draws constants of all modules imported so far, which depend on the tests that ran before in a process
+providers.is_local_module_file = lambda _: False
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -84,8 +84,14 @@ def meaning(report: Report) -> dict[str, Any]:
             )
         }
     )
-    places = {"origins", "overridden", "digest", "warnings"}
+    places = {"origins", "overridden", "digest", "warnings", "secret_variables"}  # the last: also of overridden values
     return record.model_dump(exclude=places, context={"reveal_secrets": True})
+
+
+def references(report: Report) -> dict[str, Any]:
+    """Where each secret in use is read from."""
+    assert report.deployment is not None
+    return {path: reference for path, reference in report.deployment.references.items() if reference}
 
 
 def manifest(report: Report, is_minimal: bool = False) -> str:
@@ -115,6 +121,7 @@ def check_again(folder: Path, report: Report, text: str) -> Report:
     again = read(elsewhere / "again.yaml")
     assert said(again) <= said(report)
     assert meaning(again) == meaning(report)
+    assert references(again) == references(report)
     return again
 
 

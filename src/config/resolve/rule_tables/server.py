@@ -38,7 +38,7 @@ def knows_ciphers(names: str) -> bool:
 
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ciphers(names)
-    except ssl.SSLError:
+    except (ssl.SSLError, ValueError):  # a null character
         return False
     return True
 

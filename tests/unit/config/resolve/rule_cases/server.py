@@ -93,7 +93,7 @@ CASES |= {
     ),
     "R268": (["--ssl-ciphers ECDHE+AESGCM"], [f"{TLS} --ssl-ciphers ECDHE+AESGCM"]),
     "R269": (
-        [f"{TLS} --ssl-ciphers none-such", f"{TLS} --ssl-ciphers a:b"],
+        [f"{TLS} --ssl-ciphers none-such", f"{TLS} --ssl-ciphers a:b", f"{TLS} --ssl-ciphers \0"],
         [f"{TLS} --ssl-ciphers ECDHE-RSA-AES256-GCM-SHA384:none-such", f"{TLS} --ssl-ciphers DEFAULT"],
     ),
     "R270": (
