@@ -9,7 +9,7 @@ KIND ?= cpu
 # The tests start hundreds of Python processes: each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install up test test-slow check lint types floors words schemas docs fresh wheel release image site browser parity kernels bench bench-peers attack fuzz fuzz-headers clients tiny format clean
+.PHONY: help install up test test-slow check lint types floors words schemas docs fresh wheel release image site browser parity kernels bench bench-peers attack fuzz fuzz-headers clients writers tiny format clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -98,6 +98,9 @@ release: install  ## build the release wheel in dist/: kernels of all levels, ma
 
 bench: install  ## Stoker against transformers, ratios of one run
 	$(RUN) benchmarks.run
+
+writers: install  ## quantised checkpoints for tests, each made by its own library; ARGS="gptqmodel torchao"
+	$(RUN) tools.writers $(ARGS)
 
 bench-peers: install  ## Stoker against vLLM, OpenVINO, llama.cpp and transformers; ARGS=--quick
 	$(RUN) benchmarks.peers.run $(ARGS)

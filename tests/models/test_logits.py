@@ -37,8 +37,14 @@ BLOCK_SIZE = 8
 TOKENS = torch.randint(3, VOCAB, (37,), generator=torch.Generator().manual_seed(0)).tolist()
 
 
-def our_logits(folder: Path, place: Path, features: str = "auto", dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """[37, vocab] of TOKENS in chunks of 11, 1, 20 and 5, in blocks that lie out of order."""
+def our_logits(
+    folder: Path,
+    place: Path,
+    features: str = "auto",
+    dtype: torch.dtype = torch.float32,
+    tokens: list[int] = TOKENS,
+) -> torch.Tensor:
+    """[37, vocab] of 37 tokens in chunks of 11, 1, 20 and 5, in blocks that lie out of order."""
     settings = resolved(folder, place)
     model_spec = settings.model_spec
     kernels = select_kernels(CPU, dtype, model_spec.head_dims, features)
@@ -62,7 +68,7 @@ def our_logits(folder: Path, place: Path, features: str = "auto", dtype: torch.d
         for start, end in ((0, 11), (11, 12), (12, 32), (32, 37)):
             positions = torch.arange(start, end)
             step = StepInput(
-                token_ids=torch.tensor(TOKENS[start:end]),
+                token_ids=torch.tensor(tokens[start:end]),
                 positions=positions,
                 slot_mapping=blocks[positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE,
                 query_start=torch.tensor([0, end - start], dtype=torch.int32),
