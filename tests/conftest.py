@@ -18,7 +18,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
 
 settings.register_profile("repeatable", derandomize=True)  # a run fails because of the change it tests, not by chance
 settings.load_profile("repeatable")
-# hypothesis also draws constants of all modules imported so far, which depend on the tests that ran before in a process
+# hypothesis also takes constants of all modules imported so far, which depend on the tests that ran before in a process
 providers.is_local_module_file = lambda _: False
 
 
