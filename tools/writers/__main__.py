@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 HOME = BASE.parent
 TORCH = "torch>=2.11,<2.14"
 PACKAGES = {
+    "compressed_tensors": (TORCH, "llmcompressor==0.14.*"),
     "bitsandbytes": (TORCH, "transformers==5.23.*", "accelerate", "bitsandbytes"),
 }
 
