@@ -5,6 +5,7 @@ A method that the engine does not read is described too, with the reason: `engin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,9 @@ from .weight_methods import CheckpointMethod, Rule, WeightMethod, pattern_proble
 
 _GPTQ_OF_AUTO_ROUND = {"auto_round:auto_gptq": "gptq", "auto_round:gptqmodel": "gptq_v2", "auto_round": "gptq_v2"}
 _MXFP4_BLOCK, _NVFP4_BLOCK = (1, 32), (1, 16)
+_FP8_OF_MODELOPT = {"FP8": (0, 0), "FP8_PER_CHANNEL_PER_TOKEN": (1, 0), "FP8_PB_WO": (128, 128), "MXFP8": (1, 32)}
+_OTHERS_OF_MODELOPT = ("NVFP4", "W4A16_NVFP4", "W4A8_NVFP4_FP8", "MXFP4", "W8A16", "W8A8_SQ_PER_CHANNEL")
+_NO_METHODS = (None, "", "NONE")  # what modelopt writes for a layer, or a model, that is not quantised
 
 
 class _NotRead(Exception):
@@ -25,7 +29,7 @@ def read_quantisation(config: Mapping[str, Any], text: Mapping[str, Any]) -> Che
     if not isinstance(found, Mapping):
         return None
     named = found.get("quant_method") or found.get("quant_algo")
-    name = named if isinstance(named, str) else "unknown"
+    name = _OTHER_NAMES.get(named, named) if isinstance(named, str) else "unknown"
     bits = _most_bits(name, found)
     reader = _READERS.get(name)
     if reader is None:
@@ -73,6 +77,8 @@ def _target(name: str, method: WeightMethod | None, key: str) -> Rule:
         return _matching(name.removeprefix("re:"), method, key)
     if name in ("Linear", "LinearBase"):
         return Rule(kind="all", method=method)
+    if "*" in name:
+        return _matching(".*".join(re.escape(part) for part in name.split("*")) + "$", method, key)
     return Rule(kind="name", pattern=name, method=method)
 
 
@@ -183,7 +189,7 @@ def _compressed_method(weights: Mapping[str, Any], form: Any) -> WeightMethod:
     if form == "mxfp4-pack-quantized":
         return WeightMethod(kind="mxfp4", bits=4, block=_MXFP4_BLOCK)
     if form == "nvfp4-pack-quantized":
-        return WeightMethod(kind="nvfp4", bits=4, block=_NVFP4_BLOCK, divides_scale=True)
+        return WeightMethod(kind="nvfp4", bits=4, block=_NVFP4_BLOCK)
     block, symmetric = _strategy(weights), _one_of(weights, "symmetric", (True, False), True)
     match kind, form, bits:
         case "float", "float-quantized" | "naive-quantized" | "mxfp8-quantized", 8:
@@ -232,6 +238,35 @@ def _mxfp4(found: Mapping[str, Any]) -> Iterator[Rule]:
     yield Rule(kind="all", method=WeightMethod(kind="mxfp4", bits=4, block=_MXFP4_BLOCK))
 
 
+def _modelopt(found: Mapping[str, Any]) -> Iterator[Rule]:
+    """config.json has the keys at the top, `hf_quant_config.json` in an object of its own."""
+    if found.get("quant_algo") == "MIXED_PRECISION":
+        layers = found.get("quantized_layers")
+        if not isinstance(layers, Mapping) or not all(isinstance(values, Mapping) for values in layers.values()):
+            raise _NotRead("`quantized_layers` must be an object of objects where `quant_algo` is MIXED_PRECISION")
+        for name, values in layers.items():
+            yield _target(name, _modelopt_method(values), "quantized_layers")
+    else:
+        yield Rule(kind="all", method=_modelopt_method(found))
+
+
+def _modelopt_method(values: Mapping[str, Any]) -> WeightMethod | None:
+    """As one program of NVIDIA's names them. With pre_quant_scale a layer's inputs have scales too."""
+    named = values.get("quant_algo")
+    if named in _NO_METHODS:
+        return None
+    algorithm = named.upper() if isinstance(named, str) else named
+    match _one_of({"quant_algo": algorithm}, "quant_algo", (*_FP8_OF_MODELOPT, *_OTHERS_OF_MODELOPT)):
+        case name if name in _FP8_OF_MODELOPT:
+            return WeightMethod(kind="fp8", bits=8, block=_FP8_OF_MODELOPT[name])
+        case "MXFP4":
+            return WeightMethod(kind="mxfp4", bits=4, block=_MXFP4_BLOCK, codes="weight")
+        case "W8A16" | "W8A8_SQ_PER_CHANNEL":
+            return WeightMethod(kind="integers", bits=8, block=(1, 0))
+    group = _group(values, 32 if algorithm == "W4A8_NVFP4_FP8" else 16)
+    return WeightMethod(kind="nvfp4", bits=4, block=(1, group), codes="weight")
+
+
 def _bitsandbytes(found: Mapping[str, Any]) -> Iterator[Rule]:
     if found.get("load_in_4bit") or found.get("_load_in_4bit"):
         _one_of(found, "bnb_4bit_quant_type", ("nf4", "fp4"), "fp4")
@@ -251,4 +286,6 @@ _READERS = {
     "fp8": _fp8,
     "mxfp4": _mxfp4,
     "bitsandbytes": _bitsandbytes,
+    "modelopt": _modelopt,
 }
+_OTHER_NAMES = {"modelopt_fp4": "modelopt", "modelopt_mxfp8": "modelopt"}

@@ -26,7 +26,16 @@ class WeightMethod(Record):
     block: tuple[int, int] | None = None
     is_symmetric: bool = True  # there are no zero points
     adds_one: bool = False  # gptq: zero points are stored less one
-    divides_scale: bool = False  # nvfp4: the scale of the whole matrix divides
+    codes: str = "weight_packed"  # mxfp4, nvfp4: the end of the name of the tensor of codes
+
+    @property
+    def whole_scale(self) -> str:
+        """nvfp4: the end of the name of the scale of the whole matrix; compressed-tensors stores its reciprocal."""
+        return "weight_global_scale" if self.divides_scale else "weight_scale_2"
+
+    @property
+    def divides_scale(self) -> bool:
+        return self.codes == "weight_packed"
 
     @property
     def shown(self) -> str:

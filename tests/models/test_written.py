@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,16 @@ def expected(name: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 @pytest.fixture(params=NAMES)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+def test_older_exports_of_modelopt_have_a_file_of_their_own(tmp_path: Path) -> None:
+    shutil.copytree(WRITTEN / "modelopt-fp8", tmp_path / "older")
+    file = tmp_path / "older" / "config.json"
+    config = json.loads(file.read_text())
+    del config["quantization_config"]
+    file.write_text(json.dumps(config))
+    found = resolved(tmp_path / "older", tmp_path).model_files.stored_as
+    assert [(each.method, each.num_matrices) for each in found] == [("fp8, a scale per matrix", 14)]
 
 
 def test_matrices_are_those_of_the_library(name: str) -> None:

@@ -15,8 +15,12 @@ HOME = BASE.parent
 TORCH = "torch>=2.11,<2.14"
 PACKAGES = {
     "compressed_tensors": (TORCH, "llmcompressor==0.14.*"),
+    "gptqmodel": ("gptqmodel==7.7.*", "transformers==5.23.*", "accelerate"),  # needs a newer torch
+    "modelopt": (TORCH, "nvidia-modelopt[hf]==0.47.*"),
     "bitsandbytes": (TORCH, "transformers==5.23.*", "accelerate", "bitsandbytes"),
 }
+# The second: on two cores GPTQModel starts fewer workers than it asks for.
+VARIABLES = {"CUDA_VISIBLE_DEVICES": "", "GPTQMODEL_CPU_WORKERS": "2"}
 
 
 def main(names: list[str]) -> int:
@@ -27,7 +31,8 @@ def main(names: list[str]) -> int:
     for name in names or PACKAGES:
         python = _environment(name)
         command = [str(python), "-m", f"tools.writers.recipes.{name}"]
-        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""})
+        variables = {**os.environ, **VARIABLES, "PYTHONPATH": str(ROOT)}
+        subprocess.run(command, check=True, env=variables, cwd=HOME)  # some write logs where they are started
     return 0
 
 

@@ -94,10 +94,10 @@ class _Parts:
             case "fp8":
                 shape, block = self._fp8()
             case "mxfp4":
-                shape, block = self._small_floats("weight_packed", _EXPONENTS)
+                shape, block = self._small_floats(_EXPONENTS)
             case "nvfp4":
-                shape, block = self._small_floats("weight_packed", ("F8_E4M3",))
-                self._part("weight_global_scale", _FLOATS, (1,), ())
+                shape, block = self._small_floats(("F8_E4M3",))
+                self._part(self._method.whole_scale, _FLOATS, (1,), ())
             case "bnb_int8":
                 shape, block = self._bnb_int8()
             case "bnb_4bit":
@@ -156,7 +156,8 @@ class _Parts:
         self._scales(name, (*_FLOATS, *_EXPONENTS), shape, block)
         return shape, block
 
-    def _small_floats(self, codes: str, scale_dtypes: tuple[str, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
+    def _small_floats(self, scale_dtypes: tuple[str, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
+        codes = self._method.codes
         outputs, half = self._matrix(codes, ("U8",))
         shape = outputs, 2 * half
         block = self._block(shape)

@@ -66,6 +66,7 @@ VOCABULARIES = {
 }  # by model.tokenizer_mode, of which one is needed
 GENERATION_CONFIG = "generation_config.json"
 QUANTIZE_CONFIG = "quantize_config.json"  # of old GPTQ checkpoints
+HF_QUANT_CONFIG = "hf_quant_config.json"  # of modelopt's, which older versions do not write into config.json
 _LAYER = re.compile(r"(?:model\.|model\.language_model\.|language_model\.model\.|)layers\.(\d{1,9})\.")
 
 
@@ -242,8 +243,13 @@ def read_values(path: Path) -> dict[str, Any]:
     content = read_json(path)
     if is_consolidated(path):
         return config_of(content)
-    if not content.get("quantization_config") and (found := read_json_if_any(path.parent / QUANTIZE_CONFIG)):
+    if content.get("quantization_config"):
+        return content
+    if found := read_json_if_any(path.parent / QUANTIZE_CONFIG):
         content["quantization_config"] = {"quant_method": "gptq", **found}
+    elif found := read_json_if_any(path.parent / HF_QUANT_CONFIG):
+        own = found.get("quantization")
+        content["quantization_config"] = {"quant_method": "modelopt", **(own if isinstance(own, dict) else found)}
     return content
 
 

@@ -16,8 +16,8 @@ _STORED = "checkpoints of this method are not read; use another checkpoint of th
 _SAME_IDEA = "write int8 or int4, which quantise an unquantised checkpoint while it loads"
 _OTHER_MACHINE = "a scheme for other hardware; on a CPU write int8 or int4"
 OTHER_SCHEMES = {
-    **dict.fromkeys(("aqlm", "qqq", "quark", "modelopt", "fbgemm_fp8"), _STORED),
-    **dict.fromkeys(("hqq", "experts_int8", "deepspeedfp", "ipex"), _SAME_IDEA),
+    **dict.fromkeys(("aqlm", "qqq", "quark", "fbgemm_fp8", "hqq", "torchao", "quanto"), _STORED),
+    **dict.fromkeys(("experts_int8", "deepspeedfp", "ipex"), _SAME_IDEA),
     **dict.fromkeys(("marlin", "gptq_marlin_24", "moe_wna16", "tpu_int8"), _OTHER_MACHINE),
     "neuron_quant": _OTHER_MACHINE,
 }
@@ -157,10 +157,12 @@ class ModelConfig(Section):
         json_schema_extra=about(reload="model", kind="source"),
     )
     quantization: Annotated[
-        Literal["int8", "int4", "int4_pure", "awq", "awq_marlin", "gptq", "gptq_marlin"]
-        | Literal["auto-round", "compressed-tensors", "fp8", "mxfp4", "bitsandbytes", "gguf"]
+        Literal[
+            "int8", "int4", "int4_pure", "awq", "awq_marlin", "gptq", "gptq_marlin", "modelopt_fp4", "modelopt_mxfp8"
+        ]
+        | Literal["auto-round", "compressed-tensors", "fp8", "mxfp4", "modelopt", "bitsandbytes", "gguf"]
         | None,
-        means(awq_marlin="awq", gptq_marlin="gptq"),
+        means(awq_marlin="awq", gptq_marlin="gptq", modelopt_fp4="modelopt", modelopt_mxfp8="modelopt"),
     ] = Field(
         None,
         description=(

@@ -35,12 +35,12 @@ def dequantise(packed: Packed, parts: Parts, rows: slice) -> torch.Tensor:
             name = next(name for name in parts if name != "weight")
             return _scaled(parts["weight"][rows].float(), packed, rows, _numbers(parts[name]))
         case "mxfp4":
-            return _scaled(_fp4(parts["weight_packed"][rows]), packed, rows, _numbers(parts["weight_scale"]))
+            return _scaled(_fp4(parts[packed.method.codes][rows]), packed, rows, _numbers(parts["weight_scale"]))
         case "nvfp4":
-            whole = parts["weight_global_scale"].float()
+            whole = parts[packed.method.whole_scale].float()
             scales = _numbers(parts["weight_scale"])
             scales = scales / whole if packed.method.divides_scale else scales * whole
-            return _scaled(_fp4(parts["weight_packed"][rows]), packed, rows, scales)
+            return _scaled(_fp4(parts[packed.method.codes][rows]), packed, rows, scales)
         case "bnb_int8":
             return parts["weight"][rows].float() * (parts["SCB"][rows] / 127)[:, None]
         case "bnb_4bit":

@@ -215,13 +215,15 @@ def of_packed(packed: Packed, parts: Mapping[str, torch.Tensor], dtype: torch.dt
         case "fp8":
             return _fp8(packed, parts)
         case "mxfp4":
-            codes = _low_first(parts["weight_packed"])
+            codes = _low_first(parts[packed.method.codes])
             return Grouped(codes, _FP4, GroupScales(exponents(parts["weight_scale"]).bfloat16()))
         case "nvfp4":
-            whole = parts["weight_global_scale"].float().reshape(1, 1)
+            whole = parts[packed.method.whole_scale].float().reshape(1, 1)
             outer = (1 / whole if packed.method.divides_scale else whole).expand(packed.shape[0], 1)
             return Grouped(
-                _low_first(parts["weight_packed"]), _FP4, GroupScales(parts["weight_scale"].half(), outer.contiguous())
+                _low_first(parts[packed.method.codes]),
+                _FP4,
+                GroupScales(parts["weight_scale"].half(), outer.contiguous()),
             )
         case "bnb_int8":
             return _of_int8(parts["weight"], GroupScales((parts["SCB"] / 127)[:, None]))

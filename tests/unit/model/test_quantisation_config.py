@@ -13,6 +13,7 @@ GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
 WEIGHTS = {"num_bits": 4, "type": "int", "group_size": 128}
 GROUP = {"targets": ["Linear"], "weights": WEIGHTS}
 COMPRESSED = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"a": GROUP}}
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
 ATTENTION, MLP = "model.layers.3.self_attn.q_proj", "model.layers.3.mlp.down_proj"
 
 
@@ -45,6 +46,20 @@ def read(config: dict[str, Any]) -> CheckpointMethod:
             None,
         ),
         ({**COMPRESSED, "ignore": [MLP]}, "packed int4 in groups of 128", None),
+        ({**MODELOPT, "exclude_modules": ["lm_head", "model.layers.3.mlp*"]}, "nvfp4", None),
+        ({**MODELOPT, "quant_method": "modelopt_fp4", "ignore": ["*.q_proj"]}, None, "nvfp4"),
+        (
+            {
+                **MODELOPT,
+                "quant_algo": "MIXED_PRECISION",
+                "quantized_layers": {
+                    ATTENTION: {"quant_algo": "FP8"},
+                    MLP: {"quant_algo": "W4A16_NVFP4", "group_size": 16},
+                },
+            },
+            "fp8, a scale per matrix",
+            "nvfp4",
+        ),
         (
             {
                 **COMPRESSED,
@@ -86,6 +101,9 @@ def test_each_layer_has_the_method_of_its_rule(config: dict[str, Any], attention
         ({**COMPRESSED, "config_groups": {}}, "`config_groups` is {}"),
         ({**COMPRESSED, "format": "marlin-24"}, "weights of type int in 4 bits in the format 'marlin-24'"),
         ({**COMPRESSED, "sparsity_config": {"format": "sparse-24-bitmask"}}, "`sparsity_config` is not supported"),
+        ({**MODELOPT, "quant_algo": "W4A16_AWQ"}, "`quant_algo` is 'W4A16_AWQ'; supported: FP8, "),
+        ({**MODELOPT, "quant_algo": ["FP8"]}, "`quant_algo` is ['FP8']; supported: FP8, "),
+        ({**MODELOPT, "quant_algo": "MIXED_PRECISION"}, "`quantized_layers` must be an object of objects"),
         ({"quant_method": "fp8", "fmt": "e5m2"}, "`fmt` is 'e5m2'"),
         ({"quant_method": "fp8", "weight_block_size": [128]}, "`weight_block_size` is [128]; it must be two numbers"),
     ],
