@@ -226,7 +226,7 @@ class OldStructuredOutputs(Section):
         None,
         min_length=1,
         description="Grammar library for constrained output, with its options after a colon.",
-        examples=["xgrammar:no-fallback"],
+        examples=["guidance:no-fallback"],
         json_schema_extra=old(
             _backend,
             "structured_outputs.backend",
