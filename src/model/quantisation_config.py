@@ -16,6 +16,20 @@ _GPTQ_OF_AUTO_ROUND = {"auto_round:auto_gptq": "gptq", "auto_round:gptqmodel": "
 _MXFP4_BLOCK, _NVFP4_BLOCK = (1, 32), (1, 16)
 _FP8_OF_MODELOPT = {"FP8": (0, 0), "FP8_PER_CHANNEL_PER_TOKEN": (1, 0), "FP8_PB_WO": (128, 128), "MXFP8": (1, 32)}
 _OTHERS_OF_MODELOPT = ("NVFP4", "W4A16_NVFP4", "W4A8_NVFP4_FP8", "MXFP4", "W8A16", "W8A8_SQ_PER_CHANNEL")
+_TORCHAO_FLOATS = (
+    "Float8WeightOnlyConfig",
+    "Float8DynamicActivationFloat8WeightConfig",
+    "Float8StaticActivationFloat8WeightConfig",
+)
+_TORCHAO_INTEGERS = (
+    "Int8WeightOnlyConfig",
+    "Int8DynamicActivationInt8WeightConfig",
+    "Int8StaticActivationInt8WeightConfig",
+)
+_TORCHAO_GROUPS = {  # and the key of their groups
+    "IntxWeightOnlyConfig": "granularity",
+    "Int8DynamicActivationIntxWeightConfig": "weight_granularity",
+}
 _NO_METHODS = (None, "", "NONE")  # what modelopt writes for a layer, or a model, that is not quantised
 
 
@@ -267,6 +281,30 @@ def _modelopt_method(values: Mapping[str, Any]) -> WeightMethod | None:
     return WeightMethod(kind="nvfp4", bits=4, block=(1, group), codes="weight")
 
 
+def _torchao(found: Mapping[str, Any]) -> Iterator[Rule]:
+    """By the class of the library's configuration; each stores codes that are not packed for one kind of hardware."""
+    default = _object(_object(found, "quant_type"), "default")
+    values = _object(default, "_data")
+    kind = _one_of(default, "_type", (*_TORCHAO_FLOATS, *_TORCHAO_INTEGERS, *_TORCHAO_GROUPS))
+    if kind in _TORCHAO_FLOATS:
+        method = WeightMethod(kind="fp8", bits=8)
+    elif kind in _TORCHAO_INTEGERS:
+        method = WeightMethod(kind="integers", bits=8, block=(1, 0), is_symmetric=False)
+    else:
+        _one_of(_object(values, "intx_packing_format"), "_data", ("UNPACKED_TO_INT8",))
+        granularity = _object(_object(values, _TORCHAO_GROUPS[kind]), "_data")
+        group = _group(granularity, -1)
+        method = WeightMethod(kind="integers", bits=8, block=(1, group), is_symmetric=False)
+    yield Rule(kind="all", method=method)
+
+
+def _object(found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = found.get(key)
+    if not isinstance(value, Mapping):
+        raise _NotRead(f"`{key}` is {shown(value)}; it must be an object")
+    return value
+
+
 def _bitsandbytes(found: Mapping[str, Any]) -> Iterator[Rule]:
     if found.get("load_in_4bit") or found.get("_load_in_4bit"):
         _one_of(found, "bnb_4bit_quant_type", ("nf4", "fp4"), "fp4")
@@ -287,5 +325,6 @@ _READERS = {
     "mxfp4": _mxfp4,
     "bitsandbytes": _bitsandbytes,
     "modelopt": _modelopt,
+    "torchao": _torchao,
 }
 _OTHER_NAMES = {"modelopt_fp4": "modelopt", "modelopt_mxfp8": "modelopt"}

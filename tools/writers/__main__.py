@@ -17,6 +17,8 @@ PACKAGES = {
     "compressed_tensors": (TORCH, "llmcompressor==0.14.*"),
     "gptqmodel": ("gptqmodel==7.7.*", "transformers==5.23.*", "accelerate"),  # needs a newer torch
     "modelopt": (TORCH, "nvidia-modelopt[hf]==0.47.*"),
+    "auto_round": (TORCH, "auto-round==0.16.*", "transformers==5.23.*"),
+    "torchao": (TORCH, "torchao==0.18.*", "transformers==5.23.*", "accelerate"),
     "bitsandbytes": (TORCH, "transformers==5.23.*", "accelerate", "bitsandbytes"),
 }
 # The second: on two cores GPTQModel starts fewer workers than it asks for.

@@ -26,6 +26,11 @@ _NOT_USED = (
     *("k_scale", "v_scale", "q_scale", "kv_scale", "k_zero_point", "v_zero_point", "q_zero_point", "prob_scale"),
 )
 _BLOCKS, _SCALES = "_blocks", "_scales"  # of gpt-oss: all experts in one tensor
+_OF_TORCHAO = {
+    "_weight_qdata": "weight",
+    "_weight_scale": "weight_scale",
+    "_weight_zero_point": "weight_zero_point",
+}
 _MAX_STATE_BYTES = 4096
 
 
@@ -38,6 +43,8 @@ def unpacked(
     """
     if method is None:
         return dict(tensors)
+    if method.name == "torchao":
+        tensors = {_usual_name(name): stored for name, stored in tensors.items()}
     found: dict[str, StoredTensor] = {}
     used: set[str] = set()
     stored_as = next(name for name, each in FLOAT_DTYPES.items() if each == dtype)
@@ -60,6 +67,12 @@ def unpacked(
     if twice := next((name for name in rest if name in found), None):
         raise ModelFilesError(f"{rest[twice].file}: tensor `{twice}` is there quantised too", code="M306")
     return rest | found
+
+
+def _usual_name(name: str) -> str:
+    """torchao names the tensors of a `weight` after its own class's attributes."""
+    layer, _, end = name.rpartition(".")
+    return f"{layer}.{_OF_TORCHAO[end]}" if end in _OF_TORCHAO else name
 
 
 def _of_layer(method: CheckpointMethod, layer: str, stored: StoredTensor, name: str) -> WeightMethod:

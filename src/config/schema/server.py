@@ -369,7 +369,7 @@ class ServerConfig(Section):
         examples=["none", "hermes", "qwen3_coder"],
         json_schema_extra=about(reload="process"),
     )
-    tool_parser_plugin: Annotated[str | None, BeforeValidator(lambda value: value or None)] = Field(
+    tool_parser_plugin: Annotated[str | None, BeforeValidator(lambda value: None if value == "" else value)] = Field(
         None,
         description=(
             "File with a further format: a declaration in YAML, or Python with one class that has the methods `feed` "

@@ -15,7 +15,8 @@ from stoker.config.export import DRAFT_07, DRAFT_2020_12, json_schema
 from stoker.config.schema.options import Option, options
 
 VALIDATORS = [Draft202012Validator(json_schema(DRAFT_2020_12)), Draft7Validator(json_schema(DRAFT_07))]
-WRITABLE = [option for option in options().values() if option.name not in ("extends", "preset", "config")]  # name files
+NOT_ALONE = ("extends", "preset", "config", "guided_decoding_backend")  # name files, or hold values of other options
+WRITABLE = [option for option in options().values() if option.name not in NOT_ALONE]
 ELSEWHERE = {"C105", "C123"}  # about other layers
 CONFLICT = "C124"  # an option under its old and its new name: the loader reports this and does not check the old value
 
