@@ -76,7 +76,7 @@ def _bits(value: Any) -> int | None:
 
 def _exceptions(found: Mapping[str, Any]) -> Iterator[Rule]:
     """Layers that are not quantised, under the keys of all writers."""
-    for key in ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules", "ignore", "exclude_modules"):
+    for key in ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules", "ignore", "exclude_modules", "exclude"):
         names = found.get(key)
         if names is None:
             continue
@@ -298,6 +298,43 @@ def _torchao(found: Mapping[str, Any]) -> Iterator[Rule]:
     yield Rule(kind="all", method=method)
 
 
+def _quark(found: Mapping[str, Any]) -> Iterator[Rule]:
+    export = found.get("export") or {}
+    if isinstance(export, Mapping):
+        _one_of(export, "weight_format", ("real_quantized",), "real_quantized")
+        _one_of(export, "pack_method", ("reorder",), "reorder")
+    layers = found.get("layer_quant_config") or {}
+    if not isinstance(layers, Mapping) or not all(isinstance(values, Mapping) for values in layers.values()):
+        raise _NotRead("`layer_quant_config` must be an object of objects")
+    if found.get("layer_type_quant_config"):
+        raise _NotRead("`layer_type_quant_config` is not supported")
+    for name, values in layers.items():
+        yield _target(name, _quark_method(values), "layer_quant_config")
+    yield Rule(kind="all", method=_quark_method(_object(found, "global_quant_config")))
+
+
+def _quark_method(values: Mapping[str, Any]) -> WeightMethod | None:
+    if values.get("weight") is None:
+        return None
+    weight = _object(values, "weight")
+    scheme = _one_of(weight, "qscheme", ("per_tensor", "per_channel", "per_group"))
+    block = (0, 0) if scheme == "per_tensor" else (1, 0)
+    match _one_of(weight, "dtype", ("fp8_e4m3", "int8", "uint4", "fp4")), scheme:
+        case "fp8_e4m3", "per_tensor" | "per_channel":
+            return WeightMethod(kind="fp8", bits=8, block=block)
+        case "int8", "per_tensor" | "per_channel":
+            symmetric = _one_of(weight, "symmetric", (True, False), True)
+            return WeightMethod(kind="integers", bits=8, block=block, is_symmetric=symmetric)
+        case "uint4", "per_group":
+            return WeightMethod(kind="awq", bits=4, block=(1, _group(weight)), is_symmetric=False)
+        case "fp4", "per_group":
+            _one_of(weight, "scale_format", ("e8m0",))
+            _one_of(weight, "group_size", (32,))
+            return WeightMethod(kind="mxfp4", bits=4, block=_MXFP4_BLOCK, codes="weight")
+        case dtype, _:
+            raise _NotRead(f"weights of dtype {dtype} with `qscheme` {scheme} are not supported")
+
+
 def _object(found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = found.get(key)
     if not isinstance(value, Mapping):
@@ -326,5 +363,6 @@ _READERS = {
     "bitsandbytes": _bitsandbytes,
     "modelopt": _modelopt,
     "torchao": _torchao,
+    "quark": _quark,
 }
 _OTHER_NAMES = {"modelopt_fp4": "modelopt", "modelopt_mxfp8": "modelopt"}

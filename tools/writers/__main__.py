@@ -19,6 +19,7 @@ PACKAGES = {
     "modelopt": (TORCH, "nvidia-modelopt[hf]==0.47.*"),
     "auto_round": (TORCH, "auto-round==0.16.*", "transformers==5.23.*"),
     "torchao": (TORCH, "torchao==0.18.*", "transformers==5.23.*", "accelerate"),
+    "quark": (TORCH, "amd-quark==0.13.*", "transformers==5.23.*"),
     "bitsandbytes": (TORCH, "transformers==5.23.*", "accelerate", "bitsandbytes"),
 }
 # The second: on two cores GPTQModel starts fewer workers than it asks for.

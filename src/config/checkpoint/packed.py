@@ -26,10 +26,13 @@ _NOT_USED = (
     *("k_scale", "v_scale", "q_scale", "kv_scale", "k_zero_point", "v_zero_point", "q_zero_point", "prob_scale"),
 )
 _BLOCKS, _SCALES = "_blocks", "_scales"  # of gpt-oss: all experts in one tensor
-_OF_TORCHAO = {
-    "_weight_qdata": "weight",
-    "_weight_scale": "weight_scale",
-    "_weight_zero_point": "weight_zero_point",
+_OTHER_NAMES = {
+    "torchao": {
+        "_weight_qdata": "weight",
+        "_weight_scale": "weight_scale",
+        "_weight_zero_point": "weight_zero_point",
+    },
+    "quark": {"weight": "qweight", "weight_scale": "scales", "weight_zero_point": "qzeros"},
 }
 _MAX_STATE_BYTES = 4096
 
@@ -43,8 +46,7 @@ def unpacked(
     """
     if method is None:
         return dict(tensors)
-    if method.name == "torchao":
-        tensors = {_usual_name(name): stored for name, stored in tensors.items()}
+    tensors = _with_usual_names(tensors, method.name)
     found: dict[str, StoredTensor] = {}
     used: set[str] = set()
     stored_as = next(name for name, each in FLOAT_DTYPES.items() if each == dtype)
@@ -69,10 +71,16 @@ def unpacked(
     return rest | found
 
 
-def _usual_name(name: str) -> str:
-    """torchao names the tensors of a `weight` after its own class's attributes."""
-    layer, _, end = name.rpartition(".")
-    return f"{layer}.{_OF_TORCHAO[end]}" if end in _OF_TORCHAO else name
+def _with_usual_names(tensors: Mapping[str, StoredTensor], method: str) -> Mapping[str, StoredTensor]:
+    """torchao names tensors after its own class's attributes; quark packs as AWQ does, under other names."""
+
+    def usual(name: str) -> str:
+        layer, _, end = name.rpartition(".")
+        if method == "quark" and tensors.get(f"{layer}.weight", tensors[name]).dtype != "I32":
+            return name
+        return f"{layer}.{_OTHER_NAMES[method].get(end, end)}"
+
+    return {usual(name): stored for name, stored in tensors.items()} if method in _OTHER_NAMES else tensors
 
 
 def _of_layer(method: CheckpointMethod, layer: str, stored: StoredTensor, name: str) -> WeightMethod:

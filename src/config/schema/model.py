@@ -16,7 +16,7 @@ _STORED = "checkpoints of this method are not read; use another checkpoint of th
 _SAME_IDEA = "write int8 or int4, which quantise an unquantised checkpoint while it loads"
 _OTHER_MACHINE = "a scheme for other hardware; on a CPU write int8 or int4"
 OTHER_SCHEMES = {
-    **dict.fromkeys(("aqlm", "qqq", "quark", "fbgemm_fp8", "hqq", "quanto"), _STORED),
+    **dict.fromkeys(("aqlm", "qqq", "fbgemm_fp8", "hqq", "quanto"), _STORED),
     **dict.fromkeys(("experts_int8", "deepspeedfp", "ipex"), _SAME_IDEA),
     **dict.fromkeys(("marlin", "gptq_marlin_24", "moe_wna16", "tpu_int8"), _OTHER_MACHINE),
     "neuron_quant": _OTHER_MACHINE,
@@ -160,7 +160,7 @@ class ModelConfig(Section):
         Literal[
             "int8", "int4", "int4_pure", "awq", "awq_marlin", "gptq", "gptq_marlin", "modelopt_fp4", "modelopt_mxfp8"
         ]
-        | Literal["auto-round", "compressed-tensors", "fp8", "mxfp4", "modelopt", "torchao", "bitsandbytes", "gguf"]
+        | Literal["auto-round", "compressed-tensors", "fp8", "mxfp4", "modelopt", "torchao", "quark", "bitsandbytes", "gguf"]
         | None,
         means(awq_marlin="awq", gptq_marlin="gptq", modelopt_fp4="modelopt", modelopt_mxfp8="modelopt"),
     ] = Field(
