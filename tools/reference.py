@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import operator
 import re
 import sys
 from collections import Counter
@@ -28,6 +29,7 @@ from stoker.config.schema.options import Option, option_and_keys, options, optio
 from stoker.config.schema.server import ServerConfig
 from stoker.config.source.flags import read_flag
 from stoker.model.families import FAMILIES
+from stoker.model.quantisation_config import read_quantisation
 from stoker.model.read import read_config
 from stoker.model.spec import MLP, Attention, Experts, ModelSpec, Recurrent
 from stoker.model.support import not_supported
@@ -69,6 +71,7 @@ def pages() -> dict[str, str]:
         _status(),
     )
     add("models", "Models", _MODELS_TEXT, _models())
+    add("written-checkpoints", "Quantised checkpoints", _WRITTEN_TEXT, _written())
     add("request-fields", "Request fields", _FIELDS_TEXT, _request_fields())
     add("routes", "Routes", _ROUTES_TEXT, _routes())
     add("flags", "Flags of other servers", _FLAGS_TEXT, _flags())
@@ -90,6 +93,19 @@ _TRANSFORMERS_TEXT = """\
 Architectures that this build is tested with on the modules of the transformers library. `model.model_impl: auto`
 chooses this path for those that have no implementation of their own above; `transformers` forces it. Fused are linear
 layers that read the same tensor, and norms."""
+_WRITTEN_TEXT = """\
+Quantised checkpoints that this build is tested with, each written by the library that users write theirs with.
+
+Of each, the tests compare every matrix with what the library itself reads from it (equal in float32), and logits and 16
+greedy tokens in float32 with those of the dequantised matrices (within 1e-4 of the logits' standard deviation, and
+equal); the tokens of the Triton kernels, in Triton's interpreter, are equal too. *Own computation* is the library's, on
+a CPU: where it rounds activations, its logits differ by what is shown, in standard deviations. `make writers` writes
+all of them again.
+
+What these libraries also write, and this build refuses by name: `W4A16_AWQ`, `NVFP4_AWQ` and others of Model Optimizer
+with scales of inputs; torchao's `Int4WeightOnlyConfig`, which is packed for one kind of GPU; Quark's signed `int4`.
+HQQ and optimum-quanto are refused: transformers 5.23 does not write their checkpoints."""
+_WRITTEN_FOLDER = Path(__file__).parent.parent / "tests" / "models" / "written"
 _FIELDS_TEXT = """\
 Every field of a request: of OpenAI's API, and of the protocols of vLLM, SGLang and llama.cpp's server.
 
@@ -162,6 +178,22 @@ def _feed_forward(spec: ModelSpec) -> str:
         return f"{last.per_token} of {last.count} experts" + ", and a shared one" * bool(last.shared_width)
     assert isinstance(last, MLP)
     return f"{'gated ' * last.is_gated}{last.activation}"
+
+
+def _written() -> list[str]:
+    lines = ["| checkpoint | written with | first layer's MLP | own computation: difference | greedy tokens |"]
+    lines.append("|---|---|---|---|---|")
+    for folder in sorted(_WRITTEN_FOLDER.iterdir()):
+        expected = json.loads((folder / "expected.json").read_text())
+        method = read_quantisation(json.loads((folder / "config.json").read_text()), {})
+        layer = method.of_layer("model.layers.0.mlp.down_proj") if method else None
+        versions = ", ".join(f"{name} {number}" for name, number in list(expected["versions"].items())[:-2])
+        own = expected.get("own largest difference", "none on CPUs")
+        tokens = expected.get("own tokens")
+        same = "" if tokens is None else sum(map(operator.eq, tokens, expected["tokens"]))
+        shown = f"{same} of {len(tokens)}" if tokens else ""
+        lines.append(f"| {folder.name} | {versions} | {layer.shown if layer else ''} | {own} | {shown} |")
+    return lines
 
 
 def _request_fields() -> list[str]:

@@ -76,7 +76,14 @@ def _bits(value: Any) -> int | None:
 
 def _exceptions(found: Mapping[str, Any]) -> Iterator[Rule]:
     """Layers that are not quantised, under the keys of all writers."""
-    for key in ("modules_to_not_convert", "ignored_layers", "llm_int8_skip_modules", "ignore", "exclude_modules", "exclude"):
+    for key in (
+        "modules_to_not_convert",
+        "ignored_layers",
+        "llm_int8_skip_modules",
+        "ignore",
+        "exclude_modules",
+        "exclude",
+    ):
         names = found.get(key)
         if names is None:
             continue

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from tools.writers.record import NUM_TOKENS, PROMPT, WRITTEN, probe
 
 from stoker.engine.api import SamplingParams
+from stoker.engine.runner import loaded_model
 
 from .engine import Engine, resolved
 from .test_logits import our_logits
@@ -32,6 +33,19 @@ def expected(name: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 @pytest.fixture(params=NAMES)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="compiled kernels take no tensors of the CPU")
+def test_tokens_of_cuda_kernels_in_the_interpreter(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = pytest.importorskip("stoker.engine.kernels.gpu.kernels")
+    few = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+    expected = Engine(resolved(WRITTEN / name, tmp_path)).generate([PROMPT[:7]], few)
+    kernels = gpu.gpu_kernels(torch.device("cpu"), max_rows=16)
+    monkeypatch.setattr(loaded_model, "select_kernels", lambda *_, **__: kernels)
+    engine = Engine(resolved(WRITTEN / name, tmp_path))
+    assert engine.generate([PROMPT[:7]], few) == expected
+    assert engine.runner.info().kernels["linear"].startswith("triton ")
 
 
 def test_older_exports_of_modelopt_have_a_file_of_their_own(tmp_path: Path) -> None:
@@ -64,3 +78,5 @@ def test_logits_and_greedy_tokens_are_those_of_the_library(name: str, tmp_path: 
     engine = Engine(settings)
     assert engine.generate([PROMPT], greedy) == [wanted["tokens"]]
     assert engine.runner.info().weights_bytes == settings.memory.weights_bytes
+    rounded = our_logits(WRITTEN / name, tmp_path, tokens=PROMPT, dtype=torch.bfloat16)
+    assert (rounded - tensors["logits"]).abs().max() < 0.2 * tensors["logits"].std()

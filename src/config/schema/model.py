@@ -160,7 +160,9 @@ class ModelConfig(Section):
         Literal[
             "int8", "int4", "int4_pure", "awq", "awq_marlin", "gptq", "gptq_marlin", "modelopt_fp4", "modelopt_mxfp8"
         ]
-        | Literal["auto-round", "compressed-tensors", "fp8", "mxfp4", "modelopt", "torchao", "quark", "bitsandbytes", "gguf"]
+        | Literal[
+            "auto-round", "compressed-tensors", "fp8", "mxfp4", "modelopt", "torchao", "quark", "bitsandbytes", "gguf"
+        ]
         | None,
         means(awq_marlin="awq", gptq_marlin="gptq", modelopt_fp4="modelopt", modelopt_mxfp8="modelopt"),
     ] = Field(

@@ -14,7 +14,22 @@ WEIGHTS = {"num_bits": 4, "type": "int", "group_size": 128}
 GROUP = {"targets": ["Linear"], "weights": WEIGHTS}
 COMPRESSED = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"a": GROUP}}
 MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+QUARK: dict[str, Any] = {
+    "quant_method": "quark",
+    "global_quant_config": {
+        "weight": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
+    },
+}
 ATTENTION, MLP = "model.layers.3.self_attn.q_proj", "model.layers.3.mlp.down_proj"
+
+
+def torchao(name: str) -> dict[str, Any]:
+    return {"quant_method": "torchao", "quant_type": {"default": {"_type": name, "_data": {}}}}
+
+
+def quark(dtype: str, scheme: str) -> dict[str, Any]:
+    weight = {"dtype": dtype, "qscheme": scheme, "group_size": 32}
+    return {"quant_method": "quark", "global_quant_config": {"weight": weight}}
 
 
 def read(config: dict[str, Any]) -> CheckpointMethod:
@@ -48,6 +63,15 @@ def read(config: dict[str, Any]) -> CheckpointMethod:
         ({**COMPRESSED, "ignore": [MLP]}, "packed int4 in groups of 128", None),
         ({**MODELOPT, "exclude_modules": ["lm_head", "model.layers.3.mlp*"]}, "nvfp4", None),
         ({**MODELOPT, "quant_method": "modelopt_fp4", "ignore": ["*.q_proj"]}, None, "nvfp4"),
+        (
+            {
+                **QUARK,
+                "exclude": ["*mlp.down_proj"],
+                "layer_quant_config": {"*q_proj": {"weight": {"dtype": "int8", "qscheme": "per_channel"}}},
+            },
+            "int8, a scale per output",
+            None,
+        ),
         (
             {
                 **MODELOPT,
@@ -102,6 +126,16 @@ def test_each_layer_has_the_method_of_its_rule(config: dict[str, Any], attention
         ({**COMPRESSED, "format": "marlin-24"}, "weights of type int in 4 bits in the format 'marlin-24'"),
         ({**COMPRESSED, "sparsity_config": {"format": "sparse-24-bitmask"}}, "`sparsity_config` is not supported"),
         ({**MODELOPT, "quant_algo": "W4A16_AWQ"}, "`quant_algo` is 'W4A16_AWQ'; supported: FP8, "),
+        (torchao("Int4WeightOnlyConfig"), "`_type` is 'Int4WeightOnlyConfig'; supported: Float8WeightOnlyConfig, "),
+        (torchao("IntxWeightOnlyConfig"), "`intx_packing_format` is None; it must be an object"),
+        (
+            {"quant_method": "torchao", "quant_type": "int4_weight_only"},
+            "`quant_type` is 'int4_weight_only'; it must be",
+        ),
+        (quark("int4", "per_group"), "`dtype` is 'int4'; supported: fp8_e4m3, int8, uint4, fp4"),
+        (quark("uint4", "per_channel"), "weights of dtype uint4 with `qscheme` per_channel are not supported"),
+        ({**QUARK, "export": {"weight_format": "fake_quantized"}}, "`weight_format` is 'fake_quantized'"),
+        ({**QUARK, "layer_quant_config": [1]}, "`layer_quant_config` must be an object of objects"),
         ({**MODELOPT, "quant_algo": ["FP8"]}, "`quant_algo` is ['FP8']; supported: FP8, "),
         ({**MODELOPT, "quant_algo": "MIXED_PRECISION"}, "`quantized_layers` must be an object of objects"),
         ({"quant_method": "fp8", "fmt": "e5m2"}, "`fmt` is 'e5m2'"),

@@ -26,9 +26,7 @@ SPECS = {
     "fp8-channel": {"weight": FP8E4M3PerChannelSpec(ch_axis=0, is_dynamic=False).to_quantization_spec()},
     "int8": {"weight": Int8PerChannelSpec(symmetric=True, ch_axis=0, is_dynamic=False).to_quantization_spec()},
     "uint4": {
-        "weight": Uint4PerGroupSpec(
-            ch_axis=-1, group_size=32, symmetric=False, is_dynamic=False
-        ).to_quantization_spec()
+        "weight": Uint4PerGroupSpec(ch_axis=-1, group_size=32, symmetric=False, is_dynamic=False).to_quantization_spec()
     },
     "mxfp4": {"weight": OCP_MXFP4Spec(ch_axis=-1, is_dynamic=False).to_quantization_spec()},
 }
