@@ -49,7 +49,7 @@ def read(files: Sequence[Path | str], overrides: Sequence[str], view: StartupVie
 def resolve_here(deployment: Deployment, view: StartupView) -> Resolved:
     """Download the model if necessary and decide every value. Prints warnings."""
     view.begin("model files")
-    view.note(str(fetch_model(deployment)))
+    view.note(str(fetch_model(deployment, view.note)))
     resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
     for warning in resolved.warnings:  # of the files and of the rules
         print_message(warning)

@@ -261,8 +261,10 @@ _CODES = (
     Code(
         "M308",
         "download failed",
-        "The hub does not have the model, does not let this user read it, or cannot be reached.",
-        "Check the name, model.hf_token and the network, or copy the model to this machine and give its directory.",
+        "The hub does not have the model, does not let this user read it, cannot be reached, or sends files that "
+        "differ from their hashes; or the disk is full.",
+        "Check the name, model.hf_token, the network and the disk, or copy the model to this machine and give its "
+        "directory.",
         EXIT_MODEL_FILES,
     ),
     Code(

@@ -9,6 +9,7 @@ from .checkpoint.gguf_files import NO_MODELS, patterns
 from .checkpoint.layout import FILES, KINDS, OF_OTHERS, Kind, has_files
 from .checkpoint.model_files import PARAMS_JSON, is_hub_id, locate, split_quantisation
 from .checkpoint.repository_code import PATTERN as CODE_PATTERN
+from .download import OnProgress, download
 from .errors import ModelFilesError, ModelNotLocal
 from .resolve.model_files import (
     OLDER_VOCABULARIES,
@@ -43,11 +44,16 @@ TOKENIZER_FILES = (
 _VOCABULARIES = (TOKENIZER_JSON, TEKKEN_JSON, *OLDER_VOCABULARIES)
 
 
-def fetch_model(deployment: Deployment) -> Path:
+def fetch_model(deployment: Deployment, on_progress: OnProgress | None = None) -> Path:
     """The model's directory, downloaded first if it is a hub id that is not here; its tokenizer likewise.
 
-    Raises ModelFilesError if the hub does not have it or cannot be reached. A download that was cut goes on where it
-    stopped. With load_format dummy no weights are fetched; with auto, torch's files only if there are no safetensors.
+    A download that was stopped goes on after the last complete file. With load_format dummy no weights are fetched;
+    with auto, torch's files only if there are no safetensors.
+
+    Args:
+        on_progress: called with a line about the transfer; None shows the bars of huggingface_hub.
+
+    Raises ModelFilesError if the hub does not have it or cannot be reached, or if files arrive damaged.
     """
     model, cache = deployment.model, hub_cache(deployment)
     name = deployment.located("model.model")
@@ -56,30 +62,30 @@ def fetch_model(deployment: Deployment) -> Path:
         folder = model_folder(deployment, cache)
     except ModelNotLocal:
         if quantisation is not None:
-            _download(deployment, repository, model.revision, patterns(quantisation), NO_MODELS)
+            _download(deployment, repository, model.revision, patterns(quantisation), on_progress, NO_MODELS)
             folder = _downloaded(deployment, repository, quantisation)
         else:
             kinds = _kinds(deployment, config_files(deployment)[0])
-            _download_weights(deployment, name, kinds[0] if kinds else None)
+            _download_weights(deployment, name, kinds[0] if kinds else None, on_progress)
             folder = model_folder(deployment, cache)
     if model.trust_remote_code:
         try:
             code_folder(deployment, folder)
         except ModelNotLocal:
-            _download(deployment, name, model.code_revision, (CODE_PATTERN,))
+            _download(deployment, name, model.code_revision, (CODE_PATTERN,), on_progress)
     try:
         config_path(deployment, folder, cache)
     except ModelNotLocal as missing:
         revision = own_revision(deployment, model.hf_config_path)
-        _download(deployment, missing.repository, revision, config_files(deployment))
+        _download(deployment, missing.repository, revision, config_files(deployment), on_progress)
     if is_hub_id(name) and quantisation is None:
-        _fetch_weights(deployment, name, folder)
+        _fetch_weights(deployment, name, folder, on_progress)
     if (source := tokenizer_source(deployment)) is not None:
         revision = tokenizer_revision(deployment)
         try:
             locate(source, revision, cache, *_VOCABULARIES)
         except ModelNotLocal:
-            _download(deployment, source, revision, TOKENIZER_FILES)
+            _download(deployment, source, revision, TOKENIZER_FILES, on_progress)
             locate(source, revision, cache, *_VOCABULARIES)
     return folder
 
@@ -92,7 +98,7 @@ def _downloaded(deployment: Deployment, repository: str, quantisation: str) -> P
         raise ModelFilesError(f"{repository}: the repository has no GGUF file of {quantisation}", code="M301") from None
 
 
-def _fetch_weights(deployment: Deployment, name: str, folder: Path) -> None:
+def _fetch_weights(deployment: Deployment, name: str, folder: Path, on_progress: OnProgress | None) -> None:
     """Downloads them if the model's directory has none of the kinds that its configuration file describes."""
     ignored = deployment.load.ignore_patterns
     path = config_path(deployment, folder, hub_cache(deployment))
@@ -100,11 +106,11 @@ def _fetch_weights(deployment: Deployment, name: str, folder: Path) -> None:
     if any(has_files(folder, kind, ignored) for kind in kinds):
         return
     for kind in kinds:
-        _download_weights(deployment, name, kind)
+        _download_weights(deployment, name, kind, on_progress)
         if has_files(folder, kind, ignored):
             break
     if config_path(deployment, folder, hub_cache(deployment)) != path:  # a download that was cut had left one of two
-        _fetch_weights(deployment, name, folder)
+        _fetch_weights(deployment, name, folder, on_progress)
 
 
 def _kinds(deployment: Deployment, config_file: str) -> tuple[Kind, ...]:
@@ -113,37 +119,23 @@ def _kinds(deployment: Deployment, config_file: str) -> tuple[Kind, ...]:
     return KINDS["mistral" if config_file == PARAMS_JSON and load_format != "dummy" else load_format]
 
 
-def _download_weights(deployment: Deployment, name: str, kind: Kind | None) -> None:
+def _download_weights(deployment: Deployment, name: str, kind: Kind | None, on_progress: OnProgress | None) -> None:
     """The model's files, with the weights of a kind."""
     patterns, others = (FILES[kind], OF_OTHERS.get(kind, ())) if kind is not None else ((), ())
-    _download(deployment, name, deployment.model.revision, (*MODEL_FILES, *patterns), others)
+    _download(deployment, name, deployment.model.revision, (*MODEL_FILES, *patterns), on_progress, others)
 
 
 def _download(
-    deployment: Deployment, name: str, revision: str | None, patterns: tuple[str, ...], others: tuple[str, ...] = ()
+    deployment: Deployment,
+    name: str,
+    revision: str | None,
+    patterns: tuple[str, ...],
+    on_progress: OnProgress | None,
+    others: tuple[str, ...] = (),
 ) -> None:
     """others: patterns of files that are left out."""
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise ModelFilesError(
-            f"{name}: not on this machine, and huggingface_hub is not installed; pip install 'stoker[engine]'",
-            code="M308",
-        ) from None
-    try:
-        snapshot_download(
-            name,
-            revision=revision,
-            cache_dir=hub_cache(deployment),
-            allow_patterns=list(patterns),
-            ignore_patterns=[*deployment.load.ignore_patterns, *others],
-            token=_token(deployment),
-        )
-    except Exception as error:  # of the hub client, the HTTP library or the disk: they differ between releases
-        reason = str(error).strip().splitlines()
-        raise ModelFilesError(
-            f"{name}: cannot be downloaded: {reason[0] if reason else type(error).__name__}", code="M308"
-        ) from error
+    ignored = (*deployment.load.ignore_patterns, *others)
+    download(name, revision, hub_cache(deployment), patterns, ignored, _token(deployment), on_progress)
 
 
 def _token(deployment: Deployment) -> str | bool | None:

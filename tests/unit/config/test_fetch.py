@@ -38,13 +38,14 @@ def test_a_hub_model_and_its_tokenizer_are_downloaded_with_token_and_revision(
     asked: list[tuple[str, Any, Any]] = []
 
     def download(name: str, *, revision: str | None, cache_dir: str, token: str, allow_patterns: list[str],
-                 ignore_patterns: list[str]) -> None:  # fmt: skip
+                 ignore_patterns: list[str]) -> str:  # fmt: skip
         asked.append((name, revision, token))
         assert "*.bin" not in allow_patterns
         assert ("*.safetensors" in allow_patterns) == (name == "a/model")
         folder = snapshot(Path(cache_dir), name)
         if revision:
             (folder.parent.parent / "refs" / revision).write_text("abc")
+        return str(folder)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     words = ["--model", "a/model", "--tokenizer", "a/words", "--revision", "v1", "--hf-token", "hf_x"]
@@ -61,11 +62,12 @@ def test_code_of_a_repository_is_downloaded_at_its_commit_and_never_at_a_branch(
 
     asked: list[tuple[str | None, list[str]]] = []
 
-    def download(name: str, *, revision: str | None, allow_patterns: list[str], **_: Any) -> None:
+    def download(name: str, *, revision: str | None, allow_patterns: list[str], **_: Any) -> str:
         asked.append((revision, allow_patterns))
         code = tmp_path / f"models--{name.replace('/', '--')}" / "snapshots" / str(revision)
         code.mkdir()
         (code / "modeling.py").write_text("")
+        return str(code)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     folder = snapshot(tmp_path, "a/model")
@@ -90,7 +92,7 @@ def test_a_hub_that_cannot_be_reached_is_one_message(tmp_path: Path, monkeypatch
     deployment = load_deployment([], ["--model", "a/b", "--download-dir", str(tmp_path)], {})
     with pytest.raises(ModelFilesError) as caught:
         fetch_model(deployment)
-    assert str(caught.value) == "a/b: cannot be downloaded: no route to host"
+    assert str(caught.value) == "a/b: cannot be downloaded: https://huggingface.co cannot be reached: no route to host"
     assert (caught.value.code, caught.value.exit_code) == ("M308", 3)
 
 
@@ -110,7 +112,7 @@ class Hub:
         token: str | bool | None,
         allow_patterns: list[str],
         ignore_patterns: list[str],
-    ) -> None:
+    ) -> str:
         from huggingface_hub.utils import filter_repo_objects
 
         self.asked.append((name, revision, token))
@@ -124,6 +126,7 @@ class Hub:
         for file in chosen:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             (folder / file).write_text("{}")
+        return str(folder)
 
 
 @pytest.fixture
