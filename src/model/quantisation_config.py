@@ -199,6 +199,8 @@ def _compressed(found: Mapping[str, Any]) -> Iterator[Rule]:
             raise _NotRead(f"`weights` of group {shown(name)} is {shown(weights)}; it must be an object")
         own = group.get("format")
         method = _compressed_method(weights, own if own is not None else found.get("format"))
+        if method.kind == "integers" and method.block == (1, 0) and method.is_symmetric:
+            method = method.model_copy(update={"rounds_rows": _are_rounded(group.get("input_activations"))})
         for target in group["targets"]:
             if not isinstance(target, str):
                 raise _NotRead(f"`targets` of group {shown(name)} has {shown(target)}; it must be a name")
@@ -220,6 +222,15 @@ def _compressed_method(weights: Mapping[str, Any], form: Any) -> WeightMethod:
         case "int", "int-quantized" | "naive-quantized", int() if bits <= 8:
             return WeightMethod(kind="integers", bits=8, block=block, is_symmetric=symmetric)
     raise _NotRead(f"weights of type {kind} in {bits} bits in the format {shown(form)} are not supported")
+
+
+def _are_rounded(inputs: Any) -> bool:
+    """Whether kernels round inputs as the checkpoint says; others stay in the model's dtype."""
+    if not isinstance(inputs, Mapping):
+        return False
+    found = {"type": "int", "symmetric": True, **inputs}
+    wanted = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token"}
+    return all(found.get(key) == value for key, value in wanted.items())
 
 
 def _strategy(weights: Mapping[str, Any]) -> tuple[int, int]:

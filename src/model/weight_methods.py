@@ -26,6 +26,7 @@ class WeightMethod(Record):
     block: tuple[int, int] | None = None
     is_symmetric: bool = True  # there are no zero points
     adds_one: bool = False  # gptq: zero points are stored less one
+    rounds_rows: bool = False  # integers: each row of inputs is rounded to int8 too, with one scale
     codes: str = "weight_packed"  # mxfp4, nvfp4: the end of the name of the tensor of codes
 
     @property
@@ -52,6 +53,8 @@ class WeightMethod(Record):
         if self.kind in ("mxfp4", "nvfp4") or self.block is None:
             return name
         outputs, inputs = self.block
+        if self.rounds_rows:
+            return f"{name}, a scale per output; inputs in int8, a scale per token"
         if outputs > 1:
             return f"{name} in blocks of {outputs} x {inputs}"
         if outputs == 0:

@@ -78,7 +78,7 @@ def test_a_model_in_several_files(saved: Callable[[str], Saved], tmp_path: Path)
     stored = read_stored_gguf(first)
     assert (stored.num_files, stored.parts["ffn_down"], stored.parts["token_embd"]) == (4, {"Q8_0": 2}, {"Q8_0": 1})
     assert stored.bytes_in("float32") == 4 * settings.model_files.num_parameters
-    assert torch.equal(our_logits(first.parent, tmp_path), our_logits(plain, tmp_path))
+    torch.testing.assert_close(our_logits(first.parent, tmp_path), our_logits(plain, tmp_path), rtol=0, atol=1e-4)
 
 
 @pytest.mark.effect("model.quantization")

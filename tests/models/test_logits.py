@@ -18,6 +18,7 @@ from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.state_cache import StateCache
 from stoker.engine.runner.weights import Checkpoint
 from stoker.model.cache_groups import model_cache_groups
+from stoker.model.quantised import OWN_CODES
 from stoker.model.tensors import model_shapes
 
 from .checkpoints import (
@@ -47,7 +48,8 @@ def our_logits(
     """[37, vocab] of 37 tokens in chunks of 11, 1, 20 and 5, in blocks that lie out of order."""
     settings = resolved(folder, place)
     model_spec = settings.model_spec
-    kernels = select_kernels(CPU, dtype, model_spec.head_dims, features)
+    quantization = OWN_CODES if settings.model_files.own_codes else None
+    kernels = select_kernels(CPU, dtype, model_spec.head_dims, features, quantization=quantization)
     model = model_class(model_spec)(model_spec, kernels, 64, dtype, CPU)
     stored = read_tensors(folder, settings.model_files.weight_files)
     files = Checkpoint(folder, tensors_of(folder, stored, model_spec))

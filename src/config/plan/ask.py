@@ -61,6 +61,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
     length = number("model.max_model_len")
     state_dtype = str(written("cache.mamba_ssm_cache_dtype") or written("cache.mamba_cache_dtype") or "float32")
     kind = "cuda" if device.is_gpu else "cpu"
+    activations = decisions.get("model.activation_quantization")
     quantization, share = scheme_of(decisions.get("model.quantization")), decisions.get("cache.gpu_memory_utilization")
     keeps_twelve_bits = device.keeps_twelve_bits and not decisions.get("model.enforce_eager")
     is_interpreted = device.name == THIS_MACHINE and decisions.is_interpreted
@@ -92,7 +93,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         retention_interval=interval if decisions.get("cache.enable_prefix_caching") else 0,
         num_kv_blocks=decisions.get("cache.num_gpu_blocks_override"),
         quantization=quantization,
-        activations=decisions.get("model.activation_quantization"),
+        activations=None if activations == "none" else activations,
         keeps_twelve_bits=keeps_twelve_bits,
         codes_layout=layout,
         has_graphs=not no_graphs(decisions, kind),

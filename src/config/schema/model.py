@@ -181,13 +181,15 @@ class ModelConfig(Section):
         examples=["int8"],
         json_schema_extra=about(reload="model", devices=("cpu",), aliases=("-q",), refused=OTHER_SCHEMES),
     )
-    activation_quantization: Literal["int8"] | None = Field(
+    activation_quantization: Literal["int8", "none"] | None = Field(
         None,
         description=(
             "Quantise the inputs of the quantised linear layers too: with `int8` each token's input has one scale, and "
             "the product is one of integers. Prompts and many requests at once are faster; memory does not change. "
             "Answers are less accurate than with `quantization` alone, noticeably where some elements of an input are "
-            "much larger than the others: compare answers before you use it. Unset, the inputs keep `dtype`."
+            "much larger than the others: compare answers before you use it. Unset, inputs are rounded where a "
+            "quantised checkpoint says so: compressed-tensors in int8 with a scale per token. With `none` these keep "
+            "`dtype` too."
         ),
         examples=["int8"],
         json_schema_extra=about(reload="model", devices=("cpu",)),

@@ -9,6 +9,7 @@ from .head_variant import PLAIN_HEADS, HeadVariant
 from .kernel_set import KernelSet, select_kernels
 from .linear import PackedLinear
 from .paged_attention import AttentionStep
+from .quantised import Integers
 from .route_experts import Routing
 from .state_space import StateSpaceWeights
 
@@ -24,6 +25,7 @@ __all__ = [
     "Grouped",
     "GroupedExpert",
     "HeadVariant",
+    "Integers",
     "KernelSet",
     "PackedExperts",
     "PackedLinear",

@@ -65,6 +65,7 @@ from .linear import (
     NormLinear,
     PackedLinear,
     PackGrouped,
+    PackIntegers,
     PackLinear,
     QuantiseLinear,
     RepackLinear,
@@ -75,6 +76,7 @@ from .linear import (
     linear_cpu,
     linear_reference,
     pack_grouped_cpu,
+    pack_integers_cpu,
     pack_linear_cpu,
     pack_linear_reference,
     quantise_linear_cpu,
@@ -129,6 +131,7 @@ class KernelSet:
     quantise_linear: QuantiseLinear = quantise_linear_reference
     repack_linear: RepackLinear = repack_linear_reference
     pack_grouped: PackGrouped | None = None  # None: the numbers of quantised checkpoints are computed
+    pack_integers: PackIntegers | None = None  # None: inputs are not rounded, whatever a checkpoint's method says
     join_linear: JoinLinear = join_linear_reference
     linear: Linear = linear_reference
     embed: Embed = embed_reference
@@ -237,6 +240,7 @@ def select_kernels(
     is_eager: bool = False,
     quantization: str | None = None,
     activations: str | None = None,
+    rounds_as_stored: bool = True,
     batch_invariant: bool = False,
     load: Callable[[LibrarySpec], CpuLibrary] = load_library,
 ) -> KernelSet:
@@ -252,7 +256,8 @@ def select_kernels(
         kv_dtype: of keys and values; None for `dtype`.
         is_eager: use torch's operations alone.
         quantization: `model.quantization`; without it the set has no C++ kernels for quantised weights.
-        activations: `model.activation_quantization`.
+        activations: `int8` if inputs of the layers that are quantised here are rounded.
+        rounds_as_stored: whether inputs are rounded too where the method of a checkpoint does so.
         batch_invariant: `model.batch_invariant`: a row's results are bitwise the same in any batch.
         load: returns a library, or raises NoKernels with the reason to use torch. The default compiles a missing one.
     Returns:
@@ -283,6 +288,7 @@ def select_kernels(
         reason,
         quantization,
         activations=activations,
+        rounds_as_stored=rounds_as_stored,
         batch_invariant=batch_invariant,
     )
 
@@ -296,12 +302,13 @@ def cpu_kernels(
     quantization: str | None = None,
     *,
     activations: str | None = None,
+    rounds_as_stored: bool = True,
     batch_invariant: bool = False,
 ) -> KernelSet:
     """The library's ops, and torch's for shapes that the library does not support.
 
     reason: why this library was chosen, for the table.
-    activations: `model.activation_quantization`.
+    activations, rounds_as_stored: as of `select_kernels`.
     batch_invariant: the library is compiled for it.
     """
     torchs = ONE_ROW if batch_invariant else KernelSet()
@@ -331,6 +338,7 @@ def cpu_kernels(
         repack_linear=repack_linear_cpu(library),
         quantise_linear=quantise_linear,
         pack_grouped=pack_grouped,
+        pack_integers=pack_integers_cpu if library.spec.has_quantised and rounds_as_stored else None,
         join_linear=join_linear_cpu,
         linear=_with_prefetch(linear_cpu(library, torchs.linear), recorder),
         embed=embed_cpu(library),

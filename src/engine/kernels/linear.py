@@ -15,6 +15,7 @@ from .grouped import Grouped, grouped_linear_reference, grouped_rows_reference, 
 from .grouped_panels import PANELS_DTYPE, GroupedPacker, set_stride
 from .packed_codes import PackedCodes
 from .quantised import (
+    Integers,
     quantise_reference,
     quantised_linear_reference,
     quantised_rows_reference,
@@ -61,6 +62,7 @@ RepackLinear = Callable[[PackedLinear], PackedLinear]  # of the torch kernels, f
 QuantiseLinear = Callable[[torch.Tensor, torch.Tensor | None, str], PackedLinear]
 # None: the kernels do not take its groups
 PackGrouped = Callable[[Sequence[Grouped], torch.Tensor | None, torch.dtype], PackedLinear | None]
+PackIntegers = Callable[[Integers, torch.Tensor | None, torch.dtype], PackedLinear | None]  # the same
 JoinLinear = Callable[[Sequence[PackedLinear]], PackedLinear]  # of grouped layers that are not used otherwise
 Linear = Callable[[torch.Tensor, PackedLinear], torch.Tensor]
 Embed = Callable[[torch.Tensor, PackedLinear], torch.Tensor]
@@ -265,6 +267,29 @@ def pack_grouped_cpu(library: CpuLibrary) -> PackGrouped:
         )
 
     return pack_grouped
+
+
+def pack_integers_cpu(weight: Integers, bias: torch.Tensor | None, dtype: torch.dtype) -> PackedLinear | None:
+    """Codes in the order of cpu/integer_products.h: unsigned, four inputs of an output together."""
+    out_features, in_features = weight.codes.shape
+    if dtype not in DEPTH_STEPS or in_features % ROUNDED_STEP:
+        return None
+    panels = -(-out_features // PANEL_WIDTH)
+    words = torch.full((panels * PANEL_WIDTH, in_features), 128, dtype=torch.uint8)
+    torch.bitwise_xor(weight.codes.view(torch.uint8), 128, out=words[:out_features])
+    fours = words.view(torch.int32).view(panels, PANEL_WIDTH, in_features // 4).transpose(1, 2).contiguous()
+    scales = torch.zeros(panels * PANEL_WIDTH)
+    scales[:out_features] = weight.scales
+    return PackedLinear(
+        fours.view(torch.int8).view(panels, in_features, PANEL_WIDTH),
+        None if bias is None else bias.to(dtype).contiguous(),
+        out_features,
+        in_features,
+        is_packed=True,
+        dtype=dtype,
+        scales=scales.view(panels, PANEL_WIDTH),
+        rounds_rows=True,
+    )
 
 
 def join_linear_cpu(pieces: Sequence[PackedLinear]) -> PackedLinear:

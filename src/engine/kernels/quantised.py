@@ -8,6 +8,7 @@ there is never a full second copy.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 
@@ -19,6 +20,13 @@ _SHIFTS = tuple(k % 2 * 16 + k // 2 * 4 for k in range(CODES_DEEP))
 _SMALLEST = 1e-36  # magnitudes below are zero: 127 / magnitude would be infinite
 _SLICE_ELEMENTS = 1 << 22  # dequantised at once: 16 MiB of float32
 _QUANTISED_ELEMENTS = 1 << 18  # quantised at once: 1 MiB of float32, and about ten temporaries of that size
+
+
+class Integers(NamedTuple):
+    """A matrix of a checkpoint whose inputs are rounded to int8 too, a row at a time."""
+
+    codes: torch.Tensor  # [out, in] int8
+    scales: torch.Tensor  # [out] float32
 
 
 def quantise_reference(weight: torch.Tensor, scheme: str) -> tuple[torch.Tensor, torch.Tensor]:

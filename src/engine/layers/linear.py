@@ -9,7 +9,7 @@ from typing import Self
 
 import torch
 
-from ..kernels import Grouped, KernelSet, PackedLinear
+from ..kernels import Grouped, Integers, KernelSet, PackedLinear
 from ..kernels.grouped import are_alike, stacked
 from .loading import TensorReader
 from .norm import Norm, RMSNorm
@@ -51,8 +51,8 @@ class Linear:
 
     def load(self, tensors: TensorReader) -> None:
         bias = self._stacked(tensors, "bias", ()) if self.has_bias else None
-        if (grouped := self._grouped(tensors, bias)) is not None:
-            self._packed = grouped
+        if (kept := self._integers(tensors, bias) or self._grouped(tensors, bias)) is not None:
+            self._packed = kept
             return
         is_single = len(self.parts) == 1 and self._device.type == "cpu" and self._order is None
         view = tensors.view(f"{next(iter(self.parts))}.weight", self._dtype) if is_single else None
@@ -66,6 +66,20 @@ class Linear:
         ):  # it keeps the file's map, which will be released
             packed = replace(packed, weight=view.clone())
         self._packed = packed
+
+    def _integers(self, tensors: TensorReader, bias: torch.Tensor | None) -> PackedLinear | None:
+        """The codes of the checkpoint, if its method rounds the inputs of all parts as the kernels do."""
+        pack = self._kernels.pack_integers
+        if self._scheme is not None or pack is None:
+            return None
+        parts = [tensors.integers(f"{name}.weight") for name in self.parts]
+        found = [part for part in parts if part is not None]
+        if len(found) < len(parts):
+            return None
+        codes, scales = torch.cat([part.codes for part in found]), torch.cat([part.scales for part in found])
+        if self._order is not None:
+            codes, scales = codes[self._order], scales[self._order]
+        return pack(Integers(codes, scales), bias, self._dtype)
 
     def _grouped(self, tensors: TensorReader, bias: torch.Tensor | None) -> PackedLinear | None:
         """The codes of the checkpoint, if all parts have some. Parts that are not alike become pieces."""
@@ -107,7 +121,7 @@ class Linear:
 
     @property
     def num_bytes(self) -> int:
-        if self._scheme is not None or self.packed.is_grouped:
+        if self.packed.scales is not None or self.packed.is_grouped:
             return self.packed.num_bytes
         unpadded = sum(math.prod(shape) for _, shape in self.wanted()) * self._dtype.itemsize
         return min(unpadded, self.packed.num_bytes)  # without the padding of the last panel, as `engine plan` counts

@@ -11,7 +11,7 @@ from typing import Protocol, Self
 
 import torch
 
-from ..kernels import Grouped
+from ..kernels import Grouped, Integers
 
 
 class TensorReader(Protocol):
@@ -25,6 +25,10 @@ class TensorReader(Protocol):
 
     def grouped(self, name: str, dtype: torch.dtype) -> Grouped | None:
         """A quantised matrix as codes and scales, for a model of this dtype; None if it must be read as numbers."""
+        ...
+
+    def integers(self, name: str) -> Integers | None:
+        """A quantised matrix whose inputs the checkpoint's method rounds to int8 too; None for others."""
         ...
 
 

@@ -70,6 +70,7 @@ def load_on_cpu(
 
 
 def _kernels(resolved: Resolved, load: Callable[[LibrarySpec], CpuLibrary]) -> KernelSet:
+    activations = resolved.model.activation_quantization
     kernels = select_kernels(
         "cpu",
         getattr(torch, resolved.model.dtype),
@@ -77,7 +78,8 @@ def _kernels(resolved: Resolved, load: Callable[[LibrarySpec], CpuLibrary]) -> K
         kv_dtype=kv_dtype(resolved.cache.kv_cache_dtype),
         is_eager=resolved.model.enforce_eager,
         quantization=_quantization(resolved),
-        activations=resolved.model.activation_quantization,
+        activations=None if activations == "none" else activations,
+        rounds_as_stored=activations != "none",
         batch_invariant=resolved.model.batch_invariant,
         load=load,
     )

@@ -17,7 +17,7 @@ from ...config import ModelFilesError
 from ...config.checkpoint.group_layouts import group_layout
 from ...config.checkpoint.settings import DUMMY_DEVIATION
 from ...config.checkpoint.stored import BLOCKS, FLOAT_DTYPES, Packed, StoredTensor
-from ..kernels import Grouped
+from ..kernels import Grouped, Integers
 from ..kernels.dequantise_packed import ROWS_STEP, dequantise
 from .dequantise import dequantised
 from .grouped_weights import of_blocks, of_packed
@@ -109,6 +109,15 @@ class Checkpoint:
                         _check_finite(stored, name, numbers)
             self._done(name, stored)
         return found
+
+    def integers(self, name: str) -> Integers | None:
+        packed = self.tensors[name].packed
+        if packed is None or not packed.method.rounds_rows:
+            return None
+        parts = {end: self._part(f"{packed.layer}.{end}", packed.parts[end]) for end in ("weight", "weight_scale")}
+        rows = slice(packed.rows.start, packed.rows.stop, packed.rows.step)
+        self._done(name, self.tensors[name])
+        return Integers(parts["weight"][rows], parts["weight_scale"].float().flatten()[rows])
 
     def _done(self, name: str, stored: StoredTensor) -> None:
         """Once for each tensor: the codes of one may be read in vain, if another part of its layer has none."""
@@ -231,6 +240,9 @@ class DummyWeights:
 
     def grouped(self, name: str, dtype: torch.dtype) -> None:
         """None: the noise has no codes."""
+
+    def integers(self, name: str) -> None:
+        """The same."""
 
     def read(self, name: str, into: torch.Tensor) -> None:
         if into.ndim == 1:

@@ -235,7 +235,7 @@ RULES: tuple[Rule, ...] = (
         id="R285",
         title="activations are quantised for quantised weights",
         fields=("model.activation_quantization", "model.quantization"),
-        is_broken=lambda v: v.activation_quantization is not None and scheme_of(v.quantization) is None,
+        is_broken=lambda v: v.activation_quantization == "int8" and scheme_of(v.quantization) is None,
         message="`model.activation_quantization` {activation_quantization} needs `model.quantization` int8 or int4",
         why="Both factors of a product of integers are integers.",
         fixes=("add `quantization: int8` or `int4`, or remove `activation_quantization`",),

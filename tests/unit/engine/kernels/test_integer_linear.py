@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from stoker.engine.kernels import Integers
 from stoker.engine.kernels.linear import linear_reference
 from stoker.engine.kernels.quantised import dequantise_reference, rounded_rows_reference
 
@@ -45,6 +46,32 @@ def test_the_product_is_that_of_the_rounded_rows(level, scheme, dtype, width, de
         spread = float(exact.abs().max()) * 2e-6
         assert_close(kernels.linear(x, without), exact, spread)
         assert_close(kernels.linear(x, packed), exact + bias.double(), spread)
+
+
+@OURS
+@DTYPES
+@pytest.mark.parametrize(("width", "depth"), [(7, 64), (100, 192), (64, 128)])
+def test_codes_of_a_checkpoint_are_multiplied_as_they_are(level, dtype, width, depth):
+    """All 256 of them: -128 too, which kernels that quantise do not write."""
+    kernels = kernels_of(level, dtype, has_quantised=True)
+    codes, scales = torch.randint(-128, 128, (width, depth), dtype=torch.int8), torch.rand(width) / 100
+    codes[0, :2] = torch.tensor([-128, 127])
+    bias, numbers = torch.randn(width).to(dtype), codes.double() * scales.double()[:, None]
+    packed = kernels.pack_integers(Integers(codes, scales), bias, dtype)
+    assert packed.num_bytes == -(-width // 16) * 16 * (depth + 4) + bias.nbytes
+    for rows in (1, 5, 33, 64):
+        x = torch.randn(rows, depth).to(dtype)
+        exact = rounded_rows_reference(x).double() @ numbers.T + bias.double()
+        assert_close(kernels.linear(x, packed), exact, float(exact.abs().max()) * 2e-6)
+
+
+@OURS
+def test_codes_of_depths_that_are_no_multiple_of_64_are_not_taken(level):
+    kernels = kernels_of(level, torch.float32, has_quantised=True)
+    assert (
+        kernels.pack_integers(Integers(torch.zeros(16, 96, dtype=torch.int8), torch.ones(16)), None, torch.float32)
+        is None
+    )
 
 
 @OURS

@@ -170,6 +170,9 @@ class Tensors:
     def view(self, name: str, dtype: torch.dtype) -> None:
         return None
 
+    def integers(self, name: str) -> None:
+        return None
+
     def grouped(self, name: str, dtype: torch.dtype) -> None:
         """There are no codes."""
 

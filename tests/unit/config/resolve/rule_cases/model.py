@@ -50,7 +50,12 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R231": (["--dtype float16", "--dtype half", "--kv-cache-dtype float16"], ["--dtype float", "--dtype bfloat16"]),
     "R285": (
         ["--activation-quantization int8"],
-        ["", "--quantization int4", "--quantization int8 --activation-quantization int8"],
+        [
+            "",
+            "--quantization int4",
+            "--quantization int8 --activation-quantization int8",
+            "--activation-quantization none",
+        ],
     ),
     "R284": (
         [
