@@ -15,6 +15,7 @@ QUICK = ("decode-1", "prefill-1024", "http-1")
 _ALONE = OFFLINE[:3]
 _QUANTIZED = ("decode-1", "prefill-1024")
 _ONE_STREAM = "quantised weights are compared at batch 1"
+_FEW = "activations in int8 are compared at few workloads"
 _FILES = ("decode-1", "prefill-1024", *BATCHES)
 _SAME_FILE = "the same GGUF file is compared at few workloads"
 
@@ -88,6 +89,8 @@ CONTESTANTS = {
             {"quantization": "int4_pure"},
         ),
         Contestant("llama.cpp-q4_0", "int4_pure", "llama-cpp", "gguf-q4_0", "llama_cpp", _QUANTIZED, _ONE_STREAM),
+        Contestant("stoker-w8a8", "w8a8", "own", "checkpoint-int8", "stoker", _FILES, _FEW),
+        Contestant("openvino-w8a8", "w8a8", "openvino", "openvino-int8", "openvino", _FILES, _FEW),
         *(each for kind in ("q4_k_m", "q4_0", "q8_0") for each in _same_file(kind)),
         Contestant("stoker-server", "served", "own", "checkpoint", workloads=SERVED),
         Contestant("vllm-server", "served", "vllm", "checkpoint", workloads=SERVED),

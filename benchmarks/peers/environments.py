@@ -67,7 +67,9 @@ def weights(name: str, model: str) -> Path:
     form, _, kind = name.partition("-")
     environment = {"checkpoint": "own", "gguf": "llama-cpp", "openvino": EXPORTERS.get(model, "openvino")}[form]
     command = [str(python_of(environment)), "-m", f"benchmarks.peers.convert.{form}"]
-    if form == "checkpoint":
+    if form == "checkpoint" and kind:  # quantised as `engine quantize` writes it
+        command = [*command[:2], "stoker", "quantize", str(weights(form, model)), "--to", kind, "-o", str(partial)]
+    elif form == "checkpoint":
         command += [str(MODELS / model), str(partial)]
     else:
         command += [str(weights("checkpoint", model)), str(partial), kind]
