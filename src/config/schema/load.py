@@ -10,7 +10,10 @@ from .refused import with_refused
 from .section import Section, about
 from .types import Flag, Texts
 
-_OTHER_LIBRARY = "this build reads files from a folder; copy the checkpoint to this machine and write safetensors"
+_STREAMER = (
+    "this build reads files from a folder; copy the checkpoint to this machine and write safetensors, which is faster "
+    "from a local disk (docs/performance.md)"
+)
 
 
 @with_refused("load")
@@ -32,8 +35,16 @@ class LoadConfig(Section):
         json_schema_extra=about(
             reload="model",
             refused={
-                "tensorizer": _OTHER_LIBRARY,
-                "runai_streamer": _OTHER_LIBRARY,
+                "tensorizer": (
+                    "this build does not read tensorizer's files; write safetensors, which is about as fast from a "
+                    "local disk (docs/performance.md)"
+                ),
+                "runai_streamer": _STREAMER,
+                "runai_streamer_sharded": _STREAMER,
+                "fastsafetensors": (
+                    "its direct reads are for GPUs, and through host memory it is slower; write safetensors, which "
+                    "reads the same files (docs/performance.md)"
+                ),
                 "bitsandbytes": "write auto or safetensors, which read checkpoints that bitsandbytes has quantised",
             },
         ),

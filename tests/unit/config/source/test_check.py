@@ -45,7 +45,9 @@ from ..deployments import findings, load, message
         ("server: {api_key: {env: NOWHERE}}", "C113", "the variable `NOWHERE` is not set"),
         ("server: {api_key: {file: nowhere}}", "C113", "no such file or directory"),
         ("server: {api_key: ['']}", "C113", "the secret is empty"),
-        ("load: {load_format: tensorizer}", "C118", "this build reads files from a folder"),
+        ("load: {load_format: tensorizer}", "C118", "this build does not read tensorizer's files; write safetensors"),
+        ("load: {load_format: runai_streamer_sharded}", "C118", "this build reads files from a folder"),
+        ("load: {load_format: fastsafetensors}", "C118", "its direct reads are for GPUs"),
     ],
 )
 def test_what_is_wrong_with_a_value_is_said(tmp_path: Path, line: str, code: str, said: str) -> None:
