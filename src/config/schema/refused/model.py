@@ -10,7 +10,6 @@ from .reasons import (
     GENERATION_ONLY,
     NO_DIFFUSION,
     NO_ENGRAM,
-    NO_EXPERTS,
     NO_IO_PLUGINS,
     NO_OTHER_RESULTS,
     NO_PROMPT_TENSORS,
@@ -67,7 +66,7 @@ ROWS: tuple[Refused, ...] = (
     Refused("model.engram_config", dict[str, Any], {}, NO_ENGRAM, "Storage of n-gram embeddings."),
     Refused("model.renderer_num_workers", Count, 1, ONE_RENDERER, "Number of threads that render and tokenise."),
     # results besides tokens and log-probabilities
-    Refused("model.enable_return_routed_experts", Flag, False, NO_EXPERTS, "Return the experts of each token."),
+    Refused("model.enable_return_routed_experts", Flag, False, NO_OTHER_RESULTS, "Return the experts of each token."),
     Refused("model.return_sampling_mask", Flag, False, NO_OTHER_RESULTS, "Return the tokens that could be sampled."),
     Refused("model.aux_output_config", dict[str, Any], {}, NO_OTHER_RESULTS, "Further results of the model."),
     Refused("model.enable_trace_replay", Flag, False, NO_REPLAY, "Let a request force the tokens that are generated."),

@@ -15,10 +15,10 @@ NO_STATE_SPACE = (
 )
 WEIGHTS_ON_DEVICE = "this build keeps all weights on the device that computes"
 SLOTS_AS_NEEDED = "the scheduler reserves the slots that a step needs"
-ONE_KV_LAYOUT = "this build gives every layer the same cache and has no other cache manager"
+ONE_KV_LAYOUT = "the cache of each layer follows from the model; all of them have `cache.kv_cache_dtype`"
 ONE_DEVICE = "this build computes on one device; run a server per device behind a load balancer"
 ONE_REPLICA = "a server of this build is one replica; run several behind a load balancer"
-NO_EXPERTS = "this build runs no mixture-of-experts models, so there are no experts to place"
+LOCAL_EXPERTS = "all experts of a model are on the one device that computes"
 NO_RAY = "this build starts no workers on Ray"
 ONE_WORKER = "the engine process is the only worker"
 NO_DEVICE_SETTINGS = "no device of this build has settings besides `device`"
