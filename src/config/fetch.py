@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .checkpoint.chat_templates import TEKKEN_JSON
 from .checkpoint.gguf_files import NO_MODELS, patterns
 from .checkpoint.layout import FILES, KINDS, OF_OTHERS, Kind, has_files
 from .checkpoint.model_files import PARAMS_JSON, is_hub_id, locate, split_quantisation
@@ -13,7 +14,6 @@ from .download import OnProgress, download
 from .errors import ModelFilesError, ModelNotLocal
 from .resolve.model_files import (
     OLDER_VOCABULARIES,
-    TEKKEN_JSON,
     TOKENIZER_JSON,
     code_folder,
     config_files,

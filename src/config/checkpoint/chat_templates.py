@@ -14,8 +14,16 @@ from typing import Any
 from ...input_file import read_file
 from ..errors import ModelFilesError
 from .gguf import read_gguf
-from .model_files import MAX_TEMPLATE_BYTES, is_gguf, read_json_if_any
+from .model_files import MAX_TEMPLATE_BYTES, is_gguf, read_json, read_json_if_any
 
+TEKKEN_JSON = "tekken.json"
+_TEKKEN_TEMPLATES = {  # version -> file of this folder; mistral-common 1.13 formats conversations likewise
+    "v3": "tekken_v3.jinja",
+    "v7": "tekken_v7.jinja",
+    "v11": "tekken_v7.jinja",
+    "v13": "tekken_v7.jinja",
+}
+_MAX_VOCABULARY_BYTES = 1 << 28
 _IN_HEADER = "tokenizer.chat_template"  # of a GGUF file; others are named after a point
 
 
@@ -82,7 +90,21 @@ def templates_in(folder: Path, tokenizer_config: Mapping[str, Any] | None = None
     single = folder / "chat_template.jinja"
     if os.path.lexists(single):
         templates["default"] = _read(single)
+    if not templates and (written := _of_tekken(folder / TEKKEN_JSON)) is not None:
+        templates["default"] = written
     return templates
+
+
+def _of_tekken(vocabulary: Path) -> TemplateSource | None:
+    """Of conversations without tools, for the version of Mistral AI's vocabulary; None for a version that is not known.
+
+    Their repositories have no template: the format of each version is a part of their library.
+    """
+    if not vocabulary.is_file():
+        return None
+    config = read_json(vocabulary, _MAX_VOCABULARY_BYTES).get("config")
+    name = _TEKKEN_TEMPLATES.get(str(config.get("version"))) if isinstance(config, dict) else None
+    return None if name is None else _read(Path(__file__).parent / name)
 
 
 def _in_header(file: Path) -> dict[str, TemplateSource]:

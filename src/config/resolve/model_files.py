@@ -20,7 +20,7 @@ from ...model.sizes import fused_name
 from ...model.spec import ModelSpec
 from ...model.tensors import EMBEDDING, OUTPUT, model_tensors
 from ...model.through_transformers import Implementation, implementation
-from ..checkpoint.chat_templates import templates_in
+from ..checkpoint.chat_templates import TEKKEN_JSON, templates_in
 from ..checkpoint.gguf import read_gguf
 from ..checkpoint.gguf_files import choose, found_in, has_quantisation, read_generation_config
 from ..checkpoint.gguf_files import read_config as read_gguf_config
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 _ANY_MODEL_FILE = ("*.json", "*.safetensors", "*.bin", "*.pt", "*.pth")
 _GGUF_FILES = ("*.gguf", "*.GGUF")
-TOKENIZER_JSON, TEKKEN_JSON = "tokenizer.json", "tekken.json"
+TOKENIZER_JSON = "tokenizer.json"
 OLDER_VOCABULARIES = ("vocab.json", "tokenizer.model", "spiece.model", "vocab.txt")
 VOCABULARIES = {
     "slow": OLDER_VOCABULARIES,

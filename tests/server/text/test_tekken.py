@@ -9,23 +9,28 @@ from typing import Any
 
 import pytest
 
+from stoker.engine.api import InvalidRequest
+from stoker.server.text.renderer import Renderer
 from stoker.server.text.tokenizer import Tokenizer, TokenizerError
 
+from ..deployment import PROCESSES
 from ..tiny_tokenizer import TEXTS, write_tokenizer
 
 WORDS = [*(bytes([value]) for value in range(256)), b"he", b"ll", b" w", b"hell", b"hello", " ü".encode(), b"padding"]
 SPECIAL = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]"]
 
+CONFIG = {
+    "pattern": r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+",
+    "default_vocab_size": 8 + len(WORDS) - 1,
+    "default_num_special_tokens": 8,
+    "version": "v7",
+}
+
 
 def write_tekken(folder: Path, **changes: Any) -> Path:
     """265 tokens: 8 special ones, of which three have no name, 256 bytes and the first words."""
     content = {
-        "config": {
-            "pattern": r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+",
-            "default_vocab_size": 8 + len(WORDS) - 1,
-            "default_num_special_tokens": 8,
-            "version": "v7",
-        },
+        "config": CONFIG,
         "special_tokens": [{"rank": rank, "token_str": name, "is_control": True} for rank, name in enumerate(SPECIAL)][
             ::-1
         ],
@@ -83,3 +88,57 @@ def test_a_file_that_is_no_vocabulary_is_an_error(changes: dict[str, Any], messa
         Tokenizer.load(write_tekken(tmp_path, **changes))
     assert str(caught.value).startswith(f"{tmp_path}/tekken.json: not a tekken vocabulary: ")
     assert message in str(caught.value)
+
+
+CONVERSATIONS: dict[str, list[tuple[str, str]]] = {
+    "one": [("user", "hello w")],
+    "system": [("system", "be kind"), ("user", "hello"), ("assistant", "hi "), ("user", "more")],
+    "two in a row": [
+        ("system", "be kind"),
+        ("user", "a"),
+        ("user", "b"),
+        ("assistant", " x"),
+        ("user", "c"),
+        ("user", "d"),
+    ],
+}
+
+
+def render(folder: Path, turns: list[tuple[str, str]], **options: Any) -> str:
+    messages = [{"role": role, "content": content} for role, content in turns]
+    return Renderer(Tokenizer.load(folder), processes=PROCESSES).render(messages, **options)
+
+
+@pytest.mark.parametrize(
+    ("version", "conversation", "text"),
+    [
+        ("v3", "one", "<s>[INST]hello w[/INST]"),
+        ("v3", "system", "<s>[INST]hello[/INST]hi</s>[INST]be kind\n\nmore[/INST]"),
+        ("v3", "two in a row", "<s>[INST]a\n\nb[/INST] x</s>[INST]be kind\n\nc\n\nd[/INST]"),
+        ("v7", "one", "<s>[INST]hello w[/INST]"),
+        ("v11", "system", "<s>[SYSTEM_PROMPT]be kind[/SYSTEM_PROMPT][INST]hello[/INST]hi</s>[INST]more[/INST]"),
+        (
+            "v13",
+            "two in a row",
+            "<s>[SYSTEM_PROMPT]be kind[/SYSTEM_PROMPT][INST]a\n\nb[/INST] x</s>[INST]c\n\nd[/INST]",
+        ),
+    ],
+)
+def test_conversations_have_the_text_of_mistral_common(
+    version: str, conversation: str, text: str, tmp_path: Path
+) -> None:
+    """Of mistral-common 1.13, encode_chat_completion(...).text with a vocabulary of this version. There was no chat."""
+    assert render(write_tekken(tmp_path, config=CONFIG | {"version": version}), CONVERSATIONS[conversation]) == text
+
+
+def test_an_own_template_is_preferred_and_a_new_version_has_none(tmp_path: Path) -> None:
+    folder = write_tekken(tmp_path)
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}!")
+    assert render(folder, CONVERSATIONS["one"]) == "hello w!"
+    with pytest.raises(InvalidRequest, match="no chat template"):
+        render(write_tekken(tmp_path / "new", config=CONFIG | {"version": "v99"}), CONVERSATIONS["one"])
+
+
+def test_tools_need_a_template_that_has_them(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"without tools: set server\.chat_template"):
+        render(write_tekken(tmp_path), CONVERSATIONS["one"], tools=[{"type": "function"}])
