@@ -8,6 +8,12 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 BOS, EOS = "<s>", "</s>"
+_OF_FIRST_VERSIONS = (  # special tokens of files that do not list theirs, from id 0. Source: mistral-common 1.13
+    *("<unk>", BOS, EOS, "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]"),
+    *("[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]"),
+    *("[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
+)
+_FIRST_VERSIONS = ("v3", "v7")
 
 
 def tekken_tokenizer(content: dict[str, Any], alphabet: dict[int, str]) -> Tokenizer:
@@ -41,13 +47,17 @@ def tekken_tokenizer(content: dict[str, Any], alphabet: dict[int, str]) -> Token
 
 def _special_tokens(content: dict[str, Any]) -> list[str]:
     """In the order of their ids; those without a name get one."""
-    listed = content.get("special_tokens")
-    if not listed:
-        raise ValueError("no `special_tokens`, as in the first files of this format; a tokenizer.json can be read")
-    names: dict[int, str] = {token["rank"]: token["token_str"] for token in listed}
-    if sorted(names) != list(range(len(listed))) or BOS not in names.values():
-        raise ValueError(f"`special_tokens` must have the ranks from 0, each once, and one of them must be {BOS}")
-    count = content["config"].get("default_num_special_tokens", len(names))
+    listed, config = content.get("special_tokens"), content["config"]
+    names: dict[int, str]
+    if listed:
+        names = {token["rank"]: token["token_str"] for token in listed}
+        if sorted(names) != list(range(len(listed))) or BOS not in names.values():
+            raise ValueError(f"`special_tokens` must have the ranks from 0, each once, and one of them must be {BOS}")
+    else:
+        names = dict(enumerate(_OF_FIRST_VERSIONS))
+        if config.get("version") not in _FIRST_VERSIONS or config.get("default_num_special_tokens", 0) < len(names):
+            raise ValueError("no `special_tokens`, which only the first versions of this format may leave out")
+    count = config.get("default_num_special_tokens", len(names))
     return [*(names[rank] for rank in range(len(names))), *(f"<SPECIAL_{rank}>" for rank in range(len(names), count))]
 
 

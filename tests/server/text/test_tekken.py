@@ -67,6 +67,13 @@ def test_ids_equal_those_of_the_conversion_of_transformers(tmp_path: Path) -> No
 
 
 @pytest.mark.effect("model.tokenizer_mode")
+def test_files_of_the_first_versions_have_special_tokens_that_they_do_not_list(tmp_path: Path) -> None:
+    """As the one of Mistral Nemo, which was refused."""
+    config = CONFIG | {"version": "v3", "default_num_special_tokens": 22, "default_vocab_size": 22 + len(WORDS) - 1}
+    tokenizer = Tokenizer.load(write_tekken(tmp_path, special_tokens=None, config=config))
+    assert tokenizer.encode("[INST]hello[/INST][TOOL_CONTENT]") == [1, 3, 22 + WORDS.index(b"hello"), 4, 19]
+
+
 def test_the_mode_mistral_prefers_it_to_tokenizer_json(tmp_path: Path) -> None:
     (write_tokenizer(write_tekken(tmp_path)) / "tokenizer_config.json").unlink()
     assert Tokenizer.load(tmp_path).backend.token_to_id("[INST]") is None
@@ -78,7 +85,8 @@ def test_the_mode_mistral_prefers_it_to_tokenizer_json(tmp_path: Path) -> None:
     [
         ({"vocab": []}, "`vocab` must have every byte"),
         ({"config": {}}, "no `pattern`"),
-        ({"special_tokens": None}, "no `special_tokens`, as in the first files of this format"),
+        ({"special_tokens": None}, "no `special_tokens`, which only the first versions"),
+        ({"special_tokens": None, "config": CONFIG | {"version": "v11"}}, "no `special_tokens`, which only the first"),
         ({"special_tokens": [{"rank": 3, "token_str": "<s>"}]}, "must have the ranks from 0"),
         ({"config": {"pattern": "("}}, "not a tekken vocabulary"),
     ],
