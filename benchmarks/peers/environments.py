@@ -23,7 +23,8 @@ PACKAGES = {
     "llama-cpp": ("llama-cpp-python", "gguf"),  # built here for this CPU, by a C++ compiler and cmake
 }
 # Installed by pip as dependencies, but built for another torch: importing them fails, and text models do not need them.
-UNWANTED = {"vllm": ("torchvision", "torchaudio", "torchcodec")}
+_OF_ANOTHER_TORCH = ("torchvision", "torchaudio", "torchcodec")
+UNWANTED = dict.fromkeys(("vllm", "openvino", "openvino-5.2"), _OF_ANOTHER_TORCH)
 # The exporter refuses a model with a newer transformers than it was tested with.
 EXPORTERS = {"qwen3.5-0.8b": "openvino-5.2"}
 LIMIT_S = 3600
