@@ -36,8 +36,8 @@ class LoadConfig(Section):
             reload="model",
             refused={
                 "tensorizer": (
-                    "this build does not read tensorizer's files; write safetensors (docs/performance.md has the times of "
-                    "both from a local disk)"
+                    "this build does not read tensorizer's files; write safetensors (docs/performance.md has the times "
+                    "of both from a local disk)"
                 ),
                 "runai_streamer": _STREAMER,
                 "runai_streamer_sharded": _STREAMER,
