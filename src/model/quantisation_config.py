@@ -30,6 +30,10 @@ _TORCHAO_GROUPS = {  # and the key of their groups
     "IntxWeightOnlyConfig": "granularity",
     "Int8DynamicActivationIntxWeightConfig": "weight_granularity",
 }
+_NOT_READ = {
+    "hqq": "hqq writes a pickle of its own, and transformers 5 writes none",
+    "quanto": "transformers 5 writes no such checkpoints",
+}
 _NO_METHODS = (None, "", "NONE")  # what modelopt writes for a layer, or a model, that is not quantised
 
 
@@ -47,7 +51,9 @@ def read_quantisation(config: Mapping[str, Any], text: Mapping[str, Any]) -> Che
     bits = _most_bits(name, found)
     reader = _READERS.get(name)
     if reader is None:
-        return CheckpointMethod(name=name, bits=bits, problem=f"the quantisation method {shown(name)} is not supported")
+        reason = f"; {_NOT_READ[name]}" if name in _NOT_READ else ""
+        problem = f"the quantisation method {shown(name)} is not supported{reason}"
+        return CheckpointMethod(name=name, bits=bits, problem=problem)
     try:
         rules = (*_exceptions(found), *reader(found))
     except _NotRead as reason:

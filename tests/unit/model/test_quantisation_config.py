@@ -113,6 +113,7 @@ def test_each_layer_has_the_method_of_its_rule(config: dict[str, Any], attention
     ("config", "reason"),
     [
         ({"quant_method": "aqlm"}, "the quantisation method 'aqlm' is not supported"),
+        ({"quant_method": "hqq"}, "the quantisation method 'hqq' is not supported; hqq writes a pickle of its own"),
         ({**GPTQ, "bits": 5}, "`bits` is 5; supported: 2, 3, 4, 8"),
         ({**GPTQ, "bits": True}, "`bits` is True"),
         ({**GPTQ, "group_size": 0}, "`group_size` is 0"),
