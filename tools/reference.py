@@ -104,7 +104,8 @@ all of them again.
 
 What these libraries also write, and this build refuses by name: `W4A16_AWQ`, `NVFP4_AWQ` and others of Model Optimizer
 with scales of inputs; torchao's `Int4WeightOnlyConfig`, which is packed for one kind of GPU; Quark's signed `int4`.
-HQQ and optimum-quanto are refused: hqq 0.2.8 writes a pickle, and transformers 5.23 writes neither it nor quanto 0.2.7."""
+HQQ and optimum-quanto are refused: hqq 0.2.8 writes a pickle, and transformers 5.23 writes neither it nor the
+checkpoints of quanto 0.2.7."""
 _WRITTEN_FOLDER = Path(__file__).parent.parent / "tests" / "models" / "written"
 _FIELDS_TEXT = """\
 Every field of a request: of OpenAI's API, and of the protocols of vLLM, SGLang and llama.cpp's server.
