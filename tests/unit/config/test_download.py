@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ FILES = {"config.json": b'{"model_type": "qwen3"}', WEIGHTS: bytes(range(256)) *
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     from huggingface_hub import constants, file_download
 
+    bars = import_module("huggingface_hub.utils.tqdm")  # as an attribute this is a class
+    monkeypatch.setattr(bars, "progress_bar_states", {})  # other tests switch bars off for the whole process
     monkeypatch.setattr(file_download.time, "sleep", lambda _: None)  # between attempts
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)  # bytes; an incomplete chunk is not kept
     with hub_server(FILES, monkeypatch) as server:
