@@ -204,16 +204,15 @@ def _compressed(found: Mapping[str, Any]) -> Iterator[Rule]:
         if not isinstance(weights, Mapping):
             raise _NotRead(f"`weights` of group {shown(name)} is {shown(weights)}; it must be an object")
         own = group.get("format")
-        method = _compressed_method(weights, own if own is not None else found.get("format"))
-        if method.kind == "integers" and method.block == (1, 0) and method.is_symmetric:
-            method = method.model_copy(update={"rounds_rows": _are_rounded(group.get("input_activations"))})
+        form = own if own is not None else found.get("format")
+        method = _compressed_method(weights, form, group.get("input_activations"))
         for target in group["targets"]:
             if not isinstance(target, str):
                 raise _NotRead(f"`targets` of group {shown(name)} has {shown(target)}; it must be a name")
             yield _target(target, method, "targets")
 
 
-def _compressed_method(weights: Mapping[str, Any], form: Any) -> WeightMethod:
+def _compressed_method(weights: Mapping[str, Any], form: Any, inputs: Any) -> WeightMethod:
     kind, bits = _one_of(weights, "type", ("int", "float"), "int"), _bits(weights.get("num_bits"))
     if form == "mxfp4-pack-quantized":
         return WeightMethod(kind="mxfp4", bits=4, block=_MXFP4_BLOCK)
@@ -226,7 +225,8 @@ def _compressed_method(weights: Mapping[str, Any], form: Any) -> WeightMethod:
         case "int", "pack-quantized", 2 | 3 | 4 | 8:
             return WeightMethod(kind="packed", bits=bits, block=block, is_symmetric=symmetric)
         case "int", "int-quantized" | "naive-quantized", int() if bits <= 8:
-            return WeightMethod(kind="integers", bits=8, block=block, is_symmetric=symmetric)
+            rounds = block == (1, 0) and symmetric and _are_rounded(inputs)
+            return WeightMethod(kind="integers", bits=8, block=block, is_symmetric=symmetric, rounds_rows=rounds)
     raise _NotRead(f"weights of type {kind} in {bits} bits in the format {shown(form)} are not supported")
 
 

@@ -20,6 +20,7 @@ WRITTEN = Path(__file__).parents[2] / "tests" / "models" / "written"
 PROMPT = [(7 * index * index + 31 * index + 5) % 256 for index in range(37)]
 NUM_TOKENS = 16
 MAX_BYTES = 400_000
+KEPT = ("config.json", "expected.json", "hf_quant_config.json", "quantize_config.json", "model.safetensors.index.json")
 
 
 def target(name: str) -> Path:
@@ -94,6 +95,3 @@ def _answer(model: Any) -> tuple[Any, list[int]]:
         for _ in range(NUM_TOKENS):
             tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
     return logits, tokens[len(PROMPT) :]
-
-
-KEPT = ("config.json", "expected.json", "hf_quant_config.json", "quantize_config.json", "model.safetensors.index.json")

@@ -27,8 +27,6 @@ CONFIGS = {
     "w8a16": mtq.INT8_WEIGHT_ONLY_CFG,
     "w8a8": mtq.INT8_DEFAULT_CFG,
 }
-
-
 WITHOUT_CPU = ("mxfp8", "mxfp4", "nvfp4", "w4a16-nvfp4", "w4a8-nvfp4-fp8")  # their kernels are for CUDA only
 
 
@@ -67,7 +65,6 @@ def main() -> None:
         mtq.quantize(model, config, None if name in WITHOUT_CPU else lambda model: model(rows))
         folder = target(f"modelopt-{name}")
         export_hf_checkpoint(deepcopy(model), dtype=torch.bfloat16, export_dir=folder)
-        (folder / "generation_config.json").unlink()
         computes = name not in WITHOUT_CPU
         record(folder, model if computes else plain, matrices(folder), "nvidia-modelopt", computes=computes)
 
