@@ -29,7 +29,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from stoker import LLM, SamplingParams
 from stoker.cli.quantize import run
 from stoker.config.checkpoint.model_files import locate
-from stoker.quantise.gguf_file import FILE_TYPES
+from stoker.convert.gguf_file import FILE_TYPES
 
 NUM_TOKENS = 64
 PROMPT = "What does `--max-num-seqs` do? It limits"

@@ -31,9 +31,9 @@ from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.loading import load_weights
 from stoker.model.cache_groups import all_in_one
 from stoker.model.quantised import OWN_CODES
-from stoker.quantise.checkpoint import convert, plan_conversion
-from stoker.quantise.encoders import Method
-from stoker.quantise.gguf_file import FILE_TYPES, convert_gguf, plan_gguf
+from stoker.convert.quantised import convert, plan_conversion
+from stoker.convert.encoders import Method
+from stoker.convert.gguf_file import FILE_TYPES, convert_gguf, plan_gguf
 
 MODEL = "builtin:tiny"
 SEED, BLOCK = 20_260_000, 16

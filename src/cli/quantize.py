@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
-
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from ..config import fetch_model, load_deployment, read_model_files
 from ..config.checkpoint.model_files import is_gguf
@@ -19,10 +15,11 @@ from ..config.exit_codes import EXIT_WRONG_COMMAND_LINE
 from ..config.resolve.resolved import ModelFiles
 from ..config.schema.types import format_about
 from ..input_file import open_file
-from ..quantise.checkpoint import Conversion, convert, plan_conversion
-from ..quantise.encoders import Method
-from ..quantise.gguf_file import GgufConversion, convert_gguf, plan_gguf
+from ..convert.quantised import Conversion, convert, plan_conversion
+from ..convert.encoders import Method
+from ..convert.gguf_file import GgufConversion, convert_gguf, plan_gguf
 from ..vocabulary.gguf import WORDS_OF
+from .byte_progress import byte_progress
 from .console import print_result
 from .prepare import fail, failing
 
@@ -78,7 +75,7 @@ def _run(
         from .perplexity import perplexity
 
         before = perplexity(files.model_path, text, files.max_context)
-    with _progress(work.found["bytes_before"], shown=output == "text") as advance:
+    with byte_progress(work.found["bytes_before"], shown=output == "text") as advance:
         work.write(advance)
     if text is not None:
         after = perplexity(str(target.absolute()), text, files.max_context)
@@ -161,16 +158,3 @@ def _compared(measured: dict[str, Any] | None) -> list[str]:
         return []
     before, after = measured["before"], measured["after"]
     return [f"perplexity {before:.4f} -> {after:.4f} over {measured['num_tokens']} tokens"]
-
-
-@contextmanager
-def _progress(total: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error, if that is a terminal."""
-    console = Console(stderr=True)
-    if not shown or not console.is_terminal:
-        yield lambda _: None
-        return
-    columns = (TextColumn("weights"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda count: bar.advance(task, count)

@@ -154,6 +154,25 @@ def quantize(
     )
 
 
+def save_sharded(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, directory or builtin:tiny.")],
+    target: Annotated[
+        str, typer.Option("--output-dir", "-o", metavar="PATH", help="Folder to write, which must be new or empty.")
+    ],
+    max_part_size: Annotated[
+        str, typer.Option("--max-part-size", metavar="SIZE", help="Of the tensors of one file.")
+    ] = "5GB",
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="Branch, tag or commit of a hub id; by default the main branch.")
+    ] = None,
+    output: Annotated[Literal["text", "json"], typer.Option("--output", help="Output format.")] = "text",
+) -> None:
+    """Write the tensors that a model reads, unchanged, as files by rank, for `load.load_format: sharded_state`."""
+    from ..save_sharded import run
+
+    end(run(model, target=target, max_part_size=max_part_size, revision=revision, output=output))
+
+
 def completion(
     shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell.")],
 ) -> None:

@@ -25,7 +25,7 @@ class LoadConfig(Section):
         description=(
             "Format of the weight files. `auto` is safetensors or, if there are none, the files of torch. `pt` is "
             "torch's .bin and .pt, read as data, so that no code in them can run. `npcache` copies those once into "
-            ".npy files, which other programs can map. `sharded_state` is one process's files of a sharded save. "
+            ".npy files, which other programs can map. `sharded_state` is what `engine save-sharded` writes. "
             "`mistral` is consolidated safetensors, as `model.config_format` describes them. `gguf` is a GGUF file, "
             "whose header describes the model; `auto` takes the one of a directory without other weights. "
             "`dummy` creates random weights from config.json alone, to measure speed and memory without a checkpoint; "

@@ -46,7 +46,7 @@ class Checkpoint:
         self.folder = folder
         self.tensors = dict(tensors)
         self._read: set[str] = set()
-        self._reader: ByteReader = EagerReader(_in_files(self.tensors.values())) if is_eager else LazyReader()
+        self._reader: ByteReader = EagerReader(in_files(self.tensors.values())) if is_eager else LazyReader()
 
     def read(self, name: str, into: torch.Tensor) -> None:
         """Fills `into`, contiguous, of the stored shape. Once per tensor. Converts if the dtypes differ.
@@ -123,7 +123,7 @@ class Checkpoint:
         """Once for each tensor: the codes of one may be read in vain, if another part of its layer has none."""
         if name not in self._read:
             self._read.add(name)
-            for source in _in_files([stored]):
+            for source in in_files([stored]):
                 self._reader.done(source.file)
 
     def _dequantise(self, packed: Packed, into: torch.Tensor) -> None:
@@ -204,7 +204,7 @@ class Checkpoint:
             self._reader.read(stored.file, stored.offset + start, view, name)
 
 
-def _in_files(tensors: Iterable[StoredTensor]) -> list[StoredTensor]:
+def in_files(tensors: Iterable[StoredTensor]) -> list[StoredTensor]:
     """Each tensor, the quantised matrices as those that they are made of."""
     parts = ((tensor,) if tensor.packed is None else tensor.packed.parts.values() for tensor in tensors)
     return [part for each in parts for part in each]

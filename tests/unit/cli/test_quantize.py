@@ -15,10 +15,10 @@ from stoker.config import load_deployment, read_model_files
 from stoker.config.checkpoint.layout import read_tensors
 from stoker.config.checkpoint.match import tensors_of
 from stoker.engine.runner.weights import Checkpoint
-from stoker.quantise import checkpoint as quantised_checkpoint
-from stoker.quantise.checkpoint import convert, plan_conversion
-from stoker.quantise.encoders import encoder
-from stoker.quantise.safetensors_file import dtype_name
+from stoker.convert import quantised as quantised_checkpoint
+from stoker.convert.quantised import convert, plan_conversion
+from stoker.convert.encoders import encoder
+from stoker.convert.safetensors_file import dtype_name
 
 
 @pytest.fixture(scope="module")

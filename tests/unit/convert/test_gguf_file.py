@@ -21,7 +21,7 @@ from stoker.config.checkpoint.chat_templates import templates_in
 from stoker.config.checkpoint.gguf import read_gguf
 from stoker.model.gguf_header import llama3_divisors
 from stoker.model.spec import RopeSpec
-from stoker.quantise import gguf_file
+from stoker.convert import gguf_file
 from stoker.server.text.tokenizer import Tokenizer
 
 NUM_TOKENS = 512

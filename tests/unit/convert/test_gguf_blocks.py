@@ -7,7 +7,7 @@ import torch
 
 from stoker.config.checkpoint.stored import BLOCKS
 from stoker.engine.runner.dequantise import dequantised
-from stoker.quantise.gguf_blocks import encode
+from stoker.convert.gguf_blocks import encode
 
 
 def values(matrix: torch.Tensor, dtype: str) -> torch.Tensor:
@@ -73,6 +73,6 @@ def test_other_types_are_those_of_the_library(dtype: str) -> None:
 def test_large_matrices_are_encoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = torch.randn(5, 512, generator=torch.Generator().manual_seed(4))
     whole = {dtype: encode(matrix, dtype) for dtype in ("Q4_K", "Q4_0", "Q6_K")}
-    monkeypatch.setattr("stoker.quantise.gguf_blocks._ELEMENTS", 768)
+    monkeypatch.setattr("stoker.convert.gguf_blocks._ELEMENTS", 768)
     for dtype, expected in whole.items():
         assert (encode(matrix, dtype) == expected).all(), dtype

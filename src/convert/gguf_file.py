@@ -6,7 +6,6 @@ Which matrix gets which type follows llama.cpp's own mixtures, so a file takes a
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +25,10 @@ from ..engine.runner.weights import Checkpoint
 from ..model.config_json import ModelConfigError
 from ..model.gguf import Architecture
 from ..model.gguf_header import architecture_of, header_of
-from ..temporary_folder import temporary_folder
 from ..vocabulary.files import TokenizerError
 from ..vocabulary.gguf_keys import tokenizer_keys
 from .gguf_blocks import encode
+from .target import written_whole
 
 FILE_TYPES = {  # what --to names -> the type of most matrices, and llama.cpp's number of the mixture
     "f16": ("F16", LlamaFileType.MOSTLY_F16),
@@ -49,8 +48,6 @@ _SAMPLING = {  # the engine's name -> key
     "min_p": "min_p",
     "repetition_penalty": "penalty_repeat",
 }
-_SPARE_BYTES = 64 << 20  # of the disk, for the header and the file system's own
-_PREFIX = ".stoker-quantize-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +120,7 @@ def convert_gguf(conversion: GgufConversion, target: Path, progress: Callable[[i
     progress: called with the number of bytes of the source that have been converted since its last call.
     Raises ModelFilesError for weights that cannot be read, OSError if there is no space.
     """
-    target = target.absolute()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    needed, free = conversion.bytes_after + _SPARE_BYTES, shutil.disk_usage(target.parent).free
-    if free < needed:
-        raise OSError(f"{target.parent}: {needed} bytes are needed for the new file, {free} are free")
-    with temporary_folder(_PREFIX, str(target.parent)) as temporary:
-        made = temporary / target.name
+    with written_whole(target, conversion.bytes_after) as made:
         writer = GGUFWriter(made, conversion.values["general.architecture"])
         try:
             _write(writer, conversion, progress)
@@ -137,7 +128,6 @@ def convert_gguf(conversion: GgufConversion, target: Path, progress: Callable[[i
             writer.close()
         with made.open("rb") as stream:
             os.fsync(stream.fileno())
-        os.rename(made, target)
 
 
 def _write(writer: GGUFWriter, conversion: GgufConversion, progress: Callable[[int], None]) -> None:

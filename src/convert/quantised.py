@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,22 +11,17 @@ import torch
 
 from ..config import ModelFilesError
 from ..config.checkpoint.layout import read_tensors
-from ..config.checkpoint.model_files import CONFIG_JSON, INDEX, is_like, read_json
+from ..config.checkpoint.model_files import CONFIG_JSON, INDEX, read_json
 from ..config.checkpoint.stored import FLOAT_DTYPES, StoredTensor
-from ..config.fetch import MODEL_FILES
 from ..config.resolve.resolved import ModelFiles
 from ..engine.runner.weights import Checkpoint
-from ..temporary_folder import temporary_folder
 from .encoders import GROUPS, Encoder, Method, encoder
 from .safetensors_file import Layout, bytes_in_file, bytes_of_tensor, dtype_name, num_bytes, to_disk, write
 from .select import matrices
+from .target import new_checkpoint
 
 WEIGHTS = "model.safetensors"
-OTHER_FILES = (*MODEL_FILES, "*.py")  # copied as they are
-_WRITTEN = (CONFIG_JSON, INDEX)
-_SPARE_BYTES = 64 << 20  # of the disk, for tokenizer files and the file system's own
 _OUTPUT = "lm_head"
-_PREFIX = ".stoker-quantize-"  # of folders that are removed if their process was killed: no user's
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +95,9 @@ def convert(conversion: Conversion, target: Path, progress: Callable[[int], None
     progress: called with the number of bytes of the source that have been converted since its last call.
     Raises ModelFilesError for weights that cannot be read, OSError if there is no space.
     """
-    target = target.absolute()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    needed, free = conversion.bytes_after + _SPARE_BYTES, shutil.disk_usage(target.parent).free
-    if free < needed:
-        raise OSError(f"{target.parent}: {needed} bytes are needed for the new checkpoint, {free} are free")
-    with temporary_folder(_PREFIX, str(target.parent)) as temporary:
-        made = temporary / target.name
-        made.mkdir()
+    with new_checkpoint(target, conversion.source, conversion.bytes_after, without=(CONFIG_JSON, INDEX)) as made:
         write(made / WEIGHTS, conversion.layout(), _content(conversion, progress))
         _write_config(conversion, made / CONFIG_JSON)
-        for name in os.listdir(conversion.source):
-            if is_like(name, OTHER_FILES) and name not in _WRITTEN and (conversion.source / name).is_file():
-                shutil.copyfile(conversion.source / name, made / name)
-        os.rename(made, target)
 
 
 def _content(conversion: Conversion, progress: Callable[[int], None]) -> Iterator[bytes | memoryview]:

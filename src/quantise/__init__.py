@@ -1,1 +1,0 @@
-"""Writes quantised checkpoints that this engine and others read: `engine quantize`."""
