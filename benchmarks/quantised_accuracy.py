@@ -24,6 +24,9 @@ from tools.tiny.rendering import encode
 
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.config.cpu_features import wanted_level
+from stoker.convert.encoders import Method
+from stoker.convert.gguf_file import FILE_TYPES, convert_gguf, plan_gguf
+from stoker.convert.quantised import convert, plan_conversion
 from stoker.engine.kernels import select_kernels
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.models.registry import model_class
@@ -31,9 +34,6 @@ from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.loading import load_weights
 from stoker.model.cache_groups import all_in_one
 from stoker.model.quantised import OWN_CODES
-from stoker.convert.quantised import convert, plan_conversion
-from stoker.convert.encoders import Method
-from stoker.convert.gguf_file import FILE_TYPES, convert_gguf, plan_gguf
 
 MODEL = "builtin:tiny"
 SEED, BLOCK = 20_260_000, 16

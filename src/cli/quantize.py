@@ -14,10 +14,10 @@ from ..config.checkpoint.model_files import is_gguf
 from ..config.exit_codes import EXIT_WRONG_COMMAND_LINE
 from ..config.resolve.resolved import ModelFiles
 from ..config.schema.types import format_about
-from ..input_file import open_file
-from ..convert.quantised import Conversion, convert, plan_conversion
 from ..convert.encoders import Method
 from ..convert.gguf_file import GgufConversion, convert_gguf, plan_gguf
+from ..convert.quantised import Conversion, convert, plan_conversion
+from ..input_file import open_file
 from ..vocabulary.gguf import WORDS_OF
 from .byte_progress import byte_progress
 from .console import print_result

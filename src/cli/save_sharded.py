@@ -56,9 +56,9 @@ def _run(model: str, target: Path, max_part_size: str, revision: str | None, out
 
 
 def _lines(target: Path, found: dict[str, Any]) -> list[str]:
-    left_out = found["left_out"]
+    count, size, left_out = found["num_tensors"], format_about(found["bytes"]), found["left_out"]
     unread = f"; {len(left_out)} that the model does not read are left out" if left_out else ""
     return [
-        f"{target}: {found['num_tensors']} tensors, {format_about(found['bytes'])}, files: {found['num_files']}{unread}",
+        f"{target}: {count} tensors, {size}, files: {found['num_files']}{unread}",
         f"serve it with `model: {target}` and `load.load_format: sharded_state`",
     ]

@@ -14,11 +14,11 @@ from tests.unit.cli.test_app import run
 from stoker.config import load_deployment, read_model_files
 from stoker.config.checkpoint.layout import read_tensors
 from stoker.config.checkpoint.match import tensors_of
-from stoker.engine.runner.weights import Checkpoint
 from stoker.convert import quantised as quantised_checkpoint
-from stoker.convert.quantised import convert, plan_conversion
 from stoker.convert.encoders import encoder
+from stoker.convert.quantised import convert, plan_conversion
 from stoker.convert.safetensors_file import dtype_name
+from stoker.engine.runner.weights import Checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -50,8 +50,10 @@ def test_files_of_limited_size_with_equal_tensors_and_tokens(
     assert [file.name for file in files] == [f"model-rank-0-part-{n}.safetensors" for n in range(len(files))]
     assert found["num_files"] == len(files) > 1
     before, after = tensors(folder), tensors(target)
-    assert set(before) == set(after) and all(torch.equal(before[name], after[name]) for name in before)
-    assert found["num_tensors"] == len(after) and found["left_out"] == []
+    assert set(before) == set(after)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert found["num_tensors"] == len(after)
+    assert found["left_out"] == []
     sizes = [sum(tensor.nbytes for tensor in load_file(file).values()) for file in files]
     assert all(size <= 100_000 or len(load_file(file)) == 1 for size, file in zip(sizes, files, strict=True))
     assert (target / "config.json").read_bytes() == (folder / "config.json").read_bytes()
@@ -62,7 +64,8 @@ def test_codes_of_a_quantised_checkpoint_are_kept(tmp_path: Path, capsys: pytest
     source = WRITTEN / "gptqmodel-gptq-4-act-order"
     saved(capsys, source, tmp_path / "new")
     before, after = tensors(source), tensors(tmp_path / "new")
-    assert set(before) == set(after) and all(torch.equal(before[name], after[name]) for name in before)
+    assert set(before) == set(after)
+    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_from_torch_files_whose_tensors_are_transposed(
@@ -76,7 +79,8 @@ def test_from_torch_files_whose_tensors_are_transposed(
     torch.save(stored | {name: stored[name].T.contiguous().T}, source / "pytorch_model.bin")
     saved(capsys, source, tmp_path / "new")
     after = tensors(tmp_path / "new")
-    assert set(after) == set(stored) and all(torch.equal(after[each], stored[each]) for each in stored)
+    assert set(after) == set(stored)
+    assert all(torch.equal(after[each], stored[each]) for each in stored)
 
 
 def test_tensors_that_the_model_does_not_read_are_left_out(
@@ -101,8 +105,10 @@ def test_tensors_that_the_model_does_not_read_are_left_out(
 def test_sizes_that_are_none(
     words: tuple[str, ...], message: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = run(capsys, "save-sharded", str(folder), "-o", str(tmp_path / "new"), *words)
-    assert code == 2 and message in err and not (tmp_path / "new").exists()
+    code, _out, err = run(capsys, "save-sharded", str(folder), "-o", str(tmp_path / "new"), *words)
+    assert code == 2
+    assert message in err
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_folder_with_files_is_not_written_to(
@@ -110,7 +116,8 @@ def test_a_folder_with_files_is_not_written_to(
 ) -> None:
     (tmp_path / "mine.txt").write_text("kept")
     code, _, err = run(capsys, "save-sharded", str(folder), "-o", str(tmp_path))
-    assert code == 2 and "exists" in err
+    assert code == 2
+    assert "exists" in err
     assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
 
 
@@ -121,7 +128,8 @@ def test_a_cut_source_leaves_nothing(folder: Path, tmp_path: Path, capsys: pytes
     [file] = folder.glob("*.safetensors")
     (source / "model.safetensors").write_bytes(file.read_bytes()[:-1])
     code, _, err = run(capsys, "save-sharded", str(source), "-o", str(tmp_path / "new"))
-    assert code != 0 and "model.safetensors" in err
+    assert code != 0
+    assert "model.safetensors" in err
     assert sorted(each.name for each in tmp_path.iterdir()) == ["source"]
 
 
@@ -130,4 +138,6 @@ def test_gguf_is_refused_with_the_formats_that_are_read(
 ) -> None:
     source, _ = write_gguf(folder, tmp_path / "own")
     code, _, err = run(capsys, "save-sharded", str(source), "-o", str(tmp_path / "new"))
-    assert code != 0 and "format gguf" in err and "safetensors" in err
+    assert code != 0
+    assert "format gguf" in err
+    assert "safetensors" in err

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from stoker.config.checkpoint.stored import BLOCKS
-from stoker.engine.runner.dequantise import dequantised
 from stoker.convert.gguf_blocks import encode
+from stoker.engine.runner.dequantise import dequantised
 
 
 def values(matrix: torch.Tensor, dtype: str) -> torch.Tensor:

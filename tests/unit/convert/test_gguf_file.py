@@ -19,9 +19,9 @@ from tests.unit.cli.test_quantize import opened, values
 from stoker.config import load_deployment, read_model_files
 from stoker.config.checkpoint.chat_templates import templates_in
 from stoker.config.checkpoint.gguf import read_gguf
+from stoker.convert import gguf_file
 from stoker.model.gguf_header import llama3_divisors
 from stoker.model.spec import RopeSpec
-from stoker.convert import gguf_file
 from stoker.server.text.tokenizer import Tokenizer
 
 NUM_TOKENS = 512
