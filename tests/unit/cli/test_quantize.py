@@ -14,7 +14,7 @@ from tests.unit.cli.test_app import run
 from stoker.config import load_deployment, read_model_files
 from stoker.config.checkpoint.layout import read_tensors
 from stoker.config.checkpoint.match import tensors_of
-from stoker.convert import quantised as quantised_checkpoint
+from stoker.convert import target as written
 from stoker.convert.encoders import encoder
 from stoker.convert.quantised import convert, plan_conversion
 from stoker.convert.safetensors_file import dtype_name
@@ -143,7 +143,7 @@ def test_what_cannot_be_quantised_is_refused_before_anything_is_written(
     code, err = refused(folder, new, "--perplexity", str(tmp_path / "none"))
     assert (code, "cannot be read as text" in err) == (2, True), err
     usage: Callable[[Path], object] = lambda _: type("Usage", (), {"free": 10})  # noqa: E731
-    monkeypatch.setattr(quantised_checkpoint.shutil, "disk_usage", usage)
+    monkeypatch.setattr(written.shutil, "disk_usage", usage)
     code, err = refused(folder, new)
     assert (code, "10 are free" in err) == (4, True), err
     assert not new.exists()

@@ -19,7 +19,7 @@ from tests.unit.cli.test_quantize import opened, values
 from stoker.config import load_deployment, read_model_files
 from stoker.config.checkpoint.chat_templates import templates_in
 from stoker.config.checkpoint.gguf import read_gguf
-from stoker.convert import gguf_file
+from stoker.convert import gguf_file, target
 from stoker.model.gguf_header import llama3_divisors
 from stoker.model.spec import RopeSpec
 from stoker.server.text.tokenizer import Tokenizer
@@ -193,7 +193,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is(
     code, err = refused("builtin:tiny", new)
     assert (code, "cuts text by a pattern that llama.cpp has no name for" in err) == (3, True), err
     usage: Callable[[Path], object] = lambda _: type("Usage", (), {"free": 10})  # noqa: E731
-    monkeypatch.setattr(gguf_file.shutil, "disk_usage", usage)
+    monkeypatch.setattr(target.shutil, "disk_usage", usage)
     code, err = refused(source, new)
     assert (code, "10 are free" in err) == (4, True), err
     assert not new.exists()
