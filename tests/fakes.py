@@ -68,6 +68,10 @@ class FakeEngine:
         )  # fmt: skip
 
     @property
+    def has_started(self) -> bool:
+        return self.state is not EngineState.STARTING
+
+    @property
     def info(self) -> EngineInfo:
         if self.state is EngineState.STARTING:
             raise RuntimeError("not started")

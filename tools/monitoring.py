@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from stoker.engine.client import EngineState
-from stoker.server.observe.metrics import ALL_STATS, Metrics
+from stoker.server.observe.metrics import ALL_STATS, EngineSnapshot, Metrics
 
 FOLDER = Path(__file__).parents[1] / "deployments" / "monitoring"
 NAME = re.compile(r"\bstoker_[a-z0-9_]+")
@@ -54,11 +54,11 @@ PANELS: tuple[tuple[str, str, list[tuple[str, str]]], ...] = (
         "Sequences",
         "short",
         [
-            (f"stoker_num_requests_running{{{_MODEL}}}", "running"),
-            (f"stoker_num_requests_waiting{{{_MODEL}}}", "waiting"),
+            (f"stoker_num_requests_running{{{_MODEL}}}", "running, engine {{engine}}"),
+            (f"stoker_num_requests_waiting{{{_MODEL}}}", "waiting, engine {{engine}}"),
         ],
     ),
-    ("KV cache in use", "percentunit", [(f"stoker_kv_cache_usage_ratio{{{_MODEL}}}", "used")]),
+    ("KV cache in use", "percentunit", [(f"stoker_kv_cache_usage_ratio{{{_MODEL}}}", "used, engine {{engine}}")]),
     (
         "Hit rate of the prefix cache",
         "percentunit",
@@ -117,7 +117,7 @@ ALERTS: tuple[tuple[str, str, str, str, str], ...] = (
 def exported() -> dict[str, str]:
     """Every name that a query may use, and the description of its metric."""
     found: dict[str, str] = {}
-    for family, _ in Metrics("m", lambda: ALL_STATS, lambda: EngineState.READY).described():
+    for family, _ in Metrics("m", lambda: {0: EngineSnapshot(ALL_STATS, EngineState.READY)}).described():
         endings = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
         found |= {f"{family.name}{ending}": family.documentation for ending in endings}
     return found

@@ -1,7 +1,7 @@
 """One of several API processes of a deployment: `python -m stoker.cli.api_process`, started by api_processes.py.
 
 It inherits the listening sockets, a file that all API processes share, and a socket to the process that started it. On
-that socket come the configuration, as one line of JSON with its secrets, and then a line for each change of the engine.
+that socket come the configuration, as one line of JSON with its secrets, and then a line for each change of an engine.
 It answers with one line when it accepts connections. SIGTERM stops it; it also stops when its parent has ended.
 """
 
@@ -14,11 +14,14 @@ import gc
 import json
 import socket
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from ..config import Resolved
 from ..engine.attached_client import AttachedClient
 from ..engine.client import EngineState
+from ..engine.replicated_client import ReplicatedClient
 from ..logs import configure_logging, name_process
 from ..server.access.shared_state import SharedState
 from ..server.http.shutdown import Shutdown, on_signals
@@ -47,8 +50,9 @@ async def _serve(control: int, sockets: list[socket.socket], shared: SharedState
     configure_logging(resolved.server)
     check_server(resolved)
     text = load_text(resolved)
-    client, shutdown = AttachedClient(), Shutdown()
-    following = asyncio.create_task(_follow(reader, client, shutdown))
+    replicas, shutdown = {rank: AttachedClient() for rank in resolved.parallel.ranks}, Shutdown()
+    client = next(iter(replicas.values())) if len(replicas) == 1 else ReplicatedClient(replicas)
+    following = asyncio.create_task(_follow(reader, replicas, shutdown))
 
     def on_listening() -> None:
         gc.collect()
@@ -57,7 +61,7 @@ async def _serve(control: int, sockets: list[socket.socket], shared: SharedState
 
     with on_signals(shutdown):
         try:
-            await _unless_stopped(client, shutdown)
+            await _unless_stopped(replicas.values(), shutdown)
             return await run_server(resolved, client, text, sockets, shutdown, on_listening=on_listening, shared=shared)
         finally:
             following.cancel()
@@ -65,18 +69,20 @@ async def _serve(control: int, sockets: list[socket.socket], shared: SharedState
             await client.close()
 
 
-async def _unless_stopped(client: AttachedClient, shutdown: Shutdown) -> None:
-    """Wait for the engine, or for a request to stop."""
-    waits = [asyncio.ensure_future(client.start()), asyncio.ensure_future(shutdown.requested.wait())]
+async def _unless_stopped(replicas: Iterable[AttachedClient], shutdown: Shutdown) -> None:
+    """Wait for the first engine that is ready, or for a request to stop."""
+    starts: list[asyncio.Future[Any]] = [asyncio.ensure_future(replica.start()) for replica in replicas]
+    waits = [*starts, asyncio.ensure_future(shutdown.requested.wait())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:
         wait.cancel()
 
 
-async def _follow(reader: asyncio.StreamReader, client: AttachedClient, shutdown: Shutdown) -> None:
-    """Attach to the engine whenever it is ready, until the parent has ended."""
+async def _follow(reader: asyncio.StreamReader, replicas: Mapping[int, AttachedClient], shutdown: Shutdown) -> None:
+    """Attach to each engine whenever it is ready, until the parent has ended."""
     while line := await reader.readline():
         change = json.loads(line)
+        client = replicas[change["rank"]]
         if change["state"] != EngineState.READY:
             await client.lose(EngineState(change["state"]), change["reason"])
             continue

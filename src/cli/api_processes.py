@@ -1,8 +1,8 @@
-"""Several API processes in front of one engine (`server.api_server_count`).
+"""Several API processes in front of the engines of a deployment (`server.api_server_count`).
 
-This process owns the engine and the listening sockets; the API processes inherit the sockets and connect to the engine
-directly. One that ends is started again, within a budget. At a shutdown the sockets are closed and the processes drain;
-the engine ends after them.
+This process owns the engines and the listening sockets; the API processes inherit the sockets and connect to each
+engine directly. One that ends is started again, within a budget. At a shutdown the sockets are closed and the processes
+drain; the engines end after them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,17 @@ logger = logging.getLogger(__name__)
 
 class ApiProcesses:
     def __init__(
-        self, resolved: Resolved, client: EngineProcessClient, sockets: Sequence[socket.socket], shutdown: Shutdown
+        self,
+        resolved: Resolved,
+        engines: Mapping[int, EngineProcessClient],
+        sockets: Sequence[socket.socket],
+        shutdown: Shutdown,
     ) -> None:
-        """client: of a shared engine, already started. sockets: from `take_address`."""
+        """engines: by rank, shared and already started. sockets: from `take_address`."""
         self._config = resolved.model_dump_json(context={"reveal_secrets": True}).encode() + b"\n"
         self._drain_timeout = resolved.server.drain_timeout
         self._num = resolved.server.api_server_count
-        self._client = client
+        self._engines = dict(engines)
         self._sockets = list(sockets)
         self._shutdown = shutdown
         self._shared = SharedState(self._num)
@@ -58,7 +63,8 @@ class ApiProcesses:
         on_listening: called once all processes accept connections.
         """
         self._on_listening = on_listening
-        self._client.on_change = self._report_engine
+        for rank, engine in self._engines.items():
+            engine.on_change = partial(self._report_engine, rank)
         with temporary_folder("stoker-metrics-") as folder:
             return await self._run_with(folder)
 
@@ -70,9 +76,10 @@ class ApiProcesses:
             for sock in self._sockets:
                 sock.close()
             await self._stop(keeping)
-            return 1 if requested not in done or self._client.state is EngineState.DEAD else 0
+            return 1 if requested not in done or self._is_engine_dead else 0
         finally:
-            self._client.on_change = lambda: None
+            for engine in self._engines.values():
+                engine.on_change = lambda: None
             requested.cancel()
             for task in keeping:
                 task.cancel()
@@ -86,7 +93,7 @@ class ApiProcesses:
             self._shared.forget(index)
             if self._shutdown.requested.is_set():
                 return
-            if self._client.state is EngineState.DEAD:
+            if self._is_engine_dead:
                 logger.error("API process %d has ended, and the engine will not be started again: stopping", index)
                 return
             if not budget.take(now()):
@@ -110,7 +117,7 @@ class ApiProcesses:
             )
         reader, writer = await asyncio.open_connection(sock=ours)
         self._processes[index], self._controls[index] = process, writer
-        writer.write(self._config + self._engine_line())
+        writer.write(self._config + b"".join(map(self._engine_line, self._engines)))
         if self._shutdown.requested.is_set():  # while it was being started
             process.terminate()
         if await reader.readline() == LISTENING:
@@ -123,13 +130,19 @@ class ApiProcesses:
         writer.close()
         return code
 
-    def _report_engine(self) -> None:
-        for control in self._controls.values():
-            control.write(self._engine_line())
+    @property
+    def _is_engine_dead(self) -> bool:
+        """Whether an engine will not be started again."""
+        return any(engine.state is EngineState.DEAD for engine in self._engines.values())
 
-    def _engine_line(self) -> bytes:
-        paths = [str(path) for path in self._client.paths]
-        change = {"state": self._client.state.value, "reason": self._client.reason, "paths": paths}
+    def _report_engine(self, rank: int) -> None:
+        for control in self._controls.values():
+            control.write(self._engine_line(rank))
+
+    def _engine_line(self, rank: int) -> bytes:
+        engine = self._engines[rank]
+        paths = [str(path) for path in engine.paths]
+        change = {"rank": rank, "state": engine.state.value, "reason": engine.reason, "paths": paths}
         return json.dumps(change).encode() + b"\n"
 
     async def _stop(self, keeping: Sequence[asyncio.Task[None]]) -> None:

@@ -19,9 +19,9 @@ def metric_pages(what: str) -> list[Page]:
     if name != "metrics" and not name.startswith(("stoker_", "vllm:")):
         return []
     from ..engine.client import EngineState
-    from ..server.observe.metrics import ALL_STATS, Metrics
+    from ..server.observe.metrics import ALL_STATS, EngineSnapshot, Metrics
 
-    described = Metrics("model", lambda: ALL_STATS, lambda: EngineState.READY).described()
+    described = Metrics("model", lambda: {0: EngineSnapshot(ALL_STATS, EngineState.READY)}).described()
     if name == "metrics":
         facts = tuple(
             Fact(_full(family.name, family), (family.documentation, *(_full(other, family) for other in others)))

@@ -69,7 +69,9 @@ def run(
         print_message(f"error[{error.code}]: {error}")
         return error.exit_code
     if is_here:
-        device = this_machine(machine, report.decisions.get("device.device"))
+        device = this_machine(report.decisions.machine, report.decisions.get("device.device"))
+    else:
+        device = device.shared_by(report.decisions.num_replicas)
     broken = [finding for finding in report.findings if finding.code in MEMORY_RULES] if is_here else []
     plan = make_plan(model, device, report.decisions, [finding.message for finding in broken])
     values = Values(report.deployment, report.decisions)

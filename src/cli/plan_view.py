@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..config.plan.calibration import Calibration, error_in_per_cent
-from ..config.plan.estimate import Range
+from ..config.plan.estimate import NOTHING, Range
 from ..config.plan.kv import by_kind
 from ..config.plan.plan import Plan
 from ..config.plan.text import TextForms
@@ -85,6 +85,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     free = "" if plan.device.is_gpu else " free"
     share = f"{ask.memory_share:g} of it, {about(found.budget_bytes)}, to use"
     rows = [
+        *([("replicas", _replicas(plan))] if plan.num_replicas > 1 else []),
         ("device", f"{about(found.memory_bytes)}{free}; {share}"),
         ("weights", f"{about(found.weights_bytes)} in {_format(plan)}{parts}"),
         *(
@@ -108,6 +109,13 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     left = found.memory_bytes - found.peak.likely
     rows.append(("together", f"{_range(found.peak)}; {'leaves' if left >= 0 else 'lacks'} about {about(abs(left))}"))
     return rows
+
+
+def _replicas(plan: Plan) -> str:
+    """How many there are, and what all need."""
+    shared = "a GPU each" if plan.device.is_gpu else "an equal share of this machine each"
+    needed = sum([plan.estimate.peak] * plan.num_replicas, start=NOTHING)
+    return f"{plan.num_replicas}, {shared}; together {_range(needed)}; all other numbers are of one"
 
 
 def _rest(plan: Plan) -> str:

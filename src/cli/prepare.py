@@ -20,9 +20,11 @@ from ..config import (
     resolve_deployment,
 )
 from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_INVALID_CONFIGURATION, EXIT_MODEL_FILES
-from ..engine.client import EngineStartFailed
+from ..config.resolve.gpu import VISIBLE, visible_gpus
+from ..engine.client import EngineClient, EngineStartFailed
 from ..engine.in_process_client import InProcessClient
 from ..engine.process_client import EngineProcessClient
+from ..engine.replicated_client import ReplicatedClient
 from ..engine.startup import build_core, exit_code_of
 from ..logs import LoggingProblem
 from ..server.http.address import CannotListen
@@ -56,21 +58,40 @@ def resolve_here(deployment: Deployment, view: StartupView) -> Resolved:
     return resolved
 
 
-def engine_client(resolved: Resolved, on_phase: Callable[[str], None]) -> EngineProcessClient | InProcessClient:
-    """The client of an engine that is not started yet."""
-    server = resolved.server
-    if server.disable_frontend_multiprocessing:
+def engine_client(resolved: Resolved, on_phase: Callable[[str], None]) -> EngineClient:
+    """The client of an engine, or of several, that are not started yet."""
+    if resolved.server.disable_frontend_multiprocessing:
         return InProcessClient(lambda phase: build_core(resolved, phase, may_compile_later=True), on_phase=on_phase)
-    return EngineProcessClient(
-        resolved.model_dump_json(),
-        environment={name: value for name, value in os.environ.items() if name not in resolved.secret_variables},
-        max_restarts=server.max_engine_restarts if server.on_engine_death == "restart" else 0,
-        on_phase=on_phase,
-        is_shared=server.api_server_count > 1,
-    )
+    replicas = engine_processes(resolved, on_phase)
+    return next(iter(replicas.values())) if len(replicas) == 1 else ReplicatedClient(replicas)
 
 
-async def start_beside(client: EngineProcessClient | InProcessClient, work: Callable[[], Result]) -> Result:
+def engine_processes(resolved: Resolved, on_phase: Callable[[str], None]) -> dict[int, EngineProcessClient]:
+    """One client for each replica of this server, by rank. The first reports its phases; those of all are alike."""
+    server, ranks = resolved.server, resolved.parallel.ranks
+    environment = {name: value for name, value in os.environ.items() if name not in resolved.secret_variables}
+    return {
+        rank: EngineProcessClient(
+            resolved.replica(rank).model_dump_json(),
+            environment={**environment, **device_variables(resolved, index)},
+            max_restarts=server.max_engine_restarts if server.on_engine_death == "restart" else 0,
+            on_phase=on_phase if not index else None,
+            is_shared=server.api_server_count > 1,
+        )
+        for index, rank in enumerate(ranks)
+    }
+
+
+def device_variables(resolved: Resolved, index: int) -> dict[str, str]:
+    """Variables that give a replica a GPU of its own. index: of the replica in this server."""
+    gpu = resolved.machine.gpu
+    if resolved.device.device != "cuda" or len(resolved.parallel.ranks) == 1 or gpu is None or gpu.is_interpreted:
+        return {}
+    named = visible_gpus()
+    return {VISIBLE: str(index) if named is None else named[index]}
+
+
+async def start_beside(client: EngineClient, work: Callable[[], Result]) -> Result:
     """Start the engine and run `work` in a thread meanwhile; returns its result. The first failure ends both."""
     tasks = [asyncio.ensure_future(asyncio.to_thread(work)), asyncio.ensure_future(client.start())]
     try:

@@ -187,7 +187,7 @@ async def _answer(
 def _concurrency(resolved: Resolved) -> int:
     """Twice a full batch: one running, one waiting."""
     scheduler = resolved.scheduler
-    return max(1, min(2 * scheduler.max_num_seqs, scheduler.max_queued_requests))
+    return len(resolved.parallel.ranks) * max(1, min(2 * scheduler.max_num_seqs, scheduler.max_queued_requests))
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from .. import __version__
 from ..config import Measured, Resolved
 from ..engine.process_client import EngineProcessClient
+from ..engine.replicated_client import replicas_of
 from ..logs import configure_logging
 from ..server.http.address import take_address
 from ..server.http.shutdown import Shutdown, on_signals
@@ -124,8 +125,12 @@ async def _start_and_serve(
         if resolved.server.api_server_count > 1:
             from .api_processes import ApiProcesses
 
-            assert isinstance(client, EngineProcessClient), "a rule refuses an engine in this process"
-            return await ApiProcesses(resolved, client, sockets, shutdown).run(on_listening)
+            engines = {
+                rank: each
+                for rank, each in replicas_of(client, resolved.parallel.ranks[0]).items()
+                if isinstance(each, EngineProcessClient)  # a rule refuses an engine in this process
+            }
+            return await ApiProcesses(resolved, engines, sockets, shutdown).run(on_listening)
         return await run_server(resolved, client, text, sockets, shutdown, on_listening=on_listening)
     finally:
         await client.close()

@@ -1,7 +1,8 @@
 """The server's side of the engine: submit, stream, abort, and the state of the engine.
 
-EngineClient is the contract. The two implementations are process_client.py (an engine process, restarted when it dies)
-and in_process_client.py (a thread of this process).
+EngineClient is the contract. Its implementations are process_client.py (an engine process, restarted when it dies),
+attached_client.py (one that another process supervises), in_process_client.py (a thread of this process), and
+replicated_client.py (several of them).
 """
 
 from __future__ import annotations
@@ -105,6 +106,11 @@ class StreamingClient(ABC):
         return self._reason
 
     @property
+    def has_started(self) -> bool:
+        """Whether `info` is known."""
+        return self._info is not None
+
+    @property
     def info(self) -> EngineInfo:
         if self._info is None:
             raise RuntimeError("the engine has not started yet")
@@ -137,6 +143,14 @@ class StreamingClient(ABC):
         self._profiles.append(done)
         self._send(Profile(is_start))
         return await done
+
+    @abstractmethod
+    async def start(self) -> EngineInfo:
+        """As EngineClient has it."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """As EngineClient has it."""
 
     @abstractmethod
     def _send(self, message: Message) -> None:

@@ -17,6 +17,7 @@ from .access.auth import Key, Scope, check_scope
 from .http.deadline import Deadline, header_timeouts
 from .http.keep_alive import kept_alive
 from .http.limits import ClientGone, check_json_content, read_body
+from .http.rank import named_rank
 from .observe.metrics import TokenKind
 from .observe.tracing import TracedRequest
 from .protocol import json
@@ -76,6 +77,11 @@ class Call:
         self.service.key_usage.charge(self.key, num_tokens)
         if self.key is not None and self.key.name is not None:
             self.service.metrics.key_tokens(self.key.name, kind, num_tokens)
+
+    @property
+    def rank(self) -> int | None:
+        """Of the replica that the header X-Data-Parallel-Rank names; None without it. Raises ApiError 400."""
+        return named_rank(self.scope["headers"], self.service.resolved.parallel.ranks)
 
     @property
     def deadline(self) -> Deadline | None:

@@ -31,6 +31,14 @@ def liveness(service: Service) -> ApiError | None:
 def state_body(service: Service, error: ApiError | None) -> dict[str, Any]:
     """The state as JSON; an error body has the fields of all error responses too."""
     if error is None:
-        return {"status": "ok", "state": service.client.state.value}
+        return {"status": "ok", "state": service.client.state.value, **_replicas(service)}
     state = "draining" if service.is_draining() else service.client.state.value
-    return {**error.body, "status": error.code, "state": state, "reason": service.client.reason or error.message}
+    reason = service.client.reason or error.message
+    return {**error.body, "status": error.code, "state": state, "reason": reason, **_replicas(service)}
+
+
+def _replicas(service: Service) -> dict[str, Any]:
+    """The state of each by its rank, if there are several."""
+    if len(service.engines) == 1:
+        return {}
+    return {"replicas": {str(rank): engine.state.value for rank, engine in service.engines.items()}}

@@ -12,6 +12,7 @@ from typing import Any
 from ..config import Resolved
 from ..engine.api import EngineInfo
 from ..engine.client import EngineClient, EngineState
+from ..engine.replicated_client import replicas_of
 from ..formats.detect import Detection
 from ..formats.format import Format
 from ..logs import log_fields
@@ -29,7 +30,7 @@ from .http.live import LiveRequests
 from .http.turns import Turns
 from .isolated.isolation import LOW_PRIORITY, MEMORY_BYTES, TIME_LIMIT_S, IsolatedProcesses, JobEnded
 from .logprobs import TokenNames
-from .observe.metrics import Metrics
+from .observe.metrics import EngineSnapshot, Metrics
 from .observe.tracing import Tracing
 from .protocol.errors import ApiError, bad_request, unsupported
 from .sampling import ModelLimits
@@ -71,6 +72,7 @@ class Service:
         self.resolved = resolved
         self.settings = server
         self.client = client
+        self.engines: Mapping[int, EngineClient] = replicas_of(client, resolved.parallel.ranks[0])
         self.tokenizer = tokenizer
         self.renderer = renderer
         self.answers = answers
@@ -117,13 +119,12 @@ class Service:
         self.tracing = Tracing(observability, self.model_name) if traces else None
         self.metrics = Metrics(
             self.model_name,
-            lambda: client.stats,
-            lambda: client.state,
+            lambda: {rank: EngineSnapshot(each.stats, each.state) for rank, each in self.engines.items()},
             block_size=resolved.cache.block_size,
             max_model_len=self.max_model_len,
             settings=observability,
         )
-        self.max_queued_requests = resolved.scheduler.max_queued_requests
+        self.max_queued_requests = resolved.scheduler.max_queued_requests * len(self.engines)
         self._max_logprobs = resolved.model.max_logprobs
         self._logits_processor_pattern = resolved.model.logits_processor_pattern
         self._has_priorities = resolved.scheduler.scheduling_policy == "priority"

@@ -59,8 +59,8 @@ SERVER = {
 
 def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: dict[str, Any] | None = None,
              sampling_defaults: dict[str, Any] | None = None,
-             observability: dict[str, Any] | None = None, chat_template: str | None = None,
-             **server: Any) -> Resolved:  # fmt: skip
+             observability: dict[str, Any] | None = None, parallel: dict[str, Any] | None = None,
+             chat_template: str | None = None, **server: Any) -> Resolved:  # fmt: skip
     names = {"model": MODEL, "served_model_name": (MODEL, "alias")}
     read = {"tokenizer": str(folder), "hf_config_path": str(folder), "config_format": "hf", "rope_theta": 1e4}
     return Resolved(
@@ -68,7 +68,7 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
         load=ResolvedLoad(load_format="dummy"),
         cache=ResolvedCache(block_size=16, kv_cache_memory_bytes=1, kv_cache_dtype="float32"),
         scheduler=ResolvedScheduler(**{**SCHEDULER, **(scheduler or {})}),
-        parallel=ParallelConfig(),
+        parallel=ParallelConfig(**(parallel or {})),
         device=ResolvedDevice(device="cpu", num_threads=1),
         compilation=ResolvedCompilation(level=0),
         observability=ObservabilityConfig(**(observability or {})),

@@ -319,7 +319,7 @@ def test_metrics_count_requests_tokens_and_times(saying: Callable[..., Served]):
     assert served.metric('stoker_generation_tokens_total{model_name="org/tiny"}') == generated + 1
     assert served.metric('stoker_time_to_first_token_seconds_count{model_name="org/tiny"}') == 2
     assert served.metric('stoker_inter_token_latency_seconds_count{model_name="org/tiny"}') == generated - 1
-    assert served.metric('stoker_engine_state{model_name="org/tiny",state="ready"}') == 1
+    assert served.metric('stoker_engine_state{engine="0",model_name="org/tiny",state="ready"}') == 1
     assert served.metric('stoker_http_requests_total{method="POST",route="/v1/chat/completions",status="400"}') == 1
     helped = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP") and len(line.split()) > 3}
     named = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}

@@ -14,7 +14,7 @@ from tools.monitoring import ALERTS, NAME, PANELS
 from stoker.config.schema.observability import ObservabilityConfig
 from stoker.engine.api import Distribution, EngineStats, Work
 from stoker.engine.client import EngineState
-from stoker.server.observe.metrics import Metrics, one_two_five
+from stoker.server.observe.metrics import EngineSnapshot, Metrics, one_two_five
 
 from .. import virtual_time
 from ..fakes import FakeEngine
@@ -57,7 +57,7 @@ READ_BY_OTHERS = (
 def rendered(**settings: object) -> str:
     observability = ObservabilityConfig.model_validate(settings)
     stats = EngineStats(num_steps=5, num_step_tokens=90, step_tokens=((1, 2), (64, 4)), prefix_queries=4, prefix_hits=1)
-    return Metrics("m", lambda: stats, lambda: EngineState.READY, settings=observability).render().decode()
+    return Metrics("m", lambda: {0: EngineSnapshot(stats, EngineState.READY)}, settings=observability).render().decode()
 
 
 def served_requests(folder: Path) -> Served:
@@ -158,7 +158,7 @@ def test_tokens_of_steps_are_a_histogram():
 
 def test_times_of_blocks_are_histograms_if_they_are_measured():
     stats = EngineStats(block_reuse_gaps=Distribution(((0.5, 1), (2.0, 3)), 4, 9.5))
-    text = Metrics("m", lambda: stats, lambda: EngineState.READY).render().decode()
+    text = Metrics("m", lambda: {0: EngineSnapshot(stats, EngineState.READY)}).render().decode()
     for name in ("stoker_kv_block_reuse_gap_seconds", "vllm:kv_block_reuse_gap_seconds"):
         values = [float(line.split()[-1]) for line in text.splitlines() if line.startswith(name)]
         assert values == [1, 3, 4, 4, 9.5]
@@ -167,9 +167,9 @@ def test_times_of_blocks_are_histograms_if_they_are_measured():
 
 def test_the_work_of_steps_is_exported_if_it_is_counted():
     stats = EngineStats(work=Work(6.0, 5.0, 4.0))
-    text = Metrics("m", lambda: stats, lambda: EngineState.READY).render().decode()
+    text = Metrics("m", lambda: {0: EngineSnapshot(stats, EngineState.READY)}).render().decode()
     assert 'vllm:estimated_flops_per_gpu_total{engine="0",model_name="m"} 6.0' in text
-    assert 'stoker_estimated_written_bytes_total{model_name="m"} 4.0' in text
+    assert 'stoker_estimated_written_bytes_total{engine="0",model_name="m"} 4.0' in text
     assert "estimated_flops" not in rendered()
 
 
@@ -185,7 +185,7 @@ def test_buckets_for_numbers_of_tokens_end_at_the_context():
 
 
 def test_each_declared_metric_is_exported_once():
-    metrics = Metrics("m", EngineStats, lambda: EngineState.READY)
+    metrics = Metrics("m", lambda: {0: EngineSnapshot(EngineStats(), EngineState.READY)})
     names = [family.name for family in metrics.collect()]
     assert len(names) == len(set(names))
     described = metrics.described()

@@ -50,6 +50,14 @@ class DeviceProfile(Record):
         """Whether this build runs on it: CPUs, and NVIDIA GPUs that compute in bfloat16."""
         return self.kind == "cpu" or (self.kind == "cuda" and self.has_bfloat16)
 
+    def shared_by(self, num_replicas: int) -> DeviceProfile:
+        """What each of several replicas has: its part of a CPU, or a GPU of its own."""
+        if self.is_gpu or num_replicas == 1:
+            return self
+        parts = ("bandwidth_gb_per_s", "bf16_tflops")
+        share = {name: getattr(self, name) / num_replicas for name in parts}
+        return self.model_copy(update={**share, "memory": self.memory // num_replicas})
+
     @property
     def shown(self) -> str:
         return self.title or self.name

@@ -34,6 +34,7 @@ class Plan(Record):
     kernels: dict[str, str]
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
+    num_replicas: int = 1  # of the server; all else is of one
 
     @property
     def verdict(self) -> str:
@@ -51,6 +52,7 @@ class Plan(Record):
         return {
             "verdict": found.status,
             "reason": found.reason,
+            "num_replicas": self.num_replicas,
             "device": {**self.device.model_dump(mode="json"), "is_in_build": self.device.is_in_build},
             "model": {
                 "name": model.name,
@@ -138,6 +140,7 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
         kernels=kernels,
         changes=tuple(cheapest_changes(model, device, ask, found)),
         notes=tuple(_notes(model, device, ask, found)),
+        num_replicas=decisions.num_replicas,
     )
 
 

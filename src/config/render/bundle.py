@@ -105,7 +105,7 @@ class Bundle:
         if plan is None or self.has_gpu:
             return None
         share = self.deployment.cache.gpu_memory_utilization
-        needed = int(plan.total_bytes / share) + OVERHEAD_BYTES
+        needed = self.num_replicas * (int(plan.total_bytes / share) + OVERHEAD_BYTES)
         return -(-needed // _ROUNDED_TO) * _ROUNDED_TO
 
     @property
@@ -119,9 +119,14 @@ class Bundle:
 
     @property
     def num_threads(self) -> int | None:
-        """The number of threads that is written; None if the machine decides."""
+        """The number of threads of all replicas, if it is written; None if the machine decides."""
         threads = self.deployment.device.num_threads
-        return threads if isinstance(threads, int) else None
+        return self.num_replicas * threads if isinstance(threads, int) else None
+
+    @property
+    def num_replicas(self) -> int:
+        """Engines in one server."""
+        return len(self.deployment.config.parallel.ranks)
 
     @property
     def has_tls(self) -> bool:

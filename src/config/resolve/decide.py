@@ -62,7 +62,9 @@ class Decisions:
     values: dict[str, dict[str, Any]]
     origins: dict[str, Origin]
     model_files: ModelFiles | None
-    machine: MachineSpec
+    machine: MachineSpec  # the share of one replica
+    num_replicas: int = 1  # that the server runs
+    num_machine_cores: int = 1  # that this process may use
     memory: MemoryPlan | None = None
     num_kv_blocks: int = 0
     max_cached_len: int = 0  # tokens of the longest sequence that the KV cache holds, at most those of the model
@@ -121,7 +123,15 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
     for option in options().values():  # relative to the file that wrote them
         if option.path_kind in ("path", "source") and values.get(option.section, {}).get(option.name) is not None:
             values[option.section][option.name] = deployment.located(option.path)
-    done = Decisions(values=values, origins=dict(deployment.origins), model_files=model_files, machine=machine)
+    num_replicas = len(config.parallel.ranks)
+    done = Decisions(
+        values=values,
+        origins=dict(deployment.origins),
+        model_files=model_files,
+        machine=machine.shared_by(num_replicas),
+        num_replicas=num_replicas,
+        num_machine_cores=machine.num_cores,
+    )
     _device(done)
     _server(done)
     if model_files is None:
@@ -147,7 +157,8 @@ def _device(done: Decisions) -> None:
         done.decide("device.device", *_best_device(machine))
     device = done.get("device.device")
     if done.get("device.num_threads") == "auto":
-        done.decide("device.num_threads", machine.num_cores, "R223", f"{machine.num_cores} cores for this process")
+        whose = "this process" if done.num_replicas == 1 else f"each of {done.num_replicas} replicas"
+        done.decide("device.num_threads", machine.num_cores, "R223", f"{machine.num_cores} cores for {whose}")
     if done.get("cache.block_size") == "auto":
         done.decide("cache.block_size", BLOCK_SIZE[device], "R086", f"the block size for {device}")
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from .resolved import GpuSpec
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 LIBRARY = "libnvidia-ml.so.1"
 _TRUE = ("1", "true", "yes", "on", "y")  # as Triton reads its variables
 _MEMORY_V2 = 2 << 24 | 40  # version and size of the second version of the record, which reports the driver's share
@@ -61,8 +62,9 @@ def read_gpu(
         open_library: opens a shared library by its name.
         torch_version: of the torch that would compute; None for the installed one.
     """
-    visible = env.get("CUDA_VISIBLE_DEVICES")
-    first = visible.split(",")[0].strip() if visible is not None else "0"
+    visible = env.get(VISIBLE)
+    named = visible_gpus(env)
+    first = named[0] if named else "0"
     if not first or first.startswith("-"):
         raise NoGpu(f"CUDA_VISIBLE_DEVICES is `{visible}`, which hides every GPU")
     try:
@@ -70,13 +72,23 @@ def read_gpu(
     except OSError:
         raise NoGpu(f"NVIDIA's driver library {LIBRARY} is not there") from None
     try:
-        gpu = _ask(library, first)
+        gpu = _ask(library, first, None if named is None else len(named))
     except AttributeError as error:
         raise NoGpu(f"{LIBRARY} is too old: {error}") from None
     version = torch_version or _installed_torch()
     if version.endswith("+cpu"):
         raise NoGpu(f"there is an {gpu.name}, but the installed torch ({version}) is a build for CPUs")
     return gpu
+
+
+def visible_gpus(env: Mapping[str, str] = os.environ) -> list[str] | None:
+    """The entries of CUDA_VISIBLE_DEVICES, numbers or UUIDs, up to the first that hides those after it; None: all."""
+    visible = env.get(VISIBLE)
+    if visible is None:
+        return None
+    entries = [entry.strip() for entry in visible.split(",")]
+    ends = [index for index, entry in enumerate(entries) if not entry or entry.startswith("-")]
+    return entries[: ends[0] or 1] if ends else entries
 
 
 def _installed_torch() -> str:
@@ -88,8 +100,11 @@ def _installed_torch() -> str:
         return ""  # the start says what is missing
 
 
-def _ask(library: Any, first: str) -> GpuSpec:
-    """first: the first entry of CUDA_VISIBLE_DEVICES, a number or the beginning of a UUID."""
+def _ask(library: Any, first: str, num_visible: int | None) -> GpuSpec:
+    """
+    first: the first entry of CUDA_VISIBLE_DEVICES, a number or the beginning of a UUID.
+    num_visible: entries in it; None is every GPU.
+    """
     _check(library.nvmlInit_v2(), "starting it")
     try:
         handle = _by_number(library, int(first)) if first.isdecimal() else _by_uuid(library, first)
@@ -103,6 +118,7 @@ def _ask(library: Any, first: str) -> GpuSpec:
             total_memory_bytes=total,
             available_memory_bytes=min(free, total),
             compute_capability=(major.value, minor.value),
+            num_visible=_count(library) if num_visible is None else num_visible,
         )
     finally:
         library.nvmlShutdown()
@@ -122,13 +138,18 @@ def _by_uuid(library: Any, beginning: str) -> c_void_p:
         code = library.nvmlDeviceGetHandleByUUID(c_char_p(beginning.encode()), byref(handle))
         _check(code, f"looking for {beginning}")
         return handle
-    count = c_uint()
-    _check(library.nvmlDeviceGetCount_v2(byref(count)), "counting GPUs")
-    for number in range(count.value):
+    count = _count(library)
+    for number in range(count):
         handle = _by_number(library, number)
         if _text(library.nvmlDeviceGetUUID, handle).startswith(beginning):
             return handle
-    raise NoGpu(f"of {count.value} GPUs none is the {beginning} that CUDA_VISIBLE_DEVICES names")
+    raise NoGpu(f"of {count} GPUs none is the {beginning} that CUDA_VISIBLE_DEVICES names")
+
+
+def _count(library: Any) -> int:
+    count = c_uint()
+    _check(library.nvmlDeviceGetCount_v2(byref(count)), "counting GPUs")
+    return count.value
 
 
 def _memory(library: Any, handle: c_void_p) -> tuple[int, int]:

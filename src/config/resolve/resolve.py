@@ -68,7 +68,7 @@ def resolve_deployment(deployment: Deployment, model_files: ModelFiles, machine:
         observability=ObservabilityConfig.model_validate(sections["observability"]),
         server=ResolvedServer.model_validate(sections["server"]),
         model_files=model_files,
-        machine=machine,
+        machine=decisions.machine,
         memory=decisions.memory,
         model_path=model_files.model_path,
         num_kv_blocks=decisions.num_kv_blocks,

@@ -112,6 +112,7 @@ class GpuSpec(Record):
     available_memory_bytes: int  # free now
     compute_capability: tuple[int, int]  # (9, 0) is Hopper
     is_interpreted: bool = False  # no GPU at all: Triton's interpreter runs the kernels on the CPU
+    num_visible: int = 1  # GPUs that this process may use, this one included
 
 
 class MachineSpec(Record):
@@ -130,6 +131,22 @@ class MachineSpec(Record):
     max_open_files: int | None = None  # of this process; None is no limit
     gpu: GpuSpec | None = None
     no_gpu: str = ""  # why there is no real GPU; empty if there is one
+
+    def shared_by(self, num_replicas: int) -> MachineSpec:
+        """What each of several engines has of the cores and the memory. A real GPU is not shared: each has its own."""
+        if num_replicas == 1:
+            return self
+        gpu = self.gpu
+        if gpu is not None and gpu.is_interpreted:
+            total, available = gpu.total_memory_bytes // num_replicas, gpu.available_memory_bytes // num_replicas
+            gpu = gpu.model_copy(update={"total_memory_bytes": total, "available_memory_bytes": available})
+        share = {
+            "num_cores": max(1, self.num_cores // num_replicas),
+            "total_memory_bytes": self.total_memory_bytes // num_replicas,
+            "available_memory_bytes": self.available_memory_bytes // num_replicas,
+            "gpu": gpu,
+        }
+        return self.model_copy(update=share)
 
     @property
     def max_connections(self) -> int | None:
@@ -220,8 +237,8 @@ class Resolved(Record):
     observability: ObservabilityConfig = Field(default_factory=ObservabilityConfig)
     server: ResolvedServer
     model_files: ModelFiles
-    machine: MachineSpec
-    memory: MemoryPlan
+    machine: MachineSpec  # the share of one replica
+    memory: MemoryPlan  # of one replica
     model_path: str
     num_kv_blocks: int  # of each group of layers
     chat_template: TemplateSource | None = None  # of server.chat_template; None: the tokenizer's own
@@ -237,6 +254,12 @@ class Resolved(Record):
     def origin(self, path: str) -> Origin:
         """Where the value at a dotted path such as `cache.block_size` comes from."""
         return self.origins.get(path, DEFAULT)
+
+    def replica(self, rank: int) -> Resolved:
+        """The deployment as the engine with this rank reads it: one replica."""
+        alone = {"data_parallel_rank": rank, "data_parallel_start_rank": None, "data_parallel_size_local": None}
+        parallel = self.parallel.model_copy(update={**alone, "data_parallel_hybrid_lb": False})
+        return self.model_copy(update={"parallel": parallel})
 
     @property
     def served_model_names(self) -> tuple[str, ...]:

@@ -90,6 +90,11 @@ class Values:
         return self.decisions.num_kv_blocks
 
     @property
+    def num_replicas(self) -> int:
+        """That this server runs."""
+        return self.decisions.num_replicas
+
+    @property
     def max_cached_len(self) -> int:
         """Tokens of the longest sequence that the KV cache holds."""
         return self.decisions.max_cached_len
@@ -241,8 +246,11 @@ class Values:
         said |= {
             "num_cores": self.machine.num_cores,
             "max_open_files": self.machine.max_open_files,
-            "available": format_about(self.decisions.available_memory_bytes),
+            "available": format_about(self.decisions.available_memory_bytes) + self._for_each,
             "where": f"the {self.decisions.gpu.name}" if self.decisions.gpu else "this machine",
+            "num_replicas": self.num_replicas,
+            "num_machine_cores": self.decisions.num_machine_cores,
+            "num_gpus": self.decisions.gpu.num_visible if self.decisions.gpu else 0,
             "no_graphs": self.no_graphs,
             "graph_sizes": ", ".join(map(str, self.cuda_graph_sizes)) or "none",
             **self._gpu_numbers(),
@@ -284,11 +292,17 @@ class Values:
             }
         return said
 
+    @property
+    def _for_each(self) -> str:
+        """After an amount of memory that replicas divide among them."""
+        is_shared = self.num_replicas > 1 and (self.decisions.gpu is None or self.decisions.is_interpreted)
+        return f" for each of {self.num_replicas} replicas" if is_shared else ""
+
     def _gpu_numbers(self) -> dict[str, Any]:
         """Texts about the GPU and the memory that `gpu_memory_utilization` is a share of."""
         gpu = self.decisions.gpu
         if gpu is None:
-            memory = f"{format_about(self.machine.available_memory_bytes)} available"
+            memory = f"{format_about(self.machine.available_memory_bytes)} available{self._for_each}"
             return {"no_gpu": self.machine.no_gpu or "none was found", "memory": memory}
         memory = f"{format_about(gpu.total_memory_bytes)} of the {gpu.name}"
         if gpu.available_memory_bytes < self.gpu_memory_utilization * gpu.total_memory_bytes:

@@ -6,12 +6,12 @@ from pydantic import Field
 
 from .refused import with_refused
 from .section import Section, about
-from .types import Count
+from .types import Count, Flag, Whole
 
 
 @with_refused("parallel")
 class ParallelConfig(Section):
-    """How a model is distributed over devices. This build computes on one."""
+    """How a model is distributed over devices, and how many replicas of it serve."""
 
     max_parallel_loading_workers: Count | None = Field(
         None,
@@ -22,3 +22,64 @@ class ParallelConfig(Section):
         examples=[4],
         json_schema_extra=about(reload="model", unit="parts"),
     )
+    data_parallel_size: Count = Field(
+        1,
+        description=(
+            "Number of replicas of the model, each an engine process with its own weights and its own KV cache. "
+            "The server sends each request to one of them, by their load and by what they have cached. On a CPU they "
+            "share its cores and memory; with GPUs each has the next one of CUDA_VISIBLE_DEVICES. More replicas serve "
+            "more requests at a time, and make none of them faster."
+        ),
+        examples=[2],
+        json_schema_extra=about(reload="model", unit="replicas", aliases=("-dp",)),
+    )
+    data_parallel_size_local: Count | None = Field(
+        None,
+        description=(
+            "Number of those replicas that this server runs. Unset, all of them. Less is possible with "
+            "`data_parallel_hybrid_lb`, where other servers run the others."
+        ),
+        examples=[2],
+        json_schema_extra=about(reload="model", unit="replicas", aliases=("-dpl",)),
+    )
+    data_parallel_rank: Whole | None = Field(
+        None,
+        description=(
+            "Rank of the one replica that this server runs, from 0; a load balancer outside distributes requests over "
+            "the servers. The rank is the label `engine` of its metrics."
+        ),
+        examples=[1],
+        json_schema_extra=about(reload="process", aliases=("-dpn",)),
+    )
+    data_parallel_start_rank: Whole | None = Field(
+        None,
+        description="Rank of the first replica of this server, with `data_parallel_hybrid_lb`.",
+        examples=[2],
+        json_schema_extra=about(reload="process", aliases=("-dpr",)),
+    )
+    data_parallel_hybrid_lb: Flag = Field(
+        False,
+        description=(
+            "Whether this server runs some of the replicas and distributes requests over these, while a load balancer "
+            "outside distributes them over the servers: one on each machine."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="process", aliases=("-dph",)),
+    )
+    data_parallel_external_lb: Flag = Field(
+        False,
+        description=(
+            "Whether each server runs one replica, with a load balancer outside. `data_parallel_rank`, which it needs, "
+            "says the same."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="process", aliases=("-dpe",)),
+    )
+
+    @property
+    def ranks(self) -> range:
+        """Of the replicas that this server runs."""
+        if self.data_parallel_rank is not None:
+            return range(self.data_parallel_rank, self.data_parallel_rank + 1)
+        first = self.data_parallel_start_rank or 0
+        return range(first, first + (self.data_parallel_size_local or self.data_parallel_size))

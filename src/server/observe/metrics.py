@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -49,14 +50,29 @@ _NOTHING = Distribution((), 0, 0.0)
 ALL_STATS = EngineStats(
     block_lifetimes=_NOTHING, block_idle_times=_NOTHING, block_reuse_gaps=_NOTHING, work=Work(), launches=StepLaunches()
 )
-_ENGINE = "0"  # vLLM numbers the replicas behind one address; here there is one
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """One engine at a scrape."""
+
+    stats: EngineStats
+    state: EngineState
+
+
+_LABELS = ("model_name", "engine")  # of an engine's metrics
+Engines = Callable[[], Mapping[int, EngineSnapshot]]  # the engines of the server, by the rank of the replica
 
 
 class VllmNames:
     """Metric family -> its names in vLLM, as declared with the family; and families under those names."""
 
-    def __init__(self, *, is_exported: bool = True, has_hidden: bool = False) -> None:
-        """has_hidden: include names that vLLM has hidden."""
+    def __init__(self, *, is_exported: bool = True, has_hidden: bool = False, rank: int = 0) -> None:
+        """
+        has_hidden: include names that vLLM has hidden.
+        rank: of the first replica, under which vLLM's metrics have what the server counts.
+        """
+        self._rank = str(rank)
         self._is_exported = is_exported
         self._has_hidden = has_hidden
         self._names: dict[str, tuple[str, ...]] = {}
@@ -90,24 +106,29 @@ class VllmNames:
                     continue
                 labels = {_VLLM_LABELS.get(label, label): value for label, value in sample.labels.items()}
                 full = name + sample.name.removeprefix(family.name)
-                copy.samples.append(Sample(full, {**labels, "engine": _ENGINE}, sample.value))
+                copy.samples.append(Sample(full, {"engine": self._rank, **labels}, sample.value))
             yield copy
 
-    def hidden(self, stats: EngineStats, model: str) -> Iterator[Metric]:
+    def hidden(self, engines: Mapping[int, EngineSnapshot], model: str) -> Iterator[Metric]:
         """Metrics that vLLM has hidden, and that no other metric replaces."""
         if not (self._is_exported and self._has_hidden):
             return
         for name, help_text, value in (
-            ("num_requests_swapped", "Sequences swapped to the CPU: always 0.", 0.0),
-            ("cpu_cache_usage_perc", "Share of a KV cache in CPU memory beside the device's: always 0.", 0.0),
+            ("num_requests_swapped", "Sequences swapped to the CPU: always 0.", lambda stats: 0.0),
+            (
+                "cpu_cache_usage_perc",
+                "Share of a KV cache in CPU memory beside the device's: always 0.",
+                lambda stats: 0.0,
+            ),
             (
                 "gpu_prefix_cache_hit_rate",
                 "Share of the prompt tokens looked up in the prefix cache that were found, since the start.",
-                stats.prefix_hits / max(1, stats.prefix_queries),
+                lambda stats: stats.prefix_hits / max(1, stats.prefix_queries),
             ),
         ):
             family = GaugeMetricFamily(f"vllm:{name}", help_text, labels=("model_name", "engine"))
-            family.add_metric((model, _ENGINE), value)
+            for rank, engine in engines.items():
+                family.add_metric((model, str(rank)), value(engine.stats))
             yield family
 
 
@@ -131,8 +152,7 @@ class Metrics:
     def __init__(
         self,
         model_name: str,
-        stats: Callable[[], EngineStats],
-        state: Callable[[], EngineState],
+        engines: Engines,
         *,
         block_size: int = 16,
         max_model_len: int = 1 << 20,
@@ -142,13 +162,14 @@ class Metrics:
         self._settings = settings
         self._registry = CollectorRegistry()
         self._model = model_name
-        self._stats = stats
+        self._engines = engines
         self._num_generated = 0
         self._vllm_names = VllmNames(
             is_exported="vllm" in settings.metric_dialects,
             has_hidden=has_hidden_metrics(settings.show_hidden_metrics_for_version),
+            rank=min(engines()),
         )
-        self._engine = _EngineCollector(model_name, stats, state, block_size, self._vllm_names)
+        self._engine = _EngineCollector(model_name, engines, block_size, self._vllm_names)
         # In several API processes the library stores values in files, and this collector adds them up.
         self._summed = MultiProcessCollector(None) if SHARED_FOLDER in os.environ else None  # type: ignore[no-untyped-call]
         self.prompt_tokens = self._counter(
@@ -379,7 +400,7 @@ class Metrics:
         for family in self._families():
             yield family
             yield from self._vllm_names.copies(family)
-        yield from self._vllm_names.hidden(self._stats(), self._model)
+        yield from self._vllm_names.hidden(self._engines(), self._model)
 
     def _families(self) -> Iterator[Metric]:
         yield from self._engine.collect()
@@ -404,22 +425,35 @@ class Metrics:
 class _EngineCollector:
     """The engine's snapshot as metrics. Its counters restart at zero with the engine."""
 
-    def __init__(
-        self,
-        model: str,
-        stats: Callable[[], EngineStats],
-        state: Callable[[], EngineState],
-        block_size: int,
-        vllm_names: VllmNames,
-    ) -> None:
+    def __init__(self, model: str, engines: Engines, block_size: int, vllm_names: VllmNames) -> None:
         self._model = model
+        self._engines = engines
         self._block_size = block_size
         self._vllm_names = vllm_names
-        self._stats = stats
-        self._state = state
 
     def collect(self) -> Iterator[Metric]:
-        stats = self._stats()
+        """Each family once, with samples of all engines."""
+        found: dict[str, Metric] = {}
+        for rank, engine in self._engines().items():
+            for family in _EngineFamilies((self._model, str(rank)), self._block_size, self._vllm_names).of(engine):
+                if family.name in found:
+                    found[family.name].samples += family.samples
+                else:
+                    found[family.name] = family
+        yield from found.values()
+
+
+class _EngineFamilies:
+    """The metrics of one engine."""
+
+    def __init__(self, labels: tuple[str, str], block_size: int, vllm_names: VllmNames) -> None:
+        """labels: values of _LABELS."""
+        self._labels = labels
+        self._block_size = block_size
+        self._vllm_names = vllm_names
+
+    def of(self, engine: EngineSnapshot) -> Iterator[Metric]:
+        stats = engine.stats
         used = stats.num_blocks - stats.num_free_blocks
         yield self._gauge(
             "num_requests_running",
@@ -468,19 +502,18 @@ class _EngineCollector:
         state = GaugeMetricFamily(
             "stoker_engine_state",
             "1 for the current state of the engine, 0 for the others.",
-            labels=("model_name", "state"),
+            labels=(*_LABELS, "state"),
         )
-        now = self._state()
         for one in EngineState:
-            state.add_metric((self._model, one.value), float(one is now))
+            state.add_metric((*self._labels, one.value), float(one is engine.state))
         yield state
 
     def _step_tokens(self, stats: EngineStats) -> Metric:
         self._vllm_names.declare("stoker_engine_step_tokens", ("iteration_tokens_total",))
         help_text = "Tokens that a step computes: of prompts, and one per sequence that generates."
-        family = HistogramMetricFamily("stoker_engine_step_tokens", help_text, labels=("model_name",))
+        family = HistogramMetricFamily("stoker_engine_step_tokens", help_text, labels=_LABELS)
         buckets = [*((str(float(limit)), count) for limit, count in stats.step_tokens), ("+Inf", stats.num_steps)]
-        family.add_metric((self._model,), buckets, stats.num_step_tokens)
+        family.add_metric(self._labels, buckets, stats.num_step_tokens)
         return family
 
     def _work(self, stats: EngineStats) -> Iterator[Metric]:
@@ -498,9 +531,9 @@ class _EngineCollector:
         if (launches := stats.launches) is None:
             return
         help_text = "Steps by how they were launched: captured, kernel by kernel, or with the host's sampler."
-        family = CounterMetricFamily("stoker_step_launches", help_text, labels=("model_name", "mode"))
+        family = CounterMetricFamily("stoker_step_launches", help_text, labels=(*_LABELS, "mode"))
         for mode in ("captured", "kernels", "host"):
-            family.add_metric((self._model, mode), getattr(launches, mode))
+            family.add_metric((*self._labels, mode), getattr(launches, mode))
         yield family
         yield self._count("step_padding_rows", "Rows computed to fill captured steps.", launches.padding_rows)
         yield self._count("step_padding_tokens", "Tokens computed to fill captured steps.", launches.padding_tokens)
@@ -515,13 +548,17 @@ class _EngineCollector:
                 continue
             full = f"stoker_kv_block_{name}_seconds"
             self._vllm_names.declare(full, (f"kv_block_{name}_seconds",))
-            family = HistogramMetricFamily(full, f"{help_text} Of a sample of the blocks.", labels=("model_name",))
+            family = HistogramMetricFamily(full, f"{help_text} Of a sample of the blocks.", labels=_LABELS)
             buckets = [*((str(limit), count) for limit, count in times.buckets), ("+Inf", times.count)]
-            family.add_metric((self._model,), buckets, times.total)
+            family.add_metric(self._labels, buckets, times.total)
             yield family
 
     def _cache_config(self, num_blocks: int) -> Metric:
-        labels = {"model_name": self._model, "block_size": str(self._block_size), "num_blocks": str(num_blocks)}
+        labels = {
+            **dict(zip(_LABELS, self._labels, strict=True)),
+            "block_size": str(self._block_size),
+            "num_blocks": str(num_blocks),
+        }
         self._vllm_names.declare("stoker_cache_config_info", ("cache_config_info",))
         help_text = "Always 1; the labels are the tokens of a KV cache block and the number of blocks."
         family = GaugeMetricFamily("stoker_cache_config_info", help_text, labels=tuple(labels))
@@ -530,12 +567,12 @@ class _EngineCollector:
 
     def _gauge(self, name: str, help_text: str, value: float, *, vllm: tuple[str, ...] = ()) -> Metric:
         self._vllm_names.declare(f"stoker_{name}", vllm)
-        family = GaugeMetricFamily(f"stoker_{name}", help_text, labels=("model_name",))
-        family.add_metric((self._model,), value)
+        family = GaugeMetricFamily(f"stoker_{name}", help_text, labels=_LABELS)
+        family.add_metric(self._labels, value)
         return family
 
     def _count(self, name: str, help_text: str, value: float, *, vllm: tuple[str, ...] = ()) -> Metric:
         self._vllm_names.declare(f"stoker_{name}", vllm)
-        family = CounterMetricFamily(f"stoker_{name}", help_text, labels=("model_name",))
-        family.add_metric((self._model,), value)
+        family = CounterMetricFamily(f"stoker_{name}", help_text, labels=_LABELS)
+        family.add_metric(self._labels, value)
         return family

@@ -24,6 +24,11 @@ export function engineState({ labelled }) {
   return "unknown";
 }
 
+// Of a metric with a sample for each engine; at least 1.
+function numSamples({ labelled }, name) {
+  return [...labelled.keys()].filter((sample) => sample.startsWith(`${name}{`)).length || 1;
+}
+
 // One point of the plots, from two readings. at: seconds. Rates are null for the first, and after a restart.
 export function pointOf(now, before) {
   const value = (name) => now.values.get(`stoker_${name}`) ?? 0;
@@ -45,7 +50,7 @@ export function pointOf(now, before) {
     at: now.at,
     running: value("num_requests_running"),
     waiting: value("num_requests_waiting"),
-    kv: value("kv_cache_usage_ratio"),
+    kv: value("kv_cache_usage_ratio") / numSamples(now, "stoker_kv_cache_usage_ratio"),
     generated: rate("generation_tokens_total"),
     prompt: rate("prompt_tokens_total"),
     hits: queries ? growth("prefix_cache_hits_total") / queries : null,

@@ -10,7 +10,6 @@ from ...config.schema.refused.reasons import (
     NO_ADAPTERS,
     NO_SLEEP,
     NO_TRAINING,
-    ONE_REPLICA,
     TEXT_ONLY,
 )
 from ...config.schema.server import ServerConfig
@@ -69,7 +68,7 @@ TABLE: tuple[Absent, ...] = (
     Absent("vLLM", TEXT_ONLY, ("/reset_mm_cache", "/reset_encoder_cache")),
     Absent(
         "vLLM",
-        ONE_REPLICA,
+        "the number of replicas is fixed while the server runs",
         ("/scale_elastic_ep", "/is_scaling_elastic_ep"),
     ),
     Absent("vLLM", "clients cannot run functions in the engine", ("/collective_rpc",)),

@@ -94,6 +94,7 @@ async def prepare(
         sampling=sampling,
         priority=body.priority or 0,
         cache_salt=call.cache_salt + (body.cache_salt or ""),
+        rank=call.rank,
     )
     if has_own_id:
         response_id = prefix + call.unique_id

@@ -101,6 +101,7 @@ async def prepare(call: Call, body: CompletionRequest) -> Prepared:
             sampling=sampling,
             priority=body.priority or 0,
             cache_salt=call.cache_salt + (body.cache_salt or ""),
+            rank=call.rank,
         )
         for index, prompt in enumerate(prompts)
     ]

@@ -75,6 +75,7 @@ class _Job:
             sampling=sampling,
             priority=body.priority or 0,
             cache_salt=call.cache_salt + (body.cache_salt or ""),
+            rank=call.rank,
         )
         log_arrival(call, body, [request], [prompt])
         self.generation: Generation = generation_of(call, body, [request])

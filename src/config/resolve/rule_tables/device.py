@@ -69,7 +69,7 @@ RULES: tuple[Rule, ...] = (
         severity="warning",
         about_machine=True,
         is_broken=lambda v: v.num_threads > v.machine.num_cores,
-        message="`device.num_threads` is {num_threads}; this process may use {num_cores} cores",
+        message="`device.num_threads` is {num_threads}; an engine process may use {num_cores} cores",
         why="The threads of a computation wait for each other, so a thread without a core delays all of them.",
         fixes=("set `device.num_threads` to at most {num_cores}, or leave it to auto",),
     ),
@@ -80,7 +80,8 @@ STATED: tuple[StatedRule, ...] = (
         "R223",
         "auto uses every core",
         ("device.num_threads",),
-        "Those that the process may use: affinity and the limits of its container are considered.",
+        "Those that the process may use, divided among the replicas: affinity and the limits of its container are "
+        "considered.",
     ),
     StatedRule(
         "R225",

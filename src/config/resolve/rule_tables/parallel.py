@@ -2,9 +2,148 @@
 
 from __future__ import annotations
 
+from ...exit_codes import EXIT_ENVIRONMENT
 from ..rule import Rule, StatedRule
+from ..values import Values
 
-RULES: tuple[Rule, ...] = ()
+
+def _lacks_gpus(v: Values) -> bool:
+    gpu = v.decisions.gpu
+    return gpu is not None and not gpu.is_interpreted and v.num_replicas > gpu.num_visible
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        id="R137",
+        title="a rank is below data_parallel_size",
+        fields=("parallel.data_parallel_rank", "parallel.data_parallel_size"),
+        is_broken=lambda v: v.data_parallel_rank is not None and v.data_parallel_rank >= v.data_parallel_size,
+        message="`parallel.data_parallel_rank` is {data_parallel_rank}, and `data_parallel_size` is "
+        "{data_parallel_size}",
+        why="Ranks are counted from 0, and each server of a deployment names the same data_parallel_size.",
+        fixes=("write a rank below {data_parallel_size}, or raise `data_parallel_size`",),
+    ),
+    Rule(
+        id="R138",
+        title="hybrid load balancing needs a first rank",
+        fields=(
+            "parallel.data_parallel_hybrid_lb",
+            "parallel.data_parallel_start_rank",
+            "parallel.data_parallel_size_local",
+            "parallel.data_parallel_size",
+        ),
+        is_broken=lambda v: (
+            v.data_parallel_hybrid_lb
+            and (
+                v.data_parallel_start_rank is None
+                or v.data_parallel_size_local is None
+                or v.data_parallel_start_rank + v.data_parallel_size_local > v.data_parallel_size
+            )
+        ),
+        message="`parallel.data_parallel_hybrid_lb` needs `data_parallel_start_rank` and `data_parallel_size_local`, "
+        "together at most data_parallel_size ({data_parallel_size})",
+        why="They say which of all replicas this server runs.",
+        fixes=("write both: the second of two servers with two replicas each has start rank 2 and local size 2",),
+    ),
+    Rule(
+        id="R139",
+        title="load balancing is external or hybrid, not both",
+        fields=(
+            "parallel.data_parallel_rank",
+            "parallel.data_parallel_external_lb",
+            "parallel.data_parallel_hybrid_lb",
+        ),
+        is_broken=lambda v: (
+            v.data_parallel_hybrid_lb and (v.data_parallel_external_lb or v.data_parallel_rank is not None)
+        ),
+        message="`parallel.data_parallel_hybrid_lb` contradicts `data_parallel_rank` and `data_parallel_external_lb`",
+        why="With hybrid load balancing a server distributes requests over several replicas, with external over none.",
+        fixes=("remove `data_parallel_hybrid_lb`, or the others",),
+    ),
+    Rule(
+        id="R140",
+        title="a node has at most all replicas",
+        fields=("parallel.data_parallel_size_local", "parallel.data_parallel_size"),
+        is_broken=lambda v: (v.data_parallel_size_local or 1) > v.data_parallel_size,
+        message="`parallel.data_parallel_size_local` is {data_parallel_size_local}, of {data_parallel_size} replicas",
+        why="`data_parallel_size` counts the replicas of all servers.",
+        fixes=("raise `data_parallel_size`, or remove `data_parallel_size_local`",),
+    ),
+    Rule(
+        id="R370",
+        title="a server that balances alone runs all replicas",
+        fields=(
+            "parallel.data_parallel_size_local",
+            "parallel.data_parallel_start_rank",
+            "parallel.data_parallel_size",
+            "parallel.data_parallel_hybrid_lb",
+            "parallel.data_parallel_rank",
+        ),
+        is_broken=lambda v: (
+            not v.data_parallel_hybrid_lb
+            and (
+                v.data_parallel_start_rank is not None
+                or (v.data_parallel_rank is None and (v.data_parallel_size_local or 0) not in (0, v.data_parallel_size))
+            )
+        ),
+        message="only some of the replicas are on this machine, and the server cannot reach the others",
+        why="This build starts engine processes on its own machine only.",
+        fixes=(
+            "write `data_parallel_hybrid_lb: true`, with a server on each machine behind a load balancer",
+            "or remove `data_parallel_size_local` and `data_parallel_start_rank`",
+        ),
+    ),
+    Rule(
+        id="R371",
+        title="external load balancing needs a rank",
+        fields=("parallel.data_parallel_external_lb", "parallel.data_parallel_rank"),
+        is_broken=lambda v: v.data_parallel_external_lb and v.data_parallel_rank is None,
+        message="`parallel.data_parallel_external_lb` needs `data_parallel_rank`",
+        why="Each server runs one replica; the rank says which, and is the label of its metrics.",
+        fixes=("set `data_parallel_rank`, or remove `data_parallel_external_lb`",),
+    ),
+    Rule(
+        id="R372",
+        title="a server with a rank runs one replica",
+        fields=("parallel.data_parallel_rank", "parallel.data_parallel_size_local"),
+        is_broken=lambda v: v.data_parallel_rank is not None and (v.data_parallel_size_local or 1) > 1,
+        message="`parallel.data_parallel_rank` is set, and `data_parallel_size_local` is {data_parallel_size_local}",
+        why="With a rank the replicas are distributed over servers of one replica each.",
+        fixes=("remove `data_parallel_size_local`, or write `data_parallel_hybrid_lb` and a start rank",),
+    ),
+    Rule(
+        id="R373",
+        title="several replicas need engine processes",
+        fields=("parallel.data_parallel_size", "server.disable_frontend_multiprocessing"),
+        is_broken=lambda v: v.num_replicas > 1 and v.disable_frontend_multiprocessing,
+        message="`parallel.data_parallel_size` is {data_parallel_size}, and the engine runs inside the API process "
+        "(`server.disable_frontend_multiprocessing`)",
+        why="Each replica is a process of its own.",
+        fixes=("remove `disable_frontend_multiprocessing`, or set `data_parallel_size` to 1",),
+    ),
+    Rule(
+        id="R374",
+        title="each replica has a GPU",
+        fields=("parallel.data_parallel_size", "device.device"),
+        about_machine=True,
+        exit_code=EXIT_ENVIRONMENT,
+        is_broken=_lacks_gpus,
+        message="{num_replicas} replicas need {num_replicas} GPUs, and this process may use {num_gpus}",
+        why="Replicas on one GPU would divide its memory and its time; one replica uses both better.",
+        fixes=("set `data_parallel_size` to {num_gpus}, or name more GPUs in CUDA_VISIBLE_DEVICES",),
+    ),
+    Rule(
+        id="R375",
+        title="each replica has a core",
+        fields=("parallel.data_parallel_size", "device.device"),
+        severity="warning",
+        about_machine=True,
+        is_broken=lambda v: v.device == "cpu" and v.num_replicas > v.decisions.num_machine_cores,
+        message="{num_replicas} replicas share {num_machine_cores} cores",
+        why="Engines that take turns on a core are slower than one that batches all requests.",
+        fixes=("set `data_parallel_size` to at most {num_machine_cores}",),
+    ),
+)
 
 STATED: tuple[StatedRule, ...] = (
     StatedRule(
@@ -29,37 +168,13 @@ STATED: tuple[StatedRule, ...] = (
         "R135",
         "experts are spread over tensor-parallel times data-parallel devices",
         ("parallel.data_parallel_size", "parallel.tensor_parallel_size"),
-        "Cannot occur: this build runs no mixture-of-experts models on several devices.",
+        "Each replica has all experts of its model, so replicas of a mixture of experts do not wait for each other.",
     ),
     StatedRule(
         "R136",
         "a rank means external load balancing",
         ("parallel.data_parallel_rank", "parallel.data_parallel_size"),
-        "A server of this build is always one replica behind a load balancer, so no rank is set.",
-    ),
-    StatedRule(
-        "R137",
-        "a rank is below data_parallel_size",
-        ("parallel.data_parallel_rank", "parallel.data_parallel_size"),
-        "Cannot occur: ranks are refused.",
-    ),
-    StatedRule(
-        "R138",
-        "hybrid load balancing needs a first rank",
-        ("parallel.data_parallel_hybrid_lb", "parallel.data_parallel_start_rank", "parallel.data_parallel_size"),
-        "Cannot occur: hybrid load balancing is refused.",
-    ),
-    StatedRule(
-        "R139",
-        "load balancing is external or hybrid, not both",
-        ("parallel.data_parallel_rank", "parallel.data_parallel_hybrid_lb"),
-        "Cannot occur: both are refused.",
-    ),
-    StatedRule(
-        "R140",
-        "a node has at most all replicas",
-        ("parallel.data_parallel_size_local", "parallel.data_parallel_size"),
-        "Cannot occur: there is one replica.",
+        "A server with a rank runs this one replica; `data_parallel_external_lb` need not be written.",
     ),
     StatedRule(
         "R141",

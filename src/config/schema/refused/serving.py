@@ -17,7 +17,7 @@ from .reasons import (
     NO_DRAFTS,
     NO_FINGERPRINT,
     NO_HEADLESS,
-    ONE_REPLICA,
+    ONE_LOG_LINE,
     STRICT_TOOLS,
     TEXT_ONLY,
     THINKING_IS_SWITCHED,
@@ -37,7 +37,7 @@ ROWS: tuple[Refused, ...] = (
         NO_DRAFTS,
         "Return the share of accepted draft tokens.",
     ),
-    Refused("observability.aggregate_engine_logging", Flag, False, ONE_REPLICA, "Log one line for all replicas."),
+    Refused("observability.aggregate_engine_logging", Flag, False, ONE_LOG_LINE, "Log one line for all replicas."),
     Refused(
         "observability.jit_monitor_mode",
         Literal["warn", "error"],

@@ -176,3 +176,21 @@ def test_without_the_model_only_its_part_waits() -> None:
         *("model.hf_config_path", "model.rope_theta", "load.load_format"),
     }
     assert done.get("cache.block_size") == 16
+
+
+@pytest.mark.effect("parallel.data_parallel_size", "parallel.data_parallel_size_local")
+def test_replicas_divide_the_cores_and_the_memory(tmp_path: Path) -> None:
+    alone, shared = decided(tmp_path / "a"), decided(tmp_path / "b", "-dp", "2")
+    assert shared.get("device.num_threads") == alone.get("device.num_threads") // 2 == 2
+    assert reason(shared, "device.num_threads") == "R223: 2 cores for each of 2 replicas"
+    assert shared.available_memory_bytes == alone.available_memory_bytes // 2
+    assert shared.memory is not None
+    assert alone.memory is not None
+    assert shared.memory.budget_bytes == alone.memory.budget_bytes // 2
+    assert shared.memory.weights_bytes == alone.memory.weights_bytes  # each has its own
+    hybrid = ("--data-parallel-hybrid-lb", "-dpr", "4", "-dpl", "4")
+    assert decided(tmp_path / "c", "-dp", "8", *hybrid).get("device.num_threads") == 1
+
+
+def test_a_replica_that_is_alone_on_its_server_has_the_whole_machine(tmp_path: Path) -> None:
+    assert decided(tmp_path, "-dp", "4", "-dpn", "3").get("device.num_threads") == 4

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stoker.config.resolve import machine
-from stoker.config.resolve.gpu import NoGpu, read_gpu
+from stoker.config.resolve.gpu import NoGpu, read_gpu, visible_gpus
 from stoker.config.resolve.machine import read_machine_spec
 
 MIB = 1 << 20
@@ -142,3 +142,18 @@ def test_an_interpreter_is_used_where_the_environment_asks_for_it(monkeypatch: p
     assert model_spec.gpu.total_memory_bytes == model_spec.total_memory_bytes
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     assert (read_machine_spec().gpu, read_machine_spec().no_gpu) == (None, "none was found")
+
+
+@pytest.mark.parametrize(
+    ("visible", "entries"),
+    [(None, None), ("0", ["0"]), ("1, 0", ["1", "0"]), ("GPU-2,-1,0", ["GPU-2"]), ("0,,1", ["0"]), ("", [""])],
+)
+def test_entries_after_one_that_is_no_gpu_are_hidden(visible: str | None, entries: list[str] | None) -> None:
+    env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert visible_gpus(env) == entries
+
+
+def test_the_gpus_that_this_process_may_use_are_counted() -> None:
+    for visible, number in ((None, 2), ("1", 1), ("1,0", 2), ("GPU-22bb,GPU-11aa", 2)):
+        env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+        assert read_gpu(env, Driver().open, TORCH).num_visible == number

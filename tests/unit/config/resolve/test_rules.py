@@ -17,10 +17,10 @@ from stoker.config.schema.options import options
 from ..deployments import GIB, H200, INTERPRETING, MACHINE, WITH_GPU
 from ..model_files import write_model
 from ..plan.shapes import NATIVE, write_config
-from .rule_cases import cache, compilation, device, load, model, scheduler, server
+from .rule_cases import cache, compilation, device, load, model, parallel, scheduler, server
 
 SMALL = MACHINE.model_copy(update={"available_memory_bytes": 100_000, "cpu_flags": (), "max_open_files": 1024})
-_TABLES = (model, load, cache, scheduler, device, compilation, server)
+_TABLES = (model, load, cache, scheduler, device, parallel, compilation, server)
 MACHINES = {  # by the name of their tables
     "CASES": MACHINE,
     "SMALL_CASES": SMALL,
@@ -140,3 +140,9 @@ def test_names_of_the_api(tmp_path: Path) -> None:
 def test_loopback_addresses_are_recognised() -> None:
     assert all(map(is_loopback, ["127.0.0.1", "127.1.2.3", "::1", "[::1]", "localhost", "LOCALHOST", "a.localhost"]))
     assert not any(map(is_loopback, ["0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.example.org", ""]))
+
+
+@pytest.mark.effect("parallel.data_parallel_external_lb")
+def test_a_server_that_is_to_run_one_replica_does_not_run_them_all(broken: Callable[[str, str], set[str]]) -> None:
+    assert "R371" not in broken("CASES", "-dp 2")
+    assert "R371" in broken("CASES", "-dp 2 --data-parallel-external-lb")

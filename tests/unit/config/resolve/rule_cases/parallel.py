@@ -1,0 +1,31 @@
+"""Rules about `parallel`: the command lines that break each one, and those that keep it; see test_rules.py."""
+
+from __future__ import annotations
+
+HYBRID = "-dp 4 --data-parallel-hybrid-lb"
+CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R137": (["-dpn 1", "-dp 2 -dpn 2"], ["-dpn 0", "-dp 2 -dpn 1"]),
+    "R138": (
+        [HYBRID, f"{HYBRID} -dpr 2", f"{HYBRID} -dpl 2", f"{HYBRID} -dpr 3 -dpl 2"],
+        [f"{HYBRID} -dpr 2 -dpl 2", f"{HYBRID} -dpr 0 -dpl 2", "-dp 2"],
+    ),
+    "R139": (
+        [f"{HYBRID} -dpr 2 -dpl 2 -dpn 1", f"{HYBRID} -dpr 2 -dpl 2 --data-parallel-external-lb"],
+        ["-dp 2 -dpn 1 --data-parallel-external-lb", f"{HYBRID} -dpr 2 -dpl 2"],
+    ),
+    "R140": (["-dpl 2", "-dp 2 -dpl 3"], ["-dp 2 -dpl 2", "-dpl 1"]),
+    "R370": (
+        ["-dp 4 -dpl 2", "-dp 4 -dpr 0", "-dp 4 -dpl 2 -dpr 2"],
+        ["-dp 4 -dpl 4", f"{HYBRID} -dpl 2 -dpr 2", "-dp 4 -dpn 3 -dpl 1"],
+    ),
+    "R371": (["--data-parallel-external-lb"], ["--data-parallel-external-lb -dpn 0", "-dpn 0"]),
+    "R372": (["-dp 2 -dpn 0 -dpl 2"], ["-dp 2 -dpn 0 -dpl 1", "-dp 2 -dpn 0"]),
+    "R373": (
+        ["-dp 2 --disable-frontend-multiprocessing"],
+        ["-dp 2", "-dp 2 -dpn 1 --disable-frontend-multiprocessing"],
+    ),
+    "R375": (["-dp 5"], ["-dp 4", "-dp 8 -dpn 7"]),
+}
+GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R374": (["-dp 2"], ["", "-dp 2 -dpn 1", "-dp 2 --device cpu"]),
+}
