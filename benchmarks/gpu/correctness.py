@@ -399,17 +399,18 @@ def step_tables(given: Given) -> Pairs:
 
 
 def attention(given: Given, is_prefill: bool) -> Pairs:
-    from stoker.engine.kernels.gpu.attention_variant import GpuAttentionVariant, attention_reference
+    from stoker.engine.kernels.attention_variant import AttentionVariant
+    from stoker.engine.kernels.gpu.attention_reference import attention_reference
     from stoker.engine.kernels.gpu.decode_attention import decode_attention, decode_workspace
     from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
 
     shape, scale = given.shape, given.shape.head_dim**-0.5
     values = torch.randn(2, shape.heads, device=given.device)
     variants = [
-        (None, GpuAttentionVariant()),
-        (None, GpuAttentionVariant(40, False, 0.9, values[0], values[1].abs() / 8)),
-        (None, GpuAttentionVariant(40, True)),
-        (torch.float8_e4m3fn, GpuAttentionVariant(k_scale=0.75, v_scale=1.5)),
+        (None, AttentionVariant()),
+        (None, AttentionVariant(40, False, 0.9, values[0], values[1].abs() / 8)),
+        (None, AttentionVariant(40, True)),
+        (torch.float8_e4m3fn, AttentionVariant(k_scale=0.75, v_scale=1.5)),
     ]
     long = 3 if given.device.type != "cuda" else 40  # in units of 100 tokens
     rows = [(1, 33), (0, 0), (1, 1), (7, 7), (1, long * 100), (1, 64), (long * 11, long * 30), (70, 70), (1, 65)]

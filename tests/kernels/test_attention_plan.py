@@ -10,7 +10,7 @@ import torch
 from stoker.engine.kernels.attention_variant import AttentionVariant
 
 pytest.importorskip("triton")
-from stoker.engine.kernels.gpu.attention_variant import GpuAttentionVariant, attention_reference
+from stoker.engine.kernels.gpu.attention_reference import attention_reference
 from stoker.engine.kernels.gpu.kernels import PagedAttentionGpu
 
 from .batches import batch
@@ -24,7 +24,7 @@ def test_layers_share_a_plan_and_each_window_has_its_own(device: torch.device):
     plans: list[dict] = []
     for own in ((), (40,), (), (7,), (40,), (40, True)):
         found = attend(made.q, made.k_cache, made.v_cache, made, SCALE, AttentionVariant(*own))
-        expected = attention_reference(made.q, made.k_cache, made.v_cache, made, SCALE, GpuAttentionVariant(*own))
+        expected = attention_reference(made.q, made.k_cache, made.v_cache, made, SCALE, AttentionVariant(*own))
         torch.testing.assert_close(found.double(), expected, atol=2e-3, rtol=2e-3)
         plans.append(dict(made.plans))
     assert [len(each) for each in plans] == [2, 3, 3, 4, 4, 5]  # prompts have one plan for all windows

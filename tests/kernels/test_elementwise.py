@@ -213,6 +213,24 @@ def test_rope_and_store_in_fp8_clamps_values_out_of_range(device):
         assert kept[4].isnan().sum() == heads
 
 
+@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float8_e4m3fn])
+def test_rope_and_store_divides_keys_and_values_by_their_scales(device, kv_dtype):
+    heads, head_dim, tokens = 2, 16, 5
+    qkv = torch.randn(tokens, 3 * heads * head_dim, device=device) * 1000
+    cos_sin = torch.tensor([[1.0, 1.0, 0.0, 0.0]], device=device)
+    positions, slots = torch.zeros(tokens, dtype=torch.int64, device=device), torch.randperm(8)[:tokens].to(device)
+    caches = [torch.zeros(2, heads, 4, head_dim, device=device).to(kv_dtype) for _ in range(6)]
+    rest, variant = (None, None, 1e-6, cos_sin, positions, slots), HeadVariant(k_scale=16.0, v_scale=0.5)
+    queries = rope_and_store_reference(qkv, *rest, *caches[:2], heads, heads, variant)
+    assert_close(rope_and_store_gpu(apart(qkv), *rest, *caches[2:4], heads, heads, variant), queries)
+    rope_and_store_reference(qkv, *rest, *caches[4:], heads, heads)
+    for ours, reference in zip(caches[2:4], caches[:2], strict=True):
+        torch.testing.assert_close(ours.float(), reference.float(), atol=0, rtol=0)
+    if kv_dtype == torch.float32:
+        torch.testing.assert_close(caches[0] * 16, caches[4], atol=0, rtol=0)
+        torch.testing.assert_close(caches[1] / 2, caches[5], atol=0, rtol=0)
+
+
 def test_a_token_without_a_slot_is_not_stored(device):
     qkv, cos_sin = torch.randn(2, 64, device=device), torch.randn(4, 16, device=device)
     caches = [torch.full((2, 1, 4, 16), torch.nan, device=device) for _ in range(2)]

@@ -136,6 +136,7 @@ def routing(device: torch.device) -> None:
 def rope(device: torch.device) -> None:
     test_elementwise.test_rope_and_store(device, SMALL, True, 2, 2, 80, 32, 32)
     test_elementwise.test_rope_and_store_in_fp8_clamps_values_out_of_range(device)
+    test_elementwise.test_rope_and_store_divides_keys_and_values_by_their_scales(device, torch.float32)
     test_elementwise.test_a_token_without_a_slot_is_not_stored(device)
 
 
@@ -363,6 +364,8 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_of_all_heads", heads, "+=", 0, 2, removed),
         ("_of_all_heads", heads, "tl.where()", 0, 1, argument(1)),
         ("_rope_and_store", rope, "as_stored()", 0, 2, argument(0)),  # values are not clamped
+        ("_rope_and_store", rope, "k_factor", 0, 1, value(1.0)),
+        ("_rope_and_store", rope, "v_factor", 0, 1, value(1.0)),
         ("as_stored", rope, "tl.where()", 0, 2, argument(2)),  # nothing is clamped above
         ("as_stored", rope, "-x", 1, 2, operand),  # what is clamped below changes its sign
     ],

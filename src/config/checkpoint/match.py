@@ -14,6 +14,7 @@ from ...model.families.mistral import CONSOLIDATED_NAMES, CONSOLIDATED_TOWERS
 from ...model.spec import ModelSpec, WeightNames
 from ...model.tensors import FUSED, model_shapes, unused_tensors
 from ..errors import ModelFilesError
+from .kv_scales import is_kv_scale
 from .model_files import CONFIG_JSON, PARAMS_JSON
 from .packed import unpacked
 from .stored import DTYPE_BYTES, FLOAT_DTYPES, StoredTensor, bytes_of, contiguous_strides
@@ -51,7 +52,7 @@ def matched(
                 f"{stored.file}: tensor `{name}` has dtype {stored.dtype}; supported: {', '.join(FLOAT_DTYPES)}",
                 code="M304",
             )
-    surplus = [name for name in tensors if name not in shapes and not name.endswith(_UNUSED)]
+    surplus = [name for name in tensors if name not in shapes and not name.endswith(_UNUSED) and not is_kv_scale(name)]
     if is_tied:
         surplus = [name for name in surplus if name != "lm_head.weight"]
     if surplus:

@@ -130,6 +130,15 @@ class Values:
         return len({keeps.tensors for keeps in kept}) <= 1 and all(keeps.kind != "latent" for keeps in kept)
 
     @property
+    def has_kv_scales(self) -> bool:
+        """Whether some layers can have scales of an fp8 cache; True if the model's files are not known."""
+        files = self.decisions.model_files
+        if files is None:
+            return True
+        kept = [keeps for keeps in files.spec.kept_by_layer if keeps is not None]
+        return files.implementation == "native" and any(keeps.kind != "latent" for keeps in kept)
+
+    @property
     def shares_keys(self) -> bool:
         """Whether layers read the keys and values of others; False if the model's files are not known."""
         model_files = self.decisions.model_files

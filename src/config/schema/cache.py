@@ -139,6 +139,17 @@ class CacheConfig(Section):
         examples=[False],
         json_schema_extra=about(reload="model"),
     )
+    calculate_kv_scales: Flag = Field(
+        False,
+        description=(
+            "With `kv_cache_dtype: fp8`, compute a scale for the keys and one for the values of each layer when the "
+            "model is loaded, instead of the checkpoint's: twice the largest value that a prompt of up to 512 random "
+            "tokens has becomes 448, the largest number of the format. It helps models whose keys or values are "
+            "beyond 448, or mostly below 0.002. Layers that keep latents have no scales."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="model"),
+    )
     kv_cache_dtype: Annotated[
         Literal["auto", "bfloat16", "float32", "float16", "fp8", "fp8_e4m3", "int8"], means(fp8_e4m3="fp8")
     ] = Field(
@@ -149,8 +160,9 @@ class CacheConfig(Section):
             "the other makes attention slower, because plain PyTorch operations replace the fused kernels. `float16` "
             "is for GPUs only. `fp8` (e4m3, also written `fp8_e4m3`) needs a GPU of compute capability "
             f"{capability_text(FP8_CAPABILITY)} or more (Ada, Hopper): it halves the memory of bfloat16 and the bytes "
-            "that attention reads, and has four significant bits instead of eight. There are no scales: values "
-            "beyond 448 are clipped; those of usual models are far below. `int8` is for CPUs: each head of each "
+            "that attention reads, and has four significant bits instead of eight. Values beyond 448 are clipped; "
+            "those of usual models are far below, and a checkpoint may have scales (`k_scale`, `v_scale` of a layer), "
+            "which are used. `int8` is for CPUs: each head of each "
             "token is stored as integers with a scale of its own, 4 bytes, computed when it is stored. It takes "
             "about half the memory of bfloat16 (132 bytes instead of 256 for a head of 128), and attention reads "
             "half the bytes."

@@ -16,6 +16,8 @@ class AttentionVariant:
     softcap: float | None = None  # scores become softcap * tanh(score / softcap). Gemma 2, arXiv:2408.00118
     sinks: torch.Tensor | None = None  # [num_heads] float32, a score without a value per head. arXiv:2309.17453
     slopes: torch.Tensor | None = None  # [num_heads] float32, times the distance to a key. ALiBi, arXiv:2108.12409
+    k_scale: float = 1.0  # factors of keys and values in an fp8 cache, which were divided by them (head_variant.py)
+    v_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 1:

@@ -20,6 +20,8 @@ class HeadVariant:
     has_value_norm: bool = False  # values get a root mean square of one, with the eps of the head norms. Gemma 3n and 4
     query_scales: torch.Tensor | None = None  # [max_position] float32, multiplies the queries at each position
     values_are_keys: bool = False  # values are the keys before norm and rotation: the projection has them once. Gemma 4
+    k_scale: float = 1.0  # keys and values are divided by these when an fp8 cache stores them
+    v_scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.is_over_all_heads and self.is_norm_last:

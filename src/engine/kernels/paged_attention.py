@@ -95,12 +95,12 @@ def paged_attention_reference(
         queries = q[start:end].transpose(0, 1)[None]
         if variant.softcap is None and variant.sinks is None and variant.slopes is None:
             attended = F.scaled_dot_product_attention(
-                queries, keys, values, attn_mask=visible, scale=scale, enable_gqa=True
+                queries, keys, values, attn_mask=visible, scale=scale * variant.k_scale, enable_gqa=True
             )
         else:
             distances = key_positions - query_positions
-            attended = _attention(queries, keys, values, visible, distances, scale, variant)
-        out[start:end] = attended[0].transpose(0, 1).reshape(end - start, -1)
+            attended = _attention(queries, keys, values, visible, distances, scale * variant.k_scale, variant)
+        out[start:end] = attended[0].transpose(0, 1).reshape(end - start, -1) * variant.v_scale
     return out
 
 
@@ -149,6 +149,7 @@ def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype, kv_dtype: torch
         variant: AttentionVariant = PLAIN,
     ) -> torch.Tensor:
         num_tokens, num_heads, head_dim = q.shape
+        assert variant.k_scale == variant.v_scale == 1, "the C++ kernels read no fp8 cache"
         sinks, slopes = variant.sinks, variant.slopes
         for name, values in (("sinks", sinks), ("slopes", slopes)):
             if values is not None and values.shape != (num_heads,):

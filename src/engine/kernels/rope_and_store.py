@@ -88,11 +88,11 @@ def rope_and_store_reference(
         if variant.has_value_norm:
             values = values.float()
             values = values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + eps)
-        for cache, heads in ((k_cache, wide_keys), (v_cache, values)):
+        for cache, heads, scale in ((k_cache, wide_keys, variant.k_scale), (v_cache, values, variant.v_scale)):
             if cache.dtype == torch.int8:
                 store_heads(cache, block, offset, heads.to(qkv.dtype))
             else:
-                cache[block, :, offset] = to_cache_dtype(heads, cache.dtype)
+                cache[block, :, offset] = to_cache_dtype(heads if scale == 1 else heads * (1 / scale), cache.dtype)
     wide = prepared(queries, q_norm)
     if variant.query_scales is not None:
         wide = wide * variant.query_scales[positions, None, None]

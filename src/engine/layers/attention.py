@@ -77,6 +77,11 @@ class Attention:
         self._has_gate = has_gate
         self._kernels = kernels
 
+    def set_kv_scales(self, keys: float, values: float) -> None:
+        """Of an fp8 cache: what it stores are keys and values divided by these. Before the first step."""
+        self._heads = replace(self._heads, k_scale=keys, v_scale=values)
+        self._variant = replace(self._variant, k_scale=keys, v_scale=values)
+
     def loadables(self) -> Iterator[Loadable]:
         yield self.in_proj
         yield self.out_proj

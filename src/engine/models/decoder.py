@@ -329,6 +329,13 @@ class Decoder:
     def tensors(self, folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
         return tensors_of(folder, stored, self.model_spec)
 
+    def attention_layers(self) -> dict[int, Attention]:
+        return {
+            index: layer.mixer
+            for index, layer in enumerate(self.layers)
+            if not isinstance(layer, FeedForwardLayer) and isinstance(layer.mixer, Attention)
+        }
+
     def take_weights(self, other: Decoder) -> None:
         """Takes the weights of the same model with other kernels, which can no longer be used."""
         for mine, its in zip(self.loadables(), other.loadables(), strict=True):

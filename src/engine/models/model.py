@@ -10,6 +10,7 @@ import torch
 
 from ...config.checkpoint.stored import StoredTensor
 from ...model.spec import ModelSpec
+from ..layers.attention import Attention
 from ..layers.loading import Loadable
 from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
@@ -40,6 +41,10 @@ class Model(Protocol):
 
         Raises ModelFilesError unless the files have exactly these, in the right shapes.
         """
+        ...
+
+    def attention_layers(self) -> Mapping[int, Attention]:
+        """By the number of the layer; none of latents, and none of transformers' modules."""
         ...
 
     def take_weights(self, other: Self) -> None:

@@ -18,6 +18,7 @@ from ...config.checkpoint.stored import StoredTensor
 from ...model.quantised import SCHEMES
 from ...model.through_transformers import through_transformers
 from ..kernels import KernelSet
+from ..layers.attention import Attention
 from ..layers.linear import Linear
 from ..layers.loading import Loadable
 from ..layers.mixer import LayerCache
@@ -199,6 +200,9 @@ class TransformersModel:
 
     def tensors(self, folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
         return matched(folder, self._names.aligned(stored), dict(self.wanted()), is_tied=False)
+
+    def attention_layers(self) -> dict[int, Attention]:
+        return {}
 
     @property
     def num_bytes(self) -> int:

@@ -184,13 +184,37 @@ RULES: tuple[Rule, ...] = (
         fixes=(_WIDER,),
     ),
     Rule(
+        id="R090",
+        title="computed scales belong to an fp8 cache",
+        fields=("cache.calculate_kv_scales", "cache.kv_cache_dtype"),
+        severity="warning",
+        is_broken=lambda v: v.calculate_kv_scales and v.kv_cache_dtype != "fp8",
+        message="`cache.calculate_kv_scales` has no effect with `cache.kv_cache_dtype` {kv_cache_dtype}",
+        why=(
+            "An int8 cache has a scale for each head of each token, computed when it is stored; wider formats need "
+            "none."
+        ),
+        fixes=("remove `calculate_kv_scales`", "or write `kv_cache_dtype: fp8`, on a GPU"),
+    ),
+    Rule(
+        id="R355",
+        title="scales are for layers with keys and values",
+        fields=("cache.calculate_kv_scales", "model.model"),
+        needs_model=True,
+        severity="warning",
+        is_broken=lambda v: v.calculate_kv_scales and v.kv_cache_dtype == "fp8" and not v.has_kv_scales,
+        message="`cache.calculate_kv_scales` has no effect: the model keeps latents, or runs through transformers",
+        why="Latents are stored without scales, and so are the keys and values of modules of transformers.",
+        fixes=("remove `calculate_kv_scales`",),
+    ),
+    Rule(
         id="R352",
         title="keys and values in int8 are for CPUs",
         fields=("cache.kv_cache_dtype", "device.device"),
         about_machine=True,  # on which `device: auto` depends
         is_broken=lambda v: v.device == "cuda" and v.kv_cache_dtype == "int8",
         message="`cache.kv_cache_dtype` int8 is for CPUs, and `device.device` is {device}",
-        why="The attention kernels for GPUs read no scales.",
+        why="The attention kernels for GPUs read no scale of each token.",
         fixes=("write `kv_cache_dtype: fp8` on Ada, Hopper and later, or auto",),
     ),
     Rule(
@@ -233,12 +257,6 @@ STATED: tuple[StatedRule, ...] = (
         "bfloat16 is allowed with any model",
         ("cache.kv_cache_dtype",),
         "Other engines use it for models with an 8-bit cache; here it also halves the cache of a float32 model.",
-    ),
-    StatedRule(
-        "R090",
-        "scales belong to an 8-bit cache",
-        ("cache.calculate_kv_scales", "cache.kv_cache_dtype"),
-        "An int8 cache has one for each head of each token, an fp8 cache none; the option is refused.",
     ),
     StatedRule(
         "R329",

@@ -7,7 +7,6 @@ from typing import Literal
 from ..types import Count, Flag, Gibibytes, HumanInt, NumberFromZero, Texts, Whole
 from .reasons import (
     KV_ON_DEVICE,
-    NO_KV_SCALES,
     NO_STATE_SPACE,
     ONE_KV_LAYOUT,
     SLOTS_AS_NEEDED,
@@ -20,7 +19,6 @@ from .row import Refused
 
 ROWS: tuple[Refused, ...] = (
     # cache
-    Refused("cache.calculate_kv_scales", Flag, False, NO_KV_SCALES, "Compute the scales of an 8-bit KV cache."),
     Refused("cache.cpu_offload_gb", Gibibytes, 0.0, WEIGHTS_ON_DEVICE, "GiB of weights that are kept in host memory."),
     Refused("cache.cpu_offload_params", Texts, (), WEIGHTS_ON_DEVICE, "Weights that are kept in host memory, by name."),
     Refused(

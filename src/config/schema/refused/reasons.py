@@ -9,7 +9,6 @@ NO_PROMPT_TENSORS = "prompts are text, messages or token ids; tensors are not ac
 NO_SLEEP = "this build does not free GPU memory while the process runs; stop the process"
 ATTENTION_DTYPE = "attention reads keys and values in `model.dtype` and accumulates in float32; set `model.dtype`"
 NO_IO_PLUGINS = "there are no such plugins; requests and responses have the format of the OpenAI API"
-NO_KV_SCALES = "`kv_cache_dtype: int8` computes a scale for each head of each token when it is stored; fp8 has none"
 NO_STATE_SPACE = (
     "recurrent states have one layout in this build; `cache.mamba_ssm_cache_dtype` is the number format of their sums"
 )

@@ -14,10 +14,10 @@ import torch
 import triton
 import triton.language as tl
 
+from ..attention_variant import PLAIN, AttentionVariant
 from ..paged_attention import AttentionStep
 from .attention_plan import planned, row_of
 from .attention_tile import add_sinks, first_visible, fold, load_tiles, multipliable, score, tile_of
-from .attention_variant import PLAIN, GpuAttentionVariant
 from .launch import dependent, is_interpreted, wait
 from .tuned import tuned
 
@@ -182,7 +182,7 @@ def decode_attention(
     scale: float,
     out: torch.Tensor,
     workspace: DecodeWorkspace,
-    variant: GpuAttentionVariant = PLAIN,
+    variant: AttentionVariant = PLAIN,
 ) -> None:
     """Writes the rows of `out` whose rows of the step have one query; the others are not changed.
 

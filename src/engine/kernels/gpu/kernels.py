@@ -13,7 +13,6 @@ from ..penalise import after_penalties
 from .activation import activate_and_mul_gpu, activate_gpu
 from .add_layer_norm import add_layer_norm_gpu
 from .add_rms_norm import add_rms_norm_gpu
-from .attention_variant import GpuAttentionVariant
 from .causal_convolution import causal_convolution_gpu
 from .cuda_graph import cuda_graph_capture
 from .decode_attention import DecodeWorkspace, decode_attention, decode_workspace
@@ -103,13 +102,12 @@ class PagedAttentionGpu:
         variant: AttentionVariant = PLAIN,
     ) -> torch.Tensor:
         num_tokens, num_heads, head_dim = q.shape
-        given = GpuAttentionVariant(variant.window, variant.is_chunked, variant.softcap, variant.sinks, variant.slopes)
         out = torch.empty(num_tokens, num_heads * head_dim, dtype=q.dtype, device=q.device)
         workspace = self._workspace(num_heads, k_cache.shape[1], head_dim)
-        decode_attention(q, k_cache, v_cache, step, scale, out, workspace, given)
+        decode_attention(q, k_cache, v_cache, step, scale, out, workspace, variant)
         if step.max_query_len > 1:
             programs = self._programs(tuned().prefill_attention)
-            prefill_attention(q, k_cache, v_cache, step, scale, out, programs, given)
+            prefill_attention(q, k_cache, v_cache, step, scale, out, programs, variant)
         return out
 
     def _programs(self, launch: AttentionLaunch) -> int:

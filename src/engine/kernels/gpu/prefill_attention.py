@@ -11,10 +11,10 @@ import torch
 import triton
 import triton.language as tl
 
+from ..attention_variant import PLAIN, AttentionVariant
 from ..paged_attention import AttentionStep
 from .attention_plan import planned, row_of
 from .attention_tile import add_sinks, first_visible, fold, load_tiles, multipliable, score, tile_of
-from .attention_variant import PLAIN, GpuAttentionVariant
 from .launch import dependent, is_interpreted, wait
 from .tuned import tuned
 
@@ -137,7 +137,7 @@ def prefill_attention(
     scale: float,
     out: torch.Tensor,
     programs: int,
-    variant: GpuAttentionVariant = PLAIN,
+    variant: AttentionVariant = PLAIN,
 ) -> None:
     """Writes the rows of `out` whose rows of the step have more than one query; the others are not changed.
 

@@ -64,6 +64,7 @@ def _of_all_heads(
 @triton.jit
 def _rope_and_store(
     qkv, q_norm, k_norm, cos_sin, query_scales, positions, slot_mapping, queries, k_cache, v_cache, eps, stride,
+    k_factor, v_factor,
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, HAS_NORMS: tl.constexpr, HAS_OWN_WEIGHTS: tl.constexpr, IS_LAYER_NORM: tl.constexpr,
     IS_OVER_ALL_HEADS: tl.constexpr, IS_NORM_LAST: tl.constexpr, IS_INTERLEAVED: tl.constexpr,
@@ -87,7 +88,7 @@ def _rope_and_store(
         value = tl.load(source + lanes, mask=is_there, other=0.0).to(tl.float32)
         if HAS_VALUE_NORM:
             value *= _of_head(value, is_there, eps, HEAD_DIM, False)[1]
-        tl.store(v_cache + place + lanes, as_stored(value, v_cache), mask=is_kept)
+        tl.store(v_cache + place + lanes, as_stored(value * v_factor, v_cache), mask=is_kept)
     else:
         # The elements of a head, and for each its partner in the rotation: the second load comes from the cache.
         if IS_INTERLEAVED:
@@ -129,7 +130,7 @@ def _rope_and_store(
             to = queries + (token * NUM_HEADS + head) * HEAD_DIM
             tl.store(to + lanes, rotated.to(queries.dtype.element_ty), mask=is_there)
         else:
-            tl.store(k_cache + place + lanes, as_stored(rotated, k_cache), mask=is_kept)
+            tl.store(k_cache + place + lanes, as_stored(rotated * k_factor, k_cache), mask=is_kept)
 
 
 def rope_and_store_gpu(
@@ -156,9 +157,9 @@ def rope_and_store_gpu(
     if len(qkv):
         _rope_and_store[(len(qkv), num_heads + 2 * num_kv_heads)](
             qkv, q_norm, k_norm, cos_sin, variant.query_scales, positions, slot_mapping, queries, k_cache, v_cache, eps,
-            qkv.stride(0), NUM_HEADS=num_heads, NUM_KV_HEADS=cache_heads, HEAD_DIM=head_dim,
-            ROTARY_DIM=0 if cos_sin is None else cos_sin.shape[1], BLOCK_SIZE=block_size, HAS_NORMS=q_norm is not None,
-            HAS_OWN_WEIGHTS=has_own_weights, IS_LAYER_NORM=variant.is_layer_norm,
+            qkv.stride(0), 1 / variant.k_scale, 1 / variant.v_scale, NUM_HEADS=num_heads, NUM_KV_HEADS=cache_heads,
+            HEAD_DIM=head_dim, ROTARY_DIM=0 if cos_sin is None else cos_sin.shape[1], BLOCK_SIZE=block_size,
+            HAS_NORMS=q_norm is not None, HAS_OWN_WEIGHTS=has_own_weights, IS_LAYER_NORM=variant.is_layer_norm,
             IS_OVER_ALL_HEADS=variant.is_over_all_heads, IS_NORM_LAST=variant.is_norm_last,
             IS_INTERLEAVED=variant.is_interleaved, HAS_SCALES=variant.query_scales is not None,
             HAS_VALUE_NORM=variant.has_value_norm, VALUES_ARE_KEYS=variant.values_are_keys,

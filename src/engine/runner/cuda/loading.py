@@ -13,6 +13,7 @@ from ...kernels import KernelSet, select_kernels
 from ...kernels.gpu.kernels import gpu_kernels
 from ...kernels.gpu.launch import is_interpreted
 from ...layers.step_input import StepInput
+from ..kv_scales import set_kv_scales
 from ..loaded_model import LoadedModel, kv_cache_of, load_model, states_of
 from ..measure import PhaseClock
 from .memory_budget import DeviceMemory, blocks_that_fit, out_of_memory
@@ -40,6 +41,8 @@ def load_on_device(resolved: Resolved, phases: PhaseClock) -> LoadedModel:
     model = _allocated("the weights", planned.weights_bytes, lambda: load_model(resolved, phases, device, kernels))
     phases.start("kv cache")
     states = _allocated("the recurrent states", planned.state_bytes, lambda: states_of(resolved, device))
+
+    set_kv_scales(model, resolved, device, states)
 
     def loaded(num_blocks: int) -> LoadedModel:
         num_bytes = num_blocks * resolved.cache.block_size * planned.kv_bytes_per_token

@@ -16,7 +16,7 @@ from stoker.config.schema.options import options
 
 from ..deployments import GIB, H200, INTERPRETING, MACHINE, WITH_GPU
 from ..model_files import write_model
-from ..plan.shapes import NATIVE, write_config
+from ..plan.shapes import NATIVE, SHAPES, write_config
 from .rule_cases import cache, compilation, device, load, model, parallel, scheduler, server
 
 SMALL = MACHINE.model_copy(update={"available_memory_bytes": 100_000, "cpu_flags": (), "max_open_files": 1024})
@@ -48,7 +48,10 @@ def broken(tmp_path: Path) -> Callable[[str, str], set[str]]:
     without_keys = write_config(tmp_path / "without-keys", NATIVE["codestral-mamba-7b"][0])
     files = {"MODEL": model, "FILE": template, "JSON": logging_file, "STATES": states}
     shared = write_config(tmp_path / "shared", NATIVE["gemma-4-e2b"][0])
-    files |= {"WITHOUT-KEYS": without_keys, "SHARED": shared}
+    latents = write_config(
+        tmp_path / "latents", SHAPES["deepseek-v2-lite"][0] | {"architectures": ["DeepseekV2ForCausalLM"]}
+    )
+    files |= {"WITHOUT-KEYS": without_keys, "SHARED": shared, "LATENTS": latents}
 
     def of(kind: str, line: str) -> set[str]:
         words = [str(files.get(word, word)) for word in line.split()]

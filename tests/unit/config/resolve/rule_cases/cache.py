@@ -7,6 +7,7 @@ from __future__ import annotations
 
 _STATES = "--model STATES --load-format dummy --skip-tokenizer-init"
 _SHARED = "--model SHARED --load-format dummy --skip-tokenizer-init"
+_LATENTS = "--model LATENTS --load-format dummy --skip-tokenizer-init"
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R084": (
         ["--kv-cache-memory-bytes 1MiB --gpu-memory-utilization 0.8"],
@@ -76,6 +77,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
 }
 GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R090": (
+        ["--calculate-kv-scales", "--device cpu --kv-cache-dtype int8 --calculate-kv-scales"],
+        ["--kv-cache-dtype fp8 --calculate-kv-scales", "--kv-cache-dtype fp8", ""],
+    ),
+    "R355": (
+        [f"{_LATENTS} --kv-cache-dtype fp8 --calculate-kv-scales"],
+        ["--kv-cache-dtype fp8 --calculate-kv-scales", f"{_LATENTS} --kv-cache-dtype fp8"],
+    ),
     "R234": (["--device cpu --kv-cache-dtype fp8"], ["--kv-cache-dtype fp8", "--kv-cache-dtype fp8_e4m3"]),
     "R352": (
         ["--device cuda --kv-cache-dtype int8"],

@@ -1,24 +1,11 @@
-"""Variants of attention on a GPU, and the reference of all of them in float64."""
+"""The reference of all variants of attention, in float64."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
-from ..attention_variant import AttentionVariant
+from ..attention_variant import PLAIN, AttentionVariant
 from ..paged_attention import AttentionStep
-
-
-@dataclass(frozen=True, slots=True)
-class GpuAttentionVariant(AttentionVariant):
-    """With what only these kernels support. No supported model has it."""
-
-    k_scale: float = 1.0  # factor of the keys in the cache, for fp8; they were divided by it when written
-    v_scale: float = 1.0
-
-
-PLAIN = GpuAttentionVariant()
 
 
 def attention_reference(
@@ -27,7 +14,7 @@ def attention_reference(
     v_cache: torch.Tensor,
     step: AttentionStep,
     scale: float,
-    variant: GpuAttentionVariant = PLAIN,
+    variant: AttentionVariant = PLAIN,
 ) -> torch.Tensor:
     """As paged_attention_reference, with every variant. Returns [T, num_heads * D] float64."""
     num_tokens, num_heads, head_dim = q.shape
