@@ -87,7 +87,7 @@ def test_computed_scales_keep_large_keys(saved: Callable[[str], Saved], tmp_path
 
 @pytest.mark.parametrize("family", ["gemma3", "qwen3_next"])
 def test_computed_scales_of_groups_of_layers(family: str, saved: Callable[[str], Saved], tmp_path: Path):
-    """Windows, and recurrent states, which the prompt of random tokens must not leave behind."""
+    """Windows, and recurrent states, which the prompt of random tokens must not change."""
     folder = saved(family)[1]
     exact = logprobs_of(folder, tmp_path, {})
     assert largest_difference(logprobs_of(folder, tmp_path, FP8 | {"calculate_kv_scales": True}), exact) < 0.5
