@@ -54,7 +54,7 @@ VERBS = {  # in the order of `engine --help`
     "render": Verb("writing"),
     "connect": Verb("writing", takes_options=True),
     "quantize": Verb("writing"),
-    "save-sharded": Verb("writing"),
+    "save-sharded": Verb("writing", takes_options=True),
     "completion": Verb("writing"),
     "chat": Verb("serving"),
     "complete": Verb("serving"),

@@ -66,6 +66,8 @@ def _model(plan: Plan, forms: TextForms) -> list[tuple[str, str]]:
         becomes = "as stored" if stored.bytes_in(plan.ask.dtype) == stored.total_bytes else f"become {plan.ask.dtype}"
         rows.append(("stored", f"{dtypes}; {becomes}"))
         rows += [("", line) for line in _types(stored.parts)]
+    if model.files is not None and model.files.state is not None:
+        rows.append(("stored", f"sharded state: {model.files.state.shown}"))
     context = f"{plan.estimate.max_model_len} tokens" if plan.estimate.max_model_len else "does not fit"
     rows.append(("context", f"{context}; the model supports {model.limit}"))
     if forms.source:

@@ -22,10 +22,14 @@ _DTYPES = {
     torch.float8_e4m3fn: "F8_E4M3",
     torch.int64: "I64",
     torch.int32: "I32",
+    torch.int16: "I16",
     torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
 }
 _CHUNK_BYTES = 1 << 24
-_ALIGNMENT = 8
+_LENGTH_BYTES = 8  # before the header
+_ALIGNMENT = 64  # bytes of a cache line, for readers that use a tensor where it is mapped
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -44,12 +48,12 @@ def write(path: Path, layout: Layout, content: Iterator[bytes | memoryview]) -> 
         start, end = end, end + math.prod(shape) * DTYPE_BYTES[dtype]
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)
+    text += b" " * (-(_LENGTH_BYTES + len(text)) % _ALIGNMENT)
     with path.open("wb") as stream:
-        stream.write(len(text).to_bytes(8, "little") + text)
+        stream.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
         for part in content:
             stream.write(part)
-        assert stream.tell() == 8 + len(text) + end, (stream.tell(), len(text), end)
+        assert stream.tell() == _LENGTH_BYTES + len(text) + end, (stream.tell(), len(text), end)
         to_disk(stream)
 
 

@@ -52,6 +52,11 @@ def plan_sharding(files: ModelFiles, max_part_bytes: int) -> Sharding:
             f"{', '.join(_READ[:-1])}, with a config.json",
             code="M304",
         )
+    if files.state is not None:
+        raise ModelFilesError(
+            f"{folder}: weights as kernels hold them ({files.state.shown}); start from the original checkpoint",
+            code="M304",
+        )
     every = read_tensors(folder, files.weight_files)
     is_native = files.implementation == "native"
     used = _read_by(tensors_of(folder, every, files.spec), every) if is_native else every
@@ -63,15 +68,15 @@ def plan_sharding(files: ModelFiles, max_part_bytes: int) -> Sharding:
     return Sharding(folder, used, _parts(used, max_part_bytes), [name for name in every if name not in used])
 
 
-def save(sharding: Sharding, target: Path, progress: Callable[[int], None]) -> None:
-    """Writes the folder `target`, which is empty or does not exist.
+def save(sharding: Sharding, target: Path, progress: Callable[[int], None], *, replaces: bool = False) -> None:
+    """Writes the folder `target`, which is empty or does not exist, or `replaces` a sharded state.
 
     progress: called with the number of bytes that have been written since its last call.
     Raises ModelFilesError for weights that cannot be read, OSError if there is no space.
     """
     checkpoint = Checkpoint(sharding.source, sharding.stored)
     indexes = tuple(INDEXES.values())
-    with new_checkpoint(target, sharding.source, sharding.num_bytes, without=indexes) as made:
+    with new_checkpoint(target, sharding.source, sharding.num_bytes, without=indexes, replaces=replaces) as made:
         for number, names in enumerate(sharding.parts):
             layout = {name: (sharding.stored[name].dtype, sharding.stored[name].shape) for name in names}
             write(made / SHARD_PATTERN.format(rank=0, part=number), layout, _content(checkpoint, names, progress))

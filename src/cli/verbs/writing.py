@@ -155,10 +155,25 @@ def quantize(
 
 
 def save_sharded(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, directory or builtin:tiny.")],
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Hub id, directory or builtin:tiny; with --as-loaded also a deployment or a GGUF file.",
+        ),
+    ],
     target: Annotated[
         str, typer.Option("--output-dir", "-o", metavar="PATH", help="Folder to write, which must be new or empty.")
     ],
+    as_loaded: Annotated[
+        bool,
+        typer.Option(
+            "--as-loaded",
+            help="Write the weights as this machine's kernels hold them for the deployment: a start maps them.",
+        ),
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a sharded state that is there.")] = False,
     max_part_size: Annotated[
         str, typer.Option("--max-part-size", metavar="SIZE", help="Of the tensors of one file.")
     ] = "5GB",
@@ -167,10 +182,21 @@ def save_sharded(
     ] = None,
     output: Annotated[Literal["text", "json"], typer.Option("--output", help="Output format.")] = "text",
 ) -> None:
-    """Write the tensors that a model reads, unchanged, as files by rank, for `load.load_format: sharded_state`."""
+    """Write a model's tensors, unchanged or packed for this machine, for `load.load_format: sharded_state`."""
     from ..save_sharded import run
 
-    end(run(model, target=target, max_part_size=max_part_size, revision=revision, output=output))
+    end(
+        run(
+            model,
+            overrides(context),
+            target=target,
+            is_as_loaded=as_loaded,
+            replaces=force,
+            max_part_size=max_part_size,
+            revision=revision,
+            output=output,
+        )
+    )
 
 
 def completion(

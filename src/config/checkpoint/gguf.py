@@ -32,6 +32,7 @@ _MAX_DIMENSIONS = 4
 _MAX_ELEMENTS = 1 << 60
 _MAX_FLOATS = 1 << 16  # of a tensor that describes the model
 _LEAST_KEY_BYTES, _LEAST_TENSOR_BYTES = 8 + 4 + 1, 8 + 4 + 4 + 8
+_NUM_TENSORS_AT = 8  # bytes, after magic and version
 _STRING, _ARRAY, _BOOL = 8, 9, 7
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
 _NAMES = (  # of ggml's types, in the order of their numbers; "" for one that was given up
@@ -110,6 +111,15 @@ def _read(path: Path, _changed: int, _size: int) -> GgufHeader:
         return _Reader(path, stream).header()
 
 
+def without_tensors(path: Path) -> bytes:
+    """A GGUF file with the same values and no tensors. Raises as `read_gguf`."""
+    try:
+        with open_file(path) as stream:
+            return _Reader(path, stream).keys()
+    except OSError as error:
+        raise ModelFilesError.unreadable(path, error) from error
+
+
 def parts(path: Path) -> list[Path]:
     """All files of a model, the first one first, of which one is given. Raises ModelFilesError for a missing one."""
     match = _SPLIT.fullmatch(path.name)
@@ -140,7 +150,14 @@ class _Reader:
         self._stream = stream
         self._size = os.fstat(stream.fileno()).st_size
         self._buffer = bytearray()
-        self._at = 0
+        self._at = self._keys_end = 0
+
+    def keys(self) -> bytes:
+        """The file up to its keys, with the number of tensors set to 0."""
+        self.header()
+        content = bytearray(self._buffer[: self._keys_end])
+        struct.pack_into("<Q", content, _NUM_TENSORS_AT, 0)
+        return bytes(content)
 
     def header(self) -> GgufHeader:
         magic = self._bytes(4, "the header")
@@ -159,6 +176,7 @@ class _Reader:
             if key in values:
                 self._fail(f"key `{key[:80]}` is there twice")
             values[key] = self._value(self._number("I", f"key `{key[:80]}`"), f"key `{key[:80]}`")
+        self._keys_end = self._at
         alignment = values.get("general.alignment", 32)
         if type(alignment) is not int or not 8 <= alignment <= 1 << 20 or alignment & (alignment - 1):
             self._fail(f"`general.alignment` is {str(alignment)[:40]}; it must be a power of two from 8 to 1048576")

@@ -90,6 +90,8 @@ class PlannedModel(Record):
 
     @property
     def weights_source(self) -> str:
+        if self.files is not None and self.files.state is not None:
+            return f"a sharded state in {len(self.files.weight_files)} file{'s' * (len(self.files.weight_files) != 1)}"
         if self.stored is None:
             return "counted from config.json"
         return f"headers of {self.stored.num_files} file{'s' * (self.stored.num_files != 1)}"
@@ -137,7 +139,9 @@ def read_model(deployment: Deployment) -> PlannedModel:
         raise ModelFilesError(why_not or f"{path}: names neither layers nor their width", code="M306")
     is_dummy = deployment.load.load_format == "dummy"
     stored = None
-    if is_gguf(path):
+    if files is not None and files.state is not None:
+        pass  # its tensors are not those of the model
+    elif is_gguf(path):
         folder, stored = path.parent, None if is_dummy else read_stored_gguf(path)
     elif not is_dummy:
         stored = read_stored(folder, spec.is_tied, "mistral" if is_consolidated(path) else "safetensors")

@@ -301,6 +301,7 @@ def _files(done: Decisions, model_files: ModelFiles) -> None:
             "safetensors": "the model has safetensors",
             "mistral": "the consolidated files that params.json describes",
             "gguf": "a GGUF file",
+            "sharded_state": "written by `engine save-sharded --as-loaded`",
         }.get(model_files.weight_format, "no safetensors, but files of torch, read as data")
         done.decide("load.load_format", model_files.weight_format, "R079", reason)
     fact = model_files.template_fact

@@ -51,7 +51,9 @@ from ..checkpoint.stored import FLOAT_DTYPES, StoredTensor
 from ..errors import ModelFilesError, ModelNotLocal
 from ..model_facts import Fact, model_facts
 from . import sampling
-from .resolved import ModelFiles, OwnCodes, StoredAs
+from .resolved import ModelFiles
+from .sharded_state import VOCABULARY_GGUF, ShardedState, has_vocabulary, read_sharded_state
+from .stored_as import OwnCodes, StoredAs
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
@@ -78,8 +80,9 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
     model, cache = deployment.model, hub_cache(deployment)
     folder = model_folder(deployment, cache)
     path = config_path(deployment, folder, cache)
+    state = _sharded_state(deployment, folder)
     try:
-        written = read_values(path)
+        written = read_values(path) if state is None or state.gguf_config is None else state.gguf_config
         merged = _apply_overrides(written, model.hf_overrides)
         code = _repository_code(deployment, path, folder, merged)
         own_theta = read_theta(config_json_of(merged))
@@ -90,10 +93,10 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
             _check_method(spec, model.quantization)
         chosen = implementation(spec, model.model_impl)
         if is_consolidated(path):
-            _check_consolidated(deployment, chosen)
+            _check_consolidated(deployment, chosen, is_packed=state is not None)
             spec = spec.with_weights_of("mistral", has_pairs=True)
         elif is_gguf(path):
-            _check_gguf(deployment, chosen)
+            _check_gguf(deployment, chosen, is_packed=state is not None)
             found = gguf.architecture(read_gguf(path).values)
             spec = spec.with_weights_of("gguf", has_pairs=found.has_pairs, has_whole_norms=found.has_whole_norms)
         if chosen == "transformers":
@@ -119,7 +122,7 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
         max_context, spec = min(max_context, window), spec.without_windows()
     if is_gguf(path):
         folder = path.parent
-    weights = _weights(path, spec, folder, deployment, is_native=chosen == "native")
+    weights = None if state else _weights(path, spec, folder, deployment, is_native=chosen == "native")
     theta = _theta(spec, values) if chosen == "native" or has_one_rope else None
     tokenizer_path = _tokenizer_path(deployment, folder, path)
     return ModelFiles(
@@ -133,24 +136,60 @@ def read_model_files(deployment: Deployment) -> ModelFiles:
         window=window,
         rope_theta=theta,
         own_rope_theta=own_theta if theta is not None else None,
-        checkpoint_dtype=spec.dtype if weights is None else _most_common_dtype(weights),
+        checkpoint_dtype=_checkpoint_dtype(spec, weights, state),
         eos_token_ids=_eos_ids(path, config_json, folder / GENERATION_CONFIG, spec.vocab_size),
         bos_token_id=bos,
         pad_token_id=pad,
         sampling_defaults=_sampling_defaults(path, folder, deployment),
         tokenizer_path=tokenizer_path,
         template_fact=_template_fact(model.model, spec, tokenizer_path),
-        weight_files=weights.names if weights else (),
-        weight_format=weights.format if weights else "dummy",
-        stored_as=_stored_as(weights) if weights else (),
-        own_codes=_own_codes(weights, spec) if weights and chosen == "native" else (),
-        num_stored=sum(weights.count().values()) if weights is not None and chosen == "transformers" else None,
+        **_about_weights(weights, spec, chosen) if state is None else _about_state(state, folder, deployment),
         unused_overrides=tuple(
             key
             for key in model.hf_overrides
             if key not in {*written, *config_json.read} and chosen == "native"  # transformers reads other keys
         ),
     )
+
+
+def _sharded_state(deployment: Deployment, folder: Path) -> ShardedState | None:
+    """Of a folder with packed weights, unless another format is asked for."""
+    return read_sharded_state(folder) if deployment.load.load_format in ("auto", "sharded_state") else None
+
+
+def _about_weights(weights: WeightFiles | None, spec: ModelSpec, chosen: Implementation) -> dict[str, Any]:
+    """Fields of ModelFiles."""
+    if weights is None:
+        return {"weight_files": (), "weight_format": "dummy"}
+    return {
+        "weight_files": weights.names,
+        "weight_format": weights.format,
+        "stored_as": _stored_as(weights),
+        "own_codes": _own_codes(weights, spec) if chosen == "native" else (),
+        "num_stored": sum(weights.count().values()) if chosen == "transformers" else None,
+    }
+
+
+def _about_state(state: ShardedState, folder: Path, deployment: Deployment) -> dict[str, Any]:
+    """The same of a sharded state, whose files hold other tensors than the model has. Raises ModelFilesError."""
+    load = deployment.load
+    settings = (
+        {} if settings_problem("sharded_state", load.model_loader_extra_config) else load.model_loader_extra_config
+    )
+    return {
+        "weight_files": read_weight_files(folder, "sharded_state", load.ignore_patterns, settings).names,
+        "weight_format": "sharded_state",
+        "stored_as": state.stored_as,
+        "own_codes": state.own_codes,
+        "num_stored": state.num_stored,
+        "state": state.shape,
+    }
+
+
+def _checkpoint_dtype(spec: ModelSpec, weights: WeightFiles | None, state: ShardedState | None) -> str:
+    if state is not None:
+        return state.shape.dtype
+    return spec.dtype if weights is None else _most_common_dtype(weights)
 
 
 def _check_method(spec: ModelSpec, wanted: str | None) -> None:
@@ -204,6 +243,8 @@ def gguf_file(deployment: Deployment, folder: Path) -> Path | None:
     quantisation, load_format = split_quantisation(name)[1], deployment.load.load_format
     if (quantisation is not None and is_hub_id(name)) or "gguf" in (load_format, deployment.model.config_format):
         return choose(folder, quantisation)
+    if load_format in ("auto", "sharded_state") and has_vocabulary(folder):
+        return folder / VOCABULARY_GGUF
     if load_format != "auto" or any(has_files(folder, kind) for kind in FILES):
         return None
     return choose(folder) if found_in(folder) else None
@@ -253,9 +294,10 @@ def read_values(path: Path) -> dict[str, Any]:
     return content
 
 
-def _check_consolidated(deployment: Deployment, chosen: Implementation) -> None:
+def _check_consolidated(deployment: Deployment, chosen: Implementation, *, is_packed: bool) -> None:
+    """is_packed: it describes a sharded state."""
     load_format = deployment.load.load_format
-    if load_format not in CONSOLIDATED_FORMATS:
+    if load_format not in CONSOLIDATED_FORMATS and not is_packed:
         raise ModelConfigError(
             f"describes consolidated safetensors, which `load.load_format: {load_format}` does not read", "M304"
         )
@@ -267,9 +309,10 @@ def _check_consolidated(deployment: Deployment, chosen: Implementation) -> None:
         )
 
 
-def _check_gguf(deployment: Deployment, chosen: Implementation) -> None:
+def _check_gguf(deployment: Deployment, chosen: Implementation, *, is_packed: bool) -> None:
+    """is_packed: it describes a sharded state."""
     model, load_format = deployment.model, deployment.load.load_format
-    if load_format not in ("auto", "gguf", "dummy"):
+    if load_format not in ("auto", "gguf", "dummy") and not is_packed:
         raise ModelConfigError(f"is a GGUF file, which `load.load_format: {load_format}` does not read", "M304")
     if model.quantization != "gguf" and model.quantization is not None and scheme_of(model.quantization) is None:
         raise ModelConfigError(

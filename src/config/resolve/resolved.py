@@ -31,30 +31,12 @@ from ..schema.parallel import ParallelConfig
 from ..schema.scheduler import SchedulerConfig
 from ..schema.server import ServerConfig
 from ..schema.structured_outputs import StructuredOutputsConfig
+from .sharded_state import StateShape
+from .stored_as import OwnCodes, StoredAs
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 KVDtype = Literal["float32", "bfloat16", "float16", "fp8", "int8"]  # fp8: e4m3
 WeightFormat = Literal["safetensors", "pt", "npcache", "sharded_state", "mistral", "gguf", "dummy"]
-
-
-class StoredAs(Record):
-    """Matrices that a quantised checkpoint stores in the same way."""
-
-    method: str  # as WeightMethod.shown
-    num_matrices: int
-    num_bytes: int  # in the files
-
-
-class OwnCodes(Record):
-    """Matrices of the model that kernels can hold in the checkpoint's own codes."""
-
-    outputs: int
-    inputs: int
-    num_matrices: int
-    num_bytes: int  # of all of them, in the panels of CPUs
-    row_bytes: int  # in the rows of GPUs
-    is_of_bfloat16: bool = False  # only in models of this dtype
-    are_of_experts: bool = False  # whose numbers GPUs compute
 
 
 class ModelFiles(Record):
@@ -82,6 +64,7 @@ class ModelFiles(Record):
     stored_as: tuple[StoredAs, ...] = ()  # the quantised matrices of the checkpoint
     own_codes: tuple[OwnCodes, ...] = ()  # of those, what kernels can hold as it is
     num_stored: int | None = None  # elements in the weight files, where the description is an estimate
+    state: StateShape | None = None  # of a sharded state, whose weights are as kernels hold them
     unused_overrides: tuple[str, ...] = ()  # keys of hf_overrides that nothing reads and config.json lacks
 
     @property

@@ -25,7 +25,8 @@ class LoadConfig(Section):
         description=(
             "Format of the weight files. `auto` is safetensors or, if there are none, the files of torch. `pt` is "
             "torch's .bin and .pt, read as data, so that no code in them can run. `npcache` copies those once into "
-            ".npy files, which other programs can map. `sharded_state` is what `engine save-sharded` writes. "
+            ".npy files, which other programs can map. `sharded_state` is what `engine save-sharded` writes, in both "
+            "forms; `auto` recognises weights that were saved as they were loaded. "
             "`mistral` is consolidated safetensors, as `model.config_format` describes them. `gguf` is a GGUF file, "
             "whose header describes the model; `auto` takes the one of a directory without other weights. "
             "`dummy` creates random weights from config.json alone, to measure speed and memory without a checkpoint; "

@@ -1,7 +1,7 @@
 """Kernels: one op per file, each with a plain torch reference; a KernelSet binds one implementation to every op."""
 
 from .attention_variant import AttentionVariant
-from .experts import ExpertGate, ExpertWeights, GroupedExpert, PackedExperts
+from .experts import ExpertGate, ExpertWeights, GroupedExpert, PackedExpert, PackedExperts
 from .gated_delta import GatedDeltaWeights
 from .gated_norm import GatedNormWeights
 from .grouped import Grouped, GroupScales
@@ -27,6 +27,7 @@ __all__ = [
     "HeadVariant",
     "Integers",
     "KernelSet",
+    "PackedExpert",
     "PackedExperts",
     "PackedLinear",
     "Routing",

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -101,6 +101,7 @@ class PackedExperts:
 # The experts one after the other, so that only one of them exists twice; their number; the gate; the scheme that
 # quantises them. Grouped ones only for kernels with `packs_grouped_experts`.
 PackExperts = Callable[[Iterable[ExpertWeights | GroupedExpert], int, ExpertGate, str | None], PackedExperts]
+PlaceExperts = Callable[[PackedExperts], PackedExperts]  # with the tables of where these tensors are
 RepackExperts = Callable[[PackedExperts], PackedExperts]  # of the torch kernels, for the kernels of this set
 # x, ids, weights, experts, base, gate of the base: see the reference.
 Experts = Callable[
@@ -211,13 +212,7 @@ def pack_experts_cpu(
     dtype: of the model. unpacked: packs the layers that the kernels do not support.
     """
     pack_numbers = _pack_expert_with(pack_linear, quantise_linear)
-    product_of = panel_products(library)
-
-    def table_of(layers: list[PackedLinear]) -> torch.Tensor:
-        rows = [
-            (product_of(each), each.weight.data_ptr(), _address(each.scales), _address(each.bias)) for each in layers
-        ]
-        return torch.tensor(rows, dtype=torch.int64)
+    place = place_experts_cpu(library)
 
     def pack_expert(each: ExpertWeights | GroupedExpert, scheme: str | None) -> PackedExpert:
         if isinstance(each, ExpertWeights):
@@ -243,10 +238,32 @@ def pack_experts_cpu(
         del first
         packed.extend(pack_expert(each, scheme) for each in remaining)
         assert len(packed) == num_experts, f"{len(packed)} of {num_experts} experts"
-        gate_ups, downs = table_of([each.gate_up for each in packed]), table_of([each.down for each in packed])
-        return PackedExperts(tuple(packed), gate, gate_ups, downs)
+        return place(PackedExperts(tuple(packed), gate))
 
     return pack_experts
+
+
+def place_experts_reference(packed: PackedExperts) -> PackedExperts:
+    """torch has no table of addresses."""
+    return packed
+
+
+def place_experts_cpu(library: CpuLibrary) -> PlaceExperts:
+    product_of = panel_products(library)
+
+    def table_of(layers: list[PackedLinear]) -> torch.Tensor:
+        rows = [
+            (product_of(each), each.weight.data_ptr(), _address(each.scales), _address(each.bias)) for each in layers
+        ]
+        return torch.tensor(rows, dtype=torch.int64)
+
+    def place_experts(packed: PackedExperts) -> PackedExperts:
+        gate_ups, downs = [each.gate_up for each in packed.experts], [each.down for each in packed.experts]
+        if not all(each.is_packed for each in (*gate_ups, *downs)):
+            return packed
+        return replace(packed, gate_ups=table_of(gate_ups), downs=table_of(downs))
+
+    return place_experts
 
 
 def _address(tensor: torch.Tensor | None) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from ...model.quantised import GroupLayout
+from ...model.quantised import GROUP_STEPS, GroupLayout
 from .cpu.library import INT64, POINTER, CpuLibrary
 from .grouped import Grouped, layout_of
 from .stored_codes import StoredCodes, form_of
@@ -20,8 +21,10 @@ _NUMBERS = {  # NumberType of cpu/grouped.h, 0 for none
     torch.uint8: 4,
     torch.int8: 5,
 }
-_OFFSETS = {"": 0, "zeros": 1, "minima": 2}
-_STRIDE_AT = 7 * 8  # bytes before GroupedFormat.stride
+_OFFSETS: dict[Literal["", "zeros", "minima"], int] = {"": 0, "zeros": 1, "minima": 2}
+_ITEM_BYTES = {_NUMBERS[dtype]: dtype.itemsize for dtype in _NUMBERS} | {0: 0}
+_ORDER_AT, _STRIDE_AT = 6 * 8, 7 * 8  # bytes before GroupedFormat.order and .stride
+FORMAT_BYTES = 8 * 8 + 128 * 4 + 64 * 2 + 2 * 128  # of a GroupedFormat
 PANELS_DTYPE = torch.int16  # of the tensor of panels, which no other layout has
 
 
@@ -78,7 +81,28 @@ class GroupedPacker:
 
 def set_stride(form: torch.Tensor, stride: int) -> None:
     """stride: elements from a row of outputs to the next, in a format that is not yet used."""
-    form[_STRIDE_AT : _STRIDE_AT + 8] = torch.frombuffer(bytearray(struct.pack("=q", stride)), dtype=torch.uint8)
+    _set_word(form, _STRIDE_AT, stride)
+
+
+def set_order(form: torch.Tensor, order: torch.Tensor | None) -> None:
+    """order: [in] int32, which must live as long as the format."""
+    _set_word(form, _ORDER_AT, 0 if order is None else order.data_ptr())
+
+
+def _set_word(form: torch.Tensor, at: int, value: int) -> None:
+    form[at : at + 8] = torch.frombuffer(bytearray(struct.pack("=q", value)), dtype=torch.uint8)
+
+
+def layout_in(form: torch.Tensor, in_features: int) -> GroupLayout | None:
+    """What a format from a file says of its panels; None if no weight has such a format."""
+    bits, group, block, scale, outer, offset = form[:_ORDER_AT].view(torch.int64).tolist()
+    offsets = {number: name for name, number in _OFFSETS.items()}
+    is_known = bits in GROUP_STEPS and scale in _ITEM_BYTES and outer in _ITEM_BYTES and offset in offsets
+    if not is_known or not scale or not 0 < group <= block or block % group:
+        return None
+    scale_bytes, outer_bytes = _ITEM_BYTES[scale], _ITEM_BYTES[outer]
+    layout = GroupLayout(bits, group, scale_bytes, outer_bytes, block if outer else 0, offsets[offset])
+    return layout if layout.block(in_features) == block else None
 
 
 def _format(weight: Grouped, layout: GroupLayout, order: torch.Tensor | None) -> torch.Tensor:

@@ -38,12 +38,15 @@ from .cpu.machine_speed import MachineSpeed, machine_speed
 from .experts import (
     Experts,
     PackExperts,
+    PlaceExperts,
     RepackExperts,
     experts_cpu,
     experts_reference,
     pack_experts_cpu,
     pack_experts_reference,
     pack_experts_with,
+    place_experts_cpu,
+    place_experts_reference,
     repack_experts_cpu,
     repack_experts_reference,
 )
@@ -156,6 +159,7 @@ class KernelSet:
     pack_experts: PackExperts = pack_experts_reference
     packs_grouped_experts: bool = False  # whether `pack_experts` takes a checkpoint's own codes
     repack_experts: RepackExperts = repack_experts_reference
+    place_experts: PlaceExperts = place_experts_reference
     experts: Experts = experts_reference
     gate_outputs: GateOutputs = gate_outputs_reference
     scale_rows: ScaleRows = scale_rows_reference
@@ -174,6 +178,7 @@ class KernelSet:
     capture: Capture | None = None  # None: no step can be captured
     speed: MachineSpeed | None = None  # None: nothing to compare linear layers with
     set_num_threads: Callable[[int], None] = torch.set_num_threads  # of torch and of the kernels
+    layout: str = "torch"  # of packed weights: sets with the same name read each other's
     table: dict[str, str] = field(default_factory=dict)  # stage -> "kernel: reason", what start-up prints
 
     def norm_linear(
@@ -362,6 +367,8 @@ def cpu_kernels(
         pack_experts=pack_experts,
         packs_grouped_experts=pack_grouped is not None,
         repack_experts=repack_experts_cpu(pack_experts),
+        place_experts=place_experts_cpu(library),
+        layout=library.level.name,
         experts=experts_cpu(library, torchs.experts),
         gate_outputs=gate_outputs_cpu(library, dtype),
         scale_rows=scale_rows_cpu(library, dtype),

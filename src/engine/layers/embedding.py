@@ -12,7 +12,7 @@ import torch
 
 from ..kernels import KernelSet, PackedLinear
 from .linear import Linear
-from .loading import TensorReader
+from .loading import Held, TensorReader, linear_of, tensor_of
 
 
 class Embedding:
@@ -52,6 +52,15 @@ class Embedding:
 
     def take_weights(self, other: Self) -> None:
         self._weight, self._codes = other._weight, other._codes
+
+    def held(self) -> Held:
+        return {"weight": self.weight} if self._codes is None else {"codes": self._codes}
+
+    def hold(self, held: Held) -> None:
+        if "codes" in held:
+            self._codes = linear_of(held, "codes", *self._shape, self._dtype)
+        else:
+            self._weight = tensor_of(held, "weight", torch.empty(self._shape, dtype=self._dtype, device="meta"))
 
     @property
     def weight(self) -> torch.Tensor:

@@ -13,9 +13,10 @@ from typing import Self
 
 import torch
 
-from ..kernels import ExpertGate, ExpertWeights, Grouped, GroupedExpert, KernelSet, PackedExperts, Routing
+from ...model.quantised import EXPERT_STEP
+from ..kernels import ExpertGate, ExpertWeights, Grouped, GroupedExpert, KernelSet, PackedExpert, PackedExperts, Routing
 from .linear import Linear
-from .loading import Loadable, TensorReader
+from .loading import Held, Loadable, TensorReader
 from .mlp import MLP, GatedMLP
 from .norm import Norm
 from .vector import Vector
@@ -126,6 +127,29 @@ class Experts:
 
     def take_weights(self, other: Self) -> None:
         self._packed, other._packed = self._kernels.repack_experts(other.packed), None
+
+    def held(self) -> Held:
+        return {"packed": self.packed}
+
+    def hold(self, held: Held) -> None:
+        packed = held.get("packed")
+        if not isinstance(packed, PackedExperts) or len(packed.experts) != self.sizes.count:
+            raise ValueError(f"`packed` must be {self.sizes.count} experts")
+        for expert in packed.experts:
+            self._check(expert)
+        self._packed = self._kernels.place_experts(replace(packed, gate=self._gate))
+
+    def _check(self, expert: PackedExpert) -> None:
+        """Kernels take the sizes of all experts from the first."""
+        gate_up, down = expert.gate_up, expert.down
+        inner = self.sizes.inner + (-self.sizes.inner % EXPERT_STEP if down.is_packed else 0)
+        rows = inner * (2 if self._gate.has_gates else 1)
+        if (gate_up.out_features, gate_up.in_features) != (rows, self.sizes.hidden) or (
+            (down.out_features, down.in_features) != (self.sizes.hidden, inner)
+        ):
+            raise ValueError(f"an expert has {gate_up.out_features} gates and ups of width {down.in_features}")
+        if not gate_up.dtype == down.dtype == self._dtype or gate_up.is_packed != down.is_packed:
+            raise ValueError("an expert is packed in two ways")
 
     @property
     def num_bytes(self) -> int:

@@ -14,7 +14,7 @@ import torch
 from ...model.spec import LatentAttention as LatentSpec
 from ..kernels import KernelSet
 from .linear import Linear
-from .loading import Loadable, TensorReader
+from .loading import Held, Loadable, TensorReader, tensor_of
 from .mixer import LayerCache
 from .norm import RMSNorm
 from .step_input import StepInput
@@ -43,6 +43,12 @@ class HeadMatrices:
 
     def take_weights(self, other: Self) -> None:
         self.keys, self.values = other.keys, other.values
+
+    def held(self) -> Held:
+        return {"keys": self.keys, "values": self.values}
+
+    def hold(self, held: Held) -> None:
+        self.keys, self.values = tensor_of(held, "keys", self.keys), tensor_of(held, "values", self.values)
 
     @property
     def num_bytes(self) -> int:

@@ -11,7 +11,7 @@ import torch
 
 from ..kernels import Grouped, Integers, KernelSet, PackedLinear
 from ..kernels.grouped import are_alike, stacked
-from .loading import TensorReader
+from .loading import Held, TensorReader, linear_of
 from .norm import Norm, RMSNorm
 
 
@@ -111,6 +111,12 @@ class Linear:
     def take_weights(self, other: Self) -> None:
         """At no time does more than this layer's weight exist twice."""
         self._packed, other._packed = self._kernels.repack_linear(other.packed), None
+
+    def held(self) -> Held:
+        return {"packed": self.packed}
+
+    def hold(self, held: Held) -> None:
+        self._packed = linear_of(held, "packed", sum(self.parts.values()), self.in_features, self._dtype)
 
     def _stacked(self, tensors: TensorReader, kind: str, width: tuple[int, ...]) -> torch.Tensor:
         sizes = list(self.parts.values())

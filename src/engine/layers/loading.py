@@ -6,12 +6,14 @@ exist at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol, Self
 
 import torch
 
-from ..kernels import Grouped, Integers
+from ..kernels import Grouped, Integers, PackedExperts, PackedLinear
+
+Held = Mapping[str, torch.Tensor | PackedLinear | PackedExperts]  # the weights of a layer as kernels hold them
 
 
 class TensorReader(Protocol):
@@ -43,7 +45,35 @@ class Loadable(Protocol):
         """Takes the weights of the same layer of another model, which can no longer be used."""
         ...
 
+    def held(self) -> Held:
+        """The weights as `load` has made them."""
+        ...
+
+    def hold(self, held: Held) -> None:
+        """Takes what `held` of the same layer has returned, from a file. Raises ValueError if it does not fit."""
+        ...
+
     @property
     def num_bytes(self) -> int:
         """Of the weights, after `load`."""
         ...
+
+
+def tensor_of(held: Held, name: str, like: torch.Tensor) -> torch.Tensor:
+    """A tensor that has the shape and the dtype of `like`. Raises ValueError."""
+    found = held.get(name)
+    if not isinstance(found, torch.Tensor) or found.shape != like.shape or found.dtype != like.dtype:
+        raise ValueError(f"`{name}` must be {list(like.shape)} in {like.dtype}")
+    return found
+
+
+def linear_of(held: Held, name: str, out_features: int, in_features: int, dtype: torch.dtype) -> PackedLinear:
+    """Raises ValueError unless it is a linear layer of these sizes."""
+    found = held.get(name)
+    if not isinstance(found, PackedLinear) or (found.out_features, found.in_features, found.dtype) != (
+        out_features,
+        in_features,
+        dtype,
+    ):
+        raise ValueError(f"`{name}` must be a layer of {out_features} by {in_features} in {dtype}")
+    return found

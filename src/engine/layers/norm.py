@@ -8,7 +8,7 @@ from typing import Self
 import torch
 
 from ..kernels import KernelSet
-from .loading import TensorReader
+from .loading import Held, TensorReader
 from .vector import Vector
 
 
@@ -28,6 +28,13 @@ class _Stored:
     def take_weights(self, other: Self) -> None:
         for mine, its in zip(self._vectors, other._vectors, strict=True):
             mine.take_weights(its)
+
+    def held(self) -> Held:
+        return {vector.names[0]: vector.values for vector in self._vectors}
+
+    def hold(self, held: Held) -> None:
+        for vector in self._vectors:
+            vector.hold({"values": held[vector.names[0]]} if vector.names[0] in held else {})
 
     @property
     def num_bytes(self) -> int:

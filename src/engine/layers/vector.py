@@ -12,7 +12,7 @@ from typing import Self
 
 import torch
 
-from .loading import TensorReader
+from .loading import Held, TensorReader, tensor_of
 
 
 class Vector:
@@ -55,6 +55,12 @@ class Vector:
     def take_weights(self, other: Self) -> None:
         self.values.copy_(other.values)  # in place: other layers keep a reference
 
+    def held(self) -> Held:
+        return {"values": self.values}
+
+    def hold(self, held: Held) -> None:
+        self.values.copy_(tensor_of(held, "values", self.values))
+
     @property
     def num_bytes(self) -> int:
         """In the model's dtype, as `engine plan` counts."""
@@ -76,3 +82,7 @@ class Scalar(Vector):
     def take_weights(self, other: Self) -> None:
         super().take_weights(other)
         self.value = other.value
+
+    def hold(self, held: Held) -> None:
+        super().hold(held)
+        self.value = self.values.item()

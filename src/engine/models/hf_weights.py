@@ -23,7 +23,7 @@ from transformers.core_model_loading import (
 )
 
 from ...config.checkpoint.stored import StoredTensor
-from ..layers.loading import TensorReader
+from ..layers.loading import Held, TensorReader
 
 
 class CheckpointNames:
@@ -128,6 +128,11 @@ class Places:
     def is_shared(self, name: str) -> bool:
         return len(self._parameters.get(name, ())) > 1
 
+    def shape(self, name: str) -> torch.Size | None:
+        """None: no such parameter."""
+        found = [self._buffers[name]] if name in self._buffers else self._parameters.get(name, [])
+        return getattr(*found[0]).shape if found else None
+
     def set(self, name: str, value: torch.Tensor) -> None:
         value = value.to(self.dtype(name))
         if name in self._buffers:
@@ -180,6 +185,18 @@ class Tensors:
     def take_weights(self, other: Self) -> None:
         self._put(other._values)
         other._values = {}
+
+    def held(self) -> Held:
+        return self._values
+
+    def hold(self, held: Held) -> None:
+        values = {name: value for name, value in held.items() if isinstance(value, torch.Tensor)}
+        for name, value in values.items():
+            if value.shape != self._places.shape(name):
+                raise ValueError(f"`{name}` must be {list(self._places.shape(name) or ())}")
+        if not values:
+            raise ValueError(f"`{self._target}` is missing")
+        self._put(values)
 
     def _put(self, values: Mapping[str, torch.Tensor]) -> None:
         for name, value in values.items():

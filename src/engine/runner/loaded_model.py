@@ -20,6 +20,7 @@ from .kv_cache import KVCache, kv_dtype
 from .kv_memory import KVMemory, reserve_kv_memory
 from .loading import load_weights
 from .measure import PhaseClock
+from .sharded_state import load_state
 from .state_cache import StateCache
 
 
@@ -48,7 +49,6 @@ def load_on_cpu(
     Raises ModelFilesError for weights that do not fit the model, MemoryError for a cache that does not fit into memory.
     """
     device = torch.device("cpu")
-    phases.start("kernels")
     compilation: BackgroundCompilation | None = None
 
     def load(spec: LibrarySpec) -> CpuLibrary:
@@ -59,6 +59,7 @@ def load_on_cpu(
             raise NoKernels(str(compilation))
         return load_library(spec, report=lambda progress: phases.note(f"compiling {progress}"))
 
+    phases.start("kernels")
     kernels = _kernels(resolved, load)
     model = load_model(resolved, phases, device, kernels)
     phases.start("kv cache")
@@ -67,6 +68,15 @@ def load_on_cpu(
     kv_memory.touch_first()
     cache = kv_cache_of(resolved, resolved.num_kv_blocks, states_of(resolved), kv_memory)
     return LoadedModel(device, kernels, model, cache, compilation)
+
+
+def load_weights_on_cpu(resolved: Resolved, phases: PhaseClock) -> tuple[KernelSet, Model]:
+    """The model as `load_on_cpu` loads it, without a KV cache. Raises ModelFilesError."""
+    phases.start("kernels")
+    kernels = _kernels(
+        resolved, lambda spec: load_library(spec, report=lambda progress: phases.note(f"compiling {progress}"))
+    )
+    return kernels, load_model(resolved, phases, torch.device("cpu"), kernels)
 
 
 def _kernels(resolved: Resolved, load: Callable[[LibrarySpec], CpuLibrary]) -> KernelSet:
@@ -96,9 +106,10 @@ def _quantization(resolved: Resolved) -> str | None:
 
 def _may_begin_with_torch(resolved: Resolved) -> bool:
     """Not if results must be the same in any batch, not for quantised weights, whose codes the kernels keep in another
-    order, and not without room for weights in torch's form, which is larger."""
+    order, not for a sharded state, which is in the order of the kernels, and not without room for weights in torch's
+    form, which is larger."""
     model_spec, model = resolved.model_spec, resolved.model
-    if model.batch_invariant or _quantization(resolved) is not None:
+    if model.batch_invariant or _quantization(resolved) is not None or resolved.model_files.state is not None:
         return False
     weights = resolved.model_files.weights_bytes(model.dtype)
     largest = (
@@ -122,7 +133,10 @@ def load_model(resolved: Resolved, phases: PhaseClock, device: torch.device, ker
     model = make_model(resolved, kernels, device)
     is_watched = resolved.load.use_tqdm_on_load and resolved.machine.has_terminal
     progress: Callable[[float], None] | None = phases.progress if is_watched else None
-    load_weights(model, resolved, progress)
+    if resolved.model_files.state is None:
+        load_weights(model, resolved, progress)
+    else:
+        load_state(model, resolved, kernels, progress)
     return model
 
 

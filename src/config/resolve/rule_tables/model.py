@@ -109,12 +109,15 @@ RULES: tuple[Rule, ...] = (
         fields=("model.config_format", "load.load_format"),
         is_broken=lambda v: (
             (v.config_format == "hf" and v.load_format == "mistral")
-            or (v.config_format == "mistral" and v.load_format not in CONSOLIDATED_FORMATS)
-            or (v.config_format == "gguf" and v.load_format not in ("auto", "gguf", "dummy"))
+            or (v.config_format == "mistral" and v.load_format not in (*CONSOLIDATED_FORMATS, "sharded_state"))
+            or (v.config_format == "gguf" and v.load_format not in ("auto", "gguf", "dummy", "sharded_state"))
             or (v.config_format in ("hf", "mistral") and v.load_format == "gguf")
         ),
         message="`load.load_format` is {load_format}, and `model.config_format` is {config_format}",
-        why="params.json describes consolidated safetensors, a GGUF file itself, and config.json all other files.",
+        why=(
+            "params.json describes consolidated safetensors, a GGUF file itself, and config.json all other files; a "
+            "sharded state has what described its original."
+        ),
         fixes=("remove one of the two: `auto` takes what fits",),
     ),
     Rule(

@@ -68,6 +68,7 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         softmax_mass=softmax_mass_gpu,
         count_above=count_above_gpu,
         capture=cuda_graph_capture() if device.type == "cuda" else None,
+        layout="triton",
         table={
             "add_rms_norm": f"{kernel}; up to {MAX_TOKENS} tokens part of the linear layer after it",
             "linear": f"{kernel} up to {MAX_TOKENS} tokens, the most that one program takes; torch for more",
