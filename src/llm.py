@@ -107,6 +107,8 @@ class LLM:
 
     def close(self) -> None:
         """Free the memory of weights and KV cache. Nothing can be generated afterwards."""
+        if self._core is not None:
+            self._core.close()
         self._core = None
         self._template_processes.close()
 

@@ -55,6 +55,7 @@ class FakeSettings:
     max_model_len: int = 512
     max_num_batched_tokens: int = 128
     async_scheduling: bool = False
+    records_block_events: bool = False
 
 
 class FakeRunner:
@@ -100,6 +101,7 @@ def build_core(config: str, phase: Callable[[str], None], idle: Callable[[], boo
         max_model_len=settings.max_model_len,
         max_queued_requests=settings.max_queued_requests,
         eos_token_ids=(EOS,),
+        records_block_events=settings.records_block_events,
     )
     info = EngineInfo(
         model="fake",

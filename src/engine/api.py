@@ -180,6 +180,7 @@ class EngineRequest:
     priority: int = 0  # lower is served first, under scheduling_policy: priority
     cache_salt: str = ""  # requests share prefix-cache blocks only with requests of the same salt
     rank: int | None = None  # of the replica that computes it; None: any
+    cache_epoch: int = 0  # and of the same epoch; one of a later epoch makes all blocks before it unusable
     route: int = 0  # 64 bits set by the caller of the scheduler: plain tokens are returned with it
     is_ready: Callable[[], bool] | None = None  # set by the engine: it is not admitted before this is true
 

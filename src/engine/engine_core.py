@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from .api import EngineInfo, EngineRequest, EngineStats, InvalidRequest, StepLaunches
 from .core import SchedulerInterface, StepOutputs, StepPlan
+from .core.block_events import BlockEvent, BlockEvents
 from .queue_times import QueueTimes
 from .sampling.named_processors import check_named
 from .step_queue import PendingStep, StepQueue
@@ -37,6 +38,15 @@ class Recorder(Protocol):
         ...
 
     def step_finished(self) -> None: ...
+
+
+class EventSink(Protocol):
+    """Sends events about the KV cache: event_publisher.py."""
+
+    def put(self, events: Sequence[BlockEvent]) -> None:
+        """Never waits."""
+
+    def close(self) -> None: ...
 
 
 class RunnerUnusable(RuntimeError):
@@ -82,6 +92,7 @@ class EngineCore:
         self.profiler = profiler
         self._launches = launches
         self._queue_times = QueueTimes(clock)
+        self._sink: EventSink | None = None
         self._num_failed = 0  # steps, since the last one that succeeded
         self.info = info
         self.num_steps = 0  # executed or failed. This and is_stepping are read by the thread that sends heartbeats.
@@ -135,6 +146,23 @@ class EngineCore:
             return self._oldest_outputs() if self._in_flight else StepOutputs()
         finally:
             self.is_stepping = bool(self._in_flight)
+            if self._sink is not None and self.block_events is not None:
+                self._sink.put(self.block_events.take())
+
+    @property
+    def block_events(self) -> BlockEvents | None:
+        """What changed in the KV cache; None if the scheduler does not record it."""
+        return getattr(self._scheduler, "block_events", None)  # a scheduler that is named need not have it
+
+    def publish_events(self, sink: EventSink) -> None:
+        """Send to `sink` after each step what has changed in the KV cache."""
+        self._sink = sink
+
+    def close(self) -> None:
+        """Release what the steps do not need. No step can follow."""
+        if self._sink is not None:
+            self._sink.close()
+            self._sink = None
 
     def idle(self) -> bool:
         """Called when there is no work: does one part of the postponed work. False when none is left.

@@ -99,6 +99,8 @@ class InProcessClient(StreamingClient):
         except Exception as error:
             logger.critical("the engine thread ends", exc_info=error)
             self._post(self._lose, EngineState.DEAD, f"the engine died: {error}")
+        finally:
+            core.close()
 
 
 class _ThreadPort:

@@ -75,7 +75,7 @@ def _run(link: Link, for_heartbeats: int, stop: StopSignal, build: BuildCore) ->
         gc.freeze()
         gc.enable()
         link.broadcast(Ready(core.info))
-        with _heartbeats(for_heartbeats, core):
+        with _heartbeats(for_heartbeats, core), contextlib.closing(core):
             EngineLoop(core, link).run()
         gc.unfreeze()  # libraries in C++ complain at the end about objects that were not freed
     except Exception as error:

@@ -90,9 +90,10 @@ class ReplicatedClient:
         A replica whose queue is full is passed over as long as there are others.
         """
         full: set[int] = set()
+        salt = f"{request.cache_epoch} {request.cache_salt}"
         while True:
             available = self._available(request.rank, full)
-            placement = self._router.place(request.prompt_token_ids, request.cache_salt, available)
+            placement = self._router.place(request.prompt_token_ids, salt, available)
             try:
                 async with aclosing(self._replicas[placement.rank].generate(request)) as outputs:
                     async for output in outputs:

@@ -22,7 +22,9 @@ from .core import Scheduler, SchedulerInterface, SchedulerSettings
 from .core.interface import MEMBERS
 from .device_step_queue import DeviceStepQueue
 from .engine_core import EngineCore
-from .plugins import import_class, make, named_by
+from .event_payloads import EventPayloads
+from .event_publisher import EventPublisher
+from .plugins import PluginError, import_class, make, named_by
 from .runner.cuda.buckets import mixed_buckets
 from .runner.kv_memory import IdleGap, reserve_kv_memory
 from .runner.measure import PhaseClock
@@ -78,6 +80,7 @@ def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
         seed=resolved.model.seed,
         costs=_costs(resolved) if resolved.observability.enable_mfu_metrics else None,
         block_metrics_sample=resolved.observability.block_metrics_sample,
+        records_block_events=resolved.kv_events.is_publishing,
         step_token_limits=resolved.observability.buckets("iteration_tokens", STEP_TOKENS),
     )
 
@@ -97,8 +100,38 @@ def build_core(
         may_compile_later: C++ kernels that must be compiled replace torch while requests are served. For a server: with
             False the start waits for the compilation, so that all results are of the same kernels.
 
-    Raises PluginError, and what the runner raises: ModelFilesError, MemoryError, OSError without the device.
+    Raises PluginError, CannotPublish, and what the runner raises: ModelFilesError, MemoryError, OSError without the
+    device.
     """
+    if not resolved.kv_events.is_publishing:
+        return _load_core(resolved, phase, may_compile_later)
+    publisher = EventPublisher(resolved.kv_events.at_rank(resolved.parallel.ranks[0]))
+    try:
+        core = _load_core(resolved, phase, may_compile_later)
+        _publish_events(core, publisher, resolved)
+    except BaseException:
+        publisher.close()
+        raise
+    return core
+
+
+def _publish_events(core: EngineCore, publisher: EventPublisher, resolved: Resolved) -> None:
+    events = core.block_events
+    if events is None:
+        raise PluginError("`scheduler.scheduler_cls`: this scheduler records no `kv_events`; derive it from Scheduler")
+    publisher.start(
+        EventPayloads(
+            block_size=resolved.cache.block_size,
+            windows=resolved.cache_groups.windows,
+            medium="CPU" if resolved.device.device == "cpu" else "GPU",
+            encoding=resolved.kv_events.encoding,
+            rank=resolved.parallel.ranks[0],
+        )
+    )
+    core.publish_events(publisher)
+
+
+def _load_core(resolved: Resolved, phase: Callable[[str], None] | None, may_compile_later: bool) -> EngineCore:
     clock = PhaseClock(phase)
     clock.start("libraries")
     with named_by("scheduler.scheduler_cls"):

@@ -143,17 +143,26 @@ def _write_submit(message: Submit) -> list[Any]:
         if name in sampling:
             sampling[name] = asdict(sampling[name])
     prompt = _int_bytes(request.prompt_token_ids)
-    return [message.handle, request.request_id, prompt, sampling, request.priority, request.cache_salt]
+    return [
+        message.handle,
+        request.request_id,
+        prompt,
+        sampling,
+        request.priority,
+        request.cache_salt,
+        request.cache_epoch,
+    ]
 
 
 def _read_submit(parts: list[Any]) -> Submit:
-    handle, request_id, prompt, sampling, priority, salt = _take(parts, int, str, bytes, dict, int, str)
+    handle, request_id, prompt, sampling, priority, salt, epoch = _take(parts, int, str, bytes, dict, int, str, int)
     request = EngineRequest(
         request_id=request_id,
         prompt_token_ids=_ints(prompt, "prompt"),
         sampling=_record(SamplingParams, sampling),
         priority=priority,
         cache_salt=salt,
+        cache_epoch=epoch,
     )
     return Submit(handle, request)
 

@@ -49,7 +49,8 @@ class Call:
         self.receive = receive
         self.route = route
         self.arrived_at: float = scope["stoker.arrived_at"]
-        self.cache_salt: str = service.cache_epoch + scope["stoker.cache_salt"]
+        self.cache_salt: str = scope["stoker.cache_salt"]
+        self.cache_epoch = service.cache_epoch
         self.log_fields: dict[str, Any] = scope["stoker.log_fields"]  # of the access log line of this request
         self.owner: str = scope["stoker.owner"]  # of files, batches and stored responses
         self.request_id: str | None = scope["stoker.request_id"]  # of the header X-Request-Id

@@ -163,10 +163,9 @@ class Service:
         return capabilities_of(self.answer_format, variables)
 
     @property
-    def cache_epoch(self) -> str:
-        """Part of every request's cache salt: requests share prefixes with those of the same epoch only."""
-        epoch = self.shared.epoch
-        return f"epoch {epoch} " if epoch else ""
+    def cache_epoch(self) -> int:
+        """Requests share prefixes with those of the same epoch only."""
+        return self.shared.epoch
 
     def new_cache_epoch(self) -> None:
         """Requests find nothing that was computed before; its blocks are replaced when they are needed."""

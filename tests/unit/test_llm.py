@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.kv_event_consumer import Consumer
 from tests.tiny_checkpoint import write_checkpoint
 from transformers import AutoModelForCausalLM
 
@@ -17,6 +19,7 @@ import stoker.builtin
 from stoker import LLM, BeamSearchParams, SamplingParams
 from stoker.config import ConfigError, ModelFilesError
 from stoker.engine.api import InvalidRequest
+from stoker.engine.core.block_hashes import BlockHasher
 
 TINY = Path(stoker.builtin.__file__).parent / "tiny"
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -246,3 +249,32 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path):
 def test_importing_the_package_does_not_import_torch():
     code = "import stoker, sys; stoker.SamplingParams(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": sys.path[0] + ":.dev"}).returncode == 0
+
+
+def test_kv_cache_events_are_those_of_the_engine_and_its_hashes(folder: Path, tmp_path: Path):
+    events = {"endpoint": f"ipc://{tmp_path}/e", "replay_endpoint": f"ipc://{tmp_path}/r"}
+    options = {f"kv_events.{name}": value for name, value in {**events, "enable_kv_cache_events": True}.items()}
+    tokens = list(range(40))
+    with make(folder, prefix_caching_hash_algo="sha256_cbor", **options) as llm:
+        llm.generate([{"prompt_token_ids": tokens}], GREEDY)
+        consumer = Consumer(events["endpoint"], events["replay_endpoint"])
+        consumer.replay()
+        consumer.close()
+    hasher, hashes = BlockHasher("sha256_cbor"), []
+    hasher.extend(hashes, hasher.root(""), tokens, 16, 2)
+    assert set(hashes) <= consumer.view.hashes()
+    assert consumer.view.blocks[0, hashes[1]] == (hashes[0], tuple(tokens[16:32]))
+    with make(folder, **options):  # the addresses are free again
+        pass
+
+
+def test_an_address_of_events_in_use_ends_the_start_before_the_weights_are_read(folder: Path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        options = {
+            "kv_events.enable_kv_cache_events": True,
+            "kv_events.endpoint": f"tcp://0.0.0.0:{taken.getsockname()[1]}",
+        }
+        with pytest.raises(OSError, match=r"`kv_events\.endpoint`: cannot use .* address already in use"):
+            make(folder, **options)

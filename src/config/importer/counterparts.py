@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..schema.options import option_and_keys
+from ..schema.options import option_and_keys, options
 from ..source.flags import Flag
 from ..source.overrides import Override
 
@@ -27,6 +28,7 @@ class Counterpart:
         commas: its one value holds several, parted by commas.
         unit: what its number counts, where ours needs it said.
         also: further options, with their values, that it stands for.
+        is_section: the value is a JSON object of the options of a section, and switches on the option `path` of it.
         after: the value is the first group of this pattern.
         elsewhere: values of it that are an option of their own here: its path and value.
     """
@@ -42,6 +44,7 @@ class Counterpart:
     commas: bool = False
     unit: str = ""
     also: tuple[tuple[str, str], ...] = ()
+    is_section: bool = False
     after: re.Pattern[str] | None = None
     elsewhere: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -51,6 +54,11 @@ def to(
 ) -> Counterpart:
     """The same option under another name."""
     return Counterpart(names, path, takes, says=says, commas=commas, unit=unit)
+
+
+def section(path: str, *names: str) -> Counterpart:
+    """All options of a section, as one JSON object with the same keys; `path` is the one that it switches on."""
+    return Counterpart(names, path, is_section=True)
 
 
 def choice(
@@ -127,6 +135,8 @@ def _read(found: Counterpart | None, name: str, values: list[str], words: tuple[
         values = [found.value]
     if found.only and not all(value in found.only for value in values):
         return Read(words, counterpart=found)
+    if found.is_section:
+        return _read_section(found, name, values, words)
     if found.commas:
         values = [part for value in values for part in value.split(",") if part]
     if len(values) == 1 and values[0] in found.elsewhere:
@@ -141,6 +151,20 @@ def _read(found: Counterpart | None, name: str, values: list[str], words: tuple[
     overrides = [_override(found.path, name, values, words)]
     overrides += [_override(path, name, [value], words) for path, value in found.also]
     return Read(words, tuple(overrides), found)
+
+
+def _read_section(found: Counterpart, name: str, values: list[str], words: tuple[str, ...]) -> Read:
+    """Without overrides if it is not a JSON object, or has a key that is not an option."""
+    try:
+        given = json.loads(values[0]) if values else None
+    except ValueError:
+        given = None
+    home = found.path.partition(".")[0]
+    if not isinstance(given, dict) or any(f"{home}.{key}" not in options() for key in given):
+        return Read(words, counterpart=found)
+    written = {key: value if isinstance(value, str) else json.dumps(value) for key, value in given.items()}
+    overrides = [_override(f"{home}.{key}", name, [value], words) for key, value in written.items()]
+    return Read(words, (_override(found.path, name, ["true"], words), *overrides), found)
 
 
 def _override(path: str, name: str, values: Sequence[str], words: tuple[str, ...]) -> Override:

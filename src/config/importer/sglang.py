@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...formats.registry import find, reasoning_names, tool_names
-from .counterparts import by_name, choice, gone, needless, switch, to
+from .counterparts import by_name, choice, gone, needless, section, switch, to
 
 _GPU = "it tunes kernels of a GPU; `engine plan` says which kernels run here"
 _COMPILED = "this build compiles no models: its own kernels and captured graphs take that place"
@@ -132,7 +132,7 @@ TABLE = by_name(
     to("server.lora_modules", "--lora-paths", takes="many"),
     to("observability.otlp_traces_endpoint", "--otlp-traces-endpoint"),
     gone("naming `observability.otlp_traces_endpoint` switches traces on", "--enable-trace", takes=0),
-    to("kv_events.endpoint", "--kv-events-config"),
+    section("kv_events.enable_kv_cache_events", "--kv-events-config"),
     needless(_METRICS, "--enable-metrics", takes=0),
     needless("the server is ready only when it has been warmed", "--skip-server-warmup", takes=0),
     gone("a step that hangs shows in /readyz, and the engine's death ends or restarts it", "--watchdog-timeout"),

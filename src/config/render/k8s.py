@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from ..schema.kv_events import is_bound
 from ..schema.options import options
 from ..yaml_writer import Commented, document, heading
 from .bundle import Bundle, BundledFile, refused_folder
@@ -138,7 +139,10 @@ def _container(bundle: Bundle, wanted: Wanted) -> dict[str, Any]:
         "image": wanted.image,
         "command": ["engine", "up", bundle.manifest.target],
         "env": _environment(bundle, wanted),
-        "ports": [{"name": "http", "containerPort": bundle.port}],
+        "ports": [
+            {"name": "http", "containerPort": bundle.port},
+            *({"name": name, "containerPort": port} for name, port in _event_ports(bundle).items()),
+        ],
         **_probes(bundle),
         "lifecycle": {
             "preStop": Commented(
@@ -154,6 +158,21 @@ def _container(bundle: Bundle, wanted: Wanted) -> dict[str, Any]:
         },
         "volumeMounts": _mounts(bundle),
     }
+
+
+def _event_ports(bundle: Bundle) -> dict[str, int]:
+    """Ports that subscribers of KV cache events connect to, by name. They are of a pod, not of the Service: each pod
+    publishes its own events."""
+    config = bundle.deployment.config
+    found: dict[str, int] = {}
+    for rank in config.parallel.ranks if config.kv_events.is_publishing else ():
+        events = config.kv_events.at_rank(rank)
+        bound = {"kv-events": events.endpoint if is_bound(events.endpoint) else "", "kv-replay": events.replay_endpoint}
+        for name, address in bound.items():
+            scheme, _, port = (address or "").rpartition(":")
+            if scheme.startswith("tcp://") and port.isdigit():
+                found[f"{name}-{rank}" if len(config.parallel.ranks) > 1 else name] = int(port)
+    return found
 
 
 def _environment(bundle: Bundle, wanted: Wanted) -> list[dict[str, Any]]:

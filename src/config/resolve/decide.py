@@ -112,6 +112,7 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
         "device",
         "compilation",
         "structured_outputs",
+        "kv_events",
         "observability",
         "server",
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..diagnostics import Diagnostic, in_order
 from ..digest import digest
 from ..errors import ConfigError
+from ..schema.kv_events import KVEventsConfig
 from ..schema.observability import ObservabilityConfig
 from ..schema.parallel import ParallelConfig
 from ..schema.structured_outputs import StructuredOutputsConfig
@@ -65,6 +66,7 @@ def resolve_deployment(deployment: Deployment, model_files: ModelFiles, machine:
         device=ResolvedDevice.model_validate(sections["device"]),
         compilation=ResolvedCompilation.model_validate(sections["compilation"]),
         structured_outputs=StructuredOutputsConfig.model_validate(sections["structured_outputs"]),
+        kv_events=KVEventsConfig.model_validate(sections["kv_events"]),
         observability=ObservabilityConfig.model_validate(sections["observability"]),
         server=ResolvedServer.model_validate(sections["server"]),
         model_files=model_files,

@@ -24,6 +24,7 @@ from ..origin import DEFAULT, Origin, Overridden
 from ..schema.cache import CacheConfig
 from ..schema.compilation import CompilationConfig
 from ..schema.device import DeviceConfig
+from ..schema.kv_events import KVEventsConfig
 from ..schema.load import LoadConfig
 from ..schema.model import ModelConfig
 from ..schema.observability import ObservabilityConfig
@@ -217,6 +218,7 @@ class Resolved(Record):
     device: ResolvedDevice
     compilation: ResolvedCompilation
     structured_outputs: StructuredOutputsConfig = Field(default_factory=StructuredOutputsConfig)
+    kv_events: KVEventsConfig = Field(default_factory=KVEventsConfig)
     observability: ObservabilityConfig = Field(default_factory=ObservabilityConfig)
     server: ResolvedServer
     model_files: ModelFiles

@@ -26,6 +26,8 @@ class Request:
     seed: int
     stop: StopRule
     cache_root: bytes
+    cache_epoch: int
+    is_salted: bool  # its cache_root is made from a salt of its own, not from the epoch alone
     reads_cache: bool
     num_prompt_tokens: int
     token_ids: list[int]  # prompt and sampled tokens; while it runs, sampled tokens of full blocks only
@@ -69,6 +71,7 @@ class Request:
         seed: used if the request has none.
         """
         prompt, sampling = request.prompt_token_ids, request.sampling
+        epoch = f"epoch {request.cache_epoch} " if request.cache_epoch else ""
         wants_prompt_logprobs = sampling.prompt_logprobs is not None
         return cls(
             request_id=request.request_id,
@@ -77,7 +80,9 @@ class Request:
             sampling=sampling,
             seed=seed if sampling.seed is None else sampling.seed,
             stop=StopRule.of(sampling, len(prompt), eos_token_ids, max_length),
-            cache_root=hasher.root(request.cache_salt),
+            cache_root=hasher.root(epoch + request.cache_salt),
+            cache_epoch=request.cache_epoch,
+            is_salted=bool(request.cache_salt),
             reads_cache=reads_cache and not wants_prompt_logprobs,  # a position that is not computed has no logits
             num_prompt_tokens=len(prompt),
             token_ids=list(prompt),

@@ -34,6 +34,7 @@ class Scheduler:
         self.settings = settings
         self.sequences = Sequences(settings)
         self._admission_control = AdmissionControl(settings)
+        self.block_events = self.sequences.blocks.events  # what changed in the prefix cache; None: not recorded
         self._planner = StepPlanner(settings, self.sequences)
         self._results = StepResults(settings, self.sequences)
 
@@ -92,6 +93,8 @@ class Scheduler:
         A plan that was returned must be executed and finished: its blocks are already published.
         """
         plan = self._planner.plan()
+        if plan is not None and self.block_events is not None:
+            self.block_events.planned(plan.step)
         self._admission_control.step_planned(len(self.sequences.waiting))
         return plan
 
@@ -109,6 +112,8 @@ class Scheduler:
         step = sequences.steps.retire(plan)
         sequences.blocks.publish_sampled(step)
         sequences.blocks.states.publish_sampled(step)
+        if self.block_events is not None:
+            self.block_events.finished(plan.step)
         outputs = self._results.take(step, result)
         self._admission_control.step_finished(step_time_s)
         return outputs

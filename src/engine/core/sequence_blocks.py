@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...model.cache_groups import blocks_of_window
+from .block_events import BlockEvents
 from .block_hashes import BlockHasher
 from .block_pool import BlockPool
 from .block_residency import BlockResidency
@@ -55,7 +56,10 @@ class SequenceBlocks:
         self._full_groups = [group for group, window in enumerate(settings.windows) if window is None]
         self._windowed_groups = [group for group, window in enumerate(settings.windows) if window is not None]
         self.hasher = BlockHasher(settings.prefix_caching_hash_algo)
-        self.cache = PrefixCache(settings.num_groups, KeptStates(settings.num_kept_states, settings.max_num_seqs))
+        is_recorded = settings.records_block_events
+        self.events = BlockEvents(settings.num_groups, settings.block_size) if is_recorded else None
+        kept_states = KeptStates(settings.num_kept_states, settings.max_num_seqs)
+        self.cache = PrefixCache(settings.num_groups, kept_states, self.events)
         self.states = SequenceStates(settings, columns, self.cache, self.hasher)
         sample = settings.block_metrics_sample
         self.residency = BlockResidency(sample, settings.seed) if sample else None
@@ -156,8 +160,11 @@ class SequenceBlocks:
     def _publish(self, request: Request, index: int) -> None:
         block_hash = request.block_hashes[index]
         for group, table in enumerate(request.block_ids):
-            if table[index] != NO_BLOCK:
-                self.cache.publish(block_hash, table[index], group)
+            if table[index] == NO_BLOCK:
+                continue
+            is_new = self.cache.publish(block_hash, table[index], group)
+            if is_new and self.events is not None:
+                self.events.stored(request, index, group)
 
     def publish_sampled(self, step: StepInFlight) -> None:
         """Read and publish blocks that decode rows of a finished step have filled: now all their tokens are known."""

@@ -66,6 +66,8 @@ class Sequences:
             hasher=self.blocks.hasher,
         )
         self.num_arrivals += 1
+        if self.blocks.events is not None:
+            self.blocks.events.reached_epoch(added.cache_epoch)
         if added.stop.named_token_ids:
             self.watched.watch(added.stop.named_token_ids)
         self.waiting.push(added)

@@ -43,6 +43,7 @@ class SchedulerSettings:
     step_token_limits: tuple[float, ...] = ()  # upper limits of the buckets of EngineStats.step_tokens
     costs: StepCosts | None = None  # None: EngineStats.work is not counted
     block_metrics_sample: float = 0.0  # share of the blocks whose times EngineStats has
+    records_block_events: bool = False  # Scheduler.block_events
 
     def __post_init__(self) -> None:
         for name in (

@@ -95,6 +95,7 @@ async def prepare(
         priority=body.priority or 0,
         cache_salt=call.cache_salt + (body.cache_salt or ""),
         rank=call.rank,
+        cache_epoch=call.cache_epoch,
     )
     if has_own_id:
         response_id = prefix + call.unique_id

@@ -102,6 +102,7 @@ async def prepare(call: Call, body: CompletionRequest) -> Prepared:
             priority=body.priority or 0,
             cache_salt=call.cache_salt + (body.cache_salt or ""),
             rank=call.rank,
+            cache_epoch=call.cache_epoch,
         )
         for index, prompt in enumerate(prompts)
     ]

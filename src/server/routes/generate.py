@@ -76,6 +76,7 @@ class _Job:
             priority=body.priority or 0,
             cache_salt=call.cache_salt + (body.cache_salt or ""),
             rank=call.rank,
+            cache_epoch=call.cache_epoch,
         )
         log_arrival(call, body, [request], [prompt])
         self.generation: Generation = generation_of(call, body, [request])

@@ -162,6 +162,31 @@ def test_ports_and_probes_follow_the_file(capsys: pytest.CaptureFixture[str]) ->
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("events", "ports"),
+    [
+        ("{}", {}),
+        ("{enable_kv_cache_events: true}", {"kv-events": 5557}),
+        (
+            "{enable_kv_cache_events: true}\nparallel: {data_parallel_size: 2}",
+            {"kv-events-0": 5557, "kv-events-1": 5558},
+        ),
+        ('{enable_kv_cache_events: true, replay_endpoint: "tcp://*:5558"}', {"kv-events": 5557, "kv-replay": 5558}),
+        ('{enable_kv_cache_events: true, endpoint: "tcp://router:5557"}', {}),
+        ('{enable_kv_cache_events: true, endpoint: "ipc:///run/events"}', {}),
+        ('{publisher: "null", enable_kv_cache_events: true}', {}),
+    ],
+)
+def test_subscribers_of_events_reach_a_port_of_the_pod(
+    events: str, ports: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("events.yaml").write_text(f"{FILES['open.yaml']}kv_events: {events}\n")
+    found = objects(rendered(capsys, "k8s", "events.yaml"))
+    (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert {port["name"]: port["containerPort"] for port in container["ports"][1:]} == ports
+    assert len(found["Service"]["spec"]["ports"]) == 1
+
+
 @pytest.mark.parametrize(("certificates", "probe"), [(0, "httpGet"), (2, "tcpSocket")])
 def test_probes_use_tls_if_the_server_does(certificates: int, probe: str, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("cert.pem", "key.pem", "ca.pem"):

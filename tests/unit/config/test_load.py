@@ -35,6 +35,8 @@ def values(option: Option) -> st.SearchStrategy[Any]:
                 "root_path": ["/llm"],
                 "otlp_traces_endpoint": option.examples,
                 "show_hidden_metrics_for_version": option.examples,
+                "endpoint": option.examples,
+                "replay_endpoint": option.examples,
             }
             return st.sampled_from(known[option.name]) if option.name in known else WORDS
         case "texts" if option.words:
@@ -103,6 +105,8 @@ def test_the_command_line_beats_the_environment_and_that_the_file(option: Option
         file_value, variable, flag = "/a", "/b", "/c"
     if option.name == "otlp_traces_endpoint":
         file_value, variable, flag = "http://a", "http://b", "http://c"
+    if option.path in ("kv_events.endpoint", "kv_events.replay_endpoint"):
+        file_value, variable, flag = "ipc:///a", "ipc:///b", "tcp://*:1"
     if option.name == "show_hidden_metrics_for_version":
         file_value, variable, flag = "0.6", "0.7", "0.8"
     if option.name == "pt_load_map_location":  # cpu is its only value, and different keys would be merged

@@ -87,7 +87,12 @@ def test_a_request_arrives_with_every_parameter():
         reasoning=Reasoning(end="</think>", budget=7),
     )
     request = EngineRequest(
-        request_id="r-1", prompt_token_ids=[0, 7, 2**31 - 1], sampling=sampling, priority=-3, cache_salt="s"
+        request_id="r-1",
+        prompt_token_ids=[0, 7, 2**31 - 1],
+        sampling=sampling,
+        priority=-3,
+        cache_salt="s",
+        cache_epoch=3,
     )
     assert wire.decode(wire.encode(messages.Submit(12, request))) == messages.Submit(12, request)
 
@@ -201,8 +206,11 @@ def column(*numbers: int) -> bytes:
             ["outputs", *NO_TOKENS, column(1, 1, 0, -1, 0, -1), column(5), {0: [[b"", b"", b"", b""], None, None]}],
             "outputs: row 0: 0 log-probabilities for 1 tokens",
         ),
-        (["submit", 1, "r", column(1), {"temprature": 1}, 0, ""], "submit: SamplingParams has no field 'temprature'"),
-        (["submit", 1, "r", column(1), {"top_k": "many"}, 0, ""], "submit: SamplingParams.top_k: "),
+        (
+            ["submit", 1, "r", column(1), {"temprature": 1}, 0, "", 0],
+            "submit: SamplingParams has no field 'temprature'",
+        ),
+        (["submit", 1, "r", column(1), {"top_k": "many"}, 0, "", 0], "submit: SamplingParams.top_k: "),
         (["ready", {"model": "m"}], "ready: EngineInfo.max_model_len: Field required"),
     ],
 )

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from ...schema.deployment import DeploymentConfig
 from ...schema.observability import has_hidden_metrics
 from ..rule import Rule, StatedRule
+
+
+def _has_overlap(config: DeploymentConfig) -> bool:
+    addresses = [address for rank in config.parallel.ranks for address in config.kv_events.at_rank(rank).addresses]
+    fixed = [address for address in addresses if not address.endswith("*")]
+    return len(set(fixed)) < len(fixed)
+
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -36,6 +44,32 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        id="R186",
+        title="events about blocks need the prefix cache",
+        fields=("kv_events.enable_kv_cache_events", "cache.enable_prefix_caching"),
+        is_broken=lambda v: v.enable_kv_cache_events and not v.enable_prefix_caching,
+        message="`kv_events.enable_kv_cache_events` has no effect: without `cache.enable_prefix_caching` no block is "
+        "stored for other requests",
+        why="Events say which prefixes a request would find in the cache.",
+        fixes=("set `cache.enable_prefix_caching: true`, or remove `enable_kv_cache_events`",),
+        severity="warning",
+    ),
+    Rule(
+        id="R390",
+        title="each replica publishes its events on ports of its own",
+        fields=(
+            "kv_events.endpoint",
+            "kv_events.replay_endpoint",
+            "parallel.data_parallel_size",
+            "kv_events.enable_kv_cache_events",
+        ),
+        is_broken=lambda v: v.config.kv_events.is_publishing and _has_overlap(v.config),
+        message="`kv_events.endpoint` and `kv_events.replay_endpoint` overlap: a replica uses each port plus its rank, "
+        "from 0 to `parallel.data_parallel_size` - 1",
+        why="A port has one socket.",
+        fixes=("write ports that are further apart than the number of replicas",),
+    ),
+    Rule(
         id="R185",
         title="hidden metrics are those of vLLM until 0.8",
         fields=("observability.show_hidden_metrics_for_version", "observability.metric_dialects"),
@@ -63,11 +97,5 @@ STATED: tuple[StatedRule, ...] = (
         "model measures the forward pass, worker the whole step",
         ("observability.collect_detailed_traces",),
         "`model` adds the times of prefill and decode to a span, `worker` child spans for queue, prefill and decode.",
-    ),
-    StatedRule(
-        "R186",
-        "events about blocks need the prefix cache",
-        ("kv_events.enable_kv_cache_events", "cache.enable_prefix_caching"),
-        "Cannot occur: events are refused.",
     ),
 )

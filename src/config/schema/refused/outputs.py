@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ..types import Count, Flag, HumanInt
-from .reasons import KV_STAYS, NO_DRAFTS, NO_EVENTS, REASONING_IN_FORMAT
+from .reasons import KV_STAYS, NO_DRAFTS, REASONING_IN_FORMAT
 from .row import Refused
 
 ROWS: tuple[Refused, ...] = (
@@ -74,9 +74,4 @@ ROWS: tuple[Refused, ...] = (
         KV_STAYS,
         "Whether this engine sends KV blocks, receives them, or both.",
     ),
-    # kv_events
-    Refused("kv_events.enable_kv_cache_events", Flag, False, NO_EVENTS, "Publish an event per stored or freed block."),
-    Refused("kv_events.publisher", Literal["null", "zmq"], "null", NO_EVENTS, "Transport of the events."),
-    Refused("kv_events.endpoint", str | None, None, NO_EVENTS, "Address of the publisher."),
-    Refused("kv_events.topic", str, "", NO_EVENTS, "Topic of the events."),
 )

@@ -55,10 +55,20 @@ def test_a_name_that_an_entry_mentions_exists() -> None:
         (["--cuda-graph-bs", "1", "2", "4"], "compilation.cudagraph_capture_sizes", [1, 2, 4]),
         (["--cuda-graph-max-bs", "64"], "scheduler.cuda_graph_sizes", [64]),
         (["--chunked-prefill-size", "-1"], "scheduler.enable_chunked_prefill", False),
+        (["--kv-events-config", '{"publisher": "zmq"}'], "kv_events.enable_kv_cache_events", True),
+        (["--kv-events-config", '{"endpoint": "tcp://*:5600"}'], "kv_events.endpoint", "tcp://*:5600"),
+        (["--kv-events-config", '{"buffer_steps": 7}'], "kv_events.buffer_steps", 7),
     ],
 )
 def test_sglang(words: list[str], path: str, value: object) -> None:
     assert import_words(words, "sglang").values[path].plain() == value
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"unknown_key": 1}'])
+def test_a_section_of_sglang_that_is_not_understood_is_left_out(text: str) -> None:
+    draft = import_words(["--kv-events-config", text], "sglang")
+    assert not [path for path in draft.values if path.startswith("kv_events.")]
+    assert [left.path for left in draft.left] == ["kv_events.enable_kv_cache_events"]
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,21 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
         ["--show-hidden-metrics-for-version 0.8", "--show-hidden-metrics-for-version 0.7.3"],
     ),
+    "R186": (
+        ["--kv-events-config.enable-kv-cache-events true --no-enable-prefix-caching"],
+        ["--kv-events-config.enable-kv-cache-events true", "--no-enable-prefix-caching"],
+    ),
+    "R390": (
+        [
+            "--kv-events-config.enable-kv-cache-events true --kv-events-config.replay-endpoint tcp://*:5558 -dp 2",
+            "--kv-events-config.enable-kv-cache-events true --kv-events-config.replay-endpoint tcp://*:5557",
+        ],
+        [
+            "--kv-events-config.enable-kv-cache-events true --kv-events-config.replay-endpoint tcp://*:5559 -dp 2",
+            "--kv-events-config.enable-kv-cache-events true --kv-events-config.replay-endpoint tcp://*:5558",
+            "--kv-events-config.replay-endpoint tcp://*:5557",
+        ],
+    ),
     "R345": (
         ["-asc 2 --disable-frontend-multiprocessing"],
         ["-asc 2", "--disable-frontend-multiprocessing"],

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import numpy as np
+
+from stoker.engine.api import EngineRequest, SamplingParams
+from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
+from stoker.engine.core.block_events import BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored
+
+
+class Bench:
+    def __init__(self, **changes: object) -> None:
+        values: dict[str, object] = {
+            "num_blocks": 8,
+            "block_size": 4,
+            "max_num_seqs": 4,
+            "max_num_batched_tokens": 64,
+            "max_model_len": 200,
+            "records_block_events": True,
+        }
+        self.scheduler = Scheduler(SchedulerSettings(**(values | changes)))  # type: ignore[arg-type]
+        assert self.scheduler.block_events is not None
+        self.events = self.scheduler.block_events
+
+    def add(self, name: str, prompt: list[int], max_tokens: int = 1, salt: str = "", epoch: int = 0) -> None:
+        sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+        self.scheduler.add(
+            EngineRequest(
+                request_id=name, prompt_token_ids=prompt, sampling=sampling, cache_salt=salt, cache_epoch=epoch
+            )
+        )
+
+    def plan(self) -> StepPlan:
+        plan = self.scheduler.schedule()
+        assert plan is not None
+        return plan
+
+    def finish(self, plan: StepPlan) -> list[BlockEvent]:
+        self.scheduler.finish_step(plan, StepResult(np.where(plan.is_sampled, np.int32(9), np.int32(-1))))
+        return self.events.take()
+
+    def run(self, name: str, prompt: list[int], **options: object) -> list[BlockEvent]:
+        self.add(name, prompt, **options)  # type: ignore[arg-type]
+        events: list[BlockEvent] = []
+        while self.scheduler.has_work:
+            events += self.finish(self.plan())
+        return events
+
+    @property
+    def num_cached(self) -> int:
+        return len(self.scheduler.sequences.blocks.cache)
+
+
+def test_blocks_are_reported_when_their_step_is_finished():
+    bench = Bench()
+    bench.add("a", list(range(10)), max_tokens=5)
+    plan = bench.plan()
+    assert bench.num_cached == 2
+    assert bench.events.take() == []
+    (event,) = bench.finish(plan)
+    assert isinstance(event, BlocksStored)
+    assert (event.group, event.parent_hash, event.token_ids, event.salt) == (0, None, list(range(8)), None)
+    first = event.block_hashes
+    later: list[BlockEvent] = []
+    while bench.scheduler.has_work:
+        later += bench.finish(bench.plan())
+    (sampled,) = later  # of 10 and 4 computed sampled tokens: one block more
+    assert isinstance(sampled, BlocksStored)
+    assert (sampled.parent_hash, sampled.token_ids) == (first[1], [8, 9, 9, 9])
+
+
+def test_the_order_of_the_cache_is_kept_while_steps_overlap():
+    """Blocks that a later plan has replaced are not reported before those that an earlier step has filled."""
+    bench = Bench(num_blocks=4)
+    bench.run("old", list(range(9)))
+    bench.add("a", [50] * 3, max_tokens=9)
+    first = bench.plan()
+    bench.add("b", list(range(100, 108)))
+    second = bench.plan()
+    before = bench.finish(first)
+    after = bench.finish(second)
+    assert before == []
+    removed = [one for event in after if isinstance(event, BlocksRemoved) for one in event.block_hashes]
+    assert removed
+    held: set[bytes] = set(bench.events.reported[0])
+    assert not held & set(removed)
+
+
+def test_a_removed_block_is_reported_with_its_group():
+    bench = Bench(num_blocks=8, windows=(None, 8))
+    stored = bench.run("a", list(range(8)))
+    assert {event.group for event in stored if isinstance(event, BlocksStored)} == {0, 1}
+    removed = [event for event in bench.run("b", list(range(100, 116))) if isinstance(event, BlocksRemoved)]
+    assert {event.group for event in removed} <= {0, 1}
+    for group, hashes in enumerate(bench.events.reported):
+        assert hashes == set(bench.scheduler.sequences.blocks.cache._blocks[group])
+
+
+def test_a_step_that_fails_clears_everything_and_what_was_not_reported_yet():
+    bench = Bench()
+    bench.run("a", list(range(9)))
+    bench.add("b", list(range(50, 59)))
+    bench.scheduler.fail_step(bench.plan(), "no memory")
+    assert bench.events.take() == [BlocksCleared()]
+    assert bench.events.reported == [set()]
+    assert bench.num_cached == 0
+
+
+def test_a_later_epoch_clears_everything_and_requests_of_earlier_ones_are_not_reported():
+    bench = Bench(num_blocks=40)
+    (old,) = bench.run("a", list(range(9)))
+    first, *events = bench.run("b", list(range(9)), epoch=2)
+    assert first == BlocksCleared()
+    (new,) = events
+    assert isinstance(old, BlocksStored)
+    assert isinstance(new, BlocksStored)
+    assert (new.token_ids, new.salt) == (old.token_ids, None)  # an epoch is no salt: routers need not know it
+    assert not set(old.block_hashes) & set(new.block_hashes)
+    assert bench.run("late", list(range(20, 40)), epoch=1) == []
+    assert bench.events.reported == [set(new.block_hashes)]
+
+
+def test_only_a_digest_of_a_salt_is_reported_and_with_the_first_block_only():
+    bench = Bench()
+    (event,) = bench.run("a", list(range(9)), salt="secret of a tenant")
+    assert isinstance(event, BlocksStored)
+    assert event.salt is not None
+    assert b"secret" not in event.salt
+    other = Bench()
+    events = [*other.run("b", list(range(4)), salt="s"), *other.run("c", list(range(9)), salt="s")]
+    assert [event.salt is None for event in events if isinstance(event, BlocksStored)] == [False, True]
+
+
+def test_without_prefix_caching_or_recording_there_are_no_events():
+    assert Bench(enable_prefix_caching=False).run("a", list(range(9))) == []
+    assert (
+        Scheduler(
+            SchedulerSettings(num_blocks=8, block_size=4, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=200)
+        ).block_events
+        is None
+    )
