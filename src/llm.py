@@ -46,7 +46,7 @@ class LLM:
     """Options have the names of the command line. Others come from the environment, or are defaults.
 
     Raises ConfigError for an unknown option or a value that is not allowed, ModelFilesError for a model that does not
-    exist or cannot be run.
+    exist or cannot be run, ValueError for several replicas.
     """
 
     def __init__(
@@ -89,6 +89,10 @@ class LLM:
         return made
 
     def _open(self, resolved: Resolved) -> None:
+        if len(resolved.parallel.ranks) > 1:
+            raise ValueError(
+                "LLM runs one replica, in this process: leave `data_parallel_size` out, or serve with `engine up`"
+            )
         self._resolved = resolved
         self._tokenizer: Tokenizer | None = None
         if not self._resolved.model.skip_tokenizer_init:

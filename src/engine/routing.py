@@ -17,7 +17,7 @@ from zlib import crc32
 CHUNK = 64  # tokens that are remembered together: hashing a prompt of 4000 tokens takes about 30 us
 # An open sequence takes part in every step until it ends. More sends requests away from what they have cached, less
 # lets replicas with popular prefixes have more to do than others: `python -m benchmarks.routing`.
-SEQUENCE_TOKENS = 192
+SEQUENCE_TOKENS = 256
 # Space comes back when a sequence ends, which takes longer than computing the same number of tokens.
 MISSING_TOKENS = 4
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -46,8 +47,6 @@ def replicated(folder: Path, engines: dict[int, FakeEngine]) -> Served:
 
 
 def ask(served: Served, method: str, path: str, **arguments: Any) -> httpx.Response:
-    import asyncio
-
     async def run() -> httpx.Response:
         async with served.client() as client:
             return await client.request(method, path, **arguments)
@@ -204,3 +203,16 @@ def test_a_shutdown_leaves_no_engine(running: Running):
     assert running.process.wait(LIMIT_S) == 0
     assert not [engine for engine in engines if engine.is_running()]
     assert not [path.name for path in running.log.parent.iterdir() if path.name.startswith("stoker-")]
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_leaves_no_engine(tmp_path: Path):
+    server = Running(tmp_path, "-dp", "2")
+    try:
+        until(lambda: list(server.replicas().values()) == ["ready", "ready"])
+        engines = server.engines()
+    finally:
+        server.process.kill()
+        server.process.wait()
+    assert len(engines) == 2
+    until(lambda: not any(engine.is_running() for engine in engines))

@@ -241,6 +241,11 @@ def test_an_option_this_build_does_not_have_is_an_error(folder: Path):
         make(folder, dtype="float13")
 
 
+def test_several_replicas_are_refused(folder: Path):
+    with pytest.raises(ValueError, match="one replica"):
+        make(folder, data_parallel_size=2)
+
+
 def test_a_folder_without_a_model_is_refused(tmp_path: Path):
     with pytest.raises(ModelFilesError):
         LLM(str(tmp_path))

@@ -55,7 +55,7 @@ def _no_effect(reason: str, names: str, *, routes: Sequence[Route] = GENERATING)
 CHAT, TEXT, TOKENIZE, GENERATE = (Route.CHAT,), (Route.TEXT,), (Route.TOKENIZE,), (Route.GENERATE,)
 ONLY_CHAT = "only /v1/chat/completions has it"
 TEXT_ONLY = "the model accepts text only"
-ONE_ENGINE = "the deployment is one engine, without KV transfer"
+ONE_ENGINE = "no engine transfers its KV cache to another"
 NOT_RETURNED = "the engine does not return this"
 NO_ADAPTERS = "this release has no LoRA"
 NOT_SAMPLED_SO = "this is not among the sampler's methods"
@@ -119,7 +119,7 @@ _TABLE = (
     _refused("the chat template alone makes the prompt", "task", routes=CHAT),
     _refused(ONE_ENGINE, "kv_transfer_params ec_transfer_params bootstrap_host bootstrap_port bootstrap_room "
              "disagg_prefill_dp_rank"),
-    _refused(ONE_ENGINE, "data_parallel_rank routed_dp_rank", off=(0,)),
+    _refused("send the header `X-Data-Parallel-Rank`", "data_parallel_rank routed_dp_rank", off=()),
     _refused(NO_ADAPTERS, "lora lora_path lora_request"),
     _refused(NOT_RETURNED, "return_hidden_states return_routed_experts return_weight_versions return_token_offsets "
              "return_prompt_text return_meta_info return_sampling_mask sampling_logprobs_mode response_fields "

@@ -52,6 +52,22 @@ def test_overrides_change_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer["sequences_by_context"]["1024"] == 2
 
 
+def test_replicas_share_a_cpu_and_have_a_gpu_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cpu = "{title: Some CPU, kind: cpu, memory: 64GiB, bandwidth_gb_per_s: 100, bf16_tflops: 2}"
+    (tmp_path / "cpu.yaml").write_text(cpu)
+    for device, memory in (("cpu.yaml", 16 << 30), ("h100-80gb", None)):
+        found = []
+        for number in ("1", "4"):
+            assert plan("qwen3-0.6b.yaml", "--device-profile", device, "-dp", number, "-o", "json") == 0
+            found.append(json.loads(capsys.readouterr().out))
+        assert [answer["num_replicas"] for answer in found] == [1, 4]
+        alone, shared = (answer["memory"] for answer in found)
+        assert shared["memory_bytes"] == (memory or alone["memory_bytes"])
+        assert shared["weights_bytes"] == alone["weights_bytes"]
+    assert plan("qwen3-0.6b.yaml", "--device-profile", "cpu.yaml", "-dp", "4") == 0
+    assert "4, an equal share of this machine each; together " in capsys.readouterr().out
+
+
 def test_json_tells_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan("qwen3-0.6b.yaml", "-o", "json") == 0
     answer = json.loads(capsys.readouterr().out)

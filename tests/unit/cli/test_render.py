@@ -223,6 +223,17 @@ def test_memory_is_that_of_the_plan(kv: str, memory: int, capsys: pytest.Capture
     assert f"\nMemoryMax={memory}M\n" in rendered(capsys, "systemd")
 
 
+def test_replicas_need_their_memory_and_threads_together(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("deploy.yaml").write_text(
+        "model: {model: builtin:tiny}\ncache: {kv_cache_memory_bytes: 1GiB}\nserver: {auth: none}\n"
+        "parallel: {data_parallel_size: 2}\ndevice: {num_threads: 3}\n"
+    )
+    pod = objects(rendered(capsys, "k8s"))["Deployment"]["spec"]["template"]["spec"]
+    resources = pod["containers"][0]["resources"]
+    assert resources["limits"]["memory"] == "4352Mi"
+    assert resources["requests"]["cpu"] == "6"
+
+
 def test_without_the_models_files_no_memory_request_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     Path("hub.yaml").write_text("model: {model: org/none}\nserver: {auth: none}\n")
     assert run("k8s", "hub.yaml") == 0

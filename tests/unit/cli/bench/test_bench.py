@@ -94,6 +94,10 @@ def test_people_get_a_table(capfd: pytest.CaptureFixture[str]):
         (["serve", "--max-num-seqs", "3"], "start it with `engine up FILE`"),
         (["serve", "--endpoint", "x"], "'x' is not one of 'chat', 'completions'"),
         (["latency", "--input-len", "0"], "--input-len"),
+        (
+            ["latency", "--input-len", "8", "--output-len", "8", *TINY, "-dp", "2"],
+            "this benchmark measures one replica",
+        ),
         (["latency", "--input-len", "200", *TINY], "requests of up to 328 tokens do not fit into the context of 128"),
     ],
 )
