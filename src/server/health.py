@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..engine.client import EngineState
+from . import engine_errors
 from .protocol.errors import ApiError, unavailable
 from .service import Service
 
@@ -21,11 +22,10 @@ def readiness(service: Service) -> ApiError | None:
 
 
 def liveness(service: Service) -> ApiError | None:
-    """Why the process should be replaced: its engine makes no progress or has stopped. None if alive."""
-    state = service.client.state
-    if state in (EngineState.STALLED, EngineState.DEAD) and not service.is_draining():
-        return service.not_ready()
-    return None
+    """Why the process should be replaced: an engine makes no progress or has stopped. None if alive."""
+    states = {engine.state for engine in service.engines.values()}
+    broken = next((state for state in (EngineState.DEAD, EngineState.STALLED) if state in states), None)
+    return None if broken is None or service.is_draining() else engine_errors.not_ready(broken)
 
 
 def state_body(service: Service, error: ApiError | None) -> dict[str, Any]:

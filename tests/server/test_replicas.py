@@ -102,6 +102,19 @@ def test_requests_go_to_replicas_that_are_ready(replicated: Served, engines: dic
     assert ask(replicated, "GET", "/livez").status_code == 503
 
 
+def test_a_replica_without_progress_is_reported_and_gets_no_requests(
+    replicated: Served, engines: dict[int, FakeEngine]
+):
+    """The others serve; a supervisor replaces the process, because nothing else ends a replica that hangs."""
+    engines[4].state = EngineState.STALLED
+    assert [ask(replicated, "POST", "/v1/chat/completions", json=BODY).status_code for _ in range(4)] == [200] * 4
+    assert len(engines[5].requests) == 4
+    assert ask(replicated, "GET", "/readyz").status_code == 200
+    alive = ask(replicated, "GET", "/livez")
+    assert (alive.status_code, alive.json()["error"]["code"]) == (503, "engine_stalled")
+    assert alive.json()["replicas"] == {"4": "stalled", "5": "ready"}
+
+
 def test_metrics_of_engines_are_labelled_with_their_rank(replicated: Served, engines: dict[int, FakeEngine]):
     for rank in (4, 5, 5):
         ask(replicated, "POST", "/v1/chat/completions", json=BODY, headers={"X-Data-Parallel-Rank": str(rank)})

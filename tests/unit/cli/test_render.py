@@ -232,6 +232,11 @@ def test_replicas_need_their_memory_and_threads_together(capsys: pytest.CaptureF
     resources = pod["containers"][0]["resources"]
     assert resources["limits"]["memory"] == "4352Mi"
     assert resources["requests"]["cpu"] == "6"
+    Path("gpus.yaml").write_text(FILES["gpu.yaml"] + "parallel: {data_parallel_size: 2}\n")
+    pod = objects(rendered(capsys, "k8s", "gpus.yaml"))["Deployment"]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": 2}}
+    service = yaml.safe_load(rendered(capsys, "compose", "gpus.yaml"))["services"]["gpus"]
+    assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
 
 
 def test_without_the_models_files_no_memory_request_is_written(capsys: pytest.CaptureFixture[str]) -> None:
