@@ -25,7 +25,8 @@ from .event_payloads import CacheView, EventPayloads
 SNAPSHOT = b"snapshot"  # a request; any other is the sequence number to replay from
 END = (-1).to_bytes(8, "big", signed=True)  # in place of a sequence number, after the last answer
 SNAPSHOT_BLOCKS = 512  # in one message: encoding them takes about a millisecond, in which no step can be planned
-_MAX_SEQUENCE_BYTES = 8
+_SEQUENCE_BYTES = 8
+_GATHER_S = 0.01  # between two turns: a thread that wakes up in each step takes the interpreter away from it
 logger = logging.getLogger(__name__)
 
 
@@ -64,6 +65,7 @@ class EventPublisher:
         self._sent: deque[tuple[bytes, bytes]] = deque(maxlen=config.buffer_steps)  # sequence number, payload
         self._sequence = 0
         self._is_closing = False
+        self._is_waiting = False  # the thread, for `_waker` or a request
         self._thread: threading.Thread | None = None
 
     def _socket(self, kind: int, hwm: int, option: str, address: str) -> zmq.Socket[bytes]:
@@ -97,19 +99,22 @@ class EventPublisher:
             self._queue.clear()
             events = [BlocksCleared(), *events]
         self._queue.append(events)
-        with contextlib.suppress(BlockingIOError):  # full of wake-ups
-            self._waker.send(b"\0")
+        if self._is_waiting:
+            self._rouse()
 
     def close(self) -> None:
         """Send what is queued, and release the addresses."""
         self._is_closing = True
-        with contextlib.suppress(BlockingIOError):
-            self._waker.send(b"\0")
+        self._rouse()
         if self._thread is not None:
             self._thread.join()
         self._context.destroy(linger=100)
         self._wake.close()
         self._waker.close()
+
+    def _rouse(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # full: it wakes up anyway
+            self._waker.send(b"\0")
 
     # ---- in the thread
 
@@ -118,13 +123,19 @@ class EventPublisher:
         poller.register(self._wake, zmq.POLLIN)
         if self._replay is not None:
             poller.register(self._replay, zmq.POLLIN)
-        while not (self._is_closing and not self._queue):
-            poller.poll()
+        while True:
+            self._is_waiting = True
+            if not (self._queue or self._is_closing):
+                poller.poll()
+            self._is_waiting = False
             with contextlib.suppress(BlockingIOError):
                 self._wake.recv(4096)
             self._send_queued()
             if self._replay is not None:
                 self._answer(self._replay)
+            if self._is_closing and not self._queue:
+                return
+            time.sleep(_GATHER_S)
 
     def _send_queued(self) -> None:
         while self._queue:
@@ -133,7 +144,7 @@ class EventPublisher:
             except IndexError:  # it has just been cleared
                 return
             self._view.apply(events, self._payloads.block_size)
-            sequence = self._sequence.to_bytes(_MAX_SEQUENCE_BYTES, "big")
+            sequence = self._sequence.to_bytes(_SEQUENCE_BYTES, "big")
             payload = self._payloads.encode(events, self._clock())
             self._sent.append((sequence, payload))
             self._sequence += 1
@@ -149,7 +160,7 @@ class EventPublisher:
                 return
             envelope = [client, *frames[:-1]]  # a REQ socket puts an empty frame before its request
             request = frames[-1] if frames else b""
-            if request != SNAPSHOT and len(request) != _MAX_SEQUENCE_BYTES:
+            if request != SNAPSHOT and len(request) != _SEQUENCE_BYTES:
                 logger.warning("a request for KV cache events is neither `snapshot` nor 8 bytes; it was dropped")
                 continue
             with contextlib.suppress(zmq.ZMQError):  # its queue is full, or it has gone: it sees no end, and asks again
@@ -162,7 +173,7 @@ class EventPublisher:
                 replay.send_multipart((*envelope, END, b""), zmq.NOBLOCK)
 
     def _send_snapshot(self, replay: zmq.Socket[bytes], envelope: list[bytes]) -> None:
-        sequence = (self._sequence - 1).to_bytes(_MAX_SEQUENCE_BYTES, "big")
+        sequence = (self._sequence - 1).to_bytes(_SEQUENCE_BYTES, "big")
         for events in self._view.events(SNAPSHOT_BLOCKS):
             payload = self._payloads.encode(events, self._clock())
             replay.send_multipart((*envelope, sequence + self._id, payload), zmq.NOBLOCK)
