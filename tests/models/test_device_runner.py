@@ -19,7 +19,10 @@ pytest.importorskip("triton")
 from tests.slow_cases import slow_but
 from tests.unit.engine.runner.plans import ids, make_plan
 
+from stoker.config import ModelFilesError
 from stoker.config.resolve.gpu import interpreted_gpu
+from stoker.convert.loaded_state import pack
+from stoker.convert.loaded_state import save as save_packed
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
 from stoker.engine.engine_core import EngineCore
 from stoker.engine.kernels.gpu.launch import is_interpreted
@@ -27,6 +30,7 @@ from stoker.engine.layers.step_input import StepInput
 from stoker.engine.runner.cuda.buckets import StepShape
 from stoker.engine.runner.cuda.device_runner import DeviceRunner
 from stoker.engine.runner.kv_cache import KVCache
+from stoker.engine.runner.measure import PhaseClock
 from stoker.engine.runner.state_cache import StateCache
 from stoker.engine.startup import build_core
 
@@ -303,3 +307,13 @@ def test_a_quantised_checkpoint_keeps_its_codes(name: str, saved: Callable[[str]
     files = settings.model_files
     assert held == files.weights_bytes("float32", layout=None if "nf4" in name else "rows")
     assert (held < 0.75 * files.weights_bytes("float32")) == ("nf4" not in name)
+
+
+@pytest.mark.effect("load.load_format")
+def test_weights_as_a_cpu_holds_them_are_refused(saved: Callable[[str], Saved], tmp_path: Path):
+    packed = pack(resolved(saved("qwen3")[1], tmp_path), PhaseClock())
+    save_packed(packed, packed.parts(1 << 20), tmp_path / "state", lambda _: None)
+    with pytest.raises(ModelFilesError, match=r"a sharded state of kernels \w+, not triton, as this start has\. Start"):
+        core(tmp_path / "state", tmp_path, "cuda")
+    with pytest.raises(ModelFilesError, match=r"`device\.device` is cuda; a sharded state has the weights as a CPU"):
+        pack(resolved(saved("qwen3")[1], tmp_path, WITH_GPU, device={"device": "cuda"}), PhaseClock())

@@ -25,6 +25,8 @@ from stoker.convert.target import target_problem
 from stoker.engine.api import EngineRequest, SamplingParams
 from stoker.engine.kernels import Grouped, GroupScales, Integers, select_kernels
 from stoker.engine.kernels.stored_linear import stored_tensors
+from stoker.engine.runner import loaded_model
+from stoker.engine.runner.loaded_model import load_on_cpu
 from stoker.engine.runner.measure import PhaseClock
 
 from .checkpoints import build
@@ -134,6 +136,30 @@ def test_a_gguf_file_keeps_its_codes_and_its_header(
     assert scores(resolved(once_more, tmp_path, model=BF16)) == scores(again)
 
 
+def pieces_of(layout: Any) -> list[Any]:
+    """Of the first layer whose parts are stored in several ways."""
+    held = (each for part in layout["parts"] for each in part["held"].values())
+    return next(each["pieces"] for each in held if each and each.get("pieces"))
+
+
+@pytest.mark.effect("load.load_format")
+def test_a_mixture_keeps_the_pieces_of_its_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Q4_K_M: the values of some layers are in Q6_K beside queries in Q4_K."""
+    file = tmp_path / "own" / "tiny.gguf"
+    words = ("quantize", "builtin:tiny", "--to", "gguf:q4_k_m", "--pre-tokenizer", "qwen2", "-o", str(file))
+    assert run(capsys, *words)[0] == 0
+    again = check_equal(file, tmp_path, BF16 | {"skip_tokenizer_init": False})
+    target = Path(again.model_path)
+    assert again.model.tokenizer == str(target / "vocabulary.gguf")
+    assert len(pieces_of(json.loads((target / LAYOUT).read_text()))) == 2
+    changed_json(target / LAYOUT, lambda s: pieces_of(s)[0].update(out_features=512))
+    assert "bytes of groups, not" in fault(target, tmp_path)
+    changed_json(target / LAYOUT, lambda s: pieces_of(s).pop())
+    assert "bytes of groups, not" in fault(target, tmp_path)
+    changed_json(target / LAYOUT, lambda s: pieces_of(s)[0].update(out_features=384))
+    assert "the pieces of a layer do not fit together" in fault(target, tmp_path)
+
+
 @pytest.mark.effect("load.load_format", "model.model_impl")
 def test_a_model_of_transformers_is_written_too(saved: Callable[[str], Saved], tmp_path: Path) -> None:
     check_equal(saved("qwen3")[1], tmp_path, {"dtype": "float32", "model_impl": "transformers"})
@@ -186,6 +212,7 @@ def changed_json(file: Path, change: Callable[[Any], Any]) -> None:
         (lambda s: s.update(format_version=FORMAT_VERSION + 1), f"this build reads version {FORMAT_VERSION}; write it"),
         (lambda s: s.update(num_ranks=2), "of 2 ranks; this build runs on one"),
         (lambda s: s["shape"].pop("dtype"), "`shape.dtype`: Field required"),
+        (lambda s: s["shape"].update(dtype="x"), "`shape.dtype`: Input should be 'float32', "),
         (lambda s: s.update(num_stored=-1), "`num_stored`: "),
     ],
 )
@@ -386,6 +413,16 @@ def test_what_has_no_weights_cannot_be_saved(
 ) -> None:
     with pytest.raises(ModelFilesError, match=said):
         pack(resolved(saved("qwen3")[1], tmp_path, **options), PhaseClock())
+
+
+def test_a_server_waits_for_the_kernels_that_a_state_is_for(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch cannot answer meanwhile: the weights are in the order of the kernels."""
+    monkeypatch.setattr(loaded_model, "is_loadable", lambda _: False)
+    settings = resolved(state, tmp_path, model=BF16)
+    loaded = load_on_cpu(settings, PhaseClock(), may_compile_later=True)
+    assert loaded.compilation is None
 
 
 def test_options_are_for_packed_weights_and_a_deployment_may_have_them(

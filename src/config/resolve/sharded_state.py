@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -28,7 +28,7 @@ class StateShape(Record):
     """What decides the bytes of packed weights. A state loads only where all of it is the same."""
 
     kernels: str  # KernelSet.layout
-    dtype: str
+    dtype: Literal["float32", "bfloat16", "float16"]
     quantization: str | None
     activation_quantization: str | None
     batch_invariant: bool

@@ -121,6 +121,20 @@ def test_a_folder_with_files_is_not_written_to(
     assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
 
 
+def test_a_sharded_state_is_replaced_if_that_is_asked_for(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "new"
+    saved(capsys, folder, target)
+    (target / "left.txt").write_text("of the one before")
+    code, _, err = run(capsys, "save-sharded", str(folder), "-o", str(target))
+    assert code == 2
+    assert f"{target}: exists; --force replaces the sharded state in it" in err
+    saved(capsys, folder, target, "--force")
+    assert not (target / "left.txt").exists()
+    assert [each.name for each in tmp_path.iterdir()] == ["new"]
+
+
 def test_a_cut_source_leaves_nothing(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "source"
     source.mkdir()
