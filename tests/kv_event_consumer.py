@@ -29,10 +29,11 @@ class View:
 
     blocks: dict[tuple[int, bytes], tuple[bytes | None, tuple[int, ...]]] = field(default_factory=dict)
     num_events: int = 0
+    rank: int = -1
 
     def apply(self, payload: bytes) -> None:
         _, events, rank = msgpack.unpackb(payload)
-        assert rank == 0
+        self.rank = rank
         for event in map(as_map, events):
             self.num_events += 1
             if event["type"] == "AllBlocksCleared":

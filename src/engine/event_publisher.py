@@ -74,12 +74,14 @@ class EventPublisher:
         made.linger = 0
         made.ipv6 = "[" in address
         try:
-            if kind == zmq.ROUTER or is_bound(address):
-                made.bind(address)
-            else:
+            if kind == zmq.PUB and not is_bound(address):
                 made.connect(address)
+            elif _is_listening(address):
+                raise zmq.ZMQError(zmq.EADDRINUSE)
+            else:
+                made.bind(address)
         except zmq.ZMQError as error:
-            raise CannotPublish(option, address, (error.strerror or str(error)).lower()) from None
+            raise CannotPublish(option, address, zmq.strerror(error.errno or 0).lower()) from None
         return made
 
     def start(self, payloads: EventPayloads) -> None:
@@ -177,3 +179,15 @@ class EventPublisher:
         for events in self._view.events(SNAPSHOT_BLOCKS):
             payload = self._payloads.encode(events, self._clock())
             replay.send_multipart((*envelope, sequence + self._id, payload), zmq.NOBLOCK)
+
+
+def _is_listening(address: str) -> bool:
+    """Whether a program listens on this path: binding would take it away from that one."""
+    if not address.startswith("ipc:///"):
+        return False
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(address.removeprefix("ipc://"))
+        except OSError:
+            return False
+    return True

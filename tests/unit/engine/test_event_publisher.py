@@ -260,6 +260,15 @@ def test_a_port_in_use_is_an_error_that_names_the_option(option: str, tmp_path: 
             EventPublisher(KVEventsConfig.model_validate(values))
 
 
+def test_a_path_is_not_taken_from_a_publisher_that_runs_but_from_one_that_was_killed(tmp_path: Path):
+    values = KVEventsConfig(endpoint=f"ipc://{tmp_path}/e")
+    with published(tmp_path), pytest.raises(CannotPublish, match="address already in use"):
+        EventPublisher(values)
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(f"{tmp_path}/left")  # the file is left
+    EventPublisher(KVEventsConfig(endpoint=f"ipc://{tmp_path}/left")).close()
+
+
 def test_the_publisher_connects_to_a_subscriber_that_listens(tmp_path: Path):
     with zmq.Context() as context, context.socket(zmq.SUB) as listening:
         listening.setsockopt(zmq.SUBSCRIBE, b"")
