@@ -18,7 +18,9 @@ from ..config.schema.observability import STEP_TOKENS, ObservabilityConfig
 from ..model.step_costs import StepCosts, step_costs
 from ..vocabulary import TokenizerError, add_missing_tokens, read_vocabulary
 from .api import EngineInfo, StepLaunches
+from .block_files import open_block_files
 from .core import Scheduler, SchedulerInterface, SchedulerSettings
+from .core.block_store import BlockStore
 from .core.interface import MEMBERS
 from .device_step_queue import DeviceStepQueue
 from .engine_core import EngineCore
@@ -53,7 +55,8 @@ class WarmRunner(Runner, Protocol):
     def launches(self) -> StepLaunches: ...
 
 
-def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
+def scheduler_settings(resolved: Resolved, store: BlockStore | None = None) -> SchedulerSettings:
+    """store: keeps blocks outside the KV cache."""
     scheduler, cache = resolved.scheduler, resolved.cache
     has_prefixes = resolved.num_kept_states > 0 or not resolved.model_spec.has_states
     return SchedulerSettings(
@@ -78,6 +81,7 @@ def scheduler_settings(resolved: Resolved) -> SchedulerSettings:
         max_queued_tokens=scheduler.max_queued_tokens,
         eos_token_ids=resolved.model_files.eos_token_ids,
         seed=resolved.model.seed,
+        store=store,
         costs=_costs(resolved) if resolved.observability.enable_mfu_metrics else None,
         block_metrics_sample=resolved.observability.block_metrics_sample,
         records_block_events=resolved.kv_events.is_publishing,
@@ -134,13 +138,14 @@ def _publish_events(core: EngineCore, publisher: EventPublisher, resolved: Resol
 def _load_core(resolved: Resolved, phase: Callable[[str], None] | None, may_compile_later: bool) -> EngineCore:
     clock = PhaseClock(phase)
     clock.start("libraries")
+    store = open_block_files(resolved)
     with named_by("scheduler.scheduler_cls"):
-        make_scheduler = _scheduler_maker(resolved)
+        make_scheduler = _scheduler_maker(resolved, store)
     with named_by("model.logits_processors"):
         settings = resolved.model.logits_processor_settings
         processors = install(resolved.model.logits_processors, settings, partial(_place_of_setting, resolved))
     grammars = _grammars(resolved)  # loads while the weights do
-    build = partial(_on_cpu, may_compile_later) if resolved.device.device == "cpu" else _on_gpu
+    build = partial(_on_cpu, may_compile_later, store) if resolved.device.device == "cpu" else _on_gpu
     return build(resolved, phase, clock, processors, make_scheduler, grammars)
 
 
@@ -170,6 +175,7 @@ def _place_of_setting(resolved: Resolved, path: str) -> str:
 
 def _on_cpu(
     may_compile_later: bool,
+    store: BlockStore | None,
     resolved: Resolved,
     phase: Callable[[str], None] | None,
     clock: PhaseClock,
@@ -186,7 +192,7 @@ def _on_cpu(
 
     clock.stop()
     load = partial(load_on_cpu, kv_memory=kv_memory, may_compile_later=may_compile_later)
-    runner = ModelRunner(resolved, phase, processors, load, grammars=grammars)
+    runner = ModelRunner(resolved, phase, processors, load, grammars=grammars, store=store)
     steps = ThreadStepQueue(runner) if resolved.scheduler.async_scheduling else InlineStepQueue(runner)
     core = _core(resolved, runner, clock, scheduler, steps, grammars)
     kv_memory.touch_in_background(IdleGap(_step_counter(core)))
@@ -258,9 +264,9 @@ def _step_counter(core: EngineCore) -> Callable[[], int | None]:
     return count
 
 
-def _scheduler_maker(resolved: Resolved) -> MakeScheduler:
+def _scheduler_maker(resolved: Resolved, store: BlockStore | None) -> MakeScheduler:
     """The class is imported now, and instantiated when the number of blocks is known."""
-    settings, path = scheduler_settings(resolved), resolved.scheduler.scheduler_cls
+    settings, path = scheduler_settings(resolved, store), resolved.scheduler.scheduler_cls
     if path == "auto":
         return lambda num_blocks: Scheduler(replace(settings, num_blocks=num_blocks))
     found = import_class(path, MEMBERS)

@@ -98,6 +98,27 @@ class CacheConfig(Section):
             },
         ),
     )
+    kv_directory: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "Folder in which the KV blocks of prompts are stored, so that a prefix that was computed before a restart, "
+            "or evicted from memory, is read instead of computed. Each model, number format and block size has its "
+            "own sub-folder. A file that is damaged is removed, and its tokens are computed. The files reveal "
+            "prompts to those who can read them. Unset, nothing is stored. For CPUs."
+        ),
+        examples=["/var/cache/stoker/kv"],
+        json_schema_extra=about(reload="model", kind="path"),
+    )
+    kv_directory_size: Size = Field(
+        10 * 2**30,
+        description=(
+            "Limit of all files in `kv_directory` together. Those that were not used for the longest time are removed. "
+            "Engines that use one folder at the same time each count only what they have found and written."
+        ),
+        examples=["100GiB"],
+        json_schema_extra=about(reload="model", unit="bytes"),
+    )
     prefix_cache_retention_interval: Whole = Field(
         64,
         description=(

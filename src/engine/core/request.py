@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..api import EngineRequest, FinishReason, SamplingParams, TokenLogprobs
 from .block_hashes import BlockHasher
+from .block_store import FetchedPrefix
 from .stop import StopRule
 
 NO_SLOT = -1
@@ -43,6 +44,9 @@ class Request:
     num_shared: int = 0  # first blocks that were cached when it was last looked up, whether or not a state is kept
     num_kept_tokens: int = 0  # after which its state was found or kept, other than by a passing state
     passing_state: bytes | None = None  # hash of the kept state that its next one replaces
+    fetched: FetchedPrefix | None = None  # blocks that are read from a store, while it waits
+    is_looked_up: bool = False  # a store was asked for its prefix
+    num_offered: int = 0  # first blocks that a store was asked to keep
     num_published: int = 0  # first blocks of each group that were published to the prefix cache, or found in it
     passing_until: int = -1  # the step that may still write to the blocks which it has given back since its admission
     busy_until: int = -1  # after a preemption: the step that may still write its blocks or sample its next token

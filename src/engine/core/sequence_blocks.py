@@ -49,10 +49,10 @@ class CachedPrefix:
 
 class SequenceBlocks:
     def __init__(self, settings: SchedulerSettings, columns: SlotColumns) -> None:
-        self._block_size = settings.block_size
+        self.block_size = self._block_size = settings.block_size
         self._is_caching = settings.enable_prefix_caching
         self._columns = columns
-        self._windows = settings.windows
+        self._windows, self.num_groups = settings.windows, settings.num_groups
         self._full_groups = [group for group, window in enumerate(settings.windows) if window is None]
         self._windowed_groups = [group for group, window in enumerate(settings.windows) if window is not None]
         self.hasher = BlockHasher(settings.prefix_caching_hash_algo)
@@ -126,6 +126,23 @@ class SequenceBlocks:
         window = self._windows[group]
         return 0 if window is None else max(0, num_tokens - window + 1) // self._block_size
 
+    def place(self, request: Request, cached: CachedPrefix, count: int) -> list[tuple[int, ...]]:
+        """Free blocks, one in each group, for `count` blocks after the cached ones of a waiting request.
+
+        They are cached from now on; the caller has them filled.
+        """
+        start = cached.num_blocks
+        held, num_groups = [block_id for table in cached.block_ids for block_id in _held(table)], len(self._windows)
+        self.pool.hold(held)
+        taken = self.pool.allocate(count * num_groups)
+        places = [tuple(taken[at : at + num_groups]) for at in range(0, len(taken), num_groups)]
+        for index, block_ids in enumerate(places, start):
+            for group, block_id in enumerate(block_ids):
+                self._publish_block(request, index, group, block_id)
+        self.pool.release(taken)
+        self.pool.release(held)
+        return places
+
     def num_free_among(self, cached: CachedPrefix) -> int:
         """Blocks among these that are free, so that `append_cached` would take them from the free ones."""
         return sum(self.pool.num_free_among(_held(block_ids)) for block_ids in cached.block_ids)
@@ -158,13 +175,14 @@ class SequenceBlocks:
         request.num_published = num_full
 
     def _publish(self, request: Request, index: int) -> None:
-        block_hash = request.block_hashes[index]
         for group, table in enumerate(request.block_ids):
-            if table[index] == NO_BLOCK:
-                continue
-            is_new = self.cache.publish(block_hash, table[index], group)
-            if is_new and self.events is not None:
-                self.events.stored(request, index, group)
+            if table[index] != NO_BLOCK:
+                self._publish_block(request, index, group, table[index])
+
+    def _publish_block(self, request: Request, index: int, group: int, block_id: int) -> None:
+        is_new = self.cache.publish(request.block_hashes[index], block_id, group)
+        if is_new and self.events is not None:
+            self.events.stored(request, index, group)
 
     def publish_sampled(self, step: StepInFlight) -> None:
         """Read and publish blocks that decode rows of a finished step have filled: now all their tokens are known."""

@@ -75,6 +75,7 @@ class Sequences:
     def admit(self, index: int, cached: CachedPrefix, num_reserved: int) -> None:
         """Give a slot to the waiting request at `index`. The caller adds it to `running` (extend_running)."""
         request = self.waiting.pop(index)
+        request.fetched = None
         self.columns.take(request)
         self.blocks.admit(request, cached, num_reserved)
 

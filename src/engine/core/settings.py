@@ -10,6 +10,7 @@ from ...model.cache_groups import longest_sequence
 from ...model.step_costs import StepCosts
 from ..api import EngineRequest, InvalidRequest
 from .block_hashes import HashAlgo
+from .block_store import BlockStore
 from .policy import RANKS, PolicyName
 
 NO_LIMIT = 1 << 31
@@ -42,6 +43,7 @@ class SchedulerSettings:
     seed: int = 0  # of the generator that gives seeds to requests without one
     step_token_limits: tuple[float, ...] = ()  # upper limits of the buckets of EngineStats.step_tokens
     costs: StepCosts | None = None  # None: EngineStats.work is not counted
+    store: BlockStore | None = None  # keeps blocks outside the KV cache
     block_metrics_sample: float = 0.0  # share of the blocks whose times EngineStats has
     records_block_events: bool = False  # Scheduler.block_events
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from .block_store import BlockCopy, BlockLoad
 from .request import Request
 from .slot_columns import SlotColumns
 from .step_outputs import Int64
@@ -39,6 +40,8 @@ class StepDraft:
     restored_states: list[tuple[int, int]] = field(default_factory=list)  # places: sequence_states.py
     kept_states: list[tuple[int, int]] = field(default_factory=list)
     unnamed_states: list[tuple[int, int]] = field(default_factory=list)  # of the kept ones, decode rows and places
+    loads: list[BlockLoad] = field(default_factory=list)
+    saves: dict[bytes, BlockCopy] = field(default_factory=dict)  # by hash: requests may share a prefix
     lacks_blocks: bool = False  # nothing is admitted
 
     def add_blocks(self, slot: int, block_ids: list[int]) -> None:
@@ -74,6 +77,8 @@ class StepDraft:
             forced=[_forced(row.request) for row in self.prefills if row.request.num_untold],
             restored_states=_pairs(self.restored_states),
             kept_states=_pairs(self.kept_states),
+            loads=self.loads,
+            saves=list(self.saves.values()),
         )
         columns.computed[slots] = num_computed + num_tokens
         columns.target[slots] += is_sampled

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..api import SamplingParams, TokenLogprobs
+from .block_store import BlockCopy, BlockLoad
 
 Int32 = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
@@ -63,6 +64,8 @@ class StepPlan:
     is_sampled: Bool  # [rows] the row reaches the last known token, so one more is sampled
     restored_states: Int32 = field(default_factory=lambda: NO_COPIES)  # [n, 2] copy state from place to place before
     kept_states: Int32 = field(default_factory=lambda: NO_COPIES)  # [n, 2] and after the step
+    loads: list[BlockLoad] = field(default_factory=list)  # stored blocks, copied to the cache before the step
+    saves: list[BlockCopy] = field(default_factory=list)  # blocks that are stored after it
     forced: list[tuple[int, list[int]]] = field(default_factory=list)  # after admissions: append tokens to slots
 
     @property

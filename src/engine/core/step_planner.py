@@ -23,6 +23,7 @@ from .sequences import Sequences
 from .settings import SchedulerSettings
 from .step_draft import PrefillRow, StepDraft
 from .step_plan import StepPlan
+from .stored_prefixes import StoredPrefixes
 
 MAX_BLOCKED_STEPS = 8  # then decode rows pause for one step, so that a prompt that must be computed whole can run
 
@@ -34,6 +35,7 @@ class StepPlanner:
         self._columns = sequences.columns
         self._blocks = sequences.blocks
         self._states = sequences.blocks.states
+        self._stored = StoredPrefixes(settings.store, sequences.blocks) if settings.store is not None else None
         self._num_groups = settings.num_groups
         self._has_windows = any(window is not None for window in settings.windows)
         self._blocked: Request | None = None  # the waiting prompt that did not fit beside the decode rows
@@ -60,6 +62,8 @@ class StepPlanner:
         if not draft.decodes and not draft.prefills:
             return None
         self._states.complete(draft)
+        if self._stored is not None:
+            draft.loads = self._stored.take_loads()
         step = draft.commit(sequences.steps.num_planned, self._columns)
         sequences.steps.add(step)
         return step.plan
@@ -186,7 +190,7 @@ class StepPlanner:
         passes_long = False
         while budget.left and len(waiting) > num_passed and free_slots:
             request = waiting.peek(num_passed)
-            if request.must_wait:
+            if request.must_wait or (self._stored is not None and self._stored.is_reading(request)):
                 num_passed += 1
                 continue
             if request.busy_until > sequences.steps.last_finished:
@@ -195,6 +199,10 @@ class StepPlanner:
             if is_long and passes_long:
                 num_passed += 1
                 continue
+            # One free block more per running sequence, or the next full block of one of them would preempt this one.
+            margin = (len(sequences.running) + len(admitted)) * self._num_groups
+            if self._stored is not None:
+                self._stored.place(request, margin)
             cached = blocks.find_cached(request)
             start, known = cached.num_blocks * block_size, len(request.token_ids)
             if self._states.is_coming(request, start):
@@ -212,8 +220,7 @@ class StepPlanner:
                     break
             num_new = -(-known // block_size) - cached.num_blocks
             num_reserved = blocks.num_to_reserve(num_new, start, cached.num_blocks)
-            # One free block more per running sequence, or the next full block of one of them would preempt this one.
-            needed = num_reserved + (len(sequences.running) + len(admitted)) * self._num_groups
+            needed = num_reserved + margin
             if needed > blocks.num_available - blocks.num_free_among(cached):
                 break
             if end == start:
@@ -252,6 +259,8 @@ class StepPlanner:
         if self._has_windows:
             self._blocks.release_passed(row.request, self._sequences.steps)
         block_ids = self._blocks.extend_to(row.request, row.end)
+        if self._stored is not None:
+            self._stored.offer(row.request, draft.saves)
         if self._has_windows:
             self._blocks.reserve_again(row.request)
         if not row.is_new:

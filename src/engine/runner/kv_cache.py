@@ -67,6 +67,8 @@ class KVCache:
             if self._memory.num_bytes != self.num_bytes:
                 raise ValueError(f"a cache of {self.num_bytes} bytes over {self._memory.num_bytes} bytes of memory")
             whole = torch.frombuffer(self._memory.buffer, dtype=dtype).view(shape)
+        by_block = (groups.num_planes * len(tensors), num_blocks, -1)
+        self._blocks = whole.view(torch.uint8).view(by_block) if self.num_bytes else None
         self.states = states
         of_states = states.layers if states is not None else [None] * len(groups.layers)
         self._layers: list[LayerCache] = []
@@ -86,6 +88,12 @@ class KVCache:
     def num_untouched(self) -> int:
         """Bytes that are reserved and not yet resident."""
         return 0 if self._memory is None else self._memory.num_untouched
+
+    @property
+    def blocks(self) -> torch.Tensor:
+        """The memory of all blocks as bytes, [planes * tensors, num_blocks, bytes]."""
+        assert self._blocks is not None, "a model without keys and values has no blocks"
+        return self._blocks
 
     def views(self, steps: Sequence[StepInput]) -> tuple[StepInput, ...]:
         """steps: a step as each group sees it. Returns it for each of `groups.views`."""

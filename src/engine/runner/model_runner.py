@@ -19,6 +19,7 @@ from ...config.cpu_kernels import torch_table
 from ...config.schema.types import format_about
 from ...model.quantised import scheme_of
 from ..api import EngineInfo, SamplingParams, StepLaunches, TokenLogprobs
+from ..core.block_store import BlockStore
 from ..core.step_plan import Admission, Int32, StepPlan, StepResult
 from ..kernels.cpu.library import CpuLibrary
 from ..kernels.spans import span
@@ -28,6 +29,7 @@ from ..sampling.logprobs import token_logprobs
 from ..sampling.sampler import Sampler
 from ..sampling.sampling_table import SamplingTable
 from ..structured.grammars import Grammars
+from .block_transfer import load_blocks, save_blocks
 from .decode_steps import DecodeSteps
 from .loaded_model import LoadedModel, load_on_cpu, with_library
 from .measure import PhaseClock, process_memory
@@ -50,6 +52,7 @@ class ModelRunner:
         *,
         captures_steps: bool = True,
         grammars: Grammars | None = None,
+        store: BlockStore | None = None,
     ) -> None:
         """
         phase: called with the name of each start-up phase when it begins.
@@ -57,6 +60,7 @@ class ModelRunner:
         load: loads weights and KV cache onto the device. Raises if that fails.
         captures_steps: capture decode steps, if the kernels can, at the first step of each number of rows.
         grammars: None if no request has a constraint.
+        store: where plans have blocks saved; None if they do not.
         """
         self._resolved = resolved
         self.phases = PhaseClock(phase)
@@ -68,6 +72,7 @@ class ModelRunner:
         num_groups = loaded.cache.groups.num_groups
         self.slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling, num_groups)
         self._processors = processors
+        self._store = store
         self._captures_steps = captures_steps
         self._normalises_logprobs = resolved.model.logprobs_mode.endswith("logprobs")
         self._num_captured = self._num_single = 0  # steps, replayed and not
@@ -123,9 +128,13 @@ class ModelRunner:
         states = self._cache.states
         if states is not None:
             states.copy(plan.restored_states)
+        if plan.loads:
+            load_blocks(self._cache, plan.loads)
         result = self._compute(plan)
         if states is not None:
             states.copy(plan.kept_states)
+        if plan.saves and self._store is not None:
+            save_blocks(self._cache, plan.saves, self._store)
         return result
 
     def _compute(self, plan: StepPlan) -> StepResult:

@@ -24,6 +24,16 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--no-enable-prefix-caching --prefix-caching-hash-algo blake2b"],
         ["--no-enable-prefix-caching", "--no-enable-prefix-caching --prefix-caching-hash-algo sha256"],
     ),
+    "R380": (
+        ["--kv-directory /tmp/kv --no-enable-prefix-caching"],
+        ["--kv-directory /tmp/kv", "--no-enable-prefix-caching"],
+    ),
+    "R383": (["--device cuda --kv-directory /tmp/kv"], ["--kv-directory /tmp/kv", "--device cuda"]),
+    "R381": (
+        ["--kv-directory-size 1GiB"],
+        ["--kv-directory-size 1GiB --kv-directory /tmp/kv", "--kv-directory-size 10GiB"],
+    ),
+    "R382": ([f"{_STATES} --kv-directory /tmp/kv"], ["--kv-directory /tmp/kv", _STATES]),
     "R327": (
         ["--mamba-ssm-cache-dtype bfloat16", "--mamba-cache-dtype bfloat16"],
         ["", f"{_STATES} --mamba-cache-dtype bfloat16"],

@@ -1,0 +1,209 @@
+"""BlockFiles: KV cache blocks in files, so that a prefix is not computed again after a restart.
+
+A folder has a sub-folder for each model (`fingerprint`), and there one file per block, named by its hash: the content,
+and its CRC-32, begun with the hash. A file is written under another name and renamed, so a name never leads to a part
+of a block. A file with a wrong sum is removed, and its tokens are computed. Files that were not read for the longest
+time are removed when all models' files together exceed the limit.
+
+Several engines may use one folder. Each counts the files that it found at its start and those that it wrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import threading
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from ..config import Resolved
+
+FORMAT = "stoker blocks 1"  # part of the fingerprint
+_SUFFIX = ".kv"
+_SUM_BYTES = 4
+_ENDS_BYTES = 1 << 20  # of the start and the end of each weight file, in the fingerprint
+_OLD_PART_S = 3600.0
+_MAX_QUEUED_BYTES = 1 << 30  # blocks that wait to be written
+logger = logging.getLogger(__name__)
+
+
+class FileFetch:
+    """Blocks that are being read."""
+
+    def __init__(self, reading: Future[list[memoryview]]) -> None:
+        self._reading = reading
+
+    @property
+    def is_done(self) -> bool:
+        return self._reading.done()
+
+    @property
+    def contents(self) -> list[memoryview]:
+        return self._reading.result()
+
+
+class BlockFiles:
+    """Implements core/block_store.py."""
+
+    def __init__(self, folder: Path, fingerprint: str, max_bytes: int) -> None:
+        """max_bytes: of the files of all models in `folder`. Raises OSError if the folder cannot be used."""
+        self._folder, self._fingerprint, self._max_bytes = folder, fingerprint, max_bytes
+        (folder / fingerprint).mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = threading.Lock()
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # by path in the folder, least recently used first
+        self._num_bytes = 0
+        self._queued: set[bytes] = set()
+        self._queued_bytes = 0
+        self._find_files()
+        self._reader = ThreadPoolExecutor(1, "read-blocks")
+        self._writer = ThreadPoolExecutor(1, "write-blocks")
+
+    def _find_files(self) -> None:
+        found = []
+        for path in self._folder.glob("*/*"):
+            with contextlib.suppress(OSError):  # another engine may remove files
+                stat = path.stat()
+                if path.suffix == _SUFFIX:
+                    found.append((stat.st_mtime_ns, f"{path.parent.name}/{path.name}", stat.st_size))
+                elif path.suffix == ".part" and stat.st_mtime < time.time() - _OLD_PART_S:
+                    path.unlink()
+        for _, name, size in sorted(found):
+            self._sizes[name] = size
+            self._num_bytes += size
+        self._make_room(0)
+
+    def _name(self, block_hash: bytes) -> str:
+        return f"{self._fingerprint}/{block_hash.hex()}{_SUFFIX}"
+
+    def has(self, block_hash: bytes) -> bool:
+        with self._lock:
+            return self._name(block_hash) in self._sizes or block_hash in self._queued
+
+    def fetch(self, hashes: Sequence[bytes]) -> FileFetch:
+        return FileFetch(self._reader.submit(self._read_all, list(hashes)))
+
+    def _read_all(self, hashes: list[bytes]) -> list[memoryview]:
+        contents = []
+        for block_hash in hashes:
+            content = self._read(block_hash)
+            if content is None:
+                break
+            contents.append(content)
+        return contents
+
+    def _read(self, block_hash: bytes) -> memoryview | None:
+        name = self._name(block_hash)
+        path = self._folder / name
+        try:
+            with path.open("rb", buffering=0) as file:
+                whole = bytearray(os.fstat(file.fileno()).st_size)
+                num_read = file.readinto(whole)
+            os.utime(path)
+        except (OSError, MemoryError) as error:
+            if not isinstance(error, FileNotFoundError):  # it may wait to be written, or another engine removed it
+                logger.warning("a stored KV block cannot be read, its tokens are computed: %s", error)
+            self._forget(name)
+            return None
+        view = memoryview(whole)
+        content, checksum = view[:-_SUM_BYTES], view[-_SUM_BYTES:]
+        if num_read != len(whole) or bytes(checksum) != _checksum(block_hash, content):
+            logger.warning("a stored KV block is damaged and was removed, its tokens are computed: %s", path)
+            path.unlink(missing_ok=True)
+            self._forget(name)
+            return None
+        with self._lock:
+            if name in self._sizes:
+                self._sizes.move_to_end(name)
+        return content
+
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            self._num_bytes -= self._sizes.pop(name, 0)
+
+    def save(self, block_hash: bytes, content: memoryview) -> None:
+        """Dropped while more than a gibibyte waits to be written: a later request with this prefix stores it."""
+        if self.has(block_hash):
+            return
+        with self._lock:
+            if self._queued_bytes + len(content) > _MAX_QUEUED_BYTES:
+                return
+            self._queued.add(block_hash)
+            self._queued_bytes += len(content)
+        self._writer.submit(self._write, block_hash, content)
+
+    def _write(self, block_hash: bytes, content: memoryview) -> None:
+        name = self._name(block_hash)
+        path = self._folder / name
+        part = path.with_suffix(f".{os.getpid()}.part")
+        size = len(content) + _SUM_BYTES
+        try:
+            self._make_room(size)
+            with part.open("wb") as file:
+                file.write(content)
+                file.write(_checksum(block_hash, content))
+            part.rename(path)
+            with self._lock:
+                self._sizes[name] = size
+                self._num_bytes += size
+        except OSError as error:
+            logger.warning("a KV block could not be stored: %s", error)
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+        finally:
+            with self._lock:
+                self._queued.discard(block_hash)
+                self._queued_bytes -= len(content)
+
+    def _make_room(self, num_bytes: int) -> None:
+        while self._num_bytes + num_bytes > self._max_bytes and self._sizes:
+            with self._lock:
+                name, size = self._sizes.popitem(last=False)
+                self._num_bytes -= size
+            with contextlib.suppress(OSError):
+                (self._folder / name).unlink(missing_ok=True)
+
+    def flush(self) -> None:
+        """Wait until all blocks that were saved are in their files."""
+        self._writer.submit(lambda: None).result()
+
+
+def _checksum(block_hash: bytes, content: memoryview) -> bytes:
+    return zlib.crc32(content, zlib.crc32(block_hash)).to_bytes(_SUM_BYTES, "little")
+
+
+def open_block_files(resolved: Resolved) -> BlockFiles | None:
+    """As `cache.kv_directory` says. Raises OSError."""
+    folder = resolved.cache.kv_directory
+    if folder is None:
+        return None
+    return BlockFiles(Path(folder).expanduser(), fingerprint(resolved), resolved.cache.kv_directory_size)
+
+
+def fingerprint(resolved: Resolved) -> str:
+    """Equal only for engines that compute the same keys and values and store them in the same layout.
+
+    Weight files count with their size, the time of their last change, and a mebibyte of each end: reading them whole
+    would take as long as loading them.
+    """
+    model, cache, files = resolved.model, resolved.cache, resolved.model_files
+    parts = [
+        *(FORMAT, resolved.model_spec, resolved.cache_groups, model.dtype, model.quantization, files.config_json),
+        *(cache.kv_cache_dtype, cache.block_size, cache.prefix_caching_hash_algo, resolved.device.device),
+        *(files.weight_format, model.seed if files.weight_format == "dummy" else None),
+    ]
+    digest = hashlib.sha256("\n".join(map(repr, parts)).encode("utf-8", "surrogatepass"))
+    for name in files.weight_files:
+        path = Path(files.model_path) / name
+        stat = path.stat()
+        digest.update(f"\n{name} {stat.st_size} {stat.st_mtime_ns}\n".encode("utf-8", "surrogatepass"))
+        with path.open("rb") as file:
+            digest.update(file.read(_ENDS_BYTES))
+            file.seek(max(0, stat.st_size - _ENDS_BYTES))
+            digest.update(file.read(_ENDS_BYTES))
+    return digest.hexdigest()[:32]

@@ -1,0 +1,95 @@
+"""StoredPrefixes: prefixes of waiting requests that come from a store instead of being computed; and what is stored.
+
+A request whose next blocks are stored waits while they are read into host memory; others pass it. Then the blocks get
+places in the KV cache, are published to the prefix cache, and the request finds them there like blocks that another
+request has computed. The copy to their places is part of the next plan. A block that cannot be read ends the prefix
+there; the tokens after it are computed.
+
+Does not know where blocks are stored (block_store.py), nor what a block contains.
+"""
+
+from __future__ import annotations
+
+from .block_store import BlockCopy, BlockLoad, BlockStore, FetchedPrefix
+from .prefix_cache import NO_BLOCK
+from .request import NO_SLOT, Request
+from .sequence_blocks import SequenceBlocks
+
+MAX_READING = 2  # requests whose blocks are in host memory: each may have as many as the KV cache holds
+
+
+class StoredPrefixes:
+    def __init__(self, store: BlockStore, blocks: SequenceBlocks) -> None:
+        self._store = store
+        self._blocks = blocks
+        self._reading: list[Request] = []
+        self._loads: list[BlockLoad] = []
+
+    def is_reading(self, request: Request) -> bool:
+        """Whether a waiting request must wait for its stored blocks. The first call begins to read them."""
+        if request.fetched is not None:
+            return not request.fetched.fetch.is_done
+        if request.is_looked_up or not request.reads_cache:
+            return False
+        start = self._blocks.find_cached(request).num_blocks
+        hashes = self._stored_after(request, start)
+        if hashes and len(self._still_reading()) >= MAX_READING:
+            return True
+        request.is_looked_up = True
+        if not hashes:
+            return False
+        request.fetched = FetchedPrefix(start, self._store.fetch(hashes))
+        self._reading.append(request)
+        return not request.fetched.fetch.is_done
+
+    def _stored_after(self, request: Request, start: int) -> list[bytes]:
+        found = []
+        stop = (len(request.token_ids) - 1) // self._blocks.block_size  # the last known token is always computed
+        for block_hash in request.block_hashes[start:stop]:
+            if not self._store.has(block_hash):
+                break
+            found.append(block_hash)
+        return found
+
+    def _still_reading(self) -> list[Request]:
+        self._reading = [
+            request
+            for request in self._reading
+            if request.fetched is not None and request.finish_reason is None and request.slot == NO_SLOT
+        ]
+        return self._reading
+
+    def place(self, request: Request, margin: int) -> None:
+        """Put the blocks that were read into the KV cache, if the whole request fits beside `margin` blocks.
+
+        Otherwise they stay in host memory until it does.
+        """
+        fetched = request.fetched
+        if fetched is None:
+            return
+        blocks, num_groups = self._blocks, self._blocks.num_groups
+        num_needed = -(-len(request.token_ids) // blocks.block_size) * num_groups
+        if num_needed + margin > blocks.num_available:
+            return
+        request.fetched = None
+        cached = blocks.find_cached(request)
+        first = cached.num_blocks
+        contents = fetched.fetch.contents[max(0, first - fetched.start) :]
+        if first < fetched.start or not contents:
+            return  # blocks before them were evicted meanwhile, or others have computed these
+        places = blocks.place(request, cached, len(contents))
+        self._loads += map(BlockLoad, places, contents)
+
+    def take_loads(self) -> list[BlockLoad]:
+        """Those that the next plan must execute."""
+        loads, self._loads = self._loads, []
+        return loads
+
+    def offer(self, request: Request, saves: dict[bytes, BlockCopy]) -> None:
+        """Add the full blocks of a running request that are not stored to `saves`."""
+        for index in range(request.num_offered, request.num_published):
+            block_hash = request.block_hashes[index]
+            block_ids = tuple(table[index] for table in request.block_ids)
+            if NO_BLOCK not in block_ids and block_hash not in saves and not self._store.has(block_hash):
+                saves[block_hash] = BlockCopy(block_hash, block_ids)
+        request.num_offered = max(request.num_offered, request.num_published)

@@ -1,0 +1,27 @@
+"""Copies of KV cache blocks: from a store to the cache before a step, and to the store after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ..core.block_store import BlockCopy, BlockLoad, BlockStore
+from .kv_cache import KVCache
+
+
+def load_blocks(cache: KVCache, loads: Sequence[BlockLoad]) -> None:
+    """Raises RuntimeError if the size of a content is not that of a block in each group."""
+    blocks = cache.blocks
+    for load in loads:
+        content = torch.frombuffer(load.content, dtype=torch.uint8)
+        content = content.view(len(load.block_ids), blocks.shape[0], blocks.shape[2])
+        for block_id, own in zip(load.block_ids, content, strict=True):
+            blocks[:, block_id] = own
+
+
+def save_blocks(cache: KVCache, saves: Sequence[BlockCopy], store: BlockStore) -> None:
+    blocks = cache.blocks
+    for save in saves:
+        content = torch.stack([blocks[:, block_id] for block_id in save.block_ids])
+        store.save(save.block_hash, content.numpy().reshape(-1).data)
