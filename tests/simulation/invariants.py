@@ -184,7 +184,7 @@ class Invariants:
         self._check_writes(plan, rows)
         assert len(self._partial) <= settings.max_num_partial_prefills
         assert sum(map(self._is_long, self._partial)) <= settings.max_long_partial_prefills
-        if admitted:
+        if admitted and settings.store is None:  # those that wait for stored blocks are overtaken
             may_hold_back = sum(map(self._is_long, prefills)) >= settings.max_long_partial_prefills
             last = max(self._rank(request) for request in rows if request.slot in admitted)
             for request in sequences.live:

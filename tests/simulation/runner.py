@@ -55,6 +55,9 @@ class FakeRunner:
         rows = list(zip(plan.slots.tolist(), plan.num_computed.tolist(), plan.num_tokens.tolist(), strict=True))
         self._check_tables(plan, rows)
         self._copy_states(plan.restored_states)
+        for load in plan.loads:
+            content = np.frombuffer(load.content, np.int64).reshape(len(load.block_ids), -1)
+            self.cells[list(load.block_ids)] = content
         for slot, start, count in rows:
             self._write(self.slots[slot], start, start + count)
             self._change_state(slot, start, start + count)
@@ -83,6 +86,9 @@ class FakeRunner:
         for row in sampled.tolist():
             self.slots[rows[row][0]].append(int(result.token_ids[row]))
         self._table.append(plan.slots[sampled], result.token_ids[sampled])
+        for save in plan.saves:
+            assert self._settings.store is not None
+            self._settings.store.save(save.block_hash, self.cells[list(save.block_ids)].reshape(-1).data)
         return result
 
     def fail(self, plan: StepPlan, *, is_begun: bool) -> None:

@@ -1,0 +1,46 @@
+"""FakeStore: a store of blocks whose reads take a while, and fail in part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+
+@dataclass(slots=True)
+class FakeFetch:
+    contents: list[memoryview]
+    num_polls: int  # until it is done
+
+    @property
+    def is_done(self) -> bool:
+        self.num_polls -= 1
+        return self.num_polls < 0
+
+
+class FakeStore:
+    """A part of the blocks is dropped when it is saved, and a part is damaged when it is read."""
+
+    def __init__(self, name: str, *, fails: bool) -> None:
+        self._random = Random(f"store of {name}")
+        self._fails = fails
+        self._contents: dict[bytes, memoryview] = {}
+        self.num_read = self.num_failed = 0
+
+    def has(self, block_hash: bytes) -> bool:
+        return block_hash in self._contents
+
+    def fetch(self, hashes: Sequence[bytes]) -> FakeFetch:
+        contents = []
+        for block_hash in hashes:
+            if self._fails and self._random.random() < 0.1:
+                del self._contents[block_hash]
+                self.num_failed += 1
+                break
+            contents.append(self._contents[block_hash])
+            self.num_read += 1
+        return FakeFetch(contents, self._random.randrange(5))
+
+    def save(self, block_hash: bytes, content: memoryview) -> None:
+        if not self._fails or self._random.random() < 0.9:
+            self._contents[block_hash] = content
