@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from stoker.engine.kernels.activation import ACTIVATIONS
+from stoker.engine.kernels.attention_variant import AttentionVariant
 from stoker.engine.kernels.causal_convolution import Kind
 from stoker.engine.kernels.experts import ExpertGate, ExpertWeights
 from stoker.engine.kernels.gated_delta import GatedDeltaWeights
@@ -19,7 +20,6 @@ from stoker.engine.kernels.gpu.activation import activate_and_mul_gpu, activate_
 from stoker.engine.kernels.gpu.add_layer_norm import add_layer_norm_gpu
 from stoker.engine.kernels.gpu.add_rms_norm import add_rms_norm_gpu
 from stoker.engine.kernels.gpu.allowed_rows import allowed_rows
-from stoker.engine.kernels.gpu.attention_variant import GpuAttentionVariant
 from stoker.engine.kernels.gpu.causal_convolution import causal_convolution_gpu
 from stoker.engine.kernels.gpu.decode_attention import decode_attention, decode_workspace
 from stoker.engine.kernels.gpu.embed import embed_gpu
@@ -217,7 +217,7 @@ def attention(
     has_slopes: bool = False,
 ) -> Cases:
     rows, tokens = 256, 1024
-    variant = GpuAttentionVariant(
+    variant = AttentionVariant(
         window=window,
         is_chunked=is_chunked,
         softcap=softcap,
@@ -329,7 +329,7 @@ def mamba2(name: str, spec: Mamba2, max_query_len: int) -> Cases:
 
 def decode(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, step: Step, scale: float, out: torch.Tensor,
-    variant: GpuAttentionVariant,
+    variant: AttentionVariant,
 ) -> None:  # fmt: skip
     _, num_heads, head_dim = q.shape
     workspace = decode_workspace(512, num_heads, k_cache.shape[1], head_dim, "meta", 2 * PROGRAMS)
@@ -338,7 +338,7 @@ def decode(
 
 def prefill(
     q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, step: Step, scale: float, out: torch.Tensor,
-    variant: GpuAttentionVariant,
+    variant: AttentionVariant,
 ) -> None:  # fmt: skip
     prefill_attention(q, k_cache, v_cache, step, scale, out, PROGRAMS, variant)
 
