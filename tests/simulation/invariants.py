@@ -8,6 +8,7 @@ from collections import Counter, deque
 from stoker.engine.core import Scheduler, StepPlan
 from stoker.engine.core.prefix_cache import NO_BLOCK
 from stoker.engine.core.request import Request
+from stoker.engine.event_payloads import CacheView
 
 from .runner import FakeRunner
 from .truth import Client
@@ -34,6 +35,7 @@ class Invariants:
         self._prefixes: dict[int, tuple[int, bytes]] = {}  # the reverse
         self._num_plans = self._num_preemptions = self._num_queried = self._num_hits = 0
         self._step_time_s = 0.0
+        self._view = CacheView(scheduler.settings.num_groups)  # of a reader of all events
 
     # ---- between calls
 
@@ -49,12 +51,22 @@ class Invariants:
             request.num_prompt_tokens for request in sequences.live if request.slot < 0
         )
         self._check_stats(len(running))
+        self._check_events()
 
     def check_contents(self) -> None:
         """After the runner has executed all plans."""
         self._check_cache()
         self._check_kept_states()
         self._check_slots()
+
+    def _check_events(self) -> None:
+        """A reader's view differs from the cache only by the plans in flight."""
+        events, cache = self._scheduler.block_events, self._sequences.blocks.cache
+        assert events is not None
+        self._view.apply(events.take(), self._settings.block_size)
+        assert events.reported == [set(blocks) for blocks in cache._blocks], "what is reported is not what is cached"
+        if not self._writers and not events._current:
+            assert events.reported == [set(blocks) for blocks in self._view.groups], "a reader's view is wrong"
 
     def _running(self) -> list[Request]:
         return [request for request in self._sequences.live if request.slot >= 0]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from tests.slow_cases import slow_but
 
+from stoker.engine.core.block_events import BlockEvents
 from stoker.engine.core.block_hashes import BlockHasher
 from stoker.engine.core.block_pool import BlockPool
 from stoker.engine.core.kept_states import KeptStates
@@ -222,6 +223,8 @@ FAULTS |= {
     "all_rows_or_none_are_decode_rows": Mutation(StepPlanner, "_plan_decodes", swap(ast.BitAnd, ast.BitOr)),
     "tokens_of_a_chunk_are_not_computed": Mutation(StepDraft, "commit", swap(ast.Add, ast.Sub), 0),
     "rows_of_sequences_that_have_left_get_tokens": Mutation(StepResults, "take", swap(ast.BitAnd, ast.BitOr), 0),
+    "blocks_that_are_replaced_stay_reported": Mutation(PrefixCache, "forget", dropped_call("removed")),
+    "events_of_plans_are_lost": Mutation(BlockEvents, "planned", dropped_call("append")),
     "finished_sequences_go_on": Mutation(StepResults, "_record", dropped_call("end")),
     "states_of_decode_rows_are_kept_late": Mutation(SequenceStates, "complete", swap(ast.Add, ast.Sub), 0),
     "states_of_decode_rows_get_another_hash": Mutation(SequenceStates, "publish_sampled", swap(ast.Add, ast.Sub)),

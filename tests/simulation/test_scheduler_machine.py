@@ -51,6 +51,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_queued_requests=4,
             max_queued_tokens=40,
             eos_token_ids=(EOS,),
+            records_block_events=True,
         )
         self.simulation = Simulation(world, depth)
         self.num_added = 0

@@ -82,6 +82,7 @@ def _settings(random: Random, fixed: dict[str, object]) -> SchedulerSettings:
         max_queued_requests=random.choice([0, 3, 20]),
         max_queued_tokens=random.choice([30, 200, 10_000]),
         eos_token_ids=(EOS,),
+        records_block_events=True,
     )
     settings = replace(settings, **fixed)  # type: ignore[arg-type]
     if not settings.enable_prefix_caching or "num_kept_states" in fixed:
