@@ -13,6 +13,7 @@ _OPTIONS = {
     "without graphs": {"enforce_eager": True},
     "without planning ahead": {"async_scheduling": False},
     "planning ahead": {"async_scheduling": True},
+    "weights of half of the layers in host memory": {"cpu_offload_gb": 0.4},
 }
 
 

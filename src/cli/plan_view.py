@@ -90,6 +90,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
         *([("replicas", _replicas(plan))] if plan.num_replicas > 1 else []),
         ("device", f"{about(found.memory_bytes)}{free}; {share}"),
         ("weights", f"{about(found.weights_bytes)} in {_format(plan)}{parts}"),
+        *_offloaded(plan),
         *(
             ("", f"{each.num_matrices} matrices: {each.method}, {about(each.num_bytes)} in the files")
             for each in stored
@@ -111,6 +112,20 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     left = found.memory_bytes - found.peak.likely
     rows.append(("together", f"{_range(found.peak)}; {'leaves' if left >= 0 else 'lacks'} about {about(abs(left))}"))
     return rows
+
+
+def _offloaded(plan: Plan) -> list[tuple[str, str]]:
+    offload = plan.estimate.weight_offload
+    if offload is None:
+        return []
+    size, link = about(offload.host_bytes), plan.device.host_link_gb_per_s
+    seconds = offload.host_bytes / (link * 1e9)
+    places = f"{offload.num_places} places for them on the device are counted above"
+    layers, steps = f"{len(offload.layers)} of {plan.model.spec.num_layers} layers", 1 / seconds
+    return [
+        ("", f"{size} more, {layers}, in host memory; {places}"),
+        ("", f"copied in every step: {1000 * seconds:.0f} ms at {link:g} GB/s, so at most {steps:.1f} steps a second"),
+    ]
 
 
 def _replicas(plan: Plan) -> str:

@@ -38,6 +38,8 @@ class Ask(Record):
     activations: str | None = None  # `model.activation_quantization`
     keeps_twelve_bits: bool = False
     codes_layout: CodesLayout | None = None  # of a quantised checkpoint
+    cpu_offload_gb: float = 0.0
+    offload_prefetch_step: int = 1
 
     @property
     def held_in(self) -> str | None:
@@ -96,6 +98,8 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         activations=None if activations == "none" else activations,
         keeps_twelve_bits=keeps_twelve_bits,
         codes_layout=layout,
+        cpu_offload_gb=decisions.get("cache.cpu_offload_gb"),
+        offload_prefetch_step=decisions.get("cache.offload_prefetch_step"),
         has_graphs=not no_graphs(decisions, kind),
         has_grammars=not decisions.get("model.skip_tokenizer_init"),
         has_cache_groups=not decisions.get("scheduler.disable_hybrid_kv_cache_manager"),

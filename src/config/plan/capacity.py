@@ -41,6 +41,7 @@ def capacity(found: Estimate, ask: Ask) -> Capacity:
 
 # Shares of a device's peak that engines reach: decode of the memory bandwidth, prefill of the arithmetic.
 _DECODE_SHARE, _PREFILL_SHARE = (0.45, 0.85), (0.25, 0.65)
+_LINK_SHARE = (0.6, 0.9)  # of the bus to the host, which copies of weights in pinned memory reach
 # Products of int8 by int8, in those of bfloat16: 256 and 1024 rows of Qwen3-0.6B's linear layers, with AVX512-VNNI.
 _INT8_SPEED = 1.9
 # Minimum seconds per layer of a step on a GPU: about twelve kernel launches, without and with a captured graph.
@@ -65,22 +66,24 @@ def speed(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate)
     if ask.activations == "int8" and not device.is_gpu:
         operations *= _INT8_SPEED
     per_token = 2 * model.parameters.active
+    copied = found.weight_offload.host_bytes if found.weight_offload is not None else 0
+    copies = [copied / (device.host_link_gb_per_s * 1e9 * share) for share in _LINK_SHARE]  # while layers compute
     low, high = 1 / device.uncertainty, min(device.uncertainty, 1.5)
     launches = [seconds * model.spec.num_layers * device.is_gpu for seconds in _GPU_LAYER_S]
 
     def decode(num_bytes: float, num_seqs: int) -> tuple[float, float]:
         compute = num_seqs * per_token / operations
         seconds = [
-            max(num_bytes / (bandwidth * share * factor), compute / (share * factor)) + fixed
-            for share, factor, fixed in zip(_DECODE_SHARE, (low, high), launches, strict=True)
+            max(num_bytes / (bandwidth * share * factor), compute / (share * factor), copy) + fixed
+            for share, factor, fixed, copy in zip(_DECODE_SHARE, (low, high), launches, copies, strict=True)
         ]
         return num_seqs / seconds[0], num_seqs / seconds[1]
 
     kept = found.kv.of(context) + 2 * found.state_bytes // max(1, found.num_states)  # a state is read and written
     step = ask.max_num_batched_tokens
     prefill = [
-        step / (step * per_token / (operations * share * factor) + fixed)
-        for share, factor, fixed in zip(_PREFILL_SHARE, (low, high), launches, strict=True)
+        step / (max(step * per_token / (operations * share * factor), copy) + fixed)
+        for share, factor, fixed, copy in zip(_PREFILL_SHARE, (low, high), launches, copies, strict=True)
     ]
     return Speed(
         context=context,

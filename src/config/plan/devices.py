@@ -36,6 +36,9 @@ class DeviceProfile(Record):
     bandwidth_gb_per_s: float = Field(gt=0, description="Memory bandwidth, 10**9 bytes per second.")
     bf16_tflops: float = Field(gt=0, description="Dense bfloat16 (float16 if it has none), 10**12 operations a second.")
     fp8_tflops: float | None = Field(None, gt=0, description="The same in FP8; unset: the device has none.")
+    host_link_gb_per_s: float = Field(
+        32.0, gt=0, description="Bus to the host's memory, one direction, 10**9 bytes per second; PCIe 4.0 x16."
+    )
     has_bfloat16: bool = True
     keeps_twelve_bits: bool = Field(False, description="Whether bfloat16 weights are held in 12 bits, exactly.")
     keeps_codes: bool = Field(False, description="Whether a CPU holds quantised checkpoints in their own codes.")
@@ -156,7 +159,7 @@ def _this_gpu(gpu: GpuSpec) -> DeviceProfile:
         speeds["fp8_tflops"] = 300.0
     if like:  # the same GPU is sold with different amounts of memory
         nearest = min(like, key=lambda profile: abs(profile.memory - gpu.total_memory_bytes))
-        speeds = nearest.model_dump(include={"bandwidth_gb_per_s", "bf16_tflops", "fp8_tflops"})
+        speeds = nearest.model_dump(include={"bandwidth_gb_per_s", "bf16_tflops", "fp8_tflops", "host_link_gb_per_s"})
     return DeviceProfile(
         name=THIS_MACHINE,
         title=gpu.name,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ...model.cache_groups import model_cache_groups
+from ...model.offload import WeightOffload, weight_offload
 from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES, activation_elements, state_bytes
 from ..auto_values import MAX_AUTO_KV_BYTES, num_states
@@ -48,6 +49,7 @@ class Estimate(Record):
     memory_bytes: int
     budget_bytes: int  # memory_share of it
     weights_bytes: int
+    weight_offload: WeightOffload | None = None  # in the host's memory, not counted in `weights_bytes`
     num_states: int  # recurrent states: of max_num_seqs sequences, and those kept for later requests
     state_bytes: int  # of all of them
     process: Range
@@ -78,6 +80,8 @@ class Estimate(Record):
 def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     parts = ask.tensor_parallel_size
     weights = model.weights_bytes(ask.dtype, ask.held_in, layout=ask.codes_layout) // parts
+    offload = _offload(model, device, ask, weights)
+    weights -= 0 if offload is None else offload.saved_bytes
     one_state = 0
     if model.files is None:
         kv = kv_cost(model.spec, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
@@ -119,6 +123,7 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
         memory_bytes=device.memory,
         budget_bytes=budget,
         weights_bytes=weights,
+        weight_offload=offload,
         num_states=places,
         state_bytes=states,
         process=process,
@@ -129,6 +134,13 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
         kv_cache_bytes=cache,
         max_model_len=length,
     )
+
+
+def _offload(model: PlannedModel, device: DeviceProfile, ask: Ask, weights: int) -> WeightOffload | None:
+    is_native = model.files is None or model.files.implementation == "native"
+    if not (device.is_gpu and is_native and ask.tensor_parallel_size == 1):
+        return None
+    return weight_offload(model.spec, ask.dtype, weights, ask.cpu_offload_gb, ask.offload_prefetch_step)
 
 
 def _status(

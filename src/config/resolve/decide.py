@@ -16,6 +16,7 @@ from ...model.cache_groups import (
     longest_sequence,
     model_cache_groups,
 )
+from ...model.offload import WeightOffload, weight_offload
 from ...model.quantised import held_in
 from ...model.sizes import state_bytes
 from ...model.spec import WeightNames
@@ -389,12 +390,21 @@ def _weights_bytes(done: Decisions, model_files: ModelFiles) -> int:
     return model_files.weights_bytes(dtype, held, layout=layout)
 
 
+def _weight_offload(done: Decisions, model_files: ModelFiles, weights: int) -> WeightOffload | None:
+    if done.get("device.device") == "cpu" or model_files.implementation == "transformers":
+        return None
+    gibibytes, prefetch = done.get("cache.cpu_offload_gb"), done.get("cache.offload_prefetch_step")
+    return weight_offload(model_files.spec, done.get("model.dtype"), weights, gibibytes, prefetch)
+
+
 def _memory(done: Decisions, model_files: ModelFiles) -> None:
     """Size of the KV cache: written blocks, else written memory, else what the deployment can fill."""
     dtype, block_size = done.get("model.dtype"), done.get("cache.block_size")
     if done.get("cache.kv_cache_dtype") == "auto":
         done.decide("cache.kv_cache_dtype", dtype, "R088", "the model's own format")
     weights, budget = _weights_bytes(done, model_files), _budget(done)
+    offload = _weight_offload(done, model_files, weights)
+    weights -= 0 if offload is None else offload.saved_bytes
     is_hybrid = not done.get("scheduler.disable_hybrid_kv_cache_manager")
     groups = model_cache_groups(model_files.spec, model_files.max_context, is_hybrid)
     per_token = kv_bytes_per_token(model_files.spec, done.get("cache.kv_cache_dtype"), groups)
@@ -426,6 +436,7 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     done.memory = MemoryPlan(
         budget_bytes=budget,
         weights_bytes=weights,
+        weight_offload=offload,
         num_states=places,
         state_bytes=states,
         activation_bytes=activations,

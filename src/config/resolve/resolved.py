@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ...model.cache_groups import CacheGroups, longest_sequence, model_cache_groups
+from ...model.offload import WeightOffload
 from ...model.quantised import TWELVE_BITS
 from ...model.record import Record
 from ...model.sizes import count_parameters, matrix_bytes, weights_bytes
@@ -148,6 +149,7 @@ class MemoryPlan(Record):
 
     budget_bytes: int  # gpu_memory_utilization x what is available on a CPU, x all there is on a GPU
     weights_bytes: int
+    weight_offload: WeightOffload | None = None  # weights in host memory, which are not counted in `weights_bytes`
     num_states: int = 0  # recurrent states: of max_num_seqs sequences, and those that are kept for later requests
     state_bytes: int = 0  # of all of them
     activation_bytes: int = 0  # reserved for the steps on a GPU; a CPU's budget does not include them

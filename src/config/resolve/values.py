@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...input_file import read_file
+from ...model.offload import WeightOffload
 from ...model.quantised import scheme_of
 from ...model.rope import SCALINGS
 from ...model.sizes import DTYPE_BYTES
@@ -128,6 +129,15 @@ class Values:
             return True
         kept = [keeps for keeps in model_files.spec.kept_by_layer if keeps is not None]
         return len({keeps.tensors for keeps in kept}) <= 1 and all(keeps.kind != "latent" for keeps in kept)
+
+    @property
+    def weight_offload(self) -> WeightOffload | None:
+        memory = self.decisions.memory
+        return None if memory is None else memory.weight_offload
+
+    @property
+    def free_host_bytes(self) -> int:
+        return self.decisions.machine.available_memory_bytes
 
     @property
     def has_kv_scales(self) -> bool:
@@ -276,6 +286,8 @@ class Values:
             "no_states": "without prefix caching" if self.has_states else "for this model: no layer keeps a state",
         }
         memory, model_files = self.decisions.memory, self.decisions.model_files
+        if (offload := self.weight_offload) is not None:
+            said |= {"offloaded": format_about(offload.host_bytes), "free_host": format_about(self.free_host_bytes)}
         if memory is not None and model_files is not None:
             one = self.decisions.bytes_of_longest
             others = memory.state_bytes + memory.activation_bytes

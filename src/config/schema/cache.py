@@ -17,7 +17,7 @@ from ..auto_values import (
 from ..gpu_capability import FP8_CAPABILITY, capability_text
 from .refused import with_refused
 from .section import Section, about
-from .types import Auto, Count, Flag, Share, Size, Whole, means, number_or_text
+from .types import Auto, Count, Flag, Gibibytes, Share, Size, Whole, means, number_or_text
 
 _SUMS_OVERFLOW = "sums exceed the range of float16; write bfloat16"
 _OTHER_8_BIT = "this build's 8-bit formats are int8 on CPUs and fp8 (e4m3) on GPUs; write one of them, or auto"
@@ -159,6 +159,26 @@ class CacheConfig(Section):
         ),
         examples=[False],
         json_schema_extra=about(reload="model"),
+    )
+    cpu_offload_gb: Gibibytes = Field(
+        0.0,
+        description=(
+            "GiB of weights that a GPU does not hold: of the fewest layers that have as many, or of all. They lie in "
+            "pinned host memory, and every step copies them over the bus, each while the layers before it compute. So "
+            "a model can be larger than the GPU's memory; a step takes at least as long as these copies, which "
+            "`engine plan` shows. Weights stay in their own codes. Embeddings and the output layer stay on the GPU."
+        ),
+        examples=[4],
+        json_schema_extra=about(reload="process", unit="GiB"),
+    )
+    offload_prefetch_step: Count = Field(
+        1,
+        description=(
+            "With `cpu_offload_gb`: how many layers ahead weights are copied from host memory. Each takes the place of "
+            "one more layer on the GPU."
+        ),
+        examples=[2],
+        json_schema_extra=about(reload="process", unit="layers"),
     )
     calculate_kv_scales: Flag = Field(
         False,

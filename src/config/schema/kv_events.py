@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from .section import Section, about
 from .types import Count, Flag
 
 _ADDRESS = r"^(tcp://\S+:([0-9]+|\*)|ipc://\S+)$"
 Address = Annotated[str, Field(pattern=_ADDRESS)]
+
+
+def _named(value: Any) -> Any:
+    """YAML reads `null` without quotes as nothing."""
+    return "null" if value is None else value
 
 
 class KVEventsConfig(Section):
@@ -28,7 +33,7 @@ class KVEventsConfig(Section):
         examples=[True],
         json_schema_extra=about(reload="model"),
     )
-    publisher: Literal["zmq", "null"] = Field(
+    publisher: Annotated[Literal["zmq", "null"], BeforeValidator(_named)] = Field(
         "zmq",
         description="Transport of the events. `null` publishes none, as if they were not enabled.",
         examples=["zmq"],

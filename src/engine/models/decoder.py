@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -212,6 +213,8 @@ class MixerLayer:
 class FeedForwardLayer:
     """A layer without a mixer."""
 
+    mixer: Mixer | None = None
+
     def __init__(self, norm: Norm, mlp: FeedForward) -> None:
         self.norm, self.mlp = norm, mlp
 
@@ -254,6 +257,19 @@ class Mix:
         return x if self._rows is None else x[self._rows]
 
 
+class Layer(Protocol):
+    """DecoderLayer, MixerLayer, FeedForwardLayer, or one that a runner puts around them."""
+
+    @property
+    def mixer(self) -> Mixer | None: ...
+
+    def loadables(self) -> Iterator[Loadable]: ...
+
+    def __call__(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
+    ) -> tuple[torch.Tensor, torch.Tensor | None]: ...
+
+
 class Decoder:
     """The whole model: token ids to hidden states, hidden states to logits."""
 
@@ -294,7 +310,7 @@ class Decoder:
             rows = model_spec.max_position_embeddings + offset
             self.embed_positions = Embedding(POSITIONS, rows, hidden, kernels, dtype, device, offset=offset)
         self.embed_norm = make.norm(EMBEDDING_NORM, hidden) if model_spec.has_embedding_norm else None
-        self.layers = [make.layer(index) for index in range(model_spec.num_layers)]
+        self.layers: list[Layer] = [make.layer(index) for index in range(model_spec.num_layers)]
         self.norm = make.norm(FINAL_NORM, hidden)
         self.layer_inputs = make.layer_inputs()
         self._last_full = model_spec.last_full_layer(skips_shared=skips_shared)
@@ -330,11 +346,7 @@ class Decoder:
         return tensors_of(folder, stored, self.model_spec)
 
     def attention_layers(self) -> dict[int, Attention]:
-        return {
-            index: layer.mixer
-            for index, layer in enumerate(self.layers)
-            if not isinstance(layer, FeedForwardLayer) and isinstance(layer.mixer, Attention)
-        }
+        return {index: layer.mixer for index, layer in enumerate(self.layers) if isinstance(layer.mixer, Attention)}
 
     def take_weights(self, other: Decoder) -> None:
         """Takes the weights of the same model with other kernels, which can no longer be used."""

@@ -14,6 +14,7 @@ from ...model.quantised import OWN_CODES, scheme_of
 from ..kernels import KernelSet, select_kernels
 from ..kernels.cpu.background import BackgroundCompilation
 from ..kernels.cpu.library import CpuLibrary, is_loadable, load_library
+from ..layers.loading import Loadable
 from ..models.model import Model
 from ..models.registry import make_model
 from .kv_cache import KVCache, kv_dtype
@@ -127,14 +128,23 @@ def with_library(loaded: LoadedModel, resolved: Resolved, library: CpuLibrary) -
     return LoadedModel(loaded.device, kernels, model, loaded.cache)
 
 
-def load_model(resolved: Resolved, phases: PhaseClock, device: torch.device, kernels: KernelSet) -> Model:
-    """The model with its weights. Raises ModelFilesError for weights that do not fit it."""
+def load_model(
+    resolved: Resolved,
+    phases: PhaseClock,
+    device: torch.device,
+    kernels: KernelSet,
+    watch: Callable[[Model], Callable[[Loadable], None]] | None = None,
+) -> Model:
+    """The model with its weights. Raises ModelFilesError for weights that do not fit it.
+
+    watch: called with the model before its weights are loaded; what it returns is called with each part that is.
+    """
     phases.start("weights")
     model = make_model(resolved, kernels, device)
     is_watched = resolved.load.use_tqdm_on_load and resolved.machine.has_terminal
     progress: Callable[[float], None] | None = phases.progress if is_watched else None
     if resolved.model_files.state is None:
-        load_weights(model, resolved, progress)
+        load_weights(model, resolved, progress, None if watch is None else watch(model))
     else:
         load_state(model, resolved, kernels, progress)
     return model

@@ -13,16 +13,22 @@ import torch
 from ...config import Resolved
 from ...config.checkpoint.layout import READ_EAGERLY, read_tensors
 from ...config.checkpoint.settings import CACHE_FOLDER, DUMMY_DEVIATION
-from ..layers.loading import TensorReader
+from ..layers.loading import Loadable, TensorReader
 from ..models.model import Model
 from .np_cache import cached_tensors
 from .weights import Checkpoint, DummyWeights
 
 
-def load_weights(model: Model, resolved: Resolved, progress: Callable[[float], None] | None = None) -> None:
+def load_weights(
+    model: Model,
+    resolved: Resolved,
+    progress: Callable[[float], None] | None = None,
+    loaded: Callable[[Loadable], None] | None = None,
+) -> None:
     """Fills the model.
 
     progress: called with the share of the weights that is loaded, from 0 to 1.
+    loaded: called with each part that is complete, in this thread.
     Raises ModelFilesError if the files do not have the weights of the model.
     """
     tensors = _tensors(model, resolved)
@@ -38,6 +44,8 @@ def load_weights(model: Model, resolved: Resolved, progress: Callable[[float], N
 
     for index in _each(load, len(loadables), num_workers):
         done += sizes[index]
+        if loaded is not None:
+            loaded(loadables[index])
         if progress is not None:
             progress(done / total)
 

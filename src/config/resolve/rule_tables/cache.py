@@ -246,6 +246,41 @@ RULES: tuple[Rule, ...] = (
         fixes=("remove `calculate_kv_scales`",),
     ),
     Rule(
+        id="R097",
+        title="weights are kept outside of a GPU",
+        fields=("cache.cpu_offload_gb", "device.device"),
+        about_machine=True,
+        is_broken=lambda v: v.device == "cpu" and v.cpu_offload_gb > 0,
+        message="`cache.cpu_offload_gb` is for GPUs, and `device.device` is {device}",
+        why="On a CPU all weights are in host memory.",
+        fixes=("remove `cache.cpu_offload_gb`", "or write `device: cuda` where there is a GPU"),
+    ),
+    Rule(
+        id="R356",
+        title="whole layers are kept in host memory",
+        fields=("cache.cpu_offload_gb", "cache.offload_prefetch_step", "model.model"),
+        needs_model=True,
+        about_machine=True,
+        is_broken=lambda v: v.device == "cuda" and v.cpu_offload_gb > 0 and v.weight_offload is None,
+        message="`cache.cpu_offload_gb` {cpu_offload_gb} saves no memory of the GPU with this model",
+        why=(
+            "Layers in host memory share the space of `offload_prefetch_step` + 1 of them on the GPU, so there must be "
+            "more. Models that run through transformers stay on the GPU as a whole."
+        ),
+        fixes=("write more GiB", "or remove `cache.cpu_offload_gb`"),
+    ),
+    Rule(
+        id="R357",
+        title="the host has room for weights",
+        fields=("cache.cpu_offload_gb",),
+        needs_model=True,
+        about_machine=True,
+        is_broken=lambda v: v.weight_offload is not None and v.weight_offload.host_bytes > v.free_host_bytes,
+        message="`cache.cpu_offload_gb` keeps {offloaded} of weights in host memory, of which {free_host} are free",
+        why="Their memory is pinned: it cannot be swapped.",
+        fixes=("write fewer GiB",),
+    ),
+    Rule(
         id="R352",
         title="keys and values in int8 are for CPUs",
         fields=("cache.kv_cache_dtype", "device.device"),
@@ -320,12 +355,6 @@ STATED: tuple[StatedRule, ...] = (
         ("cache.mamba_cache_dtype", "cache.mamba_ssm_cache_dtype"),
         "States are always float32 here, and the last inputs of convolutions have the dtype of the model; "
         "float32 would hold the same values. Both options are refused.",
-    ),
-    StatedRule(
-        "R097",
-        "weights in host memory are copied in every step",
-        ("cache.cpu_offload_gb",),
-        "This build keeps all weights on the device; the option is refused.",
     ),
     StatedRule(
         "R221",

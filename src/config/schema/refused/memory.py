@@ -11,27 +11,25 @@ from .reasons import (
     ONE_KV_LAYOUT,
     SLOTS_AS_NEEDED,
     TEXT_ONLY,
-    WEIGHTS_ON_DEVICE,
     WHOLE_BLOCKS,
+    WHOLE_LAYERS,
     WHOLE_PROMPT_FITS,
 )
 from .row import Refused
 
 ROWS: tuple[Refused, ...] = (
     # cache
-    Refused("cache.cpu_offload_gb", Gibibytes, 0.0, WEIGHTS_ON_DEVICE, "GiB of weights that are kept in host memory."),
-    Refused("cache.cpu_offload_params", Texts, (), WEIGHTS_ON_DEVICE, "Weights that are kept in host memory, by name."),
+    Refused("cache.cpu_offload_params", Texts, (), WHOLE_LAYERS, "Weights that are kept in host memory, by name."),
     Refused(
         "cache.offload_backend",
         Literal["auto", "uva", "prefetch"],
         "auto",
-        WEIGHTS_ON_DEVICE,
+        WHOLE_LAYERS,
         "How weights in host memory reach the device.",
     ),
-    Refused("cache.offload_group_size", Whole, 0, WEIGHTS_ON_DEVICE, "Layers of one group of offloaded layers."),
-    Refused("cache.offload_num_in_group", Count, 1, WEIGHTS_ON_DEVICE, "Layers of a group that are offloaded."),
-    Refused("cache.offload_prefetch_step", Whole, 1, WEIGHTS_ON_DEVICE, "Layers that are fetched in advance."),
-    Refused("cache.offload_params", Texts, (), WEIGHTS_ON_DEVICE, "Weights of offloaded layers, by name."),
+    Refused("cache.offload_group_size", Whole, 0, WHOLE_LAYERS, "Layers of one group of offloaded layers."),
+    Refused("cache.offload_num_in_group", Count, 1, WHOLE_LAYERS, "Layers of a group that are offloaded."),
+    Refused("cache.offload_params", Texts, (), WHOLE_LAYERS, "Weights of offloaded layers, by name."),
     Refused(
         "cache.kv_offloading_size",
         Gibibytes | None,

@@ -12,7 +12,9 @@ NO_IO_PLUGINS = "there are no such plugins; requests and responses have the form
 NO_STATE_SPACE = (
     "recurrent states have one layout in this build; `cache.mamba_ssm_cache_dtype` is the number format of their sums"
 )
-WEIGHTS_ON_DEVICE = "this build keeps all weights on the device that computes"
+WHOLE_LAYERS = (
+    "`cache.cpu_offload_gb` says how much is kept in host memory: whole layers, spread evenly, copied in advance"
+)
 SLOTS_AS_NEEDED = "the scheduler reserves the slots that a step needs"
 ONE_KV_LAYOUT = "the cache of each layer follows from the model; all of them have `cache.kv_cache_dtype`"
 ONE_DEVICE = "this build computes on one device; run a server per device behind a load balancer"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -12,11 +13,18 @@ from ....config import Resolved
 from ...kernels import KernelSet, select_kernels
 from ...kernels.gpu.kernels import gpu_kernels
 from ...kernels.gpu.launch import is_interpreted
+from ...layers.loading import Loadable
 from ...layers.step_input import StepInput
+from ...models.decoder import Decoder
+from ...models.model import Model
 from ..kv_scales import set_kv_scales
 from ..loaded_model import LoadedModel, kv_cache_of, load_model, states_of
 from ..measure import PhaseClock
 from .memory_budget import DeviceMemory, blocks_that_fit, out_of_memory
+from .streamed_layers import LayerStreaming
+from .weight_arena import CudaLanes, OneQueue
+
+logger = logging.getLogger(__name__)
 
 Part = TypeVar("Part")
 
@@ -38,7 +46,7 @@ def load_on_device(resolved: Resolved, phases: PhaseClock) -> LoadedModel:
     kernels = _kernels(resolved, device)
     kernels.set_num_threads(resolved.device.num_threads)
     planned = resolved.memory
-    model = _allocated("the weights", planned.weights_bytes, lambda: load_model(resolved, phases, device, kernels))
+    model = _allocated("the weights", planned.weights_bytes, lambda: _model(resolved, phases, device, kernels))
     phases.start("kv cache")
     states = _allocated("the recurrent states", planned.state_bytes, lambda: states_of(resolved, device))
 
@@ -52,6 +60,25 @@ def load_on_device(resolved: Resolved, phases: PhaseClock) -> LoadedModel:
     if device.type != "cuda":
         return loaded(resolved.num_kv_blocks)
     return loaded(blocks_that_fit(resolved, _memory(resolved, loaded(1))))
+
+
+def _model(resolved: Resolved, phases: PhaseClock, device: torch.device, kernels: KernelSet) -> Model:
+    offload = resolved.memory.weight_offload
+    if offload is None:
+        return load_model(resolved, phases, device, kernels)
+    moved: list[LayerStreaming] = []
+
+    def watch(model: Model) -> Callable[[Loadable], None]:
+        assert isinstance(model, Decoder), "the layers of other models are not moved"
+        moved.append(LayerStreaming(model, offload.layers))
+        return moved[0].loaded
+
+    model = load_model(resolved, phases, device, kernels, watch)
+    lanes = CudaLanes(device, len(offload.layers)) if device.type == "cuda" else OneQueue()
+    arena = moved[0].start(offload.num_places, lanes)
+    mib = 1 << 20
+    logger.info("weights of %d layers, %d MiB, are in host memory", len(offload.layers), arena.host_bytes // mib)
+    return model
 
 
 def _kernels(resolved: Resolved, device: torch.device) -> KernelSet:

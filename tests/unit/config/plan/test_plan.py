@@ -121,6 +121,20 @@ def test_an_8b_model_on_an_80_gb_card(tmp_path: Path) -> None:
     assert plan.kernels == {}
 
 
+def test_weights_in_host_memory_are_not_counted_on_the_gpu_and_limit_its_speed(tmp_path: Path) -> None:
+    plain = planned(tmp_path, "llama-3.1-8b", device="l4")
+    plan = planned(tmp_path, "llama-3.1-8b", "--cpu-offload-gb", "6", device="l4")
+    offload, layer = plan.estimate.weight_offload, 218_112_000 * 2
+    assert offload is not None
+    assert (len(offload.layers), offload.num_places) == (15, 2)
+    assert offload.layer_bytes == pytest.approx(layer, rel=1e-4)
+    assert plain.estimate.weights_bytes - plan.estimate.weights_bytes == offload.saved_bytes == 13 * offload.layer_bytes
+    assert plan.estimate.kv_cache_bytes > plain.estimate.kv_cache_bytes
+    assert plan.speed is not None
+    assert plan.speed.decode_one[1] <= 0.9 * 32e9 / offload.host_bytes
+    assert planned(tmp_path, "llama-3.1-8b", "--cpu-offload-gb", "6").estimate.weight_offload is None  # a CPU
+
+
 def test_a_machine_with_a_gpu_is_planned_as_that_gpu(tmp_path: Path) -> None:
     plan = planned(tmp_path, "llama-3.1-8b", machine=WITH_GPU)
     assert (plan.device.kind, plan.device.shown) == ("cuda", "NVIDIA H200")

@@ -79,6 +79,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             f"{_STATES} --kv-cache-memory-bytes 1GiB",
         ],
     ),
+    "R097": (["--cpu-offload-gb 0.1"], ["--cpu-offload-gb 0", ""]),
     "R203": (["--kv-cache-memory-bytes 9GiB"], ["--kv-cache-memory-bytes 7GiB"]),
     "R234": (["--kv-cache-dtype fp8", "--kv-cache-dtype fp8_e4m3"], ["--kv-cache-dtype bfloat16"]),
     "R353": (
@@ -90,6 +91,15 @@ GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
     "R090": (
         ["--calculate-kv-scales", "--device cpu --kv-cache-dtype int8 --calculate-kv-scales"],
         ["--kv-cache-dtype fp8 --calculate-kv-scales", "--kv-cache-dtype fp8", ""],
+    ),
+    "R097": (["--device cpu --cpu-offload-gb 0.1"], [""]),
+    "R356": (
+        [f"{_LATENTS} --cpu-offload-gb 1 --offload-prefetch-step 30", f"{_LATENTS} --cpu-offload-gb 0.01"],
+        [f"{_LATENTS} --cpu-offload-gb 4", f"{_LATENTS} --cpu-offload-gb 0"],
+    ),
+    "R357": (
+        [f"{_LATENTS} --cpu-offload-gb 20"],
+        [f"{_LATENTS} --cpu-offload-gb 4", f"{_LATENTS} --cpu-offload-gb 0"],
     ),
     "R355": (
         [f"{_LATENTS} --kv-cache-dtype fp8 --calculate-kv-scales"],
