@@ -256,6 +256,7 @@ def test_importing_the_package_does_not_import_torch():
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": sys.path[0] + ":.dev"}).returncode == 0
 
 
+@pytest.mark.effect("kv_events.enable_kv_cache_events")
 def test_kv_cache_events_are_those_of_the_engine_and_its_hashes(folder: Path, tmp_path: Path):
     events = {"endpoint": f"ipc://{tmp_path}/e", "replay_endpoint": f"ipc://{tmp_path}/r"}
     options = {f"kv_events.{name}": value for name, value in {**events, "enable_kv_cache_events": True}.items()}

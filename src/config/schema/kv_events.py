@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from .section import Section, about
 from .types import Count, Flag
 
 _ADDRESS = r"^(tcp://\S+:([0-9]+|\*)|ipc://\S+)$"
 Address = Annotated[str, Field(pattern=_ADDRESS)]
-
-
-def _named(value: Any) -> Any:
-    """YAML reads `null` without quotes as nothing."""
-    return "null" if value is None else value
 
 
 class KVEventsConfig(Section):
@@ -33,11 +28,13 @@ class KVEventsConfig(Section):
         examples=[True],
         json_schema_extra=about(reload="model"),
     )
-    publisher: Annotated[Literal["zmq", "null"], BeforeValidator(_named)] = Field(
+    publisher: Literal["zmq"] = Field(  # not "null" too: on a command line that means the default
         "zmq",
-        description="Transport of the events. `null` publishes none, as if they were not enabled.",
+        description="Transport of the events: ZMQ, the one that routers read.",
         examples=["zmq"],
-        json_schema_extra=about(reload="model"),
+        json_schema_extra=about(
+            reload="model", refused={"null": "without `enable_kv_cache_events: true` no events are published"}
+        ),
     )
     endpoint: Address = Field(
         "tcp://*:5557",
@@ -100,7 +97,7 @@ class KVEventsConfig(Section):
 
     @property
     def is_publishing(self) -> bool:
-        return self.enable_kv_cache_events and self.publisher == "zmq"
+        return self.enable_kv_cache_events
 
     @property
     def addresses(self) -> tuple[str, ...]:

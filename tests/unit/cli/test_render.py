@@ -174,7 +174,7 @@ def test_ports_and_probes_follow_the_file(capsys: pytest.CaptureFixture[str]) ->
         ('{enable_kv_cache_events: true, replay_endpoint: "tcp://*:5558"}', {"kv-events": 5557, "kv-replay": 5558}),
         ('{enable_kv_cache_events: true, endpoint: "tcp://router:5557"}', {}),
         ('{enable_kv_cache_events: true, endpoint: "ipc:///run/events"}', {}),
-        ('{publisher: "null", enable_kv_cache_events: true}', {}),
+        ('{endpoint: "tcp://*:5600"}', {}),
     ],
 )
 def test_subscribers_of_events_reach_a_port_of_the_pod(

@@ -94,13 +94,6 @@ class Traffic:
         return events.reported[0]
 
 
-@pytest.mark.effect("kv_events.enable_kv_cache_events", "kv_events.publisher")
-def test_events_are_published_only_if_both_options_say_so():
-    assert KVEventsConfig(enable_kv_cache_events=True).is_publishing
-    assert not KVEventsConfig(enable_kv_cache_events=True, publisher="null").is_publishing
-    assert not KVEventsConfig().is_publishing
-
-
 def follow(folder: Path, num_requests: int, rounds: int) -> int:
     with published(folder, buffer_steps=1_000_000) as publisher, following(folder) as consumer:
         traffic = Traffic(publisher)
@@ -130,7 +123,7 @@ def test_a_view_made_of_100_000_events_equals_the_cache(tmp_path: Path):
     assert follow(tmp_path, 12_000, 5) > 100_000
 
 
-@pytest.mark.effect("kv_events.endpoint", "kv_events.topic")
+@pytest.mark.effect("kv_events.endpoint", "kv_events.topic", "kv_events.publisher")
 def test_a_subscriber_gets_batches_in_order_under_its_topic(tmp_path: Path):
     with published(tmp_path, topic="kv@pod@model") as publisher, following(tmp_path, "kv@pod") as consumer:
         consumer.snapshot()
