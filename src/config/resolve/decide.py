@@ -63,9 +63,9 @@ class Decisions:
     values: dict[str, dict[str, Any]]
     origins: dict[str, Origin]
     model_files: ModelFiles | None
+    whole_machine: MachineSpec
     machine: MachineSpec  # the share of one replica
     num_replicas: int = 1  # that the server runs
-    num_machine_cores: int = 1  # that this process may use
     memory: MemoryPlan | None = None
     num_kv_blocks: int = 0
     max_cached_len: int = 0  # tokens of the longest sequence that the KV cache holds, at most those of the model
@@ -130,9 +130,9 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
         values=values,
         origins=dict(deployment.origins),
         model_files=model_files,
+        whole_machine=machine,
         machine=machine.shared_by(num_replicas),
         num_replicas=num_replicas,
-        num_machine_cores=machine.num_cores,
     )
     _device(done)
     _server(done)

@@ -76,7 +76,7 @@ class Values:
             config=self.config.model_copy(update={section: unset}),
             origins={known: origin for known, origin in self.deployment.origins.items() if known != path},
         )
-        return decide(deployment, self.decisions.model_files, self.machine).get(path)
+        return decide(deployment, self.decisions.model_files, self.decisions.whole_machine).get(path)
 
     def located(self, path: str) -> str:
         return self.deployment.located(path)
@@ -268,7 +268,7 @@ class Values:
             "available": format_about(self.decisions.available_memory_bytes) + self._for_each,
             "where": f"the {self.decisions.gpu.name}" if self.decisions.gpu else "this machine",
             "num_replicas": self.num_replicas,
-            "num_machine_cores": self.decisions.num_machine_cores,
+            "num_machine_cores": self.decisions.whole_machine.num_cores,
             "num_gpus": self.decisions.gpu.num_visible if self.decisions.gpu else 0,
             "no_graphs": self.no_graphs,
             "graph_sizes": ", ".join(map(str, self.cuda_graph_sizes)) or "none",

@@ -228,6 +228,13 @@ def test_a_default_written_over_a_preset_is_no_finding(folder: Path, cache: str)
     check_again(folder, report, manifest(report))
 
 
+def test_the_size_that_one_replica_of_many_gets_is_no_finding(folder: Path) -> None:
+    text = "cache:\n  gpu_memory_utilization: 0.8\nparallel:\n  data_parallel_size: 41\nmodel:\n  model: ./model\n"
+    (folder / "deploy.yaml").write_text(text)
+    report = read(folder / "deploy.yaml")
+    check_again(folder, report, manifest(report))
+
+
 @each_amount
 def test_the_output_of_config_minimal_means_the_same_and_has_the_same_hash(folder: Path, amount: settings) -> None:
     run(amount, check_config_minimal, folder, generated.manifests())

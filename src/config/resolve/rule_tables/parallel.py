@@ -138,7 +138,7 @@ RULES: tuple[Rule, ...] = (
         fields=("parallel.data_parallel_size", "device.device"),
         severity="warning",
         about_machine=True,
-        is_broken=lambda v: v.device == "cpu" and v.num_replicas > v.decisions.num_machine_cores,
+        is_broken=lambda v: v.device == "cpu" and v.num_replicas > v.decisions.whole_machine.num_cores,
         message="{num_replicas} replicas share {num_machine_cores} cores",
         why="Engines that take turns on a core are slower than one that batches all requests.",
         fixes=("set `data_parallel_size` to at most {num_machine_cores}",),
