@@ -19,7 +19,7 @@ from ..config.exit_codes import (
 )
 from ..config.origin import Layer
 from ..config.plan.calibration import calibration_file, entries
-from ..config.plan.devices import THIS_MACHINE, DeviceProblem, find_profile, this_machine
+from ..config.plan.devices import THIS_MACHINE, DeviceProblem, DeviceProfile, find_profile, this_machine
 from ..config.plan.model import read_model
 from ..config.plan.plan import FORMAT_VERSION, Plan, make_plan
 from ..config.plan.text import TextForms
@@ -41,8 +41,12 @@ def run(
     output: Literal["text", "json"] = "text",
     strict_fit: bool = False,
     calibration: bool = False,
+    devices: int | None = None,
+    devices_per_node: int = 8,
 ) -> int:
     """Print the plan on stdout and findings on stderr. Returns the exit code: 4 if it does not fit.
+
+    devices: how many of the profile's GPUs there are; None for one.
 
     If only an estimate says that it does not fit, the exit code is 4 with `strict_fit` and 0 otherwise.
     """
@@ -58,6 +62,9 @@ def run(
         print_message(f"error: {problem}")
         return EXIT_WRONG_COMMAND_LINE
     is_here = device.name == THIS_MACHINE
+    if devices is not None and (problem_of_devices := _problem(device, devices, devices_per_node)):
+        print_message(f"error: {problem_of_devices}")
+        return EXIT_WRONG_COMMAND_LINE
     report = report_on(files, overrides, machine, is_elsewhere=not is_here)
     if (code := _reported(report, is_here)) is not None:
         return code
@@ -73,7 +80,11 @@ def run(
     else:
         device = device.shared_by(report.decisions.num_replicas)
     broken = [finding for finding in report.findings if finding.code in MEMORY_RULES] if is_here else []
-    plan = make_plan(model, device, report.decisions, [finding.message for finding in broken])
+    several = None if devices is None else (devices, devices_per_node)
+    if devices is not None and devices < report.decisions.num_replicas:
+        print_message(f"error: {report.decisions.num_replicas} replicas need more than {devices} devices")
+        return EXIT_WRONG_COMMAND_LINE
+    plan = make_plan(model, device, report.decisions, [finding.message for finding in broken], several)
     values = Values(report.deployment, report.decisions)
     templates = templates_of(values, Path(model.tokenizer_path))
     try:
@@ -90,6 +101,15 @@ def run(
     else:
         print_result(plan_text(plan, forms, decided, " + ".join(files)))
     return EXIT_ENVIRONMENT if _is_refused(plan, strict_fit) else 0
+
+
+def _problem(device: DeviceProfile, devices: int, devices_per_node: int) -> str | None:
+    """What is wrong with a number of devices."""
+    if not device.is_gpu:
+        return "--devices plans for several GPUs: name one with --device-profile, such as h200"
+    if devices > devices_per_node and devices % devices_per_node:
+        return f"{devices} devices are no number of whole nodes of {devices_per_node}; see --devices-per-node"
+    return None
 
 
 def _is_refused(plan: Plan, strict_fit: bool) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..config.plan.calibration import Calibration, error_in_per_cent
+from ..config.plan.distribution import exchange_text, manifest_of
 from ..config.plan.estimate import NOTHING, Range
 from ..config.plan.kv import by_kind
 from ..config.plan.plan import Plan
@@ -28,6 +29,7 @@ def plan_text(plan: Plan, forms: TextForms, decided: Sequence[tuple[str, str, st
     if found.reason:
         lines.append(f"  {found.reason}")
     for title, rows in (
+        ("devices", _devices(plan)),
         ("model", _model(plan, forms)),
         ("memory", _memory(plan)),
         ("capacity", _capacity(plan)),
@@ -38,7 +40,7 @@ def plan_text(plan: Plan, forms: TextForms, decided: Sequence[tuple[str, str, st
         ("notes", [("-", note) for note in plan.notes]),
     ):
         if rows:
-            least = 3 if title in ("notes", "cheapest changes") else _INDENT
+            least = 3 if title in ("notes", "cheapest changes", "devices") else _INDENT
             width = max(least - 1, *(len(label) for label, _ in rows)) + 1
             lines += ["", title, *(f"  {label:<{width}}{value}".rstrip() for label, value in rows)]
     return "\n".join(lines)
@@ -83,11 +85,11 @@ def _model(plan: Plan, forms: TextForms) -> list[tuple[str, str]]:
 def _memory(plan: Plan) -> list[tuple[str, str]]:
     found, ask = plan.estimate, plan.ask
     stored = plan.model.files.stored_as if plan.model.files is not None else ()
-    parts = f" on each of {ask.tensor_parallel_size} devices" if ask.tensor_parallel_size > 1 else ""
+    parts = f" on each of {ask.num_devices} devices" if ask.num_devices > 1 else ""
     free = "" if plan.device.is_gpu else " free"
     share = f"{ask.memory_share:g} of it, {about(found.budget_bytes)}, to use"
     rows = [
-        *([("replicas", _replicas(plan))] if plan.num_replicas > 1 else []),
+        *([("replicas", _replicas(plan))] if plan.num_replicas > 1 and plan.distribution is None else []),
         ("device", f"{about(found.memory_bytes)}{free}; {share}"),
         ("weights", f"{about(found.weights_bytes)} in {_format(plan)}{parts}"),
         *_offloaded(plan),
@@ -112,6 +114,48 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     left = found.memory_bytes - found.peak.likely
     rows.append(("together", f"{_range(found.peak)}; {'leaves' if left >= 0 else 'lacks'} about {about(abs(left))}"))
     return rows
+
+
+def _devices(plan: Plan) -> list[tuple[str, str]]:
+    """Which numbers of devices hold the model, and the one that was chosen."""
+    found = plan.distribution
+    if found is None:
+        return []
+    heads = ("tensor", "pipeline", "replicas", "weights each", "KV cache each", "context", "sequences", "exchange")
+    rows = [("", "".join(f"{head:>{_column(head)}}" for head in heads))]
+    for index, placement in enumerate(found.placements):
+        cells = (
+            placement.tensor_parallel_size,
+            placement.pipeline_parallel_size,
+            placement.data_parallel_size,
+            about(placement.weights_bytes),
+            about(placement.kv_cache_bytes) if placement.max_model_len else "-",
+            placement.max_model_len or "-",
+            placement.num_sequences or "-",
+            _share(placement.of_decode),
+        )
+        shown = "".join(f"{cell:>{_column(head)}}" for head, cell in zip(heads, cells, strict=True))
+        rows.append((">" if index == found.chosen else "", shown))
+    chosen = found.shown
+    rows.append(("", ""))
+    if found.chosen is not None:
+        rows.append(("", f"parallel: {{{manifest_of(chosen)}}}"))
+    rows.append(("", found.why))
+    if found.obstacle is not None:
+        rows.append(("", f"tensor parallel goes no further: {found.obstacle}"))
+    rows += [("", line) for line in exchange_text(chosen.exchange)]
+    if chosen.of_prefill is not None:
+        rows.append(("", f"they take {_share(chosen.of_prefill)} of a full step of a prompt (estimate)"))
+    rows.append(("", "exchange: share of a decode step of one sequence (estimate); all below is of one device"))
+    return rows
+
+
+def _column(head: str) -> int:
+    return max(12, len(head) + 2)
+
+
+def _share(share: tuple[float, float] | None) -> str:
+    return "-" if share is None else f"{share[0]:.0%} to {share[1]:.0%}"
 
 
 def _offloaded(plan: Plan) -> list[tuple[str, str]]:

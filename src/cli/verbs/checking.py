@@ -73,6 +73,12 @@ def plan(
     device_profile: Annotated[
         str, typer.Option("--device-profile", metavar="NAME|FILE", help="Plan for another device, such as h100-80gb.")
     ] = "this-machine",
+    devices: Annotated[
+        int | None, typer.Option("--devices", metavar="N", min=1, max=1024, help="Plan for N of that device.")
+    ] = None,
+    devices_per_node: Annotated[
+        int, typer.Option("--devices-per-node", metavar="N", min=1, max=72, help="How many of them a machine has.")
+    ] = 8,
     output: TextOrJson = "text",
     strict_fit: Annotated[
         bool, typer.Option("--strict-fit", help="Fail also if only an estimate says that it does not fit.")
@@ -92,6 +98,8 @@ def plan(
             output=output,
             strict_fit=strict_fit,
             calibration=calibration,
+            devices=devices,
+            devices_per_node=devices_per_node,
         )
     )
 

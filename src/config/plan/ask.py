@@ -34,12 +34,18 @@ class Ask(Record):
     has_grammars: bool = True  # structured outputs: the engine has a tokenizer
     has_cache_groups: bool = False  # layers with a window keep the window only
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
     quantization: str | None = None  # one that the checkpoint does not have
     activations: str | None = None  # `model.activation_quantization`
     keeps_twelve_bits: bool = False
     codes_layout: CodesLayout | None = None  # of a quantised checkpoint
     cpu_offload_gb: float = 0.0
     offload_prefetch_step: int = 1
+
+    @property
+    def num_devices(self) -> int:
+        """Of one replica of the model."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def held_in(self) -> str | None:

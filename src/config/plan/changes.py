@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...model.record import Record
+from ...model.sharding import not_divisible
 from ..schema.types import format_about as about
 from .ask import Ask
 from .devices import DeviceProfile, profiles
@@ -178,11 +179,11 @@ def _quantised(scheme: str, what: str, model: PlannedModel, device: DeviceProfil
 def _more_devices(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Iterator[Candidate]:
     if device.is_gpu:
         for count in (2, 4, 8):
-            if model.num_heads % count:
+            if not_divisible(model.spec, count):
                 continue
             more = ask.model_copy(update={"tensor_parallel_size": count})
             if estimate(model, device, more).status in _GOOD:
-                price = f"{count} devices instead of one"
+                price = f"{count} devices instead of one; --devices {count} plans for them"
                 what = f"parallel.tensor_parallel_size: {count}"
                 yield _candidate(60 + count, what, price, more, device, is_in_build=False)
                 break

@@ -39,6 +39,12 @@ class DeviceProfile(Record):
     host_link_gb_per_s: float = Field(
         32.0, gt=0, description="Bus to the host's memory, one direction, 10**9 bytes per second; PCIe 4.0 x16."
     )
+    link_gb_per_s: float | None = Field(
+        None, gt=0, description="To the other devices of a node, one direction; unset: over the host's bus."
+    )
+    network_gb_per_s: float = Field(
+        50.0, gt=0, description="Between nodes, for each device, one direction; 400 Gbit/s."
+    )
     has_bfloat16: bool = True
     keeps_twelve_bits: bool = Field(False, description="Whether bfloat16 weights are held in 12 bits, exactly.")
     keeps_codes: bool = Field(False, description="Whether a CPU holds quantised checkpoints in their own codes.")
@@ -60,6 +66,10 @@ class DeviceProfile(Record):
         parts = ("bandwidth_gb_per_s", "bf16_tflops")
         share = {name: getattr(self, name) / num_replicas for name in parts}
         return self.model_copy(update={**share, "memory": self.memory // num_replicas})
+
+    @property
+    def to_neighbours_gb_per_s(self) -> float:
+        return self.link_gb_per_s or self.host_link_gb_per_s
 
     @property
     def shown(self) -> str:

@@ -6,12 +6,16 @@ formulas leave things out. The source of each constant is in a comment next to i
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import ceil
 from typing import Literal
 
 from ...model.cache_groups import model_cache_groups
 from ...model.offload import WeightOffload, weight_offload
 from ...model.record import Record
-from ...model.sizes import DTYPE_BYTES, activation_elements, state_bytes
+from ...model.sharding import of_one_device, stage_parameters, stages
+from ...model.sizes import DTYPE_BYTES, activation_elements, count_parameters, state_bytes
+from ...model.spec import ModelSpec
 from ..auto_values import MAX_AUTO_KV_BYTES, num_states
 from ..resolve.gpu_memory import CONTEXT_BYTES, GRAPHS_BYTES, step_bytes
 from ..schema.types import format_about as about
@@ -42,7 +46,7 @@ NOTHING = Range(low=0, likely=0, high=0)
 
 
 class Estimate(Record):
-    """Bytes of one device."""
+    """Bytes of one device; with several stages those of the largest."""
 
     status: Status
     reason: str  # why it does not fit, or only in part; empty if it fits
@@ -78,24 +82,19 @@ class Estimate(Record):
 
 
 def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
-    parts = ask.tensor_parallel_size
-    weights = model.weights_bytes(ask.dtype, ask.held_in, layout=ask.codes_layout) // parts
+    spec = _held_by_one(model.spec, ask)
+    weights = ceil(
+        model.weights_bytes(ask.dtype, ask.held_in, layout=ask.codes_layout) * weights_share(model.spec, ask)
+    )
     offload = _offload(model, device, ask, weights)
     weights -= 0 if offload is None else offload.saved_bytes
     one_state = 0
     if model.files is None:
-        kv = kv_cost(model.spec, ask.kv_dtype, ask.block_size, tensor_parallel_size=parts)
+        kv = kv_cost(spec, ask.kv_dtype, ask.block_size)
     else:
-        groups = model_cache_groups(model.spec, model.limit, ask.has_cache_groups)
-        kv = kv_cost_of_groups(
-            groups,
-            model.spec,
-            ask.kv_dtype,
-            ask.block_size,
-            step_tokens=ask.max_num_batched_tokens,
-            tensor_parallel_size=parts,
-        )
-        one_state = state_bytes(model.spec, ask.dtype, ask.state_dtype) // parts
+        groups = model_cache_groups(spec, model.limit, ask.has_cache_groups)
+        kv = kv_cost_of_groups(groups, spec, ask.kv_dtype, ask.block_size, step_tokens=ask.max_num_batched_tokens)
+        one_state = state_bytes(spec, ask.dtype, ask.state_dtype)
     places = num_states(one_state, ask.max_num_seqs, ask.retention_interval)
     states = places * one_state
     budget = int(ask.memory_share * device.memory)
@@ -136,9 +135,31 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     )
 
 
+def weights_share(spec: ModelSpec, ask: Ask) -> Fraction:
+    """The part of all weights that the device with most of them holds."""
+    if ask.num_devices == 1:
+        return Fraction(1)
+    held = stage_parameters(of_one_device(spec, ask.tensor_parallel_size), ask.pipeline_parallel_size)
+    return Fraction(max(held), count_parameters(spec).total)
+
+
+def _held_by_one(spec: ModelSpec, ask: Ask) -> ModelSpec:
+    """The layers of the device that keeps most of each token."""
+    whole = of_one_device(spec, ask.tensor_parallel_size)
+    if ask.pipeline_parallel_size == 1:
+        return whole
+    parts = [
+        whole.model_copy(update={"layers": tuple(whole.layers[index] for index in stage)})
+        for stage in stages(whole, ask.pipeline_parallel_size)
+    ]
+    return max(
+        parts, key=lambda part: kv_cost(part, ask.kv_dtype, ask.block_size).to_admit(part.max_position_embeddings)
+    )
+
+
 def _offload(model: PlannedModel, device: DeviceProfile, ask: Ask, weights: int) -> WeightOffload | None:
     is_native = model.files is None or model.files.implementation == "native"
-    if not (device.is_gpu and is_native and ask.tensor_parallel_size == 1):
+    if not (device.is_gpu and is_native and ask.num_devices == 1):
         return None
     return weight_offload(model.spec, ask.dtype, weights, ask.cpu_offload_gb, ask.offload_prefetch_step)
 
@@ -197,7 +218,7 @@ def _auto_kv(model: PlannedModel, ask: Ask, kv: KVCost, room: int, written: int 
 def process_memory(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Range:
     """Memory besides the model: libraries, the device's context, tables by position."""
     if device.is_gpu:  # communication buffers between cards: 400 MiB
-        links = (ask.tensor_parallel_size > 1) * 400 * MIB
+        links = (ask.num_devices > 1) * 400 * MIB
         return Range(low=300 * MIB, likely=CONTEXT_BYTES + links, high=1300 * MIB + 2 * links)
     # Measured with torch's CPU build on Linux: 234 MiB after the libraries, 26 more once it has run.
     # Packed matrices are aligned to pages of 2 MiB: 0.8 MiB lost per matrix over the 4 x 28 of Qwen3-0.6B.

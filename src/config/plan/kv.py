@@ -65,18 +65,12 @@ class KVCost(Record):
         return -(-num_tokens // self.block_size) * self.block_size
 
 
-def kv_cost(
-    spec: ModelSpec,
-    kv_dtype: str,
-    block_size: int,
-    *,
-    tensor_parallel_size: int = 1,
-) -> KVCost:
+def kv_cost(spec: ModelSpec, kv_dtype: str, block_size: int) -> KVCost:
     """Of an engine that keeps in each layer what the layer needs."""
     per_token, per_sequence = 0, 0
     windows: dict[int, int] = {}
     for keeps, count in Counter(_keeps(spec)).items():
-        num_bytes = count * _bytes(keeps, kv_dtype) // _parts(keeps, tensor_parallel_size)
+        num_bytes = count * _bytes(keeps, kv_dtype)
         match keeps.kind:
             case "full" | "latent":
                 per_token += num_bytes
@@ -101,11 +95,10 @@ def kv_cost_of_groups(
     block_size: int,
     *,
     step_tokens: int,
-    tensor_parallel_size: int = 1,
 ) -> KVCost:
     """Of this build's engine, whose blocks are those of groups of layers. States have memory of their own."""
     keeps = spec.keeps
-    one = groups.num_planes * _bytes(keeps, kv_dtype) // _parts(keeps, tensor_parallel_size)
+    one = groups.num_planes * _bytes(keeps, kv_dtype)
     counts = Counter(window for window in groups.windows if window is not None)
     return KVCost(
         block_size=block_size,
@@ -135,10 +128,3 @@ def _bytes(keeps: Keeps, kv_dtype: str, size_of_sums: int = 4) -> int:
     if keeps.kind == "state":
         return kept_bytes(keeps, max(2, DTYPE_BYTES[kv_dtype]), size_of_sums)  # never in 8 bits
     return kv_bytes(keeps, kv_dtype)
-
-
-def _parts(keeps: Keeps, tensor_parallel_size: int) -> int:
-    """Over how many devices it is divided: a key-value head is never split, and a latent is needed by all heads."""
-    if keeps.kind == "state":
-        return tensor_parallel_size
-    return min(tensor_parallel_size, max(1, keeps.num_heads))

@@ -78,11 +78,6 @@ class PlannedModel(Record):
         return self.files.max_context if self.files is not None else self.spec.max_position_embeddings
 
     @property
-    def num_heads(self) -> int:
-        """The smallest number of heads of a layer: devices must divide it."""
-        return min((getattr(mixer, "num_heads", 1) for layer in self.spec.layers for mixer in layer.mixers), default=1)
-
-    @property
     def tokenizer_path(self) -> str:
         """The directory or GGUF file that holds the tokenizer and the chat template."""
         own = self.files.tokenizer_path if self.files is not None else None

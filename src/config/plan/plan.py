@@ -15,6 +15,7 @@ from .ask import Ask, ask_of
 from .capacity import Capacity, Speed, capacity, speed
 from .changes import Change, cheapest_changes
 from .devices import THIS_MACHINE, DeviceProfile
+from .distribution import Distribution, distribute
 from .estimate import Estimate, estimate
 from .kv import by_kind
 from .model import PlannedModel
@@ -35,6 +36,7 @@ class Plan(Record):
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
     num_replicas: int = 1  # of the server; all else is of one
+    distribution: Distribution | None = None  # over several devices; the rest is of one of them, as it was chosen
 
     @property
     def verdict(self) -> str:
@@ -43,6 +45,8 @@ class Plan(Record):
             return f"{self.estimate.status}, but this build cannot run the model"
         if not self.device.is_in_build:
             return f"{self.estimate.status}, but this build does not run on the device"
+        if self.ask.num_devices > 1:
+            return f"{self.estimate.status}, but this build runs a model on one device"
         return self.estimate.status
 
     def as_dict(self) -> dict[str, Any]:
@@ -53,6 +57,7 @@ class Plan(Record):
             "verdict": found.status,
             "reason": found.reason,
             "num_replicas": self.num_replicas,
+            "distribution": self.distribution.model_dump(mode="json") if self.distribution is not None else None,
             "device": {**self.device.model_dump(mode="json"), "is_in_build": self.device.is_in_build},
             "model": {
                 "name": model.name,
@@ -92,15 +97,28 @@ class Plan(Record):
         }
 
 
-def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, broken: Sequence[str] = ()) -> Plan:
+def make_plan(
+    model: PlannedModel,
+    device: DeviceProfile,
+    decisions: Decisions,
+    broken: Sequence[str] = (),
+    devices: tuple[int, int] | None = None,
+) -> Plan:
     """
     Plan a deployment.
 
     Args:
         decisions: all of them, or those that need no model for a model that this build cannot run.
         broken: messages of the broken rules about this machine's memory.
+        devices: how many there are, and how many a node has; None for one.
     """
     ask = ask_of(decisions, model, device)
+    distribution: Distribution | None = None
+    if devices is not None:
+        distribution = distribute(model, device, ask, *devices, num_replicas=decisions.num_replicas)
+        shown = distribution.shown
+        sizes = {name: getattr(shown, name) for name in ("tensor_parallel_size", "pipeline_parallel_size")}
+        ask = ask.model_copy(update=sizes)
     found = estimate(model, device, ask)
     if device.name == THIS_MACHINE and decisions.memory is not None:  # the engine will use the decided values
         length = decisions.get("model.max_model_len")
@@ -138,9 +156,10 @@ def make_plan(model: PlannedModel, device: DeviceProfile, decisions: Decisions, 
         capacity=capacity(found, ask),
         speed=None if is_interpreted else speed(model, device, ask, found),
         kernels=kernels,
-        changes=tuple(cheapest_changes(model, device, ask, found)),
+        changes=() if devices is not None else tuple(cheapest_changes(model, device, ask, found)),
         notes=tuple(_notes(model, device, ask, found)),
-        num_replicas=decisions.num_replicas,
+        num_replicas=decisions.num_replicas if distribution is None else distribution.shown.data_parallel_size,
+        distribution=distribution,
     )
 
 
@@ -148,6 +167,8 @@ def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate
     notes: list[str] = []
     if not device.is_in_build:
         notes.append(f"this build does not run on {device.shown}; this is what the model would need there")
+    elif ask.num_devices > 1:
+        notes.append(f"this build runs a model on one device; this is what it would need on each of {ask.num_devices}")
     elif ask.kv_dtype == "fp8" and device.fp8_tflops is None:
         notes.append(f"this build keeps no keys and values in fp8 on {device.shown}; this is what they would need")
     if model.files is None:

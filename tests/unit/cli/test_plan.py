@@ -68,6 +68,36 @@ def test_replicas_share_a_cpu_and_have_a_gpu_each(tmp_path: Path, capsys: pytest
     assert "4, an equal share of this machine each; together " in capsys.readouterr().out
 
 
+def test_several_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("llama-3.1-70b.yaml", "--device-profile", "h200", "--devices", "8")
+    assert plan(*words) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("llama-3.1-70b.yaml on NVIDIA H200 141GB: fits, but this build runs a model on one device\n")
+    assert re.search(r"\n  > +2 +1 +4 +65\.71 GiB ", out)
+    assert "\n     parallel: {tensor_parallel_size: 2, data_parallel_size: 4}\n" in out
+    assert "; one does not: the weights alone need 131.42 GiB" in out
+    assert plan(*words, "-o", "json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["distribution"]["chosen"] == 1
+    assert answer["distribution"]["placements"][1]["weights_bytes"] == answer["memory"]["weights_bytes"]
+    assert plan("llama-3.1-70b.yaml", "--device-profile", "l4", "--devices", "2") == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--devices", "2"), "--devices plans for several GPUs: name one with --device-profile"),
+        (("--device-profile", "h200", "--devices", "12"), "12 devices are no number of whole nodes of 8"),
+        (("--device-profile", "h200", "--devices", "2", "-dp", "4"), "4 replicas need more than 2 devices"),
+    ],
+)
+def test_numbers_of_devices_that_are_refused(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan("qwen3-0.6b.yaml", *words) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_json_tells_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan("qwen3-0.6b.yaml", "-o", "json") == 0
     answer = json.loads(capsys.readouterr().out)

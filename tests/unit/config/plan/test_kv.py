@@ -6,6 +6,7 @@ from stoker.config.plan.kv import kv_cost, kv_cost_of_groups
 from stoker.model.cache_groups import cache_groups
 from stoker.model.guess import guess
 from stoker.model.read import read_config
+from stoker.model.sharding import of_one_device
 
 from .shapes import SHAPES
 
@@ -41,7 +42,7 @@ def test_the_longest_sequence_is_the_last_that_fits() -> None:
 
 def test_key_value_heads_are_shared_out_over_devices_but_never_cut() -> None:
     eight = guess(SHAPES["llama-3.1-8b"][0])
-    assert kv_cost(eight, "bfloat16", 16, tensor_parallel_size=4).token_bytes == 131072 // 4
-    assert kv_cost(eight, "bfloat16", 16, tensor_parallel_size=16).token_bytes == 131072 // 8
+    assert kv_cost(of_one_device(eight, 4), "bfloat16", 16).token_bytes == 131072 // 4
+    assert kv_cost(of_one_device(eight, 16), "bfloat16", 16).token_bytes == 131072 // 8
     latent = guess(SHAPES["deepseek-v3"][0])
-    assert kv_cost(latent, "bfloat16", 16, tensor_parallel_size=8).token_bytes == 70272
+    assert kv_cost(of_one_device(latent, 8), "bfloat16", 16).token_bytes == 70272

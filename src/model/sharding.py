@@ -1,0 +1,168 @@
+"""The part of a model that one of several devices holds: tensor parallel, and pipeline stages.
+
+Tensor parallel (arXiv:1909.08053): each device has some heads of every mixer, some columns of every feed-forward block
+and of every expert, and some rows of the vocabulary. Norms, routers, compressed vectors and tables of positions are
+held by all. Key-value heads, of which there may be fewer than devices, are held by several then.
+A pipeline stage has consecutive layers; the first has the embedding, the last the output layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .sizes import count_parameters
+from .spec import (
+    MLP,
+    Attention,
+    Experts,
+    FeedForward,
+    GatedDelta,
+    LatentAttention,
+    LayerSpec,
+    Mamba2,
+    Mixer,
+    ModelSpec,
+    ShortConvolution,
+)
+from .tensors import EMBEDDING, OUTPUT, layer_tensors, outer_tensors
+
+
+def not_divisible(spec: ModelSpec, num_devices: int) -> str | None:
+    """Why tensor parallel on so many devices is impossible; None if it is possible."""
+    if num_devices == 1:
+        return None
+    return next((reason for layer in dict.fromkeys(spec.layers) for reason in _obstacles(layer, num_devices)), None)
+
+
+def _obstacles(layer: LayerSpec, num_devices: int) -> Iterator[str]:
+    for mixer in layer.mixers:
+        for what, count in _counts(mixer):
+            if count % num_devices:
+                yield f"{count} {what} cannot be divided by {num_devices}"
+        match mixer:
+            case Attention(num_kv_heads=heads) if heads % num_devices and num_devices % heads:
+                yield f"{heads} key-value heads on {num_devices} devices: neither divides the other"
+            case Attention(head_norm="whole"):
+                yield "the norm of its queries is over all heads together"
+            case Attention() | LatentAttention() | GatedDelta() | Mamba2() | ShortConvolution():
+                pass
+            case _:
+                yield f"a layer of the kind {mixer.kind}"
+    for what, width in _widths(layer.feed_forward):
+        if width % num_devices:
+            yield f"{what} of width {width} cannot be divided by {num_devices}"
+
+
+def _counts(mixer: Mixer) -> Iterator[tuple[str, int]]:
+    """What each device must have an equal number of."""
+    match mixer:
+        case Attention() | LatentAttention():
+            yield "attention heads", mixer.num_heads
+        case GatedDelta():
+            yield "key heads of a recurrent layer", mixer.num_key_heads
+            yield "value heads of a recurrent layer", mixer.num_value_heads
+        case Mamba2():
+            yield "groups of heads of a recurrent layer", mixer.num_groups
+            yield "heads of a recurrent layer", mixer.num_heads
+        case ShortConvolution():
+            yield "channels of a convolution", mixer.width
+
+
+def _widths(block: FeedForward | None) -> Iterator[tuple[str, int]]:
+    match block:
+        case MLP():
+            yield "a feed-forward block", block.width
+        case Experts():
+            yield "an expert", block.width
+            yield "a shared expert", block.shared_width
+            if block.beside is not None:
+                yield "a feed-forward block", block.beside.width
+
+
+def of_one_device(spec: ModelSpec, num_devices: int) -> ModelSpec:
+    """What each device computes with tensor parallel: the same on all of them, the vocabulary rounded up.
+
+    Only where `not_divisible` returns None.
+    """
+    if num_devices == 1:
+        return spec
+    layers = {layer: _layer(layer, num_devices) for layer in dict.fromkeys(spec.layers)}
+    vocabulary = -(-spec.vocab_size // num_devices)
+    return spec.model_copy(
+        update={"layers": tuple(layers[layer] for layer in spec.layers), "vocab_size": vocabulary, "weight_scales": ()}
+    )
+
+
+def _layer(layer: LayerSpec, parts: int) -> LayerSpec:
+    update = {
+        "mixer": layer.mixer and _mixer(layer.mixer, parts),
+        "beside": layer.beside and _mixer(layer.beside, parts),
+        "feed_forward": layer.feed_forward and _feed_forward(layer.feed_forward, parts),
+    }
+    return layer.model_copy(update=update)
+
+
+def _mixer(mixer: Mixer, parts: int) -> Mixer:
+    match mixer:
+        case Attention():
+            heads = {"num_heads": mixer.num_heads // parts, "num_kv_heads": max(1, mixer.num_kv_heads // parts)}
+            return mixer.model_copy(update=heads)
+        case LatentAttention():
+            return mixer.model_copy(update={"num_heads": mixer.num_heads // parts})
+        case GatedDelta():
+            keys, values = mixer.num_key_heads // parts, mixer.num_value_heads // parts
+            return mixer.model_copy(update={"num_key_heads": keys, "num_value_heads": values})
+        case Mamba2():
+            heads = {"num_heads": mixer.num_heads // parts, "num_groups": mixer.num_groups // parts}
+            return mixer.model_copy(update=heads)
+        case ShortConvolution():
+            return mixer.model_copy(update={"width": mixer.width // parts})
+    raise AssertionError(f"not_divisible refuses {mixer.kind}")
+
+
+def _feed_forward(block: FeedForward, parts: int) -> FeedForward:
+    if isinstance(block, MLP):
+        return block.model_copy(update={"width": block.width // parts})
+    beside = block.beside and block.beside.model_copy(update={"width": block.beside.width // parts})
+    sizes = {"width": block.width // parts, "shared_width": block.shared_width // parts}
+    return block.model_copy(update={**sizes, "beside": beside})
+
+
+def not_staged(spec: ModelSpec, num_stages: int) -> str | None:
+    """Why a pipeline of so many stages is impossible; None if it is possible."""
+    if num_stages > spec.num_layers:
+        return f"{spec.num_layers} layers cannot be {num_stages} stages"
+    if num_stages > 1 and any(source is not None for source in spec.keys_of):
+        return "some layers read the keys and values of others"
+    if num_stages > 1 and spec.layer_input is not None:
+        return "each layer has an input of its own"
+    return None
+
+
+def stages(spec: ModelSpec, num_stages: int) -> list[range]:
+    """The layers of each stage. What does not divide evenly is one layer more in the stages of the middle, which have
+    neither the embedding nor the output layer."""
+    few, more = divmod(spec.num_layers, num_stages)
+    by_place = sorted(range(num_stages), key=lambda stage: (stage in (0, num_stages - 1), stage))
+    longer = set(by_place[:more])
+    found: list[range] = []
+    for stage in range(num_stages):
+        first = found[-1].stop if found else 0
+        found.append(range(first, first + few + (stage in longer)))
+    return found
+
+
+def stage_parameters(spec: ModelSpec, num_stages: int) -> list[int]:
+    """Elements of the weights of each stage. An embedding that is the output layer too is held by both ends."""
+    if num_stages == 1:
+        return [count_parameters(spec).total]
+    outer = {tensor.name: tensor.size for tensor in outer_tensors(spec)}
+    output = sum(size for name, size in outer.items() if name == OUTPUT or name.startswith(("model.norm.", "lm_head.")))
+    sizes = {
+        layer: sum(tensor.copies * tensor.size for tensor in layer_tensors(spec, layer))
+        for layer in dict.fromkeys(spec.layers)
+    }
+    found = [sum(sizes[spec.layers[index]] for index in layers) for layers in stages(spec, num_stages)]
+    found[0] += sum(outer.values()) - output
+    found[-1] += output + outer[EMBEDDING] * spec.is_tied
+    return found

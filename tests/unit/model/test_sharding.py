@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+from tests.unit.config.plan.shapes import SHAPES
+
+from stoker.model.guess import guess
+from stoker.model.read import read_config
+from stoker.model.sharding import not_divisible, not_staged, of_one_device, stage_parameters, stages
+from stoker.model.sizes import count_parameters
+from stoker.model.spec import ModelSpec
+from stoker.model.tensors import model_shapes
+
+
+def spec_of(name: str) -> ModelSpec:
+    return read_config(SHAPES[name][0])[0]
+
+
+DIVISIBLE = [(name, parts) for name in SHAPES for parts in (2, 4, 8, 16) if not not_divisible(spec_of(name), parts)]
+
+
+@pytest.mark.parametrize(("name", "parts"), DIVISIBLE)
+def test_a_device_has_a_part_of_one_dimension_of_a_tensor_or_all_of_it(name: str, parts: int) -> None:
+    spec = spec_of(name)
+    one = of_one_device(spec, parts)
+    whole, own = model_shapes(spec), model_shapes(one)
+    assert own.keys() == whole.keys()
+    for tensor, shape in whole.items():
+        changed = [(mine, its) for mine, its in zip(own[tensor], shape, strict=True) if mine != its]
+        assert len(changed) <= 1, tensor
+        for mine, its in changed:
+            assert mine * parts >= its, tensor  # together they have all of it
+    held = count_parameters(one).total * parts
+    assert count_parameters(spec).total <= held
+
+
+def test_what_each_device_holds_of_a_model_with_few_key_heads() -> None:
+    """Queries and outputs are divided by 16, keys and values by 8: each head of those is on two devices."""
+    spec = spec_of("llama-3.1-8b")
+    shapes = model_shapes(of_one_device(spec, 16))
+    layer = "model.layers.0"
+    assert shapes[f"{layer}.self_attn.q_proj.weight"] == (4096 // 16, 4096)
+    assert shapes[f"{layer}.self_attn.k_proj.weight"] == (128, 4096)
+    assert shapes[f"{layer}.self_attn.o_proj.weight"] == (4096, 4096 // 16)
+    assert shapes[f"{layer}.mlp.gate_proj.weight"] == (14336 // 16, 4096)
+    assert shapes[f"{layer}.mlp.down_proj.weight"] == (4096, 14336 // 16)
+    assert shapes[f"{layer}.input_layernorm.weight"] == (4096,)
+    assert shapes["model.embed_tokens.weight"] == (128256 // 16, 4096)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "reason"),
+    [
+        ("falcon-7b", 2, "71 attention heads cannot be divided by 2"),
+        ("mamba-2.8b", 2, "a layer of the kind mamba"),
+        ("minimax-m2", 2, "the norm of its queries is over all heads together"),
+        ("glm-4.7-flash", 8, "20 attention heads cannot be divided by 8"),
+        ("llama-3.1-8b", 3, "32 attention heads cannot be divided by 3"),
+        ("llama-3.1-8b", 1, None),
+        ("llama-3.1-8b", 32, None),
+    ],
+)
+def test_why_a_model_cannot_be_divided(name: str, parts: int, reason: str | None) -> None:
+    assert not_divisible(spec_of(name), parts) == reason
+
+
+def test_an_expert_must_be_divisible_too() -> None:
+    spec = spec_of("mixtral-8x7b")
+    narrow = spec.layers[0].feed_forward.model_copy(update={"width": 14337})
+    layers = tuple(layer.model_copy(update={"feed_forward": narrow}) for layer in spec.layers)
+    reason = "an expert of width 14337 cannot be divided by 2"
+    assert not_divisible(spec.model_copy(update={"layers": layers}), 2) == reason
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 7, 8])
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "deepseek-v3", "qwen3-0.6b"])
+def test_stages_have_all_layers_and_all_weights(name: str, number: int) -> None:
+    spec = spec_of(name)
+    found = stages(spec, number)
+    assert [index for stage in found for index in stage] == list(range(spec.num_layers))
+    assert max(map(len, found)) - min(map(len, found)) <= 1
+    held = stage_parameters(spec, number)
+    twice = spec.is_tied * (number > 1) * spec.vocab_size * spec.hidden_size
+    assert sum(held) == count_parameters(spec).total + twice
+
+
+def test_the_first_and_the_last_stage_have_fewer_layers() -> None:
+    assert [len(stage) for stage in stages(spec_of("llama-3.1-8b"), 5)] == [6, 7, 7, 6, 6]
+
+
+def test_why_a_model_cannot_be_staged() -> None:
+    spec = spec_of("qwen3-0.6b")
+    assert not_staged(spec, 28) is None
+    assert not_staged(spec, 29) == "28 layers cannot be 29 stages"
+    reader = spec.layers[-1].mixer.model_copy(update={"keys_of": 0})
+    layers = (*spec.layers[:-1], spec.layers[-1].model_copy(update={"mixer": reader}))
+    shared = spec.model_copy(update={"layers": layers})
+    assert not_staged(shared, 2) == "some layers read the keys and values of others"
+    assert not_staged(shared, 1) is None
+
+
+def test_models_that_are_only_guessed_are_divided_alike() -> None:
+    config = SHAPES["llama-3.1-70b"][0]
+    assert model_shapes(of_one_device(guess(config), 8)) == model_shapes(of_one_device(spec_of("llama-3.1-70b"), 8))
