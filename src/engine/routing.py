@@ -2,7 +2,8 @@
 
 The cost of a replica is counted in prompt tokens that it would compute before the first token of the request: those
 that wait there, those of the prompt that it has not cached, a share for each open sequence, and the space that others
-must give back first. The replica with the lowest cost is chosen.
+must give back first. A replica that was given more work than others lately costs a little more, so that those with
+popular prefixes do not have more to do in the long run. The replica with the lowest cost is chosen.
 
 Rules and records only, no sockets and no clock: replicated_client.py sends the requests and reports their progress.
 """
@@ -20,6 +21,11 @@ CHUNK = 64  # tokens that are remembered together: hashing a prompt of 4000 toke
 SEQUENCE_TOKENS = 256
 # Space comes back when a sequence ends, which takes longer than computing the same number of tokens.
 MISSING_TOKENS = 4
+# What a replica was given lately beyond the one that was given least counts a sixteenth, and nothing below what chance
+# explains: between replicas that are as good as equal the prompt decides. An eighth loses prefixes of conversations.
+UNEVEN_SHARE, UNEVEN_FROM = 16, 2048
+SEQUENCE_WORK = 1024  # prompt tokens that take as long as generating an answer of usual length
+HALVED_AFTER = 128  # placements for each replica, after which the work so far counts half
 
 _64_BITS = (1 << 64) - 1
 
@@ -31,6 +37,7 @@ class Load:
     num_queued_tokens: int = 0  # to compute before the first tokens of requests that have none yet
     num_sequences: int = 0
     num_free_tokens: int = 1 << 62  # that its KV cache has space for
+    num_given_tokens: int = 0  # of all work lately, also of requests that have ended
 
 
 def choose(loads: Mapping[int, Load], num_tokens: int, num_cached: Mapping[int, int], key: int) -> int:
@@ -44,11 +51,14 @@ def choose(loads: Mapping[int, Load], num_tokens: int, num_cached: Mapping[int, 
             all processes, which share no state.
     """
     best, best_cost, best_tie = -1, 1 << 62, 0
+    expected = min(load.num_given_tokens for load in loads.values()) + UNEVEN_FROM
     for rank, load in loads.items():
         missing = num_tokens - load.num_free_tokens
         cost = load.num_queued_tokens + SEQUENCE_TOKENS * load.num_sequences + num_tokens - num_cached.get(rank, 0)
         if missing > 0:
             cost += MISSING_TOKENS * missing
+        if load.num_given_tokens > expected:
+            cost += (load.num_given_tokens - expected) // UNEVEN_SHARE
         if cost < best_cost:
             best, best_cost, best_tie = rank, cost, _mixed(key, rank)
         elif cost == best_cost and (tie := _mixed(key, rank)) > best_tie:
@@ -152,6 +162,7 @@ class Router:
     def __init__(self) -> None:
         self._prefixes = Prefixes()
         self._loads: dict[int, Load] = {}
+        self._num_placed = 0  # since the work so far was halved
 
     def open(self, rank: int, max_tokens: int) -> None:
         """The replica has started, or started again. max_tokens: that its KV cache holds.
@@ -159,7 +170,9 @@ class Router:
         Placements on the one before still end as others do.
         """
         self._prefixes.open(rank, max_tokens)
-        self._loads.setdefault(rank, Load())
+        given = [load.num_given_tokens for other, load in self._loads.items() if other != rank]
+        # not less than others: it would get all requests until it had caught up
+        self._loads.setdefault(rank, Load()).num_given_tokens = max(given, default=0)
 
     def place(self, token_ids: Sequence[int], cache_salt: str, reported: Mapping[int, Reported]) -> Placement:
         """Choose a replica among the ranks of `reported`: at least one, all of them opened."""
@@ -167,16 +180,27 @@ class Router:
         for rank, said in reported.items():
             own = self._loads[rank]
             num_sequences = max(own.num_sequences, said.num_sequences)
-            loads[rank] = Load(own.num_queued_tokens, num_sequences, said.num_free_tokens)
+            loads[rank] = Load(own.num_queued_tokens, num_sequences, said.num_free_tokens, own.num_given_tokens)
         hashes = self._prefixes.hashes(token_ids, cache_salt)
         cached = self._prefixes.cached(hashes)
         key = hashes[0] if hashes else hash(tuple(token_ids))
         rank = choose(loads, len(token_ids), cached, key)
         self._prefixes.add(rank, hashes)
         placement = Placement(rank, len(token_ids) - cached.get(rank, 0))
-        self._loads[rank].num_queued_tokens += placement.num_waiting_tokens
-        self._loads[rank].num_sequences += 1
+        load = self._loads[rank]
+        load.num_queued_tokens += placement.num_waiting_tokens
+        load.num_sequences += 1
+        load.num_given_tokens += placement.num_waiting_tokens + SEQUENCE_WORK
+        self._count()
         return placement
+
+    def _count(self) -> None:
+        """Work fades, by the number of placements: a router has no clock."""
+        self._num_placed += 1
+        if self._num_placed >= HALVED_AFTER * len(self._loads):
+            self._num_placed = 0
+            for load in self._loads.values():
+                load.num_given_tokens //= 2
 
     def started(self, placement: Placement) -> None:
         """Its first output has arrived. May be called again."""
