@@ -28,7 +28,7 @@ from .tensors import EMBEDDING, OUTPUT, layer_tensors, outer_tensors
 
 
 def not_divisible(spec: ModelSpec, num_devices: int) -> str | None:
-    """Why tensor parallel on so many devices is impossible; None if it is possible."""
+    """Why tensor parallel on this number of devices is impossible; None if it is possible."""
     if num_devices == 1:
         return None
     return next((reason for layer in dict.fromkeys(spec.layers) for reason in _obstacles(layer, num_devices)), None)
@@ -129,7 +129,7 @@ def _feed_forward(block: FeedForward, parts: int) -> FeedForward:
 
 
 def not_staged(spec: ModelSpec, num_stages: int) -> str | None:
-    """Why a pipeline of so many stages is impossible; None if it is possible."""
+    """Why a pipeline of this number of stages is impossible; None if it is possible."""
     if num_stages > spec.num_layers:
         return f"{spec.num_layers} layers cannot be {num_stages} stages"
     if num_stages > 1 and any(source is not None for source in spec.keys_of):
