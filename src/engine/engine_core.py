@@ -18,7 +18,7 @@ from .core import SchedulerInterface, StepOutputs, StepPlan
 from .core.block_events import BlockEvent, BlockEvents
 from .queue_times import QueueTimes
 from .sampling.named_processors import check_named
-from .step_queue import PendingStep, StepQueue
+from .step_queue import PendingStep, RunnerUnusable, StepQueue
 from .structured.grammars import Grammars
 
 INTERRUPTED = "the step was interrupted"
@@ -49,14 +49,18 @@ class EventSink(Protocol):
     def close(self) -> None: ...
 
 
-class RunnerUnusable(RuntimeError):
-    """Steps fail one after another: the engine must be restarted."""
-
-
 @dataclass(slots=True)
 class _StepInFlight:
     plan: StepPlan
     pending: PendingStep
+
+
+class OtherProcesses(Protocol):
+    def check(self) -> None:
+        """Raises RunnerUnusable if one has ended."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class EngineCore:
@@ -66,7 +70,8 @@ class EngineCore:
     grammars: compiles the constraints of requests; None if they have none.
     logs_steps: log a line for each step.
     profiler: records traces of the steps when asked to; None without them.
-    launches: how the steps were launched; None if it is not reported."""
+    launches: how the steps were launched; None if it is not reported.
+    others: the other processes that compute the steps; None if this one does alone."""
 
     def __init__(
         self,
@@ -80,6 +85,7 @@ class EngineCore:
         logs_steps: bool = False,
         profiler: Recorder | None = None,
         launches: Callable[[], StepLaunches] | None = None,
+        others: OtherProcesses | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
@@ -91,6 +97,7 @@ class EngineCore:
         self._logs_steps = logs_steps
         self.profiler = profiler
         self._launches = launches
+        self._others = others
         self._queue_times = QueueTimes(clock)
         self._sink: EventSink | None = None
         self._num_failed = 0  # steps, since the last one that succeeded
@@ -160,9 +167,16 @@ class EngineCore:
 
     def close(self) -> None:
         """Release what the steps do not need. No step can follow."""
+        if self._others is not None:
+            self._others.close()
         if self._sink is not None:
             self._sink.close()
             self._sink = None
+
+    def check(self) -> None:
+        """Raises RunnerUnusable if no step can follow, because a process of the model has ended."""
+        if self._others is not None:
+            self._others.check()
 
     def idle(self) -> bool:
         """Called when there is no work: does one part of the postponed work. False when none is left.
@@ -236,6 +250,8 @@ class EngineCore:
     def _fail(self, plans: list[StepPlan], error: Exception) -> StepOutputs:
         """plans: all that were in flight; the first one failed and the others were not started."""
         logger.error("step %d of %d rows failed", plans[0].step, plans[0].num_rows, exc_info=error)
+        if isinstance(error, RunnerUnusable):
+            raise error
         self._num_failed += 1
         message = f"the engine failed in a step of this request: {_cause(error)}"
         outputs = [output for plan in plans for output in self._scheduler.fail_step(plan, message)]

@@ -45,7 +45,12 @@ def build_from_json(config: str, phase: Callable[[str], None]) -> EngineCore:
     resolved = Resolved.model_validate_json(config)
     configure_logging(resolved.server)
     logger.debug("the engine process %d loads %s", os.getpid(), resolved.model_path)
-    return build_core(resolved, phase, may_compile_later=True)
+    return build_core(resolved, phase, may_compile_later=True, rank_lost=_stop_this_process)
+
+
+def _stop_this_process() -> None:
+    """The loop may be idle: the signal ends it, and `_run` says why."""
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main(argv: Sequence[str] | None = None, *, build: BuildCore = build_from_json) -> int:
@@ -77,6 +82,7 @@ def _run(link: Link, for_heartbeats: int, stop: StopSignal, build: BuildCore) ->
         link.broadcast(Ready(core.info))
         with _heartbeats(for_heartbeats, core), contextlib.closing(core):
             EngineLoop(core, link).run()
+            core.check()
         gc.unfreeze()  # libraries in C++ complain at the end about objects that were not freed
     except Exception as error:
         code = exit_code_of(error)

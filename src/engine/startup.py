@@ -27,6 +27,7 @@ from .engine_core import EngineCore
 from .event_payloads import EventPayloads
 from .event_publisher import EventPublisher
 from .plugins import PluginError, import_class, make, named_by
+from .rank_processes import LeadingRunner, LeadingSampler, RankLost, RankProcesses
 from .runner.cuda.buckets import mixed_buckets
 from .runner.kv_memory import IdleGap, reserve_kv_memory
 from .runner.measure import PhaseClock
@@ -95,7 +96,11 @@ def _costs(resolved: Resolved) -> StepCosts:
 
 
 def build_core(
-    resolved: Resolved, phase: Callable[[str], None] | None = None, *, may_compile_later: bool = False
+    resolved: Resolved,
+    phase: Callable[[str], None] | None = None,
+    *,
+    may_compile_later: bool = False,
+    rank_lost: Callable[[], None] = lambda: None,
 ) -> EngineCore:
     """Load the model and warm it up. Classes that the deployment names are imported first.
 
@@ -103,15 +108,16 @@ def build_core(
         phase: called with the name of each start-up phase as it begins.
         may_compile_later: C++ kernels that must be compiled replace torch while requests are served. For a server: with
             False the start waits for the compilation, so that all results are of the same kernels.
+        rank_lost: called, in a thread, when another process of the model has ended; all further steps fail.
 
-    Raises PluginError, CannotPublish, and what the runner raises: ModelFilesError, MemoryError, OSError without the
-    device.
+    Raises PluginError, CannotPublish, RankLost, and what the runner raises: ModelFilesError, MemoryError, OSError
+    without the device.
     """
     if not resolved.kv_events.is_publishing:
-        return _load_core(resolved, phase, may_compile_later)
+        return _load_core(resolved, phase, may_compile_later, rank_lost)
     publisher = EventPublisher(resolved.kv_events.at_rank(resolved.parallel.ranks[0]))
     try:
-        core = _load_core(resolved, phase, may_compile_later)
+        core = _load_core(resolved, phase, may_compile_later, rank_lost)
         _publish_events(core, publisher, resolved)
     except BaseException:
         publisher.close()
@@ -135,7 +141,12 @@ def _publish_events(core: EngineCore, publisher: EventPublisher, resolved: Resol
     core.publish_events(publisher)
 
 
-def _load_core(resolved: Resolved, phase: Callable[[str], None] | None, may_compile_later: bool) -> EngineCore:
+def _load_core(
+    resolved: Resolved,
+    phase: Callable[[str], None] | None,
+    may_compile_later: bool,
+    rank_lost: Callable[[], None],
+) -> EngineCore:
     clock = PhaseClock(phase)
     clock.start("libraries")
     store = open_block_files(resolved)
@@ -145,8 +156,12 @@ def _load_core(resolved: Resolved, phase: Callable[[str], None] | None, may_comp
         settings = resolved.model.logits_processor_settings
         processors = install(resolved.model.logits_processors, settings, partial(_place_of_setting, resolved))
     grammars = _grammars(resolved)  # loads while the weights do
-    build = partial(_on_cpu, may_compile_later, store) if resolved.device.device == "cpu" else _on_gpu
-    return build(resolved, phase, clock, processors, make_scheduler, grammars)
+    parts = (resolved, phase, clock, processors, make_scheduler, grammars)
+    if resolved.device.device != "cpu":
+        return _on_gpu(*parts)
+    if resolved.parallel.tensor_parallel_size > 1:
+        return _on_ranks(rank_lost, *parts)
+    return _on_cpu(may_compile_later, store, *parts)
 
 
 def _grammars(resolved: Resolved) -> Grammars | None:
@@ -199,6 +214,38 @@ def _on_cpu(
     return core
 
 
+def _on_ranks(
+    rank_lost: Callable[[], None],
+    resolved: Resolved,
+    phase: Callable[[str], None] | None,
+    clock: PhaseClock,
+    processors: Sequence[LogitsProcessor],
+    make_scheduler: MakeScheduler,
+    grammars: Grammars | None,
+) -> EngineCore:
+    """Rank 0 of several processes. It waits for kernels that must be compiled: all ranks need the same."""
+    _limit_spinning()
+    others = RankProcesses(resolved, rank_lost)
+    try:
+        from .runner.loaded_model import load_on_cpu
+        from .runner.model_runner import ModelRunner
+
+        clock.stop()
+        load = partial(load_on_cpu, ranks_of=others.ranks)
+        leading = partial(LeadingSampler, others=others)
+        runner = ModelRunner(resolved, phase, processors, load, grammars=grammars, sampler_of=leading)
+        others.wait_loaded()
+        together = LeadingRunner(runner, others)
+        steps = ThreadStepQueue(together) if resolved.scheduler.async_scheduling else InlineStepQueue(together)
+        scheduler = make_scheduler(resolved.num_kv_blocks * resolved.cache_groups.num_groups)
+        core = _core(resolved, together, clock, scheduler, steps, grammars, others=others)
+    except BaseException:
+        others.close()
+        others.check()  # it may have failed because another rank has
+        raise
+    return core
+
+
 def _on_gpu(
     resolved: Resolved,
     phase: Callable[[str], None] | None,
@@ -226,6 +273,7 @@ def _core(
     steps: StepQueue[Any],
     grammars: Grammars | None,
     idle: Callable[[], bool] | None = None,
+    others: RankProcesses | None = None,
 ) -> EngineCore:
     with named_by("model.logits_processors"):  # those steps run no other code that the deployment names
         runner.warm_up()
@@ -242,6 +290,7 @@ def _core(
         logs_steps=resolved.observability.enable_logging_iteration_details,
         profiler=_profiler(resolved.observability),
         launches=runner.launches if resolved.observability.cudagraph_metrics else None,
+        others=others,
     )
 
 
@@ -291,6 +340,6 @@ def _limit_spinning() -> None:
 
 def exit_code_of(error: BaseException) -> int:
     """Exit code of the command after a failed start: 3 model files, 4 environment, 78 configuration, else 1."""
-    if isinstance(error, DeploymentError):
+    if isinstance(error, DeploymentError | RankLost):
         return error.exit_code
     return EXIT_ENVIRONMENT if isinstance(error, MemoryError | OSError) else EXIT_FAILED

@@ -43,6 +43,10 @@ class StepQueue(Protocol[PendingT]):
         ...
 
 
+class RunnerUnusable(RuntimeError):
+    """Steps fail one after another: the engine must be restarted."""
+
+
 class NotStarted(Exception):
     """The plan was queued after one that failed, and may depend on what that one should have written."""
 

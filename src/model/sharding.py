@@ -9,6 +9,7 @@ A pipeline stage has consecutive layers; the first has the embedding, the last t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from .sizes import count_parameters
 from .spec import (
@@ -24,7 +25,9 @@ from .spec import (
     ModelSpec,
     ShortConvolution,
 )
-from .tensors import EMBEDDING, OUTPUT, layer_tensors, outer_tensors
+from .tensors import EMBEDDING, OUTPUT, layer_tensors, mamba2_parts, model_shapes, outer_tensors
+
+_SUMMED_BIASES = ("o_proj.bias", "out_proj.bias", "down_proj.bias")  # of what is summed over the devices
 
 
 def not_divisible(spec: ModelSpec, num_devices: int) -> str | None:
@@ -42,6 +45,8 @@ def _obstacles(layer: LayerSpec, num_devices: int) -> Iterator[str]:
         match mixer:
             case Attention(num_kv_heads=heads) if heads % num_devices and num_devices % heads:
                 yield f"{heads} key-value heads on {num_devices} devices: neither divides the other"
+            case Attention(is_grouped=True, num_kv_heads=heads) if heads % num_devices:
+                yield f"{heads} key-value heads, stored with their queries, cannot be divided by {num_devices}"
             case Attention(head_norm="whole"):
                 yield "the norm of its queries is over all heads together"
             case Attention() | LatentAttention() | GatedDelta() | Mamba2() | ShortConvolution():
@@ -126,6 +131,73 @@ def _feed_forward(block: FeedForward, parts: int) -> FeedForward:
     beside = block.beside and block.beside.model_copy(update={"width": block.beside.width // parts})
     sizes = {"width": block.width // parts, "shared_width": block.shared_width // parts}
     return block.model_copy(update={**sizes, "beside": beside})
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What one device has of a tensor of the checkpoint: `ranges` of dimension `dim`, one after the other.
+
+    What its part has more than these is zeros.
+    """
+
+    whole: tuple[int, ...]  # the shape of the tensor
+    dim: int
+    ranges: tuple[range, ...]
+
+
+def slices(spec: ModelSpec, num_devices: int, rank: int) -> dict[str, Slice]:
+    """Of the tensors that device `rank` does not have as a whole, by their names."""
+    own = of_one_device(spec, num_devices)
+    shapes, sections = model_shapes(own), _sections(spec)
+    found: dict[str, Slice] = {}
+    for name, whole in model_shapes(spec).items():
+        dim = next((dim for dim, size in enumerate(whole) if size != shapes[name][dim]), None)
+        if dim is not None:
+            sizes = sections.get(name, (whole[dim],))
+            found[name] = Slice(whole, dim, tuple(_ranges(name, sizes, shapes[name][dim], num_devices, rank)))
+        elif rank and name.endswith(_SUMMED_BIASES):
+            found[name] = Slice(whole, 0, ())
+    return found
+
+
+def _ranges(name: str, sizes: tuple[int, ...], own: int, num_devices: int, rank: int) -> Iterator[range]:
+    """sizes: of the sections, each of which is divided; own: what a device has of all together."""
+    if name in (EMBEDDING, OUTPUT, "lm_head.bias"):
+        yield range(min(rank * own, sizes[0]), min((rank + 1) * own, sizes[0]))
+        return
+    start = 0
+    num_parts = sum(sizes) // own  # fewer than devices where some have the same key-value heads
+    for size in sizes:
+        part = size // num_parts
+        first = start + rank * num_parts // num_devices * part
+        yield range(first, first + part)
+        start += size
+
+
+def _sections(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Of the tensors that are several matrices or vectors, one after the other."""
+    found: dict[str, tuple[int, ...]] = {}
+    for index, layer in enumerate(spec.layers):
+        for mixer in layer.mixers:
+            for name, sizes in _mixer_sections(mixer):
+                found[f"model.layers.{index}.{name}"] = sizes
+    return found
+
+
+def _mixer_sections(mixer: Mixer) -> Iterator[tuple[str, tuple[int, ...]]]:
+    match mixer:
+        case GatedDelta():
+            keys, values = mixer.num_key_heads * mixer.key_dim, mixer.num_value_heads * mixer.value_dim
+            yield "linear_attn.in_proj_qkv.weight", (keys, keys, values)
+            yield "linear_attn.conv1d.weight", (keys, keys, values)
+        case Mamba2():
+            parts = mamba2_parts(mixer)
+            for kind in ("weight", "bias"):
+                yield f"mamba.in_proj.{kind}", parts
+                yield f"mamba.conv1d.{kind}", parts[1:4]
+        case ShortConvolution():
+            for kind in ("weight", "bias"):
+                yield f"conv.in_proj.{kind}", (mixer.width,) * 3
 
 
 def not_staged(spec: ModelSpec, num_stages: int) -> str | None:

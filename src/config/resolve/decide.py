@@ -64,8 +64,9 @@ class Decisions:
     origins: dict[str, Origin]
     model_files: ModelFiles | None
     whole_machine: MachineSpec
-    machine: MachineSpec  # the share of one replica
+    machine: MachineSpec  # the share of one process that computes
     num_replicas: int = 1  # that the server runs
+    num_ranks: int = 1  # processes that compute one replica together
     memory: MemoryPlan | None = None
     num_kv_blocks: int = 0
     max_cached_len: int = 0  # tokens of the longest sequence that the KV cache holds, at most those of the model
@@ -125,14 +126,15 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
     for option in options().values():  # relative to the file that wrote them
         if option.path_kind in ("path", "source") and values.get(option.section, {}).get(option.name) is not None:
             values[option.section][option.name] = deployment.located(option.path)
-    num_replicas = len(config.parallel.ranks)
+    num_replicas, num_ranks = len(config.parallel.ranks), config.parallel.tensor_parallel_size
     done = Decisions(
         values=values,
         origins=dict(deployment.origins),
         model_files=model_files,
         whole_machine=machine,
-        machine=machine.shared_by(num_replicas),
+        machine=machine.shared_by(num_replicas * num_ranks),
         num_replicas=num_replicas,
+        num_ranks=num_ranks,
     )
     _device(done)
     _server(done)
@@ -143,6 +145,7 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
         done.undecided |= {path for path in NEED_MODEL if done.get(path) == "auto"}
         return done
     _files(done, model_files)
+    model_files = model_files.of_one_rank(num_ranks)
     _preset(done, model_files)
     _precision(done, model_files)
     _states(done, model_files)
@@ -159,7 +162,8 @@ def _device(done: Decisions) -> None:
         done.decide("device.device", *_best_device(machine))
     device = done.get("device.device")
     if done.get("device.num_threads") == "auto":
-        whose = "this process" if done.num_replicas == 1 else f"each of {done.num_replicas} replicas"
+        replicas = "this process" if done.num_replicas == 1 else f"each of {done.num_replicas} replicas"
+        whose = replicas if done.num_ranks == 1 else f"each of {done.num_ranks * done.num_replicas} processes"
         done.decide("device.num_threads", machine.num_cores, "R223", f"{machine.num_cores} cores for {whose}")
     if done.get("cache.block_size") == "auto":
         done.decide("cache.block_size", BLOCK_SIZE[device], "R086", f"the block size for {device}")

@@ -13,6 +13,7 @@ from ...model.cache_groups import CacheGroups, longest_sequence, model_cache_gro
 from ...model.offload import WeightOffload
 from ...model.quantised import TWELVE_BITS
 from ...model.record import Record
+from ...model.sharding import not_divisible, of_one_device
 from ...model.sizes import count_parameters, matrix_bytes, weights_bytes
 from ...model.spec import ModelSpec, WeightNames
 from ...model.through_transformers import Implementation
@@ -88,6 +89,12 @@ class ModelFiles(Record):
             described if self.num_stored is None else described * self.num_stored // count_parameters(self.spec).total
         )
 
+    def of_one_rank(self, num_ranks: int) -> ModelFiles:
+        """The files of a model as large as what each of the ranks has; these ones where it cannot be divided."""
+        if num_ranks == 1 or not_divisible(self.spec, num_ranks):
+            return self
+        return self.model_copy(update={"spec": of_one_device(self.spec, num_ranks)})
+
 
 class GpuSpec(Record):
     """The GPU that this process would compute on."""
@@ -117,18 +124,19 @@ class MachineSpec(Record):
     gpu: GpuSpec | None = None
     no_gpu: str = ""  # why there is no real GPU; empty if there is one
 
-    def shared_by(self, num_replicas: int) -> MachineSpec:
-        """What each of several engines has of the cores and the memory. A real GPU is not shared: each has its own."""
-        if num_replicas == 1:
+    def shared_by(self, num_processes: int) -> MachineSpec:
+        """What each of several processes that compute has of the cores and the memory. A real GPU is not shared: each
+        has its own."""
+        if num_processes == 1:
             return self
         gpu = self.gpu
         if gpu is not None and gpu.is_interpreted:
-            total, available = gpu.total_memory_bytes // num_replicas, gpu.available_memory_bytes // num_replicas
+            total, available = gpu.total_memory_bytes // num_processes, gpu.available_memory_bytes // num_processes
             gpu = gpu.model_copy(update={"total_memory_bytes": total, "available_memory_bytes": available})
         share = {
-            "num_cores": max(1, self.num_cores // num_replicas),
-            "total_memory_bytes": self.total_memory_bytes // num_replicas,
-            "available_memory_bytes": self.available_memory_bytes // num_replicas,
+            "num_cores": max(1, self.num_cores // num_processes),
+            "total_memory_bytes": self.total_memory_bytes // num_processes,
+            "available_memory_bytes": self.available_memory_bytes // num_processes,
             "gpu": gpu,
         }
         return self.model_copy(update=share)
@@ -224,8 +232,8 @@ class Resolved(Record):
     observability: ObservabilityConfig = Field(default_factory=ObservabilityConfig)
     server: ResolvedServer
     model_files: ModelFiles
-    machine: MachineSpec  # the share of one replica
-    memory: MemoryPlan  # of one replica
+    machine: MachineSpec  # the share of one process that computes
+    memory: MemoryPlan  # of one process
     model_path: str
     num_kv_blocks: int  # of each group of layers
     chat_template: TemplateSource | None = None  # of server.chat_template; None: the tokenizer's own
@@ -269,9 +277,14 @@ class Resolved(Record):
         return self.model_files.spec
 
     @property
+    def rank_spec(self) -> ModelSpec:
+        """What each process of a model computes: all of it, or a part with tensor parallel."""
+        return self.model_files.of_one_rank(self.parallel.tensor_parallel_size).spec
+
+    @property
     def cache_groups(self) -> CacheGroups:
         is_hybrid = not self.scheduler.disable_hybrid_kv_cache_manager
-        return model_cache_groups(self.model_spec, self.model_files.max_context, is_hybrid)
+        return model_cache_groups(self.rank_spec, self.model_files.max_context, is_hybrid)
 
     @property
     def num_kept_states(self) -> int:

@@ -14,6 +14,7 @@ from ...input_file import read_file
 from ...model.offload import WeightOffload
 from ...model.quantised import scheme_of
 from ...model.rope import SCALINGS
+from ...model.sharding import not_divisible
 from ...model.sizes import DTYPE_BYTES
 from ...model.through_transformers import is_tested
 from ..checkpoint.bounded_json import decode
@@ -94,6 +95,27 @@ class Values:
     def num_replicas(self) -> int:
         """That this server runs."""
         return self.decisions.num_replicas
+
+    @property
+    def num_processes(self) -> int:
+        """That compute on this machine."""
+        return self.decisions.num_replicas * self.decisions.num_ranks
+
+    @property
+    def not_divided(self) -> str:
+        """Why tensor parallel is impossible for this deployment; empty if it is possible."""
+        files, num_ranks = self.decisions.model_files, self.decisions.num_ranks
+        if num_ranks == 1 or files is None:
+            return ""
+        if files.implementation == "transformers":
+            return "the model runs through transformers"
+        if self.load_format == "sharded_state":
+            return "the weights are packed as a whole (`load.load_format: sharded_state`)"
+        if files.own_codes:
+            return "the checkpoint is quantised"
+        if self.kv_directory is not None:
+            return "`cache.kv_directory` stores the blocks of one process"
+        return not_divisible(files.spec, num_ranks) or ""
 
     @property
     def max_cached_len(self) -> int:
@@ -268,6 +290,8 @@ class Values:
             "available": format_about(self.decisions.available_memory_bytes) + self._for_each,
             "where": f"the {self.decisions.gpu.name}" if self.decisions.gpu else "this machine",
             "num_replicas": self.num_replicas,
+            "num_processes": self.num_processes,
+            "not_divided": self.not_divided,
             "num_machine_cores": self.decisions.whole_machine.num_cores,
             "num_gpus": self.decisions.gpu.num_visible if self.decisions.gpu else 0,
             "no_graphs": self.no_graphs,
@@ -315,9 +339,10 @@ class Values:
 
     @property
     def _for_each(self) -> str:
-        """After an amount of memory that replicas divide among them."""
-        is_shared = self.num_replicas > 1 and (self.decisions.gpu is None or self.decisions.is_interpreted)
-        return f" for each of {self.num_replicas} replicas" if is_shared else ""
+        """After an amount of memory that replicas, or the processes of one, divide among them."""
+        is_shared = self.num_processes > 1 and (self.decisions.gpu is None or self.decisions.is_interpreted)
+        what = "replicas" if self.decisions.num_ranks == 1 else "processes"
+        return f" for each of {self.num_processes} {what}" if is_shared else ""
 
     def _gpu_numbers(self) -> dict[str, Any]:
         """Texts about the GPU and the memory that `gpu_memory_utilization` is a share of."""

@@ -22,6 +22,26 @@ class ParallelConfig(Section):
         examples=[4],
         json_schema_extra=about(reload="model", unit="parts"),
     )
+    tensor_parallel_size: Count = Field(
+        1,
+        description=(
+            "Number of processes that compute the model together, each with a part of every weight matrix and of the "
+            "KV cache. On CPUs alone, where they share the cores and the memory of this machine: of use on machines "
+            "with several sockets, whose cores read the memory of another socket slowly. CUDA devices are refused so "
+            "far."
+        ),
+        examples=[2],
+        json_schema_extra=about(reload="model", unit="processes", aliases=("-tp",)),
+    )
+    disable_custom_all_reduce: Flag = Field(
+        False,
+        description=(
+            "Whether the processes of `tensor_parallel_size` exchange through Gloo, of torch.distributed, instead of "
+            "shared memory. Slower, and for comparison: a decode step is then not captured."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="model"),
+    )
     data_parallel_size: Count = Field(
         1,
         description=(

@@ -35,6 +35,7 @@ from .count_above import CountAbove, count_above_cpu, count_above_reference
 from .cpu.captured_graph import CallRecorder, native_capture, recorded
 from .cpu.library import CpuLibrary, load_library
 from .cpu.machine_speed import MachineSpeed, machine_speed
+from .exchange import Exchange, exchange_cpu
 from .experts import (
     Experts,
     PackExperts,
@@ -175,6 +176,7 @@ class KernelSet:
     top_tokens: TopTokens = _top_tokens
     count_above: CountAbove = count_above_reference
     allow_tokens: AllowTokens = allow_tokens_reference
+    exchange: Exchange | None = None  # None: ranks of one model cannot share memory
     capture: Capture | None = None  # None: no step can be captured
     speed: MachineSpeed | None = None  # None: nothing to compare linear layers with
     set_num_threads: Callable[[int], None] = torch.set_num_threads  # of torch and of the kernels
@@ -382,6 +384,7 @@ def cpu_kernels(
         top_tokens=top_tokens_cpu(library),
         count_above=count_above_cpu(library),
         allow_tokens=allow_tokens_cpu(library),
+        exchange=exchange_cpu(library, dtype),
         capture=native_capture(library, recorder) if is_capturable else None,
         speed=machine_speed(library, dtype if activations is None else torch.int8),
         set_num_threads=_set_num_threads(library),

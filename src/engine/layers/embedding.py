@@ -1,5 +1,7 @@
 """Token embedding. Tied to the output layer, both use one matrix, which is stored once.
 
+Of several processes that compute one model each can have some rows of the matrix (EmbeddingPart).
+
 A multiplier is not rounded to the model's dtype: where transformers does that (Gemma), the caller does (`rounded`).
 """
 
@@ -11,6 +13,7 @@ from typing import Self
 import torch
 
 from ..kernels import KernelSet, PackedLinear
+from ..parallel import Ranks
 from .linear import Linear
 from .loading import Held, TensorReader, linear_of, tensor_of
 
@@ -91,6 +94,18 @@ class TiedEmbedding:
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
         return _scaled(self._kernels.embed(token_ids, self._output.packed), self._multiplier, self._kernels)
+
+
+class EmbeddingPart:
+    """Rows of a matrix of which each rank has a part, of the same number of rows."""
+
+    def __init__(self, part: Embedding | TiedEmbedding, rows_each: int, ranks: Ranks) -> None:
+        self.part = part
+        self._rows_each, self._ranks = rows_each, ranks
+
+    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
+        rows = self.part(self._ranks.own_rows(token_ids, self._rows_each))
+        return self._ranks.rows_of_owners(rows, token_ids, self._rows_each)
 
 
 def rounded(value: float, dtype: torch.dtype) -> float:

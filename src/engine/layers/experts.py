@@ -15,7 +15,7 @@ import torch
 
 from ...model.quantised import EXPERT_STEP
 from ..kernels import ExpertGate, ExpertWeights, Grouped, GroupedExpert, KernelSet, PackedExpert, PackedExperts, Routing
-from .linear import Linear
+from .linear import Finish, Linear
 from .loading import Held, Loadable, TensorReader
 from .mlp import MLP, GatedMLP
 from .norm import Norm
@@ -215,13 +215,15 @@ class MixtureOfExperts:
         kernels: KernelSet,
         shared: GatedMLP | MLP | None = None,
         shared_gate: Linear | None = None,
+        finish: Finish | None = None,
     ) -> None:
-        """shared: the block that every token goes through; shared_gate: of one output, whose sigmoid multiplies it."""
+        """shared: the block that every token goes through; shared_gate: of one output, whose sigmoid multiplies it.
+        finish: as of Linear."""
         self.router = router
         self.experts = experts
         self.shared = shared
         self.shared_gate = shared_gate
-        self._kernels = kernels
+        self._kernels, self._finish = kernels, finish
 
     def loadables(self) -> Iterator[Loadable]:
         yield from self.router.loadables()
@@ -248,7 +250,8 @@ class MixtureOfExperts:
         """As `of`, with what the router returns: the experts' input, those of each token and their weights."""
         shared = None if self.shared is None else self.shared.of(x)
         shared_gate = None if self.shared_gate is None else self.shared_gate(x)
-        return self._kernels.experts(routed, ids, weights, self.experts.packed, shared, shared_gate)
+        out = self._kernels.experts(routed, ids, weights, self.experts.packed, shared, shared_gate)
+        return out if self._finish is None else self._finish(out)
 
 
 class ExpertsBesideMLP:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
@@ -13,6 +13,8 @@ from ..kernels import Grouped, Integers, KernelSet, PackedLinear
 from ..kernels.grouped import are_alike, stacked
 from .loading import Held, TensorReader, linear_of
 from .norm import Norm, RMSNorm
+
+Finish = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Linear:
@@ -28,11 +30,13 @@ class Linear:
         device: torch.device,
         scheme: str | None = None,
         order: torch.Tensor | None = None,
+        finish: Finish | None = None,
     ) -> None:
         """
         parts: name in the checkpoint (without `.weight`) -> out_features.
         scheme: quantises the weight.
         order: of the outputs, as indices of the stacked rows; None for the order of the parts.
+        finish: makes the result of the outputs of a part of the weight; None if this is all of it.
         """
         self.parts = parts
         self.in_features = in_features
@@ -41,6 +45,7 @@ class Linear:
         self._dtype, self._device = dtype, device
         self._scheme = scheme
         self._order = order
+        self._finish = finish
         self._packed: PackedLinear | None = None
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -139,7 +144,8 @@ class Linear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: [T, in_features]. Returns [T, sum of the parts]."""
-        return self._kernels.linear(x, self.packed)
+        out = self._kernels.linear(x, self.packed)
+        return out if self._finish is None else self._finish(out)
 
     def of_normed(
         self, norm: Norm, x: torch.Tensor, residual: torch.Tensor | None
@@ -151,7 +157,8 @@ class Linear:
         if not isinstance(norm, RMSNorm):
             normed, total = norm(self._kernels, x, residual)
             return self(normed), total
-        return self._kernels.norm_linear(x, residual, norm.weight, norm.eps, self.packed)
+        out, total = self._kernels.norm_linear(x, residual, norm.weight, norm.eps, self.packed)
+        return out if self._finish is None else self._finish(out), total
 
 
 def _runs(parts: Sequence[Grouped]) -> Iterator[list[Grouped]]:

@@ -15,6 +15,7 @@ from ...model.activations import HIDDEN_ACTS
 from ...model.experts import CLAMPED_SWIGLU, SWIGLU_LIMIT
 from ...model.latent import SPARSE_TABLE
 from ...model.quantised import SCHEMES
+from ...model.sharding import of_one_device
 from ...model.spec import MLP as MLPSpec
 from ...model.spec import Attention as AttentionSpec
 from ...model.spec import Experts as ExpertsSpec
@@ -54,12 +55,12 @@ from ..layers.attention import (
     order_of_groups,
 )
 from ..layers.convolution import ShortConvolution, Taps
-from ..layers.embedding import Embedding, TiedEmbedding, rounded
+from ..layers.embedding import Embedding, EmbeddingPart, TiedEmbedding, rounded
 from ..layers.experts import ExpertNames, Experts, ExpertsBesideMLP, ExpertSizes, MixtureOfExperts, Router
 from ..layers.gated_delta import GatedDelta, order_by_part
 from ..layers.latent_attention import HeadMatrices, LatentAttention
 from ..layers.layer_input import LayerInput, LayerInputs
-from ..layers.linear import Linear
+from ..layers.linear import Finish, Linear
 from ..layers.loading import Loadable, TensorReader
 from ..layers.mamba2 import Mamba2, gates_after_inputs
 from ..layers.mixer import LayerCache, Mixer
@@ -69,6 +70,7 @@ from ..layers.rotary import cos_sin_table, query_scales
 from ..layers.step_input import StepInput
 from ..layers.token_index import TokenIndex
 from ..layers.vector import Scalar, Vector
+from ..parallel import Ranks
 from .rope import rope_parameters
 
 FeedForward = GatedMLP | MLP | MixtureOfExperts | ExpertsBesideMLP
@@ -283,27 +285,35 @@ class Decoder:
         quantization: str | None = None,
         *,
         skips_shared: bool = True,
+        ranks: Ranks | None = None,
     ) -> None:
         """
         quantization: scheme of the linear layers' weights (model/quantised.py).
         skips_shared: layers that read the keys and values of others compute only the tokens whose logits are needed.
+        ranks: the processes that compute the model, each a part of it (model/sharding.py); None if this one does alone.
         """
         self.model_spec = model_spec
         self._kernels = kernels
         self.table: dict[str, str] = dict(SPARSE_TABLE) if model_spec.is_sparse else {}
         self.is_capturable = not model_spec.is_sparse  # the tokens of attention are chosen by torch
-        make = _Parts(model_spec, kernels, max_model_len, dtype, device, quantization)
-        hidden, vocabulary = model_spec.hidden_size, model_spec.vocab_size
+        self._ranks = ranks
+        own = model_spec
+        if ranks is not None:
+            self.table |= ranks.table
+            self.is_capturable &= ranks.is_capturable
+            own = of_one_device(model_spec, ranks.size)
+        make = _Parts(own, kernels, max_model_len, dtype, device, quantization, ranks)
+        hidden, vocabulary = own.hidden_size, own.vocab_size
         self.lm_head = make.output("model.embed_tokens" if model_spec.is_tied else "lm_head")
         multiplier = model_spec.embedding_scale
         if model_spec.rounds_embedding_scale:
             multiplier = rounded(multiplier, dtype)
-        self.embed_tokens: Callable[[torch.Tensor], torch.Tensor]
+        self._table: Embedding | TiedEmbedding
         if model_spec.is_tied:
-            self.embed_tokens = TiedEmbedding(self.lm_head, kernels, multiplier)
+            self._table = TiedEmbedding(self.lm_head, kernels, multiplier)
         else:
-            name = "model.embed_tokens"
-            self.embed_tokens = Embedding(name, vocabulary, hidden, kernels, dtype, device, multiplier)
+            self._table = Embedding("model.embed_tokens", vocabulary, hidden, kernels, dtype, device, multiplier)
+        self.embed_tokens = self._table if ranks is None else EmbeddingPart(self._table, vocabulary, ranks)
         self.embed_positions: Embedding | None = None
         if model_spec.has_position_table:
             offset = model_spec.position_offset
@@ -318,8 +328,8 @@ class Decoder:
     def loadables(self) -> Iterator[Loadable]:
         """All parts with weights, in the order of loading."""
         yield self.lm_head
-        if isinstance(self.embed_tokens, Embedding):
-            yield self.embed_tokens
+        if isinstance(self._table, Embedding):
+            yield self._table
         if self.embed_positions is not None:
             yield self.embed_positions
         if self.embed_norm is not None:
@@ -396,10 +406,13 @@ class Decoder:
         return hidden
 
     def logits(self, hidden: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
-        """hidden, residual: [N, hidden_size]. Returns [N, vocab_size] in the model's dtype."""
+        """hidden, residual: [N, hidden_size]. Returns [N, vocab_size] in the model's dtype: on rank 0, others have a
+        part of the columns."""
         logits, _ = self.lm_head.of_normed(self.norm, hidden, residual)
         scale, softcap = self.model_spec.logits_scale, self.model_spec.logits_softcap
-        return logits if (scale, softcap) == (1, None) else self._kernels.scale_and_cap(logits, scale, softcap)
+        if (scale, softcap) != (1, None):
+            logits = self._kernels.scale_and_cap(logits, scale, softcap)
+        return logits if self._ranks is None else self._ranks.gather(logits, self.model_spec.vocab_size)
 
 
 def _order_of(spec: AttentionSpec) -> Callable[[int, int, int], torch.Tensor] | None:
@@ -427,7 +440,11 @@ class _Parts:
         dtype: torch.dtype,
         device: torch.device,
         quantization: str | None,
+        ranks: Ranks | None,
     ) -> None:
+        """model_spec: of what this process computes."""
+        self._ranks = ranks
+        self._sum = None if ranks is None else ranks.sum
         self._spec = model_spec
         self._kernels = kernels
         self._max_model_len = max_model_len
@@ -458,10 +475,15 @@ class _Parts:
         in_features: int,
         has_bias: bool,
         order: torch.Tensor | None = None,
+        finish: Finish | None = None,
     ) -> Linear:
         named = {f"{prefix}.{name}": size for name, size in parts.items()}
         scheme = self._scheme and self._scheme.layers
-        return Linear(named, in_features, has_bias, self._kernels, self._dtype, self._device, scheme, order)
+        return Linear(named, in_features, has_bias, self._kernels, self._dtype, self._device, scheme, order, finish)
+
+    def summed(self, prefix: str, name: str, in_features: int, has_bias: bool) -> Linear:
+        """The last layer of a block, whose inputs the ranks share: what they compute is added."""
+        return self.linear(prefix, {name: self._spec.hidden_size}, in_features, has_bias, finish=self._sum)
 
     def layer(self, index: int) -> DecoderLayer | MixerLayer | FeedForwardLayer:
         prefix, spec = f"model.layers.{index}", self._spec.layers[index]
@@ -525,7 +547,7 @@ class _Parts:
             order = order_of(spec.num_heads, spec.num_kv_heads, spec.head_dim)
         slopes: torch.Tensor | None = None
         if spec.alibi != "none":
-            slopes = alibi_slopes(spec.num_heads).to(self._device)
+            slopes = self._of_heads(alibi_slopes, spec.num_heads).to(self._device)
             if spec.alibi == "before_scale":
                 slopes = slopes * spec.head_dim**-0.5
         q_norm, k_norm = (
@@ -552,7 +574,7 @@ class _Parts:
                 scale=spec.scale,
             ),
             self.linear(prefix, attention_parts(spec), hidden, spec.has_bias, order),
-            self.linear(prefix, {"o_proj": hidden}, spec.num_heads * spec.head_dim, spec.has_out_bias),
+            self.summed(prefix, "o_proj", spec.num_heads * spec.head_dim, spec.has_out_bias),
             q_norm,
             k_norm,
             None if spec.rope is None else self.rotations(spec.rope, spec.head_dim),
@@ -562,6 +584,12 @@ class _Parts:
             heads=heads,
             has_gate=spec.has_gate,
         )
+
+    def _of_heads(self, make: Callable[[int], torch.Tensor], num_heads: int) -> torch.Tensor:
+        """What `make` returns for all heads, of those of this process."""
+        if self._ranks is None:
+            return make(num_heads)
+        return make(num_heads * self._ranks.size).chunk(self._ranks.size)[self._ranks.rank]
 
     def latent_attention(self, prefix: str, spec: LatentSpec) -> LatentAttention:
         assert spec.rope is not None
@@ -583,7 +611,7 @@ class _Parts:
         return LatentAttention(
             spec,
             self.linear(prefix, inputs, hidden, spec.has_bias),
-            self.linear(prefix, {"o_proj": hidden}, spec.num_heads * spec.value_dim, spec.has_bias),
+            self.summed(prefix, "o_proj", spec.num_heads * spec.value_dim, spec.has_bias),
             q_norm,
             q_proj,
             RMSNorm(f"{prefix}.kv_a_layernorm", spec.rank, spec.norm_eps, dtype, device),
@@ -607,7 +635,7 @@ class _Parts:
         hidden, values = self._spec.hidden_size, heads * spec.value_dim
         return GatedDelta(
             self.linear(prefix, gated_delta_parts(spec), hidden, has_bias=False, order=order_by_part(spec)),
-            self.linear(prefix, {"out_proj": hidden}, values, has_bias=False),
+            self.summed(prefix, "out_proj", values, has_bias=False),
             Taps(f"{prefix}.conv1d.weight", spec.conv_channels, spec.conv_width, dtype, device),
             Vector(f"{prefix}.A_log", heads, dtype, device, is_exact=True),
             Vector(f"{prefix}.dt_bias", heads, dtype, device, is_exact=True),
@@ -619,7 +647,7 @@ class _Parts:
         hidden, dtype, device = self._spec.hidden_size, self._dtype, self._device
         return ShortConvolution(
             self.linear(prefix, {"in_proj": 3 * spec.width}, hidden, spec.has_bias),
-            self.linear(prefix, {"out_proj": hidden}, spec.width, spec.has_bias),
+            self.summed(prefix, "out_proj", spec.width, spec.has_bias),
             Taps(f"{prefix}.conv.weight", spec.width, spec.conv_width, dtype, device),
             Vector(f"{prefix}.conv.bias", spec.width, dtype, device) if spec.has_bias else None,
             self._kernels,
@@ -635,7 +663,7 @@ class _Parts:
         a_log, dt_bias, skip = exact
         return Mamba2(
             self.linear(prefix, sizes, hidden, spec.has_bias, order),
-            self.linear(prefix, {"out_proj": hidden}, spec.width, spec.has_out_bias),
+            self.summed(prefix, "out_proj", spec.width, spec.has_out_bias),
             Taps(f"{prefix}.conv1d.weight", spec.conv_channels, spec.conv_width, dtype, device),
             Vector(f"{prefix}.conv1d.bias", spec.conv_channels, dtype, device) if spec.has_conv_bias else None,
             (a_log, dt_bias, skip),
@@ -670,13 +698,13 @@ class _Parts:
         shared: GatedMLP | MLP | None = None
         if spec.shared_width:
             block = MLPSpec(width=spec.shared_width, activation=spec.activation, is_gated=spec.is_gated)
-            shared = self.mlp(f"{prefix}.shared_experts", block)
+            shared = self.mlp(f"{prefix}.shared_experts", block, is_summed=False)  # together with the experts
         shared_gate: Linear | None = None
         if spec.has_shared_gate:  # not quantised, as the router
             part = {f"{prefix}.shared_expert_gate": 1}
             shared_gate = Linear(part, hidden, False, self._kernels, self._dtype, self._device)
         router = self.router(f"{prefix}.gate", spec)
-        mixture = MixtureOfExperts(router, experts, self._kernels, shared, shared_gate)
+        mixture = MixtureOfExperts(router, experts, self._kernels, shared, shared_gate, self._sum)
         if spec.beside is None:
             return mixture
         layer = prefix.removesuffix(".mlp")
@@ -707,9 +735,10 @@ class _Parts:
         weightless = replace(chosen, scoring="softmax_of_chosen")  # of one expert: the weight of its output is 1
         return Router(projection, weightless, self._kernels, correction, chosen)
 
-    def mlp(self, prefix: str, spec: MLPSpec) -> GatedMLP | MLP:
+    def mlp(self, prefix: str, spec: MLPSpec, *, is_summed: bool = True) -> GatedMLP | MLP:
         hidden, activation = self._spec.hidden_size, HIDDEN_ACTS[spec.activation]
-        down = self.linear(prefix, {"down_proj": hidden}, spec.width, spec.has_bias)
+        finish = self._sum if is_summed else None
+        down = self.linear(prefix, {"down_proj": hidden}, spec.width, spec.has_bias, finish=finish)
         if not spec.is_gated:
             up = self.linear(prefix, {"up_proj": spec.width}, hidden, spec.has_bias)
             return MLP(up, down, self._kernels, activation)

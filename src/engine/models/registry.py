@@ -9,12 +9,13 @@ from ...model.quantised import scheme_of
 from ...model.spec import ModelSpec
 from ...model.support import not_supported
 from ..kernels import KernelSet
+from ..parallel import Ranks
 from .decoder import Decoder
 from .model import Model
 
 
-def make_model(resolved: Resolved, kernels: KernelSet, device: torch.device) -> Model:
-    """Raises ModelFilesError, with the reason, for a model that cannot run."""
+def make_model(resolved: Resolved, kernels: KernelSet, device: torch.device, ranks: Ranks | None = None) -> Model:
+    """ranks: compute the model together. Raises ModelFilesError, with the reason, for a model that cannot run."""
     spec, dtype = resolved.model_spec, getattr(torch, resolved.model.dtype)
     quantization = scheme_of(resolved.model.quantization)
     if resolved.model_files.implementation == "transformers":
@@ -23,9 +24,8 @@ def make_model(resolved: Resolved, kernels: KernelSet, device: torch.device) -> 
 
         return TransformersModel(resolved.model_files, kernels, dtype, device, quantization)
     skips_shared = resolved.cache.kv_sharing_fast_prefill
-    return model_class(spec)(
-        spec, kernels, resolved.model.max_model_len, dtype, device, quantization, skips_shared=skips_shared
-    )
+    model_len, make = resolved.model.max_model_len, model_class(spec)
+    return make(spec, kernels, model_len, dtype, device, quantization, skips_shared=skips_shared, ranks=ranks)
 
 
 def model_class(model_spec: ModelSpec) -> type[Decoder]:

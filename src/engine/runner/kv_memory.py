@@ -134,7 +134,7 @@ def _touch_in_background(memory_of: weakref.ref[KVMemory], may_touch: Callable[[
 def reserve_kv_memory(resolved: Resolved) -> KVMemory:
     """Memory of the planned size. Raises MemoryError."""
     first_share = resolved.scheduler.max_num_batched_tokens / resolved.num_kv_tokens  # what one step can write
-    num_regions = len(resolved.model_spec.keeps.tensors) * resolved.cache_groups.num_planes
+    num_regions = len(resolved.rank_spec.keeps.tensors) * resolved.cache_groups.num_planes
     return KVMemory(resolved.memory.kv_cache_bytes, num_regions, first_share)
 
 

@@ -17,12 +17,15 @@ from ..kernels.cpu.library import CpuLibrary, is_loadable, load_library
 from ..layers.loading import Loadable
 from ..models.model import Model
 from ..models.registry import make_model
+from ..parallel import Ranks
 from .kv_cache import KVCache, kv_dtype
 from .kv_memory import KVMemory, reserve_kv_memory
 from .loading import load_weights
 from .measure import PhaseClock
 from .sharded_state import load_state
 from .state_cache import StateCache
+
+RanksOf = Callable[[KernelSet], Ranks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,14 @@ def load_on_cpu(
     kv_memory: KVMemory | None = None,
     *,
     may_compile_later: bool = False,
+    ranks_of: RanksOf | None = None,
 ) -> LoadedModel:
     """Loads the model and touches the part of the KV cache that the first requests need.
 
     Args:
         kv_memory: of the KV cache; None reserves it now.
         may_compile_later: kernels that must be compiled are compiled in the background; the model is loaded for torch.
+        ranks_of: makes the ranks that compute the model together; None if this process does alone.
 
     Raises ModelFilesError for weights that do not fit the model, MemoryError for a cache that does not fit into memory.
     """
@@ -62,7 +67,8 @@ def load_on_cpu(
 
     phases.start("kernels")
     kernels = _kernels(resolved, load)
-    model = load_model(resolved, phases, device, kernels)
+    ranks = None if ranks_of is None else ranks_of(kernels)
+    model = load_model(resolved, phases, device, kernels, ranks=ranks)
     phases.start("kv cache")
     kv_memory = kv_memory or reserve_kv_memory(resolved)
     kv_memory.check_room(read_machine_spec().available_memory_bytes - resolved.memory.state_bytes)
@@ -134,17 +140,18 @@ def load_model(
     device: torch.device,
     kernels: KernelSet,
     watch: Callable[[Model], Callable[[Loadable], None]] | None = None,
+    ranks: Ranks | None = None,
 ) -> Model:
     """The model with its weights. Raises ModelFilesError for weights that do not fit it.
 
     watch: called with the model before its weights are loaded; what it returns is called with each part that is.
     """
     phases.start("weights")
-    model = make_model(resolved, kernels, device)
+    model = make_model(resolved, kernels, device, ranks)
     is_watched = resolved.load.use_tqdm_on_load and resolved.machine.has_terminal
     progress: Callable[[float], None] | None = phases.progress if is_watched else None
     if resolved.model_files.state is None:
-        load_weights(model, resolved, progress, None if watch is None else watch(model))
+        load_weights(model, resolved, progress, None if watch is None else watch(model), ranks)
     else:
         load_state(model, resolved, kernels, progress)
     return model
@@ -156,7 +163,7 @@ def states_of(resolved: Resolved, device: torch.device | None = None) -> StateCa
         return None
     dtype, sums_dtype = resolved.model.dtype, resolved.cache.mamba_ssm_cache_dtype
     return StateCache(
-        resolved.model_spec, resolved.memory.num_states, getattr(torch, dtype), getattr(torch, sums_dtype), device
+        resolved.rank_spec, resolved.memory.num_states, getattr(torch, dtype), getattr(torch, sums_dtype), device
     )
 
 
@@ -173,10 +180,10 @@ def kv_cache_of(
         groups,
         num_blocks * groups.num_groups,
         cache.block_size,
-        resolved.model_spec.keeps.tensors,
+        resolved.rank_spec.keeps.tensors,
         kv_dtype(cache.kv_cache_dtype),
         memory,
         device,
         states,
-        [None if keeps is None else keeps.tensors for keeps in resolved.model_spec.kept_by_layer],
+        [None if keeps is None else keeps.tensors for keeps in resolved.rank_spec.kept_by_layer],
     )

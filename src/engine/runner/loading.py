@@ -13,9 +13,12 @@ import torch
 from ...config import Resolved
 from ...config.checkpoint.layout import READ_EAGERLY, read_tensors
 from ...config.checkpoint.settings import CACHE_FOLDER, DUMMY_DEVIATION
+from ...model.sharding import slices
 from ..layers.loading import Loadable, TensorReader
 from ..models.model import Model
+from ..parallel import Ranks
 from .np_cache import cached_tensors
+from .sliced_tensors import SlicedTensors
 from .weights import Checkpoint, DummyWeights
 
 
@@ -24,14 +27,17 @@ def load_weights(
     resolved: Resolved,
     progress: Callable[[float], None] | None = None,
     loaded: Callable[[Loadable], None] | None = None,
+    ranks: Ranks | None = None,
 ) -> None:
-    """Fills the model.
+    """Fills the model, or the part of it that this one of `ranks` computes.
 
     progress: called with the share of the weights that is loaded, from 0 to 1.
     loaded: called with each part that is complete, in this thread.
     Raises ModelFilesError if the files do not have the weights of the model.
     """
     tensors = _tensors(model, resolved)
+    if ranks is not None:
+        tensors = SlicedTensors(tensors, slices(resolved.model_spec, ranks.size, ranks.rank))
     loadables = list(model.loadables())
     sizes = [sum(math.prod(shape) for _, shape in loadable.wanted()) for loadable in loadables]
     num_workers = resolved.parallel.max_parallel_loading_workers or 1

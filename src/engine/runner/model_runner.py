@@ -25,8 +25,7 @@ from ..kernels.cpu.library import CpuLibrary
 from ..kernels.spans import span
 from ..layers.step_input import StepInput
 from ..sampling.logits_processor import LogitsProcessor
-from ..sampling.logprobs import token_logprobs
-from ..sampling.sampler import Sampler
+from ..sampling.sampler import Sampler, TokenSampler
 from ..sampling.sampling_table import SamplingTable
 from ..structured.grammars import Grammars
 from .block_transfer import load_blocks, save_blocks
@@ -53,6 +52,7 @@ class ModelRunner:
         captures_steps: bool = True,
         grammars: Grammars | None = None,
         store: BlockStore | None = None,
+        sampler_of: Callable[[Sampler], TokenSampler] = lambda sampler: sampler,
     ) -> None:
         """
         phase: called with the name of each start-up phase when it begins.
@@ -61,6 +61,7 @@ class ModelRunner:
         captures_steps: capture decode steps, if the kernels can, at the first step of each number of rows.
         grammars: None if no request has a constraint.
         store: where plans have blocks saved; None if they do not.
+        sampler_of: called with the sampler, returns what is used in its place.
         """
         self._resolved = resolved
         self.phases = PhaseClock(phase)
@@ -74,7 +75,7 @@ class ModelRunner:
         self._processors = processors
         self._store = store
         self._captures_steps = captures_steps
-        self._normalises_logprobs = resolved.model.logprobs_mode.endswith("logprobs")
+        self._sampler_of = sampler_of
         self._num_captured = self._num_single = 0  # steps, replayed and not
         self._step_lock = threading.Lock()  # held during a step, and while the kernels change
         self._use(loaded)
@@ -93,7 +94,8 @@ class ModelRunner:
         self.loaded = loaded
         self._device, self._kernels = loaded.device, loaded.kernels
         self._model, self._cache = loaded.model, loaded.cache
-        self._sampler = Sampler(self.slots.sampling, self._kernels, self._processors, resolved.model.logprobs_mode)
+        sampler = Sampler(self.slots.sampling, self._kernels, self._processors, resolved.model.logprobs_mode)
+        self._sampler = self._sampler_of(sampler)
         capture = self._kernels.capture if self._captures_steps and self._model.is_capturable else None
         num_views = len(loaded.cache.groups.views)
         self._decode_steps = DecodeSteps(
@@ -201,10 +203,7 @@ class ModelRunner:
             positions = plan.num_computed[plan_rows] + wanted.prompt[part] - starts[plan_rows]
             next_ids = torch.from_numpy(self.slots.token_ids[slots, positions + 1].astype(np.int64))
             logits = logits_of(at[part])
-            counts = self.slots.sampling.num_prompt_logprobs[slots].tolist()
-            entries = token_logprobs(
-                logits, next_ids.to(self._device), counts, self._kernels, normalise=self._normalises_logprobs
-            )
+            entries = self._sampler.prompt_logprobs(logits, next_ids.to(self._device), slots)
             for row, entry in zip(plan_rows.tolist(), entries, strict=True):
                 found.setdefault(row, []).append(entry)
         return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,16 @@ class Sampled:
     errors: dict[int, str] = field(default_factory=dict)  # row -> why its request fails; the others continue
     complete: list[int] = field(default_factory=list)  # rows whose grammar allows nothing after the sampled token
     forced: dict[int, list[int]] = field(default_factory=dict)  # row -> tokens that must follow the sampled one
+
+
+class TokenSampler(Protocol):
+    """Sampler, or what one of several processes has in its place."""
+
+    def sample(
+        self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: npt.NDArray[np.int32]
+    ) -> Sampled: ...
+
+    def prompt_logprobs(self, logits: torch.Tensor, next_ids: torch.Tensor, slots: Slots) -> list[TokenLogprobs]: ...
 
 
 class Sampler:
@@ -121,6 +131,11 @@ class Sampler:
             return Sampled(token_ids, logprobs, errors)
         guided.take(token_ids)
         return Sampled(token_ids, logprobs, errors, guided.complete, guided.forced)
+
+    def prompt_logprobs(self, logits: torch.Tensor, next_ids: torch.Tensor, slots: Slots) -> list[TokenLogprobs]:
+        """Of tokens of prompts. logits: [R, V]; next_ids: [R] int64, the token after each; slots: [R]."""
+        counts = self.table.num_prompt_logprobs[slots].tolist()
+        return token_logprobs(logits, next_ids, counts, self._kernels, normalise=self._normalises)
 
     def _rows(self, slots: Slots, lengths: Int64, token_table: npt.NDArray[np.int32]) -> Rows:
         return Rows(lengths, self.table.num_prompt_tokens[slots], slots, token_table)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...exit_codes import EXIT_ENVIRONMENT
+from ...exit_codes import EXIT_ENVIRONMENT, EXIT_MODEL_FILES
 from ..rule import Rule, StatedRule
 from ..values import Values
 
@@ -143,6 +143,50 @@ RULES: tuple[Rule, ...] = (
         why="Engines that take turns on a core are slower than one that batches all requests.",
         fixes=("set `data_parallel_size` to at most {num_machine_cores}",),
     ),
+    Rule(
+        id="R384",
+        title="tensor parallel is for CPUs",
+        fields=("parallel.tensor_parallel_size", "device.device"),
+        is_broken=lambda v: v.device == "cuda" and v.tensor_parallel_size > 1,
+        message="`parallel.tensor_parallel_size` is {tensor_parallel_size}, and this build computes on one CUDA device",
+        why="The processes of a model exchange through the memory of CPUs. `engine plan --devices` shows what several "
+        "GPUs would hold.",
+        fixes=("set `tensor_parallel_size` to 1", "`data_parallel_size` gives each GPU a replica"),
+    ),
+    Rule(
+        id="R385",
+        title="the model can be divided",
+        fields=("parallel.tensor_parallel_size", "cache.kv_directory", "load.load_format"),
+        exit_code=EXIT_MODEL_FILES,
+        is_broken=lambda v: bool(v.not_divided),
+        message="the model cannot be divided over {tensor_parallel_size} processes: {not_divided}",
+        why="Each process has as many heads, and as many columns of each feed-forward block, as the others.",
+        fixes=("set `tensor_parallel_size` to 1, or to another divisor",),
+    ),
+    Rule(
+        id="R386",
+        title="each process of a model has a core",
+        fields=("parallel.tensor_parallel_size", "parallel.data_parallel_size", "device.device"),
+        severity="warning",
+        about_machine=True,
+        is_broken=lambda v: (
+            v.device == "cpu" and v.tensor_parallel_size > 1 and v.num_processes > v.decisions.whole_machine.num_cores
+        ),
+        message="{num_processes} processes share {num_machine_cores} cores",
+        why="The processes of a model wait for each other many times a token: with fewer cores than processes each "
+        "waits until the others had a core.",
+        fixes=("lower `tensor_parallel_size`",),
+    ),
+    Rule(
+        id="R151",
+        title="reductions need several processes",
+        fields=("parallel.disable_custom_all_reduce", "parallel.tensor_parallel_size"),
+        severity="warning",
+        is_broken=lambda v: v.disable_custom_all_reduce and v.tensor_parallel_size == 1,
+        message="`parallel.disable_custom_all_reduce` has no effect: one process computes the model",
+        why="A process alone has nothing to exchange.",
+        fixes=("remove `disable_custom_all_reduce`, or set `tensor_parallel_size`",),
+    ),
 )
 
 STATED: tuple[StatedRule, ...] = (
@@ -150,7 +194,7 @@ STATED: tuple[StatedRule, ...] = (
         "R132",
         "the number of workers is tensor-parallel times pipeline-parallel size",
         ("parallel.distributed_executor_backend", "parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"),
-        "Both sizes are 1 in this build, so there is one worker, in the engine process.",
+        "The pipeline-parallel size is 1 in this build: a replica is `tensor_parallel_size` processes.",
     ),
     StatedRule(
         "R133",
@@ -162,7 +206,7 @@ STATED: tuple[StatedRule, ...] = (
         "R134",
         "tensor_parallel_size is a multiple of decode_context_parallel_size",
         ("parallel.decode_context_parallel_size", "parallel.tensor_parallel_size"),
-        "Cannot occur: both are 1 in this build.",
+        "Cannot occur: decode_context_parallel_size is 1 in this build.",
     ),
     StatedRule(
         "R135",
@@ -250,12 +294,6 @@ STATED: tuple[StatedRule, ...] = (
         "a worker extension is a base class of the worker",
         ("parallel.worker_extension_cls", "parallel.worker_cls"),
         "Cannot occur: the engine process is the only worker and accepts no other class.",
-    ),
-    StatedRule(
-        "R151",
-        "reductions need several devices",
-        ("parallel.disable_custom_all_reduce", "parallel.tensor_parallel_size"),
-        "Cannot occur: one device needs no reductions, and the option is refused.",
     ),
     StatedRule(
         "R155",

@@ -41,14 +41,6 @@ ROWS: tuple[Refused, ...] = (
         aliases=("-pp",),
     ),
     Refused(
-        "parallel.tensor_parallel_size",
-        Count,
-        1,
-        ONE_DEVICE,
-        "Number of devices that each weight matrix is split over.",
-        aliases=("-tp",),
-    ),
-    Refused(
         "parallel.decode_context_parallel_size",
         Count,
         1,
@@ -108,7 +100,6 @@ ROWS: tuple[Refused, ...] = (
         "Order in which experts are assigned to devices.",
     ),
     Refused("parallel.ray_workers_use_nsight", Flag, False, NO_RAY, "Start Ray workers under the Nsight profiler."),
-    Refused("parallel.disable_custom_all_reduce", Flag, False, ONE_DEVICE, "Use NCCL for all-reduce operations."),
     Refused("parallel.worker_cls", str, "auto", ONE_WORKER, "Class of the worker of each device."),
     Refused("parallel.worker_extension_cls", str, "", ONE_WORKER, "Class that is mixed into the worker."),
     Refused(

@@ -1,0 +1,200 @@
+// Exchange between the processes of one machine that compute a model together, through memory that they share.
+//
+// Every rank has a counter of the pieces that it has written, and two places for them, which it uses in turn. A rank
+// writes a piece once all others have written the one before: they have then read the one before that, whose place the
+// new one takes. Sums are in float32 and in the order of the ranks, so that all ranks have the same result, bit by bit.
+// The reference is in ../exchange.py.
+
+#include "parallel.h"
+#include "captured_graph.h"
+#include "vector.h"
+
+namespace {
+
+constexpr int64_t kPlace = 1 << 20;  // bytes of one place: it stays in the caches; ../exchange.py has the same number
+constexpr int kPatience = 2000;      // pauses, about 50 us
+constexpr int kMaxRanks = 63;
+
+struct alignas(64) Counter {
+    std::atomic<uint64_t> value;
+};
+
+struct Memory {
+    alignas(64) std::atomic<uint32_t> is_closed;  // a rank has ended: the others must not wait for it
+    Counter written[kMaxRanks];
+
+    // After these 4096 bytes: two places of each rank.
+    char* place(int rank, uint64_t piece) {
+        return reinterpret_cast<char*>(this) + sizeof(Memory) + (2 * rank + piece % 2) * kPlace;
+    }
+};
+
+static_assert(sizeof(Memory) == 4096, "as ../exchange.py reserves it");
+
+class Exchange {
+  public:
+    Exchange(Memory* memory, int rank, int ranks) : memory_(*memory), rank_(rank), ranks_(ranks) {
+        piece_ = memory_.written[rank].value.load(std::memory_order_relaxed);
+    }
+
+    // Begins a piece, and returns where this rank writes it; null if a rank has ended.
+    char* begin() {
+        if (!wait(piece_)) return nullptr;
+        return memory_.place(rank_, ++piece_);
+    }
+
+    void publish() { memory_.written[rank_].value.store(piece_, std::memory_order_release); }
+
+    // Returns whether the others have written the piece too.
+    bool wait() { return wait(piece_); }
+
+    const char* of(int rank) { return memory_.place(rank, piece_); }
+
+  private:
+    bool wait(uint64_t piece) {
+        for (int rank = 0; rank < ranks_; rank++) {
+            for (int64_t turn = 1; memory_.written[rank].value.load(std::memory_order_acquire) < piece; turn++) {
+                if (rank == rank_) break;
+                if (memory_.is_closed.load(std::memory_order_relaxed)) return false;
+                if (turn % kPatience == 0) {
+                    sched_yield();  // a rank may need this core
+                } else {
+#if defined(__x86_64__)
+                    _mm_pause();
+#endif
+                }
+            }
+        }
+        return true;
+    }
+
+    Memory& memory_;
+    const int rank_, ranks_;
+    uint64_t piece_;
+};
+
+template <class Body>
+void in_ranges(int64_t count, const Body& body) {
+    parallel_ranges(count, kMinElementsPerThread, body);
+}
+
+template <class T>
+void copy(T* to, const T* from, int64_t count) {
+    in_ranges(count, [&](int64_t begin, int64_t end) { memcpy(to + begin, from + begin, (end - begin) * sizeof(T)); });
+}
+
+template <class T>
+int sum_over_ranks(Memory* memory, int rank, int ranks, T* x, int64_t size) {
+    constexpr int64_t most = kPlace / int64_t(sizeof(T));
+    Exchange exchange(memory, rank, ranks);
+    for (int64_t start = 0; start < size; start += most) {
+        const int64_t count = size - start < most ? size - start : most;
+        T* const own = reinterpret_cast<T*>(exchange.begin());
+        if (!own) return 1;
+        T* const values = x + start;
+        copy(own, values, count);
+        exchange.publish();
+        if (!exchange.wait()) return 1;
+        in_ranges(count, [&](int64_t begin, int64_t end) {
+            for_each_vector(end - begin, [&](int64_t i, int64_t width) {
+                const int64_t at = begin + i;
+                auto sum = load_up_to(reinterpret_cast<const T*>(exchange.of(0)) + at, width);
+                for (int other = 1; other < ranks; other++) {
+                    sum = sum + load_up_to(reinterpret_cast<const T*>(exchange.of(other)) + at, width);
+                }
+                store_up_to(values + at, sum, width);
+            });
+        });
+    }
+    return 0;
+}
+
+// out: [rows, all], only of rank 0; `all` may be less than ranks * own, the last columns are padding.
+template <class T>
+int gather_columns(Memory* memory, int rank, int ranks, const T* x, T* out, int64_t rows, int64_t own, int64_t all) {
+    constexpr int64_t most = kPlace / int64_t(sizeof(T));
+    Exchange exchange(memory, rank, ranks);
+    for (int64_t start = 0; start < rows * own; start += most) {
+        const int64_t count = rows * own - start < most ? rows * own - start : most;
+        T* const place = reinterpret_cast<T*>(exchange.begin());
+        if (!place) return 1;
+        copy(place, x + start, count);
+        exchange.publish();
+        if (rank) continue;
+        if (!exchange.wait()) return 1;
+        in_ranges(count, [&](int64_t begin, int64_t end) {
+            for (int other = 0; other < ranks; other++) {
+                const T* const from = reinterpret_cast<const T*>(exchange.of(other));
+                for (int64_t at = begin; at < end;) {
+                    const int64_t row = (start + at) / own, column = (start + at) % own;
+                    const int64_t run = own - column < end - at ? own - column : end - at;
+                    int64_t kept = all - (other * own + column);
+                    kept = kept < 0 ? 0 : kept < run ? kept : run;
+                    memcpy(out + row * all + other * own + column, from + at, kept * sizeof(T));
+                    at += run;
+                }
+            }
+        });
+    }
+    return 0;
+}
+
+// Row t becomes that of rank ids[t] / rows_each, which is below `ranks`: ids are checked before a step.
+template <class T>
+int rows_of_owners(
+    Memory* memory, int rank, int ranks, T* x, const int64_t* ids, int64_t rows, int64_t width, int64_t rows_each
+) {
+    constexpr int64_t most = kPlace / int64_t(sizeof(T));
+    Exchange exchange(memory, rank, ranks);
+    for (int64_t start = 0; start < rows * width; start += most) {
+        const int64_t count = rows * width - start < most ? rows * width - start : most;
+        T* const place = reinterpret_cast<T*>(exchange.begin());
+        if (!place) return 1;
+        T* const values = x + start;
+        copy(place, values, count);
+        exchange.publish();
+        if (!exchange.wait()) return 1;
+        in_ranges(count, [&](int64_t begin, int64_t end) {
+            for (int64_t at = begin; at < end;) {
+                const int64_t row = (start + at) / width, column = (start + at) % width;
+                const int64_t run = width - column < end - at ? width - column : end - at;
+                const T* const from = reinterpret_cast<const T*>(exchange.of(int(ids[row] / rows_each)));
+                memcpy(values + at, from + at, run * sizeof(T));
+                at += run;
+            }
+        });
+    }
+    return 0;
+}
+
+}  // namespace
+
+// Ids as rows of this rank's part of a table, which begins with row `first`; 0 for rows of others.
+EXPORT void own_rows(const int64_t* ids, int64_t* out, int64_t count, int64_t first, int64_t rows) {
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t row = ids[i] - first;
+        out[i] = row >= 0 && row < rows ? row : 0;
+    }
+}
+CAPTURABLE(own_rows)
+
+#define EXPORT_FOR(T, suffix)                                                                                         \
+    EXPORT int sum_over_ranks_##suffix(Memory* memory, int rank, int ranks, T* x, int64_t size) {                     \
+        return sum_over_ranks(memory, rank, ranks, x, size);                                                          \
+    }                                                                                                                 \
+    CAPTURABLE(sum_over_ranks_##suffix)                                                                               \
+    EXPORT int gather_columns_##suffix(                                                                               \
+        Memory* memory, int rank, int ranks, const T* x, T* out, int64_t rows, int64_t own, int64_t all               \
+    ) {                                                                                                               \
+        return gather_columns(memory, rank, ranks, x, out, rows, own, all);                                           \
+    }                                                                                                                 \
+    CAPTURABLE(gather_columns_##suffix)                                                                               \
+    EXPORT int rows_of_owners_##suffix(                                                                               \
+        Memory* memory, int rank, int ranks, T* x, const int64_t* ids, int64_t rows, int64_t width, int64_t rows_each \
+    ) {                                                                                                               \
+        return rows_of_owners(memory, rank, ranks, x, ids, rows, width, rows_each);                                   \
+    }                                                                                                                 \
+    CAPTURABLE(rows_of_owners_##suffix)
+
+EXPORT_FOR(float, float32)
+EXPORT_FOR(BFloat16, bfloat16)

@@ -1,0 +1,111 @@
+"""Exchange between the processes of one machine that compute a model together, through memory that they share.
+
+The functions wait for all ranks, so all must call them in the same order. They raise ExchangeClosed when another rank
+has ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer
+
+MAX_RANKS = 63
+_HEADER_BYTES, _PLACE_BYTES = 4096, 1 << 20  # of cpu/exchange.cpp
+
+
+class ExchangeClosed(RuntimeError):
+    def __init__(self) -> None:
+        super().__init__("another process of this model has ended")
+
+
+class SharedMemory:
+    """Memory of the ranks of one model, by a file descriptor that child processes inherit."""
+
+    def __init__(self, fd: int, num_ranks: int) -> None:
+        self.fd = fd
+        self._map = mmap.mmap(fd, _num_bytes(num_ranks))
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+
+    @classmethod
+    def new(cls, num_ranks: int) -> SharedMemory:
+        """Raises OSError. The memory is taken when it is written: a page more for each size of a step."""
+        fd = os.memfd_create("stoker-exchange")
+        os.ftruncate(fd, _num_bytes(num_ranks))
+        return cls(fd, num_ranks)
+
+    def close_exchange(self) -> None:
+        """All functions that wait in it, in every process, raise ExchangeClosed."""
+        self._map[:4] = b"\1\0\0\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Of one dtype. memory: of SharedMemory; rank: of this process, of `ranks`."""
+
+    sum_over_ranks: Callable[[SharedMemory, int, int, torch.Tensor], torch.Tensor]
+    gather_columns: Callable[[SharedMemory, int, int, torch.Tensor, int], torch.Tensor]
+    rows_of_owners: Callable[[SharedMemory, int, int, torch.Tensor, torch.Tensor, int], torch.Tensor]
+    own_rows: Callable[[torch.Tensor, int, int], torch.Tensor]
+
+
+def own_rows_reference(ids: torch.Tensor, first: int, rows: int) -> torch.Tensor:
+    """ids: [T] int64, rows of a table of which a rank has `rows`, beginning with row `first`.
+
+    Returns them as rows of its part, 0 for those that it does not have.
+    """
+    own = ids - first
+    return own.where((own >= 0) & (own < rows), 0)
+
+
+def exchange_cpu(library: CpuLibrary, dtype: torch.dtype) -> Exchange:
+    empty = library.memory.empty
+    add = library.op("sum_over_ranks", dtype, [POINTER, INT, INT, POINTER, INT64], INT)
+    gather = library.op("gather_columns", dtype, [POINTER, INT, INT, POINTER, POINTER, *[INT64] * 3], INT)
+    choose = library.op("rows_of_owners", dtype, [POINTER, INT, INT, POINTER, POINTER, *[INT64] * 3], INT)
+    translate = library.function("own_rows", [POINTER, POINTER, *[INT64] * 3])
+
+    def sum_over_ranks(memory: SharedMemory, rank: int, ranks: int, x: torch.Tensor) -> torch.Tensor:
+        """x: the addend of this rank; it becomes the sum, computed in float32 and rounded once."""
+        _check(add(memory.address, rank, ranks, pointer(x, dtype), x.numel()))
+        return x
+
+    def gather_columns(memory: SharedMemory, rank: int, ranks: int, x: torch.Tensor, width: int) -> torch.Tensor:
+        """x: [N, C], the columns of this rank. Returns [N, width] of all ranks on rank 0, x on others.
+
+        width: at most ranks * C; what is above is padding.
+        """
+        out = x if rank else empty(len(x), width, dtype=dtype)
+        _check(gather(memory.address, rank, ranks, pointer(x, dtype), out.data_ptr(), *x.shape, width))
+        return out
+
+    def rows_of_owners(
+        memory: SharedMemory, rank: int, ranks: int, x: torch.Tensor, ids: torch.Tensor, rows_each: int
+    ) -> torch.Tensor:
+        """x: [T, W]; ids: [T] int64, row t belongs to rank ids[t] // rows_each. Each row becomes its owner's."""
+        ids_at = pointer(ids, torch.int64)
+        _check(choose(memory.address, rank, ranks, pointer(x, dtype), ids_at, *x.shape, rows_each))
+        return x
+
+    def own_rows(ids: torch.Tensor, first: int, rows: int) -> torch.Tensor:
+        """As own_rows_reference."""
+        out = empty(len(ids), dtype=torch.int64)
+        translate(pointer(ids, torch.int64), out.data_ptr(), len(ids), first, rows)
+        return out
+
+    return Exchange(sum_over_ranks, gather_columns, rows_of_owners, own_rows)
+
+
+def _check(is_closed: int) -> None:
+    if is_closed:
+        raise ExchangeClosed
+
+
+def _num_bytes(num_ranks: int) -> int:
+    return _HEADER_BYTES + 2 * num_ranks * _PLACE_BYTES

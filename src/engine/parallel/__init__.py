@@ -1,0 +1,5 @@
+"""Processes that compute one model together: what they exchange in a step. Tensor parallel, arXiv:1909.08053."""
+
+from .group import Ranks
+
+__all__ = ["Ranks"]

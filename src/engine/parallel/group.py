@@ -1,0 +1,40 @@
+"""Ranks: the processes that compute one model, and the exchanges between them. All call them in the same order."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+
+class Ranks(Protocol):
+    """The calls raise RuntimeError when another rank has ended."""
+
+    rank: int  # of this process
+    size: int
+    is_capturable: bool  # whether a captured step can have the exchanges
+
+    @property
+    def table(self) -> dict[str, str]:
+        """A row of the start-up table."""
+        ...
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        """x: the addend of this rank, of any shape, which may be overwritten. Returns the sum, the same on all."""
+        ...
+
+    def gather(self, x: torch.Tensor, width: int) -> torch.Tensor:
+        """x: [N, C], the columns of this rank. Returns [N, width], those of all ranks, on rank 0; x on others."""
+        ...
+
+    def own_rows(self, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
+        """ids: [T] int64, rows of a table of which each rank has `rows_each`.
+
+        Returns them as rows of this rank's part, 0 for those that others have.
+        """
+        ...
+
+    def rows_of_owners(self, x: torch.Tensor, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
+        """x: [T, W], of each of `ids` the row that `own_rows` names, which may be overwritten. Returns each from the
+        rank that has it."""
+        ...

@@ -1,0 +1,35 @@
+"""Ranks on one machine, which exchange through shared memory."""
+
+from __future__ import annotations
+
+import torch
+
+from ..kernels.exchange import Exchange, SharedMemory
+
+
+class SharedMemoryRanks:
+    is_capturable = True
+
+    def __init__(self, exchange: Exchange, memory: SharedMemory, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self._exchange, self._memory = exchange, memory
+
+    @property
+    def table(self) -> dict[str, str]:
+        return {"exchange": f"{self.size} processes of this machine, through shared memory"}
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        """As Ranks."""
+        return self._exchange.sum_over_ranks(self._memory, self.rank, self.size, x)
+
+    def gather(self, x: torch.Tensor, width: int) -> torch.Tensor:
+        """As Ranks."""
+        return self._exchange.gather_columns(self._memory, self.rank, self.size, x, width)
+
+    def own_rows(self, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
+        """As Ranks."""
+        return self._exchange.own_rows(ids, self.rank * rows_each, rows_each)
+
+    def rows_of_owners(self, x: torch.Tensor, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
+        """As Ranks."""
+        return self._exchange.rows_of_owners(self._memory, self.rank, self.size, x, ids, rows_each)

@@ -1,0 +1,173 @@
+"""What the processes of one model send each other between steps, over a socket pair: plans, then sampled tokens.
+
+Rank 0 plans, samples and answers; the others compute their part of the same steps. Numbers inside of a step are
+exchanged by engine/parallel. A message is a msgpack array whose first entry is its tag; both ends are processes of one
+start, so what arrives is not checked.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from .api import SamplingParams
+from .core import StepPlan
+from .core.step_plan import Admission, Int32
+
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first message of rank 0."""
+
+    resolved: str  # JSON
+    port: int  # where rank 0 waits for others, if they exchange through Gloo
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Sampled in the step that runs. None: sampling failed, and the step is over."""
+
+    token_ids: Int32 | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The first message of another rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The last one."""
+
+    text: str
+    exit_code: int
+
+
+RankMessage = Start | StepPlan | Tokens | Loaded | Failed
+
+
+class RankLink:
+    """One end."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: RankMessage) -> None:
+        """Raises OSError if the other process has ended."""
+        self.send_bytes(packed(message))
+
+    def send_bytes(self, data: bytes) -> None:
+        """data: of `packed`."""
+        self._socket.sendall(data)
+
+    def receive(self) -> RankMessage:
+        """Waits for a message. Raises EOFError if the other process has ended."""
+        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
+        return _unpacked(msgpack.unpackb(self._exactly(length)))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _exactly(self, count: int) -> bytearray:
+        data = bytearray(count)
+        view = memoryview(data)
+        while view:
+            got = self._socket.recv_into(view)
+            if not got:
+                raise EOFError("the other process has ended")
+            view = view[got:]
+        return data
+
+
+def packed(message: RankMessage) -> bytes:
+    """A plan is packed for a rank that samples nothing: of the sampling parameters it has only what decides which
+    logits are computed."""
+    match message:
+        case Start(resolved, port):
+            parts: list[Any] = ["start", resolved, port]
+        case Tokens(token_ids):
+            parts = ["tokens", None if token_ids is None else _bytes(token_ids)]
+        case Loaded():
+            parts = ["loaded"]
+        case Failed(text, exit_code):
+            parts = ["failed", text, exit_code]
+        case StepPlan():
+            parts = ["step", *_plan_parts(message)]
+    data: bytes = msgpack.packb(parts)
+    return _LENGTH.pack(len(data)) + data
+
+
+def _unpacked(parts: list[Any]) -> RankMessage:
+    tag, *rest = parts
+    match tag:
+        case "start":
+            return Start(*rest)
+        case "tokens":
+            return Tokens(None if rest[0] is None else _numbers(rest[0]))
+        case "loaded":
+            return Loaded()
+        case "failed":
+            return Failed(*rest)
+        case "step":
+            return _plan(*rest)
+    raise AssertionError(f"a message with the tag {tag}")
+
+
+def _plan_parts(plan: StepPlan) -> list[Any]:
+    admissions = [
+        (each.slot, _bytes(each.token_ids), each.num_prompt_tokens, each.block_ids, each.sampling.prompt_logprobs)
+        for each in plan.admissions
+    ]
+    columns = (plan.block_slots, plan.slots, plan.num_computed, plan.num_tokens, plan.is_sampled)
+    tables = (plan.block_ids, plan.restored_states, plan.kept_states)
+    return [
+        *(plan.step, plan.released_slots, admissions, plan.forced),
+        *map(_bytes, columns),
+        *((table.shape[1], _bytes(table)) for table in tables),
+    ]
+
+
+def _plan(
+    step: int,
+    released_slots: list[int],
+    admissions: list[Any],
+    forced: list[Any],
+    *columns: Any,
+) -> StepPlan:
+    block_slots, slots, num_computed, num_tokens, is_sampled = map(_numbers, columns[:5])
+    block_ids, restored, kept = (_numbers(data).reshape(-1, width) for width, data in columns[5:])
+    return StepPlan(
+        step=step,
+        released_slots=released_slots,
+        admissions=[
+            Admission(slot, _numbers(tokens).tolist(), count, blocks, SamplingParams(prompt_logprobs=logprobs), seed=0)
+            for slot, tokens, count, blocks, logprobs in admissions
+        ],
+        block_slots=block_slots,
+        block_ids=block_ids,
+        slots=slots,
+        num_computed=num_computed,
+        num_tokens=num_tokens,
+        is_sampled=is_sampled.astype(np.bool_),
+        restored_states=restored,
+        kept_states=kept,
+        forced=[(slot, tokens) for slot, tokens in forced],
+    )
+
+
+def _bytes(numbers: Any) -> bytes:
+    return np.asarray(numbers, np.int32).tobytes()
+
+
+def _numbers(data: bytes) -> Int32:
+    return np.frombuffer(data, np.int32).copy()  # torch shares only memory that can be written
