@@ -29,7 +29,7 @@ from .kernels.exchange import SharedMemory
 from .parallel import Ranks
 from .parallel.connect import connect
 from .rank_link import Failed, Loaded, RankLink, Start, Tokens
-from .runner.loaded_model import LoadedModel, load_on_cpu
+from .runner.loaded_model import LoadedModel, RanksOf, load_on_cpu
 from .runner.measure import PhaseClock
 from .runner.model_runner import ModelRunner
 from .sampling.sampler import Int64, Sampled
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _compute(link: RankLink, rank: int, memory_fd: int) -> None:
-    """Steps without end. Raises EOFError when rank 0 has ended."""
+    """Raises EOFError when rank 0 has ended."""
     start = link.receive()
     assert isinstance(start, Start), start
     resolved = Resolved.model_validate_json(start.resolved)
@@ -94,12 +94,23 @@ def _compute(link: RankLink, rank: int, memory_fd: int) -> None:
     def ranks_of(kernels: KernelSet) -> Ranks:
         return connect(kernels, memory, start.port, rank, size, uses_gloo=resolved.parallel.disable_custom_all_reduce)
 
+    runner = following_runner(resolved, link, ranks_of)
+    gc.collect()
+    gc.freeze()
+    follow(runner, link)
+
+
+def following_runner(resolved: Resolved, link: RankLink, ranks_of: RanksOf) -> ModelRunner:
+    """The runner of another rank than 0, with its part of the weights."""
+
     def load(resolved: Resolved, phases: PhaseClock) -> LoadedModel:
         return load_on_cpu(resolved, phases, ranks_of=ranks_of)
 
-    runner = ModelRunner(resolved, load=load, sampler_of=lambda _: FollowingSampler(link))
-    gc.collect()
-    gc.freeze()
+    return ModelRunner(resolved, load=load, sampler_of=lambda _: FollowingSampler(link))
+
+
+def follow(runner: ModelRunner, link: RankLink) -> None:
+    """Computes what rank 0 sends. Raises EOFError when rank 0 has ended."""
     link.send(Loaded())
     while True:
         plan = link.receive()

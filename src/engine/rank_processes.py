@@ -120,6 +120,7 @@ class RankProcesses:
         for each in self._followers:
             each.process.kill()
             each.process.wait()
+            each.link.close()
 
     def send(self, message: RankMessage) -> None:
         """To all. Raises RankLost."""

@@ -70,13 +70,18 @@ class Engine:
         self, prompts: list[list[int]], sampling: SamplingParams | list[SamplingParams] = GREEDY
     ) -> list[list[int]]:
         """The tokens of each prompt, all in one batch; the i-th gets the i-th sampling."""
+        return [output.token_ids for output in self.outputs(prompts, sampling)]
+
+    def outputs(
+        self, prompts: list[list[int]], sampling: SamplingParams | list[SamplingParams] = GREEDY
+    ) -> list[EngineOutput]:
         each = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
         requests = [
             EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=params)
             for index, (prompt, params) in enumerate(zip(prompts, each, strict=True))
         ]
         done = self.run(requests)
-        return [done[request.request_id].token_ids for request in requests]
+        return [done[request.request_id] for request in requests]
 
 
 def joined(first: EngineOutput, second: EngineOutput) -> EngineOutput:

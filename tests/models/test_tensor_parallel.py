@@ -1,0 +1,116 @@
+"""Several ranks compute what one process does. Here they are threads; tests/e2e has them as processes."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from stoker.config import Resolved
+from stoker.engine.api import SamplingParams
+from stoker.engine.core import Scheduler
+from stoker.engine.kernels.exchange import SharedMemory
+from stoker.engine.parallel.connect import connect
+from stoker.engine.rank_link import Loaded, RankLink
+from stoker.engine.rank_process import follow, following_runner
+from stoker.engine.rank_processes import LeadingRunner, LeadingSampler
+from stoker.engine.runner.loaded_model import load_on_cpu
+from stoker.engine.runner.model_runner import ModelRunner
+from stoker.engine.startup import scheduler_settings
+from stoker.model.sharding import not_divisible
+
+from .checkpoints import FAMILIES
+from .conftest import Saved
+from .engine import Engine, resolved
+from .test_generation import make_prompts
+
+PROBABLE = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=1)
+
+
+class Threads:
+    """Instead of RankProcesses: the other ranks as threads of this process."""
+
+    def __init__(self, settings: Resolved, *, uses_gloo: bool = False, port: int = 0) -> None:
+        size = settings.parallel.tensor_parallel_size
+        self.memory = SharedMemory.new(size)
+        self.links: list[RankLink] = []
+        self._threads: list[Thread] = []
+        self.connected = partial(connect, memory=self.memory, port=port, size=size, uses_gloo=uses_gloo)
+        for rank in range(1, size):
+            mine, its = map(RankLink, socket.socketpair())
+            self.links.append(mine)
+            thread = Thread(target=self._compute, args=(settings, its, rank))
+            thread.start()
+            self._threads.append(thread)
+
+    def _compute(self, settings: Resolved, link: RankLink, rank: int) -> None:
+        with contextlib.closing(link), contextlib.suppress(EOFError):
+            runner = following_runner(settings, link, lambda kernels: self.connected(kernels, rank=rank))
+            follow(runner, link)
+
+    def leading(self, settings: Resolved) -> LeadingRunner:
+        load = partial(load_on_cpu, ranks_of=lambda kernels: self.connected(kernels, rank=0))
+        runner = ModelRunner(settings, load=load, sampler_of=lambda sampler: LeadingSampler(sampler, self))
+        assert all(isinstance(link.receive(), Loaded) for link in self.links)
+        return LeadingRunner(runner, self)
+
+    def send(self, message) -> None:
+        for link in self.links:
+            link.send(message)
+
+    def check(self) -> None: ...
+
+    def wait_failure(self) -> None: ...
+
+    def lose(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def close(self) -> None:
+        self.memory.close_exchange()
+        for link in self.links:
+            link.close()
+        for thread in self._threads:
+            thread.join()
+
+
+class DividedEngine(Engine):
+    def __init__(self, settings: Resolved, others: Threads) -> None:
+        self.runner = others.leading(settings)  # type: ignore[assignment]
+        self.runner.warm_up()
+        self.scheduler = Scheduler(scheduler_settings(settings))
+        self.num_mixed_steps = 0
+
+
+@contextlib.contextmanager
+def divided(settings: Resolved, **how) -> Iterator[DividedEngine]:
+    others = Threads(settings, **how)
+    try:
+        yield DividedEngine(settings, others)
+    finally:
+        others.close()
+
+
+def outputs(engine: Engine) -> list[tuple[list[int], list[float]]]:
+    found = engine.outputs(make_prompts(6), PROBABLE)
+    return [(output.token_ids, [entry.logprobs[0] for entry in output.logprobs]) for output in found]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_ranks_compute_what_one_process_does(family: str, saved: Callable[[str], Saved], tmp_path: Path):
+    _, folder = saved(family)
+    alone = resolved(folder, tmp_path)
+    if reason := not_divisible(alone.model_spec, 2):
+        pytest.skip(reason)
+    settings = resolved(folder, tmp_path, parallel={"tensor_parallel_size": 2})
+    assert settings.memory.weights_bytes < alone.memory.weights_bytes
+    expected = outputs(Engine(alone))
+    with divided(settings) as engine:
+        found = outputs(engine)
+    for (tokens, logprobs), (its, theirs) in zip(found, expected, strict=True):
+        assert tokens == its
+        assert logprobs == pytest.approx(theirs, abs=1e-4)
