@@ -1,0 +1,109 @@
+"""An engine of two processes: what clients see when one of them ends or stops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
+from stoker.engine.api import EngineDead, EngineRequest, SamplingParams
+from stoker.engine.client import EngineStartFailed, EngineState
+from stoker.engine.process_client import EngineProcessClient
+
+pytestmark = pytest.mark.slow
+LIMIT_S = 60.0  # of what takes a second or two here
+ARGUMENTS = ["--model", "builtin:tiny", "--tensor-parallel-size", "2", "--max-model-len", "256"]
+
+
+@asynccontextmanager
+async def engine(*arguments: str) -> AsyncIterator[EngineProcessClient]:
+    deployment = load_deployment([], [*ARGUMENTS, *arguments], env={})
+    resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
+    client = EngineProcessClient(resolved.model_dump_json(), max_restarts=3, stall_limit_s=LIMIT_S)
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def tokens_of(client: EngineProcessClient, max_tokens: int = 8) -> list[int]:
+    sampling = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+    request = EngineRequest(request_id=str(time.monotonic_ns()), prompt_token_ids=[1, 2, 3], sampling=sampling)
+    return [token async for output in client.generate(request) for token in output.token_ids]
+
+
+def other_rank(client: EngineProcessClient) -> psutil.Process:
+    assert client.pid is not None
+    (found,) = (each for each in psutil.Process(client.pid).children() if "rank_process" in " ".join(each.cmdline()))
+    return found
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", [(), ("--disable-custom-all-reduce",)], ids=["shared memory", "gloo"])
+def test_a_rank_that_ends_or_stops_ends_the_engine_which_is_started_again(how: tuple[str, ...]):
+    async def scenario() -> None:
+        async with engine(*how) as client:
+            expected = await tokens_of(client)
+
+            # killed while both compute
+            running = [asyncio.create_task(tokens_of(client, 250)) for _ in range(3)]
+            await asyncio.sleep(0.05)
+            other_rank(client).kill()
+            for end in await asyncio.gather(*running, return_exceptions=True):
+                assert isinstance(end, EngineDead)
+                assert "rank 1 of the model" in end.reason
+                assert "SIGKILL" in end.reason
+            await until(lambda: client.state is EngineState.READY)
+            assert await tokens_of(client) == expected
+
+            # stopped while nothing runs
+            stopped = other_rank(client)
+            stopped.suspend()
+            await until(lambda: client.state is EngineState.RESTARTING)
+            assert client.reason.endswith("is stopped")
+            assert not stopped.is_running() or stopped.status() == psutil.STATUS_ZOMBIE
+            await until(lambda: client.state is EngineState.READY)
+            assert await tokens_of(client) == expected
+
+            # rank 0 is killed
+            orphan = other_rank(client)
+            assert client.pid is not None
+            os.kill(client.pid, signal.SIGKILL)
+            await until(lambda: not orphan.is_running())
+            await until(lambda: client.state is EngineState.READY)
+            assert await tokens_of(client) == expected
+            last = other_rank(client)
+        await until(lambda: not last.is_running())
+
+    asyncio.run(scenario())
+
+
+def test_a_rank_that_cannot_load_ends_the_start_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def scenario() -> None:
+        (tmp_path / "sitecustomize.py").write_text(
+            "import sys\n"
+            "if 'stoker.engine.rank_process' in sys.orig_argv:\n"
+            "    import resource\n"
+            "    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))\n"
+        )
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        with pytest.raises(EngineStartFailed, match="rank 1 of the model"):
+            async with engine():
+                pass
+
+    asyncio.run(scenario())
