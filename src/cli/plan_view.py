@@ -90,6 +90,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     share = f"{ask.memory_share:g} of it, {about(found.budget_bytes)}, to use"
     rows = [
         *([("replicas", _replicas(plan))] if plan.num_replicas > 1 and plan.distribution is None else []),
+        *([("processes", _processes(plan))] if plan.ask.num_devices > 1 and plan.distribution is None else []),
         ("device", f"{about(found.memory_bytes)}{free}; {share}"),
         ("weights", f"{about(found.weights_bytes)} in {_format(plan)}{parts}"),
         *_offloaded(plan),
@@ -175,8 +176,13 @@ def _offloaded(plan: Plan) -> list[tuple[str, str]]:
 def _replicas(plan: Plan) -> str:
     """How many there are, and what all need."""
     shared = "a GPU each" if plan.device.is_gpu else "an equal share of this machine each"
-    needed = sum([plan.estimate.peak] * plan.num_replicas, start=NOTHING)
+    needed = sum([plan.estimate.peak] * plan.num_replicas * plan.ask.num_devices, start=NOTHING)
     return f"{plan.num_replicas}, {shared}; together {_range(needed)}; all other numbers are of one"
+
+
+def _processes(plan: Plan) -> str:
+    """That compute one replica."""
+    return f"{plan.ask.num_devices} compute a model together; all other numbers are of one"
 
 
 def _rest(plan: Plan) -> str:

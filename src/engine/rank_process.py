@@ -1,7 +1,7 @@
 """A process that computes a part of a model: `python -m stoker.engine.rank_process --rank N --socket FD --memory FD`.
 
 It loads its part of the weights, then computes the steps that rank 0 sends. It ends when rank 0 does, also in the
-middle of a step, and tells rank 0 why it fails.
+middle of a step, and reports to rank 0 why it fails.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ class LeadingSampler:
 
 
 def _free_port() -> int:
-    """A TCP port of this machine that nobody listens on now."""
+    """A TCP port of this machine on which no program listens now."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]

@@ -34,7 +34,13 @@ def not_divisible(spec: ModelSpec, num_devices: int) -> str | None:
     """Why tensor parallel on this number of devices is impossible; None if it is possible."""
     if num_devices == 1:
         return None
-    return next((reason for layer in dict.fromkeys(spec.layers) for reason in _obstacles(layer, num_devices)), None)
+    obstacles = (reason for layer in dict.fromkeys(spec.layers) for reason in _obstacles(layer, num_devices))
+    if (found := next(obstacles, None)) is not None:
+        return found
+    own = of_one_device(spec, num_devices)
+    if any(keeps is not None and own.keeps.width % keeps.width for keeps in own.kept_by_layer):
+        return f"of {num_devices} devices, layers with few key-value heads keep no divisor of what others keep"
+    return None
 
 
 def _obstacles(layer: LayerSpec, num_devices: int) -> Iterator[str]:

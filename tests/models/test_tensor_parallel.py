@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 
 from stoker.config import Resolved
-from stoker.engine.api import SamplingParams
+from stoker.engine.api import EngineRequest, SamplingParams
 from stoker.engine.core import Scheduler
 from stoker.engine.kernels.exchange import SharedMemory
 from stoker.engine.parallel.connect import connect
@@ -24,7 +24,7 @@ from stoker.engine.runner.model_runner import ModelRunner
 from stoker.engine.startup import scheduler_settings
 from stoker.model.sharding import not_divisible
 
-from .checkpoints import FAMILIES
+from .checkpoints import families
 from .conftest import Saved
 from .engine import Engine, resolved
 from .test_generation import make_prompts
@@ -95,12 +95,19 @@ def divided(settings: Resolved, **how) -> Iterator[DividedEngine]:
         others.close()
 
 
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+    return port
+
+
 def outputs(engine: Engine) -> list[tuple[list[int], list[float]]]:
     found = engine.outputs(make_prompts(6), PROBABLE)
     return [(output.token_ids, [entry.logprobs[0] for entry in output.logprobs]) for output in found]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families())
 def test_two_ranks_compute_what_one_process_does(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     _, folder = saved(family)
     alone = resolved(folder, tmp_path)
@@ -114,3 +121,62 @@ def test_two_ranks_compute_what_one_process_does(family: str, saved: Callable[[s
     for (tokens, logprobs), (its, theirs) in zip(found, expected, strict=True):
         assert tokens == its
         assert logprobs == pytest.approx(theirs, abs=1e-4)
+
+
+@pytest.mark.effect("parallel.disable_custom_all_reduce")
+def test_gloo_gives_the_same(saved: Callable[[str], Saved], tmp_path: Path):
+    _, folder = saved("qwen3")
+    parallel = {"tensor_parallel_size": 2, "disable_custom_all_reduce": True}
+    settings = resolved(folder, tmp_path, parallel=parallel)
+    expected = outputs(Engine(resolved(folder, tmp_path)))
+    with divided(settings, uses_gloo=settings.parallel.disable_custom_all_reduce, port=free_port()) as engine:
+        assert "Gloo" in engine.runner.info().kernels["exchange"]
+        assert engine.runner.info().kernels["decode_step"] == "op by op: what Gloo does is not captured"
+        assert [tokens for tokens, _ in outputs(engine)] == [tokens for tokens, _ in expected]
+
+
+def test_four_ranks_of_which_two_have_the_same_key_head(saved: Callable[[str], Saved], tmp_path: Path):
+    _, folder = saved("qwen3")
+    alone = resolved(folder, tmp_path)
+    assert {layer.mixer.num_kv_heads for layer in alone.model_spec.layers} == {2}  # type: ignore[union-attr]
+    expected = outputs(Engine(alone))
+    with divided(resolved(folder, tmp_path, parallel={"tensor_parallel_size": 4})) as engine:
+        assert [tokens for tokens, _ in outputs(engine)] == [tokens for tokens, _ in expected]
+
+
+def test_everything_that_requests_ask_for(saved: Callable[[str], Saved], tmp_path: Path):
+    """Seeds, penalties, log-probabilities of prompts, and steps of more rows than are sampled at a time."""
+    _, folder = saved("llama")
+    sampling = [
+        SamplingParams(max_tokens=9, seed=7, top_p=0.9, ignore_eos=True),
+        SamplingParams(max_tokens=9, seed=8, top_k=5, repetition_penalty=1.3, ignore_eos=True),
+        SamplingParams(max_tokens=3, temperature=0, prompt_logprobs=2, ignore_eos=True),
+    ] * 2
+    expected = Engine(resolved(folder, tmp_path)).outputs(make_prompts(6), sampling)
+    with divided(resolved(folder, tmp_path, parallel={"tensor_parallel_size": 2})) as engine:
+        found = engine.outputs(make_prompts(6), sampling)
+    for mine, its in zip(found, expected, strict=True):
+        assert mine.token_ids == its.token_ids
+        assert (mine.prompt_logprobs is None) == (its.prompt_logprobs is None)
+        for entry, other in zip(mine.prompt_logprobs or [], its.prompt_logprobs or [], strict=True):
+            if entry is not None and other is not None:
+                assert entry.token_ids == other.token_ids
+                assert entry.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+def test_a_step_whose_sampling_fails_leaves_all_ranks_ready_for_the_next(
+    saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    _, folder = saved("qwen3")
+    with divided(resolved(folder, tmp_path, parallel={"tensor_parallel_size": 2})) as engine:
+        expected = outputs(engine)
+        sampler = engine.runner._runner._sampler._sampler  # type: ignore[attr-defined]
+        monkeypatch.setattr(sampler, "sample", lambda *_: (_ for _ in ()).throw(ValueError("no")))
+        engine.scheduler.add(EngineRequest(request_id="fails", prompt_token_ids=[1, 2, 3], sampling=PROBABLE))
+        plan = engine.scheduler.schedule()
+        assert plan is not None
+        with pytest.raises(ValueError, match="no"):
+            engine.runner.execute(plan)
+        engine.scheduler.fail_step(plan, "sampling failed")
+        monkeypatch.undo()
+        assert outputs(engine) == expected

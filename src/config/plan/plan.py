@@ -8,6 +8,7 @@ from typing import Any
 from ...model.latent import SPARSE_TABLE
 from ...model.quantised import BFLOAT16_ACCURACY, OWN_CODES, SCHEMES, accuracy
 from ...model.record import Record
+from ...model.sharding import not_divisible
 from ...model.through_transformers import through_transformers
 from ..cpu_kernels import planned_kernels
 from ..resolve.decide import Decisions
@@ -35,7 +36,7 @@ class Plan(Record):
     kernels: dict[str, str]
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
-    num_replicas: int = 1  # of the server; all else is of one
+    num_replicas: int = 1  # of the server; all else is of one process, of which a replica may have several
     distribution: Distribution | None = None  # over several devices; the rest is of one of them, as it was chosen
 
     @property
@@ -45,8 +46,8 @@ class Plan(Record):
             return f"{self.estimate.status}, but this build cannot run the model"
         if not self.device.is_in_build:
             return f"{self.estimate.status}, but this build does not run on the device"
-        if self.ask.num_devices > 1:
-            return f"{self.estimate.status}, but this build runs a model on one device"
+        if self.ask.num_devices > 1 and self.device.is_gpu:
+            return f"{self.estimate.status}, but this build runs a model on one GPU"
         return self.estimate.status
 
     def as_dict(self) -> dict[str, Any]:
@@ -119,6 +120,8 @@ def make_plan(
         shown = distribution.shown
         sizes = {name: getattr(shown, name) for name in ("tensor_parallel_size", "pipeline_parallel_size")}
         ask = ask.model_copy(update=sizes)
+    elif decisions.num_ranks > 1 and not not_divisible(model.spec, decisions.num_ranks):
+        ask = ask.model_copy(update={"tensor_parallel_size": decisions.num_ranks})
     found = estimate(model, device, ask)
     if device.name == THIS_MACHINE and decisions.memory is not None:  # the engine will use the decided values
         length = decisions.get("model.max_model_len")
@@ -167,8 +170,8 @@ def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate
     notes: list[str] = []
     if not device.is_in_build:
         notes.append(f"this build does not run on {device.shown}; this is what the model would need there")
-    elif ask.num_devices > 1:
-        notes.append(f"this build runs a model on one device; this is what it would need on each of {ask.num_devices}")
+    elif ask.num_devices > 1 and device.is_gpu:
+        notes.append(f"this build runs a model on one GPU; this is what it would need on each of {ask.num_devices}")
     elif ask.kv_dtype == "fp8" and device.fp8_tflops is None:
         notes.append(f"this build keeps no keys and values in fp8 on {device.shown}; this is what they would need")
     if model.files is None:

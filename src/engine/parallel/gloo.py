@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,7 +22,7 @@ class GlooRanks:
         limit = timedelta(seconds=timeout_s)
         store = dist.TCPStore(address, port, size, is_master=rank == 0, timeout=limit)  # type: ignore[attr-defined]
         # not the process group of torch.distributed itself, of which a process has one: users' code may need it
-        self._group = dist.ProcessGroupGloo(store, rank, size, limit)  # type: ignore[attr-defined]
+        self._group: Any = dist.ProcessGroupGloo(store, rank, size, limit)
 
     @property
     def table(self) -> dict[str, str]:
@@ -37,7 +38,7 @@ class GlooRanks:
     def gather(self, x: torch.Tensor, width: int) -> torch.Tensor:
         """As Ranks."""
         parts = [] if self.rank else [torch.empty_like(x) for _ in range(self.size)]
-        self._group.gather([parts] if parts else [], [x.contiguous()], dist.GatherOptions()).wait()  # type: ignore[attr-defined]
+        self._group.gather([parts] if parts else [], [x.contiguous()], dist.GatherOptions()).wait()
         return torch.cat(parts, 1)[:, :width].contiguous() if parts else x
 
     def own_rows(self, ids: torch.Tensor, rows_each: int) -> torch.Tensor:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import re
+
+import numpy as np
 import pytest
 from tests.unit.config.plan.shapes import SHAPES
 
 from stoker.model.guess import guess
 from stoker.model.read import read_config
-from stoker.model.sharding import not_divisible, not_staged, of_one_device, stage_parameters, stages
+from stoker.model.sharding import not_divisible, not_staged, of_one_device, slices, stage_parameters, stages
 from stoker.model.sizes import count_parameters
 from stoker.model.spec import ModelSpec
 from stoker.model.tensors import model_shapes
@@ -101,3 +104,49 @@ def test_why_a_model_cannot_be_staged() -> None:
 def test_models_that_are_only_guessed_are_divided_alike() -> None:
     config = SHAPES["llama-3.1-70b"][0]
     assert model_shapes(of_one_device(guess(config), 8)) == model_shapes(of_one_device(spec_of("llama-3.1-70b"), 8))
+
+
+RANKED = [(name, parts) for name, parts in DIVISIBLE if parts in (2, 4)]
+
+
+@pytest.mark.parametrize(("name", "parts"), RANKED)
+def test_the_slices_of_all_devices_are_the_whole_tensor(name: str, parts: int) -> None:
+    spec = spec_of(name)
+    spec = spec.model_copy(update={"layers": tuple(dict.fromkeys(spec.layers))})
+    own = model_shapes(of_one_device(spec, parts))
+    of_ranks = [slices(spec, parts, rank) for rank in range(parts)]
+    for tensor, shape in model_shapes(spec).items():
+        if re.search(r"\.experts\.[1-9]", tensor):  # as the first
+            continue
+        cut = [found[tensor] for found in of_ranks if tensor in found]
+        if not cut or not any(each.ranges for each in cut):  # all have all of it, or the first alone has it
+            assert own[tensor] == shape
+            continue
+        assert len(cut) == parts
+        (dim,) = {each.dim for each in cut}
+        held = np.zeros(shape[dim], bool)
+        for part in (part for each in cut for part in each.ranges):
+            held[part.start : part.stop] = True
+        assert held.all(), tensor
+        for each in cut:
+            assert each.whole == shape
+            assert sum(map(len, each.ranges)) <= own[tensor][dim]
+
+
+def test_what_the_slices_of_a_device_are() -> None:
+    found = slices(spec_of("llama-3.1-8b"), 16, 3)
+    layer = "model.layers.0"
+    assert found[f"{layer}.self_attn.q_proj.weight"].ranges == (range(3 * 256, 4 * 256),)
+    assert found[f"{layer}.self_attn.k_proj.weight"].ranges == (range(128, 256),)  # 8 heads: each on two devices
+    assert found[f"{layer}.mlp.down_proj.weight"].dim == 1
+    assert f"{layer}.input_layernorm.weight" not in found
+    recurrent = slices(spec_of("qwen3-next-80b-a3b"), 2, 1)
+    (kernel,) = {each.ranges for name, each in recurrent.items() if name.endswith("conv1d.weight")}
+    assert kernel == (range(1024, 2048), range(3072, 4096), range(6144, 8192))  # queries, keys and values
+
+
+def test_a_bias_that_is_added_after_the_sum_is_on_the_first_device_alone() -> None:
+    spec = spec_of("gpt-oss-20b")
+    bias = "model.layers.0.self_attn.o_proj.bias"
+    assert bias not in slices(spec, 2, 0)
+    assert slices(spec, 2, 1)[bias].ranges == ()

@@ -192,5 +192,18 @@ def test_replicas_divide_the_cores_and_the_memory(tmp_path: Path) -> None:
     assert decided(tmp_path / "c", "-dp", "8", *hybrid).get("device.num_threads") == 1
 
 
+@pytest.mark.effect("parallel.tensor_parallel_size")
+def test_the_processes_of_a_model_divide_the_machine_and_the_model(tmp_path: Path) -> None:
+    alone, shared = decided(tmp_path / "a"), decided(tmp_path / "b", "-tp", "2")
+    assert reason(shared, "device.num_threads") == "R223: 2 cores for each of 2 processes"
+    assert shared.available_memory_bytes == alone.available_memory_bytes // 2
+    assert shared.memory is not None
+    assert alone.memory is not None
+    assert 0.5 <= shared.memory.weights_bytes / alone.memory.weights_bytes < 0.55  # norms are held by both
+    assert shared.memory.kv_bytes_per_token == alone.memory.kv_bytes_per_token // 2
+    both = decided(tmp_path / "c", "-tp", "2", "-dp", "2")
+    assert reason(both, "device.num_threads") == "R223: 1 cores for each of 4 processes"
+
+
 def test_a_replica_that_is_alone_on_its_server_has_the_whole_machine(tmp_path: Path) -> None:
     assert decided(tmp_path, "-dp", "4", "-dpn", "3").get("device.num_threads") == 4

@@ -25,7 +25,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["-dp 2", "-dp 2 -dpn 1 --disable-frontend-multiprocessing"],
     ),
     "R151": (["--disable-custom-all-reduce"], ["-tp 2 --disable-custom-all-reduce"]),
-    "R385": (["-tp 3", "-tp 16", "-tp 2 --kv-directory blocks"], ["-tp 2", "-tp 1"]),
+    "R385": (["-tp 3", "-tp 2 --kv-directory blocks"], ["-tp 2", "-tp 1"]),
     "R386": (["-tp 4 -dp 2"], ["-tp 4", "-tp 2 -dp 2", "-tp 4 -dp 2 -dpn 1"]),
     "R375": (["-dp 5"], ["-dp 4", "-dp 8 -dpn 7"]),
 }
