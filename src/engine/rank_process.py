@@ -67,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("--rank", "--socket", "--memory"):
         parser.add_argument(name, type=int, required=True)
     given = parser.parse_args(argv)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # it ends with rank 0, which may have answers to finish
+        signal.signal(number, signal.SIG_IGN)
     link = RankLink(socket.socket(fileno=given.socket))
     threading.Thread(target=_end_with, args=(link.fileno(),), name="rank-0-watch", daemon=True).start()
     try:

@@ -7,6 +7,7 @@ closed, so that a step that waits for it fails at once; the others are killed, a
 from __future__ import annotations
 
 import logging
+import os
 import select
 import signal
 import socket
@@ -82,6 +83,8 @@ class RankProcesses:
         except BaseException:
             self.close()
             raise
+        finally:
+            os.close(self._memory.fd)  # mapped here, inherited there
         threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 
     def _started(self, rank: int) -> _Follower:
