@@ -3,13 +3,16 @@
 Tensor parallel (arXiv:1909.08053): each device has some heads of every mixer, some columns of every feed-forward block
 and of every expert, and some rows of the vocabulary. Norms, routers, compressed vectors and tables of positions are
 held by all. Key-value heads, of which there may be fewer than devices, are held by several then.
-A pipeline stage has consecutive layers; the first has the embedding, the last the output layer.
+A pipeline stage has consecutive layers. The first has the embedding and the output layer too, to which the last one
+sends its results: where both are one matrix, it is held once, and the process that samples has the logits.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 from .sizes import count_parameters
 from .spec import (
@@ -218,29 +221,52 @@ def not_staged(spec: ModelSpec, num_stages: int) -> str | None:
 
 
 def stages(spec: ModelSpec, num_stages: int) -> list[range]:
-    """The layers of each stage. What does not divide evenly is one layer more in the stages of the middle, which have
-    neither the embedding nor the output layer."""
-    few, more = divmod(spec.num_layers, num_stages)
-    by_place = sorted(range(num_stages), key=lambda stage: (stage in (0, num_stages - 1), stage))
-    longer = set(by_place[:more])
+    """The layers of each stage, at least one: those with which the largest stage is smallest, in elements of weights
+    that a step reads. Of the first that includes the output layer, and not an embedding beside it."""
+    costs = _layer_parameters(spec)
+    outer = {tensor.name: tensor.size for tensor in outer_tensors(spec)}
+    ends = sum(outer.values()) - (0 if spec.is_tied else outer[EMBEDDING])
+    sums = [0, *accumulate(costs)]
+    largest = [ends + total for total in sums]  # of the stages so far, by the layers that they have
+    cuts: list[list[int]] = []
+    for stage in range(1, num_stages):
+        best: list[int] = []
+        for stop in range(len(sums)):
+            starts = range(stage, stop)
+            best.append(min(starts, key=lambda start: max(largest[start], sums[stop] - sums[start]), default=0))
+        largest = [
+            max(largest[start], sums[stop] - sums[start]) if start else sys.maxsize for stop, start in enumerate(best)
+        ]
+        cuts.append(best)
     found: list[range] = []
-    for stage in range(num_stages):
-        first = found[-1].stop if found else 0
-        found.append(range(first, first + few + (stage in longer)))
-    return found
+    stop = spec.num_layers
+    for best in reversed(cuts):
+        found.append(range(best[stop], stop))
+        stop = best[stop]
+    return [range(stop), *reversed(found)]
 
 
 def stage_parameters(spec: ModelSpec, num_stages: int) -> list[int]:
-    """Elements of the weights of each stage. An embedding that is the output layer too is held by both ends."""
+    """Elements of the weights of each stage."""
+    costs = _layer_parameters(spec)
+    found = [sum(costs[layers.start : layers.stop]) for layers in stages(spec, num_stages)]
+    found[0] += count_parameters(spec).total - sum(costs)
+    return found
+
+
+def of_stages(spec: ModelSpec, num_stages: int) -> list[ModelSpec]:
+    """The model with the layers of each stage. Only the first has what is before and after the layers."""
     if num_stages == 1:
-        return [count_parameters(spec).total]
-    outer = {tensor.name: tensor.size for tensor in outer_tensors(spec)}
-    output = sum(size for name, size in outer.items() if name == OUTPUT or name.startswith(("model.norm.", "lm_head.")))
+        return [spec]
+    return [
+        spec.model_copy(update={"layers": spec.layers[layers.start : layers.stop]})
+        for layers in stages(spec, num_stages)
+    ]
+
+
+def _layer_parameters(spec: ModelSpec) -> list[int]:
     sizes = {
         layer: sum(tensor.copies * tensor.size for tensor in layer_tensors(spec, layer))
         for layer in dict.fromkeys(spec.layers)
     }
-    found = [sum(sizes[spec.layers[index]] for index in layers) for layers in stages(spec, num_stages)]
-    found[0] += sum(outer.values()) - output
-    found[-1] += output + outer[EMBEDDING] * spec.is_tied
-    return found
+    return [sizes[layer] for layer in spec.layers]

@@ -166,7 +166,7 @@ def exchange_of(spec: ModelSpec, ask: Ask) -> Exchange:
     vector = spec.hidden_size * DTYPE_BYTES[ask.dtype]
     return Exchange(
         num_all_reduces=sums if parts > 1 else 0,
-        num_sends=stages - 1,
+        num_sends=stages if stages > 1 else 0,  # the first one samples
         bytes_per_token=sums * vector * 2 * (parts - 1) // parts,
         sent_per_token=(stages - 1) * 2 * vector,  # the residual, and what the last layer adds to it
     )

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from tests.unit.config.plan.shapes import SHAPES
 
 from stoker.model.guess import guess
 from stoker.model.read import read_config
-from stoker.model.sharding import not_divisible, not_staged, of_one_device, slices, stage_parameters, stages
+from stoker.model.sharding import not_divisible, not_staged, of_one_device, of_stages, slices, stage_parameters, stages
 from stoker.model.sizes import count_parameters
 from stoker.model.spec import ModelSpec
 from stoker.model.tensors import model_shapes
@@ -80,14 +82,46 @@ def test_stages_have_all_layers_and_all_weights(name: str, number: int) -> None:
     spec = spec_of(name)
     found = stages(spec, number)
     assert [index for stage in found for index in stage] == list(range(spec.num_layers))
-    assert max(map(len, found)) - min(map(len, found)) <= 1
+    assert all(found)
     held = stage_parameters(spec, number)
-    twice = spec.is_tied * (number > 1) * spec.vocab_size * spec.hidden_size
-    assert sum(held) == count_parameters(spec).total + twice
+    assert sum(held) == count_parameters(spec).total
+    assert [part.num_layers for part in of_stages(spec, number)] == [len(stage) for stage in found]
 
 
-def test_the_first_and_the_last_stage_have_fewer_layers() -> None:
-    assert [len(stage) for stage in stages(spec_of("llama-3.1-8b"), 5)] == [6, 7, 7, 6, 6]
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("llama-3.1-8b", [15, 17]),  # the output layer is as large as 2.4 layers
+        ("qwen3-0.6b", [9, 19]),  # as 10, and the embedding is the same matrix
+        ("deepseek-v3", [32, 29]),  # the first three layers are small
+    ],
+)
+def test_stages_read_equally_many_weights(name: str, expected: list[int]) -> None:
+    assert [len(stage) for stage in stages(spec_of(name), 2)] == expected
+
+
+def test_no_other_cuts_have_a_smaller_largest_stage() -> None:
+    spec = spec_of("qwen3-0.6b")
+    spec = spec.model_copy(update={"layers": spec.layers[:7]})
+    outer = count_parameters(spec).total - sum(map(layer_sizes(spec), range(7)))
+    size = layer_sizes(spec)
+
+    def largest(cuts: tuple[int, ...]) -> int:
+        places = [0, *cuts, 7]
+        parts = [sum(map(size, range(*pair))) for pair in itertools.pairwise(places)]
+        return max(parts[0] + outer, *parts[1:])
+
+    for number in (2, 3, 4, 7):
+        best = min(map(largest, itertools.combinations(range(1, 7), number - 1)))
+        assert max(stage_parameters(spec, number)) == best
+
+
+def layer_sizes(spec: ModelSpec) -> Callable[[int], int]:
+    def size(index: int) -> int:
+        one, none = (spec.model_copy(update={"layers": layers}) for layers in (spec.layers[index : index + 1], ()))
+        return count_parameters(one).total - count_parameters(none).total
+
+    return size
 
 
 def test_why_a_model_cannot_be_staged() -> None:
