@@ -49,10 +49,12 @@ class LaunchedStep:
 
 
 class DeviceStepQueue:
-    depth = 2  # one computes, one is queued on the device
-
-    def __init__(self, runner: LaunchingRunner, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, runner: LaunchingRunner, clock: Callable[[], float] = time.perf_counter, *, depth: int = 2
+    ) -> None:
+        """depth: steps in flight: of two, one computes and one is queued on the device; one for each pipeline stage."""
         self._runner = runner
+        self.depth = depth
         self.clock = clock
         self.ended = float("-inf")  # when the newest finished step ended
         self.has_failed = False

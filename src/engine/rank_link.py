@@ -27,7 +27,12 @@ class Start:
     """The first message of rank 0."""
 
     resolved: str  # JSON
-    port: int  # where rank 0 waits for others, if they exchange through Gloo
+    port: int  # where the first rank of this stage waits for others, if they exchange through Gloo
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The oldest step that the first stage has begun is finished now: the last stage has computed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class Failed:
     exit_code: int
 
 
-RankMessage = Start | StepPlan | Tokens | Loaded | Failed
+RankMessage = Start | StepPlan | Finish | Tokens | Loaded | Failed
 
 
 class RankLink:
@@ -95,6 +100,8 @@ def packed(message: RankMessage) -> bytes:
     match message:
         case Start(resolved, port):
             parts: list[Any] = ["start", resolved, port]
+        case Finish():
+            parts = ["finish"]
         case Tokens(token_ids):
             parts = ["tokens", None if token_ids is None else _bytes(token_ids)]
         case Loaded():
@@ -112,6 +119,8 @@ def _unpacked(parts: list[Any]) -> RankMessage:
     match tag:
         case "start":
             return Start(*rest)
+        case "finish":
+            return Finish()
         case "tokens":
             return Tokens(None if rest[0] is None else _numbers(rest[0]))
         case "loaded":

@@ -1,4 +1,4 @@
-"""RankProcesses: the other processes of a model with tensor parallel, seen from rank 0, which is the engine.
+"""RankProcesses: the other processes that compute a model, seen from rank 0, which is the engine.
 
 They are started before rank 0 loads its weights. A thread watches them: when one ends, stops or fails, the exchange is
 closed, so that a step that waits for it fails at once; the others are killed, and the engine ends.
@@ -6,6 +6,7 @@ closed, so that a step that waits for it fails at once; the others are killed, a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -14,7 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from ..config import Resolved
 from ..config.exit_codes import EXIT_FAILED
 from .api import EngineInfo, StepLaunches
 from .core import StepPlan, StepResult
-from .rank_link import Failed, Loaded, RankLink, RankMessage, Start, Tokens, packed
+from .rank_link import Failed, Finish, Loaded, RankLink, RankMessage, Start, Tokens, packed
 from .step_queue import RunnerUnusable
 
 if TYPE_CHECKING:  # they import torch
@@ -33,7 +34,10 @@ if TYPE_CHECKING:  # they import torch
     from .kernels import KernelSet
     from .kernels.exchange import SharedMemory
     from .parallel import Ranks
+    from .parallel.stages import StageLink
+    from .runner.loaded_model import RanksOf
     from .runner.model_runner import ModelRunner
+    from .runner.stages import FirstStageRunner
     from .sampling.sampler import Int64, Sampled, Sampler
     from .sampling.sampling_table import Slots
 
@@ -67,44 +71,69 @@ class RankProcesses:
         """Starts them. lost: called in a thread when one is lost. Raises OSError."""
         from .kernels.exchange import SharedMemory  # torch
 
-        self._size = resolved.parallel.tensor_parallel_size
-        self._lost = lost
-        self._memory: SharedMemory = SharedMemory.new(self._size)
-        self._port, self._uses_gloo = _free_port(), resolved.parallel.disable_custom_all_reduce
+        self._resolved, self._lost = resolved, lost
+        self._size, num_stages = resolved.parallel.tensor_parallel_size, resolved.num_stages
+        self._memories: list[SharedMemory] = []  # of each stage, if it has several ranks
+        self._ports = [_free_port() for _ in range(num_stages)]
+        self._rings = [_ring(num_stages) for _ in range(self._size)]
+        self._own_ends = self._rings[0][0] if num_stages > 1 else ()
         self._changed = threading.Condition()
         self._failure: RankLost | None = None
         self._is_closed = False
         self._followers: list[_Follower] = []
-        start = packed(Start(resolved.model_dump_json(), self._port))
         try:
-            for rank in range(1, self._size):
+            if self._size > 1:
+                self._memories += (SharedMemory.new(self._size) for _ in range(num_stages))
+            for rank in range(1, resolved.parallel.num_ranks):
                 self._followers.append(self._started(rank))
-                self._followers[-1].link.send_bytes(start)
+                port = self._ports[rank // self._size]
+                self._followers[-1].link.send(Start(resolved.model_dump_json(), port))
         except BaseException:
             self.close()
             raise
         finally:
-            os.close(self._memory.fd)  # mapped here, inherited there
+            for memory in self._memories:
+                os.close(memory.fd)  # mapped here, inherited there
+            for end in (end for ring in self._rings for ends in ring for end in ends):
+                if end not in self._own_ends:
+                    end.close()
         threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 
     def _started(self, rank: int) -> _Follower:
+        stage, own_rank = divmod(rank, self._size)
         mine, its = socket.socketpair()
         with its:
-            fds = its.fileno(), self._memory.fd
-            arguments = ("--rank", str(rank), "--socket", str(fds[0]), "--memory", str(fds[1]))
+            fds = {"rank": rank, "socket": its.fileno()}
+            if self._memories:
+                fds["memory"] = self._memories[stage].fd
+            if self._rings[own_rank]:
+                fds["before"], fds["after"] = (end.fileno() for end in self._rings[own_rank][stage])
+            arguments = [text for name, value in fds.items() for text in (f"--{name}", str(value))]
             process = subprocess.Popen(
                 [*COMMAND, *arguments],
                 stdin=subprocess.DEVNULL,
-                pass_fds=fds,
+                pass_fds=[fd for name, fd in fds.items() if name != "rank"],
                 process_group=0,  # Ctrl-C in a terminal is for rank 0
             )
         return _Follower(rank, process, RankLink(mine))
 
     def ranks(self, kernels: KernelSet) -> Ranks:
-        """Rank 0."""
+        """Those of the first stage, as rank 0 sees them."""
         from .parallel.connect import connect
 
-        return connect(kernels, self._memory, self._port, 0, self._size, uses_gloo=self._uses_gloo)
+        uses_gloo = self._resolved.parallel.disable_custom_all_reduce
+        return connect(kernels, self._memories[0], self._ports[0], 0, self._size, uses_gloo=uses_gloo)
+
+    @property
+    def ranks_of(self) -> RanksOf | None:
+        """Makes the ranks of the first stage; None if rank 0 is its only one."""
+        return self.ranks if self._memories else None
+
+    def stage_link(self) -> StageLink:
+        """To the next stage, and from the last one. To be called once."""
+        from .parallel.connect import stage_link
+
+        return stage_link(self._resolved, *self._own_ends)
 
     def wait_loaded(self) -> None:
         """Waits until all have their weights. Raises RankLost."""
@@ -126,10 +155,10 @@ class RankProcesses:
             each.link.close()
 
     def send(self, message: RankMessage) -> None:
-        """To all. Raises RankLost."""
+        """A plan to all, other messages to the ranks of the first stage. Raises RankLost."""
         data = packed(message)
         try:
-            for each in self._followers:
+            for each in self._followers if isinstance(message, StepPlan) else self._followers[: self._size - 1]:
                 each.link.send_bytes(data)
         except OSError:
             self.wait_failure()
@@ -143,7 +172,8 @@ class RankProcesses:
                 return
             self._failure = RankLost(reason, exit_code)
             self._changed.notify_all()
-        self._memory.close_exchange()
+        for memory in self._memories:
+            memory.close_exchange()
         for each in self._followers:
             each.process.kill()
         self._lost()
@@ -190,10 +220,15 @@ class LeadingRunner:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Raises RankLost if neither this step nor a later one can be computed, else what sampling raises."""
-        self._others.check()
-        self._others.send(plan)
-        try:
+        with self._in_step():
+            self._others.send(plan)
             return self._runner.execute(plan)
+
+    @contextlib.contextmanager
+    def _in_step(self) -> Iterator[None]:
+        self._others.check()
+        try:
+            yield
         except SamplingFailed as failed:
             raise failed.error from None
         except BaseException as error:
@@ -210,6 +245,31 @@ class LeadingRunner:
 
     def launches(self) -> StepLaunches:
         return self._runner.launches()
+
+
+class LeadingStageRunner(LeadingRunner):
+    """Begins and finishes the steps of a pipeline together with the other ranks."""
+
+    def __init__(self, runner: FirstStageRunner, others: RankProcesses) -> None:
+        super().__init__(runner, others)
+        self._stage = runner
+
+    def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
+        """The first stage of a step. Returns a function that waits for the others, and samples. Raises as `execute`."""
+        with self._in_step():
+            self._others.send(plan)
+            begun = self._stage.begin(plan)
+
+        def finish() -> StepResult:
+            with self._in_step():
+                self._others.send(Finish())
+                return self._stage.finish(begun)
+
+        return finish
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """As LeadingRunner."""
+        return self.launch(plan)()
 
 
 class SamplingFailed(Exception):
@@ -236,6 +296,14 @@ class LeadingSampler:
             raise SamplingFailed(error) from error
         self._others.send(Tokens(sampled.token_ids))
         return sampled
+
+
+def _ring(num_stages: int) -> list[tuple[socket.socket, socket.socket]]:
+    """Connections of each stage: from the one before, to the next one. None of a single stage."""
+    if num_stages == 1:
+        return []
+    pairs = [socket.socketpair() for _ in range(num_stages)]  # from each stage to the next
+    return [(pairs[stage - 1][1], pairs[stage][0]) for stage in range(num_stages)]
 
 
 def _free_port() -> int:

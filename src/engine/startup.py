@@ -27,7 +27,7 @@ from .engine_core import EngineCore
 from .event_payloads import EventPayloads
 from .event_publisher import EventPublisher
 from .plugins import PluginError, import_class, make, named_by
-from .rank_processes import LeadingRunner, LeadingSampler, RankLost, RankProcesses
+from .rank_processes import LeadingRunner, LeadingSampler, LeadingStageRunner, RankLost, RankProcesses
 from .runner.cuda.buckets import mixed_buckets
 from .runner.kv_memory import IdleGap, reserve_kv_memory
 from .runner.measure import PhaseClock
@@ -86,6 +86,7 @@ def scheduler_settings(resolved: Resolved, store: BlockStore | None = None) -> S
         costs=_costs(resolved) if resolved.observability.enable_mfu_metrics else None,
         block_metrics_sample=resolved.observability.block_metrics_sample,
         records_block_events=resolved.kv_events.is_publishing,
+        num_stages=resolved.num_stages if scheduler.async_scheduling else 1,  # else one step is in flight
         step_token_limits=resolved.observability.buckets("iteration_tokens", STEP_TOKENS),
     )
 
@@ -159,7 +160,7 @@ def _load_core(
     parts = (resolved, phase, clock, processors, make_scheduler, grammars)
     if resolved.device.device != "cpu":
         return _on_gpu(*parts)
-    if resolved.parallel.tensor_parallel_size > 1:
+    if resolved.parallel.num_ranks > 1:
         return _on_ranks(rank_lost, *parts)
     return _on_cpu(may_compile_later, store, *parts)
 
@@ -229,14 +230,23 @@ def _on_ranks(
     try:
         from .runner.loaded_model import load_on_cpu
         from .runner.model_runner import ModelRunner
+        from .runner.stages import FirstStageRunner
 
         clock.stop()
-        load = partial(load_on_cpu, ranks_of=others.ranks)
-        leading = partial(LeadingSampler, others=others)
-        runner = ModelRunner(resolved, phase, processors, load, grammars=grammars, sampler_of=leading)
+        load = partial(load_on_cpu, ranks_of=others.ranks_of)
+        how: dict[str, Any] = {"grammars": grammars, "sampler_of": partial(LeadingSampler, others=others)}
+        is_async = resolved.scheduler.async_scheduling
+        together: LeadingRunner
+        steps: StepQueue[Any]
+        if resolved.num_stages == 1:
+            runner = ModelRunner(resolved, phase, processors, load, **how)
+            together = LeadingRunner(runner, others)
+            steps = ThreadStepQueue(together) if is_async else InlineStepQueue(together)
+        else:
+            first = FirstStageRunner(others.stage_link(), resolved, phase, processors, load, **how)
+            together = staged = LeadingStageRunner(first, others)
+            steps = DeviceStepQueue(staged, depth=resolved.num_stages) if is_async else InlineStepQueue(staged)
         others.wait_loaded()
-        together = LeadingRunner(runner, others)
-        steps = ThreadStepQueue(together) if resolved.scheduler.async_scheduling else InlineStepQueue(together)
         scheduler = make_scheduler(resolved.num_kv_blocks * resolved.cache_groups.num_groups)
         core = _core(resolved, together, clock, scheduler, steps, grammars, others=others)
     except BaseException:

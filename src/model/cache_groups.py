@@ -79,6 +79,13 @@ class CacheGroups:
             found.append(place)
         return tuple(found)
 
+    def of_layers(self, layers: range) -> CacheGroups:
+        """The same groups without other layers; these layers read no keys of others."""
+        own = replace(self, layers=self.layers[layers.start : layers.stop], keys_of=())
+        own = replace(own, shares=self.shares[layers.start : layers.stop])
+        num_planes = max((plane + 1 for plane in own.planes if plane is not None), default=0)
+        return replace(own, num_planes=num_planes)
+
     @property
     def planes(self) -> tuple[int | None, ...]:
         return tuple(place and place.plane for place in self.places)

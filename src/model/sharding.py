@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import accumulate
 
 from .sizes import count_parameters
@@ -220,6 +221,11 @@ def not_staged(spec: ModelSpec, num_stages: int) -> str | None:
     return None
 
 
+def not_divided(spec: ModelSpec, num_devices: int, num_stages: int) -> str | None:
+    """Why stages of this number of devices each are impossible; None if they are possible."""
+    return not_divisible(spec, num_devices) or not_staged(spec, num_stages)
+
+
 def stages(spec: ModelSpec, num_stages: int) -> list[range]:
     """The layers of each stage, at least one: those with which the largest stage is smallest, in elements of weights
     that a step reads. Of the first that includes the output layer, and not an embedding beside it."""
@@ -252,6 +258,11 @@ def stage_parameters(spec: ModelSpec, num_stages: int) -> list[int]:
     found = [sum(costs[layers.start : layers.stop]) for layers in stages(spec, num_stages)]
     found[0] += count_parameters(spec).total - sum(costs)
     return found
+
+
+def largest_share(spec: ModelSpec, num_stages: int) -> Fraction:
+    """Of all weights, in the stage that has most."""
+    return Fraction(max(stage_parameters(spec, num_stages)), count_parameters(spec).total)
 
 
 def of_stages(spec: ModelSpec, num_stages: int) -> list[ModelSpec]:

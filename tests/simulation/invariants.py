@@ -44,7 +44,7 @@ class Invariants:
         self._note_departures()
         self._check_blocks(running)
         slots = [request.slot for request in running]
-        assert sorted(slots + sequences.columns.free_slots) == list(range(self._settings.max_num_seqs))
+        assert sorted(slots + sequences.columns.free_slots + sequences._leaving) == list(range(self._settings.max_num_seqs))
         assert {request.request_id for request in sequences.live} == self._live.keys()
         assert len(sequences.waiting) + len(running) == len(self._live)
         assert sequences.waiting.num_tokens == sum(
@@ -202,8 +202,19 @@ class Invariants:
             for request in sequences.live:
                 is_held_back = may_hold_back and self._is_long(request)
                 assert request.slot >= 0 or is_held_back or last < self._rank(request), "a request was overtaken"
+        if settings.num_stages > 1:
+            self._check_stages(plan)
         if settings.scheduling_policy == "fcfs":
             self._check_skips(plan, rows)
+
+    def _check_stages(self, plan: StepPlan) -> None:
+        """The first stage samples for the steps in flight after this plan has arrived."""
+        changed = {*plan.released_slots, *(admission.slot for admission in plan.admissions)}
+        changed |= {slot for slot, _ in plan.forced}
+        for step in list(self._sequences.steps)[:-1]:
+            sampled = set(step.plan.slots[step.plan.is_sampled].tolist())
+            assert not sampled & set(plan.slots.tolist()), "a token is computed that is not yet sampled"
+            assert not sampled & changed, "a slot changes before it is sampled for"
 
     def _check_writes(self, plan: StepPlan, rows: dict[Request, int]) -> None:
         writes: dict[int, Request] = {}

@@ -111,3 +111,14 @@ def test_stored_prefixes_are_right_and_no_block_is_lost_where_reads_fail(fails: 
         num_read, num_failed = num_read + store.num_read, num_failed + store.num_failed
     assert num_read > 0
     assert (num_failed > 0) == fails
+
+
+@pytest.mark.parametrize("numbers", [range(6), slow(range(6, 300))], ids=str)
+def test_steps_of_a_pipeline_are_of_different_sequences(numbers: range) -> None:
+    for number in numbers:
+        num_stages = 2 + number % 3
+        world = World.of(f"stages {number}", depth=1 + number % (num_stages + 1), num_stages=num_stages)
+        try:
+            run_story(world, 150)
+        except Broken as broken:
+            pytest.fail(report(broken))

@@ -13,7 +13,7 @@ from typing import Literal
 from ...model.cache_groups import model_cache_groups
 from ...model.offload import WeightOffload, weight_offload
 from ...model.record import Record
-from ...model.sharding import of_one_device, stage_parameters, stages
+from ...model.sharding import largest_share, of_one_device, of_stages
 from ...model.sizes import DTYPE_BYTES, activation_elements, count_parameters, state_bytes
 from ...model.spec import ModelSpec
 from ..auto_values import MAX_AUTO_KV_BYTES, num_states
@@ -139,8 +139,9 @@ def weights_share(spec: ModelSpec, ask: Ask) -> Fraction:
     """The part of all weights that the device with most of them holds."""
     if ask.num_devices == 1:
         return Fraction(1)
-    held = stage_parameters(of_one_device(spec, ask.tensor_parallel_size), ask.pipeline_parallel_size)
-    return Fraction(max(held), count_parameters(spec).total)
+    own = of_one_device(spec, ask.tensor_parallel_size)
+    share = largest_share(own, ask.pipeline_parallel_size)
+    return share * Fraction(count_parameters(own).total, count_parameters(spec).total)
 
 
 def _held_by_one(spec: ModelSpec, ask: Ask) -> ModelSpec:
@@ -148,12 +149,9 @@ def _held_by_one(spec: ModelSpec, ask: Ask) -> ModelSpec:
     whole = of_one_device(spec, ask.tensor_parallel_size)
     if ask.pipeline_parallel_size == 1:
         return whole
-    parts = [
-        whole.model_copy(update={"layers": tuple(whole.layers[index] for index in stage)})
-        for stage in stages(whole, ask.pipeline_parallel_size)
-    ]
     return max(
-        parts, key=lambda part: kv_cost(part, ask.kv_dtype, ask.block_size).to_admit(part.max_position_embeddings)
+        of_stages(whole, ask.pipeline_parallel_size),
+        key=lambda part: kv_cost(part, ask.kv_dtype, ask.block_size).to_admit(part.max_position_embeddings),
     )
 
 

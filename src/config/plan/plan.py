@@ -8,7 +8,7 @@ from typing import Any
 from ...model.latent import SPARSE_TABLE
 from ...model.quantised import BFLOAT16_ACCURACY, OWN_CODES, SCHEMES, accuracy
 from ...model.record import Record
-from ...model.sharding import not_divisible
+from ...model.sharding import not_divided
 from ...model.through_transformers import through_transformers
 from ..cpu_kernels import planned_kernels
 from ..resolve.decide import Decisions
@@ -115,13 +115,14 @@ def make_plan(
     """
     ask = ask_of(decisions, model, device)
     distribution: Distribution | None = None
+    names = ("tensor_parallel_size", "pipeline_parallel_size")
     if devices is not None:
         distribution = distribute(model, device, ask, *devices, num_replicas=decisions.num_replicas)
         shown = distribution.shown
-        sizes = {name: getattr(shown, name) for name in ("tensor_parallel_size", "pipeline_parallel_size")}
+        sizes = {name: getattr(shown, name) for name in names}
         ask = ask.model_copy(update=sizes)
-    elif decisions.num_ranks > 1 and not not_divisible(model.spec, decisions.num_ranks):
-        ask = ask.model_copy(update={"tensor_parallel_size": decisions.num_ranks})
+    elif decisions.num_ranks > 1 and not not_divided(model.spec, *decisions.rank_sizes):
+        ask = ask.model_copy(update=dict(zip(names, decisions.rank_sizes, strict=True)))
     found = estimate(model, device, ask)
     if device.name == THIS_MACHINE and decisions.memory is not None:  # the engine will use the decided values
         length = decisions.get("model.max_model_len")

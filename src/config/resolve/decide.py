@@ -18,6 +18,7 @@ from ...model.cache_groups import (
 )
 from ...model.offload import WeightOffload, weight_offload
 from ...model.quantised import held_in
+from ...model.sharding import largest_share, not_staged, stages
 from ...model.sizes import state_bytes
 from ...model.spec import WeightNames
 from ..auto_values import (
@@ -66,12 +67,18 @@ class Decisions:
     whole_machine: MachineSpec
     machine: MachineSpec  # the share of one process that computes
     num_replicas: int = 1  # that the server runs
-    num_ranks: int = 1  # processes that compute one replica together
+    num_ranks: int = 1  # processes that compute one replica together: so many for each stage
+    num_stages: int = 1
     memory: MemoryPlan | None = None
     num_kv_blocks: int = 0
     max_cached_len: int = 0  # tokens of the longest sequence that the KV cache holds, at most those of the model
     bytes_of_longest: int = 0  # of KV cache, that a sequence of max_model_len, or of the model's limit, needs
     undecided: set[str] = field(default_factory=set)  # paths that need the model's files
+
+    @property
+    def rank_sizes(self) -> tuple[int, int]:
+        """Processes of a stage, and stages."""
+        return self.num_ranks // self.num_stages, self.num_stages
 
     @property
     def gpu(self) -> GpuSpec | None:
@@ -126,7 +133,8 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
     for option in options().values():  # relative to the file that wrote them
         if option.path_kind in ("path", "source") and values.get(option.section, {}).get(option.name) is not None:
             values[option.section][option.name] = deployment.located(option.path)
-    num_replicas, num_ranks = len(config.parallel.ranks), config.parallel.tensor_parallel_size
+    parallel = config.parallel
+    num_replicas, num_ranks = len(parallel.ranks), parallel.num_ranks
     done = Decisions(
         values=values,
         origins=dict(deployment.origins),
@@ -135,6 +143,7 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
         machine=machine.shared_by(num_replicas * num_ranks),
         num_replicas=num_replicas,
         num_ranks=num_ranks,
+        num_stages=parallel.pipeline_parallel_size,
     )
     _device(done)
     _server(done)
@@ -145,7 +154,7 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
         done.undecided |= {path for path in NEED_MODEL if done.get(path) == "auto"}
         return done
     _files(done, model_files)
-    model_files = model_files.of_one_rank(num_ranks)
+    model_files = model_files.of_one_rank(parallel.tensor_parallel_size)
     _preset(done, model_files)
     _precision(done, model_files)
     _states(done, model_files)
@@ -219,7 +228,9 @@ def _scheduler(done: Decisions) -> None:
     _partial_prefills(done)
     if done.get("scheduler.async_scheduling") == "auto":
         reason = "the device computes while the CPU plans" if device == "cuda" else "a CPU computes with all its cores"
-        done.decide("scheduler.async_scheduling", device == "cuda", "R123", reason)
+        if done.num_stages > 1:
+            reason = "the stages of the model compute different steps"
+        done.decide("scheduler.async_scheduling", device == "cuda" or done.num_stages > 1, "R123", reason)
     _graphs(done)
 
 
@@ -355,10 +366,11 @@ def _states(done: Decisions, model_files: ModelFiles) -> None:
 
 
 def _one_state(done: Decisions, model_files: ModelFiles) -> int:
-    """Bytes of the recurrent states of one sequence; 0 if there are none."""
-    spec = model_files.spec
-    sums = done.get("cache.mamba_ssm_cache_dtype")
-    return state_bytes(spec, done.get("model.dtype"), sums) if spec.has_states else 0
+    """Bytes of the recurrent states of one sequence, in the stage that has most; 0 if there are none."""
+    if not model_files.spec.has_states:
+        return 0
+    dtype, sums = done.get("model.dtype"), done.get("cache.mamba_ssm_cache_dtype")
+    return max(state_bytes(part, dtype, sums) for part in model_files.of_stages(done.num_stages))
 
 
 def _num_seqs(done: Decisions, model_files: ModelFiles) -> None:
@@ -391,7 +403,8 @@ def _weights_bytes(done: Decisions, model_files: ModelFiles) -> int:
         is_eager=is_eager,
         is_batch_invariant=done.get("model.batch_invariant"),
     )
-    return model_files.weights_bytes(dtype, held, layout=layout)
+    whole, spec = model_files.weights_bytes(dtype, held, layout=layout), model_files.spec
+    return whole if not_staged(spec, done.num_stages) else int(whole * largest_share(spec, done.num_stages))
 
 
 def _weight_offload(done: Decisions, model_files: ModelFiles, weights: int) -> WeightOffload | None:
@@ -411,7 +424,7 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     weights -= 0 if offload is None else offload.saved_bytes
     is_hybrid = not done.get("scheduler.disable_hybrid_kv_cache_manager")
     groups = model_cache_groups(model_files.spec, model_files.max_context, is_hybrid)
-    per_token = kv_bytes_per_token(model_files.spec, done.get("cache.kv_cache_dtype"), groups)
+    per_token = _bytes_per_token(done, model_files, groups)
     share = done.get("cache.gpu_memory_utilization")
     activations = 0 if done.gpu is None else _activations(done, model_files, dtype)
     seqs, one_state = done.get("scheduler.max_num_seqs"), _one_state(done, model_files)
@@ -451,6 +464,13 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
         tokens = max(1, QUEUED_PER_KV_TOKEN * blocks * block_size)
         reason = f"{QUEUED_PER_KV_TOKEN} x the {blocks * block_size} tokens that the KV cache holds"
         done.decide("scheduler.max_queued_tokens", tokens, "R222", reason)
+
+
+def _bytes_per_token(done: Decisions, model_files: ModelFiles, groups: CacheGroups) -> int:
+    """Of KV cache, in the stage that has most."""
+    spec, num_stages, dtype = model_files.spec, done.num_stages, done.get("cache.kv_cache_dtype")
+    own = [groups] if not_staged(spec, num_stages) else [groups.of_layers(part) for part in stages(spec, num_stages)]
+    return max(kv_bytes_per_token(spec, dtype, each) for each in own)
 
 
 def _activations(done: Decisions, model_files: ModelFiles, dtype: str) -> int:

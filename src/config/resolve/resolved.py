@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ...model.cache_groups import CacheGroups, longest_sequence, model_cache_groups
+from ...model.cache_groups import CacheGroups, kv_bytes_per_token, longest_sequence, model_cache_groups
 from ...model.offload import WeightOffload
 from ...model.quantised import TWELVE_BITS
 from ...model.record import Record
-from ...model.sharding import not_divisible, of_one_device
+from ...model.sharding import not_divisible, not_staged, of_one_device, of_stages, stages
 from ...model.sizes import count_parameters, matrix_bytes, weights_bytes
 from ...model.spec import ModelSpec, WeightNames
 from ...model.through_transformers import Implementation
@@ -90,10 +90,14 @@ class ModelFiles(Record):
         )
 
     def of_one_rank(self, num_ranks: int) -> ModelFiles:
-        """The files of a model as large as what each of the ranks has; these ones where it cannot be divided."""
+        """The files of a model as large as what each rank of a stage has; these ones where it cannot be divided."""
         if num_ranks == 1 or not_divisible(self.spec, num_ranks):
             return self
         return self.model_copy(update={"spec": of_one_device(self.spec, num_ranks)})
+
+    def of_stages(self, num_stages: int) -> list[ModelSpec]:
+        """What each stage computes; all of it where it cannot be staged."""
+        return [self.spec] if not_staged(self.spec, num_stages) else of_stages(self.spec, num_stages)
 
 
 class GpuSpec(Record):
@@ -278,13 +282,38 @@ class Resolved(Record):
 
     @property
     def rank_spec(self) -> ModelSpec:
-        """What each process of a model computes: all of it, or a part with tensor parallel."""
+        """What the processes of all stages compute that have the same rank in them: all of the model, or a part with
+        tensor parallel."""
         return self.model_files.of_one_rank(self.parallel.tensor_parallel_size).spec
 
     @property
+    def num_stages(self) -> int:
+        return self.parallel.pipeline_parallel_size
+
+    def stage_layers(self, stage: int) -> range:
+        """The layers that the processes of this stage compute."""
+        return stages(self.rank_spec, self.num_stages)[stage]
+
+    def stage_spec(self, stage: int) -> ModelSpec:
+        """What a process of this stage computes."""
+        return of_stages(self.rank_spec, self.num_stages)[stage]
+
+    @property
     def cache_groups(self) -> CacheGroups:
+        """Of the layers of all stages."""
         is_hybrid = not self.scheduler.disable_hybrid_kv_cache_manager
         return model_cache_groups(self.rank_spec, self.model_files.max_context, is_hybrid)
+
+    def stage_groups(self, stage: int) -> CacheGroups:
+        """The same groups, with the layers of one stage."""
+        if self.num_stages == 1:
+            return self.cache_groups
+        return self.cache_groups.of_layers(self.stage_layers(stage))
+
+    def stage_kv_bytes(self, stage: int) -> int:
+        """Of the KV cache of a process of this stage."""
+        groups, dtype = self.stage_groups(stage), self.cache.kv_cache_dtype
+        return self.num_kv_tokens * kv_bytes_per_token(self.rank_spec, dtype, groups)
 
     @property
     def num_kept_states(self) -> int:

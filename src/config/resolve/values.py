@@ -14,7 +14,7 @@ from ...input_file import read_file
 from ...model.offload import WeightOffload
 from ...model.quantised import scheme_of
 from ...model.rope import SCALINGS
-from ...model.sharding import not_divisible
+from ...model.sharding import not_divided
 from ...model.sizes import DTYPE_BYTES
 from ...model.through_transformers import is_tested
 from ..checkpoint.bounded_json import decode
@@ -103,19 +103,19 @@ class Values:
 
     @property
     def not_divided(self) -> str:
-        """Why tensor parallel is impossible for this deployment; empty if it is possible."""
-        files, num_ranks = self.decisions.model_files, self.decisions.num_ranks
-        if num_ranks == 1 or files is None:
+        """Why several processes cannot compute the model of this deployment; empty if they can."""
+        files, (num_devices, num_stages) = self.decisions.model_files, self.decisions.rank_sizes
+        if num_devices * num_stages == 1 or files is None:
             return ""
         if files.implementation == "transformers":
             return "the model runs through transformers"
         if self.load_format == "sharded_state":
             return "the weights are packed as a whole (`load.load_format: sharded_state`)"
-        if files.own_codes:
+        if files.own_codes and num_devices > 1:
             return "the checkpoint is quantised"
         if self.kv_directory is not None:
             return "`cache.kv_directory` stores the blocks of one process"
-        return not_divisible(files.spec, num_ranks) or ""
+        return not_divided(files.spec, num_devices, num_stages) or ""
 
     @property
     def max_cached_len(self) -> int:
@@ -291,6 +291,7 @@ class Values:
             "where": f"the {self.decisions.gpu.name}" if self.decisions.gpu else "this machine",
             "num_replicas": self.num_replicas,
             "num_processes": self.num_processes,
+            "num_ranks": self.decisions.num_ranks,
             "not_divided": self.not_divided,
             "num_machine_cores": self.decisions.whole_machine.num_cores,
             "num_gpus": self.decisions.gpu.num_visible if self.decisions.gpu else 0,

@@ -33,6 +33,17 @@ class ParallelConfig(Section):
         examples=[2],
         json_schema_extra=about(reload="model", unit="processes", aliases=("-tp",)),
     )
+    pipeline_parallel_size: Count = Field(
+        1,
+        description=(
+            "Number of stages, each with consecutive layers, their weights and their KV cache; with "
+            "`tensor_parallel_size`, so many processes each. While one stage computes a step, the others compute those "
+            "before it, of other requests: of use with several requests at a time, and no faster for one. On CPUs "
+            "alone; CUDA devices are refused so far."
+        ),
+        examples=[2],
+        json_schema_extra=about(reload="model", unit="stages", aliases=("-pp",)),
+    )
     disable_custom_all_reduce: Flag = Field(
         False,
         description=(
@@ -95,6 +106,11 @@ class ParallelConfig(Section):
         examples=[True],
         json_schema_extra=about(reload="process", aliases=("-dpe",)),
     )
+
+    @property
+    def num_ranks(self) -> int:
+        """Processes that compute one replica together."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def ranks(self) -> range:

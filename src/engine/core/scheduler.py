@@ -109,7 +109,7 @@ class Scheduler:
         if len(result.token_ids) != plan.num_rows or ((result.token_ids >= 0) != plan.is_sampled).any():
             raise RuntimeError(f"the tokens of step {plan.step} do not match its sampled rows")
         sequences = self.sequences
-        step = sequences.steps.retire(plan)
+        step = sequences.retire(plan)
         sequences.blocks.publish_sampled(step)
         sequences.blocks.states.publish_sampled(step)
         if self.block_events is not None:
@@ -125,7 +125,7 @@ class Scheduler:
         too, and no block is cached any more. All others go on. Raises RuntimeError as `finish_step` does.
         """
         sequences = self.sequences
-        steps = [sequences.steps.retire(plan), *sequences.steps]
+        steps = [sequences.retire(plan), *sequences.steps]
         sequences.blocks.forget_cached()
         requests = dict.fromkeys(request for step in steps for request in step.requests)
         outputs = [

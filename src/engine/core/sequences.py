@@ -17,7 +17,8 @@ from .sequence_blocks import CachedPrefix, SequenceBlocks
 from .settings import SchedulerSettings
 from .slot_columns import SlotColumns
 from .step_outputs import Int64
-from .steps_in_flight import StepsInFlight
+from .step_plan import StepPlan
+from .steps_in_flight import StepInFlight, StepsInFlight
 from .stop import WatchedIds
 
 
@@ -35,7 +36,10 @@ class Sequences:
         # In the order of admission. Replaced, never changed in place: steps in flight keep the list.
         self.running: list[Request] = []
         self.running_slots: Int64 = np.empty(0, np.int64)
-        self._has_departed = False  # some of `running` have lost their slots
+        self.has_departed = False  # some of `running` have lost their slots
+        # Slots in a pipeline that a step in flight samples for: the runner releases a slot when a plan arrives, and
+        # samples for the plans before it later.
+        self._leaving: list[int] = []
         self.num_arrivals = 0
         self.num_finished = 0
         self.num_preemptions = 0
@@ -100,9 +104,26 @@ class Sequences:
             self.waiting.remove(request)
 
     def _leave_slot(self, request: Request) -> None:
-        self.steps.release(self.blocks.detach(request), int(self.columns.last_step[request.slot]))
-        self.columns.give_back(request)
-        self._has_departed = True
+        last_step = int(self.columns.last_step[request.slot])
+        self.steps.release(self.blocks.detach(request), last_step)
+        slot = self.columns.give_back(request)
+        if self._settings.num_stages > 1 and last_step > self.steps.last_finished:
+            self._leaving.append(slot)
+        else:
+            self.columns.free(slot)
+        self.has_departed = True
+
+    def retire(self, plan: StepPlan) -> StepInFlight:
+        """The plan is executed: what was kept for it is free. Raises RuntimeError if it is not the oldest one."""
+        step = self.steps.retire(plan)
+        if self._leaving:
+            leaving, self._leaving = self._leaving, []
+            for slot in leaving:
+                if self.columns.last_step[slot] > plan.step:
+                    self._leaving.append(slot)
+                else:
+                    self.columns.free(slot)
+        return step
 
     # ---- the running ones
 
@@ -111,9 +132,9 @@ class Sequences:
 
     def drop_departed(self) -> None:
         """Take sequences that have lost their slots out of `running`."""
-        if self._has_departed:
+        if self.has_departed:
             self._set_running([request for request in self.running if request.slot != NO_SLOT])
-            self._has_departed = False
+            self.has_departed = False
 
     def _set_running(self, running: list[Request]) -> None:
         self.running = running

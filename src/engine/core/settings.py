@@ -46,11 +46,13 @@ class SchedulerSettings:
     store: BlockStore | None = None  # keeps blocks outside the KV cache
     block_metrics_sample: float = 0.0  # share of the blocks whose times EngineStats has
     records_block_events: bool = False  # Scheduler.block_events
+    num_stages: int = 1  # of a pipeline: so many steps are computed at a time, of different sequences
 
     def __post_init__(self) -> None:
         for name in (
             *("num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_queued_tokens"),
             *("max_num_partial_prefills", "max_long_partial_prefills", "retention_interval"),
+            "num_stages",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")

@@ -31,6 +31,7 @@ class SlotColumns:
         self.serial = np.full(num_slots, -1, np.int64)  # arrival of the sequence in this slot; -1: the slot is free
         self.route = np.zeros(num_slots, np.int64)
         self.known = np.zeros(num_slots, np.int32)  # tokens read back, prompt included
+        self.admitted = np.zeros(num_slots, np.int32)  # of those, the ones that were known when it got the slot
         self.tail = np.zeros((num_slots, block_size), np.int32)  # the last of them, at position % block_size
         self.record_at = np.zeros(num_slots, np.int32)  # from this length on, a token needs an output record
         self.is_held = np.zeros(num_slots, np.bool_)  # no decode row: forced tokens wait for the steps in flight
@@ -50,6 +51,7 @@ class SlotColumns:
         self.record_at[slot] = 0  # its next token is reported together with the number of cached tokens
         self.is_held[slot] = False
         self._set_known(request)
+        self.admitted[slot] = self.known[slot]
 
     def _set_known(self, request: Request) -> None:
         known = len(request.token_ids)
@@ -65,11 +67,15 @@ class SlotColumns:
         self.target[request.slot] += len(token_ids)
         self._set_known(request)
 
-    def give_back(self, request: Request) -> None:
-        """Free the request's slot; the next plan releases it."""
+    def give_back(self, request: Request) -> int:
+        """Take the request's slot away. Returns it, to be freed."""
         request.has_forced, request.num_untold = False, 0
         slot, request.slot = request.slot, NO_SLOT
         self.serial[slot] = -1
+        return slot
+
+    def free(self, slot: int) -> None:
+        """The next plan releases it."""
         self.free_slots.append(slot)
         self.released_slots.append(slot)
 

@@ -16,12 +16,14 @@ mostly from the prefix cache.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from .prefill_budget import PrefillBudget
 from .request import NO_SLOT, Request
 from .sequences import Sequences
 from .settings import SchedulerSettings
 from .step_draft import PrefillRow, StepDraft
+from .step_outputs import Int64
 from .step_plan import StepPlan
 from .stored_prefixes import StoredPrefixes
 
@@ -79,6 +81,8 @@ class StepPlanner:
         missing = target - columns.computed[slots]
         # A sequence of its maximum length only waits for its last token to be read back.
         is_decode = (missing == 1) & (target < columns.max_length[slots]) & ~columns.is_held[slots]
+        if self._settings.num_stages > 1:
+            is_decode = self._of_next_stage(slots, is_decode)
         if is_decode.all():
             requests, prefills = running, []
         else:
@@ -91,6 +95,10 @@ class StepPlanner:
                 self._blocks.release_passed(requests[row], self._sequences.steps)
         if len(full) * self._num_groups > self._blocks.num_available:
             requests = self._preempt_for_blocks(draft, requests)
+            if not requests and self._sequences.has_departed and not self._sequences.steps:
+                # The whole share of a stage was preempted, and others can run.
+                self._sequences.drop_departed()
+                return self._plan_decodes(draft)
             slots = np.array([request.slot for request in requests], np.int64)
             prefills = [request for request in prefills if request.slot != NO_SLOT]
         elif full:
@@ -100,6 +108,19 @@ class StepPlanner:
             draft.block_slots += full_slots
         draft.decodes, draft.decode_slots = requests, slots
         return prefills
+
+    def _of_next_stage(self, slots: Int64, is_decode: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """In a pipeline, which decode rows are in the next step: none whose next token a step in flight samples, and of
+        the answers those that have waited longest, as many as leave each of the other stages a share."""
+        columns = self._columns
+        known = columns.known[slots]
+        is_ready: npt.NDArray[np.bool_] = is_decode & (columns.target[slots] == known)
+        answers = np.flatnonzero(is_ready & (known > columns.admitted[slots]))  # not the last token of a prompt
+        share = -(-len(slots) // self._settings.num_stages)
+        if len(answers) > share:
+            waited = np.argsort(columns.last_step[slots[answers]], kind="stable")
+            is_ready[answers[waited[share:]]] = False
+        return is_ready
 
     def _preempt_for_blocks(self, draft: StepDraft, requests: list[Request]) -> list[Request]:
         """Give decode rows their next block, best rank first, preempting from the worst; returns the rows to compute.

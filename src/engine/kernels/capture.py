@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
+from typing import Any
 
 
 class NotCapturable(RuntimeError):
     """The step computes something that cannot be replayed. The message says what."""
 
-    def __init__(self, reason: str, output: torch.Tensor | None = None) -> None:
+    def __init__(self, reason: str, output: Any = None) -> None:
         """output: what the function returned, if it was called: a second call would change recurrent states again."""
         super().__init__(reason)
         self.output = output
@@ -25,11 +24,12 @@ class NotCapturable(RuntimeError):
 class CapturedGraph:
     """A computation whose inputs and output stay at the same addresses."""
 
-    output: torch.Tensor  # of the capture or of the newest replay; valid until any graph of this Capture is replayed
+    # A tensor or several, of the capture or of the newest replay; valid until any graph of this Capture is replayed.
+    output: Any
     replay: Callable[[], None]  # computes again from what the inputs hold now
 
 
 # Takes a function of no arguments. A CPU calls it once. A GPU calls it several times, and it must give the same result
 # each time.
 # Raises NotCapturable, and torch.OutOfMemoryError; the function can still be called without capture.
-Capture = Callable[[Callable[[], torch.Tensor]], CapturedGraph]
+Capture = Callable[[Callable[[], Any]], CapturedGraph]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Self
 
 import torch
 
@@ -46,7 +46,6 @@ from ...model.tensors import (
     mamba2_parts,
 )
 from ..kernels import ExpertGate, HeadVariant, KernelSet, Routing
-from ..kernels.spans import span
 from ..layers.attention import (
     Attention,
     AttentionShape,
@@ -71,6 +70,7 @@ from ..layers.step_input import StepInput
 from ..layers.token_index import TokenIndex
 from ..layers.vector import Scalar, Vector
 from ..parallel import Ranks
+from .layer_stack import Layer, LayerStack, Mix
 from .rope import rope_parameters
 
 FeedForward = GatedMLP | MLP | MixtureOfExperts | ExpertsBesideMLP
@@ -231,49 +231,8 @@ class FeedForwardLayer:
         return self.mlp(self.norm, mix.rows_of(hidden), None if residual is None else mix.rows_of(residual))
 
 
-class Mix:
-    """The mixer of one layer in one step, for the rows that are needed."""
-
-    def __init__(
-        self,
-        step: StepInput,
-        cache: LayerCache,
-        rows: torch.Tensor | None,
-        inputs: torch.Tensor | None = None,
-    ) -> None:
-        """rows: the tokens whose result is needed; None for all. The cache gets what it keeps of all tokens.
-        inputs: of all tokens, [T, W]: of a layer with inputs of its own."""
-        self._step, self._cache, self._rows, self._inputs = step, cache, rows, inputs
-
-    def __call__(self, mixer: Mixer, projected: torch.Tensor, own: slice = slice(None)) -> torch.Tensor:
-        """The output of `out_proj`, [N, hidden_size]. own: the tensors of the layer's cache that are the mixer's."""
-        return mixer.out_proj(mixer(projected, self._step, self._cache[own], self._rows))
-
-    @property
-    def inputs(self) -> torch.Tensor:
-        """[N, W]"""
-        assert self._inputs is not None, "a layer without inputs of its own"
-        return self.rows_of(self._inputs)
-
-    def rows_of(self, x: torch.Tensor) -> torch.Tensor:
-        return x if self._rows is None else x[self._rows]
-
-
-class Layer(Protocol):
-    """DecoderLayer, MixerLayer, FeedForwardLayer, or one that a runner puts around them."""
-
-    @property
-    def mixer(self) -> Mixer | None: ...
-
-    def loadables(self) -> Iterator[Loadable]: ...
-
-    def __call__(
-        self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
-    ) -> tuple[torch.Tensor, torch.Tensor | None]: ...
-
-
-class Decoder:
-    """The whole model: token ids to hidden states, hidden states to logits."""
+class DecoderPart:
+    """The layers of a model, or of one stage of it."""
 
     def __init__(
         self,
@@ -286,11 +245,14 @@ class Decoder:
         *,
         skips_shared: bool = True,
         ranks: Ranks | None = None,
+        layers: range | None = None,
     ) -> None:
         """
         quantization: scheme of the linear layers' weights (model/quantised.py).
         skips_shared: layers that read the keys and values of others compute only the tokens whose logits are needed.
-        ranks: the processes that compute the model, each a part of it (model/sharding.py); None if this one does alone.
+        ranks: the processes that compute these layers, each a part of them (model/sharding.py); None if this one does
+            alone.
+        layers: of this stage; None for all.
         """
         self.model_spec = model_spec
         self._kernels = kernels
@@ -303,42 +265,23 @@ class Decoder:
             self.is_capturable &= ranks.is_capturable
             own = of_one_device(model_spec, ranks.size)
         make = _Parts(own, kernels, max_model_len, dtype, device, quantization, ranks)
-        hidden, vocabulary = own.hidden_size, own.vocab_size
-        self.lm_head = make.output("model.embed_tokens" if model_spec.is_tied else "lm_head")
-        multiplier = model_spec.embedding_scale
-        if model_spec.rounds_embedding_scale:
-            multiplier = rounded(multiplier, dtype)
-        self._table: Embedding | TiedEmbedding
-        if model_spec.is_tied:
-            self._table = TiedEmbedding(self.lm_head, kernels, multiplier)
-        else:
-            self._table = Embedding("model.embed_tokens", vocabulary, hidden, kernels, dtype, device, multiplier)
-        self.embed_tokens = self._table if ranks is None else EmbeddingPart(self._table, vocabulary, ranks)
-        self.embed_positions: Embedding | None = None
-        if model_spec.has_position_table:
-            offset = model_spec.position_offset
-            rows = model_spec.max_position_embeddings + offset
-            self.embed_positions = Embedding(POSITIONS, rows, hidden, kernels, dtype, device, offset=offset)
-        self.embed_norm = make.norm(EMBEDDING_NORM, hidden) if model_spec.has_embedding_norm else None
-        self.layers: list[Layer] = [make.layer(index) for index in range(model_spec.num_layers)]
-        self.norm = make.norm(FINAL_NORM, hidden)
-        self.layer_inputs = make.layer_inputs()
-        self._last_full = model_spec.last_full_layer(skips_shared=skips_shared)
+        layers = layers or range(own.num_layers)
+        computed = own.model_copy(update={"layers": own.layers[layers.start : layers.stop]})
+        last_full = computed.last_full_layer(skips_shared=skips_shared)
+        self._add_ends(make, dtype, device)
+        self.stack = LayerStack([make.layer(index) for index in layers], layers.start, last_full)
+
+    def _add_ends(self, make: _Parts, dtype: torch.dtype, device: torch.device) -> None:
+        """Makes what is before and after the layers."""
+
+    @property
+    def layers(self) -> list[Layer]:
+        return self.stack.layers
 
     def loadables(self) -> Iterator[Loadable]:
         """All parts with weights, in the order of loading."""
-        yield self.lm_head
-        if isinstance(self._table, Embedding):
-            yield self._table
-        if self.embed_positions is not None:
-            yield self.embed_positions
-        if self.embed_norm is not None:
-            yield self.embed_norm
-        if self.layer_inputs is not None:
-            yield from self.layer_inputs.loadables()
         for layer in self.layers:
             yield from layer.loadables()
-        yield self.norm
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         for loadable in self.loadables():
@@ -356,17 +299,59 @@ class Decoder:
         return tensors_of(folder, stored, self.model_spec)
 
     def attention_layers(self) -> dict[int, Attention]:
+        """By their place among the layers of this part."""
         return {index: layer.mixer for index, layer in enumerate(self.layers) if isinstance(layer.mixer, Attention)}
 
-    def take_weights(self, other: Decoder) -> None:
+    def take_weights(self, other: Self) -> None:
         """Takes the weights of the same model with other kernels, which can no longer be used."""
         for mine, its in zip(self.loadables(), other.loadables(), strict=True):
             mine.take_weights(its)
 
+
+class Decoder(DecoderPart):
+    """The whole model: token ids to hidden states, hidden states to logits. As the first stage, without the layers of
+    the others."""
+
+    def _add_ends(self, make: _Parts, dtype: torch.dtype, device: torch.device) -> None:
+        model_spec, kernels, ranks = self.model_spec, self._kernels, self._ranks
+        hidden, vocabulary = model_spec.hidden_size, make.vocab_size
+        self.lm_head = make.output("model.embed_tokens" if model_spec.is_tied else "lm_head")
+        multiplier = model_spec.embedding_scale
+        if model_spec.rounds_embedding_scale:
+            multiplier = rounded(multiplier, dtype)
+        self._table: Embedding | TiedEmbedding
+        if model_spec.is_tied:
+            self._table = TiedEmbedding(self.lm_head, kernels, multiplier)
+        else:
+            self._table = Embedding("model.embed_tokens", vocabulary, hidden, kernels, dtype, device, multiplier)
+        self.embed_tokens = self._table if ranks is None else EmbeddingPart(self._table, vocabulary, ranks)
+        self.embed_positions: Embedding | None = None
+        if model_spec.has_position_table:
+            offset = model_spec.position_offset
+            rows = model_spec.max_position_embeddings + offset
+            self.embed_positions = Embedding(POSITIONS, rows, hidden, kernels, dtype, device, offset=offset)
+        self.embed_norm = make.norm(EMBEDDING_NORM, hidden) if model_spec.has_embedding_norm else None
+        self.norm = make.norm(FINAL_NORM, hidden)
+        self.layer_inputs = make.layer_inputs()
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield self.lm_head
+        if isinstance(self._table, Embedding):
+            yield self._table
+        if self.embed_positions is not None:
+            yield self.embed_positions
+        if self.embed_norm is not None:
+            yield self.embed_norm
+        if self.layer_inputs is not None:
+            yield from self.layer_inputs.loadables()
+        yield from super().loadables()
+        yield self.norm
+
     def forward(
         self, steps: Sequence[StepInput], caches: Sequence[LayerCache], rows: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Writes what the caches keep of all T tokens. Returns hidden and residual of `rows`, for `logits`.
+        """Writes what the caches keep of all T tokens. Returns hidden and residual of `rows`, for `logits`, or for the
+        next stage.
 
         steps, caches: one per layer; the steps differ in the blocks that they use. rows: [N] int64, indices of the
         tokens whose logits are needed; None for all.
@@ -374,27 +359,8 @@ class Decoder:
         for step in steps:
             step.plans.clear()
         hidden = self.embedded(steps[0])
-        residual: torch.Tensor | None = None
         inputs = None if self.layer_inputs is None else self.layer_inputs(steps[0].token_ids, hidden)
-        last = len(self.layers) - 1
-        if (
-            rows is not None and len(rows) <= steps[0].num_rows
-        ):  # with several of one row it is faster to attend with all
-            last = self._last_full
-        for index, layer in enumerate(self.layers[: last + 1]):
-            own = None if inputs is None else inputs[:, index]
-            mix = Mix(steps[index], caches[index], rows if index == last else None, own)
-            with span(f"layers.{index}"):
-                hidden, residual = layer(hidden, residual, mix)
-        if rows is None or not len(rows):
-            return hidden, residual
-        narrowed = {view: step.of_tokens(rows) for view, step in {id(step): step for step in steps[last + 1 :]}.items()}
-        for index in range(last + 1, len(self.layers)):  # these keep nothing: the other tokens are not needed
-            own = None if inputs is None else inputs[rows, index]
-            mix = Mix(narrowed[id(steps[index])], caches[index], None, own)
-            with span(f"layers.{index}"):
-                hidden, residual = self.layers[index](hidden, residual, mix)
-        return hidden, residual
+        return self.stack(hidden, None, steps, caches, rows, inputs)
 
     def embedded(self, step: StepInput) -> torch.Tensor:
         """The input of the first layer, [T, hidden_size]."""
@@ -413,6 +379,23 @@ class Decoder:
         if (scale, softcap) != (1, None):
             logits = self._kernels.scale_and_cap(logits, scale, softcap)
         return logits if self._ranks is None else self._ranks.gather(logits, self.model_spec.vocab_size)
+
+
+class LaterStage(DecoderPart):
+    """The layers of another stage than the first: hidden states to hidden states."""
+
+    def forward(
+        self,
+        hidden: torch.Tensor,
+        residual: torch.Tensor | None,
+        steps: Sequence[StepInput],
+        caches: Sequence[LayerCache],
+        rows: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """hidden, residual: of all T tokens, of the stage before. Else as Decoder."""
+        for step in steps:
+            step.plans.clear()
+        return self.stack(hidden, residual, steps, caches, rows)
 
 
 def _order_of(spec: AttentionSpec) -> Callable[[int, int, int], torch.Tensor] | None:
@@ -450,6 +433,7 @@ class _Parts:
         self._max_model_len = max_model_len
         self._dtype, self._device = dtype, device
         self._scheme = SCHEMES[quantization] if quantization else None
+        self.vocab_size = model_spec.vocab_size
         self._rotations: dict[tuple[RopeSpec, int], torch.Tensor] = {}
         self._query_scales: dict[tuple[float, float, int], torch.Tensor] = {}
 

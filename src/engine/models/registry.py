@@ -10,12 +10,15 @@ from ...model.spec import ModelSpec
 from ...model.support import not_supported
 from ..kernels import KernelSet
 from ..parallel import Ranks
-from .decoder import Decoder
+from .decoder import Decoder, LaterStage
 from .model import Model
 
 
 def make_model(resolved: Resolved, kernels: KernelSet, device: torch.device, ranks: Ranks | None = None) -> Model:
-    """ranks: compute the model together. Raises ModelFilesError, with the reason, for a model that cannot run."""
+    """The model, or its first stage.
+
+    ranks: compute it together. Raises ModelFilesError, with the reason, for a model that cannot run.
+    """
     spec, dtype = resolved.model_spec, getattr(torch, resolved.model.dtype)
     quantization = scheme_of(resolved.model.quantization)
     if resolved.model_files.implementation == "transformers":
@@ -23,9 +26,20 @@ def make_model(resolved: Resolved, kernels: KernelSet, device: torch.device, ran
         from .transformers_model import TransformersModel
 
         return TransformersModel(resolved.model_files, kernels, dtype, device, quantization)
-    skips_shared = resolved.cache.kv_sharing_fast_prefill
+    skips_shared, layers = resolved.cache.kv_sharing_fast_prefill, resolved.stage_layers(0)
     model_len, make = resolved.model.max_model_len, model_class(spec)
-    return make(spec, kernels, model_len, dtype, device, quantization, skips_shared=skips_shared, ranks=ranks)
+    return make(
+        spec, kernels, model_len, dtype, device, quantization, skips_shared=skips_shared, ranks=ranks, layers=layers
+    )
+
+
+def make_later_stage(
+    resolved: Resolved, stage: int, kernels: KernelSet, device: torch.device, ranks: Ranks | None
+) -> LaterStage:
+    """Stage 1 or a later one. ranks: compute it together."""
+    dtype, quantization = getattr(torch, resolved.model.dtype), scheme_of(resolved.model.quantization)
+    layers, model_len = resolved.stage_layers(stage), resolved.model.max_model_len
+    return LaterStage(resolved.model_spec, kernels, model_len, dtype, device, quantization, ranks=ranks, layers=layers)
 
 
 def model_class(model_spec: ModelSpec) -> type[Decoder]:

@@ -6,6 +6,7 @@ Captured graphs read their inputs from the same tensors, so a step is copied int
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ from ..layers.step_input import StepInput
 class DecodeSteps:
     def __init__(
         self,
-        compute: Callable[[Sequence[StepInput]], torch.Tensor],
+        compute: Callable[[Sequence[StepInput]], Any],
         capture: Capture | None,
         max_rows: int,
         max_model_len: int,
@@ -26,7 +27,8 @@ class DecodeSteps:
         device: torch.device,
     ) -> None:
         """
-        compute: the logits of all tokens of a step, for each view of the blocks (model/cache_groups.py).
+        compute: what is captured: a tensor or several, of all tokens of a step, for each view of the blocks
+            (model/cache_groups.py).
         capture: None where nothing can be captured.
         max_rows: of a step that is captured. There are at most `max_rows` graphs, some 40 KB each for 28 layers.
         """
@@ -55,8 +57,8 @@ class DecodeSteps:
             return False
         return self._capture is not None and step.max_query_len == 1 and step.num_rows <= self._max_rows
 
-    def logits(self, steps: Sequence[StepInput]) -> torch.Tensor:
-        """[R, vocab_size], valid until the next step. Only for a step that `takes` accepts."""
+    def compute(self, steps: Sequence[StepInput]) -> Any:
+        """What `compute` returns, valid until the next step. Only for a step that `takes` accepts."""
         found = self._graphs.get(steps[0].num_rows)
         if found is None:
             return self._first(steps)
@@ -65,7 +67,7 @@ class DecodeSteps:
         graph.replay()
         return graph.output
 
-    def _first(self, steps: Sequence[StepInput]) -> torch.Tensor:
+    def _first(self, steps: Sequence[StepInput]) -> Any:
         assert self._capture is not None
         rows = steps[0].num_rows
         inputs = tuple(

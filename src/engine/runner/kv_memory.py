@@ -131,11 +131,11 @@ def _touch_in_background(memory_of: weakref.ref[KVMemory], may_touch: Callable[[
         logger.critical("%s; all further steps fail", memory._failure)
 
 
-def reserve_kv_memory(resolved: Resolved) -> KVMemory:
-    """Memory of the planned size. Raises MemoryError."""
+def reserve_kv_memory(resolved: Resolved, stage: int = 0) -> KVMemory:
+    """Memory of the size that the layers of a stage need. Raises MemoryError."""
     first_share = resolved.scheduler.max_num_batched_tokens / resolved.num_kv_tokens  # what one step can write
-    num_regions = len(resolved.rank_spec.keeps.tensors) * resolved.cache_groups.num_planes
-    return KVMemory(resolved.memory.kv_cache_bytes, num_regions, first_share)
+    num_regions = len(resolved.rank_spec.keeps.tensors) * resolved.stage_groups(stage).num_planes
+    return KVMemory(resolved.stage_kv_bytes(stage), num_regions, first_share)
 
 
 class IdleGap:

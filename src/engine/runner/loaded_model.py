@@ -15,8 +15,9 @@ from ..kernels import KernelSet, select_kernels
 from ..kernels.cpu.background import BackgroundCompilation
 from ..kernels.cpu.library import CpuLibrary, is_loadable, load_library
 from ..layers.loading import Loadable
+from ..models.decoder import LaterStage
 from ..models.model import Model
-from ..models.registry import make_model
+from ..models.registry import make_later_stage, make_model
 from ..parallel import Ranks
 from .kv_cache import KVCache, kv_dtype
 from .kv_memory import KVMemory, reserve_kv_memory
@@ -35,6 +36,15 @@ class LoadedModel:
     model: Model
     cache: KVCache
     compilation: BackgroundCompilation | None = None  # of kernels that replace these
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedStage:
+    """Of another stage than the first."""
+
+    kernels: KernelSet
+    layers: LaterStage
+    cache: KVCache
 
 
 def load_on_cpu(
@@ -69,12 +79,30 @@ def load_on_cpu(
     kernels = _kernels(resolved, load)
     ranks = None if ranks_of is None else ranks_of(kernels)
     model = load_model(resolved, phases, device, kernels, ranks=ranks)
+    return LoadedModel(device, kernels, model, _kv_cache(resolved, phases, kv_memory), compilation)
+
+
+def load_later_stage(
+    resolved: Resolved, phases: PhaseClock, *, stage: int, ranks_of: RanksOf | None = None
+) -> LoadedStage:
+    """As load_on_cpu, another stage than the first. Kernels that must be compiled are waited for."""
+    device = torch.device("cpu")
+    phases.start("kernels")
+    kernels = _kernels(resolved, load_library)
+    ranks = None if ranks_of is None else ranks_of(kernels)
+    phases.start("weights")
+    layers = make_later_stage(resolved, stage, kernels, device, ranks)
+    load_weights(layers, resolved, ranks=ranks)
+    return LoadedStage(kernels, layers, _kv_cache(resolved, phases, None, stage))
+
+
+def _kv_cache(resolved: Resolved, phases: PhaseClock, memory: KVMemory | None, stage: int = 0) -> KVCache:
+    """memory: None reserves it. The part that the first requests need is touched."""
     phases.start("kv cache")
-    kv_memory = kv_memory or reserve_kv_memory(resolved)
-    kv_memory.check_room(read_machine_spec().available_memory_bytes - resolved.memory.state_bytes)
-    kv_memory.touch_first()
-    cache = kv_cache_of(resolved, resolved.num_kv_blocks, states_of(resolved), kv_memory)
-    return LoadedModel(device, kernels, model, cache, compilation)
+    memory = memory or reserve_kv_memory(resolved, stage)
+    memory.check_room(read_machine_spec().available_memory_bytes - resolved.memory.state_bytes)
+    memory.touch_first()
+    return kv_cache_of(resolved, resolved.num_kv_blocks, states_of(resolved, stage=stage), memory, stage=stage)
 
 
 def load_weights_on_cpu(resolved: Resolved, phases: PhaseClock) -> tuple[KernelSet, Model]:
@@ -157,14 +185,13 @@ def load_model(
     return model
 
 
-def states_of(resolved: Resolved, device: torch.device | None = None) -> StateCache | None:
-    """None for a model without recurrent states. Raises what StateCache raises."""
-    if not resolved.model_spec.has_states:
+def states_of(resolved: Resolved, device: torch.device | None = None, stage: int = 0) -> StateCache | None:
+    """None for a stage without recurrent states. Raises what StateCache raises."""
+    spec = resolved.stage_spec(stage)
+    if not spec.has_states:
         return None
     dtype, sums_dtype = resolved.model.dtype, resolved.cache.mamba_ssm_cache_dtype
-    return StateCache(
-        resolved.rank_spec, resolved.memory.num_states, getattr(torch, dtype), getattr(torch, sums_dtype), device
-    )
+    return StateCache(spec, resolved.memory.num_states, getattr(torch, dtype), getattr(torch, sums_dtype), device)
 
 
 def kv_cache_of(
@@ -173,9 +200,10 @@ def kv_cache_of(
     states: StateCache | None,
     memory: KVMemory | None = None,
     device: torch.device | None = None,
+    stage: int = 0,
 ) -> KVCache:
-    """A cache of `num_blocks` blocks for each group of layers. Raises what KVCache raises."""
-    cache, groups = resolved.cache, resolved.cache_groups
+    """A cache of `num_blocks` blocks for each group of layers, for those of a stage. Raises what KVCache raises."""
+    cache, groups = resolved.cache, resolved.stage_groups(stage)
     return KVCache(
         groups,
         num_blocks * groups.num_groups,
@@ -185,5 +213,5 @@ def kv_cache_of(
         memory,
         device,
         states,
-        [None if keeps is None else keeps.tensors for keeps in resolved.rank_spec.kept_by_layer],
+        [None if keeps is None else keeps.tensors for keeps in resolved.stage_spec(stage).kept_by_layer],
     )

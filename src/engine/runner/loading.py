@@ -15,6 +15,7 @@ from ...config.checkpoint.layout import READ_EAGERLY, read_tensors
 from ...config.checkpoint.settings import CACHE_FOLDER, DUMMY_DEVIATION
 from ...model.sharding import slices
 from ..layers.loading import Loadable, TensorReader
+from ..models.decoder import LaterStage
 from ..models.model import Model
 from ..parallel import Ranks
 from .np_cache import cached_tensors
@@ -23,7 +24,7 @@ from .weights import Checkpoint, DummyWeights
 
 
 def load_weights(
-    model: Model,
+    model: Model | LaterStage,
     resolved: Resolved,
     progress: Callable[[float], None] | None = None,
     loaded: Callable[[Loadable], None] | None = None,
@@ -71,7 +72,7 @@ def _each(load: Callable[[int], int], count: int, num_workers: int) -> Iterator[
             raise
 
 
-def _tensors(model: Model, resolved: Resolved) -> TensorReader:
+def _tensors(model: Model | LaterStage, resolved: Resolved) -> TensorReader:
     load, files = resolved.load, resolved.model_files
     settings = load.model_loader_extra_config
     if load.load_format == "dummy":

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ from .step_input import Int64, LogitTokens, build_step_input, logit_tokens
 
 logger = logging.getLogger(__name__)
 LogitsOf = Callable[[Int64], torch.Tensor]  # indices into the rows of a forward pass -> their logits
-_LOGIT_ROWS = 128  # rows of logits computed at a time: 78 MB in float32 for a vocabulary of 152k
+LOGIT_ROWS = 128  # rows of logits computed at a time: 78 MB in float32 for a vocabulary of 152k
 
 
 class ModelRunner:
@@ -89,7 +90,7 @@ class ModelRunner:
 
     def _use(self, loaded: LoadedModel) -> None:
         resolved = self._resolved
-        max_rows = min(resolved.scheduler.max_num_seqs, _LOGIT_ROWS)
+        max_rows = min(resolved.scheduler.max_num_seqs, LOGIT_ROWS)
         model_len, block_size = resolved.model.max_model_len, resolved.cache.block_size
         self.loaded = loaded
         self._device, self._kernels = loaded.device, loaded.kernels
@@ -127,17 +128,18 @@ class ModelRunner:
 
     def compute(self, plan: StepPlan) -> StepResult:
         """The step of a plan that was applied to the slot table."""
-        states = self._cache.states
-        if states is not None:
-            states.copy(plan.restored_states)
+        self._copy_states(plan.restored_states)
         if plan.loads:
             load_blocks(self._cache, plan.loads)
         result = self._compute(plan)
-        if states is not None:
-            states.copy(plan.kept_states)
+        self._copy_states(plan.kept_states)
         if plan.saves and self._store is not None:
             save_blocks(self._cache, plan.saves, self._store)
         return result
+
+    def _copy_states(self, places: Int32) -> None:
+        if self._cache.states is not None:
+            self._cache.states.copy(places)
 
     def _compute(self, plan: StepPlan) -> StepResult:
         steps = self._cache.views(build_step_input(plan, self.slots, self._device))
@@ -146,7 +148,7 @@ class ModelRunner:
         with torch.inference_mode():
             rows = wanted.union(step.num_tokens)
             if rows is None and not len(wanted.prompt) and self._decode_steps.takes(step):
-                logits = self._decode_steps.logits(steps)
+                logits = self._decode_steps.compute(steps)
                 self._num_captured += 1
                 return self._sample(plan, wanted, np.arange(step.num_tokens), lambda at: logits)
             self._num_single += 1
@@ -154,17 +156,23 @@ class ModelRunner:
             hidden, residual = self._model.forward(self._cache.by_layer(steps), self._cache.layers, index)
             if rows is None:
                 rows = np.arange(step.num_tokens)
+            return self._results(plan, wanted, rows, hidden, residual)
 
-            def logits_of(at: Int64) -> torch.Tensor:
-                return self._logits(hidden, residual, at)
+    def _results(
+        self, plan: StepPlan, wanted: LogitTokens, rows: Int64, hidden: torch.Tensor, residual: torch.Tensor | None
+    ) -> StepResult:
+        """hidden, residual: of the tokens with the batch indices `rows`."""
 
-            prompt_logprobs = self._prompt_logprobs(plan, wanted, rows, logits_of)
-            result = self._sample(plan, wanted, rows, logits_of)
+        def logits_of(at: Int64) -> torch.Tensor:
+            return self._logits(hidden, residual, at)
+
+        prompt_logprobs = self._prompt_logprobs(plan, wanted, rows, logits_of)
+        result = self._sample(plan, wanted, rows, logits_of)
         result.prompt_logprobs = prompt_logprobs
         return result
 
-    def _decode(self, steps: Sequence[StepInput]) -> torch.Tensor:
-        """The logits of all tokens of a step."""
+    def _decode(self, steps: Sequence[StepInput]) -> Any:
+        """The logits of all tokens of a step: what is captured."""
         return self._model.logits(*self._model.forward(self._cache.by_layer(steps), self._cache.layers, None))
 
     def _sample(self, plan: StepPlan, wanted: LogitTokens, rows: Int64, logits_of: LogitsOf) -> StepResult:
@@ -175,8 +183,8 @@ class ModelRunner:
         complete: list[int] = []
         forced: dict[int, list[int]] = {}
         at = np.searchsorted(rows, wanted.sampled)
-        for start in range(0, len(at), _LOGIT_ROWS):
-            part = slice(start, start + _LOGIT_ROWS)
+        for start in range(0, len(at), LOGIT_ROWS):
+            part = slice(start, start + LOGIT_ROWS)
             plan_rows = wanted.sampled_rows[part]
             slots = plan.slots[plan_rows]
             lengths = self.slots.num_tokens[slots]
@@ -196,8 +204,8 @@ class ModelRunner:
         found: dict[int, list[TokenLogprobs]] = {}
         at = np.searchsorted(rows, wanted.prompt)
         starts = np.cumsum(plan.num_tokens) - plan.num_tokens
-        for start in range(0, len(at), _LOGIT_ROWS):
-            part = slice(start, start + _LOGIT_ROWS)
+        for start in range(0, len(at), LOGIT_ROWS):
+            part = slice(start, start + LOGIT_ROWS)
             plan_rows = wanted.prompt_rows[part]
             slots = plan.slots[plan_rows]
             positions = plan.num_computed[plan_rows] + wanted.prompt[part] - starts[plan_rows]

@@ -145,37 +145,47 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="R384",
-        title="tensor parallel is for CPUs",
-        fields=("parallel.tensor_parallel_size", "device.device"),
-        is_broken=lambda v: v.device == "cuda" and v.tensor_parallel_size > 1,
-        message="`parallel.tensor_parallel_size` is {tensor_parallel_size}, and this build computes on one CUDA device",
+        title="several processes compute a model on CPUs alone",
+        fields=("parallel.tensor_parallel_size", "parallel.pipeline_parallel_size", "device.device"),
+        is_broken=lambda v: v.device == "cuda" and v.decisions.num_ranks > 1,
+        message="{num_ranks} processes are to compute the model, and this build computes on one CUDA device",
         why="The processes of a model exchange through the memory of CPUs. `engine plan --devices` shows what several "
         "GPUs would hold.",
-        fixes=("set `tensor_parallel_size` to 1", "`data_parallel_size` gives each GPU a replica"),
+        fixes=(
+            "set `tensor_parallel_size` and `pipeline_parallel_size` to 1",
+            "`data_parallel_size` gives each GPU a replica",
+        ),
     ),
     Rule(
         id="R385",
         title="the model can be divided",
-        fields=("parallel.tensor_parallel_size", "cache.kv_directory", "load.load_format"),
+        fields=(
+            *("parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"),
+            *("cache.kv_directory", "load.load_format"),
+        ),
         exit_code=EXIT_MODEL_FILES,
         is_broken=lambda v: bool(v.not_divided),
-        message="the model cannot be divided over {tensor_parallel_size} processes: {not_divided}",
-        why="Each process has as many heads, and as many columns of each feed-forward block, as the others.",
-        fixes=("set `tensor_parallel_size` to 1, or to another divisor",),
+        message="the model cannot be divided over {num_ranks} processes: {not_divided}",
+        why="With tensor parallel each process has as many heads, and as many columns of each feed-forward block, as "
+        "the others; a stage of a pipeline has layers that read of other stages their results alone.",
+        fixes=("set `tensor_parallel_size` and `pipeline_parallel_size` to 1, or to a divisor",),
     ),
     Rule(
         id="R386",
         title="each process of a model has a core",
-        fields=("parallel.tensor_parallel_size", "parallel.data_parallel_size", "device.device"),
+        fields=(
+            *("parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"),
+            *("parallel.data_parallel_size", "device.device"),
+        ),
         severity="warning",
         about_machine=True,
         is_broken=lambda v: (
-            v.device == "cpu" and v.tensor_parallel_size > 1 and v.num_processes > v.decisions.whole_machine.num_cores
+            v.device == "cpu" and v.decisions.num_ranks > 1 and v.num_processes > v.decisions.whole_machine.num_cores
         ),
         message="{num_processes} processes share {num_machine_cores} cores",
         why="The processes of a model wait for each other many times a token: with fewer cores than processes each "
         "waits until the others had a core.",
-        fixes=("lower `tensor_parallel_size`",),
+        fixes=("lower `tensor_parallel_size` or `pipeline_parallel_size`",),
     ),
     Rule(
         id="R151",
@@ -194,7 +204,7 @@ STATED: tuple[StatedRule, ...] = (
         "R132",
         "the number of workers is tensor-parallel times pipeline-parallel size",
         ("parallel.distributed_executor_backend", "parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"),
-        "The pipeline-parallel size is 1 in this build: a replica is `tensor_parallel_size` processes.",
+        "A replica is tensor_parallel_size times pipeline_parallel_size processes, which the engine starts itself.",
     ),
     StatedRule(
         "R133",

@@ -33,14 +33,6 @@ ROWS: tuple[Refused, ...] = (
         same=("uni",),
     ),
     Refused(
-        "parallel.pipeline_parallel_size",
-        Count,
-        1,
-        ONE_DEVICE,
-        "Number of pipeline stages, each with a part of the layers on its own device.",
-        aliases=("-pp",),
-    ),
-    Refused(
         "parallel.decode_context_parallel_size",
         Count,
         1,

@@ -159,7 +159,7 @@ def native_capture(library: CpuLibrary, recorder: CallRecorder) -> Capture:
     replay_graph = library.function("replay_graph", [ctypes.c_void_p, ctypes.c_int], ctypes.c_int)
     arenas: list[Arena] = []  # reserved at the first capture
 
-    def capture(compute: Callable[[], torch.Tensor]) -> CapturedGraph:
+    def capture(compute: Callable[[], Any]) -> CapturedGraph:
         if not arenas:
             try:
                 arenas.append(Arena())

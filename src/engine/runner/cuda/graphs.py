@@ -77,4 +77,5 @@ class Graphs:
         if graph is None:
             return self._compute(shape)
         graph.replay()
-        return graph.output
+        output: torch.Tensor = graph.output
+        return output

@@ -10,7 +10,8 @@ import torch
 from ...kernels import KernelSet
 from ...layers.loading import Loadable
 from ...layers.mixer import Mixer
-from ...models.decoder import Decoder, Layer, Mix
+from ...models.decoder import Decoder
+from ...models.layer_stack import Layer, Mix
 from .host_weights import HostWeights, tensors_in
 from .weight_arena import Lanes, WeightArena
 
@@ -72,7 +73,7 @@ class LayerStreaming:
             arena = WeightArena([self._held[index] for index in self._indices], num_places, lanes)
         users = Counter(each for layer in model.layers for each in {id(tensor) for tensor in _weights(layer)})
         assert set(users.values()) <= {1}, "a tensor of two layers cannot be moved with one of them"
-        model.layers = [
+        model.stack.layers = [
             StreamedLayer(layer, arena, places.get(index), is_first=index == 0)
             if index in places or index == 0
             else layer

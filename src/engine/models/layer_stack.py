@@ -1,0 +1,99 @@
+"""LayerStack: consecutive layers of a decoder, all of them or those of a stage, and one step through them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import torch
+
+from ..kernels.spans import span
+from ..layers.loading import Loadable
+from ..layers.mixer import LayerCache, Mixer
+from ..layers.step_input import StepInput
+
+Residual = torch.Tensor | None
+
+
+class Mix:
+    """The mixer of one layer in one step, for the rows that are needed."""
+
+    def __init__(
+        self,
+        step: StepInput,
+        cache: LayerCache,
+        rows: torch.Tensor | None,
+        inputs: torch.Tensor | None = None,
+    ) -> None:
+        """rows: the tokens whose result is needed; None for all. The cache gets what it keeps of all tokens.
+        inputs: of all tokens, [T, W]: of a layer with inputs of its own."""
+        self._step, self._cache, self._rows, self._inputs = step, cache, rows, inputs
+
+    def __call__(self, mixer: Mixer, projected: torch.Tensor, own: slice = slice(None)) -> torch.Tensor:
+        """The output of `out_proj`, [N, hidden_size]. own: the tensors of the layer's cache that are the mixer's."""
+        return mixer.out_proj(mixer(projected, self._step, self._cache[own], self._rows))
+
+    @property
+    def inputs(self) -> torch.Tensor:
+        """[N, W]"""
+        assert self._inputs is not None, "a layer without inputs of its own"
+        return self.rows_of(self._inputs)
+
+    def rows_of(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self._rows is None else x[self._rows]
+
+
+class Layer(Protocol):
+    """DecoderLayer, MixerLayer, FeedForwardLayer, or one that a runner puts around them."""
+
+    @property
+    def mixer(self) -> Mixer | None: ...
+
+    def loadables(self) -> Iterator[Loadable]: ...
+
+    def __call__(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
+    ) -> tuple[torch.Tensor, torch.Tensor | None]: ...
+
+
+class LayerStack:
+    def __init__(self, layers: list[Layer], first: int, last_full: int) -> None:
+        """first: number of the first layer in the model. last_full: of these, the last that computes all tokens of a
+        step even if few results are needed."""
+        self.layers = layers
+        self._first, self._last_full = first, last_full
+
+    def __call__(
+        self,
+        hidden: torch.Tensor,
+        residual: Residual,
+        steps: Sequence[StepInput],
+        caches: Sequence[LayerCache],
+        rows: torch.Tensor | None,
+        inputs: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, Residual]:
+        """Writes what the caches keep of all T tokens. Returns hidden and residual of `rows`.
+
+        hidden, residual: [T, hidden_size]. steps, caches: one per layer; the steps differ in the blocks that they use.
+        rows: [N] int64, indices of the tokens whose results are needed; None for all. inputs: [T, layers, W], of layers
+        with inputs of their own.
+        """
+        last = len(self.layers) - 1
+        if (
+            rows is not None and len(rows) <= steps[0].num_rows
+        ):  # with several of one row it is faster to attend with all
+            last = self._last_full
+        for index, layer in enumerate(self.layers[: last + 1]):
+            own = None if inputs is None else inputs[:, index]
+            mix = Mix(steps[index], caches[index], rows if index == last else None, own)
+            with span(f"layers.{self._first + index}"):
+                hidden, residual = layer(hidden, residual, mix)
+        if rows is None or not len(rows):
+            return hidden, residual
+        narrowed = {view: step.of_tokens(rows) for view, step in {id(step): step for step in steps[last + 1 :]}.items()}
+        for index in range(last + 1, len(self.layers)):  # these keep nothing: the other tokens are not needed
+            own = None if inputs is None else inputs[rows, index]
+            mix = Mix(narrowed[id(steps[index])], caches[index], None, own)
+            with span(f"layers.{self._first + index}"):
+                hidden, residual = self.layers[index](hidden, residual, mix)
+        return hidden, residual

@@ -1,0 +1,82 @@
+"""StageLink: the connections of a pipeline stage, to the next one and from the one before, in a ring.
+
+The last stage sends to the first one, which samples. A thread reads what arrives, so that no two stages wait for each
+other to read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from queue import SimpleQueue
+
+import torch
+
+_HEADER = struct.Struct("<q?")  # number of rows, whether there is a residual
+Hidden = tuple[torch.Tensor, torch.Tensor | None]  # hidden and residual, [N, hidden_size]
+
+
+class StageClosed(RuntimeError):
+    def __init__(self) -> None:
+        super().__init__("another stage of this model has ended")
+
+
+class StageLink:
+    def __init__(self, before: socket.socket, after: socket.socket, hidden_size: int, dtype: torch.dtype) -> None:
+        """before, after: stream sockets, of the stage before this one and of the next one."""
+        self._before, self._after = before, after
+        self._hidden_size, self._dtype = hidden_size, dtype
+        self._arrived: SimpleQueue[Hidden | None] = SimpleQueue()  # None: the connection is closed
+        threading.Thread(target=self._read, name="stage-before", daemon=True).start()
+
+    def send(self, hidden: torch.Tensor, residual: torch.Tensor | None) -> None:
+        """To the next stage. Raises StageClosed if it has ended."""
+        try:
+            self._after.sendall(_HEADER.pack(len(hidden), residual is not None))
+            for tensor in (hidden,) if residual is None else (hidden, residual):
+                self._after.sendall(_memory(tensor.contiguous()))
+        except OSError:
+            raise StageClosed from None
+
+    def receive(self) -> Hidden:
+        """The next message of the stage before, which this waits for. Raises StageClosed if that one has ended."""
+        message = self._arrived.get()
+        if message is None:
+            self._arrived.put(None)  # for later calls
+            raise StageClosed
+        return message
+
+    def close(self) -> None:
+        """`receive` raises StageClosed from now on, on both sides."""
+        for end in (self._before, self._after):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                header = bytearray(_HEADER.size)
+                self._read_into(memoryview(header))
+                num_rows, has_residual = _HEADER.unpack(header)
+                tensors = [torch.empty(num_rows, self._hidden_size, dtype=self._dtype) for _ in range(1 + has_residual)]
+                for tensor in tensors:
+                    self._read_into(_memory(tensor))
+                self._arrived.put((tensors[0], tensors[1] if has_residual else None))
+        except (OSError, EOFError):
+            self._arrived.put(None)
+
+    def _read_into(self, view: memoryview) -> None:
+        while view:
+            count = self._before.recv_into(view)
+            if not count:
+                raise EOFError
+            view = view[count:]
+
+
+def _memory(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a contiguous tensor."""
+    data: memoryview = tensor.view(torch.uint8).numpy().reshape(-1).data
+    return data

@@ -1,0 +1,138 @@
+"""Runners of pipeline stages. The first stage has the embedding, the output layer and the sampler; each other one has
+layers alone. Hidden states go around the ring of stages once for each step.
+
+The first stage begins a step, and finishes it later: meanwhile it can begin others, of other sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...config import Resolved
+from ..core.step_plan import StepPlan, StepResult
+from ..kernels.spans import span
+from ..layers.step_input import StepInput
+from ..parallel.stages import Hidden, StageLink
+from ..sampling.sampling_table import SamplingTable
+from .decode_steps import DecodeSteps
+from .loaded_model import LoadedStage
+from .measure import PhaseClock
+from .model_runner import LOGIT_ROWS, ModelRunner
+from .slot_table import SlotTable
+from .step_input import LogitTokens, build_step_input, logit_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class BegunStep:
+    """A step whose results the later stages compute."""
+
+    plan: StepPlan
+    wanted: LogitTokens
+    num_tokens: int
+
+
+class FirstStageRunner(ModelRunner):
+    def __init__(self, link: StageLink, resolved: Resolved, *args: Any, **how: Any) -> None:
+        """link: to the second stage, and from the last one. args, how: as ModelRunner takes them."""
+        super().__init__(resolved, *args, **how)
+        self._link = link
+
+    def begin(self, plan: StepPlan) -> BegunStep:
+        """Computes the layers of this stage. Steps are finished in the order in which they begin, and no sequence has
+        a row in a step after one that samples for it before that one is finished."""
+        with self._step_lock, span(f"step {plan.step}, first stage"):
+            self.slots.apply(plan)
+            self._copy_states(plan.restored_states)
+            steps = self._cache.views(build_step_input(plan, self.slots, self._device))
+            wanted = logit_tokens(plan, self.slots)
+            with torch.inference_mode():
+                if self._decode_steps.takes(steps[0]):
+                    self._num_captured += 1
+                    hidden, residual = self._decode_steps.compute(steps)
+                else:
+                    self._num_single += 1
+                    hidden, residual = self._decode(steps)
+                self._copy_states(plan.kept_states)
+                self._link.send(hidden, residual)
+            return BegunStep(plan, wanted, steps[0].num_tokens)
+
+    def finish(self, begun: BegunStep) -> StepResult:
+        """Samples from what the last stage has computed. Waits for it."""
+        hidden, residual = self._link.receive()
+        rows = begun.wanted.union(begun.num_tokens)
+        with self._step_lock, torch.inference_mode():
+            return self._results(
+                begun.plan, begun.wanted, np.arange(len(hidden)) if rows is None else rows, hidden, residual
+            )
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        return self.finish(self.begin(plan))
+
+    def _decode(self, steps: Sequence[StepInput]) -> Hidden:
+        """In place of logits, what the next stage needs."""
+        return self._model.forward(self._cache.by_layer(steps), self._cache.layers, None)
+
+
+class LaterStageRunner:
+    def __init__(
+        self,
+        resolved: Resolved,
+        stage: int,
+        link: StageLink,
+        load: Callable[[Resolved, PhaseClock], LoadedStage],
+        *,
+        captures_steps: bool = True,
+    ) -> None:
+        """link: from the stage before, and to the next one. load: loads weights and KV cache of the stage.
+        captures_steps: as ModelRunner."""
+        self._link = link
+        self._is_last = stage == resolved.num_stages - 1
+        loaded = load(resolved, PhaseClock(None))
+        self._layers, self._cache = loaded.layers, loaded.cache
+        scheduler, model_len, block_size = resolved.scheduler, resolved.model.max_model_len, resolved.cache.block_size
+        max_seqs, spec, device = scheduler.max_num_seqs, resolved.model_spec, torch.device("cpu")
+        sampling = SamplingTable(max_seqs, spec.vocab_size, resolved.model_files.eos_token_ids, None)
+        self._slots = SlotTable(max_seqs, model_len, block_size, sampling, self._cache.groups.num_groups)
+        capture = loaded.kernels.capture if captures_steps and self._layers.is_capturable else None
+        max_rows, num_views = min(max_seqs, LOGIT_ROWS), len(self._cache.groups.views)
+        self._decode_steps = DecodeSteps(self._decode, capture, max_rows, model_len, block_size, num_views, device)
+        # Captured steps read from these.
+        self._hidden = torch.empty(max_rows, spec.hidden_size, dtype=getattr(torch, resolved.model.dtype))
+        self._residual = torch.empty_like(self._hidden)
+        self._has_residual = True
+
+    def execute(self, plan: StepPlan) -> None:
+        """The layers of this stage, in the order of the first stage's steps. Raises StageClosed."""
+        self._slots.apply(plan)
+        states = self._cache.states
+        if states is not None:
+            states.copy(plan.restored_states)
+        steps = self._cache.views(build_step_input(plan, self._slots, torch.device("cpu")))
+        rows = logit_tokens(plan, self._slots).union(steps[0].num_tokens) if self._is_last else None
+        hidden, residual = self._link.receive()
+        with torch.inference_mode():
+            if rows is None and self._decode_steps.takes(steps[0]):
+                self._hidden[: len(hidden)] = hidden
+                self._has_residual = residual is not None
+                if residual is not None:
+                    self._residual[: len(hidden)] = residual
+                hidden, residual = self._decode_steps.compute(steps)
+            else:
+                index = None if rows is None else torch.from_numpy(rows)
+                layers = self._cache.layers
+                hidden, residual = self._layers.forward(hidden, residual, self._cache.by_layer(steps), layers, index)
+            if states is not None:
+                states.copy(plan.kept_states)
+            self._link.send(hidden, residual)
+
+    def _decode(self, steps: Sequence[StepInput]) -> Hidden:
+        num_rows = steps[0].num_rows
+        residual = self._residual[:num_rows] if self._has_residual else None
+        return self._layers.forward(
+            self._hidden[:num_rows], residual, self._cache.by_layer(steps), self._cache.layers, None
+        )
