@@ -31,6 +31,7 @@ from .spec import (
 )
 from .tensors import EMBEDDING, OUTPUT, layer_tensors, mamba2_parts, model_shapes, outer_tensors
 
+_NONE = (sys.maxsize, 0)  # no stages are possible
 _SUMMED_BIASES = ("o_proj.bias", "out_proj.bias", "down_proj.bias")  # of what is summed over the devices
 
 
@@ -212,13 +213,23 @@ def _mixer_sections(mixer: Mixer) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def not_staged(spec: ModelSpec, num_stages: int) -> str | None:
     """Why a pipeline of this number of stages is impossible; None if it is possible."""
-    if num_stages > spec.num_layers:
-        return f"{spec.num_layers} layers cannot be {num_stages} stages"
+    if num_stages > len(_starts(spec)):
+        are_bound = ", some of which use what the one before has chosen," * (len(_starts(spec)) < spec.num_layers)
+        return f"{spec.num_layers} layers{are_bound} cannot be {num_stages} stages"
     if num_stages > 1 and any(source is not None for source in spec.keys_of):
         return "some layers read the keys and values of others"
     if num_stages > 1 and spec.layer_input is not None:
         return "each layer has an input of its own"
     return None
+
+
+def _starts(spec: ModelSpec) -> set[int]:
+    """The layers that a stage may begin with: none that attends to the tokens that the layer before has chosen."""
+    return {
+        index
+        for index, layer in enumerate(spec.layers)
+        if not (isinstance(layer.mixer, LatentAttention) and layer.mixer.shares_index)
+    }
 
 
 def not_divided(spec: ModelSpec, num_devices: int, num_stages: int) -> str | None:
@@ -233,23 +244,26 @@ def stages(spec: ModelSpec, num_stages: int) -> list[range]:
     outer = {tensor.name: tensor.size for tensor in outer_tensors(spec)}
     ends = sum(outer.values()) - (0 if spec.is_tied else outer[EMBEDDING])
     sums = [0, *accumulate(costs)]
-    largest = [ends + total for total in sums]  # of the stages so far, by the layers that they have
+    # Of the stages so far, by the layers that they have; none without layers.
+    largest = [sys.maxsize, *(ends + total for total in sums[1:])]
     cuts: list[list[int]] = []
-    for stage in range(1, num_stages):
-        best: list[int] = []
-        for stop in range(len(sums)):
-            starts = range(stage, stop)
-            best.append(min(starts, key=lambda start: max(largest[start], sums[stop] - sums[start]), default=0))
-        largest = [
-            max(largest[start], sums[stop] - sums[start]) if start else sys.maxsize for stop, start in enumerate(best)
+    possible = sorted(_starts(spec) - {0})
+    for _ in range(1, num_stages):
+        best = [
+            min(
+                ((max(largest[start], sums[stop] - sums[start]), start) for start in possible if start < stop),
+                default=_NONE,
+            )
+            for stop in range(len(sums))
         ]
-        cuts.append(best)
-    found: list[range] = []
+        largest = [size for size, _ in best]
+        cuts.append([start for _, start in best])
+    parts: list[range] = []
     stop = spec.num_layers
-    for best in reversed(cuts):
-        found.append(range(best[stop], stop))
-        stop = best[stop]
-    return [range(stop), *reversed(found)]
+    for start_of in reversed(cuts):
+        parts.append(range(start_of[stop], stop))
+        stop = start_of[stop]
+    return [range(stop), *reversed(parts)]
 
 
 def stage_parameters(spec: ModelSpec, num_stages: int) -> list[int]:

@@ -2,104 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
-from stoker.config import Resolved
 from stoker.engine.api import EngineRequest, SamplingParams
-from stoker.engine.core import Scheduler
-from stoker.engine.kernels.exchange import SharedMemory
-from stoker.engine.parallel.connect import connect
-from stoker.engine.rank_link import Loaded, RankLink
-from stoker.engine.rank_process import follow, following_runner
-from stoker.engine.rank_processes import LeadingRunner, LeadingSampler
-from stoker.engine.runner.loaded_model import load_on_cpu
-from stoker.engine.runner.model_runner import ModelRunner
-from stoker.engine.startup import scheduler_settings
 from stoker.model.sharding import not_divisible
 
 from .checkpoints import families
 from .conftest import Saved
 from .engine import Engine, resolved
+from .ranks import divided, free_port
 from .test_generation import make_prompts
 
 PROBABLE = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=1)
-
-
-class Threads:
-    """Instead of RankProcesses: the other ranks as threads of this process."""
-
-    def __init__(self, settings: Resolved, *, uses_gloo: bool = False, port: int = 0) -> None:
-        size = settings.parallel.tensor_parallel_size
-        self.memory = SharedMemory.new(size)
-        self.links: list[RankLink] = []
-        self._threads: list[Thread] = []
-        self.connected = partial(connect, memory=self.memory, port=port, size=size, uses_gloo=uses_gloo)
-        for rank in range(1, size):
-            mine, its = map(RankLink, socket.socketpair())
-            self.links.append(mine)
-            thread = Thread(target=self._compute, args=(settings, its, rank))
-            thread.start()
-            self._threads.append(thread)
-
-    def _compute(self, settings: Resolved, link: RankLink, rank: int) -> None:
-        with contextlib.closing(link), contextlib.suppress(EOFError):
-            runner = following_runner(settings, link, lambda kernels: self.connected(kernels, rank=rank))
-            follow(runner, link)
-
-    def leading(self, settings: Resolved) -> LeadingRunner:
-        load = partial(load_on_cpu, ranks_of=lambda kernels: self.connected(kernels, rank=0))
-        runner = ModelRunner(settings, load=load, sampler_of=lambda sampler: LeadingSampler(sampler, self))
-        assert all(isinstance(link.receive(), Loaded) for link in self.links)
-        return LeadingRunner(runner, self)
-
-    def send(self, message) -> None:
-        for link in self.links:
-            link.send(message)
-
-    def check(self) -> None: ...
-
-    def wait_failure(self) -> None: ...
-
-    def lose(self, reason: str) -> None:
-        raise AssertionError(reason)
-
-    def close(self) -> None:
-        self.memory.close_exchange()
-        for link in self.links:
-            link.close()
-        for thread in self._threads:
-            thread.join()
-
-
-class DividedEngine(Engine):
-    def __init__(self, settings: Resolved, others: Threads) -> None:
-        self.runner = others.leading(settings)  # type: ignore[assignment]
-        self.runner.warm_up()
-        self.scheduler = Scheduler(scheduler_settings(settings))
-        self.num_mixed_steps = 0
-
-
-@contextlib.contextmanager
-def divided(settings: Resolved, **how) -> Iterator[DividedEngine]:
-    others = Threads(settings, **how)
-    try:
-        yield DividedEngine(settings, others)
-    finally:
-        others.close()
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-    return port
 
 
 def outputs(engine: Engine) -> list[tuple[list[int], list[float]]]:

@@ -44,7 +44,8 @@ class Invariants:
         self._note_departures()
         self._check_blocks(running)
         slots = [request.slot for request in running]
-        assert sorted(slots + sequences.columns.free_slots + sequences._leaving) == list(range(self._settings.max_num_seqs))
+        slots += [*sequences.columns.free_slots, *sequences._leaving]
+        assert sorted(slots) == list(range(self._settings.max_num_seqs))
         assert {request.request_id for request in sequences.live} == self._live.keys()
         assert len(sequences.waiting) + len(running) == len(self._live)
         assert sequences.waiting.num_tokens == sum(

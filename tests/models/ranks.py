@@ -1,0 +1,143 @@
+"""The ranks of a model as threads of one process; tests/e2e has them as processes."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from threading import Thread
+
+from stoker.config import Resolved
+from stoker.engine.api import EngineOutput, EngineRequest
+from stoker.engine.core import Scheduler, StepPlan, StepResult
+from stoker.engine.kernels import KernelSet
+from stoker.engine.kernels.exchange import SharedMemory
+from stoker.engine.parallel import Ranks
+from stoker.engine.parallel.connect import connect, stage_link
+from stoker.engine.parallel.stages import StageLink
+from stoker.engine.rank_link import Loaded, RankLink
+from stoker.engine.rank_process import follow, follower_of_stage, following_runner
+from stoker.engine.rank_processes import LeadingRunner, LeadingSampler, LeadingStageRunner
+from stoker.engine.runner.loaded_model import load_on_cpu
+from stoker.engine.runner.model_runner import ModelRunner
+from stoker.engine.runner.stages import FirstStageRunner
+from stoker.engine.startup import scheduler_settings
+
+from .engine import Engine, joined
+
+
+class Threads:
+    """Instead of RankProcesses: the other ranks as threads of this process."""
+
+    def __init__(self, settings: Resolved, *, uses_gloo: bool = False, port: int = 0) -> None:
+        self._settings = settings
+        self._size, num_stages = settings.parallel.tensor_parallel_size, settings.num_stages
+        self._memories = [SharedMemory.new(self._size) for _ in range(num_stages)]
+        self._connect = partial(connect, port=port, size=self._size, uses_gloo=uses_gloo)
+        self.links: list[RankLink] = []
+        self._rings: list[StageLink] = []
+        self._threads: list[Thread] = []
+        pairs = [[socket.socketpair() for _ in range(num_stages)] for _ in range(self._size * (num_stages > 1))]
+        for rank in range(settings.parallel.num_ranks):
+            stage, own_rank = divmod(rank, self._size)
+            if pairs:
+                ends = pairs[own_rank]
+                self._rings.append(stage_link(settings, ends[stage - 1][1], ends[stage][0]))
+            if rank:
+                mine, its = map(RankLink, socket.socketpair())
+                self.links.append(mine)
+                self._threads.append(Thread(target=self._compute, args=(its, rank)))
+                self._threads[-1].start()
+
+    def _compute(self, link: RankLink, rank: int) -> None:
+        with contextlib.closing(link), contextlib.suppress(EOFError):
+            if self._rings:
+                stage, ring = rank // self._size, self._rings[rank]
+                follower_of_stage(self._settings, stage, link, ring, self._ranks_of(rank))(link)
+            else:
+                follow(following_runner(self._settings, link, self._ranks_of(rank)), link)
+
+    def _ranks_of(self, rank: int) -> Callable[[KernelSet], Ranks] | None:
+        stage, own_rank = divmod(rank, self._size)
+        if self._size == 1:
+            return None
+        return lambda kernels: self._connect(kernels, self._memories[stage], rank=own_rank)
+
+    def leading(self) -> LeadingRunner:
+        load = partial(load_on_cpu, ranks_of=self._ranks_of(0))
+        how = {"load": load, "sampler_of": lambda sampler: LeadingSampler(sampler, self)}  # type: ignore[arg-type]
+        leading: LeadingRunner
+        if self._rings:
+            leading = LeadingStageRunner(FirstStageRunner(self._rings[0], self._settings, **how), self)  # type: ignore[arg-type]
+        else:
+            leading = LeadingRunner(ModelRunner(self._settings, **how), self)  # type: ignore[arg-type]
+        assert all(isinstance(link.receive(), Loaded) for link in self.links)
+        return leading
+
+    def send(self, message) -> None:
+        for link in self.links if isinstance(message, StepPlan) else self.links[: self._size - 1]:
+            link.send(message)
+
+    def check(self) -> None: ...
+
+    def wait_failure(self) -> None: ...
+
+    def lose(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def close(self) -> None:
+        for memory in self._memories:
+            memory.close_exchange()
+        for link in self.links:
+            link.close()
+        for thread in self._threads:
+            thread.join()
+        for ring in self._rings:
+            ring.close()
+
+
+class DividedEngine(Engine):
+    def __init__(self, settings: Resolved, others: Threads) -> None:
+        self.runner = others.leading()  # type: ignore[assignment]
+        self.runner.warm_up()
+        self.scheduler = Scheduler(scheduler_settings(settings))
+        self.num_mixed_steps = 0
+        self.max_in_flight = 0  # steps at a time
+        self._depth = settings.num_stages
+
+    def run(self, requests: list[EngineRequest]) -> dict[str, EngineOutput]:
+        """As Engine, with a step in flight for each stage."""
+        if self._depth == 1:
+            return super().run(requests)
+        for request in requests:
+            self.scheduler.add(request)
+        done: dict[str, EngineOutput] = {}
+        begun: deque[tuple[StepPlan, Callable[[], StepResult]]] = deque()
+        assert isinstance(self.runner, LeadingStageRunner)
+        while self.scheduler.has_work:
+            while len(begun) < self._depth and (plan := self.scheduler.schedule()) is not None:
+                begun.append((plan, self.runner.launch(plan)))
+            self.max_in_flight = max(self.max_in_flight, len(begun))
+            plan, finish = begun.popleft()
+            for output in self.scheduler.finish_step(plan, finish()):
+                before = done.get(output.request_id)
+                done[output.request_id] = output if before is None else joined(before, output)
+        return done
+
+
+@contextlib.contextmanager
+def divided(settings: Resolved, **how) -> Iterator[DividedEngine]:
+    others = Threads(settings, **how)
+    try:
+        yield DividedEngine(settings, others)
+    finally:
+        others.close()
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+    return port
