@@ -20,7 +20,9 @@ from stoker.engine.process_client import EngineProcessClient
 
 pytestmark = pytest.mark.slow
 LIMIT_S = 60.0  # of what takes a second or two here
-ARGUMENTS = ["--model", "builtin:tiny", "--tensor-parallel-size", "2", "--max-model-len", "256"]
+ARGUMENTS = ["--model", "builtin:tiny", "--max-model-len", "256"]
+TENSOR, PIPELINE = ("--tensor-parallel-size", "2"), ("--pipeline-parallel-size", "2")
+WAYS = {"shared memory": TENSOR, "gloo": (*TENSOR, "--disable-custom-all-reduce"), "pipeline": PIPELINE}
 
 
 @asynccontextmanager
@@ -54,7 +56,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("how", [(), ("--disable-custom-all-reduce",)], ids=["shared memory", "gloo"])
+@pytest.mark.parametrize("how", WAYS.values(), ids=WAYS)
 def test_a_rank_that_ends_or_stops_ends_the_engine_which_is_started_again(how: tuple[str, ...]):
     async def scenario() -> None:
         async with engine(*how) as client:
@@ -103,7 +105,7 @@ def test_a_rank_that_cannot_load_ends_the_start_with_its_reason(tmp_path: Path, 
         )
         monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
         with pytest.raises(EngineStartFailed, match="rank 1 of the model"):
-            async with engine():
+            async with engine(*TENSOR):
                 pass
 
     asyncio.run(scenario())

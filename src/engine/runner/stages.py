@@ -7,13 +7,14 @@ The first stage begins a step, and finishes it later: meanwhile it can begin oth
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from ...config import Resolved
+from ..api import EngineInfo
 from ..core.step_plan import StepPlan, StepResult
 from ..kernels.spans import span
 from ..layers.step_input import StepInput
@@ -41,6 +42,14 @@ class FirstStageRunner(ModelRunner):
         """link: to the second stage, and from the last one. args, how: as ModelRunner takes them."""
         super().__init__(resolved, *args, **how)
         self._link = link
+
+    def info(self) -> EngineInfo:
+        info, layers = super().info(), self._resolved.stage_layers
+        num_stages = self._resolved.num_stages
+        others = " and ".join(f"{layers(stage)[0]} to {layers(stage)[-1]}" for stage in range(1, num_stages))
+        stages = f"{num_stages} stages of {self._resolved.parallel.tensor_parallel_size} processes"
+        row = f"{stages}: layers 0 to {layers(0)[-1]} and the output layer here, {others} in others"
+        return replace(info, kernels=info.kernels | {"pipeline": row})
 
     def begin(self, plan: StepPlan) -> BegunStep:
         """Computes the layers of this stage. Steps are finished in the order in which they begin, and no sequence has
