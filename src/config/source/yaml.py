@@ -232,6 +232,8 @@ def _syntax_error(error: yaml.MarkedYAMLError, source: SourceText) -> Diagnostic
         problem, said = "a tab in the indentation", "indent with spaces"
     elif text[column : column + 1] == "\t":
         problem, said = "a tab where YAML takes only spaces", "write spaces"
+    elif "nesting depth" in problem:  # libyaml's limit: it scans a line of brackets before it reports the first one
+        return Diagnostic(code="C109", message=f"more than {MAX_DEPTH} levels", labels=(Label(span, said),))
     labels = [Label(span, said)]
     if error.context_mark is not None and error.context and error.context_mark.line != line:
         at = error.context_mark

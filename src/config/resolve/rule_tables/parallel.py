@@ -303,7 +303,7 @@ STATED: tuple[StatedRule, ...] = (
         "R150",
         "a worker extension is a base class of the worker",
         ("parallel.worker_extension_cls", "parallel.worker_cls"),
-        "Cannot occur: the engine process is the only worker and accepts no other class.",
+        "Cannot occur: the processes of a model have one class.",
     ),
     StatedRule(
         "R155",

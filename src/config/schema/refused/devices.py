@@ -6,19 +6,24 @@ from typing import Any, Literal
 
 from ..types import Count, Flag, NumberFromZero, Texts, Whole
 from .reasons import (
+    ALL_TOKENS,
     GPU_BY_VARIABLE,
     LOCAL_EXPERTS,
     NO_COUPLING,
     NO_DEVICE_SETTINGS,
     NO_MODES,
+    NO_OVERLAP,
     NO_RAY,
-    ONE_DEVICE,
+    ONE_MACHINE,
     ONE_NODE,
     ONE_PORT,
+    ONE_SAMPLER,
     ONE_WORKER,
     OWN_KERNELS,
+    OWN_PROCESSES,
     RESTARTED,
     UNDER_NUMACTL,
+    WATCHED,
 )
 from .row import Refused
 
@@ -28,7 +33,7 @@ ROWS: tuple[Refused, ...] = (
         "parallel.distributed_executor_backend",
         Literal["auto", "uni", "mp", "ray", "external_launcher"],
         "auto",
-        ONE_DEVICE,
+        OWN_PROCESSES,
         "How workers are started: `auto` and `uni` are one worker inside the engine process.",
         same=("uni",),
     ),
@@ -36,7 +41,7 @@ ROWS: tuple[Refused, ...] = (
         "parallel.decode_context_parallel_size",
         Count,
         1,
-        ONE_DEVICE,
+        ALL_TOKENS,
         "Number of devices that share the KV cache of each sequence; divides tensor_parallel_size.",
         aliases=("-dcp",),
     ),
@@ -72,9 +77,9 @@ ROWS: tuple[Refused, ...] = (
         "Place whole experts on different devices.",
         aliases=("-ep",),
     ),
-    Refused("parallel.enable_dbo", Flag, False, ONE_DEVICE, "Overlap computation and communication of two batches."),
-    Refused("parallel.dbo_decode_token_threshold", Whole, 32, ONE_DEVICE, "Decode tokens from which a batch is split."),
-    Refused("parallel.dbo_prefill_token_threshold", Whole, 512, ONE_DEVICE, "Tokens from which a batch is split."),
+    Refused("parallel.enable_dbo", Flag, False, NO_OVERLAP, "Overlap computation and communication of two batches."),
+    Refused("parallel.dbo_decode_token_threshold", Whole, 32, NO_OVERLAP, "Decode tokens from which a batch is split."),
+    Refused("parallel.dbo_prefill_token_threshold", Whole, 512, NO_OVERLAP, "Tokens from which a batch is split."),
     Refused("parallel.enable_eplb", Flag, False, LOCAL_EXPERTS, "Move experts between devices to balance their load."),
     Refused(
         "parallel.eplb_config",
@@ -98,44 +103,44 @@ ROWS: tuple[Refused, ...] = (
         "parallel.prefill_context_parallel_size",
         Count,
         1,
-        ONE_DEVICE,
+        ALL_TOKENS,
         "Number of devices that share the computation of a prompt.",
         aliases=("-pcp",),
     ),
-    Refused("parallel.cp_kv_cache_interleave_size", Count, 1, ONE_DEVICE, "Consecutive tokens that one device stores."),
+    Refused("parallel.cp_kv_cache_interleave_size", Count, 1, ALL_TOKENS, "Consecutive tokens that one device stores."),
     Refused(
-        "parallel.dcp_kv_cache_interleave_size", Count, 1, ONE_DEVICE, "Older name of cp_kv_cache_interleave_size."
+        "parallel.dcp_kv_cache_interleave_size", Count, 1, ALL_TOKENS, "Older name of cp_kv_cache_interleave_size."
     ),
     Refused(
         "parallel.dcp_comm_backend",
         Literal["ag_rs", "a2a"] | None,
         None,
-        ONE_DEVICE,
+        ALL_TOKENS,
         "How devices exchange parts of attention.",
     ),
-    Refused("parallel.dcp_q_replicate", Flag, False, ONE_DEVICE, "Compute queries on every device."),
-    Refused("parallel.nnodes", Count, 1, ONE_DEVICE, "Number of machines.", aliases=("-n",)),
-    Refused("parallel.node_rank", Whole, 0, ONE_DEVICE, "Number of this machine.", aliases=("-r",)),
-    Refused("parallel.master_addr", str, "127.0.0.1", ONE_DEVICE, "Address of the first machine."),
-    Refused("parallel.master_port", Whole, 29501, ONE_DEVICE, "Port of the first machine."),
+    Refused("parallel.dcp_q_replicate", Flag, False, ALL_TOKENS, "Compute queries on every device."),
+    Refused("parallel.nnodes", Count, 1, ONE_MACHINE, "Number of machines.", aliases=("-n",)),
+    Refused("parallel.node_rank", Whole, 0, ONE_MACHINE, "Number of this machine.", aliases=("-r",)),
+    Refused("parallel.master_addr", str, "127.0.0.1", ONE_MACHINE, "Address of the first machine."),
+    Refused("parallel.master_port", Whole, 29501, ONE_MACHINE, "Port of the first machine."),
     Refused(
         "parallel.distributed_timeout_seconds",
         Count | None,
         None,
-        ONE_DEVICE,
+        WATCHED,
         "Time limit of operations between devices.",
     ),
     Refused(
         "parallel.cpu_distributed_timeout_seconds",
         Count | None,
         None,
-        ONE_DEVICE,
+        WATCHED,
         "Time limit of operations between hosts.",
     ),
     Refused(
-        "parallel.enable_batch_sharded_sampling", Flag, False, ONE_DEVICE, "Sample a part of the batch on each device."
+        "parallel.enable_batch_sharded_sampling", Flag, False, ONE_SAMPLER, "Sample a part of the batch on each device."
     ),
-    Refused("parallel.enable_hc_sp", Flag, False, ONE_DEVICE, "Split sequences in hyper-connections."),
+    Refused("parallel.enable_hc_sp", Flag, False, ALL_TOKENS, "Split sequences in hyper-connections."),
     Refused(
         "parallel.enable_shm_tensor_arena",
         Flag,
@@ -143,7 +148,7 @@ ROWS: tuple[Refused, ...] = (
         ONE_WORKER,
         "Send large tensors to workers through shared memory.",
     ),
-    Refused("parallel.ubatch_size", Whole, 0, ONE_DEVICE, "Number of parts of a batch that overlap."),
+    Refused("parallel.ubatch_size", Whole, 0, NO_OVERLAP, "Number of parts of a batch that overlap."),
     Refused(
         "parallel.data_parallel_multi_port_external_lb",
         Flag,

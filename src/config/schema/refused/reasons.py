@@ -18,6 +18,14 @@ WHOLE_LAYERS = (
 SLOTS_AS_NEEDED = "the scheduler reserves the slots that a step needs"
 ONE_KV_LAYOUT = "the cache of each layer follows from the model; all of them have `cache.kv_cache_dtype`"
 ONE_DEVICE = "this build computes on one device; run a server per device behind a load balancer"
+OWN_PROCESSES = "the engine starts the processes of a model itself, as children on this machine"
+ONE_MACHINE = "the processes of a model are on one machine; several machines run replicas behind a load balancer"
+ALL_TOKENS = "each process keeps all tokens of its heads and layers, so the length of a sequence is not divided"
+NO_OVERLAP = (
+    "the processes of a model exchange through the memory of their machine, at once: no transfer could be overlapped"
+)
+WATCHED = "processes of a model are watched: one that ends or stops ends the engine within a second, without a limit"
+ONE_SAMPLER = "one process samples for the whole batch"
 ONE_NODE = (
     "replicas behind one address are on one machine; with `parallel.data_parallel_hybrid_lb` each machine has a "
     "server, behind a load balancer"
@@ -28,7 +36,7 @@ NO_COUPLING = "replicas compute independently of each other: there is nothing to
 RESTARTED = "a replica that fails is started again, and the others serve meanwhile: `server.on_engine_death`"
 LOCAL_EXPERTS = "all experts of a model are on the one device that computes"
 NO_RAY = "this build starts no workers on Ray"
-ONE_WORKER = "the engine process is the only worker"
+ONE_WORKER = "processes of a model have one class, which a deployment cannot replace"
 NO_DEVICE_SETTINGS = "no device of this build has settings besides `device`"
 NO_ADAPTERS = "this build applies no adapters; merge the adapter into the model's weights"
 NO_PROMPT_ADAPTERS = "this build reads no prompt adapters; put the prompt's text into the request"

@@ -37,7 +37,7 @@ def test_a_slot_that_is_given_back_is_free_and_released_by_the_next_plan_alone()
     columns = SlotColumns(num_slots=2, block_size=4)
     sequence = request(7, 6)
     columns.take(sequence)
-    columns.give_back(sequence)
+    columns.free(columns.give_back(sequence))
     assert (sequence.slot, columns.serial.tolist(), columns.free_slots) == (NO_SLOT, [-1, -1], [1, 0])
     assert columns.pop_released() == [0]
     assert columns.pop_released() == []
