@@ -27,6 +27,7 @@ from .spec import (
     Mamba2,
     Mixer,
     ModelSpec,
+    Placement,
     ShortConvolution,
 )
 from .tensors import EMBEDDING, OUTPUT, layer_tensors, mamba2_parts, model_shapes, outer_tensors
@@ -64,6 +65,8 @@ def _obstacles(layer: LayerSpec, num_devices: int) -> Iterator[str]:
                 pass
             case _:
                 yield f"a layer of the kind {mixer.kind}"
+    if isinstance(layer.feed_forward, Experts) and _is_placed(layer) and layer.feed_forward.count < num_devices:
+        yield f"{layer.feed_forward.count} experts cannot be placed on {num_devices} devices"
     for what, width in _widths(layer.feed_forward):
         if width % num_devices:
             yield f"{what} of width {width} cannot be divided by {num_devices}"
@@ -89,7 +92,8 @@ def _widths(block: FeedForward | None) -> Iterator[tuple[str, int]]:
         case MLP():
             yield "a feed-forward block", block.width
         case Experts():
-            yield "an expert", block.width
+            if block.placement == "divided":
+                yield "an expert", block.width
             yield "a shared expert", block.shared_width
             if block.beside is not None:
                 yield "a feed-forward block", block.beside.width
@@ -140,8 +144,35 @@ def _feed_forward(block: FeedForward, parts: int) -> FeedForward:
     if isinstance(block, MLP):
         return block.model_copy(update={"width": block.width // parts})
     beside = block.beside and block.beside.model_copy(update={"width": block.beside.width // parts})
-    sizes = {"width": block.width // parts, "shared_width": block.shared_width // parts}
-    return block.model_copy(update={**sizes, "beside": beside})
+    if block.placement == "divided":
+        own = {"width": block.width // parts}
+    else:
+        own = {"held": -(-block.count // parts)}
+    return block.model_copy(update={**own, "shared_width": block.shared_width // parts, "beside": beside})
+
+
+def with_placed_experts(spec: ModelSpec, placement: Placement) -> ModelSpec:
+    """The model, whose experts several devices share in this way."""
+
+    def placed(layer: LayerSpec) -> LayerSpec:
+        block = layer.feed_forward
+        if not isinstance(block, Experts):
+            return layer
+        return layer.model_copy(update={"feed_forward": block.model_copy(update={"placement": placement})})
+
+    layers = {layer: placed(layer) for layer in dict.fromkeys(spec.layers)}
+    return spec.model_copy(update={"layers": tuple(layers[layer] for layer in spec.layers)})
+
+
+def own_experts(block: Experts, num_devices: int, rank: int) -> range:
+    """Those that a device has. Where they do not divide evenly the first devices have one more."""
+    if block.placement == "divided" or num_devices == 1:
+        return range(block.count)
+    if block.placement == "round_robin":
+        return range(rank, block.count, num_devices)
+    few, more = divmod(block.count, num_devices)
+    first = rank * few + min(rank, more)
+    return range(first, first + few + (rank < more))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +191,11 @@ def slices(spec: ModelSpec, num_devices: int, rank: int) -> dict[str, Slice]:
     """Of the tensors that device `rank` does not have as a whole, by their names."""
     own = of_one_device(spec, num_devices)
     shapes, sections = model_shapes(own), _sections(spec)
+    placed = tuple(f"model.layers.{index}.mlp.experts." for index, layer in enumerate(spec.layers) if _is_placed(layer))
     found: dict[str, Slice] = {}
     for name, whole in model_shapes(spec).items():
+        if name.startswith(placed):
+            continue
         dim = next((dim for dim, size in enumerate(whole) if size != shapes[name][dim]), None)
         if dim is not None:
             sizes = sections.get(name, (whole[dim],))
@@ -169,6 +203,10 @@ def slices(spec: ModelSpec, num_devices: int, rank: int) -> dict[str, Slice]:
         elif rank and name.endswith(_SUMMED_BIASES):
             found[name] = Slice(whole, 0, ())
     return found
+
+
+def _is_placed(layer: LayerSpec) -> bool:
+    return isinstance(layer.feed_forward, Experts) and layer.feed_forward.placement != "divided"
 
 
 def _ranges(name: str, sizes: tuple[int, ...], own: int, num_devices: int, rank: int) -> Iterator[range]:

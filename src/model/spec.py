@@ -362,6 +362,11 @@ class Routing(Record):
     is_float32: bool = False  # the router multiplies in float32, whatever the model does
 
 
+# How several devices share the experts of a layer: each has a part of every expert, or whole experts, consecutive ones
+# or every n-th.
+Placement = Literal["divided", "linear", "round_robin"]
+
+
 class Experts(Record):
     """`per_token` of `count` expert MLPs run for each token, and one of `shared_width` for all."""
 
@@ -380,6 +385,8 @@ class Experts(Record):
     has_bias: bool = False
     activation: str = "silu"
     is_gated: bool = True
+    placement: Placement = "divided"
+    held: int | None = None  # experts that one device has, where they are placed; None: all
 
     @property
     def activations(self) -> int:

@@ -299,7 +299,7 @@ def _experts(hidden: int, experts: Experts) -> Iterator[Tensor]:
         yield Tensor("mlp.gate.e_score_correction_bias", (experts.count,))
     one = MLP(width=experts.width, is_gated=experts.is_gated, has_bias=experts.has_bias)
     for tensor in _mlp("mlp.experts.{}", hidden, one):
-        yield replace(tensor, copies=experts.count, used=experts.per_token)
+        yield replace(tensor, copies=experts.held or experts.count, used=experts.per_token)
     if experts.shared_width:
         yield from _mlp("mlp.shared_experts", hidden, MLP(width=experts.shared_width, is_gated=experts.is_gated))
     if experts.has_shared_gate:

@@ -43,7 +43,7 @@ class Examined:
 
 def examine(deployment: Deployment, model_files: ModelFiles | None, machine: MachineSpec) -> Examined:
     """Decide and check everything that can be. `model_files` is None while the model is not on this machine."""
-    decisions = decide(deployment, model_files, machine)
+    decisions = decide(deployment, model_files and model_files.placed(deployment.config.parallel), machine)
     values = Values(deployment, decisions)
     findings = in_order([*deployment.warnings, *broken_rules(deployment, values)])
     return Examined(decisions, values, tuple(findings))
@@ -69,7 +69,7 @@ def resolve_deployment(deployment: Deployment, model_files: ModelFiles, machine:
         kv_events=KVEventsConfig.model_validate(sections["kv_events"]),
         observability=ObservabilityConfig.model_validate(sections["observability"]),
         server=ResolvedServer.model_validate(sections["server"]),
-        model_files=model_files,
+        model_files=model_files.placed(deployment.config.parallel),
         machine=decisions.machine,
         memory=decisions.memory,
         model_path=model_files.model_path,

@@ -13,7 +13,7 @@ from ...model.cache_groups import CacheGroups, kv_bytes_per_token, longest_seque
 from ...model.offload import WeightOffload
 from ...model.quantised import TWELVE_BITS
 from ...model.record import Record
-from ...model.sharding import not_divisible, not_staged, of_one_device, of_stages, stages
+from ...model.sharding import not_divisible, not_staged, of_one_device, of_stages, stages, with_placed_experts
 from ...model.sizes import count_parameters, matrix_bytes, weights_bytes
 from ...model.spec import ModelSpec, WeightNames
 from ...model.through_transformers import Implementation
@@ -88,6 +88,12 @@ class ModelFiles(Record):
         return (
             described if self.num_stored is None else described * self.num_stored // count_parameters(self.spec).total
         )
+
+    def placed(self, parallel: ParallelConfig) -> ModelFiles:
+        """The files of a model whose experts are placed as the options say."""
+        if not parallel.enable_expert_parallel or parallel.tensor_parallel_size == 1 or not self.spec.has_experts:
+            return self
+        return self.model_copy(update={"spec": with_placed_experts(self.spec, parallel.expert_placement_strategy)})
 
     def of_one_rank(self, num_ranks: int) -> ModelFiles:
         """The files of a model as large as what each rank of a stage has; these ones where it cannot be divided."""

@@ -292,6 +292,9 @@ class Values:
             "num_replicas": self.num_replicas,
             "num_processes": self.num_processes,
             "num_ranks": self.decisions.num_ranks,
+            "no_placement": "one process computes each layer"
+            if self.tensor_parallel_size == 1
+            else "the model has no experts",
             "not_divided": self.not_divided,
             "num_machine_cores": self.decisions.whole_machine.num_cores,
             "num_gpus": self.decisions.gpu.num_visible if self.decisions.gpu else 0,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from .refused import with_refused
@@ -43,6 +45,25 @@ class ParallelConfig(Section):
         ),
         examples=[2],
         json_schema_extra=about(reload="model", unit="stages", aliases=("-pp",)),
+    )
+    enable_expert_parallel: Flag = Field(
+        False,
+        description=(
+            "Whether the processes of `tensor_parallel_size` have whole experts of a mixture, each some of them, "
+            "instead of a part of every one. An expert then need not be divisible, and its matrices stay wide; how "
+            "evenly the processes have work depends on which experts the tokens choose."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="model", aliases=("-ep",)),
+    )
+    expert_placement_strategy: Literal["linear", "round_robin"] = Field(
+        "linear",
+        description=(
+            "Which experts a process has with `enable_expert_parallel`: consecutive ones, or every n-th of n "
+            "processes. The second spreads groups of experts of which a token uses few."
+        ),
+        examples=["round_robin"],
+        json_schema_extra=about(reload="model"),
     )
     disable_custom_all_reduce: Flag = Field(
         False,

@@ -94,7 +94,14 @@ from .output_gate import GateOutputs, gate_outputs_cpu, gate_outputs_reference
 from .paged_attention import PagedAttention, paged_attention_cpu, paged_attention_reference
 from .penalise import after_penalties
 from .rope_and_store import RopeAndStore, rope_and_store_cpu, rope_and_store_reference
-from .route_experts import RouteExperts, route_experts_cpu, route_experts_reference
+from .route_experts import (
+    OwnExperts,
+    RouteExperts,
+    own_experts_cpu,
+    own_experts_reference,
+    route_experts_cpu,
+    route_experts_reference,
+)
 from .sample_tokens import SampleTokens, sample_tokens_cpu, sample_tokens_reference
 from .sample_top_p import SampleTopP, sample_top_p_cpu, sample_top_p_reference
 from .scale_rows import ScaleRows, scale_rows_cpu, scale_rows_reference
@@ -157,6 +164,7 @@ class KernelSet:
     scale_and_cap: ScaleAndCap = scale_and_cap_reference
     to_float32: ToFloat32 = to_float32_reference
     route_experts: RouteExperts = route_experts_reference
+    own_experts: OwnExperts = own_experts_reference
     pack_experts: PackExperts = pack_experts_reference
     packs_grouped_experts: bool = False  # whether `pack_experts` takes a checkpoint's own codes
     repack_experts: RepackExperts = repack_experts_reference
@@ -366,6 +374,7 @@ def cpu_kernels(
         scale_and_cap=scale_and_cap_cpu(library, dtype),
         to_float32=to_float32_cpu(library),
         route_experts=route_experts_cpu(library, dtype),
+        own_experts=own_experts_cpu(library),
         pack_experts=pack_experts,
         packs_grouped_experts=pack_grouped is not None,
         repack_experts=repack_experts_cpu(pack_experts),

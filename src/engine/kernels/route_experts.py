@@ -50,6 +50,7 @@ class Routing:
 
 # Logits, bias, routing: described at the reference.
 RouteExperts = Callable[[torch.Tensor, torch.Tensor | None, Routing], tuple[torch.Tensor, torch.Tensor]]
+OwnExperts = Callable[[torch.Tensor, range], torch.Tensor]  # ids, own: described at the reference
 
 
 def route_experts_reference(
@@ -85,6 +86,28 @@ def route_experts_reference(
 
 def _best(scores: torch.Tensor, count: int) -> torch.Tensor:
     return scores.sort(dim=-1, descending=True, stable=True).indices[:, :count]
+
+
+def own_experts_reference(ids: torch.Tensor, own: range) -> torch.Tensor:
+    """ids: [T, k] int32, of experts. own: those that this process has.
+
+    Returns their indices in `own`, [T, k] int32; -1 for experts of other processes.
+    """
+    places = torch.div(ids - own.start, own.step, rounding_mode="floor")
+    is_own = (ids >= own.start) & (ids < own.stop) & ((ids - own.start) % own.step == 0)
+    return places.where(is_own, -1)
+
+
+def own_experts_cpu(library: CpuLibrary) -> OwnExperts:
+    empty = library.memory.empty
+    translate = library.function("own_experts", [POINTER, POINTER, *[INT64] * 4])
+
+    def own_experts(ids: torch.Tensor, own: range) -> torch.Tensor:
+        out = empty(*ids.shape, dtype=torch.int32)
+        translate(pointer(ids, torch.int32), out.data_ptr(), ids.numel(), own.start, own.step, len(own))
+        return out
+
+    return own_experts
 
 
 def route_experts_cpu(library: CpuLibrary, dtype: torch.dtype) -> RouteExperts:

@@ -29,6 +29,11 @@ class ExpertSizes:
     count: int
     hidden: int
     inner: int  # of the gates and of the ups
+    own: range | None = None  # those that this process has; None for all
+
+    @property
+    def held(self) -> range:
+        return range(self.count) if self.own is None else self.own
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class ExpertNames:
         rows = {**dict.fromkeys(self._gate_up, sizes.inner), self.down: sizes.hidden}
         if self.scales is not None:
             yield self.scales, (sizes.count,)
-        for expert in range(sizes.count):
+        for expert in sizes.held:
             for name, outputs in rows.items():
                 inputs = sizes.inner if name == self.down else sizes.hidden
                 yield f"{name.format(expert)}.weight", (outputs, inputs)
@@ -71,7 +76,7 @@ class ExpertNames:
         scales = torch.ones(sizes.count, dtype=dtype, device=device)
         if self.scales is not None:
             tensors.read(self.scales, scales)
-        for expert in range(sizes.count):
+        for expert in sizes.held:
             gate_up_bias = stacked(expert, "bias", gate_up, sizes.inner) if self.has_bias else None
             down_bias = stacked(expert, "bias", down, sizes.hidden) if self.has_bias else None
             codes = self._codes(expert, tensors, dtype) if keeps_codes else None
@@ -100,6 +105,8 @@ class ExpertNames:
 class Experts:
     """The weights of all experts of a layer."""
 
+    """Those that this process has."""
+
     def __init__(
         self,
         names: ExpertNames,
@@ -123,7 +130,7 @@ class Experts:
         """At no time do more than the weights of this layer exist twice."""
         keeps_codes = self._scheme is None and self._kernels.packs_grouped_experts
         experts = self._names.experts(tensors, self.sizes, self._dtype, self._device, keeps_codes=keeps_codes)
-        self._packed = self._kernels.pack_experts(experts, self.sizes.count, self._gate, self._scheme)
+        self._packed = self._kernels.pack_experts(experts, len(self.sizes.held), self._gate, self._scheme)
 
     def take_weights(self, other: Self) -> None:
         self._packed, other._packed = self._kernels.repack_experts(other.packed), None
@@ -133,8 +140,8 @@ class Experts:
 
     def hold(self, held: Held) -> None:
         packed = held.get("packed")
-        if not isinstance(packed, PackedExperts) or len(packed.experts) != self.sizes.count:
-            raise ValueError(f"`packed` must be {self.sizes.count} experts")
+        if not isinstance(packed, PackedExperts) or len(packed.experts) != len(self.sizes.held):
+            raise ValueError(f"`packed` must be {len(self.sizes.held)} experts")
         for expert in packed.experts:
             self._check(expert)
         self._packed = self._kernels.place_experts(replace(packed, gate=self._gate))
@@ -217,8 +224,8 @@ class MixtureOfExperts:
         shared_gate: Linear | None = None,
         finish: Finish | None = None,
     ) -> None:
-        """shared: the block that every token goes through; shared_gate: of one output, whose sigmoid multiplies it.
-        finish: as of Linear."""
+        """experts: all, or those of this process: others compute the others, and `finish` adds. shared: the block that
+        every token goes through; shared_gate: of one output, whose sigmoid multiplies it. finish: as of Linear."""
         self.router = router
         self.experts = experts
         self.shared = shared
@@ -250,6 +257,8 @@ class MixtureOfExperts:
         """As `of`, with what the router returns: the experts' input, those of each token and their weights."""
         shared = None if self.shared is None else self.shared.of(x)
         shared_gate = None if self.shared_gate is None else self.shared_gate(x)
+        if self.experts.sizes.own is not None:
+            ids = self._kernels.own_experts(ids, self.experts.sizes.own)
         out = self._kernels.experts(routed, ids, weights, self.experts.packed, shared, shared_gate)
         return out if self._finish is None else self._finish(out)
 

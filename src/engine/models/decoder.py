@@ -15,7 +15,7 @@ from ...model.activations import HIDDEN_ACTS
 from ...model.experts import CLAMPED_SWIGLU, SWIGLU_LIMIT
 from ...model.latent import SPARSE_TABLE
 from ...model.quantised import SCHEMES
-from ...model.sharding import of_one_device
+from ...model.sharding import of_one_device, own_experts
 from ...model.spec import MLP as MLPSpec
 from ...model.spec import Attention as AttentionSpec
 from ...model.spec import Experts as ExpertsSpec
@@ -675,7 +675,10 @@ class _Parts:
         gate, up, down = (f"{prefix}.experts.{{}}.{name}_proj" for name in ("gate", "up", "down"))
         scales = f"{prefix}.expert_scales" if spec.has_scales else None
         names = ExpertNames(gate if spec.is_gated else None, up, down, has_bias=spec.has_bias, scales=scales)
-        sizes = ExpertSizes(spec.count, hidden, spec.width)
+        own: range | None = None
+        if self._ranks is not None and spec.placement != "divided":
+            own = own_experts(spec, self._ranks.size, self._ranks.rank)
+        sizes = ExpertSizes(spec.count, hidden, spec.width, own)
         scheme = self._scheme and self._scheme.layers
         activation = expert_gate(spec.activation, has_gates=spec.is_gated)
         experts = Experts(names, sizes, activation, self._kernels, self._dtype, self._device, scheme)

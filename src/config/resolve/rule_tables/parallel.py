@@ -188,6 +188,30 @@ RULES: tuple[Rule, ...] = (
         fixes=("lower `tensor_parallel_size` or `pipeline_parallel_size`",),
     ),
     Rule(
+        id="R391",
+        title="expert parallel needs a mixture of experts on several processes",
+        fields=("parallel.enable_expert_parallel", "parallel.tensor_parallel_size"),
+        severity="warning",
+        is_broken=lambda v: (
+            v.enable_expert_parallel
+            and v.decisions.model_files is not None
+            and (v.tensor_parallel_size == 1 or not v.decisions.model_files.spec.has_experts)
+        ),
+        message="`parallel.enable_expert_parallel` has no effect: {no_placement}",
+        why="Experts are placed on the processes of `tensor_parallel_size`.",
+        fixes=("remove `enable_expert_parallel`, or set `tensor_parallel_size`",),
+    ),
+    Rule(
+        id="R392",
+        title="a placement of experts needs expert parallel",
+        fields=("parallel.expert_placement_strategy", "parallel.enable_expert_parallel"),
+        severity="warning",
+        is_broken=lambda v: v.expert_placement_strategy != "linear" and not v.enable_expert_parallel,
+        message="`parallel.expert_placement_strategy` has no effect without `enable_expert_parallel`",
+        why="Otherwise each process has a part of every expert.",
+        fixes=("set `enable_expert_parallel: true`, or remove `expert_placement_strategy`",),
+    ),
+    Rule(
         id="R151",
         title="reductions need several processes",
         fields=("parallel.disable_custom_all_reduce", "parallel.tensor_parallel_size"),
@@ -222,7 +246,8 @@ STATED: tuple[StatedRule, ...] = (
         "R135",
         "experts are spread over tensor-parallel times data-parallel devices",
         ("parallel.data_parallel_size", "parallel.tensor_parallel_size"),
-        "Each replica has all experts of its model, so replicas of a mixture of experts do not wait for each other.",
+        "Each replica has all experts of its model, so replicas of a mixture of experts do not wait for each other. "
+        "With `enable_expert_parallel` they are spread over the processes of one replica.",
     ),
     StatedRule(
         "R136",
@@ -234,7 +259,7 @@ STATED: tuple[StatedRule, ...] = (
         "R141",
         "expert parallelism replaces tensor parallelism of experts",
         ("parallel.enable_expert_parallel",),
-        "Cannot occur: this build places no experts.",
+        "The processes of `tensor_parallel_size` have whole experts then; attention and shared experts stay divided.",
     ),
     StatedRule(
         "R142",
@@ -245,7 +270,7 @@ STATED: tuple[StatedRule, ...] = (
             "parallel.tensor_parallel_size",
             "parallel.data_parallel_size",
         ),
-        "Cannot occur: all four are at their defaults in this build.",
+        "Cannot occur: this build refuses enable_eplb.",
     ),
     StatedRule(
         "R143",
@@ -270,8 +295,7 @@ STATED: tuple[StatedRule, ...] = (
         "R145",
         "experts are placed linearly or round-robin",
         ("parallel.expert_placement_strategy", "parallel.eplb_config"),
-        "Cannot occur: this build places no experts. With 4 experts on 2 devices, linear would give {0,1} and "
-        "{2,3}, round_robin {0,2} and {1,3}.",
+        "4 experts on 2 processes are {0,1} and {2,3} when placed linearly, {0,2} and {1,3} round-robin.",
     ),
     StatedRule(
         "R146",

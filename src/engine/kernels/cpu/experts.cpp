@@ -70,22 +70,24 @@ struct Buffers {
     Scratch starts, groups, places, gated;
 };
 
-// Returns false if an id is not in [0, num_experts).
+// Rows with an id below 0 are of experts elsewhere, and left out. Returns false if an id is not below num_experts.
 bool sort_by_expert(const int32_t* ids, int64_t rows, int64_t num_experts, Buffers& buffers, Sorted& sorted) {
     int64_t* starts = buffers.starts.reserve<int64_t>(num_experts + 1);
     Group* groups = buffers.groups.reserve<Group>(num_experts);
     int32_t* places = buffers.places.reserve<int32_t>(rows);
     std::fill(starts, starts + num_experts + 1, 0);
     for (int64_t i = 0; i < rows; i++) {
-        if (ids[i] < 0 || ids[i] >= num_experts) return false;
-        starts[ids[i] + 1]++;
+        if (ids[i] >= num_experts) return false;
+        if (ids[i] >= 0) starts[ids[i] + 1]++;
     }
     int64_t count = 0;
     for (int64_t expert = 0; expert < num_experts; expert++) {
         if (starts[expert + 1]) groups[count++] = {expert, starts[expert], starts[expert + 1]};
         starts[expert + 1] += starts[expert];
     }
-    for (int64_t i = 0; i < rows; i++) places[starts[ids[i]]++] = int32_t(i);
+    for (int64_t i = 0; i < rows; i++) {
+        if (ids[i] >= 0) places[starts[ids[i]]++] = int32_t(i);
+    }
     sorted = {groups, count, places};
     return true;
 }
@@ -239,7 +241,7 @@ int experts(const T* x, const int32_t* ids, const float* weights, const Layers<T
 
 // x, out: [tokens, hidden]; ids, weights: [tokens, per_token]; gate_ups, downs: [num_experts]; base: [tokens, hidden] or
 // null; base_gate: [tokens] or null. A gate_up has 2 * inner columns, panels of gates and of ups in turns, or inner columns
-// of ups. Returns 0, or 1 without writing anything if an id is not in [0, num_experts).
+// of ups. Rows with an id below 0 are left out. Returns 0, or 1 without writing anything if one is not below num_experts.
 #define EXPORT_FOR(T, suffix)                                                                                         \
     EXPORT int experts_##suffix(const T* x, const int32_t* ids, const float* weights, const Matrix<T>* gate_ups,      \
                                 const Matrix<T>* downs, const T* base, const T* base_gate, T* out, int64_t tokens,    \

@@ -155,3 +155,14 @@ EXPORT void to_float32(const BFloat16* x, float* y, int64_t count) {
     });
 }
 CAPTURABLE(to_float32)
+
+// Ids of experts as indices among `count` own ones, of which the first is `first` and each other one `step` after the one
+// before; -1 for experts of other processes.
+EXPORT void own_experts(const int32_t* ids, int32_t* out, int64_t size, int64_t first, int64_t step, int64_t count) {
+    for (int64_t i = 0; i < size; i++) {
+        const int64_t distance = ids[i] - first;
+        const bool is_own = distance >= 0 && distance % step == 0 && distance / step < count;
+        out[i] = is_own ? int32_t(distance / step) : -1;
+    }
+}
+CAPTURABLE(own_experts)

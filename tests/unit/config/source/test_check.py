@@ -34,7 +34,11 @@ from ..deployments import findings, load, message
         ("server: {served: 1}", "C103", "no such key `server.served`"),
         ("cache: 16", "C104", "`cache` is a section"),
         ("lora: {max_loras: 2}", "C118", "this build applies no adapters"),
-        ("parallel: {decode_context_parallel_size: 2}", "C118", "each process keeps all tokens of its heads and layers"),
+        (
+            "parallel: {decode_context_parallel_size: 2}",
+            "C118",
+            "each process keeps all tokens of its heads and layers",
+        ),
         ("parallel: {decode_context_parallel_size: many}", "C118", "it takes 1"),
         ("speculative: {method: ngram}", "C118", "this build drafts no tokens"),
         ("speculative: {metod: ngram}", "C103", "did you mean `speculative.method`?"),

@@ -25,11 +25,13 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["-dp 2", "-dp 2 -dpn 1 --disable-frontend-multiprocessing"],
     ),
     "R151": (["--disable-custom-all-reduce"], ["-tp 2 --disable-custom-all-reduce"]),
-    "R385": (["-tp 3", "-tp 2 --kv-directory blocks"], ["-tp 2", "-tp 1"]),
-    "R386": (["-tp 4 -dp 2"], ["-tp 4", "-tp 2 -dp 2", "-tp 4 -dp 2 -dpn 1"]),
+    "R391": (["-ep", "-ep -tp 2"], [""]),
+    "R392": (["--expert-placement-strategy round_robin"], ["--expert-placement-strategy round_robin -tp 2 -ep"]),
+    "R385": (["-tp 3", "-tp 2 --kv-directory blocks", "-pp 2 --kv-directory blocks"], ["-tp 2", "-tp 1", "-pp 2"]),
+    "R386": (["-tp 4 -dp 2", "-tp 2 -pp 3"], ["-tp 4", "-pp 4", "-tp 2 -dp 2", "-tp 4 -dp 2 -dpn 1"]),
     "R375": (["-dp 5"], ["-dp 4", "-dp 8 -dpn 7"]),
 }
 GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
-    "R384": (["-tp 2"], ["", "-tp 2 --device cpu"]),
+    "R384": (["-tp 2", "-pp 2"], ["", "-tp 2 --device cpu"]),
     "R374": (["-dp 2"], ["", "-dp 2 -dpn 1", "-dp 2 --device cpu"]),
 }
