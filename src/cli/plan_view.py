@@ -12,6 +12,7 @@ from ..config.plan.plan import Plan
 from ..config.plan.text import TextForms
 from ..config.schema.types import format_about as about
 from ..model.quantised import TWELVE_BITS
+from ..model.spec import Experts
 
 _INDENT = 14
 _KINDS = {
@@ -182,7 +183,12 @@ def _replicas(plan: Plan) -> str:
 
 def _processes(plan: Plan) -> str:
     """That compute one replica."""
-    return f"{plan.ask.num_devices} compute a model together; all other numbers are of one"
+    blocks = (layer.feed_forward for layer in plan.model.spec.layers)
+    placed = next((each for each in blocks if isinstance(each, Experts) and each.placement != "divided"), None)
+    parts, stages = plan.ask.tensor_parallel_size, plan.ask.pipeline_parallel_size
+    staged = f" in {stages} stages" * (stages > 1)
+    experts = f", each with {-(-placed.count // parts)} of {placed.count} experts" if placed is not None else ""
+    return f"{plan.ask.num_devices} compute a model together{staged}{experts}; all other numbers are of one"
 
 
 def _rest(plan: Plan) -> str:

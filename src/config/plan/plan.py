@@ -122,6 +122,8 @@ def make_plan(
         sizes = {name: getattr(shown, name) for name in names}
         ask = ask.model_copy(update=sizes)
     elif decisions.num_ranks > 1 and not not_divided(model.spec, *decisions.rank_sizes):
+        if decisions.model_files is not None:
+            model = model.model_copy(update={"spec": decisions.model_files.spec})  # with its experts as they are placed
         ask = ask.model_copy(update=dict(zip(names, decisions.rank_sizes, strict=True)))
     found = estimate(model, device, ask)
     if device.name == THIS_MACHINE and decisions.memory is not None:  # the engine will use the decided values

@@ -67,7 +67,7 @@ class Decisions:
     whole_machine: MachineSpec
     machine: MachineSpec  # the share of one process that computes
     num_replicas: int = 1  # that the server runs
-    num_ranks: int = 1  # processes that compute one replica together: so many for each stage
+    num_ranks: int = 1  # processes that compute one replica together, of all stages
     num_stages: int = 1
     memory: MemoryPlan | None = None
     num_kv_blocks: int = 0

@@ -38,8 +38,8 @@ class ParallelConfig(Section):
     pipeline_parallel_size: Count = Field(
         1,
         description=(
-            "Number of stages, each with consecutive layers, their weights and their KV cache; with "
-            "`tensor_parallel_size`, so many processes each. While one stage computes a step, the others compute those "
+            "Number of stages, each with consecutive layers, their weights and their KV cache, and with the "
+            "processes of `tensor_parallel_size` each. While one stage computes a step, the others compute the steps "
             "before it, of other requests: of use with several requests at a time, and no faster for one. On CPUs "
             "alone; CUDA devices are refused so far."
         ),

@@ -46,7 +46,7 @@ class SchedulerSettings:
     store: BlockStore | None = None  # keeps blocks outside the KV cache
     block_metrics_sample: float = 0.0  # share of the blocks whose times EngineStats has
     records_block_events: bool = False  # Scheduler.block_events
-    num_stages: int = 1  # of a pipeline: so many steps are computed at a time, of different sequences
+    num_stages: int = 1  # of a pipeline: the number of steps at a time, which are of different sequences
 
     def __post_init__(self) -> None:
         for name in (

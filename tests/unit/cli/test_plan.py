@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.config.plan.shapes import write_config
+from tests.unit.config.plan.shapes import SHAPES, write_config
 
 from stoker.cli.app import main
 
@@ -81,6 +81,25 @@ def test_several_devices(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer["distribution"]["chosen"] == 1
     assert answer["distribution"]["placements"][1]["weights_bytes"] == answer["memory"]["weights_bytes"]
     assert plan("llama-3.1-70b.yaml", "--device-profile", "l4", "--devices", "2") == 4
+
+
+def test_processes_that_compute_a_model_have_stages_and_experts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("model").mkdir()
+    Path("model/config.json").write_text(json.dumps(SHAPES["qwen3-30b-a3b"][0]))
+    Path("experts.yaml").write_text("model: {model: ./model, skip_tokenizer_init: true}\nload: {load_format: dummy}\n")
+    cpu = "{title: Some CPU, kind: cpu, memory: 256GiB, bandwidth_gb_per_s: 100, bf16_tflops: 2}"
+    (tmp_path / "cpu.yaml").write_text(cpu)
+    words = ("experts.yaml", "--device-profile", str(tmp_path / "cpu.yaml"), "-tp", "4", "-pp", "2", "-ep")
+    plan(*words)
+    said = "8 compute a model together in 2 stages, each with 32 of 128 experts; all other numbers are of one"
+    assert f"  processes     {said}" in capsys.readouterr().out.splitlines()
+    plan(*words[:-3], "-o", "json")
+    divided = json.loads(capsys.readouterr().out)
+    plan(*words, "-o", "json")
+    staged = json.loads(capsys.readouterr().out)
+    assert 0.5 < staged["memory"]["weights_bytes"] / divided["memory"]["weights_bytes"] < 0.53
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,19 @@ from tests.unit.config.plan.shapes import SHAPES
 
 from stoker.model.guess import guess
 from stoker.model.read import read_config
-from stoker.model.sharding import not_divisible, not_staged, of_one_device, of_stages, slices, stage_parameters, stages
+from stoker.model.sharding import (
+    not_divisible,
+    not_staged,
+    of_one_device,
+    of_stages,
+    own_experts,
+    slices,
+    stage_parameters,
+    stages,
+    with_placed_experts,
+)
 from stoker.model.sizes import count_parameters
-from stoker.model.spec import ModelSpec
+from stoker.model.spec import Experts, ModelSpec, Placement
 from stoker.model.tensors import model_shapes
 
 
@@ -184,3 +194,28 @@ def test_a_bias_that_is_added_after_the_sum_is_on_the_first_device_alone() -> No
     bias = "model.layers.0.self_attn.o_proj.bias"
     assert bias not in slices(spec, 2, 0)
     assert slices(spec, 2, 1)[bias].ranges == ()
+
+
+@pytest.mark.parametrize("placement", ["linear", "round_robin"])
+def test_each_expert_is_on_one_device(placement: Placement) -> None:
+    for count, num_devices in ((8, 2), (5, 4), (128, 3), (7, 7), (1, 1)):
+        block = Experts(count=count, per_token=1, width=4, placement=placement)
+        held = [own_experts(block, num_devices, rank) for rank in range(num_devices)]
+        assert sorted(expert for own in held for expert in own) == list(range(count))
+        assert max(map(len, held)) - min(map(len, held)) <= 1
+        assert max(map(len, held)) == -(-count // num_devices)  # what memory is planned for
+
+
+def test_placed_experts_are_not_divided() -> None:
+    spec = with_placed_experts(spec_of("qwen3-30b-a3b"), "linear")
+    assert not any(".experts." in name for name in slices(spec, 4, 1))
+    own = of_one_device(spec, 4).layers[0].feed_forward
+    assert isinstance(own, Experts)
+    assert (own.count, own.held, own.width) == (128, 32, 768)
+    assert count_parameters(of_one_device(spec, 4)).total == count_parameters(of_one_device(divided(spec), 4)).total
+    assert not_divisible(spec, 3) == "32 attention heads cannot be divided by 3"
+    assert not_divisible(spec, 256) == "32 attention heads cannot be divided by 256"
+
+
+def divided(spec: ModelSpec) -> ModelSpec:
+    return with_placed_experts(spec, "divided")

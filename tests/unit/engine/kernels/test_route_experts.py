@@ -186,3 +186,13 @@ def test_logits_of_another_number_of_experts_are_refused(level):
         return
     with pytest.raises(ValueError, match="logits of 9 experts, not of 8"):
         kernels_of(level, torch.float32).route_experts(torch.zeros(1, 9), None, Routing(8, 2))
+
+
+@LEVELS
+@pytest.mark.parametrize("own", [range(4), range(4, 9), range(1, 9, 3), range(8, 9)])
+def test_experts_have_other_numbers_where_a_process_has_some_of_them(level, own):
+    ids = torch.tensor([[0, 3, 8], [4, 1, 7]], dtype=torch.int32)
+    found = kernels_of(level, torch.float32).own_experts(ids, own)
+    assert found.dtype == torch.int32
+    places = {expert: place for place, expert in enumerate(own)}
+    assert found.tolist() == [[places.get(expert, -1) for expert in row] for row in ids.tolist()]
