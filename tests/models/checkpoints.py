@@ -583,6 +583,9 @@ def save(model: PreTrainedModel, folder: Path, **how: Any) -> Path:
 @torch.inference_mode()
 def reference_logits(model: PreTrainedModel, token_ids: list[int]) -> torch.Tensor:
     """[len(token_ids), vocab] in float32."""
+    text = getattr(model, "language_model", None)
+    if hasattr(text, "lm_head"):  # Llama 4 as a whole fails without images in transformers 5.24
+        model = text
     logits: torch.Tensor = model(input_ids=torch.tensor([token_ids]), use_cache=False).logits[0]
     return logits.float()
 

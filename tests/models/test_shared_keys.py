@@ -35,7 +35,7 @@ def tokens_by_layer(folder: Path, place: Path, prompt_logprobs: int | None = Non
     """Of each step in which there is something to compute."""
     engine = Engine(resolved(folder, place, cache=cache))
     model = engine.runner.loaded.model
-    model.layers = [_Counting(layer) for layer in model.layers]
+    model.stack.layers = [_Counting(layer) for layer in model.layers]
     sampling = replace(GREEDY, max_tokens=1, prompt_logprobs=prompt_logprobs)
     engine.run([EngineRequest(request_id="0", prompt_token_ids=PROMPT, sampling=sampling)])
     return [layer.counts for layer in model.layers]

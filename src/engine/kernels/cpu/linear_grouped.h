@@ -25,7 +25,9 @@ SummedRows<A> summed(SpacedRows<A> x, int64_t rows, const GroupedFormat& format,
 template <class T, int CodeBits>
 void multiply_chunk(const Layer<T>& layer, const T* x, int64_t rows, GroupedPanels<CodeBits> weights, int64_t begin,
                     int64_t end, T* y) {
-    if (rows > max_direct_rows(weights)) return multiply_unpacked(layer, x, rows, weights, begin, end, y);
+    if constexpr (!std::is_same_v<T, float>) {  // unpacked weights are rounded to bfloat16
+        if (rows > max_direct_rows(weights)) return multiply_unpacked(layer, x, rows, weights, begin, end, y);
+    }
     const auto own = summed(operands(x, rows, layer.depth), rows, *weights.format, layer.depth);
     multiply_panels(layer, own, rows, weights, begin, end, y);
 }
