@@ -122,7 +122,7 @@ def build_core(config: str, phase: Callable[[str], None], idle: Callable[[], boo
     )
     runner = FakeRunner(settings)
     steps = ThreadStepQueue(runner) if settings.async_scheduling else InlineStepQueue(runner)
-    return EngineCore(Scheduler(limits), steps, info, idle=idle)
+    return EngineCore(Scheduler(limits), steps, info, idle=idle, free_cache=lambda: None)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ class FakeEngine:
         self.num_cached_tokens = 0
         self.num_waiting = 0  # of other clients, as `stats` shows them
         self.queued_s: float | None = 0.25
+        self.sleep_level = 0
         self._is_profiling = False
         self._running: dict[str, asyncio.Event] = {}
         self._max_queued = max_queued
@@ -93,6 +94,19 @@ class FakeEngine:
             raise ProfileError("no profile is being recorded")
         self._is_profiling = is_start
         return "" if is_start else "/profiles/1.json.gz"
+
+    @property
+    def is_available(self) -> bool:
+        return self.state is EngineState.READY
+
+    async def sleep(self, level: int, *, waits: bool = False) -> None:
+        if self.state not in (EngineState.READY, EngineState.SLEEPING):
+            raise EngineDead(self.reason)
+        self.sleep_level = max(level, self.sleep_level)
+        self.die(EngineState.SLEEPING)
+
+    async def wake_up(self) -> None:
+        self.state, self.reason, self.sleep_level = EngineState.READY, "", 0
 
     @property
     def open_requests(self) -> list[EngineRequest]:

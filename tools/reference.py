@@ -239,7 +239,7 @@ _ALL_ROUTES, _NO_ROUTES = ServerConfig(**_EVERY), ServerConfig()
 def _routes() -> list[str]:
     optional = {path: absent.needs for absent in absent_routes.disabled(_NO_ROUTES) for path in absent.paths}
     lines = ["| route | here |", "|---|---|"]
-    for entry in routes_of(_ALL_ROUTES, has_profiler=True):
+    for entry in routes_of(_ALL_ROUTES, has_profiler=True, has_sleep=True):
         said = f" {optional[entry.path]}." if entry.path in optional else ""
         lines.append(f"| `{entry.method} {entry.path}` | {_cell(entry.summary + said)} |")
     lines += ["", "Each of these answers 404 and says why.", "", "| route | of | why |", "|---|---|---|"]

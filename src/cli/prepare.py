@@ -25,6 +25,7 @@ from ..engine.client import EngineClient, EngineStartFailed
 from ..engine.in_process_client import InProcessClient
 from ..engine.process_client import EngineProcessClient
 from ..engine.replicated_client import ReplicatedClient
+from ..engine.sleep import SleepPolicy
 from ..engine.startup import build_core, exit_code_of
 from ..logs import LoggingProblem
 from ..server.http.address import CannotListen
@@ -77,6 +78,7 @@ def engine_processes(resolved: Resolved, on_phase: Callable[[str], None]) -> dic
             max_restarts=server.max_engine_restarts if server.on_engine_death == "restart" else 0,
             on_phase=on_phase if not index else None,
             is_shared=server.api_server_count > 1,
+            sleep_policy=SleepPolicy(resolved.model.sleep_after, resolved.model.sleep_level),
         )
         for index, rank in enumerate(ranks)
     }

@@ -164,6 +164,10 @@ class ProfileError(RuntimeError):
     """No profile can be started or ended now; the message says why."""
 
 
+class SleepError(RuntimeError):
+    """The engine cannot sleep, or not now; the message says why."""
+
+
 class EngineDead(Exception):
     """The engine process has ended; `reason` says why."""
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from enum import StrEnum
 from typing import Protocol
 
-from .api import EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats, ProfileError
+from .api import EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats, ProfileError, SleepError
 from .dispatch import refusal
 from .messages import Abort, ExitReason, Message, Outputs, Profile, Profiled, Refused, Stats, Submit
 from .streams import Streams
@@ -29,6 +29,7 @@ class EngineState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"  # died, a new process is loading
+    SLEEPING = "sleeping"  # its memory is free, until it is woken
     STALLED = "stalled"  # it runs and has work, but makes no progress
     DEAD = "dead"  # it will not be restarted
 
@@ -68,6 +69,28 @@ class EngineClient(Protocol):
 
         Raises ProfileError if that is not possible now, EngineDead.
         """
+        ...
+
+    async def sleep(self, level: int, *, waits: bool = False) -> None:
+        """Free memory until `wake_up`. Requests are refused from now on with EngineDead; open ones fail with it.
+
+        level: 1 frees the KV cache, 2 the weights too. An engine that sleeps can sleep deeper. waits: for open requests
+        to end, instead. Raises SleepError, and EngineDead if it is not ready.
+        """
+        ...
+
+    async def wake_up(self) -> None:
+        """Return when it can serve. Raises EngineDead with the cause if it cannot; it sleeps on then."""
+        ...
+
+    @property
+    def sleep_level(self) -> int:
+        """0: awake."""
+        ...
+
+    @property
+    def is_available(self) -> bool:
+        """Whether it serves a request that arrives now: it is ready, or the request wakes it."""
         ...
 
     async def close(self) -> None:
@@ -120,7 +143,27 @@ class StreamingClient(ABC):
     def stats(self) -> EngineStats:
         return self._stats
 
+    @property
+    def sleep_level(self) -> int:
+        return 0
+
+    @property
+    def is_available(self) -> bool:
+        """Whether it serves a request that arrives now."""
+        return self._state is EngineState.READY
+
+    async def sleep(self, level: int, *, waits: bool = False) -> None:
+        """As EngineClient has it; for an engine that this process does not start and stop."""
+        raise SleepError("this engine cannot sleep: it is no process of this one")
+
+    async def wake_up(self) -> None:  # noqa: B027  # it is awake
+        """As EngineClient has it."""
+
+    async def _prepare(self) -> None:  # noqa: B027  # only an engine that sleeps by itself needs it
+        """Called before a request is sent."""
+
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+        await self._prepare()
         if self._state is not EngineState.READY:
             raise EngineDead(self._reason)
         stream = self._streams.open(request.request_id)

@@ -71,7 +71,8 @@ class EngineCore:
     logs_steps: log a line for each step.
     profiler: records traces of the steps when asked to; None without them.
     launches: how the steps were launched; None if it is not reported.
-    others: the other processes that compute the steps; None if this one does alone."""
+    others: the other processes that compute the steps; None if this one does alone.
+    free_cache: gives the memory of the KV cache back to the system; None if it cannot."""
 
     def __init__(
         self,
@@ -86,6 +87,7 @@ class EngineCore:
         profiler: Recorder | None = None,
         launches: Callable[[], StepLaunches] | None = None,
         others: OtherProcesses | None = None,
+        free_cache: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
@@ -98,6 +100,7 @@ class EngineCore:
         self.profiler = profiler
         self._launches = launches
         self._others = others
+        self._free_cache = free_cache
         self._queue_times = QueueTimes(clock)
         self._sink: EventSink | None = None
         self._num_failed = 0  # steps, since the last one that succeeded
@@ -177,6 +180,15 @@ class EngineCore:
         """Raises RunnerUnusable if no step can follow, because a process of the model has ended."""
         if self._others is not None:
             self._others.check()
+
+    def free_cache(self) -> None:
+        """Forget what is cached, and give its memory back; later steps take it again. Only without work."""
+        if self._free_cache is None:
+            return
+        self._scheduler.forget_cached()
+        self._free_cache()
+        if self._sink is not None and self.block_events is not None:
+            self._sink.put(self.block_events.take())
 
     def idle(self) -> bool:
         """Called when there is no work: does one part of the postponed work. False when none is left.

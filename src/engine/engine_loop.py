@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from .api import EngineStats, ProfileError
 from .dispatch import Dispatch
 from .engine_core import EngineCore
-from .messages import Abort, Hello, Message, Profile, Profiled, Ready, Stats, Submit
+from .messages import Abort, CacheFreed, FreeCache, Hello, Message, Profile, Profiled, Ready, Stats, Submit
 
 STATS_INTERVAL_S = 1.0
 BLOCKED_RETRY_S = 0.02  # work that cannot be scheduled: look again soon, without spinning
@@ -51,6 +51,7 @@ class EngineLoop(Generic[Client]):
         self._port = port
         self._clock = clock
         self._dispatch: Dispatch[Client] = Dispatch(core)
+        self._freeing: list[Client] = []  # wait until no request is left
         self._sent_stats = EngineStats()
         self._stats_sent_at = clock()
 
@@ -79,6 +80,8 @@ class EngineLoop(Generic[Client]):
                 self._dispatch.abort(client, message)
             case Profile():
                 self._port.send(client, self._profile(message))
+            case FreeCache():
+                self._freeing.append(client)
             case Hello():
                 self._port.send(client, Ready(self._core.info))
             case _:
@@ -99,12 +102,20 @@ class EngineLoop(Generic[Client]):
     def _step(self) -> float | None:
         """Run one step, or postponed work. Returns how long to wait for messages then, as Port.receive takes it."""
         if not self._core.has_work:
+            self._free_cache()
             return 0.0 if self._core.idle() else None
         num_steps = self._core.num_steps
         for client, outputs in self._dispatch.step().items():
             if not self._port.send(client, outputs):
                 self._dispatch.forget(client)
         return 0.0 if self._core.num_steps != num_steps else BLOCKED_RETRY_S
+
+    def _free_cache(self) -> None:
+        clients, self._freeing = self._freeing, []
+        if clients:
+            self._core.free_cache()
+        for client in clients:
+            self._port.send(client, CacheFreed())
 
     def _send_stats(self) -> None:
         """After each change of load, before the loop goes idle, and otherwise every STATS_INTERVAL_S, if changed."""

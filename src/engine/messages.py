@@ -37,6 +37,11 @@ class Profile:
     is_start: bool
 
 
+@dataclass(frozen=True, slots=True)
+class FreeCache:
+    """Give the memory of the KV cache back to the system, once no request is left; answered by CacheFreed."""
+
+
 # ---- messages to the client
 
 
@@ -95,6 +100,11 @@ class Profiled:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheFreed:
+    """The KV cache has no memory. Steps take it again as they write."""
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """Sent every second by a thread of the engine, during a long step too."""
 
@@ -113,5 +123,18 @@ class ExitReason:
 
 
 Message = (
-    Hello | Submit | Abort | Profile | Phase | Ready | Outputs | Refused | Stats | Profiled | Heartbeat | ExitReason
+    Hello
+    | Submit
+    | Abort
+    | Profile
+    | FreeCache
+    | Phase
+    | Ready
+    | Outputs
+    | Refused
+    | Stats
+    | Profiled
+    | CacheFreed
+    | Heartbeat
+    | ExitReason
 )

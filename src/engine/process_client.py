@@ -6,15 +6,18 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .api import EngineDead, EngineInfo, InvalidRequest
+from .api import EngineDead, EngineInfo, EngineStats, InvalidRequest
 from .child import EngineChild
 from .client import EngineStartFailed, EngineState, StreamingClient
-from .messages import ExitReason, Heartbeat, Message, Phase, Ready
-from .supervision import STALL_LIMIT_S, RestartBudget, Watchdog
+from .messages import Abort, CacheFreed, ExitReason, FreeCache, Heartbeat, Message, Phase, Ready
+from .sleep import FREE_CACHE, SleepPolicy, Waking, watch_idle
+from .supervision import STALL_LIMIT_S, IdleWatch, RestartBudget, Watchdog
 
+DRAIN_POLL_S = 0.05
 COMMAND = (sys.executable, "-m", f"{__package__}.process")
 logger = logging.getLogger(__name__)
 
@@ -30,6 +33,7 @@ class EngineProcessClient(StreamingClient):
         command: Sequence[str] = COMMAND,
         stall_limit_s: float = STALL_LIMIT_S,
         is_shared: bool = False,
+        sleep_policy: SleepPolicy | None = None,
     ) -> None:
         """
         config: the Resolved as JSON, secrets left out: the engine needs none.
@@ -38,6 +42,7 @@ class EngineProcessClient(StreamingClient):
         on_phase: called with the name of each start-up phase, at every start.
         command: starts the engine process; for tests.
         is_shared: whether other processes are its clients too (attached_client.py).
+        sleep_policy: when it sleeps by itself; None: never.
         """
         super().__init__(stall_limit_s)
         self._config = config
@@ -49,7 +54,15 @@ class EngineProcessClient(StreamingClient):
         self.on_change: Callable[[], None] = lambda: None  # called after each change of `state`
         self._child: EngineChild | None = None
         self._ready: asyncio.Future[EngineInfo] | None = None
+        self._supervision: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._policy = sleep_policy or SleepPolicy()
+        self._sleep_level = 0
+        self._wakes_on_request = False
+        self._transition = asyncio.Lock()  # held while it goes to sleep or wakes up
+        self._waking = Waking(self._wake)
+        self._freed: asyncio.Future[None] | None = None  # the KV cache
+        self._idle = IdleWatch(0.0, self._policy.after_s or 0.0)
 
     @property
     def pid(self) -> int | None:
@@ -68,11 +81,20 @@ class EngineProcessClient(StreamingClient):
         except EngineDead as error:
             self._lose(EngineState.DEAD, error.reason)
             raise
-        self._tasks = [asyncio.create_task(self._supervise()), asyncio.create_task(self._watch_progress())]
+        self._supervision = asyncio.create_task(self._supervise())
+        self._tasks = [asyncio.create_task(self._watch_progress())]
+        if self._policy.after_s is not None:
+            self._idle.active(asyncio.get_running_loop().time())
+            going = partial(self._go_to_sleep, waits=False, wakes_on_request=True)
+            watching = watch_idle(self._policy, self._idle, lambda: self._is_idle, going)
+            self._tasks.append(asyncio.create_task(watching))
         return info
 
     async def close(self) -> None:
         self._streams.abort_all()
+        await self._waking.cancel()
+        if self._supervision is not None:
+            self._tasks.append(self._supervision)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -81,6 +103,82 @@ class EngineProcessClient(StreamingClient):
             self._child = None
         if self._state is not EngineState.DEAD:
             self._set(EngineState.DEAD, "the engine was stopped")
+
+    # ---- sleep
+
+    @property
+    def sleep_level(self) -> int:
+        return self._sleep_level
+
+    @property
+    def is_available(self) -> bool:
+        return self._state is EngineState.READY or (self._state is EngineState.SLEEPING and self._wakes_on_request)
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._state is EngineState.READY and not len(self._streams)
+
+    async def sleep(self, level: int, *, waits: bool = False) -> None:
+        await self._go_to_sleep(level, waits=waits, wakes_on_request=False)
+
+    async def _go_to_sleep(self, level: int, *, waits: bool, wakes_on_request: bool) -> None:
+        async with self._transition:
+            if not self._sleep_level and self._state is not EngineState.READY:
+                raise EngineDead(self._reason)
+            self._wakes_on_request = wakes_on_request
+            wakes = "the next request" if wakes_on_request else "POST /wake_up"
+            level = max(level, self._sleep_level)
+            self._set(EngineState.SLEEPING, f"the engine sleeps (level {level}); {wakes} wakes it")
+            if level == self._sleep_level:
+                return
+            while waits and len(self._streams):  # noqa: ASYNC110 (streams can only be polled)
+                await asyncio.sleep(DRAIN_POLL_S)
+            handles = self._streams.handles
+            self._streams.fail_all(EngineDead, self._reason)
+            if level == FREE_CACHE:
+                self._send(Abort(handles))
+                await self._free_cache()
+            else:
+                await self._end_process()
+            self._sleep_level = level
+
+    async def _free_cache(self) -> None:
+        """Raises EngineDead if the process ends meanwhile."""
+        self._freed = asyncio.get_running_loop().create_future()
+        self._send(FreeCache())
+        await self._freed
+
+    async def _end_process(self) -> None:
+        if self._supervision is not None:
+            self._supervision.cancel()
+            await asyncio.gather(self._supervision, return_exceptions=True)
+        if self._child is not None:
+            await self._child.stop()
+            self._child = None
+        self._stats = EngineStats()
+
+    async def wake_up(self) -> None:
+        await self._waking.done()
+
+    async def _wake(self) -> None:
+        async with self._transition:
+            if self._sleep_level == FREE_CACHE:
+                self._set(EngineState.READY)
+            elif self._sleep_level:
+                try:
+                    await self._launch()
+                except EngineDead as error:
+                    self._set(EngineState.SLEEPING, f"the engine could not be woken: {error.reason}")
+                    raise
+                self._supervision = asyncio.create_task(self._supervise())
+            self._sleep_level = 0
+
+    async def _prepare(self) -> None:
+        self._idle.active(asyncio.get_running_loop().time())
+        if self._state is EngineState.SLEEPING and self._wakes_on_request:
+            await self.wake_up()
+
+    # ---- the process
 
     async def _launch(self) -> EngineInfo:
         """Start a process and wait until it is ready. Raises EngineStartFailed."""
@@ -136,6 +234,12 @@ class EngineProcessClient(StreamingClient):
                 logger.critical("%s; it stays down (%d restarts are allowed)", reason, self._budget.max_restarts)
                 self._lose(EngineState.DEAD, reason)
 
+    def _lose(self, state: EngineState, reason: str) -> None:
+        super()._lose(state, reason)
+        self._sleep_level = 0
+        if self._freed is not None and not self._freed.done():
+            self._freed.set_exception(EngineDead(reason))
+
     def _set(self, state: EngineState, reason: str = "") -> None:
         super()._set(state, reason)
         self.on_change()
@@ -156,6 +260,9 @@ class EngineProcessClient(StreamingClient):
             case Ready():
                 if self._ready is not None and not self._ready.done():
                     self._ready.set_result(message.info)
+            case CacheFreed():
+                if self._freed is not None and not self._freed.done():
+                    self._freed.set_result(None)
             case Heartbeat():
                 if self._state is not EngineState.STARTING:
                     self._watchdog.heartbeat(message, asyncio.get_running_loop().time())

@@ -31,6 +31,11 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class FreeMemory:
+    """Of the KV cache. No step runs."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The oldest step that the first stage has begun is finished now: the last stage has computed it."""
 
@@ -55,7 +60,7 @@ class Failed:
     exit_code: int
 
 
-RankMessage = Start | StepPlan | Finish | Tokens | Loaded | Failed
+RankMessage = Start | StepPlan | FreeMemory | Finish | Tokens | Loaded | Failed
 
 
 class RankLink:
@@ -100,6 +105,8 @@ def packed(message: RankMessage) -> bytes:
     match message:
         case Start(resolved, port):
             parts: list[Any] = ["start", resolved, port]
+        case FreeMemory():
+            parts = ["free"]
         case Finish():
             parts = ["finish"]
         case Tokens(token_ids):
@@ -119,6 +126,8 @@ def _unpacked(parts: list[Any]) -> RankMessage:
     match tag:
         case "start":
             return Start(*rest)
+        case "free":
+            return FreeMemory()
         case "finish":
             return Finish()
         case "tokens":

@@ -32,7 +32,7 @@ from .kernels.exchange import SharedMemory
 from .parallel import Ranks
 from .parallel.connect import connect, stage_link
 from .parallel.stages import StageLink
-from .rank_link import Failed, Finish, Loaded, RankLink, Start, Tokens
+from .rank_link import Failed, Finish, FreeMemory, Loaded, RankLink, Start, Tokens
 from .runner.loaded_model import LoadedModel, RanksOf, load_later_stage, load_on_cpu
 from .runner.measure import PhaseClock
 from .runner.model_runner import ModelRunner
@@ -146,10 +146,12 @@ def follow(runner: ModelRunner, link: RankLink) -> None:
     """Computes what rank 0 sends. Raises EOFError when rank 0 has ended."""
     link.send(Loaded())
     while True:
-        plan = link.receive()
-        assert isinstance(plan, StepPlan), plan
-        with contextlib.suppress(SamplingFailed):
-            runner.execute(plan)
+        match link.receive():
+            case StepPlan() as plan:
+                with contextlib.suppress(SamplingFailed):
+                    runner.execute(plan)
+            case FreeMemory():
+                runner.free_cache()
 
 
 def follow_first_stage(runner: FirstStageRunner, link: RankLink) -> None:
@@ -163,15 +165,19 @@ def follow_first_stage(runner: FirstStageRunner, link: RankLink) -> None:
             case Finish():
                 with contextlib.suppress(SamplingFailed):
                     runner.finish(begun.popleft())
+            case FreeMemory():
+                runner.free_cache()
 
 
 def follow_later_stage(runner: LaterStageRunner, link: RankLink) -> None:
     """As `follow`, of another stage than the first."""
     link.send(Loaded())
     while True:
-        plan = link.receive()
-        assert isinstance(plan, StepPlan), plan
-        runner.execute(plan)
+        match link.receive():
+            case StepPlan() as plan:
+                runner.execute(plan)
+            case FreeMemory():
+                runner.free_cache()
 
 
 def _end_with(fd: int) -> None:

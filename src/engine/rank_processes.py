@@ -24,7 +24,7 @@ from ..config import Resolved
 from ..config.exit_codes import EXIT_FAILED
 from .api import EngineInfo, StepLaunches
 from .core import StepPlan, StepResult
-from .rank_link import Failed, Finish, Loaded, RankLink, RankMessage, Start, Tokens, packed
+from .rank_link import Failed, Finish, FreeMemory, Loaded, RankLink, RankMessage, Start, Tokens, packed
 from .step_queue import RunnerUnusable
 
 if TYPE_CHECKING:  # they import torch
@@ -155,10 +155,10 @@ class RankProcesses:
             each.link.close()
 
     def send(self, message: RankMessage) -> None:
-        """A plan to all, other messages to the ranks of the first stage. Raises RankLost."""
+        """What is sampled to the ranks of the first stage, other messages to all. Raises RankLost."""
         data = packed(message)
         try:
-            for each in self._followers if isinstance(message, StepPlan) else self._followers[: self._size - 1]:
+            for each in self._followers[: self._size - 1] if isinstance(message, Finish | Tokens) else self._followers:
                 each.link.send_bytes(data)
         except OSError:
             self.wait_failure()
@@ -239,6 +239,11 @@ class LeadingRunner:
 
     def warm_up(self) -> None:
         self._runner.warm_up(self.execute)
+
+    def free_cache(self) -> None:
+        """Of all ranks."""
+        self._others.send(FreeMemory())
+        self._runner.free_cache()
 
     def info(self) -> EngineInfo:
         return self._runner.info()

@@ -7,7 +7,7 @@ started again is the end of all, as it is with a single engine: a supervisor the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 
 from .api import EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats, QueueFull
@@ -15,7 +15,7 @@ from .client import EngineClient, EngineState, StreamingClient
 from .routing import Reported, Router
 
 # The state of all, if no replica is ready: the first of these that one has.
-_IN_ORDER = (EngineState.STALLED, EngineState.RESTARTING, EngineState.STARTING)
+_IN_ORDER = (EngineState.SLEEPING, EngineState.STALLED, EngineState.RESTARTING, EngineState.STARTING)
 
 
 def replicas_of(client: EngineClient, rank: int) -> Mapping[int, EngineClient]:
@@ -107,6 +107,23 @@ class ReplicatedClient:
             finally:
                 self._router.ended(placement)
 
+    @property
+    def sleep_level(self) -> int:
+        """Of the replica that sleeps least."""
+        return min(replica.sleep_level for replica in self._replicas.values())
+
+    @property
+    def is_available(self) -> bool:
+        return any(replica.is_available for replica in self._replicas.values())
+
+    async def sleep(self, level: int, *, waits: bool = False) -> None:
+        """All of them."""
+        await _all([replica.sleep(level, waits=waits) for replica in self._replicas.values()])
+
+    async def wake_up(self) -> None:
+        """All of them."""
+        await _all([replica.wake_up() for replica in self._replicas.values()])
+
     async def profile(self, *, is_start: bool) -> str:
         """Of all replicas. Returns their files, separated by commas."""
         asked = [replica.profile(is_start=is_start) for replica in self._replicas.values()]
@@ -120,8 +137,9 @@ class ReplicatedClient:
         """What the replicas report that may serve a request; `rank` is the one that it names. Raises EngineDead."""
         asked = self._replicas if rank is None else {rank: self._replicas[rank]}
         found: dict[int, Reported] = {}
-        for each, replica in asked.items():
-            if replica.state is EngineState.READY and each not in full:
+        ready = {rank for rank, replica in asked.items() if replica.state is EngineState.READY}
+        for each, replica in asked.items():  # one that must be woken takes a request if no other can
+            if each not in full and (each in ready if ready - full else replica.is_available):
                 self._open(each, replica.info)
                 found[each] = _reported(replica)
         if not found:
@@ -132,6 +150,13 @@ class ReplicatedClient:
         if self._opened.get(rank) is not info:  # each start has an EngineInfo of its own
             self._opened[rank] = info
             self._router.open(rank, info.num_kv_tokens)
+
+
+async def _all(calls: list[Coroutine[None, None, None]]) -> None:
+    """Waits for all, and raises the first failure."""
+    for result in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 def _reported(replica: StreamingClient) -> Reported:

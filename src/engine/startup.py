@@ -210,7 +210,7 @@ def _on_cpu(
     load = partial(load_on_cpu, kv_memory=kv_memory, may_compile_later=may_compile_later)
     runner = ModelRunner(resolved, phase, processors, load, grammars=grammars, store=store)
     steps = ThreadStepQueue(runner) if resolved.scheduler.async_scheduling else InlineStepQueue(runner)
-    core = _core(resolved, runner, clock, scheduler, steps, grammars)
+    core = _core(resolved, runner, clock, scheduler, steps, grammars, free_cache=runner.free_cache)
     kv_memory.touch_in_background(IdleGap(_step_counter(core)))
     return core
 
@@ -248,7 +248,8 @@ def _on_ranks(
             steps = DeviceStepQueue(staged, depth=resolved.num_stages) if is_async else InlineStepQueue(staged)
         others.wait_loaded()
         scheduler = make_scheduler(resolved.num_kv_blocks * resolved.cache_groups.num_groups)
-        core = _core(resolved, together, clock, scheduler, steps, grammars, others=others)
+        parts = (resolved, together, clock, scheduler, steps, grammars)
+        core = _core(*parts, others=others, free_cache=together.free_cache)
     except BaseException:
         others.close()
         others.check()  # it may have failed because another rank has
@@ -284,6 +285,7 @@ def _core(
     grammars: Grammars | None,
     idle: Callable[[], bool] | None = None,
     others: RankProcesses | None = None,
+    free_cache: Callable[[], None] | None = None,
 ) -> EngineCore:
     with named_by("model.logits_processors"):  # those steps run no other code that the deployment names
         runner.warm_up()
@@ -301,6 +303,7 @@ def _core(
         profiler=_profiler(resolved.observability),
         launches=runner.launches if resolved.observability.cudagraph_metrics else None,
         others=others,
+        free_cache=free_cache,
     )
 
 

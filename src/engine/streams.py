@@ -85,6 +85,10 @@ class Streams:
     def __len__(self) -> int:
         return len(self._open)
 
+    @property
+    def handles(self) -> list[int]:
+        return list(self._open)
+
     def open(self, request_id: str) -> Stream:
         self._last_handle = self._last_handle % (2**31 - 1) + 1  # handles travel as int32
         stream = self._open[self._last_handle] = Stream(self._last_handle, request_id)

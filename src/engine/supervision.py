@@ -44,6 +44,21 @@ class Watchdog:
         return now - self._progress_at >= self._limit_s
 
 
+class IdleWatch:
+    """When an engine without requests is to sleep."""
+
+    def __init__(self, now: float, limit_s: float) -> None:
+        """limit_s: without a request."""
+        self._limit_s = limit_s
+        self._active_at = now
+
+    def active(self, now: float) -> None:
+        self._active_at = now
+
+    def is_due(self, now: float) -> bool:
+        return now - self._active_at >= self._limit_s
+
+
 class RestartBudget:
     """At most `max_restarts` in any `window_s` seconds."""
 

@@ -19,7 +19,9 @@ from pydantic import TypeAdapter, ValidationError
 from .api import EngineInfo, EngineOutput, EngineRequest, EngineStats, FinishReason, SamplingParams, TokenLogprobs
 from .messages import (
     Abort,
+    CacheFreed,
     ExitReason,
+    FreeCache,
     Heartbeat,
     Hello,
     Int32,
@@ -289,6 +291,8 @@ _CODECS: dict[type, tuple[str, _Writer, _Reader]] = {
     Submit: ("submit", _write_submit, _read_submit),
     Abort: ("abort", lambda m: [_int_bytes(m.handles)], lambda parts: Abort(_ints(_take(parts, bytes)[0], "handles"))),
     Profile: ("profile", lambda m: [m.is_start], lambda parts: Profile(*_take(parts, bool))),
+    FreeCache: ("free_cache", lambda m: [], lambda parts: FreeCache(*_take(parts))),
+    CacheFreed: ("cache_freed", lambda m: [], lambda parts: CacheFreed(*_take(parts))),
     Phase: ("phase", lambda m: [m.name], lambda parts: Phase(*_take(parts, str))),
     Ready: ("ready", lambda m: [asdict(m.info)], _read_ready),
     Outputs: ("outputs", _write_outputs, _read_outputs),

@@ -40,13 +40,14 @@ def build_app(service: Service) -> Starlette:
     Raises MiddlewareProblem.
     """
     has_profiler = bool(service.resolved.observability.profiler_config)
+    has_sleep = service.resolved.model.enable_sleep_mode
     routes = [
         Route(
             route.path,
             Endpoint(service, route.path, route.handle, scope=route.scope, is_limited=route.is_limited),
             methods=[route.method],
         )
-        for route in routes_of(service.settings, has_profiler=has_profiler)
+        for route in routes_of(service.settings, has_profiler=has_profiler, has_sleep=has_sleep)
     ]
     routes += [
         Route(file.path, Endpoint(service, FOLDER, file.handle, scope=file.scope), methods=[file.method])
@@ -54,7 +55,7 @@ def build_app(service: Service) -> Starlette:
     ]
     routes += [
         Route(path, Endpoint(service, "absent", NotHere(absent), scope="read"))
-        for absent in (*TABLE, *disabled(service.settings, has_profiler=has_profiler))
+        for absent in (*TABLE, *disabled(service.settings, has_profiler=has_profiler, has_sleep=has_sleep))
         for path in absent.paths
     ]
     app = Starlette(

@@ -10,6 +10,7 @@ from .text.generated_sequence import GenerationFailed
 _MESSAGES = {
     EngineState.STARTING: ("the engine is starting", "engine_starting"),
     EngineState.RESTARTING: ("the engine stopped and is being started again", "engine_restarting"),
+    EngineState.SLEEPING: ("the engine sleeps; POST /wake_up wakes it", "engine_sleeping"),
     EngineState.STALLED: ("the engine makes no progress", "engine_stalled"),
     EngineState.DEAD: ("the engine has stopped and will not be started again", "engine_dead"),
 }
@@ -23,7 +24,7 @@ def not_ready(state: EngineState) -> ApiError:
 
 def stopped_during_request(state: EngineState) -> ApiError:
     """state: after the engine stopped; READY if it has been started again since."""
-    if state in (EngineState.DEAD, EngineState.STALLED):
+    if state in (EngineState.DEAD, EngineState.STALLED, EngineState.SLEEPING):
         return not_ready(state)
     message = "the engine stopped while it processed this request, and is being started again"
     return unavailable(message, code="engine_restarting")

@@ -187,8 +187,7 @@ class Service:
         """Why new requests are refused; None if they are accepted."""
         if self.is_draining():
             return engine_errors.shutting_down()
-        state = self.client.state
-        return None if state is EngineState.READY else engine_errors.not_ready(state)
+        return None if self.client.is_available else engine_errors.not_ready(self.client.state)
 
     def check_ready(self) -> None:
         error = self.not_ready()
@@ -204,7 +203,7 @@ class Service:
 
     def text_limit(self) -> TextLimit | None:
         """Of the prompts of a request; None if it is not known yet, or if there is no tokenizer."""
-        if self.tokenizer is None or self.client.state is not EngineState.READY:
+        if self.tokenizer is None or not self.client.is_available:
             return None
         return self.tokenizer.text_limit(self.model_limits.context)
 

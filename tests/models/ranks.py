@@ -17,7 +17,7 @@ from stoker.engine.kernels.exchange import SharedMemory
 from stoker.engine.parallel import Ranks
 from stoker.engine.parallel.connect import connect, stage_link
 from stoker.engine.parallel.stages import StageLink
-from stoker.engine.rank_link import Loaded, RankLink
+from stoker.engine.rank_link import Finish, Loaded, RankLink, Tokens
 from stoker.engine.rank_process import follow, follower_of_stage, following_runner
 from stoker.engine.rank_processes import LeadingRunner, LeadingSampler, LeadingStageRunner
 from stoker.engine.runner.loaded_model import load_on_cpu
@@ -77,7 +77,7 @@ class Threads:
         return leading
 
     def send(self, message) -> None:
-        for link in self.links if isinstance(message, StepPlan) else self.links[: self._size - 1]:
+        for link in self.links[: self._size - 1] if isinstance(message, Finish | Tokens) else self.links:
             link.send(message)
 
     def check(self) -> None: ...

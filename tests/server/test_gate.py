@@ -37,7 +37,7 @@ ON_DEMAND = {
     "responses_store": "memory",
 }
 OPEN = open_paths(ServerConfig(**ON_DEMAND))
-ROUTES = routes_of(ServerConfig(**ON_DEMAND), has_profiler=True)
+ROUTES = routes_of(ServerConfig(**ON_DEMAND), has_profiler=True, has_sleep=True)
 PATHS = [route.path.replace("{model:path}", MODEL) for route in ROUTES]
 ASSETS = list(assets(ServerConfig()))
 ABSENT = [path for absent in TABLE for path in absent.paths]

@@ -115,10 +115,10 @@ def test_a_route_that_an_option_adds_names_the_option(folder: Path):
         "/docs": "disable_docs: false",
     }.items():
         assert f"`server.{option}` adds it" in served.get(path).json()["error"]["message"]
-    assert list(disabled(ServerConfig(**ALL_ON), has_profiler=True)) == []
+    assert list(disabled(ServerConfig(**ALL_ON), has_profiler=True, has_sleep=True)) == []
 
 
 def test_no_route_is_served_and_absent() -> None:
-    served = {route.path for route in routes_of(ServerConfig(**ALL_ON), has_profiler=True)}
+    served = {route.path for route in routes_of(ServerConfig(**ALL_ON), has_profiler=True, has_sleep=True)}
     assert served & set(ABSENT) == set()
     assert len(set(ABSENT)) == len(ABSENT)

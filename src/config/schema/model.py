@@ -10,7 +10,7 @@ from .refused import with_refused
 from .rope_scaling import ROPE_SCALING
 from .sampling import SAMPLING_DEFAULTS
 from .section import Section, about
-from .types import Auto, ContextLen, Flag, Secret, Texts, Whole, means, parse_number
+from .types import Auto, ContextLen, Duration, Flag, Secret, Texts, Whole, means, parse_number
 
 _STORED = "checkpoints of this method are not read; use another checkpoint of the model, int8 or int4"
 _SAME_IDEA = "write int8 or int4, which quantise an unquantised checkpoint while it loads"
@@ -334,6 +334,35 @@ class ModelConfig(Section):
         json_schema_extra=about(
             reload="model", json_schema={"type": "object", "additionalProperties": {"type": "object"}}
         ),
+    )
+    enable_sleep_mode: Flag = Field(
+        False,
+        description=(
+            "Serve POST /sleep and /wake_up, and GET /is_sleeping, by which an engine that is not used gives its "
+            "memory back to the system. Level 1 frees the KV cache, level 2 everything: it ends the engine process, "
+            "and waking loads the model again. For CPUs."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="process"),
+    )
+    sleep_after: Duration | None = Field(
+        None,
+        description=(
+            "Time without requests after which the engine sleeps by itself, with `enable_sleep_mode`. The next request "
+            "wakes it, and waits until it is ready. Probes, metrics and lists of models neither wake it nor count as "
+            "requests. Unset, it sleeps only when told to."
+        ),
+        examples=["10m"],
+        json_schema_extra=about(reload="process", unit="seconds"),
+    )
+    sleep_level: Literal[1, 2] = Field(
+        2,
+        description=(
+            "Level of the sleep that follows `sleep_after`: 1 frees the KV cache and wakes at once, 2 frees everything "
+            "and takes as long to wake as the start of the engine."
+        ),
+        examples=[1],
+        json_schema_extra=about(reload="process"),
     )
     logits_processor_pattern: str | None = Field(
         None,

@@ -43,5 +43,8 @@ class SchedulerInterface(Protocol):
     def fail_step(self, plan: StepPlan, error: str) -> list[EngineOutput]:
         """The oldest plan in flight was not executed: end its requests, and those of later plans, with `error`."""
 
+    def forget_cached(self) -> None:
+        """Later requests reuse nothing. Called only with `model.enable_sleep_mode`, and without requests."""
 
-MEMBERS = ("has_work", "add", "abort", "stats", "schedule", "finish_step", "fail_step")
+
+MEMBERS = ("has_work", "add", "abort", "stats", "schedule", "finish_step", "fail_step", "forget_cached")

@@ -118,6 +118,10 @@ class Scheduler:
         self._admission_control.step_finished(step_time_s)
         return outputs
 
+    def forget_cached(self) -> None:
+        """Later requests reuse nothing that was computed before."""
+        self.sequences.blocks.forget_cached()
+
     def fail_step(self, plan: StepPlan, error: str) -> list[EngineOutput]:
         """The oldest plan in flight was not executed, or only in part: end its requests with `error`.
 

@@ -89,6 +89,11 @@ class KVCache:
         """Bytes that are reserved and not yet resident."""
         return 0 if self._memory is None else self._memory.num_untouched
 
+    def free(self) -> None:
+        """Give the memory of all blocks back to the system: they are zeros. Only of host memory."""
+        if self._memory is not None:
+            self._memory.free()
+
     @property
     def blocks(self) -> torch.Tensor:
         """The memory of all blocks as bytes, [planes * tensors, num_blocks, bytes]."""

@@ -242,6 +242,11 @@ class ModelRunner:
             execute(_one_row_plan(1, [], len(prompt), 1, num_groups))
         self.phases.stop()
 
+    def free_cache(self) -> None:
+        """Give the memory of the KV cache back to the system. Later steps take it again."""
+        with self._step_lock:
+            self._cache.free()
+
     def launches(self) -> StepLaunches:
         return StepLaunches(self._num_captured, self._num_single)
 

@@ -139,6 +139,10 @@ class LaterStageRunner:
                 states.copy(plan.kept_states)
             self._link.send(hidden, residual)
 
+    def free_cache(self) -> None:
+        """As ModelRunner."""
+        self._cache.free()
+
     def _decode(self, steps: Sequence[StepInput]) -> Hidden:
         num_rows = steps[0].num_rows
         residual = self._residual[:num_rows] if self._has_residual else None

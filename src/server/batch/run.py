@@ -147,7 +147,7 @@ class Batch:
 
     async def _until_ready(self) -> None:
         client = self._service.client
-        while client.state is not EngineState.READY or self._service.is_draining():
+        while not client.is_available or self._service.is_draining():
             if client.state is EngineState.DEAD:
                 raise EngineGone(client.reason)
             await asyncio.sleep(_POLL_S)

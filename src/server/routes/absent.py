@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from ...config.schema.refused.reasons import (
     GENERATION_ONLY,
     NO_ADAPTERS,
-    NO_SLEEP,
     NO_TRAINING,
     TEXT_ONLY,
 )
@@ -63,7 +62,6 @@ TABLE: tuple[Absent, ...] = (
         ("/pooling", "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank", "/generative_scoring"),
     ),
     Absent("vLLM", NO_ADAPTERS, ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")),
-    Absent("vLLM", NO_SLEEP, ("/sleep", "/wake_up", "/is_sleeping")),
     Absent("vLLM", NO_TRAINING, ("/init_weight_transfer_engine", "/update_weights", "/pause", "/resume", "/is_paused")),
     Absent("vLLM", TEXT_ONLY, ("/reset_mm_cache", "/reset_encoder_cache")),
     Absent(
@@ -102,11 +100,13 @@ TABLE: tuple[Absent, ...] = (
 )
 
 
-def disabled(settings: ServerConfig, *, has_profiler: bool = False) -> Iterator[Absent]:
+def disabled(settings: ServerConfig, *, has_profiler: bool = False, has_sleep: bool = False) -> Iterator[Absent]:
     """Routes of this server that an option would add. Arguments: as those of routes_of."""
     if not has_profiler:
         needs = "`observability.profiler_config` adds it"
         yield Absent("", needs, ("/start_profile", "/stop_profile"))
+    if not has_sleep:
+        yield Absent("", "`model.enable_sleep_mode: true` adds it", ("/sleep", "/wake_up", "/is_sleeping"))
     for is_enabled, path, option in (
         (settings.enable_server_load_tracking, "/load", "enable_server_load_tracking: true"),
         (settings.enable_tokenizer_info_endpoint, "/tokenizer_info", "enable_tokenizer_info_endpoint: true"),

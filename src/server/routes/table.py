@@ -27,6 +27,7 @@ from .models import list_models, show_model
 from .page import page
 from .render import render_chat, render_completion, render_message, render_response
 from .route_entry import RouteEntry
+from .sleep import is_sleeping, sleep, wake_up
 from .tokenize import detokenize, tokenize, tokenizer_info
 
 _ALWAYS = (
@@ -138,14 +139,20 @@ _PROFILES = (
     RouteEntry("POST", "/start_profile", start_profile, "Record a trace of the engine's steps.", scope="admin"),
     RouteEntry("POST", "/stop_profile", stop_profile, "End the recording and write the trace.", scope="admin"),
 )
+_SLEEP = (
+    RouteEntry("POST", "/sleep", sleep, "Free the engine's memory.", query=("level", "mode"), scope="admin"),
+    RouteEntry("POST", "/wake_up", wake_up, "Take the memory back, and serve.", query=("tags",), scope="admin"),
+    RouteEntry("GET", "/is_sleeping", is_sleeping, "Whether the engine's memory is free.", scope="metrics"),
+)
 _RELOAD = RouteEntry("POST", "/reload", reload, "Read the keys file again (`engine reload`).", scope="admin")
 _TOKENIZER_INFO = RouteEntry(
     "GET", "/tokenizer_info", tokenizer_info, "The tokenizer's settings and chat template.", scope="read"
 )
 
 
-def routes_of(settings: ServerConfig, *, has_profiler: bool = False) -> list[RouteEntry]:
-    """The routes of one deployment. has_profiler: whether `observability.profiler_config` is set."""
+def routes_of(settings: ServerConfig, *, has_profiler: bool = False, has_sleep: bool = False) -> list[RouteEntry]:
+    """The routes of one deployment. has_profiler: whether `observability.profiler_config` is set. has_sleep:
+    `model.enable_sleep_mode`."""
     routes = [*_ALWAYS]
     if settings.files_dir is not None:
         routes += _FILES
@@ -157,6 +164,8 @@ def routes_of(settings: ServerConfig, *, has_profiler: bool = False) -> list[Rou
         routes.append(_RESET_PREFIX_CACHE)
     if has_profiler:
         routes += _PROFILES
+    if has_sleep:
+        routes += _SLEEP
     if settings.api_keys_file is not None:
         routes.append(_RELOAD)
     if settings.enable_tokenizer_info_endpoint:

@@ -113,6 +113,8 @@ def test_a_token_id_past_32_bits_is_not_sent():
         messages.Stats(EngineStats(num_running=3, step_time_s=0.5, step_tokens=((1.5, 2), (8.0, 3)))),
         messages.Refused(4, "the queue is full", retry_after_s=1.5),
         messages.Refused(4, "too long", "messages", "context_length_exceeded"),
+        messages.FreeCache(),
+        messages.CacheFreed(),
         messages.Heartbeat(7, True, 1.25),
         messages.ExitReason("ValueError", "no", 3),
     ],

@@ -391,6 +391,43 @@ RULES: tuple[Rule, ...] = (
         why="A misspelt key would silently have no effect.",
         fixes=("use a key of the model's config.json",),
     ),
+    Rule(
+        id="R393",
+        title="sleep is for CPUs",
+        fields=("model.enable_sleep_mode", "device.device"),
+        is_broken=lambda v: v.enable_sleep_mode and v.device != "cpu",
+        message="`model.enable_sleep_mode` is for CPUs",
+        why="Memory of a GPU that is freed and taken again needs addresses that stay the same for captured graphs.",
+        fixes=("remove `enable_sleep_mode`, or set `device.device: cpu`",),
+    ),
+    Rule(
+        id="R394",
+        title="an engine that sleeps is a process of the one API process",
+        fields=("model.enable_sleep_mode", "server.disable_frontend_multiprocessing", "server.api_server_count"),
+        is_broken=lambda v: v.enable_sleep_mode and (v.disable_frontend_multiprocessing or v.api_server_count > 1),
+        message="`model.enable_sleep_mode` needs an engine process, and one API process",
+        why="Sleep of level 2 ends the engine process, and the API process starts it again.",
+        fixes=("remove `disable_frontend_multiprocessing` or `api_server_count`, or `enable_sleep_mode`",),
+    ),
+    Rule(
+        id="R395",
+        title="a time to sleep needs sleep mode",
+        fields=("model.sleep_after", "model.enable_sleep_mode"),
+        is_broken=lambda v: v.sleep_after is not None and not v.enable_sleep_mode,
+        message="`model.sleep_after` needs `model.enable_sleep_mode`",
+        why="The engine gives its memory back only if it is allowed to.",
+        fixes=("set `enable_sleep_mode: true`, or remove `sleep_after`",),
+    ),
+    Rule(
+        id="R396",
+        title="the level of sleep needs a time",
+        fields=("model.sleep_level", "model.sleep_after"),
+        severity="warning",
+        is_broken=lambda v: v.is_written("model.sleep_level") and v.sleep_after is None,
+        message="`model.sleep_level` has no effect without `model.sleep_after`",
+        why="POST /sleep names the level itself.",
+        fixes=("set `sleep_after`, or remove `sleep_level`",),
+    ),
 )
 
 STATED: tuple[StatedRule, ...] = (

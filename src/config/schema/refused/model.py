@@ -49,7 +49,6 @@ ROWS: tuple[Refused, ...] = (
     Refused("model.allowed_local_media_path", str, "", TEXT_ONLY, "Folder from which requests may read media files."),
     Refused("model.allowed_media_domains", Texts, (), TEXT_ONLY, "Hosts from which requests may fetch media."),
     Refused("model.enable_prompt_embeds", Flag, False, NO_PROMPT_TENSORS, "Accept prompts as embedding vectors."),
-    Refused("model.enable_sleep_mode", Flag, False, NO_SLEEP, "Free weights and KV cache on request."),
     Refused("model.override_attention_dtype", str | None, None, ATTENTION_DTYPE, "Number format of attention alone."),
     Refused("model.io_processor_plugin", str | None, None, NO_IO_PLUGINS, "Plugin that converts requests and outputs."),
     Refused("model.quantization_config", dict[str, Any], {}, ONE_QUANTISATION, "Quantisation by kind of layer."),

@@ -6,6 +6,15 @@ MODEL, FILE and so on stand for paths; see test_rules.py. SMALL_CASES run on a m
 from __future__ import annotations
 
 CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R394": (
+        ["--enable-sleep-mode --disable-frontend-multiprocessing", "--enable-sleep-mode --api-server-count 2"],
+        ["--enable-sleep-mode", "--enable-sleep-mode -dp 2"],
+    ),
+    "R395": (["--sleep-after 10m"], ["--sleep-after 10m --enable-sleep-mode"]),
+    "R396": (
+        ["--sleep-level 1 --enable-sleep-mode", "--sleep-level 1"],
+        ["--sleep-level 1 --sleep-after 10m --enable-sleep-mode"],
+    ),
     "R055": (["--skip-tokenizer-init --chat-template {{x}}"], ["--skip-tokenizer-init", "--chat-template {{x}}"]),
     "R057": (["--max-logprobs -1"], ["--max-logprobs 0"]),
     "R062": (["--disable-sliding-window"], ["", "--no-disable-sliding-window"]),
@@ -103,6 +112,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R218": (["--hf-overrides.rope_thetta 1"], ["--hf-overrides.rope_theta 1"]),
 }
 GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R393": (["--enable-sleep-mode"], ["--enable-sleep-mode --device cpu"]),
     "R298": (["--model-impl transformers"], ["", "--model-impl transformers --device cpu"]),
     "R232": (["--quantization int8"], ["--quantization int8 --device cpu", ""]),
     "R233": (["--batch-invariant"], ["--batch-invariant --device cpu", ""]),
