@@ -350,7 +350,7 @@ class ModelConfig(Section):
         description=(
             "Time without requests after which the engine sleeps by itself, with `enable_sleep_mode`. The next request "
             "wakes it, and waits until it is ready. Probes, metrics and lists of models neither wake it nor count as "
-            "requests. Unset, it sleeps only when told to."
+            "requests. Unset, it sleeps only by request."
         ),
         examples=["10m"],
         json_schema_extra=about(reload="process", unit="seconds"),
