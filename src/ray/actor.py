@@ -30,11 +30,12 @@ class StokerReplica:
         self._replica.check_health()
 
     async def describe(self) -> dict[str, Any]:
-        """Of the replica that a handle chose: its process, that of its engine, and the tokens generated so far."""
+        """Of the replica that a handle chose: its process, that of its engine, and what it does."""
         return {
             "pid": os.getpid(),
             "engine_pid": getattr(self._replica.client, "pid", None),
             "state": self._replica.client.state.value,
+            "open_requests": len(self._replica.service.live),
             "generated_tokens": self._replica.service.metrics.num_generated,
         }
 

@@ -54,11 +54,14 @@ async def request(app: App, path: str, body: bytes, headers: Mapping[str, str]) 
     running = asyncio.ensure_future(app(scope, receive, send))
     running.add_done_callback(lambda _: head.result().pieces.put_nowait(None) if head.done() else None)
     try:
-        await asyncio.wait({running, head}, return_when=asyncio.FIRST_COMPLETED)
+        waits: list[asyncio.Future[Any]] = [running, head]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if not head.done():
             await running  # raises what the app raised
             raise RuntimeError(f"{path} has ended without a response")
         yield head.result()
+        if running.done():
+            running.result()  # raises what the app raised amid the response
     finally:
         running.cancel()
         head.cancel()

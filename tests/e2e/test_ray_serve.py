@@ -93,6 +93,17 @@ def test_both_replicas_serve(running: _Running):
     _until(both_generated)
 
 
+def test_a_client_that_leaves_ends_its_request(running: _Running):
+    stream = running.client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, max_tokens=900, stream=True, extra_body={"ignore_eos": True}
+    )
+    next(iter(stream))
+    assert sum(each["open_requests"] for each in running.replicas().values()) == 1
+    stream.close()
+    _until(lambda: not any(each["open_requests"] for each in running.replicas().values()))
+    assert sum(each["generated_tokens"] for each in running.replicas().values()) < 900
+
+
 def test_an_error_of_a_request_is_that_of_the_api(running: _Running):
     with pytest.raises(openai.NotFoundError) as raised:
         running.client.chat.completions.create(model="other", messages=MESSAGES)
