@@ -114,10 +114,11 @@ def build_app(
 
 def _actor_options(resolved: Resolved, given: Mapping[str, Any]) -> dict[str, Any]:
     """What Ray reserves for a replica, and the event loop: uvloop cannot start a process in a group of its own."""
+    num_ranks = resolved.parallel.num_ranks
     if resolved.device.device == "cuda":
-        resources = {"num_cpus": 1, "num_gpus": resolved.parallel.tensor_parallel_size}
+        resources = {"num_cpus": 1, "num_gpus": num_ranks}
     else:
-        resources = {"num_cpus": resolved.device.num_threads * resolved.parallel.tensor_parallel_size}
+        resources = {"num_cpus": resolved.device.num_threads * num_ranks}
     environment = dict(given.get("runtime_env") or {})
     environment["env_vars"] = {**environment.get("env_vars", {}), "RAY_USE_UVLOOP": "0"}
     return {**resources, **given, "runtime_env": environment}

@@ -1,4 +1,4 @@
-"""What a deployment may say if Ray Serve starts its replicas. Knows nothing of Ray.
+"""What a deployment may say if Ray Serve starts its replicas. Does not import Ray.
 
 Ray Serve listens, balances and counts replicas. Options for these either are refused or have a warning.
 """

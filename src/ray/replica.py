@@ -1,6 +1,6 @@
 """Replica: a Stoker engine and its OpenAI-compatible app, inside a process that somebody else started.
 
-Knows nothing of Ray: actor.py gives it to Ray Serve.
+Does not import Ray: actor.py gives it to Ray Serve.
 """
 
 from __future__ import annotations
