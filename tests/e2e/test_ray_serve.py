@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -124,6 +125,20 @@ def test_requests_go_on_while_ray_replaces_a_replica_whose_engine_was_killed(run
 
     _until(is_replaced)
     assert {each["state"] for each in running.replicas().values()} == {"ready"}
+
+
+def test_the_end_of_the_application_waits_for_open_requests(running: _Running):
+    """The last test with this application."""
+    stream = running.client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, max_tokens=400, stream=True, extra_body={"ignore_eos": True}
+    )
+    chunks = iter(stream)
+    next(chunks)
+    end = threading.Thread(target=serve.delete, args=("default",))
+    end.start()
+    rest = [chunk for chunk in chunks if chunk.choices]
+    end.join(LIMIT_S)
+    assert rest[-1].choices[0].finish_reason == "length"
 
 
 def test_a_wrong_deployment_fails_before_any_actor():
