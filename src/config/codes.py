@@ -193,6 +193,13 @@ _CODES = (
         "Follow the message; usually: write an absolute path that exists where the deployment runs.",
     ),
     Code(
+        "C132",
+        "not possible on Ray",
+        "With `stoker.ray.build_app` Ray Serve listens, distributes requests and starts replicas. An option that gives "
+        "one of these tasks to the server itself would have no effect.",
+        "Remove the option; docs/guide/ray-serve.md names what takes its place.",
+    ),
+    Code(
         "C125",
         "nothing to import",
         "The text, script or file does not start a server that `engine import` supports, or cannot be read. Supported "

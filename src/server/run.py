@@ -7,10 +7,10 @@ import contextlib
 import logging
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..config import Resolved
 from ..config.open_files import raise_limit
@@ -20,6 +20,7 @@ from ..logs import log_fields
 from .access.keys_file import read_keys
 from .access.shared_state import SharedState
 from .app import build_app
+from .batch.call import App
 from .files.runner import BatchRunner
 from .http.admission import Admission
 from .http.middleware import load_middleware
@@ -144,16 +145,10 @@ async def run_server(
     files = TlsFiles.of(resolved.server)
     tls = Tls(files) if files else None
     app = build_app(service)
-    tasks = [asyncio.ensure_future(_stop_when_dead(client, shutdown))]
-    if settings.files_dir is not None:
-        tasks.append(asyncio.ensure_future(BatchRunner(service, app, Path(settings.files_dir)).run()))
-    if not settings.disable_log_stats and service.process_index == 0:
-        tasks.append(asyncio.ensure_future(log_stats(service)))
-    if service.keys_file is not None:
-        tasks.append(asyncio.ensure_future(service.keys_file.watch()))
+    watchers = [_stop_when_dead(client, shutdown)]
     if tls is not None and settings.enable_ssl_refresh:
-        tasks.append(asyncio.ensure_future(tls.watch()))
-    try:
+        watchers.append(tls.watch())
+    async with background_work(service, app, *watchers):
         await serve(
             app,
             sockets,
@@ -171,6 +166,25 @@ async def run_server(
             exit_hard=exit_hard,
             exit_code=exit_code,
         )
+    return exit_code()
+
+
+@contextlib.asynccontextmanager
+async def background_work(service: Service, app: App, *further: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """What runs beside the requests during the block: batches, log lines of statistics, the keys file, and `further`.
+
+    Closes what the service holds at the end.
+    """
+    settings = service.settings
+    tasks = [asyncio.ensure_future(each) for each in further]
+    if settings.files_dir is not None:
+        tasks.append(asyncio.ensure_future(BatchRunner(service, app, Path(settings.files_dir)).run()))
+    if not settings.disable_log_stats and service.process_index == 0:
+        tasks.append(asyncio.ensure_future(log_stats(service)))
+    if service.keys_file is not None:
+        tasks.append(asyncio.ensure_future(service.keys_file.watch()))
+    try:
+        yield
     finally:
         if service.tracing is not None:
             await asyncio.to_thread(service.tracing.close)
@@ -182,7 +196,6 @@ async def run_server(
             await service.tool_servers.close()
         if service.responses is not None:
             await asyncio.to_thread(service.responses.close)
-    return exit_code()
 
 
 async def _stop_when_dead(client: EngineClient, shutdown: Shutdown) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +19,9 @@ class Answer:
     body: bytes
 
 
-async def post(app: App, path: str, body: bytes, further: Mapping[str, Any] | None = None) -> Answer:
-    """Cancelling it aborts the request. further: entries of the scope, which no client can set."""
-    scope: Message = {
+def scope_of(path: str, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> Message:
+    """Of a POST request with JSON. headers: in addition to those of the body."""
+    return {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
@@ -31,11 +31,19 @@ async def post(app: App, path: str, body: bytes, further: Mapping[str, Any] | No
         "raw_path": path.encode(),
         "root_path": "",
         "query_string": b"",
-        "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())],
+        "headers": [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            *headers,
+        ],
         "client": None,
         "server": None,
-        **(further or {}),
     }
+
+
+async def post(app: App, path: str, body: bytes, further: Mapping[str, Any] | None = None) -> Answer:
+    """Cancelling it aborts the request. further: entries of the scope, which no client can set."""
+    scope = {**scope_of(path, body), **(further or {})}
     unread = [body]
     started: dict[str, Any] = {"status": 500, "headers": []}
     pieces: list[bytes] = []
