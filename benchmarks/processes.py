@@ -1,6 +1,6 @@
 """Compares two processes of one thread, that compute a model together, with one process of two threads.
 
-    python -m benchmarks.processes [tensor|pipeline] [--model DIR] [--rounds 4] [--requests 1] [--prompt 1024]
+    python -m benchmarks.processes [tensor|experts|pipeline] [--model DIR] [--rounds 4] [--requests 1] [--prompt 1024]
         [--tokens 128]
 
 Dummy weights in bfloat16, the shape of Qwen3-0.6B unless another is named. Both engines are loaded, each in a process
@@ -32,7 +32,8 @@ def serve(link: Connection, model: str, way: str, size: int, max_model_len: int,
         max_num_seqs=num_requests,
         enable_prefix_caching=False,
         num_threads=2 // size,
-        **{f"{way}_parallel_size": size},
+        **({"pipeline_parallel_size": size} if way == "pipeline" else {"tensor_parallel_size": size}),
+        enable_expert_parallel=way == "experts" and size > 1,
     ) as llm:
         link.send(llm.info.kernels["decode_step"])
         while (asked := link.recv()) is not None:
@@ -82,7 +83,7 @@ def measure(model: str, way: str, num_rounds: int, num_requests: int, prompt_len
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("way", nargs="?", choices=("tensor", "pipeline"), default="tensor")
+    parser.add_argument("way", nargs="?", choices=("tensor", "experts", "pipeline"), default="tensor")
     parser.add_argument("--model", default=str(MODEL))
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--requests", type=int, default=1)
