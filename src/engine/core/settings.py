@@ -86,9 +86,11 @@ class SchedulerSettings:
         block. A prompt that must be computed whole is limited by neither the share nor a size. Stages of a pipeline
         divide the tokens, so that the chunks of a prompt are computed at the same time.
         """
+        most = self.max_num_batched_tokens - num_decodes
         if not self.enable_chunked_prefill:
-            return self.max_num_batched_tokens - num_decodes
-        most = max(1, -(-self.max_num_batched_tokens // self.num_stages) - num_decodes)
+            return most
+        if self.num_stages > 1:
+            most = min(most, max(1, -(-self.max_num_batched_tokens // self.num_stages) - num_decodes))
         if num_decodes:
             most = min(most, max(1, int(self.max_num_batched_tokens * self.max_prefill_share)))
         at = bisect_right(self.step_sizes, num_decodes + most)
