@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tools.writers.record import WRITTEN
 
 from stoker.engine.api import EngineRequest, SamplingParams
 from stoker.model.sharding import not_divided
@@ -49,6 +50,15 @@ def test_stages_of_two_ranks_each(family: str, saved: Callable[[str], Saved], tm
     for (tokens, logprobs), (its, theirs) in zip(found, expected, strict=True):
         assert tokens == its
         assert logprobs == pytest.approx(theirs, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["compressed-tensors-w4a16-gptq", "bitsandbytes-nf4-double"])
+def test_stages_keep_the_codes_of_a_quantised_checkpoint(name: str, tmp_path: Path):
+    """With the kernels that this CPU runs; a stage has whole matrices."""
+    alone = resolved(WRITTEN / name, tmp_path)
+    expected = outputs(Engine(alone))
+    with divided(resolved(WRITTEN / name, tmp_path, parallel=STAGED)) as engine:
+        assert [tokens for tokens, _ in outputs(engine)] == [tokens for tokens, _ in expected]
 
 
 def test_everything_that_requests_ask_for(saved: Callable[[str], Saved], tmp_path: Path):

@@ -75,3 +75,22 @@ def test_prompts_computed_in_part_are_limited_and_long_ones_have_a_lower_limit()
         made.count_partial(request(num_tokens))
         allowed.append((made.allows_partial, made.allows_long_partial))
     assert allowed == [(True, True), (True, True), (True, False), (False, False)]
+
+
+@pytest.mark.parametrize(
+    ("num_stages", "num_decodes", "left"),
+    [
+        (1, 9, 91),
+        (2, 0, 50),  # of two steps at a time, each has half
+        (2, 9, 41),
+        (3, 0, 34),
+        (3, 34, 1),  # decode rows have taken the share: a prompt goes on nevertheless
+        (3, 100, 0),  # within the limit of a step
+    ],
+)
+def test_the_steps_of_a_pipeline_divide_the_tokens(num_stages: int, num_decodes: int, left: int):
+    assert budget(num_decodes, num_stages=num_stages).left == left
+
+
+def test_a_prompt_that_is_computed_whole_has_all_tokens_of_a_step():
+    assert budget(9, num_stages=2, enable_chunked_prefill=False).left == 91
