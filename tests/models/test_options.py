@@ -298,7 +298,7 @@ def test_a_class_of_ones_own_takes_the_place_of_the_scheduler(start: Start):
     ("name", "said"),
     [
         ("Missing", "tests.own_code has no Missing"),
-        ("NotAScheduler", "the class has no has_work, add, abort, stats, finish_step, fail_step"),
+        ("NotAScheduler", "the class has no has_work, add, abort, stats, finish_step, fail_step, forget_cached"),
         ("CannotBeMade", "cannot be made: RuntimeError: no licence"),
     ],
 )

@@ -146,6 +146,7 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
         num_stages=parallel.pipeline_parallel_size,
     )
     _device(done)
+    _executor(done)
     _server(done)
     if model_files is None:
         _scheduler(done)
@@ -217,6 +218,13 @@ def _connections(done: Decisions) -> None:
     if done.get("server.max_connections_per_client") == "auto":
         share = max(1, int(CLIENT_SHARE * done.get("server.max_connections")))
         done.decide("server.max_connections_per_client", share, "R293", f"{CLIENT_SHARE:.0%} of max_connections")
+
+
+def _executor(done: Decisions) -> None:
+    if done.get("parallel.distributed_executor_backend") == "auto":
+        alone = done.num_ranks == 1
+        reason = "one process computes the model" if alone else f"{done.num_ranks} processes compute the model together"
+        done.decide("parallel.distributed_executor_backend", "uni" if alone else "mp", "R397", reason)
 
 
 def _scheduler(done: Decisions) -> None:

@@ -65,6 +65,22 @@ class ParallelConfig(Section):
         examples=["round_robin"],
         json_schema_extra=about(reload="model"),
     )
+    distributed_executor_backend: Literal["auto", "uni", "mp"] = Field(
+        "auto",
+        description=(
+            "Who computes a replica: `uni`, the engine process alone, or `mp`, it and child processes on this machine, "
+            "`tensor_parallel_size` times `pipeline_parallel_size` together. `auto` follows from these; `uni` refuses "
+            "several."
+        ),
+        examples=["mp"],
+        json_schema_extra=about(
+            reload="model",
+            refused={
+                "ray": "processes of one model are on one machine; `stoker.ray.build_app` has replicas on Ray",
+                "external_launcher": "the engine starts the processes of a model itself",
+            },
+        ),
+    )
     disable_custom_all_reduce: Flag = Field(
         False,
         description=(

@@ -188,6 +188,32 @@ RULES: tuple[Rule, ...] = (
         fixes=("lower `tensor_parallel_size` or `pipeline_parallel_size`",),
     ),
     Rule(
+        id="R397",
+        title="the executor fits the number of processes",
+        fields=(
+            *("parallel.distributed_executor_backend", "parallel.tensor_parallel_size"),
+            "parallel.pipeline_parallel_size",
+        ),
+        is_broken=lambda v: v.distributed_executor_backend == "uni" and v.decisions.num_ranks > 1,
+        message="`parallel.distributed_executor_backend` is uni, and {num_ranks} processes are to compute the model",
+        why="`uni` is one process, `mp` several; `auto` follows from the sizes.",
+        fixes=("remove `distributed_executor_backend`, or set it to mp",),
+    ),
+    Rule(
+        id="R398",
+        title="several processes need a size above 1",
+        fields=("parallel.distributed_executor_backend", "parallel.tensor_parallel_size"),
+        severity="warning",
+        is_broken=lambda v: (
+            v.decisions.is_written("parallel.distributed_executor_backend")
+            and v.distributed_executor_backend == "mp"
+            and v.decisions.num_ranks == 1
+        ),
+        message="`parallel.distributed_executor_backend: mp` has no effect: one process computes the model",
+        why="Processes are started for `tensor_parallel_size` and `pipeline_parallel_size`.",
+        fixes=("remove `distributed_executor_backend`, or set one of the sizes",),
+    ),
+    Rule(
         id="R391",
         title="expert parallel needs a mixture of experts on several processes",
         fields=("parallel.enable_expert_parallel", "parallel.tensor_parallel_size"),

@@ -21,7 +21,6 @@ from .reasons import (
     ONE_WORKER,
     OWN_EXPERTS,
     OWN_KERNELS,
-    OWN_PROCESSES,
     RAY_SERVE,
     RESTARTED,
     SAME_TOKENS,
@@ -32,14 +31,6 @@ from .row import Refused
 
 ROWS: tuple[Refused, ...] = (
     # parallel
-    Refused(
-        "parallel.distributed_executor_backend",
-        Literal["auto", "uni", "mp", "ray", "external_launcher"],
-        "auto",
-        OWN_PROCESSES,
-        "How workers are started: `auto` and `uni` are one worker inside the engine process.",
-        same=("uni",),
-    ),
     Refused(
         "parallel.decode_context_parallel_size",
         Count,

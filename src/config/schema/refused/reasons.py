@@ -18,7 +18,6 @@ WHOLE_LAYERS = (
 SLOTS_AS_NEEDED = "the scheduler reserves the slots that a step needs"
 ONE_KV_LAYOUT = "the cache of each layer follows from the model; all of them have `cache.kv_cache_dtype`"
 ONE_DEVICE = "this build computes on one device; run a server per device behind a load balancer"
-OWN_PROCESSES = "the engine starts the processes of a model itself, as children on this machine"
 ONE_MACHINE = "the processes of a model are on one machine; several machines run replicas behind a load balancer"
 ALL_TOKENS = "each process keeps all tokens of its heads and layers, so the length of a sequence is not divided"
 NO_OVERLAP = (

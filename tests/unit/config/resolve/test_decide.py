@@ -26,12 +26,21 @@ def reason(done: Decisions, path: str) -> str:
     return f"{done.origins[path].name}: {done.origins[path].reason}"
 
 
+@pytest.mark.effect("parallel.distributed_executor_backend")
+def test_the_executor_follows_from_the_number_of_processes(tmp_path: Path) -> None:
+    path = "parallel.distributed_executor_backend"
+    alone, several = decided(tmp_path), decided(tmp_path, "-tp", "2", "-pp", "2")
+    assert (alone.get(path), reason(alone, path)) == ("uni", "R397: one process computes the model")
+    assert (several.get(path), reason(several, path)) == ("mp", "R397: 4 processes compute the model together")
+
+
 def test_everything_is_decided_with_a_reason(tmp_path: Path) -> None:
     done = decided(tmp_path)
     autos = {path: done.get(path) for path, origin in done.origins.items() if origin.layer in ("rule", "model")}
     assert autos == {
         "device.device": "cpu",
         "device.num_threads": 4,
+        "parallel.distributed_executor_backend": "uni",
         "cache.block_size": 16,
         "load.load_format": "safetensors",
         "model.config_format": "hf",

@@ -25,6 +25,11 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["-dp 2", "-dp 2 -dpn 1 --disable-frontend-multiprocessing"],
     ),
     "R151": (["--disable-custom-all-reduce"], ["-tp 2 --disable-custom-all-reduce"]),
+    "R397": (
+        ["--distributed-executor-backend uni -tp 2", "--distributed-executor-backend uni -pp 2"],
+        ["--distributed-executor-backend uni", "--distributed-executor-backend mp -tp 2"],
+    ),
+    "R398": (["--distributed-executor-backend mp"], ["--distributed-executor-backend mp -pp 2", "-pp 2"]),
     "R391": (["-ep", "-ep -tp 2"], [""]),
     "R392": (["--expert-placement-strategy round_robin"], ["--expert-placement-strategy round_robin -tp 2 -ep"]),
     "R385": (["-tp 3", "-tp 2 --kv-directory blocks", "-pp 2 --kv-directory blocks"], ["-tp 2", "-tp 1", "-pp 2"]),
