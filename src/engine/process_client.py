@@ -18,6 +18,7 @@ from .sleep import FREE_CACHE, SleepPolicy, Waking, watch_idle
 from .supervision import STALL_LIMIT_S, IdleWatch, RestartBudget, Watchdog
 
 DRAIN_POLL_S = 0.05
+FREE_LIMIT_S = 60.0  # for the step that runs to end
 COMMAND = (sys.executable, "-m", f"{__package__}.process")
 logger = logging.getLogger(__name__)
 
@@ -143,10 +144,14 @@ class EngineProcessClient(StreamingClient):
             self._sleep_level = level
 
     async def _free_cache(self) -> None:
-        """Raises EngineDead if the process ends meanwhile."""
+        """Raises EngineDead if the process ends meanwhile, or does not answer."""
         self._freed = asyncio.get_running_loop().create_future()
         self._send(FreeCache())
-        await self._freed
+        try:
+            await asyncio.wait_for(self._freed, FREE_LIMIT_S)
+        except TimeoutError:
+            self._set(EngineState.READY)
+            raise EngineDead(f"the engine has not answered for {FREE_LIMIT_S:g} seconds") from None
 
     async def _end_process(self) -> None:
         if self._supervision is not None:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from tests.fake_runner import continuation
 
+from stoker.engine import process_client
 from stoker.engine.api import EngineDead, EngineRequest, SamplingParams
 from stoker.engine.client import EngineState
 from stoker.engine.process_client import EngineProcessClient
@@ -169,6 +170,23 @@ def test_a_process_that_is_killed_in_its_sleep_is_started_again_and_awake() -> N
             await until(lambda: client.state is EngineState.RESTARTING)
             await until(lambda: client.state is EngineState.READY)
             assert client.sleep_level == 0
+            assert await tokens_of(client) == continuation([1, 2, 3], 8)
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_does_not_answer_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_client, "FREE_LIMIT_S", 0.2)
+
+    async def scenario() -> None:
+        async with engine() as client:
+            assert client.pid is not None
+            process = psutil.Process(client.pid)
+            process.suspend()
+            with pytest.raises(EngineDead, match="has not answered"):
+                await client.sleep(1)
+            assert (client.state, client.sleep_level) == (EngineState.READY, 0)
+            process.resume()
             assert await tokens_of(client) == continuation([1, 2, 3], 8)
 
     asyncio.run(scenario())
