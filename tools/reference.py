@@ -36,7 +36,7 @@ from stoker.model.support import not_supported
 from stoker.model.transformers_table import TESTED
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
-from stoker.server.protocol.fields import Wire
+from stoker.server.protocol.wire import Wire
 from stoker.server.protocol.generate import GenerateRequest
 from stoker.server.protocol.messages import MessagesRequest
 from stoker.server.protocol.responses import ResponsesRequest

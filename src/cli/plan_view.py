@@ -100,6 +100,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
             for each in stored
         ),
         *([("states", _states(plan))] if found.state_bytes else []),
+        *([("for others", f"{about(found.transfer_bytes)} of KV blocks")] if found.transfer_bytes else []),
         ("KV cache", f"{about(found.kv_cache_bytes)} in {ask.kv_dtype}{_tokens(plan)}"),
     ]
     for kind, count, size, window in by_kind(plan.model.spec, ask.kv_dtype, ask.state_dtype):

@@ -74,6 +74,10 @@ class Deployment:
     def origin(self, path: str) -> Origin:
         return self.origins.get(path, DEFAULT)
 
+    def absolute(self, path: str, file_name: str) -> str:
+        """A file or folder that the value of this option names, relative to the file that wrote it."""
+        return os.path.abspath(self.folders.get(path, Path()) / Path(os.path.expanduser(file_name)))
+
     def located(self, path: str) -> str:
         """The text of an option that names a file or folder, relative to the file that wrote it.
 

@@ -176,6 +176,15 @@ class EngineDead(Exception):
         self.reason = reason
 
 
+@dataclass(frozen=True, slots=True)
+class StoredBlocks:
+    """The first full blocks of a prompt, which other engines can read."""
+
+    hashes: tuple[bytes, ...]
+    host: str = ""  # of the engine that has them; empty: they are in files
+    port: int = 0
+
+
 @dataclass(slots=True, kw_only=True)
 class EngineRequest:
     request_id: str
@@ -185,6 +194,8 @@ class EngineRequest:
     cache_salt: str = ""  # requests share prefix-cache blocks only with requests of the same salt
     rank: int | None = None  # of the replica that computes it; None: any
     cache_epoch: int = 0  # and of the same epoch; one of a later epoch makes all blocks before it unusable
+    is_for_others: bool = False  # other engines are to read the blocks of its prompt: see EngineOutput.stored
+    source: StoredBlocks | None = None  # read these instead of computing them
     route: int = 0  # 64 bits set by the caller of the scheduler: plain tokens are returned with it
     is_ready: Callable[[], bool] | None = None  # set by the engine: it is not admitted before this is true
 
@@ -209,6 +220,7 @@ class EngineOutput:
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None  # the stop token id that ended it, if it was one the request named
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+    stored: StoredBlocks | None = None  # with the last output of a request that is for others: they can be read now
     queued_s: float | None = None  # with the first output: from the arrival to the first step that computes the request
     error: str | None = None
 
@@ -282,6 +294,8 @@ class EngineStats:
     num_blocks: int = 0
     prefix_queries: int = 0  # prompt tokens looked up, since start
     prefix_hits: int = 0  # of those, found
+    store_queries: int = 0  # prompt tokens looked up outside the KV cache, since start
+    store_hits: int = 0  # of those, read from there
     num_preemptions: int = 0
     num_steps: int = 0
     num_step_tokens: int = 0  # computed in these steps

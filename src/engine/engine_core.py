@@ -16,6 +16,8 @@ from typing import Any, Protocol
 from .api import EngineInfo, EngineRequest, EngineStats, InvalidRequest, StepLaunches
 from .core import SchedulerInterface, StepOutputs, StepPlan
 from .core.block_events import BlockEvent, BlockEvents
+from .core.block_store import BlockStore
+from .held_outputs import HeldOutputs
 from .queue_times import QueueTimes
 from .sampling.named_processors import check_named
 from .step_queue import PendingStep, RunnerUnusable, StepQueue
@@ -72,7 +74,8 @@ class EngineCore:
     profiler: records traces of the steps when asked to; None without them.
     launches: how the steps were launched; None if it is not reported.
     others: the other processes that compute the steps; None if this one does alone.
-    free_cache: gives the memory of the KV cache back to the system; None if it cannot."""
+    free_cache: gives the memory of the KV cache back to the system; None if it cannot.
+    store: keeps blocks outside the KV cache; None if nothing does."""
 
     def __init__(
         self,
@@ -88,6 +91,7 @@ class EngineCore:
         launches: Callable[[], StepLaunches] | None = None,
         others: OtherProcesses | None = None,
         free_cache: Callable[[], None] | None = None,
+        store: BlockStore | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
@@ -101,6 +105,8 @@ class EngineCore:
         self._launches = launches
         self._others = others
         self._free_cache = free_cache
+        self._store = store
+        self._held = HeldOutputs(store) if store is not None else None
         self._queue_times = QueueTimes(clock)
         self._sink: EventSink | None = None
         self._num_failed = 0  # steps, since the last one that succeeded
@@ -110,7 +116,7 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        return self._scheduler.has_work or bool(self._held)
 
     @property
     def stats(self) -> EngineStats:
@@ -142,6 +148,8 @@ class EngineCore:
     def abort(self, request_id: str) -> None:
         """Drop a request. An unknown or finished one is ignored: the abort crossed its last output."""
         self._scheduler.abort(request_id)
+        if self._held is not None:
+            self._held.forget(request_id)
         self._queue_times.forget(request_id)
 
     def step(self) -> StepOutputs:
@@ -153,7 +161,8 @@ class EngineCore:
         self.is_stepping = True  # submitting may take long: the first launch of a kernel compiles it
         try:
             self._submit()
-            return self._oldest_outputs() if self._in_flight else StepOutputs()
+            outputs = self._oldest_outputs() if self._in_flight else StepOutputs()
+            return outputs if self._held is None else self._held.exchange(outputs)
         finally:
             self.is_stepping = bool(self._in_flight)
             if self._sink is not None and self.block_events is not None:
@@ -175,6 +184,8 @@ class EngineCore:
         if self._sink is not None:
             self._sink.close()
             self._sink = None
+        if self._store is not None:
+            self._store.close()
 
     def check(self) -> None:
         """Raises RunnerUnusable if no step can follow, because a process of the model has ended."""

@@ -175,6 +175,8 @@ def _sum(found: list[EngineStats]) -> EngineStats:
         num_blocks=sum(stats.num_blocks for stats in found),
         prefix_queries=sum(stats.prefix_queries for stats in found),
         prefix_hits=sum(stats.prefix_hits for stats in found),
+        store_queries=sum(stats.store_queries for stats in found),
+        store_hits=sum(stats.store_hits for stats in found),
         num_preemptions=sum(stats.num_preemptions for stats in found),
         num_steps=sum(stats.num_steps for stats in found),
         num_step_tokens=sum(stats.num_step_tokens for stats in found),

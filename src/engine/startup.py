@@ -18,7 +18,6 @@ from ..config.schema.observability import STEP_TOKENS, ObservabilityConfig
 from ..model.step_costs import StepCosts, step_costs
 from ..vocabulary import TokenizerError, add_missing_tokens, read_vocabulary
 from .api import EngineInfo, StepLaunches
-from .block_files import open_block_files
 from .core import Scheduler, SchedulerInterface, SchedulerSettings
 from .core.block_store import BlockStore
 from .core.interface import MEMBERS
@@ -34,6 +33,7 @@ from .runner.measure import PhaseClock
 from .runner.prefaulted_pages import prefaulted_pages
 from .sampling.named_processors import install
 from .step_queue import InlineStepQueue, Runner, StepQueue
+from .stores.open_store import open_store
 from .structured.backend import Backend, GrammarError
 from .structured.grammars import Grammars
 from .structured.guidance import Guidance
@@ -150,7 +150,23 @@ def _load_core(
 ) -> EngineCore:
     clock = PhaseClock(phase)
     clock.start("libraries")
-    store = open_block_files(resolved)
+    store = open_store(resolved)
+    try:
+        return _load_with(store, resolved, phase, may_compile_later, rank_lost, clock)
+    except BaseException:
+        if store is not None:
+            store.close()
+        raise
+
+
+def _load_with(
+    store: BlockStore | None,
+    resolved: Resolved,
+    phase: Callable[[str], None] | None,
+    may_compile_later: bool,
+    rank_lost: Callable[[], None],
+    clock: PhaseClock,
+) -> EngineCore:
     with named_by("scheduler.scheduler_cls"):
         make_scheduler = _scheduler_maker(resolved, store)
     with named_by("model.logits_processors"):
@@ -210,7 +226,7 @@ def _on_cpu(
     load = partial(load_on_cpu, kv_memory=kv_memory, may_compile_later=may_compile_later)
     runner = ModelRunner(resolved, phase, processors, load, grammars=grammars, store=store)
     steps = ThreadStepQueue(runner) if resolved.scheduler.async_scheduling else InlineStepQueue(runner)
-    core = _core(resolved, runner, clock, scheduler, steps, grammars, free_cache=runner.free_cache)
+    core = _core(resolved, runner, clock, scheduler, steps, grammars, free_cache=runner.free_cache, store=store)
     kv_memory.touch_in_background(IdleGap(_step_counter(core)))
     return core
 
@@ -286,6 +302,7 @@ def _core(
     idle: Callable[[], bool] | None = None,
     others: RankProcesses | None = None,
     free_cache: Callable[[], None] | None = None,
+    store: BlockStore | None = None,
 ) -> EngineCore:
     with named_by("model.logits_processors"):  # those steps run no other code that the deployment names
         runner.warm_up()
@@ -304,6 +321,7 @@ def _core(
         launches=runner.launches if resolved.observability.cudagraph_metrics else None,
         others=others,
         free_cache=free_cache,
+        store=store,
     )
 
 

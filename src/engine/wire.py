@@ -16,7 +16,16 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
-from .api import EngineInfo, EngineOutput, EngineRequest, EngineStats, FinishReason, SamplingParams, TokenLogprobs
+from .api import (
+    EngineInfo,
+    EngineOutput,
+    EngineRequest,
+    EngineStats,
+    FinishReason,
+    SamplingParams,
+    StoredBlocks,
+    TokenLogprobs,
+)
 from .messages import (
     Abort,
     CacheFreed,
@@ -153,11 +162,15 @@ def _write_submit(message: Submit) -> list[Any]:
         request.priority,
         request.cache_salt,
         request.cache_epoch,
+        request.is_for_others,
+        _write_stored(request.source),
     ]
 
 
 def _read_submit(parts: list[Any]) -> Submit:
-    handle, request_id, prompt, sampling, priority, salt, epoch = _take(parts, int, str, bytes, dict, int, str, int)
+    handle, request_id, prompt, sampling, priority, salt, epoch, is_for_others, source = _take(
+        parts, int, str, bytes, dict, int, str, int, bool, (list, type(None))
+    )
     request = EngineRequest(
         request_id=request_id,
         prompt_token_ids=_ints(prompt, "prompt"),
@@ -165,8 +178,23 @@ def _read_submit(parts: list[Any]) -> Submit:
         priority=priority,
         cache_salt=salt,
         cache_epoch=epoch,
+        is_for_others=is_for_others,
+        source=_read_stored(source),
     )
     return Submit(handle, request)
+
+
+def _write_stored(stored: StoredBlocks | None) -> list[Any] | None:
+    return None if stored is None else [list(stored.hashes), stored.host, stored.port]
+
+
+def _read_stored(parts: list[Any] | None) -> StoredBlocks | None:
+    if parts is None:
+        return None
+    hashes, host, port = _take(parts, list, str, int)
+    if not all(type(block_hash) is bytes for block_hash in hashes):
+        raise WireError("a block hash is not bytes")
+    return StoredBlocks(tuple(hashes), host, port)
 
 
 def _write_logprobs(entries: Sequence[TokenLogprobs | None]) -> list[Any]:
@@ -218,11 +246,13 @@ def _write_outputs(message: Outputs) -> list[Any]:
         finish = _FINISH_CODE[output.finish_reason]
         rows += (handle, len(output.token_ids), finish, stop, output.num_cached_tokens, queued)
         tokens += output.token_ids
-        if output.logprobs is not None or output.prompt_logprobs is not None or output.error is not None:
+        more = (output.logprobs, output.prompt_logprobs, output.error, output.stored)
+        if any(value is not None for value in more):
             extras[row] = [
                 None if output.logprobs is None else _write_logprobs(output.logprobs),
                 None if output.prompt_logprobs is None else _write_logprobs(output.prompt_logprobs),
                 output.error,
+                _write_stored(output.stored),
             ]
     plain = [_column_bytes(message.handles), _column_bytes(message.token_ids)]
     return [*plain, _int_bytes(rows), _int_bytes(tokens), extras]
@@ -259,9 +289,10 @@ def _read_outputs(parts: list[Any]) -> Outputs:
     for row, extra in extras.items():
         if type(row) is not int or not 0 <= row < len(outputs) or not isinstance(extra, list):
             raise WireError("an extra belongs to no row")
-        logprobs, prompt_logprobs, error = _take(extra, (list, type(None)), (list, type(None)), (str, type(None)))
+        lists, text = (list, type(None)), (str, type(None))
+        logprobs, prompt_logprobs, error, stored = _take(extra, lists, lists, text, lists)
         output = outputs[row]
-        output.error = error
+        output.error, output.stored = error, _read_stored(stored)
         if logprobs is not None:
             entries = _read_logprobs(logprobs)
             output.logprobs = [entry for entry in entries if entry is not None]

@@ -23,8 +23,9 @@ from .observe.tracing import TracedRequest
 from .protocol import json
 from .protocol.chat import Dialogue
 from .protocol.errors import INVALID, ApiError, bad_request, internal_error
-from .protocol.fields import CommonFields, Wire
+from .protocol.fields import CommonFields
 from .protocol.stream import DONE, error_frame
+from .protocol.wire import Wire
 from .service import Service
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence, S
 from contextlib import aclosing
 from typing import Any
 
-from ..engine.api import EngineDead, EngineOutput, EngineRequest, QueueFull
+from ..engine.api import EngineDead, EngineOutput, EngineRequest, QueueFull, StoredBlocks
 from ..engine.client import EngineClient
 from .engine_errors import generation_failed, stopped_during_request
 from .observe.metrics import Metrics
@@ -138,6 +138,11 @@ class Generation:
     def outputs(self) -> list[tuple[str | list[int], str]]:
         """(output, finish reason) of each sequence; the reason is `unfinished` if it was aborted."""
         return [(sequence.output, sequence.finish_reason or "unfinished") for sequence in self._sequences]
+
+    @property
+    def stored(self) -> StoredBlocks | None:
+        """Blocks of the first prompt that other engines can read, once it is finished."""
+        return self._sequences[0].stored
 
     @property
     def phases(self) -> Phases | None:

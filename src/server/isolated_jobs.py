@@ -26,11 +26,11 @@ from .protocol import json
 from .protocol.chat import ChatRequest, Dialogue, with_earlier
 from .protocol.completions import CompletionRequest
 from .protocol.errors import ApiError
-from .protocol.fields import Wire
 from .protocol.generate import GenerateRequest
 from .protocol.messages import CountTokensRequest, MessagesRequest
 from .protocol.responses import ResponsesRequest
 from .protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from .protocol.wire import Wire
 from .text.chat_template import ChatTemplate, ContentFormat, LimitExceeded, TemplateEnvironment
 from .text.length import TextLimit
 

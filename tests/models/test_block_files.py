@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stoker.engine.block_files import BlockFiles
+from stoker.engine.stores.block_files import BlockFiles
 from stoker.engine.core import Scheduler
 from stoker.engine.engine_core import EngineCore
 from stoker.engine.startup import build_core

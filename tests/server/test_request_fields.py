@@ -40,7 +40,8 @@ from openai.types.shared_params import Reasoning
 from stoker.server.protocol.batches import PAGE_PARAMETERS, CreateBatch, ExpiresAfter
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
-from stoker.server.protocol.fields import StreamOptions, Wire
+from stoker.server.protocol.fields import StreamOptions
+from stoker.server.protocol.wire import Wire
 from stoker.server.protocol.generate import GenerateRequest
 from stoker.server.protocol.messages import MessagesRequest, OutputConfig
 from stoker.server.protocol.responses import ReasoningOptions, ResponsesRequest, TextOptions

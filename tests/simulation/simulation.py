@@ -110,7 +110,7 @@ class Simulation:
     @property
     def _has_loads(self) -> bool:
         """Whether cached blocks get their contents with the next plan."""
-        stored = self.scheduler._planner._stored
+        stored = self.scheduler._planner.stored
         return stored is not None and bool(stored._loads)
 
     def _add(self, action: Add) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from random import Random
+
+from stoker.engine.api import StoredBlocks
 
 
 @dataclass(slots=True)
@@ -26,21 +29,33 @@ class FakeStore:
         self._fails = fails
         self._contents: dict[bytes, memoryview] = {}
         self.num_read = self.num_failed = 0
+        self._saving: dict[bytes, int] = {}  # polls until they are stored
 
     def has(self, block_hash: bytes) -> bool:
         return block_hash in self._contents
 
-    def fetch(self, hashes: Sequence[bytes]) -> FakeFetch:
+    def wants(self, block_hash: bytes, *, is_for_others: bool) -> bool:
+        return block_hash not in self._contents
+
+    def is_saving(self, block_hash: bytes) -> bool:
+        self._saving[block_hash] = self._saving.get(block_hash, 0) - 1
+        return self._saving[block_hash] >= 0
+
+    def stored(self, hashes: Sequence[bytes]) -> StoredBlocks:
+        return StoredBlocks(tuple(takewhile(self.has, hashes)))
+
+    def fetch(self, hashes: Sequence[bytes], source: StoredBlocks | None) -> FakeFetch:
         contents = []
         for block_hash in hashes:
-            if self._fails and self._random.random() < 0.1:
-                del self._contents[block_hash]
+            if block_hash not in self._contents or (self._fails and self._random.random() < 0.1):
+                self._contents.pop(block_hash, None)
                 self.num_failed += 1
                 break
             contents.append(self._contents[block_hash])
             self.num_read += 1
         return FakeFetch(contents, self._random.randrange(5))
 
-    def save(self, block_hash: bytes, content: memoryview) -> None:
+    def save(self, block_hash: bytes, content: memoryview, *, is_for_others: bool) -> None:
+        self._saving[block_hash] = self._random.randrange(4)
         if not self._fails or self._random.random() < 0.9:
             self._contents[block_hash] = content

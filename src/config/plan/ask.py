@@ -41,6 +41,7 @@ class Ask(Record):
     codes_layout: CodesLayout | None = None  # of a quantised checkpoint
     cpu_offload_gb: float = 0.0
     offload_prefetch_step: int = 1
+    transfer_bytes: int = 0  # host memory for blocks that other engines may read
 
     @property
     def num_devices(self) -> int:
@@ -106,6 +107,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         codes_layout=layout,
         cpu_offload_gb=decisions.get("cache.cpu_offload_gb"),
         offload_prefetch_step=decisions.get("cache.offload_prefetch_step"),
+        transfer_bytes=decisions.transfer_bytes,
         has_graphs=not no_graphs(decisions, kind),
         has_grammars=not decisions.get("model.skip_tokenizer_init"),
         has_cache_groups=not decisions.get("scheduler.disable_hybrid_kv_cache_manager"),

@@ -56,6 +56,7 @@ class Estimate(Record):
     weight_offload: WeightOffload | None = None  # in the host's memory, not counted in `weights_bytes`
     num_states: int  # recurrent states: of max_num_seqs sequences, and those kept for later requests
     state_bytes: int  # of all of them
+    transfer_bytes: int = 0  # blocks that other engines may read
     process: Range
     activations: Range
     graphs: Range
@@ -72,7 +73,7 @@ class Estimate(Record):
             + self.activations
             + self.graphs
             + self.grammars
-            + (self.weights_bytes + self.state_bytes + self.kv_cache_bytes)
+            + (self.weights_bytes + self.state_bytes + self.transfer_bytes + self.kv_cache_bytes)
         )
 
     @property
@@ -103,7 +104,8 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     grammars = NOTHING if device.is_gpu else grammar_memory(model, ask)
     extra = process + activations + graphs + grammars
     written = _written_kv(ask, kv)
-    fixed = weights + states
+    transfer = 0 if device.is_gpu else ask.transfer_bytes
+    fixed = weights + states + transfer
     room = budget - fixed - (extra.likely if device.is_gpu else 0)  # a CPU's budget is for weights and KV cache only
     cache = max(0, room if written is None and device.is_gpu else _auto_kv(model, ask, kv, room, written))
     held = kv.longest(cache, model.limit)
@@ -125,6 +127,7 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
         weight_offload=offload,
         num_states=places,
         state_bytes=states,
+        transfer_bytes=transfer,
         process=process,
         activations=activations,
         graphs=graphs,

@@ -41,6 +41,7 @@ from ..graph_sizes import usual_sizes, written_sizes
 from ..held_codes import codes_layout
 from ..model_facts import model_facts
 from ..origin import DEFAULT, Layer, Origin
+from ..schema.kv_transfer import SHARED_PATH
 from ..schema.options import options
 from ..schema.types import format_about
 from .gpu_memory import reserved_bytes
@@ -69,6 +70,8 @@ class Decisions:
     num_replicas: int = 1  # that the server runs
     num_ranks: int = 1  # processes that compute one replica together, of all stages
     num_stages: int = 1
+    transfer_bytes: int = 0  # host memory of each replica for blocks that other engines may read
+    shared_folder: str | None = None  # of a connector
     memory: MemoryPlan | None = None
     num_kv_blocks: int = 0
     max_cached_len: int = 0  # tokens of the longest sequence that the KV cache holds, at most those of the model
@@ -121,6 +124,7 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
         "device",
         "compilation",
         "structured_outputs",
+        "kv_transfer",
         "kv_events",
         "observability",
         "server",
@@ -144,8 +148,10 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
         num_replicas=num_replicas,
         num_ranks=num_ranks,
         num_stages=parallel.pipeline_parallel_size,
+        transfer_bytes=config.kv_transfer.buffer_bytes,
     )
     _device(done)
+    _shared_folder(done, deployment)
     _executor(done)
     _server(done)
     if model_files is None:
@@ -177,6 +183,16 @@ def _device(done: Decisions) -> None:
         done.decide("device.num_threads", machine.num_cores, "R223", f"{machine.num_cores} cores for {whose}")
     if done.get("cache.block_size") == "auto":
         done.decide("cache.block_size", BLOCK_SIZE[device], "R086", f"the block size for {device}")
+
+
+def _shared_folder(done: Decisions, deployment: Deployment) -> None:
+    """A connector's folder is the one for KV blocks."""
+    transfer = deployment.config.kv_transfer
+    if transfer.is_shared_folder and SHARED_PATH in transfer.kv_connector_extra_config:
+        option = "kv_transfer.kv_connector_extra_config"
+        done.shared_folder = deployment.absolute(option, transfer.kv_connector_extra_config[SHARED_PATH])
+        if done.get("cache.kv_directory") is None:
+            done.decide("cache.kv_directory", done.shared_folder, "R400", f"the {SHARED_PATH} of {option}")
 
 
 def _best_device(machine: MachineSpec) -> tuple[str, str, str]:
@@ -439,6 +455,7 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     interval = done.get("cache.prefix_cache_retention_interval") if done.get("cache.enable_prefix_caching") else 0
     places = num_states(one_state, seqs, interval)
     states = places * one_state
+    transfer = 0 if done.gpu is not None else done.transfer_bytes
     block_bytes = block_size * per_token
     done.bytes_of_longest = _bytes_of_longest(done, model_files, groups, block_bytes)
     written, blocks = done.get("cache.kv_cache_memory_bytes"), done.get("cache.num_gpu_blocks_override")
@@ -447,14 +464,14 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
             reason = f"{blocks} blocks, as cache.num_gpu_blocks_override says"
             done.decide("cache.kv_cache_memory_bytes", blocks * block_bytes, "R085", reason)
     elif not block_bytes:
-        fits = weights + states + activations <= budget
+        fits = weights + states + activations + transfer <= budget
         blocks = fits * done.get("scheduler.max_num_seqs") * -(-_longest(done, model_files) // block_size)
         if written == "auto":
             done.decide("cache.kv_cache_memory_bytes", 0, "R221", "no layer keeps anything of each token")
     elif written != "auto":
         blocks = written // block_bytes
     else:
-        blocks = _auto_blocks(done, model_files, budget - weights - states - activations, block_bytes, share)
+        blocks = _auto_blocks(done, model_files, budget - weights - states - activations - transfer, block_bytes, share)
     done.num_kv_blocks = blocks
     pool, limit = blocks * groups.num_groups, max(model_files.max_context, _longest(done, model_files))
     done.max_cached_len = longest_sequence(groups.windows, pool, block_size, _step_tokens(done), limit)
@@ -465,6 +482,7 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
         num_states=places,
         state_bytes=states,
         activation_bytes=activations,
+        transfer_bytes=transfer,
         kv_bytes_per_token=per_token,
         kv_cache_bytes=blocks * block_bytes,
     )

@@ -9,6 +9,7 @@ from ..diagnostics import Diagnostic, in_order
 from ..digest import digest
 from ..errors import ConfigError
 from ..schema.kv_events import KVEventsConfig
+from ..schema.kv_transfer import KVTransferConfig
 from ..schema.observability import ObservabilityConfig
 from ..schema.parallel import ParallelConfig
 from ..schema.structured_outputs import StructuredOutputsConfig
@@ -66,6 +67,7 @@ def resolve_deployment(deployment: Deployment, model_files: ModelFiles, machine:
         device=ResolvedDevice.model_validate(sections["device"]),
         compilation=ResolvedCompilation.model_validate(sections["compilation"]),
         structured_outputs=StructuredOutputsConfig.model_validate(sections["structured_outputs"]),
+        kv_transfer=KVTransferConfig.model_validate(sections["kv_transfer"]),
         kv_events=KVEventsConfig.model_validate(sections["kv_events"]),
         observability=ObservabilityConfig.model_validate(sections["observability"]),
         server=ResolvedServer.model_validate(sections["server"]),

@@ -27,6 +27,7 @@ from ..schema.cache import CacheConfig
 from ..schema.compilation import CompilationConfig
 from ..schema.device import DeviceConfig
 from ..schema.kv_events import KVEventsConfig
+from ..schema.kv_transfer import KVTransferConfig
 from ..schema.load import LoadConfig
 from ..schema.model import ModelConfig
 from ..schema.observability import ObservabilityConfig
@@ -171,12 +172,13 @@ class MemoryPlan(Record):
     num_states: int = 0  # recurrent states: of max_num_seqs sequences, and those that are kept for later requests
     state_bytes: int = 0  # of all of them
     activation_bytes: int = 0  # reserved for the steps on a GPU; a CPU's budget does not include them
+    transfer_bytes: int = 0  # host memory for blocks that other engines may read
     kv_bytes_per_token: int
     kv_cache_bytes: int  # num_kv_blocks x block_size x kv_bytes_per_token
 
     @property
     def total_bytes(self) -> int:
-        return self.weights_bytes + self.state_bytes + self.kv_cache_bytes
+        return self.weights_bytes + self.state_bytes + self.transfer_bytes + self.kv_cache_bytes
 
 
 class ResolvedModel(ModelConfig):
@@ -238,6 +240,7 @@ class Resolved(Record):
     device: ResolvedDevice
     compilation: ResolvedCompilation
     structured_outputs: StructuredOutputsConfig = Field(default_factory=StructuredOutputsConfig)
+    kv_transfer: KVTransferConfig = Field(default_factory=KVTransferConfig)
     kv_events: KVEventsConfig = Field(default_factory=KVEventsConfig)
     observability: ObservabilityConfig = Field(default_factory=ObservabilityConfig)
     server: ResolvedServer

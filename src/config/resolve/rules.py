@@ -14,6 +14,7 @@ from .rule_tables import (
     compilation,
     deprecated,
     device,
+    kv_transfer,
     load,
     lora,
     model,
@@ -28,7 +29,7 @@ from .rule_tables import (
 
 _TABLES = (
     *(model, load, cache, scheduler, parallel, device, compilation, lora, multimodal, structured_outputs),
-    *(speculative, observability, server, commands, deprecated),
+    *(speculative, kv_transfer, observability, server, commands, deprecated),
 )
 
 RULES: tuple[Rule, ...] = tuple(sorted((rule for table in _TABLES for rule in table.RULES), key=lambda rule: rule.id))

@@ -115,6 +115,8 @@ class Values:
             return "the checkpoint is quantised"
         if self.kv_directory is not None:
             return "`cache.kv_directory` stores the blocks of one process"
+        if self.kv_connector is not None:
+            return "`kv_transfer.kv_connector` moves the blocks of one process"
         return not_divided(files.spec, num_devices, num_stages) or ""
 
     @property
@@ -318,7 +320,7 @@ class Values:
             said |= {"offloaded": format_about(offload.host_bytes), "free_host": format_about(self.free_host_bytes)}
         if memory is not None and model_files is not None:
             one = self.decisions.bytes_of_longest
-            others = memory.state_bytes + memory.activation_bytes
+            others = memory.state_bytes + memory.activation_bytes + memory.transfer_bytes
             room = max(0, self.decisions.available_memory_bytes - memory.weights_bytes - others)
             said |= {
                 "max_cached_len": self.max_cached_len,
@@ -332,7 +334,10 @@ class Values:
                 "total": format_about(memory.total_bytes),
                 "others": "".join(
                     f", {name} {format_about(size)}"
-                    for name, size in (("states", memory.state_bytes), ("steps", memory.activation_bytes))
+                    for name, size in (
+                        *(("states", memory.state_bytes), ("steps", memory.activation_bytes)),
+                        ("blocks for other engines", memory.transfer_bytes),
+                    )
                     if size
                 ),
                 "fewer_states": self._fewer_states(memory),

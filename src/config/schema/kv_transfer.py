@@ -1,14 +1,20 @@
-"""Section `kv_transfer`: transfer of KV cache between engines.
-
-None of its options is implemented yet: see refused.py.
-"""
+"""Section `kv_transfer`: KV blocks that engines read from each other, for prefill and decode apart."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
 
 from .refused import with_refused
-from .section import Section
+from .section import Section, about
+from .types import Size, Whole
+
+SHARED_PATH = "shared_storage_path"  # in kv_connector_extra_config
+SHARED_FOLDER = ("SharedStorageConnector", "ExampleConnector")
+_FOLDER = "`cache.kv_directory` on storage that both engines reach"
+_TCP = "write `TcpConnector`, which reads blocks over TCP, or " + _FOLDER
+_IN_HOST_MEMORY = "on a CPU the KV cache is in host memory already; on GPUs it is not copied there"
 
 
 @with_refused("kv_transfer")
@@ -16,3 +22,117 @@ class KVTransferConfig(Section):
     """Transfer of KV cache between engines."""
 
     json_flags: ClassVar[tuple[str, ...]] = ("--kv-transfer-config",)
+
+    kv_connector: Literal["TcpConnector", "SharedStorageConnector", "ExampleConnector"] | None = Field(
+        None,
+        description=(
+            "How KV blocks get from the engine that computes a prompt (prefill) to the one that generates the answer "
+            "(decode). With `TcpConnector` an engine keeps them in host memory, and others read them over TCP. "
+            "`SharedStorageConnector` (also called `ExampleConnector`) writes them to a folder on storage that all "
+            "of them reach. Requests name the blocks in `kv_transfer_params`. Unset, no block leaves the engine. "
+            "For CPUs."
+        ),
+        examples=["TcpConnector"],
+        json_schema_extra=about(
+            reload="model",
+            refused={
+                "NixlConnector": _TCP,
+                "MooncakeConnector": _TCP,
+                "MooncakeStoreConnector": _TCP,
+                "MoRIIOConnector": _TCP,
+                "P2pNcclConnector": _TCP,
+                "LMCacheConnectorV1": _TCP,
+                "LMCacheMPConnector": _TCP,
+                "OffloadingConnector": _IN_HOST_MEMORY,
+                "MultiConnector": "write `TcpConnector`, and `cache.kv_directory` beside it",
+            },
+        ),
+    )
+    kv_role: Literal["kv_producer", "kv_consumer", "kv_both"] = Field(
+        "kv_both",
+        description=(
+            "`kv_producer` computes prompts for others and reads no blocks, `kv_consumer` reads blocks and keeps none "
+            "for others, `kv_both` does both. A request that asks for the other role is an error."
+        ),
+        examples=["kv_producer"],
+        json_schema_extra=about(reload="model"),
+    )
+    kv_ip: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description=(
+            "With `TcpConnector`: address of this machine at which other engines read its blocks. They are told this "
+            "address, so `0.0.0.0` is none. Everyone who reaches it can read the blocks of a prompt that he knows: "
+            "use a private network."
+        ),
+        examples=["10.0.0.4"],
+        json_schema_extra=about(reload="model"),
+    )
+    kv_port: Whole = Field(
+        5600,
+        ge=1,
+        le=65535,
+        description="With `TcpConnector`: port of `kv_ip`. It grows by the rank of the replica.",
+        examples=[5600],
+        json_schema_extra=about(reload="model"),
+    )
+    kv_buffer_size: Size = Field(
+        2**30,
+        description=(
+            "With `TcpConnector`: host memory for blocks that other engines may read. Those that were not used for "
+            "the longest time make room for new ones, so it should hold the prompts that are between prefill and "
+            "decode: one that is gone is computed again."
+        ),
+        examples=["8GiB"],
+        json_schema_extra=about(reload="model", unit="bytes"),
+    )
+    kv_connector_extra_config: dict[str, Any] = Field(
+        {},
+        description=(
+            "With `SharedStorageConnector`: `shared_storage_path`, the folder. It is the same as `cache.kv_directory`."
+        ),
+        examples=[{"shared_storage_path": "/mnt/kv"}],
+        json_schema_extra=about(
+            reload="model",
+            json_schema={
+                "type": "object",
+                "properties": {SHARED_PATH: {"type": "string", "minLength": 1}},
+                "additionalProperties": False,
+            },
+        ),
+    )
+    kv_load_failure_policy: Literal["recompute"] = Field(
+        "recompute",
+        description="What happens to a request whose blocks cannot be read: their tokens are computed.",
+        examples=["recompute"],
+        json_schema_extra=about(
+            reload="model", refused={"fail": "a request is not failed for blocks that can be computed"}
+        ),
+    )
+
+    @property
+    def is_between_engines(self) -> bool:
+        """Whether blocks go from the memory of one engine to that of another."""
+        return self.kv_connector == "TcpConnector"
+
+    @property
+    def is_shared_folder(self) -> bool:
+        return self.kv_connector in SHARED_FOLDER
+
+    @property
+    def reads(self) -> bool:
+        """Whether requests may name blocks of other engines."""
+        return self.kv_connector is not None and self.kv_role != "kv_producer"
+
+    @property
+    def writes(self) -> bool:
+        """Whether requests may have blocks kept for other engines."""
+        return self.kv_connector is not None and self.kv_role != "kv_consumer"
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Host memory that it takes."""
+        return self.kv_buffer_size if self.is_between_engines and self.writes else 0
+
+    def port_at_rank(self, rank: int) -> int:
+        return self.kv_port + rank

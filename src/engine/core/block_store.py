@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..api import StoredBlocks
+
 
 class Fetch(Protocol):
     """Blocks that are being read into host memory by another thread."""
@@ -26,15 +28,31 @@ class BlockStore(Protocol):
     """Its methods may be called from any thread, and do not wait for a disk."""
 
     def has(self, block_hash: bytes) -> bool:
-        """Whether the block is stored, or about to be."""
+        """Whether the block can be read, as far as this engine knows."""
         ...
 
-    def fetch(self, hashes: Sequence[bytes]) -> Fetch:
-        """Begin to read these blocks."""
+    def fetch(self, hashes: Sequence[bytes], source: StoredBlocks | None) -> Fetch:
+        """Begin to read these blocks. source: what has them besides this store."""
         ...
 
-    def save(self, block_hash: bytes, content: memoryview) -> None:
+    def wants(self, block_hash: bytes, *, is_for_others: bool) -> bool:
+        """Whether to save this block. is_for_others: another engine is to read it."""
+        ...
+
+    def save(self, block_hash: bytes, content: memoryview, *, is_for_others: bool) -> None:
         """Begin to store a block. May drop it."""
+        ...
+
+    def is_saving(self, block_hash: bytes) -> bool:
+        """Whether the block is about to be stored."""
+        ...
+
+    def stored(self, hashes: Sequence[bytes]) -> StoredBlocks:
+        """What others can read now: of the first of these blocks, up to the first that is not stored."""
+        ...
+
+    def close(self) -> None:
+        """Nothing is read or stored any more."""
         ...
 
 
@@ -60,3 +78,4 @@ class BlockCopy:
 
     block_hash: bytes
     block_ids: tuple[int, ...]  # of each group of layers
+    is_for_others: bool = False

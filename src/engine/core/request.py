@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..api import EngineRequest, FinishReason, SamplingParams, TokenLogprobs
+from ..api import EngineRequest, FinishReason, SamplingParams, StoredBlocks, TokenLogprobs
 from .block_hashes import BlockHasher
 from .block_store import FetchedPrefix
 from .stop import StopRule
@@ -33,6 +33,8 @@ class Request:
     num_prompt_tokens: int
     token_ids: list[int]  # prompt and sampled tokens; while it runs, sampled tokens of full blocks only
     route: int = 0
+    is_for_others: bool = False  # other engines are to read the blocks of its prompt
+    source: StoredBlocks | None = None  # what has blocks of its prompt
     is_ready: Callable[[], bool] | None = None  # it is not admitted before
 
     slot: int = NO_SLOT
@@ -91,6 +93,8 @@ class Request:
             num_prompt_tokens=len(prompt),
             token_ids=list(prompt),
             route=request.route,
+            is_for_others=request.is_for_others,
+            source=request.source,
             is_ready=request.is_ready,
             prompt_logprobs=[None] * len(prompt) if wants_prompt_logprobs else None,
         )

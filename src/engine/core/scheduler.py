@@ -67,7 +67,7 @@ class Scheduler:
 
     def stats(self) -> EngineStats:
         sequences, blocks, residency = self.sequences, self.sequences.blocks, self.sequences.blocks.residency
-        num_waiting = len(sequences.waiting)
+        num_waiting, stored = len(sequences.waiting), self._planner.stored
         return EngineStats(
             num_running=len(sequences) - num_waiting,
             num_waiting=num_waiting,
@@ -75,6 +75,8 @@ class Scheduler:
             num_blocks=blocks.pool.num_blocks,
             prefix_queries=blocks.num_queried_tokens,
             prefix_hits=blocks.num_hit_tokens,
+            store_queries=0 if stored is None else stored.num_queried_tokens,
+            store_hits=0 if stored is None else stored.num_read_tokens,
             num_preemptions=sequences.num_preemptions,
             num_steps=sequences.steps.num_planned,
             num_step_tokens=int(sequences.steps.tokens.total),

@@ -37,7 +37,7 @@ class StepPlanner:
         self._columns = sequences.columns
         self._blocks = sequences.blocks
         self._states = sequences.blocks.states
-        self._stored = StoredPrefixes(settings.store, sequences.blocks) if settings.store is not None else None
+        self.stored = StoredPrefixes(settings.store, sequences.blocks) if settings.store is not None else None
         self._num_groups = settings.num_groups
         self._has_windows = any(window is not None for window in settings.windows)
         self._blocked: Request | None = None  # the waiting prompt that did not fit beside the decode rows
@@ -64,8 +64,8 @@ class StepPlanner:
         if not draft.decodes and not draft.prefills:
             return None
         self._states.complete(draft)
-        if self._stored is not None:
-            draft.loads = self._stored.take_loads()
+        if self.stored is not None:
+            draft.loads = self.stored.take_loads()
         step = draft.commit(sequences.steps.num_planned, self._columns)
         sequences.steps.add(step)
         return step.plan
@@ -211,7 +211,7 @@ class StepPlanner:
         passes_long = False
         while budget.left and len(waiting) > num_passed and free_slots:
             request = waiting.peek(num_passed)
-            if request.must_wait or (self._stored is not None and self._stored.is_reading(request)):
+            if request.must_wait or (self.stored is not None and self.stored.is_reading(request)):
                 num_passed += 1
                 continue
             if request.busy_until > sequences.steps.last_finished:
@@ -222,8 +222,8 @@ class StepPlanner:
                 continue
             # One free block more per running sequence, or the next full block of one of them would preempt this one.
             margin = (len(sequences.running) + len(admitted)) * self._num_groups
-            if self._stored is not None:
-                self._stored.place(request, margin)
+            if self.stored is not None:
+                self.stored.place(request, margin)
             cached = blocks.find_cached(request)
             start, known = cached.num_blocks * block_size, len(request.token_ids)
             if self._states.is_coming(request, start):
@@ -280,8 +280,8 @@ class StepPlanner:
         if self._has_windows:
             self._blocks.release_passed(row.request, self._sequences.steps)
         block_ids = self._blocks.extend_to(row.request, row.end)
-        if self._stored is not None:
-            self._stored.offer(row.request, draft.saves)
+        if self.stored is not None:
+            self.stored.offer(row.request, draft.saves)
         if self._has_windows:
             self._blocks.reserve_again(row.request)
         if not row.is_new:

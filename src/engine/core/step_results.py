@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..api import EngineOutput, FinishReason
+from ..api import EngineOutput, FinishReason, StoredBlocks
 from .request import NO_SLOT, Request
 from .sequences import Sequences
 from .settings import SchedulerSettings
@@ -97,6 +97,9 @@ class StepResults:
             output.finish_reason, output.stop_reason, output.token_ids = FinishReason.LENGTH, None, []
             output.logprobs = output.logprobs and []
         if output.finish_reason is not None:
+            if request.is_for_others:
+                num_full = request.num_prompt_tokens // self._sequences.blocks.block_size
+                output.stored = StoredBlocks(tuple(request.block_hashes[:num_full]))
             self._sequences.end(request, output.finish_reason)
         elif row in result.forced and request.slot != NO_SLOT and self._can_append:
             output.token_ids += self._append_forced(request, length, result.forced[row])

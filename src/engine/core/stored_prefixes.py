@@ -22,6 +22,7 @@ class StoredPrefixes:
     def __init__(self, store: BlockStore, blocks: SequenceBlocks) -> None:
         self._store = store
         self._blocks = blocks
+        self.num_queried_tokens = self.num_read_tokens = 0
         self._reading: list[Request] = []
         self._loads: list[BlockLoad] = []
 
@@ -36,17 +37,19 @@ class StoredPrefixes:
         if hashes and len(self._still_reading()) >= MAX_READING:
             return True
         request.is_looked_up = True
+        self.num_queried_tokens += len(request.token_ids) - start * self._blocks.block_size
         if not hashes:
             return False
-        request.fetched = FetchedPrefix(start, self._store.fetch(hashes))
+        request.fetched = FetchedPrefix(start, self._store.fetch(hashes, request.source))
         self._reading.append(request)
         return not request.fetched.fetch.is_done
 
     def _stored_after(self, request: Request, start: int) -> list[bytes]:
         found = []
+        source = () if request.source is None else request.source.hashes
         stop = (len(request.token_ids) - 1) // self._blocks.block_size  # the last known token is always computed
-        for block_hash in request.block_hashes[start:stop]:
-            if not self._store.has(block_hash):
+        for index, block_hash in enumerate(request.block_hashes[start:stop], start):
+            if block_hash not in source[index : index + 1] and not self._store.has(block_hash):
                 break
             found.append(block_hash)
         return found
@@ -79,6 +82,7 @@ class StoredPrefixes:
             return  # blocks before them were evicted meanwhile, or others have computed these
         places = blocks.place(request, cached, len(contents))
         self._loads += map(BlockLoad, places, contents)
+        self.num_read_tokens += len(contents) * blocks.block_size
 
     def take_loads(self) -> list[BlockLoad]:
         """Those that the next plan must execute."""
@@ -86,10 +90,13 @@ class StoredPrefixes:
         return loads
 
     def offer(self, request: Request, saves: dict[bytes, BlockCopy]) -> None:
-        """Add the full blocks of a running request that are not stored to `saves`."""
+        """Add the full blocks of a running request that are to be stored to `saves`."""
+        is_for_others = request.is_for_others
         for index in range(request.num_offered, request.num_published):
             block_hash = request.block_hashes[index]
             block_ids = tuple(table[index] for table in request.block_ids)
-            if NO_BLOCK not in block_ids and block_hash not in saves and not self._store.has(block_hash):
-                saves[block_hash] = BlockCopy(block_hash, block_ids)
+            if NO_BLOCK in block_ids or (block_hash in saves and not is_for_others):
+                continue
+            if self._store.wants(block_hash, is_for_others=is_for_others):
+                saves[block_hash] = BlockCopy(block_hash, block_ids, is_for_others)
         request.num_offered = max(request.num_offered, request.num_published)

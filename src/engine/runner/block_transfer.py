@@ -24,4 +24,4 @@ def save_blocks(cache: KVCache, saves: Sequence[BlockCopy], store: BlockStore) -
     blocks = cache.blocks
     for save in saves:
         content = torch.stack([blocks[:, block_id] for block_id in save.block_ids])
-        store.save(save.block_hash, content.numpy().reshape(-1).data)
+        store.save(save.block_hash, content.numpy().reshape(-1).data, is_for_others=save.is_for_others)

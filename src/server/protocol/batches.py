@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 from pydantic import Field, field_validator
 
 from .errors import FieldError, bad_request
-from .fields import Integer, Wire
+from .wire import Integer, Wire
 
 # That the lines of a batch may name.
 ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")

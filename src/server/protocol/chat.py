@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator
 
 from .errors import FieldError, bad_request, from_validation, unsupported
-from .fields import MAX_TOKENS, MAX_TOOLS, Integer, MaxTokens, NumLogprobs, SamplingFields, Wire
+from .fields import MAX_TOKENS, MAX_TOOLS, MaxTokens, NumLogprobs, SamplingFields
 from .json import dump
 from .tool_choice import ToolChoice, read_choice
 from .unserved import TEXT_ONLY, Route
+from .wire import Integer, Wire
 
 MAX_MESSAGES = 4096
 MAX_PARTS = 1024

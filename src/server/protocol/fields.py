@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from ...engine.api import ProcessorCall
 from ..beam_search import BeamSearchParams, EarlyStopping
 from .errors import FieldError, bad_request, unsupported
 from .structured import StructuredFields
-from .unserved import UNSERVED, Route, UnservedField
+from .transfer import KVTransferParams
+from .wire import Integer, Wire
 
 MAX_TIMEOUT_S = 31_536_000.0  # a year
 MAX_STOP_STRINGS = 16
@@ -30,61 +29,10 @@ MAX_TOKENS = 2**31 - 1
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
-def _whole(value: Any) -> Any:
-    """Clients in languages with one type of numbers write 4.0."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Integer = Annotated[int, BeforeValidator(_whole)]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 NO_LIMIT = -1  # as max_tokens: the rest of the context, as in llama.cpp's server
 MaxTokens = Annotated[Integer, Field(ge=NO_LIMIT, le=MAX_TOKENS)]
 NumLogprobs = Annotated[Integer, Field(ge=-1, le=2**31 - 1)]  # -1: of all tokens
-
-
-class Wire(BaseModel):
-    """A request body. Types are strict, but 4.0 is an integer: "8" is not a number. Unknown fields are kept apart.
-
-    route: whose unserved fields are known; None for a part of a body.
-    """
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
-    route: ClassVar[Route | None] = None
-
-    @property
-    def unknown_fields(self) -> list[str]:
-        return sorted((self.model_extra or {}).keys() - self._unserved.keys())
-
-    @property
-    def texts_to_encode(self) -> list[str]:
-        """Texts of the client that are refused if they do not fit into the context."""
-        return []
-
-    def essentials(self) -> dict[str, Any]:
-        """The fields that the server reads once the body has been checked, in the form of a body.
-
-        Without null and unknown fields, and without the content that only the chat template reads.
-        """
-        return {name: _plain(value) for name in type(self).model_fields if (value := getattr(self, name)) is not None}
-
-    @property
-    def _unserved(self) -> Mapping[str, UnservedField]:
-        return UNSERVED[self.route] if self.route is not None else {}
-
-    def refuse_unsupported(self) -> None:
-        """Raises ApiError for the first field that is refused with its value."""
-        for name, value in (self.model_extra or {}).items():
-            field = self._unserved.get(name)
-            if field is not None and field.refuses(value):
-                raise unsupported(name, f": {field.reason}")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Wire):
-        return value.essentials()
-    if isinstance(value, list):
-        return [_plain(item) for item in value] if value and isinstance(value[0], Wire | ProcessorCall) else value
-    return dataclasses.asdict(value) if isinstance(value, ProcessorCall) else value
 
 
 class StreamOptions(Wire):
@@ -230,6 +178,9 @@ class SamplingFields(CommonFields, StructuredFields):
         None, description="the side of the prompt that is cut; left by default"
     )
     prompt_logprobs: NumLogprobs | None = Field(None, description="as `logprobs`, of the prompt's tokens")
+    kv_transfer_params: KVTransferParams | None = Field(
+        None, description="prefill and decode on different servers; needs `kv_transfer.kv_connector`"
+    )
     return_token_ids: bool | None = Field(None, description="adds `token_ids` and `prompt_token_ids`")
     return_tokens_as_token_ids: bool | None = Field(None, description="tokens in `logprobs` are `token_id:N`")
 

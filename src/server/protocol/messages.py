@@ -8,10 +8,11 @@ from pydantic import Field, field_validator
 
 from .chat import MAX_MESSAGES, MAX_TOOLS_BYTES, ChatRequest, Dialogue, chat_request
 from .errors import ApiError, FieldError, bad_request
-from .fields import MAX_STOP_CHARS, MAX_STOP_STRINGS, MAX_TOKENS, MAX_TOOLS, CommonFields, Integer, Wire
+from .fields import MAX_STOP_CHARS, MAX_STOP_STRINGS, MAX_TOKENS, MAX_TOOLS, CommonFields
 from .json import dump
 from .message_blocks import messages_of, read_tools, system_of
 from .unserved import Route
+from .wire import Integer, Wire
 
 _SHARED = tuple(name for name in CommonFields.model_fields if name not in ("stream", "stop"))
 

@@ -9,11 +9,12 @@ from pydantic import Field, field_validator
 
 from .chat import MAX_MESSAGES, MAX_SESSION_CHARS, MAX_TOOLS_BYTES, ChatRequest, Dialogue, chat_request
 from .errors import FieldError, bad_request, unsupported
-from .fields import MAX_TOKENS, CommonFields, Integer, NumLogprobs, Wire
+from .fields import MAX_TOKENS, CommonFields, NumLogprobs
 from .json import dump
 from .response_items import messages_of
 from .response_tools import ResponseTools, flat_name, read_tools
 from .unserved import Route
+from .wire import Integer, Wire
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 LOGPROBS = "message.output_text.logprobs"

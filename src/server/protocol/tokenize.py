@@ -5,8 +5,9 @@ from __future__ import annotations
 from pydantic import Field
 
 from .chat import Conversation
-from .fields import TokenId, Wire
+from .fields import TokenId
 from .unserved import Route
+from .wire import Wire
 
 
 class TokenizeRequest(Conversation):

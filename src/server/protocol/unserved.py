@@ -55,7 +55,7 @@ def _no_effect(reason: str, names: str, *, routes: Sequence[Route] = GENERATING)
 CHAT, TEXT, TOKENIZE, GENERATE = (Route.CHAT,), (Route.TEXT,), (Route.TOKENIZE,), (Route.GENERATE,)
 ONLY_CHAT = "only /v1/chat/completions has it"
 TEXT_ONLY = "the model accepts text only"
-ONE_ENGINE = "no engine transfers its KV cache to another"
+ONE_ENGINE = "KV blocks of other engines are read by /v1/chat/completions, /v1/completions and /inference/v1/generate"
 NOT_RETURNED = "the engine does not return this"
 NO_ADAPTERS = "this release has no LoRA"
 NOT_SAMPLED_SO = "this is not among the sampler's methods"
@@ -117,7 +117,7 @@ _TABLE = (
     _refused(ONLY_CHAT, "reasoning_format", routes=TEXT, off=("none", "auto")),
     _refused(ONLY_CHAT, "enable_thinking thinking", routes=TEXT, off=(False,)),
     _refused("the chat template alone makes the prompt", "task", routes=CHAT),
-    _refused(ONE_ENGINE, "kv_transfer_params ec_transfer_params bootstrap_host bootstrap_port bootstrap_room "
+    _refused(ONE_ENGINE, "ec_transfer_params bootstrap_host bootstrap_port bootstrap_room "
              "disagg_prefill_dp_rank"),
     _refused("send the header `X-Data-Parallel-Rank`", "data_parallel_rank routed_dp_rank", off=()),
     _refused(NO_ADAPTERS, "lora lora_path lora_request"),

@@ -25,6 +25,7 @@ from .generating import generation_of
 from .rendering import rendered
 from .request_log import log_arrival, log_end
 from .session_prefix import note_prefix
+from .transferring import transfer_of
 
 
 class Prepared(NamedTuple):
@@ -96,6 +97,7 @@ async def prepare(
         cache_salt=call.cache_salt + (body.cache_salt or ""),
         rank=call.rank,
         cache_epoch=call.cache_epoch,
+        **transfer_of(call, body)._asdict(),
     )
     if has_own_id:
         response_id = prefix + call.unique_id

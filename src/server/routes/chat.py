@@ -15,6 +15,7 @@ from ..logprobs import chat_logprobs, prompt_logprobs
 from ..protocol.chat import ChatRequest, completion
 from ..protocol.stream import ChunkWriter
 from .answering import Answering, prepare
+from .transferring import transfer_fields
 from .usage import usage
 
 __all__ = ["chat_completions", "prepare"]
@@ -44,7 +45,7 @@ async def chat_completions(call: Call) -> None:
         def build() -> dict[str, Any]:
             choices = [writer.choice(answer) for answer in answers]
             answer = completion(answering.response_id, answering.created, model, choices, writer.usage())
-            return {**answer, **writer.prompt_fields(answers[0])}
+            return {**answer, **writer.prompt_fields(answers[0]), **transfer_fields(body, answering.generation)}
 
         num_items = sum(writer.num_items(answer, is_first=answer.index == 0) for answer in answers)
         await call.answer_sized(num_items, build)

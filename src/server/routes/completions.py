@@ -23,6 +23,7 @@ from ..service import new_ids
 from ..text.generated_sequence import Delta
 from .generating import generation_of
 from .request_log import log_arrival, log_end
+from .transferring import transfer_fields, transfer_of
 from .usage import usage
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's, on this route
@@ -46,7 +47,8 @@ async def completions(call: Call) -> None:
 
         def build() -> dict[str, Any]:
             choices = [job.choice(delta) for delta in best]
-            return completion(job.head(model), choices, usage(job.generation, service.settings))
+            answer = completion(job.head(model), choices, usage(job.generation, service.settings))
+            return {**answer, **transfer_fields(body, job.generation)}
 
         await call.answer_sized(sum(map(job.num_items, best)), build)
 
@@ -93,6 +95,7 @@ async def prepare(call: Call, body: CompletionRequest) -> Prepared:
         tokenizer=service.tokenizer,
         constraint=await service.constraints.checked(body.output_grammar),
     )
+    transfer = transfer_of(call, body, len(prompts))
     response_id, engine_id = new_ids("cmpl-", call.request_id or body.request_id, call.unique_id)
     requests = [
         EngineRequest(
@@ -103,6 +106,7 @@ async def prepare(call: Call, body: CompletionRequest) -> Prepared:
             cache_salt=call.cache_salt + (body.cache_salt or ""),
             rank=call.rank,
             cache_epoch=call.cache_epoch,
+            **transfer._asdict(),
         )
         for index, prompt in enumerate(prompts)
     ]

@@ -19,6 +19,7 @@ from ..service import new_ids
 from ..text.generated_sequence import Delta
 from .generating import generation_of
 from .request_log import log_arrival, log_end
+from .transferring import transfer_fields, transfer_of
 from .usage import usage
 
 
@@ -42,7 +43,8 @@ async def generate(call: Call) -> None:
             counts = usage(job.generation, service.settings)
             first = deltas[0].prompt_logprobs
             scored = None if first is None else prompt_logprobs(first, service.tokenizer)
-            return response(job.response_id, int(time.time()), model, choices, counts, scored)
+            transferred = transfer_fields(body, job.generation)
+            return response(job.response_id, int(time.time()), model, choices, counts, scored) | transferred
 
         await call.answer_sized(sum(map(job.num_items, deltas)), build)
 
@@ -77,6 +79,7 @@ class _Job:
             cache_salt=call.cache_salt + (body.cache_salt or ""),
             rank=call.rank,
             cache_epoch=call.cache_epoch,
+            **transfer_of(call, body)._asdict(),
         )
         log_arrival(call, body, [request], [prompt])
         self.generation: Generation = generation_of(call, body, [request])

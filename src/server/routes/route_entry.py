@@ -8,7 +8,7 @@ from typing import Any
 
 from ..access.auth import Scope
 from ..endpoint import Call
-from ..protocol.fields import Wire
+from ..protocol.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)

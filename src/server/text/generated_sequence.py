@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
-from ...engine.api import EngineOutput, EngineRequest, FinishReason, TokenLogprobs
+from ...engine.api import EngineOutput, EngineRequest, FinishReason, StoredBlocks, TokenLogprobs
 from .detokenizer import TextStream
 from .tokenizer import Tokenizer
 
@@ -53,6 +53,7 @@ class GeneratedSequence:
         self.num_cached = 0  # prompt tokens from the prefix cache
         self.queued_s: float | None = None  # time in the engine's queue, once the first output has arrived
         self.finish_reason: str | None = None
+        self.stored: StoredBlocks | None = None  # of a prompt that is for other engines, with the last output
         self._text: TextStream | None = None
         if tokenizer is not None and request.sampling.detokenize:
             self._text = TextStream(tokenizer, request.sampling, request.prompt_token_ids, kept_ids)
@@ -72,6 +73,7 @@ class GeneratedSequence:
         self.num_cached = max(self.num_cached, output.num_cached_tokens)
         if output.queued_s is not None:
             self.queued_s = output.queued_s
+        self.stored = output.stored
         delta = Delta(
             self.index,
             token_ids=output.token_ids,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ..types import Count, Flag, HumanInt
-from .reasons import KV_STAYS, NO_DRAFTS, REASONING_IN_FORMAT
+from .reasons import BLOCKS_HAVE_NAMES, NO_DRAFTS, REASONING_IN_FORMAT
 from .row import Refused
 
 ROWS: tuple[Refused, ...] = (
@@ -66,12 +66,20 @@ ROWS: tuple[Refused, ...] = (
     Refused("speculative.prompt_lookup_max", Count | None, None, NO_DRAFTS, "Maximum tokens of a prompt lookup."),
     Refused("speculative.prompt_lookup_min", Count | None, None, NO_DRAFTS, "Minimum tokens of a prompt lookup."),
     # kv_transfer
-    Refused("kv_transfer.kv_connector", str | None, None, KV_STAYS, "Connector that moves KV blocks."),
+    Refused("kv_transfer.engine_id", str | None, None, BLOCKS_HAVE_NAMES, "Name of this engine for others."),
     Refused(
-        "kv_transfer.kv_role",
-        Literal["kv_producer", "kv_consumer", "kv_both"] | None,
+        "kv_transfer.kv_buffer_device",
+        Literal["cpu", "cuda"],
+        "cpu",
+        "blocks for other engines are kept in host memory",
+        "Where blocks are kept for other engines.",
+        same=("cpu",),
+    ),
+    Refused(
+        "kv_transfer.kv_connector_module_path",
+        str | None,
         None,
-        KV_STAYS,
-        "Whether this engine sends KV blocks, receives them, or both.",
+        "connectors of other engines are written for their classes; this build has its own",
+        "Module with a further connector.",
     ),
 )

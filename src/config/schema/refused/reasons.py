@@ -44,7 +44,7 @@ NO_ADAPTERS = "this build applies no adapters; merge the adapter into the model'
 NO_PROMPT_ADAPTERS = "this build reads no prompt adapters; put the prompt's text into the request"
 REASONING_IN_FORMAT = "the markers of reasoning are part of the format: declare one in `server.tool_parser_plugin`"
 NO_DRAFTS = "this build drafts no tokens; the model computes every token itself"
-KV_STAYS = "the KV cache remains in the engine that computed it"
+BLOCKS_HAVE_NAMES = "blocks are found by their hashes, and engines by their addresses: `kv_transfer.kv_ip`"
 TRACE_NAME = "set the environment variable OTEL_SERVICE_NAME"
 STRICT_TOOLS = (
     "calls obey the schemas of tools with `strict: true`, and of all tools where the request requires a call: a tool "

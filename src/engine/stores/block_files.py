@@ -5,13 +5,13 @@ and its CRC-32, begun with the hash. A file is written under another name and re
 of a block. A file with a wrong sum is removed, and its tokens are computed. Files that were not read for the longest
 time are removed when all models' files together exceed the limit.
 
-Several engines may use one folder. Each counts the files that it found at its start and those that it wrote.
+Several engines may use one folder, also of machines that share it. Each counts the files that it found at its start,
+and those that it wrote or read. It looks for files that others wrote since only where a request says that they exist.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import threading
@@ -19,41 +19,29 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from pathlib import Path
 
-from ..config import Resolved
+from ..api import StoredBlocks
+from .future_fetch import FutureFetch
 
-FORMAT = "stoker blocks 1"  # part of the fingerprint
 _SUFFIX = ".kv"
 _SUM_BYTES = 4
-_ENDS_BYTES = 1 << 20  # of the start and the end of each weight file, in the fingerprint
 _OLD_PART_S = 3600.0
 _MAX_QUEUED_BYTES = 1 << 30  # blocks that wait to be written
 logger = logging.getLogger(__name__)
 
 
-class FileFetch:
-    """Blocks that are being read."""
-
-    def __init__(self, reading: Future[list[memoryview]]) -> None:
-        self._reading = reading
-
-    @property
-    def is_done(self) -> bool:
-        return self._reading.done()
-
-    @property
-    def contents(self) -> list[memoryview]:
-        return self._reading.result()
-
-
 class BlockFiles:
     """Implements core/block_store.py."""
 
-    def __init__(self, folder: Path, fingerprint: str, max_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, fingerprint: str, max_bytes: int, *, reads: bool = True, writes: bool = True
+    ) -> None:
         """max_bytes: of the files of all models in `folder`. Raises OSError if the folder cannot be used."""
         self._folder, self._fingerprint, self._max_bytes = folder, fingerprint, max_bytes
+        self._reads, self._writes = reads, writes
         (folder / fingerprint).mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = threading.Lock()
         self._sizes: OrderedDict[str, int] = OrderedDict()  # by path in the folder, least recently used first
@@ -82,11 +70,24 @@ class BlockFiles:
         return f"{self._fingerprint}/{block_hash.hex()}{_SUFFIX}"
 
     def has(self, block_hash: bytes) -> bool:
+        return self._reads and self._has(block_hash)
+
+    def _has(self, block_hash: bytes) -> bool:
         with self._lock:
             return self._name(block_hash) in self._sizes or block_hash in self._queued
 
-    def fetch(self, hashes: Sequence[bytes]) -> FileFetch:
-        return FileFetch(self._reader.submit(self._read_all, list(hashes)))
+    def wants(self, block_hash: bytes, *, is_for_others: bool) -> bool:
+        return self._writes and not self._has(block_hash)
+
+    def is_saving(self, block_hash: bytes) -> bool:
+        with self._lock:
+            return block_hash in self._queued
+
+    def stored(self, hashes: Sequence[bytes]) -> StoredBlocks:
+        return StoredBlocks(tuple(takewhile(self._has, hashes)))
+
+    def fetch(self, hashes: Sequence[bytes], source: StoredBlocks | None) -> FutureFetch:
+        return FutureFetch(self._reader.submit(self._read_all, list(hashes)))
 
     def _read_all(self, hashes: list[bytes]) -> list[memoryview]:
         contents = []
@@ -118,17 +119,19 @@ class BlockFiles:
             self._forget(name)
             return None
         with self._lock:
-            if name in self._sizes:
-                self._sizes.move_to_end(name)
+            if name not in self._sizes:  # another engine has written it
+                self._sizes[name] = num_read
+                self._num_bytes += num_read
+            self._sizes.move_to_end(name)
         return content
 
     def _forget(self, name: str) -> None:
         with self._lock:
             self._num_bytes -= self._sizes.pop(name, 0)
 
-    def save(self, block_hash: bytes, content: memoryview) -> None:
+    def save(self, block_hash: bytes, content: memoryview, *, is_for_others: bool) -> None:
         """Dropped while more than a gibibyte waits to be written: a later request with this prefix stores it."""
-        if self.has(block_hash):
+        if not self.wants(block_hash, is_for_others=is_for_others):
             return
         with self._lock:
             if self._queued_bytes + len(content) > _MAX_QUEUED_BYTES:
@@ -172,38 +175,11 @@ class BlockFiles:
         """Wait until all blocks that were saved are in their files."""
         self._writer.submit(lambda: None).result()
 
+    def close(self) -> None:
+        """After what was saved is in its files."""
+        self._reader.shutdown(wait=False, cancel_futures=True)
+        self._writer.shutdown()
+
 
 def _checksum(block_hash: bytes, content: memoryview) -> bytes:
     return zlib.crc32(content, zlib.crc32(block_hash)).to_bytes(_SUM_BYTES, "little")
-
-
-def open_block_files(resolved: Resolved) -> BlockFiles | None:
-    """As `cache.kv_directory` says. Raises OSError."""
-    folder = resolved.cache.kv_directory
-    if folder is None:
-        return None
-    return BlockFiles(Path(folder).expanduser(), fingerprint(resolved), resolved.cache.kv_directory_size)
-
-
-def fingerprint(resolved: Resolved) -> str:
-    """Equal only for engines that compute the same keys and values and store them in the same layout.
-
-    Weight files count with their size, the time of their last change, and a mebibyte of each end: reading them whole
-    would take as long as loading them.
-    """
-    model, cache, files = resolved.model, resolved.cache, resolved.model_files
-    parts = [
-        *(FORMAT, resolved.model_spec, resolved.cache_groups, model.dtype, model.quantization, files.config_json),
-        *(cache.kv_cache_dtype, cache.block_size, cache.prefix_caching_hash_algo, resolved.device.device),
-        *(files.weight_format, model.seed if files.weight_format == "dummy" else None),
-    ]
-    digest = hashlib.sha256("\n".join(map(repr, parts)).encode("utf-8", "surrogatepass"))
-    for name in files.weight_files:
-        path = Path(files.model_path) / name
-        stat = path.stat()
-        digest.update(f"\n{name} {stat.st_size} {stat.st_mtime_ns}\n".encode("utf-8", "surrogatepass"))
-        with path.open("rb") as file:
-            digest.update(file.read(_ENDS_BYTES))
-            file.seek(max(0, stat.st_size - _ENDS_BYTES))
-            digest.update(file.read(_ENDS_BYTES))
-    return digest.hexdigest()[:32]

@@ -1,0 +1,117 @@
+"""Rules about KV blocks that engines read from each other. The format of a rule: ../rule.py."""
+
+from __future__ import annotations
+
+from ...schema.kv_transfer import SHARED_PATH, KVTransferConfig
+from ..rule import Rule, StatedRule
+from ..values import Values
+
+_EXTRA = "kv_transfer.kv_connector_extra_config"
+_OF_TCP = ("kv_transfer.kv_ip", "kv_transfer.kv_port", "kv_transfer.kv_buffer_size")
+
+
+def _transfer(v: Values) -> KVTransferConfig:
+    return v.config.kv_transfer
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        id="R399",
+        title="blocks are moved by the hashes of prefix caching",
+        fields=("kv_transfer.kv_connector", "cache.enable_prefix_caching"),
+        is_broken=lambda v: v.kv_connector is not None and not v.enable_prefix_caching,
+        message="`kv_transfer.kv_connector` needs `cache.enable_prefix_caching`",
+        why="An engine finds the blocks of another by the hashes that prefix caching computes.",
+        fixes=("set `cache.enable_prefix_caching: true`, or remove `kv_connector`",),
+    ),
+    Rule(
+        id="R401",
+        title="recurrent states are not moved",
+        fields=("kv_transfer.kv_connector",),
+        needs_model=True,
+        is_broken=lambda v: v.kv_connector is not None and (v.has_states or not v.has_keys),
+        message="`kv_transfer.kv_connector` does not work with this model: some of its layers keep a recurrent state",
+        why="A sequence continues from a prefix only with these states, and only blocks of keys and values are moved.",
+        fixes=("remove `kv_connector`",),
+    ),
+    Rule(
+        id="R402",
+        title="blocks are moved from host memory",
+        fields=("kv_transfer.kv_connector", "device.device"),
+        is_broken=lambda v: v.kv_connector is not None and v.device != "cpu",
+        message="`kv_transfer.kv_connector` is for CPUs",
+        why="Copies between the memory of a GPU and that of another engine are not implemented.",
+        fixes=("remove `kv_connector`, or set `device.device: cpu`",),
+    ),
+    Rule(
+        id="R403",
+        title="shared storage needs its folder",
+        fields=("kv_transfer.kv_connector", _EXTRA, "cache.kv_directory"),
+        is_broken=lambda v: _transfer(v).is_shared_folder and v.kv_directory is None,
+        message="`kv_transfer.kv_connector: {kv_connector}` needs a folder",
+        why="Engines write blocks to this folder, and read those of others there.",
+        fixes=(f"set `kv_transfer.kv_connector_extra_config: {{{{{SHARED_PATH}: FOLDER}}}}`, or `cache.kv_directory`",),
+    ),
+    Rule(
+        id="R404",
+        title="only shared storage has further settings",
+        fields=(_EXTRA, "kv_transfer.kv_connector"),
+        is_broken=lambda v: bool(v.kv_connector_extra_config) and not _transfer(v).is_shared_folder,
+        message=f"`{_EXTRA}` has no effect: {SHARED_PATH} is a setting of SharedStorageConnector",
+        why="Each connector has settings of its own; those of TcpConnector are options.",
+        fixes=("remove `kv_connector_extra_config`", "set `kv_connector: SharedStorageConnector`"),
+    ),
+    Rule(
+        id="R405",
+        title="there is one folder of blocks",
+        fields=(_EXTRA, "cache.kv_directory"),
+        is_broken=lambda v: (
+            v.is_written("cache.kv_directory")
+            and _transfer(v).is_shared_folder
+            and v.kv_directory != v.decisions.shared_folder
+            and v.decisions.shared_folder is not None
+        ),
+        message=f"`cache.kv_directory` and the {SHARED_PATH} of `{_EXTRA}` are two folders",
+        why="Both are the folder in which blocks are stored.",
+        fixes=("remove one of them",),
+    ),
+    Rule(
+        id="R406",
+        title="settings of TcpConnector need it",
+        fields=(*_OF_TCP, "kv_transfer.kv_connector", "kv_transfer.kv_role"),
+        severity="warning",
+        is_broken=lambda v: not _transfer(v).buffer_bytes and any(map(v.is_written, _OF_TCP)),
+        message="`kv_transfer.kv_ip`, `kv_port` and `kv_buffer_size` have no effect: no other engine reads blocks from "
+        "this one over TCP",
+        why="An engine keeps blocks for others with `TcpConnector`, unless it is a `kv_consumer`.",
+        fixes=("remove them", "set `kv_connector: TcpConnector`"),
+    ),
+    Rule(
+        id="R407",
+        title="other engines are told an address",
+        fields=("kv_transfer.kv_ip", "kv_transfer.kv_connector", "kv_transfer.kv_role"),
+        is_broken=lambda v: bool(_transfer(v).buffer_bytes) and v.kv_ip in ("0.0.0.0", "::", "*"),
+        message="`kv_transfer.kv_ip: {kv_ip}` is not an address that other engines can connect to",
+        why="The answer to a prompt that is computed for others names this address.",
+        fixes=("write the address of this machine in the private network, or of the pod",),
+    ),
+    Rule(
+        id="R408",
+        title="a role needs a connector",
+        fields=("kv_transfer.kv_role", "kv_transfer.kv_connector"),
+        severity="warning",
+        is_broken=lambda v: v.is_written("kv_transfer.kv_role") and v.kv_connector is None,
+        message="`kv_transfer.kv_role` has no effect without `kv_transfer.kv_connector`",
+        why="Without a connector no block leaves the engine, and none comes from another.",
+        fixes=("set `kv_connector`, or remove `kv_role`",),
+    ),
+)
+
+STATED: tuple[StatedRule, ...] = (
+    StatedRule(
+        "R400",
+        "shared storage is the folder of stored blocks",
+        (_EXTRA, "cache.kv_directory"),
+        f"`{SHARED_PATH}` and `cache.kv_directory` are the same folder, with the limit `cache.kv_directory_size`.",
+    ),
+)

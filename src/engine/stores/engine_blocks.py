@@ -1,0 +1,73 @@
+"""EngineBlocks: blocks that engines read from each other's host memory, for prefill and decode apart.
+
+Of prompts that are for others, this engine keeps the blocks in a buffer, and serves them over TCP. Of prompts that say
+where their blocks are, it reads them from there. Blocks in its own buffer that the KV cache has lost are read again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
+
+from ..api import StoredBlocks
+from .block_connection import BlockServer, BlocksUnreadable, read_blocks
+from .future_fetch import FutureFetch
+from .host_blocks import HostBlocks
+
+_READERS = 2  # requests whose blocks are read at a time, as many as the scheduler lets wait for them
+logger = logging.getLogger(__name__)
+
+
+class EngineBlocks:
+    """Implements core/block_store.py."""
+
+    def __init__(self, host: str, port: int, fingerprint: str, block_bytes: int, buffer_bytes: int) -> None:
+        """
+        host: at which others reach this engine. port: 0 is a free one.
+        block_bytes: of each block. buffer_bytes: 0 serves nothing. Raises CannotServeBlocks.
+        """
+        self._fingerprint, self._block_bytes = fingerprint, block_bytes
+        self._buffer = HostBlocks(buffer_bytes)
+        self._host = host
+        self._server = BlockServer(host, port, fingerprint, self._buffer) if buffer_bytes else None
+        self._readers = ThreadPoolExecutor(_READERS, "read-blocks")
+
+    @property
+    def port(self) -> int:
+        return 0 if self._server is None else self._server.port
+
+    def has(self, block_hash: bytes) -> bool:
+        return block_hash in self._buffer
+
+    def wants(self, block_hash: bytes, *, is_for_others: bool) -> bool:
+        return is_for_others and self._server is not None and block_hash not in self._buffer
+
+    def save(self, block_hash: bytes, content: memoryview, *, is_for_others: bool) -> None:
+        if self.wants(block_hash, is_for_others=is_for_others):
+            self._buffer.put(block_hash, content)
+
+    def is_saving(self, block_hash: bytes) -> bool:
+        return False
+
+    def stored(self, hashes: Sequence[bytes]) -> StoredBlocks:
+        return StoredBlocks(tuple(takewhile(self.has, hashes)), self._host, self.port)
+
+    def fetch(self, hashes: Sequence[bytes], source: StoredBlocks | None) -> FutureFetch:
+        own = [content for content in map(self._buffer.get, takewhile(self.has, hashes)) if content is not None]
+        return FutureFetch(self._readers.submit(self._read, own, list(hashes[len(own) :]), source))
+
+    def _read(self, contents: list[memoryview], hashes: list[bytes], source: StoredBlocks | None) -> list[memoryview]:
+        if source is None or not source.host or not hashes:
+            return contents
+        try:
+            return contents + read_blocks(source.host, source.port, self._fingerprint, hashes, self._block_bytes)
+        except BlocksUnreadable as error:
+            logger.warning("KV blocks of another engine cannot be read, their tokens are computed: %s", error)
+            return contents + error.contents
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._readers.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,36 @@
+"""HostBlocks: blocks in host memory, of which the least recently used make room for new ones."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+
+class HostBlocks:
+    """Its methods may be called from any thread."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._contents: OrderedDict[bytes, memoryview] = OrderedDict()  # by hash, least recently used first
+        self._num_bytes = 0
+
+    def __contains__(self, block_hash: bytes) -> bool:
+        return block_hash in self._contents
+
+    def get(self, block_hash: bytes) -> memoryview | None:
+        with self._lock:
+            content = self._contents.get(block_hash)
+            if content is not None:
+                self._contents.move_to_end(block_hash)
+            return content
+
+    def put(self, block_hash: bytes, content: memoryview) -> None:
+        """Dropped if it alone is larger than the limit."""
+        with self._lock:
+            if block_hash in self._contents or content.nbytes > self._max_bytes:
+                return
+            while self._num_bytes + content.nbytes > self._max_bytes:
+                self._num_bytes -= self._contents.popitem(last=False)[1].nbytes
+            self._contents[block_hash] = content
+            self._num_bytes += content.nbytes
