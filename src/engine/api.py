@@ -199,6 +199,11 @@ class EngineRequest:
     route: int = 0  # 64 bits set by the caller of the scheduler: plain tokens are returned with it
     is_ready: Callable[[], bool] | None = None  # set by the engine: it is not admitted before this is true
 
+    @property
+    def cache_root_text(self) -> str:
+        """Of salt and epoch: requests share blocks only with those of an equal text."""
+        return (f"epoch {self.cache_epoch} " if self.cache_epoch else "") + self.cache_salt
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:

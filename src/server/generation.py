@@ -17,6 +17,7 @@ from .engine_errors import generation_failed, stopped_during_request
 from .observe.metrics import Metrics
 from .observe.request_metrics import Charge, RequestMetrics, no_charge
 from .observe.tracing import Phases
+from .prefill_servers import PrefillServers
 from .protocol.errors import internal_error, queue_full
 from .text.generated_sequence import Delta, GeneratedSequence, GenerationFailed, join
 from .text.tokenizer import Tokenizer
@@ -71,6 +72,7 @@ class Generation:
         arrived_at: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         charge: Charge = no_charge,
+        prefill_servers: PrefillServers | None = None,
     ) -> None:
         """
         requests: one per sequence, in the order of the prompts: `n` for each prompt.
@@ -78,12 +80,14 @@ class Generation:
         keeps_output: keep what `outputs` returns.
         arrived_at: by `clock`; None is now.
         charge: called with each number of tokens that the request uses.
+        prefill_servers: compute the prompts first; None: this server's engine does.
         """
         self._client = client
         self._metrics = RequestMetrics(metrics, clock, arrived_at, charge)
         self._sequences = [
             _Sequence(index, request, tokenizer, kept_ids, keeps_output) for index, request in enumerate(requests)
         ]
+        self._prefill_servers = prefill_servers
         self._per_prompt = len(requests) // num_prompts
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
@@ -177,6 +181,8 @@ class Generation:
         return delta
 
     async def _one(self, sequence: _Sequence) -> AsyncGenerator[Delta, None]:
+        if self._prefill_servers is not None:
+            await self._prefill_servers.prefill(sequence.request)
         outputs = self._client.generate(sequence.request)
         try:
             async for output in outputs:

@@ -194,6 +194,8 @@ async def background_work(service: Service, app: App, *further: Coroutine[Any, A
                 await task
         if service.tool_servers is not None:
             await service.tool_servers.close()
+        if service.prefill_servers is not None:
+            await service.prefill_servers.close()
         if service.responses is not None:
             await asyncio.to_thread(service.responses.close)
 

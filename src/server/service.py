@@ -32,6 +32,7 @@ from .isolated.isolation import LOW_PRIORITY, MEMORY_BYTES, TIME_LIMIT_S, Isolat
 from .logprobs import TokenNames
 from .observe.metrics import EngineSnapshot, Metrics
 from .observe.tracing import Tracing
+from .prefill_servers import PrefillServers
 from .protocol.errors import ApiError, bad_request, unsupported
 from .sampling import ModelLimits
 from .stored.background import Background
@@ -93,6 +94,9 @@ class Service:
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self.keys = Keys([key.get_secret_value() for key in server.api_key], open_paths=open_paths(server))
         self.keys_file = None if server.api_keys_file is None else KeysFile(server.api_keys_file, self.keys.replace)
+        self.prefill_servers = None
+        if resolved.kv_transfer.prefill_servers:
+            self.prefill_servers = PrefillServers(resolved.kv_transfer)
         self.background = Background(server.max_stored_bytes)
         self.responses: Store | None = None
         if server.responses_store is not None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from .refused import with_refused
 from .section import Section, about
-from .types import Size, Whole
+from .types import Count, Secret, Size, Whole, parse_one_or_more
 
 SHARED_PATH = "shared_storage_path"  # in kv_connector_extra_config
 SHARED_FOLDER = ("SharedStorageConnector", "ExampleConnector")
 _FOLDER = "`cache.kv_directory` on storage that both engines reach"
 _TCP = "write `TcpConnector`, which reads blocks over TCP, or " + _FOLDER
 _IN_HOST_MEMORY = "on a CPU the KV cache is in host memory already; on GPUs it is not copied there"
+Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+/?$")]
 
 
 @with_refused("kv_transfer")
@@ -108,6 +109,29 @@ class KVTransferConfig(Section):
         json_schema_extra=about(
             reload="model", refused={"fail": "a request is not failed for blocks that can be computed"}
         ),
+    )
+
+    prefill_servers: Annotated[tuple[Url, ...], BeforeValidator(parse_one_or_more)] = Field(
+        (),
+        description=(
+            "Addresses of servers that compute the prompts of this one's requests: each prompt goes to the one with "
+            "the fewest, and this server reads its KV blocks and generates the answer. A prompt is computed here if "
+            "none of them answers. No other proxy is needed."
+        ),
+        examples=[["http://10.0.0.4:8000", "http://10.0.0.5:8000"]],
+        json_schema_extra=about(reload="process"),
+    )
+    prefill_min_tokens: Count = Field(
+        256,
+        description="Prompts of fewer tokens are not sent to `prefill_servers`: computing them here takes less time.",
+        examples=[1024],
+        json_schema_extra=about(reload="process", unit="tokens"),
+    )
+    prefill_api_key: Secret | None = Field(
+        None,
+        description="API key of `prefill_servers`.",
+        examples=["${PREFILL_KEY}"],
+        json_schema_extra=about(reload="process"),
     )
 
     @property

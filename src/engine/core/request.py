@@ -77,7 +77,6 @@ class Request:
         seed: used if the request has none.
         """
         prompt, sampling = request.prompt_token_ids, request.sampling
-        epoch = f"epoch {request.cache_epoch} " if request.cache_epoch else ""
         wants_prompt_logprobs = sampling.prompt_logprobs is not None
         return cls(
             request_id=request.request_id,
@@ -86,7 +85,7 @@ class Request:
             sampling=sampling,
             seed=seed if sampling.seed is None else sampling.seed,
             stop=StopRule.of(sampling, len(prompt), eos_token_ids, max_length),
-            cache_root=hasher.root(epoch + request.cache_salt),
+            cache_root=hasher.root(request.cache_root_text),
             cache_epoch=request.cache_epoch,
             is_salted=bool(request.cache_salt),
             reads_cache=reads_cache and not wants_prompt_logprobs,  # a position that is not computed has no logits

@@ -21,7 +21,7 @@ import msgpack
 from .host_blocks import HostBlocks
 
 CONNECT_S = 3.0
-SILENCE_S = 10.0  # without a byte, after which the other side is taken for dead
+SILENCE_S = 5.0  # without a byte, after which the other side is taken for dead
 _LENGTH = struct.Struct("!I")
 _MAX_HEADER_BYTES = 1 << 24
 _NOT_ALIKE = "has another model, number format or block size"

@@ -488,6 +488,18 @@ class _EngineFamilies:
             vllm=("prefix_cache_hits", "gpu_prefix_cache_hits"),
         )
         yield self._count(
+            "external_prefix_cache_queries",
+            "Prompt tokens looked up in files and other engines, after those in the prefix cache.",
+            stats.store_queries,
+            vllm=("external_prefix_cache_queries",),
+        )
+        yield self._count(
+            "external_prefix_cache_hits",
+            "Prompt tokens whose KV blocks were read from files and other engines: a part of prefix_cache_hits.",
+            stats.store_hits,
+            vllm=("external_prefix_cache_hits",),
+        )
+        yield self._count(
             "preemptions",
             "Preemptions: a sequence gave its blocks back to make room and was run again later.",
             stats.num_preemptions,

@@ -30,6 +30,7 @@ def generation_of(
         "charge": call.charge,
     }
     if search is None:
+        arguments["prefill_servers"] = service.prefill_servers
         sequences = [sequence for request in requests for sequence in fan_out(request)]
         return Generation(service.client, requests=sequences, num_prompts=len(requests), **arguments)
     if len(requests) * search.width > service.max_queued_requests:

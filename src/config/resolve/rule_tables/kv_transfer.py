@@ -105,6 +105,28 @@ RULES: tuple[Rule, ...] = (
         why="Without a connector no block leaves the engine, and none comes from another.",
         fixes=("set `kv_connector`, or remove `kv_role`",),
     ),
+    Rule(
+        id="R409",
+        title="blocks of prefill servers are read",
+        fields=("kv_transfer.prefill_servers", "kv_transfer.kv_connector", "kv_transfer.kv_role"),
+        is_broken=lambda v: bool(v.prefill_servers) and not _transfer(v).reads,
+        message="`kv_transfer.prefill_servers` needs a `kv_connector`, and a `kv_role` that reads blocks",
+        why="What a prefill server computes is of use only to an engine that reads its blocks.",
+        fixes=("set `kv_connector: TcpConnector` and `kv_role: kv_consumer`", "remove `prefill_servers`"),
+    ),
+    Rule(
+        id="R410",
+        title="settings of prefill servers need them",
+        fields=("kv_transfer.prefill_min_tokens", "kv_transfer.prefill_api_key", "kv_transfer.prefill_servers"),
+        severity="warning",
+        is_broken=lambda v: (
+            not v.prefill_servers
+            and any(map(v.is_written, ("kv_transfer.prefill_min_tokens", "kv_transfer.prefill_api_key")))
+        ),
+        message="`kv_transfer.prefill_min_tokens` and `prefill_api_key` have no effect without `prefill_servers`",
+        why="They say how prompts are sent to these servers.",
+        fixes=("set `prefill_servers`, or remove them",),
+    ),
 )
 
 STATED: tuple[StatedRule, ...] = (

@@ -1,0 +1,149 @@
+"""PrefillServers: other servers compute the prompts of this one's requests, which reads their KV blocks.
+
+A prompt is sent as token ids, whatever route it came from. If no server answers, this one computes it: no request is
+lost with a prefill server. While one computes, it is asked each second whether it lives, so that a process that is
+stopped, or a cut connection, costs a few seconds once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import httpx
+from pydantic import ValidationError
+
+from ..config.schema.kv_transfer import KVTransferConfig
+from ..engine.api import EngineRequest, StoredBlocks
+from .protocol.transfer import KVTransferParams
+
+PROBE_INTERVAL_S = 1.0
+PROBE_TIMEOUT_S = 1.0
+_CONNECT_S = 1.0
+_LOST_AFTER = 2  # probes in a row without an answer
+_SAME_START = 256  # tokens: prompts that begin alike go to the same server
+logger = logging.getLogger(__name__)
+
+
+class _Server:
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self.num_open = 0  # requests
+        self.lost = asyncio.Event()  # set while it does not answer
+        self.watch: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        return httpx.URL(self.url).netloc.decode()
+
+
+class _Unusable(Exception):
+    """The server gave no blocks; the message says why."""
+
+
+class PrefillServers:
+    """Call its methods on one event loop."""
+
+    def __init__(self, config: KVTransferConfig) -> None:
+        self._servers = [_Server(url) for url in config.prefill_servers]
+        self._min_tokens = config.prefill_min_tokens
+        secret = config.prefill_api_key
+        self._headers = {} if secret is None else {"Authorization": f"Bearer {secret.get_secret_value()}"}
+        self._http: httpx.AsyncClient | None = None
+        self.num_prefilled = self.num_failed = 0  # requests
+
+    async def prefill(self, request: EngineRequest) -> None:
+        """Have the prompt computed elsewhere, if that can be of use, and note in the request where its blocks are."""
+        is_scored = request.sampling.prompt_logprobs is not None  # of positions that must be computed here
+        if request.source or request.is_for_others or is_scored or len(request.prompt_token_ids) < self._min_tokens:
+            return
+        server = self._choose(request)
+        if server is None:
+            return
+        server.num_open += 1
+        if server.watch is None:
+            server.watch = asyncio.ensure_future(self._watch(server))
+        try:
+            request.source = await self._or_lost(server, request)
+            self.num_prefilled += 1
+        except (_Unusable, httpx.HTTPError, ValueError) as error:
+            self.num_failed += 1
+            if isinstance(error, httpx.ConnectError):
+                server.lost.set()
+            cause = str(error) or type(error).__name__
+            logger.warning("prefill server %s: %s; the prompt is computed here", server.name, cause)
+        finally:
+            server.num_open -= 1
+
+    def _choose(self, request: EngineRequest) -> _Server | None:
+        start = hash(tuple(request.prompt_token_ids[:_SAME_START]))
+        alive = [server for server in self._servers if not server.lost.is_set()]
+        return min(alive, key=lambda server: (server.num_open, hash((server.url, start))), default=None)
+
+    async def _or_lost(self, server: _Server, request: EngineRequest) -> StoredBlocks | None:
+        """Raises _Unusable when the server stops answering meanwhile."""
+        answer = asyncio.ensure_future(self._ask(server, request))
+        lost = asyncio.ensure_future(server.lost.wait())
+        try:
+            await asyncio.wait((answer, lost), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise _Unusable("does not answer any more")
+            return answer.result()
+        finally:
+            answer.cancel()
+            lost.cancel()
+
+    async def _ask(self, server: _Server, request: EngineRequest) -> StoredBlocks | None:
+        body: dict[str, Any] = {
+            "token_ids": request.prompt_token_ids,
+            "sampling_params": {"max_tokens": 1, "temperature": 0.0},
+            "cache_salt": request.cache_root_text or None,
+            "kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False},
+        }
+        headers = {**self._headers, "X-Request-Id": request.request_id[:128]}
+        response = await self._client.post(f"{server.url}/inference/v1/generate", json=body, headers=headers)
+        if response.is_error:
+            raise _Unusable(f"answers {response.status_code}: {response.text[:200]}")
+        params = response.json().get("kv_transfer_params")
+        try:
+            return KVTransferParams.model_validate(params).source
+        except ValidationError:
+            raise _Unusable("its answer has no `kv_transfer_params`") from None
+
+    async def _watch(self, server: _Server) -> None:
+        """Until it has no request, and is not lost."""
+        num_silent = 0
+        try:
+            while server.num_open or server.lost.is_set():
+                await asyncio.sleep(PROBE_INTERVAL_S)
+                if await self._lives(server):
+                    num_silent = 0
+                    server.lost.clear()
+                else:
+                    num_silent += 1
+                    if num_silent == _LOST_AFTER:
+                        server.lost.set()
+        finally:
+            server.watch = None
+
+    async def _lives(self, server: _Server) -> bool:
+        try:
+            response = await self._client.get(f"{server.url}/health", timeout=PROBE_TIMEOUT_S, headers=self._headers)
+        except httpx.HTTPError:
+            return False
+        return response.is_success
+
+    @property
+    def _client(self) -> httpx.AsyncClient:
+        if self._http is None:
+            timeout = httpx.Timeout(None, connect=_CONNECT_S)
+            self._http = httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None), trust_env=False)
+        return self._http
+
+    async def close(self) -> None:
+        for server in self._servers:
+            if server.watch is not None:
+                server.watch.cancel()
+        if self._http is not None:
+            await self._http.aclose()
