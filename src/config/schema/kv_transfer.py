@@ -24,11 +24,12 @@ class KVTransferConfig(Section):
 
     json_flags: ClassVar[tuple[str, ...]] = ("--kv-transfer-config",)
 
-    kv_connector: Literal["TcpConnector", "SharedStorageConnector", "ExampleConnector"] | None = Field(
+    kv_connector: Literal["TcpConnector", "NixlConnector", "SharedStorageConnector", "ExampleConnector"] | None = Field(
         None,
         description=(
             "How KV blocks get from the engine that computes a prompt (prefill) to the one that generates the answer "
-            "(decode). With `TcpConnector` an engine keeps them in host memory, and others read them over TCP. "
+            "(decode). With `TcpConnector` an engine keeps them in host memory, and others read them over TCP; "
+            "`NixlConnector` does the same with NIXL, over RDMA where there is any (extra `nixl`). "
             "`SharedStorageConnector` (also called `ExampleConnector`) writes them to a folder on storage that all "
             "of them reach. Requests name the blocks in `kv_transfer_params`. Unset, no block leaves the engine. "
             "For CPUs."
@@ -37,7 +38,6 @@ class KVTransferConfig(Section):
         json_schema_extra=about(
             reload="model",
             refused={
-                "NixlConnector": _TCP,
                 "MooncakeConnector": _TCP,
                 "MooncakeStoreConnector": _TCP,
                 "MoRIIOConnector": _TCP,
@@ -62,9 +62,9 @@ class KVTransferConfig(Section):
         "127.0.0.1",
         min_length=1,
         description=(
-            "With `TcpConnector`: address of this machine at which other engines read its blocks. They are told this "
-            "address, so `0.0.0.0` is none. Everyone who reaches it can read the blocks of a prompt that he knows: "
-            "use a private network."
+            "With `TcpConnector` and `NixlConnector`: address of this machine at which other engines read its blocks. "
+            "They are told this address, so `0.0.0.0` is none. Everyone who reaches it can read the blocks of a "
+            "prompt that he knows: use a private network."
         ),
         examples=["10.0.0.4"],
         json_schema_extra=about(reload="model"),
@@ -73,16 +73,16 @@ class KVTransferConfig(Section):
         5600,
         ge=1,
         le=65535,
-        description="With `TcpConnector`: port of `kv_ip`. It grows by the rank of the replica.",
+        description="With `TcpConnector` and `NixlConnector`: port of `kv_ip`. It grows by the rank of the replica.",
         examples=[5600],
         json_schema_extra=about(reload="model"),
     )
     kv_buffer_size: Size = Field(
         2**30,
         description=(
-            "With `TcpConnector`: host memory for blocks that other engines may read. Those that were not used for "
-            "the longest time make room for new ones, so it should hold the prompts that are between prefill and "
-            "decode: one that is gone is computed again."
+            "With `TcpConnector` and `NixlConnector`: host memory for blocks that other engines may read. Those that "
+            "were not used for the longest time make room for new ones, so it should hold the prompts that are "
+            "between prefill and decode: one that is gone is computed again."
         ),
         examples=["8GiB"],
         json_schema_extra=about(reload="model", unit="bytes"),
@@ -137,7 +137,7 @@ class KVTransferConfig(Section):
     @property
     def is_between_engines(self) -> bool:
         """Whether blocks go from the memory of one engine to that of another."""
-        return self.kv_connector == "TcpConnector"
+        return self.kv_connector in ("TcpConnector", "NixlConnector")
 
     @property
     def is_shared_folder(self) -> bool:

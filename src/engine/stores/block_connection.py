@@ -1,7 +1,8 @@
 """Blocks over TCP: a server of those in host memory, and the reader of another engine's.
 
 A reader sends which engines it is like (fingerprint.py) and the hashes it wants. The answer has the sizes of the first
-ones, up to the first that is missing, and then their contents. Headers are msgpack after their length.
+ones, up to the first that is missing, and then their contents. Headers are msgpack after their length. With NIXL
+(nixl_blocks.py) the answer says where the contents are, and the reader fetches them.
 
 The server answers everyone who knows a hash, which is to know the text; its port belongs into a private network.
 """
@@ -13,7 +14,8 @@ import socket
 import socketserver
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgpack
@@ -40,16 +42,19 @@ class CannotServeBlocks(OSError):
     """The address for other engines cannot be used."""
 
 
+Answer = Callable[[socket.socket, list[Any]], None]  # of a request for these hashes
+
+
 class BlockServer:
     """Answers in threads, from its creation until `close`."""
 
-    def __init__(self, host: str, port: int, fingerprint: str, blocks: HostBlocks) -> None:
+    def __init__(self, host: str, port: int, fingerprint: str, answer: Answer) -> None:
         """port: 0 is a free one. Raises CannotServeBlocks."""
 
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
                 try:
-                    _answer(self.request, fingerprint, blocks)
+                    _serve(self.request, fingerprint, answer)
                 except (OSError, ValueError) as error:
                     logger.info("a reader of KV blocks, %s, was not served: %s", self.client_address[0], error)
 
@@ -76,7 +81,7 @@ def _server_class(family: socket.AddressFamily) -> type[socketserver.ThreadingTC
     return Server
 
 
-def _answer(connection: socket.socket, fingerprint: str, blocks: HostBlocks) -> None:
+def _serve(connection: socket.socket, fingerprint: str, answer: Answer) -> None:
     connection.settimeout(SILENCE_S)
     request = _receive_header(connection)
     match request:
@@ -85,15 +90,20 @@ def _answer(connection: socket.socket, fingerprint: str, blocks: HostBlocks) -> 
         case _:
             raise ValueError("it sent no request")
     if theirs != fingerprint:
-        _send_header(connection, _NOT_ALIKE)
-        return
+        send_header(connection, _NOT_ALIKE)
+    else:
+        answer(connection, hashes)
+
+
+def send_blocks(blocks: HostBlocks, connection: socket.socket, hashes: Sequence[Any]) -> None:
+    """Answer with the contents of the first of these blocks, up to the first that is missing."""
     contents: list[memoryview] = []
     for block_hash in hashes:
         content = blocks.get(block_hash) if isinstance(block_hash, bytes) else None
         if content is None:
             break
         contents.append(content)
-    _send_header(connection, [content.nbytes for content in contents])
+    send_header(connection, [content.nbytes for content in contents])
     for content in contents:
         connection.sendall(content)
 
@@ -105,12 +115,7 @@ def read_blocks(host: str, port: int, fingerprint: str, hashes: Sequence[bytes],
     """
     contents: list[memoryview] = []
     try:
-        with socket.create_connection((host, port), CONNECT_S) as connection:
-            connection.settimeout(SILENCE_S)
-            _send_header(connection, [fingerprint, list(hashes)])
-            sizes = _receive_header(connection)
-            if isinstance(sizes, str):
-                raise ValueError(f"it {sizes[:100]}")
+        with ask(host, port, fingerprint, hashes) as (connection, sizes):
             if not isinstance(sizes, list) or len(sizes) > len(hashes) or any(size != num_bytes for size in sizes):
                 raise ValueError("its answer is not understood")
             for size in sizes:
@@ -120,7 +125,19 @@ def read_blocks(host: str, port: int, fingerprint: str, hashes: Sequence[bytes],
     return contents
 
 
-def _send_header(connection: socket.socket, value: Any) -> None:
+@contextmanager
+def ask(host: str, port: int, fingerprint: str, hashes: Sequence[bytes]) -> Iterator[tuple[socket.socket, Any]]:
+    """The connection, and the header of the answer. Raises OSError, and ValueError for a refusal."""
+    with socket.create_connection((host, port), CONNECT_S) as connection:
+        connection.settimeout(SILENCE_S)
+        send_header(connection, [fingerprint, list(hashes)])
+        header = _receive_header(connection)
+        if isinstance(header, str):
+            raise ValueError(f"it {header[:100]}")
+        yield connection, header
+
+
+def send_header(connection: socket.socket, value: Any) -> None:
     data = msgpack.packb(value)
     connection.sendall(_LENGTH.pack(len(data)) + data)
 

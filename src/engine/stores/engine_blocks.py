@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import takewhile
 
 from ..api import StoredBlocks
-from .block_connection import BlockServer, BlocksUnreadable, read_blocks
+from .block_connection import BlockServer, BlocksUnreadable, read_blocks, send_blocks
 from .future_fetch import FutureFetch
 from .host_blocks import HostBlocks
+from .nixl_blocks import NixlBlocks
 
 _READERS = 2  # requests whose blocks are read at a time, as many as the scheduler lets wait for them
 logger = logging.getLogger(__name__)
@@ -23,15 +25,23 @@ logger = logging.getLogger(__name__)
 class EngineBlocks:
     """Implements core/block_store.py."""
 
-    def __init__(self, host: str, port: int, fingerprint: str, block_bytes: int, buffer_bytes: int) -> None:
+    def __init__(
+        self, host: str, port: int, fingerprint: str, block_bytes: int, buffer_bytes: int, *, with_nixl: bool = False
+    ) -> None:
         """
         host: at which others reach this engine. port: 0 is a free one.
-        block_bytes: of each block. buffer_bytes: 0 serves nothing. Raises CannotServeBlocks.
+        block_bytes: of each block. buffer_bytes: 0 serves nothing.
+        with_nixl: contents are moved by NIXL; all engines must agree. Raises CannotServeBlocks, NixlMissing.
         """
-        self._fingerprint, self._block_bytes = fingerprint, block_bytes
-        self._buffer = HostBlocks(buffer_bytes)
-        self._host = host
-        self._server = BlockServer(host, port, fingerprint, self._buffer) if buffer_bytes else None
+        self._fingerprint, self._host = fingerprint, host
+        self._buffer: HostBlocks | NixlBlocks
+        if with_nixl:
+            self._buffer = nixl = NixlBlocks(buffer_bytes, block_bytes)
+            self._read_from, answer = nixl.read, nixl.answer
+        else:
+            self._buffer = blocks = HostBlocks(buffer_bytes)
+            self._read_from, answer = partial(read_blocks, num_bytes=block_bytes), partial(send_blocks, blocks)
+        self._server = BlockServer(host, port, fingerprint, answer) if buffer_bytes else None
         self._readers = ThreadPoolExecutor(_READERS, "read-blocks")
 
     @property
@@ -62,7 +72,7 @@ class EngineBlocks:
         if source is None or not source.host or not hashes:
             return contents
         try:
-            return contents + read_blocks(source.host, source.port, self._fingerprint, hashes, self._block_bytes)
+            return contents + self._read_from(source.host, source.port, self._fingerprint, hashes)
         except BlocksUnreadable as error:
             logger.warning("KV blocks of another engine cannot be read, their tokens are computed: %s", error)
             return contents + error.contents

@@ -26,7 +26,9 @@ def open_store(resolved: Resolved) -> BlockStore | None:
     if transfer.is_between_engines:
         port = transfer.port_at_rank(resolved.parallel.ranks[0])
         block_bytes = resolved.memory.kv_bytes_per_token * resolved.cache.block_size
-        engines = EngineBlocks(transfer.kv_ip, port, own, block_bytes, resolved.memory.transfer_bytes)
+        with_nixl = transfer.kv_connector == "NixlConnector"
+        buffer_bytes = resolved.memory.transfer_bytes
+        engines = EngineBlocks(transfer.kv_ip, port, own, block_bytes, buffer_bytes, with_nixl=with_nixl)
     if files is not None and engines is not None:
         return BothStores(engines, files)
     return files or engines

@@ -58,7 +58,7 @@ RULES: tuple[Rule, ...] = (
         fields=(_EXTRA, "kv_transfer.kv_connector"),
         is_broken=lambda v: bool(v.kv_connector_extra_config) and not _transfer(v).is_shared_folder,
         message=f"`{_EXTRA}` has no effect: {SHARED_PATH} is a setting of SharedStorageConnector",
-        why="Each connector has settings of its own; those of TcpConnector are options.",
+        why="Each connector has settings of its own; those of the others are options.",
         fixes=("remove `kv_connector_extra_config`", "set `kv_connector: SharedStorageConnector`"),
     ),
     Rule(
@@ -77,13 +77,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="R406",
-        title="settings of TcpConnector need it",
+        title="settings of the connectors between engines need one",
         fields=(*_OF_TCP, "kv_transfer.kv_connector", "kv_transfer.kv_role"),
         severity="warning",
         is_broken=lambda v: not _transfer(v).buffer_bytes and any(map(v.is_written, _OF_TCP)),
         message="`kv_transfer.kv_ip`, `kv_port` and `kv_buffer_size` have no effect: no other engine reads blocks from "
-        "this one over TCP",
-        why="An engine keeps blocks for others with `TcpConnector`, unless it is a `kv_consumer`.",
+        "this one",
+        why="An engine keeps blocks for others with `TcpConnector` and `NixlConnector`, unless it is a `kv_consumer`.",
         fixes=("remove them", "set `kv_connector: TcpConnector`"),
     ),
     Rule(
