@@ -63,7 +63,7 @@ class KVTransferConfig(Section):
         min_length=1,
         description=(
             "With `TcpConnector` and `NixlConnector`: address of this machine at which other engines read its blocks. "
-            "They are told this address, so `0.0.0.0` is none. Everyone who reaches it can read the blocks of a "
+            "They get this address, so `0.0.0.0` is none. Everyone who reaches it can read the blocks of a "
             "prompt that he knows: use a private network."
         ),
         examples=["10.0.0.4"],

@@ -26,7 +26,7 @@ class KVTransferParams(Wire):
     do_remote_prefill: bool | None = Field(None, description="another server has computed blocks of this prompt")
     remote_engine_id: str | None = Field(None, max_length=512, description="not read")
     remote_block_ids: list[Annotated[str, Field(max_length=MAX_HASH_CHARS)]] | None = Field(
-        None, max_length=MAX_BLOCKS, fail_fast=True, description="names of the blocks, from the prefill server's answer"
+        None, max_length=MAX_BLOCKS, fail_fast=True, description="block hashes, from the prefill server's answer"
     )
     remote_host: str | None = Field(None, max_length=255, description="where the blocks are")
     remote_port: Integer | None = Field(None, ge=0, le=65535, description="where the blocks are")

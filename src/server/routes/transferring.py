@@ -33,6 +33,8 @@ def transfer_of(call: Call, body: SamplingFields, num_prompts: int = 1) -> Trans
         raise unsupported(f"{_FIELD}.do_remote_decode", ": this server is a `kv_consumer`; see `kv_transfer.kv_role`")
     if params.do_remote_prefill and not config.reads:
         raise unsupported(f"{_FIELD}.do_remote_prefill", ": this server is a `kv_producer`; see `kv_transfer.kv_role`")
+    if params.do_remote_prefill and config.prefill_servers:  # clients need not make this server connect to others
+        raise unsupported(f"{_FIELD}.do_remote_prefill", ": this server reads blocks of its `prefill_servers` only")
     if num_prompts > 1:
         raise unsupported(_FIELD, " with several prompts")
     if params.do_remote_decode and body.stream:

@@ -88,7 +88,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="R407",
-        title="other engines are told an address",
+        title="other engines need an address",
         fields=("kv_transfer.kv_ip", "kv_transfer.kv_connector", "kv_transfer.kv_role"),
         is_broken=lambda v: bool(_transfer(v).buffer_bytes) and v.kv_ip in ("0.0.0.0", "::", "*"),
         message="`kv_transfer.kv_ip: {kv_ip}` is not an address that other engines can connect to",
