@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from ..config.schema.kv_transfer import KVTransferConfig
 from ..engine.api import EngineRequest, StoredBlocks
+from .observe.metrics import Metrics
 from .protocol.transfer import KVTransferParams
 
 PROBE_INTERVAL_S = 1.0
@@ -45,13 +46,13 @@ class _Unusable(Exception):
 class PrefillServers:
     """Call its methods on one event loop."""
 
-    def __init__(self, config: KVTransferConfig) -> None:
+    def __init__(self, config: KVTransferConfig, metrics: Metrics) -> None:
         self._servers = [_Server(url) for url in config.prefill_servers]
         self._min_tokens = config.prefill_min_tokens
         secret = config.prefill_api_key
         self._headers = {} if secret is None else {"Authorization": f"Bearer {secret.get_secret_value()}"}
         self._http: httpx.AsyncClient | None = None
-        self.num_prefilled = self.num_failed = 0  # requests
+        self._metrics = metrics
 
     async def prefill(self, request: EngineRequest) -> None:
         """Have the prompt computed elsewhere, if that can be of use, and note in the request where its blocks are."""
@@ -66,9 +67,9 @@ class PrefillServers:
             server.watch = asyncio.ensure_future(self._watch(server))
         try:
             request.source = await self._or_lost(server, request)
-            self.num_prefilled += 1
+            self._metrics.prefilled(is_computed=True)
         except (_Unusable, httpx.HTTPError, ValueError) as error:
-            self.num_failed += 1
+            self._metrics.prefilled(is_computed=False)
             if isinstance(error, httpx.ConnectError):
                 server.lost.set()
             cause = str(error) or type(error).__name__

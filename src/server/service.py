@@ -94,9 +94,6 @@ class Service:
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self.keys = Keys([key.get_secret_value() for key in server.api_key], open_paths=open_paths(server))
         self.keys_file = None if server.api_keys_file is None else KeysFile(server.api_keys_file, self.keys.replace)
-        self.prefill_servers = None
-        if resolved.kv_transfer.prefill_servers:
-            self.prefill_servers = PrefillServers(resolved.kv_transfer)
         self.background = Background(server.max_stored_bytes)
         self.responses: Store | None = None
         if server.responses_store is not None:
@@ -128,6 +125,9 @@ class Service:
             max_model_len=self.max_model_len,
             settings=observability,
         )
+        self.prefill_servers = None
+        if resolved.kv_transfer.prefill_servers:
+            self.prefill_servers = PrefillServers(resolved.kv_transfer, self.metrics)
         self.max_queued_requests = resolved.scheduler.max_queued_requests * len(self.engines)
         self._max_logprobs = resolved.model.max_logprobs
         self._logits_processor_pattern = resolved.model.logits_processor_pattern

@@ -130,7 +130,7 @@ class KVTransferConfig(Section):
     prefill_api_key: Secret | None = Field(
         None,
         description="API key of `prefill_servers`.",
-        examples=["${PREFILL_KEY}"],
+        examples=[{"env": "PREFILL_KEY"}],
         json_schema_extra=about(reload="process"),
     )
 

@@ -96,8 +96,8 @@ class NixlBlocks:
             raise BlocksUnreadable(f"{where}: {error}", []) from error
         if not entries:
             return []
-        contents = np.empty((len(entries), self._block_bytes), np.uint8)
         try:
+            contents = np.empty((len(entries), self._block_bytes), np.uint8)
             self._transfer(metadata, [address for address, _ in entries], contents)
         except Exception as error:  # of NIXL, which has classes of its own for them
             raise BlocksUnreadable(f"{where}: {type(error).__name__}: {error}", []) from error

@@ -326,6 +326,12 @@ class Metrics:
             ("rule",),
             registry=self._registry,
         )
+        self._prefilled = Counter(
+            "stoker_prefill_requests",
+            "Prompts sent to `kv_transfer.prefill_servers`: `computed` there, or `failed` and computed here.",
+            ("outcome",),
+            registry=self._registry,
+        )
         self._diverged = self._counter(
             "session_prefix_divergences",
             "Requests of a session whose prompt does not begin with the previous prompt of that session.",
@@ -380,6 +386,9 @@ class Metrics:
     def normalised(self, removed: Mapping[str, int]) -> None:
         for rule, count in removed.items():
             self._normalised.labels(rule).inc(count)
+
+    def prefilled(self, *, is_computed: bool) -> None:
+        self._prefilled.labels("computed" if is_computed else "failed").inc()
 
     def prefix_diverged(self, num_tokens: int) -> None:
         self._diverged.inc()
