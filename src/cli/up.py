@@ -49,6 +49,11 @@ def run(files: Sequence[Path | str], overrides: Sequence[str] = ()) -> int:
         with StartupView(f"stoker {__version__}", is_live=is_coloured(sys.stderr)) as view:
             resolved = _prepare(files, overrides, view, sockets)
             configure_logging(resolved.server)
+            if resolved.server.headless:
+                view.close()
+                from .headless import run_node
+
+                return asyncio.run(run_node(resolved, sockets, _port(sockets)))
             return asyncio.run(_serve(resolved, sockets, view))
 
     try:

@@ -236,4 +236,6 @@ def _exit_at_eof() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if exit_code := main():  # a thread may wait for a rank of another node without end, and Python would wait for it
+        sys.stderr.flush()
+        os._exit(exit_code)

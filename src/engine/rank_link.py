@@ -1,15 +1,18 @@
-"""What the processes of one model send each other between steps, over a socket pair: plans, then sampled tokens.
+"""What the processes of one model send each other between steps: plans, then sampled tokens.
 
 Rank 0 plans, samples and answers; the others compute their part of the same steps. Numbers inside of a step are
-exchanged by engine/parallel. A message is a msgpack array whose first entry is its tag; both ends are processes of one
-start, so what arrives is not checked.
+exchanged by engine/parallel. A message is a msgpack array whose first entry is its tag. Both ends of a socket pair are
+processes of one start, and those of a TCP connection know each other (nodes/gathering.py), so what arrives is not
+checked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
@@ -27,7 +30,33 @@ class Start:
     """The first message of rank 0."""
 
     resolved: str  # JSON
-    port: int  # where the first rank of this stage waits for others, if they exchange through Gloo
+    port: int = 0  # of rank 0, where ranks that exchange through Gloo find each other
+    key: bytes = b""  # by which ranks that connect to each other know each other
+    places: list[list[Any]] = field(default_factory=list)  # of each rank: the address and port of its `stages` listener
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The first message of a rank that has connected to rank 0."""
+
+    rank: int
+    host: str
+    pid: int
+    place: list[Any]  # address and port where it waits for the stage before it
+    fingerprint: dict[str, str]
+    secret: str  # a hash
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The answer to Join instead of Start, and the last message."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """Sent in both directions at an interval, where the end of a process is not seen otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +89,7 @@ class Failed:
     exit_code: int
 
 
-RankMessage = Start | StepPlan | FreeMemory | Finish | Tokens | Loaded | Failed
+RankMessage = Start | Join | Refused | Alive | StepPlan | FreeMemory | Finish | Tokens | Loaded | Failed
 
 
 class RankLink:
@@ -68,6 +97,7 @@ class RankLink:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
+        self._sending = threading.Lock()
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -78,12 +108,23 @@ class RankLink:
 
     def send_bytes(self, data: bytes) -> None:
         """data: of `packed`."""
-        self._socket.sendall(data)
+        with self._sending:
+            self._socket.sendall(data)
 
-    def receive(self) -> RankMessage:
-        """Waits for a message. Raises EOFError if the other process has ended."""
+    def receive(self, max_bytes: int | None = None) -> RankMessage:
+        """Waits for a message. Raises EOFError if the other process has ended, OSError if the connection is broken.
+
+        max_bytes: from a process that is not known; then raises ValueError for what is no message.
+        """
         (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
+        if max_bytes is not None and length > max_bytes:
+            raise ValueError("not a message of a rank")
         return _unpacked(msgpack.unpackb(self._exactly(length)))
+
+    def shut_down(self) -> None:
+        """Calls that wait on either side end with an error."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._socket.close()
@@ -103,8 +144,14 @@ def packed(message: RankMessage) -> bytes:
     """A plan is packed for a rank that samples nothing: of the sampling parameters it has only what decides which
     logits are computed."""
     match message:
-        case Start(resolved, port):
-            parts: list[Any] = ["start", resolved, port]
+        case Start(resolved, port, key, places):
+            parts: list[Any] = ["start", resolved, port, key, places]
+        case Join(rank, host, pid, place, fingerprint, secret):
+            parts = ["join", rank, host, pid, place, fingerprint, secret]
+        case Refused(reason):
+            parts = ["refused", reason]
+        case Alive():
+            parts = ["alive"]
         case FreeMemory():
             parts = ["free"]
         case Finish():
@@ -126,6 +173,12 @@ def _unpacked(parts: list[Any]) -> RankMessage:
     match tag:
         case "start":
             return Start(*rest)
+        case "join":
+            return Join(*rest)
+        case "refused":
+            return Refused(*rest)
+        case "alive":
+            return Alive()
         case "free":
             return FreeMemory()
         case "finish":

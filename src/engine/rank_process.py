@@ -1,7 +1,8 @@
 """A process that computes a part of a model: `python -m stoker.engine.rank_process --rank N --socket FD`.
 
 It loads its part of the weights, then computes the steps that rank 0 sends. It ends when rank 0 does, also in the
-middle of a step, and reports to rank 0 why it fails.
+middle of a step, and reports to rank 0 why it fails. With `--joins` the socket is that of the process that has started
+it, and it connects to rank 0 over the network.
 """
 
 from __future__ import annotations
@@ -18,21 +19,26 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from ..config import Resolved
+from ..config.exit_codes import EXIT_INVALID_CONFIGURATION
 from ..logs import configure_logging
 from .api import TokenLogprobs
 from .core import StepPlan
-from .kernels import KernelSet
 from .kernels.exchange import SharedMemory
-from .parallel import Ranks
-from .parallel.connect import connect, stage_link
+from .nodes.fingerprint import fingerprint
+from .nodes.joining import JoinRefused, join
+from .nodes.ring import connect_stages, listen
+from .nodes.secret import secret_hash
+from .parallel.connect import ADDRESS, connect, group_of, stage_link
+from .parallel.gloo import Meeting
 from .parallel.stages import StageLink
-from .rank_link import Failed, Finish, FreeMemory, Loaded, RankLink, Start, Tokens
+from .rank_link import Failed, Finish, FreeMemory, Join, Loaded, RankLink, Start, Tokens
 from .runner.loaded_model import LoadedModel, RanksOf, load_later_stage, load_on_cpu
 from .runner.measure import PhaseClock
 from .runner.model_runner import ModelRunner
@@ -68,54 +74,127 @@ class FollowingSampler:
         return [TokenLogprobs([], [], 0)] * len(slots)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a rank has, before it loads."""
+
+    rank: int
+    resolved: Resolved
+    link: RankLink  # to rank 0
+    memory: SharedMemory | None  # with the other ranks of its stage
+    meeting: Meeting  # of these
+    stages: tuple[socket.socket, socket.socket] | None  # connections to the stages before and after
+
+    @property
+    def stage(self) -> int:
+        return self.rank // self.resolved.parallel.tensor_parallel_size
+
+    @property
+    def ranks_of(self) -> RanksOf | None:
+        """Makes the ranks of its stage; None if it is the only one."""
+        parallel = self.resolved.parallel
+        size = parallel.tensor_parallel_size
+        if size == 1:
+            return None
+        place = (self.memory, self.meeting, self.rank % size, size)
+        return lambda kernels: connect(kernels, *place, uses_gloo=parallel.disable_custom_all_reduce)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="stoker.engine.rank_process", description=__doc__)
     for name in ("--rank", "--socket"):
         parser.add_argument(name, type=int, required=True)
     for name in ("--memory", "--before", "--after"):  # where there are several ranks of a stage, and several stages
         parser.add_argument(name, type=int)
+    parser.add_argument("--joins", action="store_true")
     given = parser.parse_args(argv)
     for number in (signal.SIGINT, signal.SIGTERM):  # it ends with rank 0, which may have answers to finish
         signal.signal(number, signal.SIG_IGN)
-    link = RankLink(socket.socket(fileno=given.socket))
-    threading.Thread(target=_end_with, args=(link.fileno(),), name="rank-0-watch", daemon=True).start()
+    starter = RankLink(socket.socket(fileno=given.socket))
+    threading.Thread(target=_end_with, args=(starter.fileno(),), name="starter-watch", daemon=True).start()
+    links = [starter]  # to which a failure is reported
     try:
-        _compute(link, given.rank, given.memory, given.before, given.after)
+        start = starter.receive()
+        assert isinstance(start, Start), start
+        resolved = Resolved.model_validate_json(start.resolved)
+        configure_logging(resolved.server)
+        memory = None if given.memory is None else SharedMemory(given.memory, resolved.parallel.tensor_parallel_size)
+        if given.joins:
+            place = joined(resolved, given.rank, memory)
+            links.append(place.link)
+        else:
+            meeting = Meeting(ADDRESS, start.port, ADDRESS, group_of(given.rank, resolved))
+            place = Place(given.rank, resolved, starter, memory, meeting, _inherited(given.before, given.after))
+        compute(place, lambda: starter.send(Loaded()) if given.joins else None)
     except EOFError:
         return 0
     except Exception as error:
+        code = EXIT_INVALID_CONFIGURATION if isinstance(error, JoinRefused) else exit_code_of(error)
         logger.critical("rank %d of the model ends", given.rank, exc_info=error)
-        with contextlib.suppress(OSError):
-            link.send(Failed(f"{type(error).__name__}: {error}", exit_code_of(error)))
-        return exit_code_of(error)
+        for link in links:
+            with contextlib.suppress(OSError):
+                link.send(Failed(f"{type(error).__name__}: {error}", code))
+        return code
     return 0
 
 
-def _compute(link: RankLink, rank: int, memory: int | None, before: int | None, after: int | None) -> None:
-    """Raises EOFError when rank 0 has ended."""
-    start = link.receive()
-    assert isinstance(start, Start), start
-    resolved = Resolved.model_validate_json(start.resolved)
-    configure_logging(resolved.server)
+def joined(resolved: Resolved, rank: int, memory: SharedMemory | None, secret: str | None = None) -> Place:
+    """Connects a rank to rank 0, and to the stages next to it. resolved: as decided here.
+
+    Raises JoinRefused or OSError.
+    """
     parallel = resolved.parallel
-    stage, own_rank = divmod(rank, parallel.tensor_parallel_size)
-    ranks_of: RanksOf | None = None
-    if memory is not None:
-        shared = SharedMemory(memory, parallel.tensor_parallel_size)
-        where = (shared, start.port, own_rank, parallel.tensor_parallel_size)
+    listeners: list[socket.socket] = []
+    parts = fingerprint(resolved)
 
-        def ranks_of(kernels: KernelSet) -> Ranks:
-            return connect(kernels, *where, uses_gloo=parallel.disable_custom_all_reduce)
+    def join_of(own_address: str) -> Join:
+        place: list[Any] = []
+        if resolved.num_stages > 1:
+            listener, place = listen(own_address)
+            listeners.append(listener)  # of earlier attempts too, which are closed with this process
+        hash_of_secret = secret_hash() if secret is None else secret
+        return Join(rank, socket.gethostname(), os.getpid(), place, parts, hash_of_secret)
 
-    compute: Callable[[RankLink], None]
-    if before is None or after is None:
-        compute = partial(follow, following_runner(resolved, link, ranks_of))
+    link, start = join(parallel.master_addr, parallel.master_port, join_of)
+    decided = with_files_of(Resolved.model_validate_json(start.resolved), resolved)
+    meeting = Meeting(link.address, start.port, link.own_address, group_of(rank, resolved))
+    size, stages = parallel.tensor_parallel_size, None
+    if resolved.num_stages > 1:
+        stages = connect_stages(listeners[-1], start.key, start.places, rank, size)
+    return Place(rank, decided, link, memory, meeting, stages)
+
+
+def with_files_of(decided: Resolved, own: Resolved) -> Resolved:
+    """The values of node 0, with the files, the machine and the threads of this one."""
+    names = ("model_files", "model_path", "machine", "server", "observability")
+    own_parts: dict[str, Any] = {name: getattr(own, name) for name in names}
+    paths = ("model", "tokenizer", "hf_config_path", "download_dir")
+    model = {name: getattr(own.model, name) for name in paths if name in type(own.model).model_fields}
+    own_parts["model"] = decided.model.model_copy(update=model)
+    own_parts["device"] = decided.device.model_copy(update={"num_threads": own.device.num_threads})
+    return decided.model_copy(update=own_parts)
+
+
+def compute(place: Place, loaded: Callable[[], None] = lambda: None) -> None:
+    """Loads a rank's part of the model, and computes. loaded: called when it is. Raises EOFError when rank 0 has
+    ended."""
+    resolved, link = place.resolved, place.link
+    follows: Callable[[RankLink], None]
+    if place.stages is None:
+        follows = partial(follow, following_runner(resolved, link, place.ranks_of))
     else:
-        ends = socket.socket(fileno=before), socket.socket(fileno=after)
-        compute = follower_of_stage(resolved, stage, link, stage_link(resolved, *ends), ranks_of)
+        ring = stage_link(resolved, *place.stages)
+        follows = follower_of_stage(resolved, place.stage, link, ring, place.ranks_of)
     gc.collect()
     gc.freeze()
-    compute(link)
+    loaded()
+    follows(link)
+
+
+def _inherited(before: int | None, after: int | None) -> tuple[socket.socket, socket.socket] | None:
+    if before is None or after is None:
+        return None
+    return socket.socket(fileno=before), socket.socket(fileno=after)
 
 
 def follower_of_stage(

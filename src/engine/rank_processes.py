@@ -1,7 +1,8 @@
 """RankProcesses: the other processes that compute a model, seen from rank 0, which is the engine.
 
-They are started before rank 0 loads its weights. A thread watches them: when one ends, stops or fails, the exchange is
-closed, so that a step that waits for it fails at once; the others are killed, and the engine ends.
+They are started before rank 0 loads its weights, or come from other nodes. A thread watches them: when one ends, stops,
+falls silent or fails, the exchange is closed, so that a step that waits for it fails at once; the others are ended, and
+the engine ends.
 """
 
 from __future__ import annotations
@@ -10,21 +11,24 @@ import contextlib
 import logging
 import os
 import select
-import signal
 import socket
-import subprocess
-import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..config import Resolved
-from ..config.exit_codes import EXIT_FAILED
+from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_INVALID_CONFIGURATION
 from .api import EngineInfo, StepLaunches
 from .core import StepPlan, StepResult
-from .rank_link import Failed, Finish, FreeMemory, Loaded, RankLink, RankMessage, Start, Tokens, packed
+from .nodes.child import RankChild, children_of_node, close_descriptors, memories_of_node
+from .nodes.fingerprint import fingerprint
+from .nodes.gathering import CannotGather, Gathering, NotGathered
+from .nodes.limits import ALIVE_S, LOADING_SILENCE_S, SILENCE_S
+from .nodes.ring import KEY_BYTES, connect_stages, listen
+from .nodes.secret import secret_hash
+from .rank_link import Alive, Failed, Finish, FreeMemory, Loaded, RankLink, RankMessage, Start, Tokens, packed
 from .step_queue import RunnerUnusable
 
 if TYPE_CHECKING:  # they import torch
@@ -41,7 +45,6 @@ if TYPE_CHECKING:  # they import torch
     from .sampling.sampler import Int64, Sampled, Sampler
     from .sampling.sampling_table import Slots
 
-COMMAND = (sys.executable, "-m", f"{__package__}.rank_process")
 _POLL_S = 0.25  # of the thread that watches; a process that is stopped in two polls one after the other is given up
 logger = logging.getLogger(__name__)
 
@@ -56,84 +59,174 @@ class RankLost(RunnerUnusable):
 
 @dataclass(slots=True)
 class _Follower:
-    rank: int
-    process: subprocess.Popen[bytes]
+    name: str
     link: RankLink
+    child: RankChild | None  # if it runs on this machine
+    heard_at: float | None = None  # of links over a network
     is_loaded: bool = False
-    num_stopped: int = 0  # polls one after the other in which the process was stopped
 
     def __str__(self) -> str:
-        return f"rank {self.rank} of the model (process {self.process.pid})"
+        return self.name
+
+    def trouble(self, now: float) -> str:
+        """Why it is given up; empty if it is not."""
+        if self.child is not None and self.child.is_stopped():
+            return "is stopped"
+        limit_s = SILENCE_S if self.is_loaded else LOADING_SILENCE_S
+        if self.heard_at is not None and now - self.heard_at > limit_s:
+            return f"has not answered for {limit_s:g} s"
+        return ""
+
+    def end(self) -> str:
+        return "has closed its connection; its log says why" if self.child is None else self.child.end()
+
+    def give_up(self) -> None:
+        if self.child is not None:
+            self.child.kill()
+        self.link.shut_down()
 
 
 class RankProcesses:
-    def __init__(self, resolved: Resolved, lost: Callable[[], None] = lambda: None) -> None:
-        """Starts them. lost: called in a thread when one is lost. Raises OSError."""
-        from .kernels.exchange import SharedMemory  # torch
+    def __init__(
+        self,
+        resolved: Resolved,
+        lost: Callable[[], None] = lambda: None,
+        report: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Starts them, and waits for those of other nodes to connect.
+
+        lost: called in a thread when one is lost. report: called with what this waits for.
+        Raises OSError or RankLost.
+        """
+        from .parallel.connect import ADDRESS, open_store
 
         self._resolved, self._lost = resolved, lost
-        self._size, num_stages = resolved.parallel.tensor_parallel_size, resolved.num_stages
-        self._memories: list[SharedMemory] = []  # of each stage, if it has several ranks
-        self._ports = [_free_port() for _ in range(num_stages)]
-        self._rings = [_ring(num_stages) for _ in range(self._size)]
-        self._own_ends = self._rings[0][0] if num_stages > 1 else ()
+        self._size = resolved.parallel.tensor_parallel_size
         self._changed = threading.Condition()
         self._failure: RankLost | None = None
         self._is_closed = False
         self._followers: list[_Follower] = []
+        self._children: list[RankChild] = []
+        self._memories: dict[int, SharedMemory] = {}  # of the stages whose ranks are all on this machine
+        self._ranks: Ranks | None = None
+        self._stage_ends: Callable[[], tuple[socket.socket, socket.socket]] | None = None
+        self._open_ends: tuple[socket.socket, ...] = ()
+        self._address = ADDRESS
         try:
-            if self._size > 1:
-                self._memories += (SharedMemory.new(self._size) for _ in range(num_stages))
-            for rank in range(1, resolved.parallel.num_ranks):
-                self._followers.append(self._started(rank))
-                port = self._ports[rank // self._size]
-                self._followers[-1].link.send(Start(resolved.model_dump_json(), port))
+            self._memories = memories_of_node(resolved, 0)
+            if resolved.parallel.nnodes == 1:
+                self._store, port = open_store(ADDRESS)
+                self._start(port)
+            else:
+                self._gather(report)
         except BaseException:
             self.close()
             raise
         finally:
-            for memory in self._memories:
-                os.close(memory.fd)  # mapped here, inherited there
-            for end in (end for ring in self._rings for ends in ring for end in ends):
-                if end not in self._own_ends:
-                    end.close()
+            close_descriptors(self._memories)
         threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 
-    def _started(self, rank: int) -> _Follower:
-        stage, own_rank = divmod(rank, self._size)
-        mine, its = socket.socketpair()
-        with its:
-            fds = {"rank": rank, "socket": its.fileno()}
-            if self._memories:
-                fds["memory"] = self._memories[stage].fd
-            if self._rings[own_rank]:
-                fds["before"], fds["after"] = (end.fileno() for end in self._rings[own_rank][stage])
-            arguments = [text for name, value in fds.items() for text in (f"--{name}", str(value))]
-            process = subprocess.Popen(
-                [*COMMAND, *arguments],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[fd for name, fd in fds.items() if name != "rank"],
-                process_group=0,  # Ctrl-C in a terminal is for rank 0
+    def _start(self, port: int) -> None:
+        """All ranks, on this machine. They inherit connections to each other."""
+        num_stages = self._resolved.num_stages
+        rings = [_ring(num_stages) for _ in range(self._size)]
+        own_ends = rings[0][0] if num_stages > 1 else None
+        start = Start(self._resolved.model_dump_json(), port)
+        try:
+            for rank in range(1, self._resolved.parallel.num_ranks):
+                stage, own_rank = divmod(rank, self._size)
+                fds = {"memory": self._memories[stage].fd} if self._memories else {}
+                if rings[own_rank]:
+                    fds["before"], fds["after"] = (end.fileno() for end in rings[own_rank][stage])
+                child = RankChild(rank, fds)
+                self._children.append(child)
+                self._followers.append(_Follower(str(child), child.link, child))
+                child.link.send(start)
+        finally:
+            for end in (end for ring in rings for ends in ring for end in ends):
+                if own_ends is None or end not in own_ends:
+                    end.close()
+        if own_ends is not None:
+            ends = own_ends
+            self._open_ends, self._stage_ends = ends, lambda: ends
+
+    def _gather(self, report: Callable[[str], None]) -> None:
+        """The ranks of all nodes, which connect to this one over TCP."""
+        resolved, parallel = self._resolved, self._resolved.parallel
+        if parallel.node_rank:
+            raise RankLost("another node than 0 only runs `engine up`", EXIT_INVALID_CONFIGURATION)
+        others = range(1, parallel.num_ranks)
+        try:
+            gathering = Gathering(
+                parallel.master_addr, parallel.master_port, others, fingerprint(resolved), secret_hash()
             )
-        return _Follower(rank, process, RankLink(mine))
+            with gathering:
+                self._children = children_of_node(resolved, 0, self._memories)
+                waits = f"at {gathering.address}:{gathering.port}"
+                joined = gathering.wait(self._check_children, lambda missing: report(f"{self._names(missing)} {waits}"))
+        except CannotGather as error:
+            raise RankLost(str(error), EXIT_ENVIRONMENT) from None
+        except NotGathered as error:
+            raise RankLost(str(error)) from None
+        children = {child.rank: child for child in self._children}
+        now = time.monotonic()
+        for rank, each in joined.items():
+            child = children.get(rank)
+            place = f"node {parallel.node_of(rank)}, {each.join.host}, process {each.join.pid}"
+            name = f"rank {rank} of the model ({place})" if child is None else str(child)
+            self._followers.append(_Follower(name, each.link, child, now))
+        from .parallel.connect import open_store
+
+        self._address = gathering.address
+        self._store, port = open_store(self._address)
+        key, places = os.urandom(KEY_BYTES), [joined[rank].join.place for rank in others]
+        if resolved.num_stages > 1:
+            listener, own = listen(self._address)
+            places.insert(0, own)
+            self._stage_ends = lambda: connect_stages(listener, key, places, 0, self._size, self.check)
+        start = packed(Start(resolved.model_dump_json(), port, key, places))
+        for follower in self._followers:
+            with contextlib.suppress(OSError):  # the thread that watches sees it
+                follower.link.send_bytes(start)
+
+    def _names(self, ranks: list[int]) -> str:
+        node_of = self._resolved.parallel.node_of
+        return "waiting for " + ", ".join(f"rank {rank} of node {node_of(rank)}" for rank in ranks)
+
+    def _check_children(self) -> None:
+        for child in self._children:
+            if child.process.poll() is not None:
+                raise RankLost(f"{child} {child.end()}")
 
     def ranks(self, kernels: KernelSet) -> Ranks:
-        """Those of the first stage, as rank 0 sees them."""
-        from .parallel.connect import connect
+        """Those of the first stage, as rank 0 sees them. Raises RuntimeError if one does not come."""
+        from .parallel.connect import group_of, ranks_in
+        from .parallel.gloo import Meeting
 
+        port = self._store.port
+        meeting = Meeting(self._address, port, self._address, group_of(0, self._resolved))
         uses_gloo = self._resolved.parallel.disable_custom_all_reduce
-        return connect(kernels, self._memories[0], self._ports[0], 0, self._size, uses_gloo=uses_gloo)
+        self._ranks = ranks_in(kernels, self._memories.get(0), meeting, 0, self._size, uses_gloo=uses_gloo)
+        if self._failure is not None:
+            self._ranks.close()
+        self._ranks.join()
+        return self._ranks
 
     @property
     def ranks_of(self) -> RanksOf | None:
         """Makes the ranks of the first stage; None if rank 0 is its only one."""
-        return self.ranks if self._memories else None
+        return self.ranks if self._size > 1 else None
 
     def stage_link(self) -> StageLink:
-        """To the next stage, and from the last one. To be called once."""
+        """To the next stage, and from the last one. To be called once. Raises RankLost or OSError."""
         from .parallel.connect import stage_link
 
-        return stage_link(self._resolved, *self._own_ends)
+        assert self._stage_ends is not None
+        ends = self._stage_ends()
+        with self._changed:
+            self._open_ends = ends
+        self.check()
+        return stage_link(self._resolved, *ends)
 
     def wait_loaded(self) -> None:
         """Waits until all have their weights. Raises RankLost."""
@@ -147,12 +240,13 @@ class RankProcesses:
             raise self._failure
 
     def close(self) -> None:
-        """Ends them."""
+        """Ends them; those of other nodes wait for the next start then."""
         self._is_closed = True
         for each in self._followers:
-            each.process.kill()
-            each.process.wait()
+            each.give_up()
             each.link.close()
+        for child in self._children:
+            child.close()
 
     def send(self, message: RankMessage) -> None:
         """What is sampled to the ranks of the first stage, other messages to all. Raises RankLost."""
@@ -172,10 +266,16 @@ class RankProcesses:
                 return
             self._failure = RankLost(reason, exit_code)
             self._changed.notify_all()
-        for memory in self._memories:
+            ends = self._open_ends
+        for memory in self._memories.values():
             memory.close_exchange()
+        if self._ranks is not None:
+            self._ranks.close()
         for each in self._followers:
-            each.process.kill()
+            each.give_up()
+        for end in ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
         self._lost()
 
     def wait_failure(self) -> None:
@@ -188,20 +288,34 @@ class RankProcesses:
         by_fd = {each.link.fileno(): each for each in self._followers}
         for fd in by_fd:
             poller.register(fd, select.POLLIN)
+        looked_at = 0.0
         while self._failure is None and not self._is_closed:
             for fd, _ in poller.poll(_POLL_S * 1000):
                 self._take(by_fd[fd])
-            for each in self._followers:
-                each.num_stopped = each.num_stopped + 1 if _is_stopped(each.process.pid) else 0
-                if each.num_stopped == 2:
-                    self.lose(f"{each} is stopped")
+            now = time.monotonic()
+            if now - looked_at >= _POLL_S:
+                looked_at = now
+                self._look(now)
+
+    def _look(self, now: float) -> None:
+        sends = int(now / ALIVE_S) != int((now - _POLL_S) / ALIVE_S)
+        for each in self._followers:
+            if trouble := each.trouble(now):
+                self.lose(f"{each} {trouble}")
+            elif sends and each.heard_at is not None:
+                try:
+                    each.link.send(Alive())
+                except OSError:
+                    self.lose(f"{each} {each.end()}")
 
     def _take(self, follower: _Follower) -> None:
         try:
             message = follower.link.receive()
         except (EOFError, OSError):
-            self.lose(f"{follower} {_end_of(follower.process)}")
+            self.lose(f"{follower} {follower.end()}")
             return
+        if follower.heard_at is not None:
+            follower.heard_at = time.monotonic()
         match message:
             case Loaded():
                 with self._changed:
@@ -309,28 +423,3 @@ def _ring(num_stages: int) -> list[tuple[socket.socket, socket.socket]]:
         return []
     pairs = [socket.socketpair() for _ in range(num_stages)]  # from each stage to the next
     return [(pairs[stage - 1][1], pairs[stage][0]) for stage in range(num_stages)]
-
-
-def _free_port() -> int:
-    """A TCP port of this machine on which no program listens now."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-    return port
-
-
-def _is_stopped(pid: int) -> bool:
-    """By SIGSTOP, or a debugger. Of Linux only."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
-    except OSError:
-        return False
-    return state in ("T", "t")
-
-
-def _end_of(process: subprocess.Popen[bytes]) -> str:
-    try:
-        code = process.wait(_POLL_S)
-    except subprocess.TimeoutExpired:
-        return "has closed its connection"
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

@@ -242,7 +242,9 @@ def _on_ranks(
 ) -> EngineCore:
     """Rank 0 of several processes. It waits for kernels that must be compiled: all ranks need the same."""
     _limit_spinning()
-    others = RankProcesses(resolved, rank_lost)
+    if resolved.parallel.nnodes > 1:
+        clock.start("nodes")
+    others = RankProcesses(resolved, rank_lost, clock.note)
     try:
         from .runner.loaded_model import load_on_cpu
         from .runner.model_runner import ModelRunner

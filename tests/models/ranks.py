@@ -15,7 +15,8 @@ from stoker.engine.core import Scheduler, StepPlan, StepResult
 from stoker.engine.kernels import KernelSet
 from stoker.engine.kernels.exchange import SharedMemory
 from stoker.engine.parallel import Ranks
-from stoker.engine.parallel.connect import connect, stage_link
+from stoker.engine.parallel.connect import ADDRESS, connect, open_store, stage_link
+from stoker.engine.parallel.gloo import Meeting
 from stoker.engine.parallel.stages import StageLink
 from stoker.engine.rank_link import Finish, Loaded, RankLink, Tokens
 from stoker.engine.rank_process import follow, follower_of_stage, following_runner
@@ -31,11 +32,15 @@ from .engine import Engine, joined
 class Threads:
     """Instead of RankProcesses: the other ranks as threads of this process."""
 
-    def __init__(self, settings: Resolved, *, uses_gloo: bool = False, port: int = 0) -> None:
+    def __init__(self, settings: Resolved, *, uses_gloo: bool = False) -> None:
         self._settings = settings
         self._size, num_stages = settings.parallel.tensor_parallel_size, settings.num_stages
         self._memories = [SharedMemory.new(self._size) for _ in range(num_stages)]
-        self._connect = partial(connect, port=port, size=self._size, uses_gloo=uses_gloo)
+        self._store, port = open_store(ADDRESS)
+        meeting = partial(Meeting, ADDRESS, port, ADDRESS)
+        self._connect = lambda kernels, stage, rank: connect(
+            kernels, self._memories[stage], meeting(f"stage {stage}"), rank, self._size, uses_gloo=uses_gloo
+        )
         self.links: list[RankLink] = []
         self._rings: list[StageLink] = []
         self._threads: list[Thread] = []
@@ -63,7 +68,7 @@ class Threads:
         stage, own_rank = divmod(rank, self._size)
         if self._size == 1:
             return None
-        return lambda kernels: self._connect(kernels, self._memories[stage], rank=own_rank)
+        return lambda kernels: self._connect(kernels, stage, own_rank)
 
     def leading(self) -> LeadingRunner:
         load = partial(load_on_cpu, ranks_of=self._ranks_of(0))
@@ -134,10 +139,3 @@ def divided(settings: Resolved, **how) -> Iterator[DividedEngine]:
         yield DividedEngine(settings, others)
     finally:
         others.close()
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-    return port

@@ -13,7 +13,7 @@ from stoker.model.sharding import not_divisible
 from .checkpoints import families
 from .conftest import Saved
 from .engine import Engine, resolved
-from .ranks import divided, free_port
+from .ranks import divided
 from .test_generation import make_prompts
 
 PROBABLE = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=1)
@@ -46,7 +46,7 @@ def test_gloo_gives_the_same(saved: Callable[[str], Saved], tmp_path: Path):
     parallel = {"tensor_parallel_size": 2, "disable_custom_all_reduce": True}
     settings = resolved(folder, tmp_path, parallel=parallel)
     expected = outputs(Engine(resolved(folder, tmp_path)))
-    with divided(settings, uses_gloo=settings.parallel.disable_custom_all_reduce, port=free_port()) as engine:
+    with divided(settings, uses_gloo=settings.parallel.disable_custom_all_reduce) as engine:
         assert "Gloo" in engine.runner.info().kernels["exchange"]
         assert engine.runner.info().kernels["decode_step"] == "op by op: what Gloo does is not captured"
         assert [tokens for tokens, _ in outputs(engine)] == [tokens for tokens, _ in expected]

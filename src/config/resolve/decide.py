@@ -69,6 +69,7 @@ class Decisions:
     machine: MachineSpec  # the share of one process that computes
     num_replicas: int = 1  # that the server runs
     num_ranks: int = 1  # processes that compute one replica together, of all stages
+    num_local_ranks: int = 1  # those of them that are on this machine
     num_stages: int = 1
     transfer_bytes: int = 0  # host memory of each replica for blocks that other engines may read
     shared_folder: str | None = None  # of a connector
@@ -138,15 +139,16 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
         if option.path_kind in ("path", "source") and values.get(option.section, {}).get(option.name) is not None:
             values[option.section][option.name] = deployment.located(option.path)
     parallel = config.parallel
-    num_replicas, num_ranks = len(parallel.ranks), parallel.num_ranks
+    num_replicas, num_local_ranks = len(parallel.ranks), parallel.num_local_ranks
     done = Decisions(
         values=values,
         origins=dict(deployment.origins),
         model_files=model_files,
         whole_machine=machine,
-        machine=machine.shared_by(num_replicas * num_ranks),
+        machine=machine.shared_by(num_replicas * num_local_ranks),
         num_replicas=num_replicas,
-        num_ranks=num_ranks,
+        num_ranks=parallel.num_ranks,
+        num_local_ranks=num_local_ranks,
         num_stages=parallel.pipeline_parallel_size,
         transfer_bytes=config.kv_transfer.buffer_bytes,
     )
@@ -179,7 +181,8 @@ def _device(done: Decisions) -> None:
     device = done.get("device.device")
     if done.get("device.num_threads") == "auto":
         replicas = "this process" if done.num_replicas == 1 else f"each of {done.num_replicas} replicas"
-        whose = replicas if done.num_ranks == 1 else f"each of {done.num_ranks * done.num_replicas} processes"
+        num_processes = done.num_local_ranks * done.num_replicas
+        whose = replicas if done.num_local_ranks == 1 else f"each of {num_processes} processes"
         done.decide("device.num_threads", machine.num_cores, "R223", f"{machine.num_cores} cores for {whose}")
     if done.get("cache.block_size") == "auto":
         done.decide("cache.block_size", BLOCK_SIZE[device], "R086", f"the block size for {device}")
@@ -206,6 +209,8 @@ def _best_device(machine: MachineSpec) -> tuple[str, str, str]:
 
 
 def _server(done: Decisions) -> None:
+    if done.get("parallel.node_rank") and not done.is_written("server.headless"):
+        done.decide("server.headless", True, "R422", f"node {done.get('parallel.node_rank')} has no API")
     if done.get("server.log_format") == "auto":
         shape, reason = ("human", "a terminal") if done.machine.has_terminal else ("json", "no terminal")
         done.decide("server.log_format", shape, "R224", f"stderr is {reason}")

@@ -99,7 +99,7 @@ class Values:
     @property
     def num_processes(self) -> int:
         """That compute on this machine."""
-        return self.decisions.num_replicas * self.decisions.num_ranks
+        return self.decisions.num_replicas * self.decisions.num_local_ranks
 
     @property
     def not_divided(self) -> str:
@@ -350,7 +350,7 @@ class Values:
     def _for_each(self) -> str:
         """After an amount of memory that replicas, or the processes of one, divide among them."""
         is_shared = self.num_processes > 1 and (self.decisions.gpu is None or self.decisions.is_interpreted)
-        what = "replicas" if self.decisions.num_ranks == 1 else "processes"
+        what = "replicas" if self.decisions.num_local_ranks == 1 else "processes"
         return f" for each of {self.num_processes} {what}" if is_shared else ""
 
     def _gpu_numbers(self) -> dict[str, Any]:

@@ -65,12 +65,52 @@ class ParallelConfig(Section):
         examples=["round_robin"],
         json_schema_extra=about(reload="model"),
     )
+    nnodes: Count = Field(
+        1,
+        description=(
+            "Number of machines that compute one replica. The processes of `tensor_parallel_size` times "
+            "`pipeline_parallel_size` are divided evenly among them, in order. The same deployment is started on each "
+            "machine, with another `node_rank`. The first one has the API; the network between them must be private."
+        ),
+        examples=[2],
+        json_schema_extra=about(reload="process", unit="nodes", devices=("cpu",), aliases=("-n",)),
+    )
+    node_rank: Whole = Field(
+        0,
+        ge=0,
+        description=(
+            "Number of this machine, from 0. All machines but 0 are headless: they compute, and answer nothing but "
+            "/health, /livez and /readyz on `server.port`."
+        ),
+        examples=[1],
+        json_schema_extra=about(reload="process", devices=("cpu",), aliases=("-r",)),
+    )
+    master_addr: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description=(
+            "Name or IP address of node 0, which listens on it, and on no other address; the other nodes connect to it."
+        ),
+        examples=["10.0.0.1"],
+        json_schema_extra=about(reload="process", devices=("cpu",)),
+    )
+    master_port: Whole = Field(
+        29501,
+        ge=1,
+        le=65535,
+        description=(
+            "Port of node 0 for the processes of other nodes. Must not be reachable by others: prompts cross it "
+            "unencrypted."
+        ),
+        examples=[29600],
+        json_schema_extra=about(reload="process", devices=("cpu",)),
+    )
     distributed_executor_backend: Literal["auto", "uni", "mp"] = Field(
         "auto",
         description=(
             "Who computes a replica: `uni`, the engine process alone, or `mp`, it and child processes on this machine, "
-            "`tensor_parallel_size` times `pipeline_parallel_size` together. `auto` follows from these; `uni` refuses "
-            "several."
+            "or on those of `nnodes`, `tensor_parallel_size` times `pipeline_parallel_size` together. `auto` follows "
+            "from these; `uni` refuses several."
         ),
         examples=["mp"],
         json_schema_extra=about(
@@ -148,6 +188,20 @@ class ParallelConfig(Section):
     def num_ranks(self) -> int:
         """Processes that compute one replica together."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def num_local_ranks(self) -> int:
+        """Of these, on each node. A rule holds the division even."""
+        return max(1, self.num_ranks // self.nnodes)
+
+    def node_of(self, rank: int) -> int:
+        """The node that has this process of a replica."""
+        return rank // self.num_local_ranks
+
+    def is_on_one_node(self, stage: int) -> bool:
+        """Whether the processes of a stage share a machine, and so memory."""
+        first = stage * self.tensor_parallel_size
+        return self.node_of(first) == self.node_of(first + self.tensor_parallel_size - 1)
 
     @property
     def ranks(self) -> range:

@@ -49,6 +49,15 @@ class ServerConfig(Section):
         examples=[8080],
         json_schema_extra=about(reload="process"),
     )
+    headless: Flag = Field(
+        False,
+        description=(
+            "Whether this process computes without an API: it is another node than 0 of `parallel.nnodes`. Follows "
+            "from `parallel.node_rank`, and need not be written."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="process", devices=("cpu",)),
+    )
     api_key: Secrets = Field(
         (),
         description=(

@@ -9,24 +9,49 @@ import torch
 from ...config import Resolved
 from ..kernels import KernelSet
 from ..kernels.exchange import SharedMemory
-from .gloo import GlooRanks
+from .gloo import GlooRanks, Meeting, open_store
 from .group import Ranks
 from .shared_memory import SharedMemoryRanks
 from .stages import StageLink
 
+__all__ = ["connect", "group_of", "open_store", "ranks_in", "stage_link"]
+
 ADDRESS, GLOO_LIMIT_S = "127.0.0.1", 600.0
 
 
-def connect(
-    kernels: KernelSet, memory: SharedMemory, port: int, rank: int, size: int, *, uses_gloo: bool = False
-) -> Ranks:
-    """The ranks, as rank `rank` sees them: through shared memory if the kernels can.
+def group_of(rank: int, resolved: Resolved) -> str:
+    """The name of the ranks of one stage, where they meet."""
+    return f"stage {rank // resolved.parallel.tensor_parallel_size}"
 
-    port: of rank 0 for Gloo. Raises RuntimeError if a rank does not come.
-    """
-    if kernels.exchange is None or uses_gloo:
-        return GlooRanks(ADDRESS, port, rank, size, GLOO_LIMIT_S)
+
+def ranks_in(
+    kernels: KernelSet,
+    memory: SharedMemory | None,
+    meeting: Meeting,
+    rank: int,
+    size: int,
+    *,
+    uses_gloo: bool = False,
+) -> Ranks:
+    """The ranks, as rank `rank` sees them: through shared memory if they have one and the kernels can. Not joined."""
+    if memory is None or kernels.exchange is None or uses_gloo:
+        return GlooRanks(meeting, rank, size, GLOO_LIMIT_S)
     return SharedMemoryRanks(kernels.exchange, memory, rank, size)
+
+
+def connect(
+    kernels: KernelSet,
+    memory: SharedMemory | None,
+    meeting: Meeting,
+    rank: int,
+    size: int,
+    *,
+    uses_gloo: bool = False,
+) -> Ranks:
+    """As `ranks_in`, and waits for all. Raises RuntimeError if a rank does not come."""
+    ranks = ranks_in(kernels, memory, meeting, rank, size, uses_gloo=uses_gloo)
+    ranks.join()
+    return ranks
 
 
 def stage_link(resolved: Resolved, before: socket.socket, after: socket.socket) -> StageLink:

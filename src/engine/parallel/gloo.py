@@ -2,43 +2,72 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from ..kernels.exchange import own_rows_reference
 
+Result = TypeVar("Result")
+_POLL = timedelta(seconds=0.25)
+_abandoned: list[Any] = []  # groups in which an operation waits without end: their destructors would wait for it
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where ranks find each other: a store, which one process has."""
+
+    address: str
+    port: int
+    own_address: str  # of this process, to which the other ranks connect
+    group: str = ""  # tells groups apart that meet in one store
+
+
+class GlooLost(RuntimeError):
+    def __init__(self) -> None:
+        super().__init__("another process of this model has ended")
+
 
 class GlooRanks:
     is_capturable = False
 
-    def __init__(self, address: str, port: int, rank: int, size: int, timeout_s: float) -> None:
-        """Waits for all ranks. address, port: of rank 0, which listens there. timeout_s: of the start, and of each
-        exchange. Raises RuntimeError if a rank does not come."""
+    def __init__(self, meeting: Meeting, rank: int, size: int, timeout_s: float) -> None:
+        """timeout_s: of the start, and of each exchange. `join` comes before the first exchange."""
         self.rank, self.size = rank, size
-        self._where = f"{address}:{port}"
-        limit = timedelta(seconds=timeout_s)
-        store = dist.TCPStore(address, port, size, is_master=rank == 0, timeout=limit)  # type: ignore[attr-defined]
-        # not the process group of torch.distributed itself, of which a process has one: users' code may need it
-        self._group: Any = dist.ProcessGroupGloo(store, rank, size, limit)
+        self._meeting, self._limit = meeting, timedelta(seconds=timeout_s)
+        self._group: Any = None
+        self._is_closed = threading.Event()
 
     @property
     def table(self) -> dict[str, str]:
-        exchange = f"{self.size} processes, through Gloo at {self._where}"
+        where = f"{self._meeting.address}:{self._meeting.port}"
+        exchange = f"{self.size} processes, through Gloo; they meet at {where}"
         return {"exchange": exchange, "decode_step": "op by op: what Gloo does is not captured"}
+
+    def join(self) -> None:
+        """Waits for all ranks. Raises RuntimeError if one does not come, or after `close`."""
+        self._group = self._unless_closed(self._joined)
+
+    def close(self) -> None:
+        """Calls that wait, and later ones, raise GlooLost: a rank that does not answer would be waited for."""
+        self._is_closed.set()
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         """As Ranks. In float32: Gloo would round after every addition."""
         total = x.float()
-        self._group.allreduce([total]).wait()
+        self._wait(self._group.allreduce([total]))
         return total.to(x.dtype)
 
     def gather(self, x: torch.Tensor, width: int) -> torch.Tensor:
         """As Ranks."""
         parts = [] if self.rank else [torch.empty_like(x) for _ in range(self.size)]
-        self._group.gather([parts] if parts else [], [x.contiguous()], dist.GatherOptions()).wait()
+        self._wait(self._group.gather([parts] if parts else [], [x.contiguous()], dist.GatherOptions()))
         return torch.cat(parts, 1)[:, :width].contiguous() if parts else x
 
     def own_rows(self, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
@@ -49,3 +78,60 @@ class GlooRanks:
         """As Ranks."""
         is_own = (ids // rows_each == self.rank)[:, None]
         return self.sum(x.where(is_own, 0))
+
+    def _joined(self) -> Any:
+        meeting = self._meeting
+        store = dist.TCPStore(meeting.address, meeting.port, timeout=self._limit, wait_for_workers=False)  # type: ignore[attr-defined]
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=meeting.own_address)]
+        options._timeout = self._limit
+        # not the process group of torch.distributed itself, of which a process has one: users' code may need it
+        prefixed = dist.PrefixStore(meeting.group, store)  # type: ignore[attr-defined]
+        return dist.ProcessGroupGloo(prefixed, self.rank, self.size, options)
+
+    def _wait(self, work: Any) -> None:
+        """Waits for an operation, and looks at times whether it can still end."""
+        while True:
+            try:
+                work.wait(_POLL)
+            except RuntimeError:
+                if self._is_closed.is_set():
+                    _abandoned.append(self._group)
+                    raise GlooLost from None
+                if work.is_completed():  # it failed
+                    raise
+            else:
+                return
+
+    def _unless_closed(self, call: Callable[[], Result]) -> Result:
+        """The result of `call`, in a thread: joining cannot be interrupted."""
+        results: list[Result] = []
+        errors: list[Exception] = []
+
+        def work() -> None:
+            try:
+                results.append(call())
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=work, name="join-gloo", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(_POLL.total_seconds())
+            if self._is_closed.is_set():
+                raise GlooLost
+        if errors:
+            raise errors[0]
+        return results[0]
+
+
+def open_store(address: str) -> tuple[Any, int]:
+    """A store where ranks meet, and its port. Listens on that address alone, as long as the store exists."""
+    listener = socket.create_server((address, 0), family=_family(address))
+    port = listener.getsockname()[1]
+    listening: dict[str, Any] = {"is_master": True, "wait_for_workers": False, "master_listen_fd": listener.detach()}
+    return dist.TCPStore(address, port, **listening), port  # type: ignore[attr-defined]
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET

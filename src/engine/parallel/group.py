@@ -19,6 +19,14 @@ class Ranks(Protocol):
         """A row of the start-up table."""
         ...
 
+    def join(self) -> None:
+        """Waits for all. Before any other call."""
+        ...
+
+    def close(self) -> None:
+        """Ends the waiting of a call in another thread of this process. No call can follow."""
+        ...
+
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         """x: the addend of this rank, of any shape, which may be overwritten. Returns the sum, the same on all."""
         ...

@@ -18,6 +18,13 @@ class SharedMemoryRanks:
     def table(self) -> dict[str, str]:
         return {"exchange": f"{self.size} processes of this machine, through shared memory"}
 
+    def join(self) -> None:
+        """As Ranks. The first exchange waits."""
+
+    def close(self) -> None:
+        """As Ranks, of all processes that have the memory."""
+        self._memory.close_exchange()
+
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         """As Ranks."""
         return self._exchange.sum_over_ranks(self._memory, self.rank, self.size, x)

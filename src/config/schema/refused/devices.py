@@ -14,7 +14,6 @@ from .reasons import (
     NO_MODES,
     NO_OVERLAP,
     NO_RAY,
-    ONE_MACHINE,
     ONE_NODE,
     ONE_PORT,
     ONE_SAMPLER,
@@ -98,10 +97,6 @@ ROWS: tuple[Refused, ...] = (
         "How devices exchange parts of attention.",
     ),
     Refused("parallel.dcp_q_replicate", Flag, False, ALL_TOKENS, "Compute queries on every device."),
-    Refused("parallel.nnodes", Count, 1, ONE_MACHINE, "Number of machines.", aliases=("-n",)),
-    Refused("parallel.node_rank", Whole, 0, ONE_MACHINE, "Number of this machine.", aliases=("-r",)),
-    Refused("parallel.master_addr", str, "127.0.0.1", ONE_MACHINE, "Address of the first machine."),
-    Refused("parallel.master_port", Whole, 29501, ONE_MACHINE, "Port of the first machine."),
     Refused(
         "parallel.distributed_timeout_seconds",
         Count | None,

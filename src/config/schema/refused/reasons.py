@@ -18,7 +18,6 @@ WHOLE_LAYERS = (
 SLOTS_AS_NEEDED = "the scheduler reserves the slots that a step needs"
 ONE_KV_LAYOUT = "the cache of each layer follows from the model; all of them have `cache.kv_cache_dtype`"
 ONE_DEVICE = "this build computes on one device; run a server per device behind a load balancer"
-ONE_MACHINE = "the processes of a model are on one machine; several machines run replicas behind a load balancer"
 ALL_TOKENS = "each process keeps all tokens of its heads and layers, so the length of a sequence is not divided"
 NO_OVERLAP = (
     "the processes of a model exchange through the memory of their machine, at once: no transfer could be overlapped"
@@ -50,7 +49,6 @@ STRICT_TOOLS = (
     "calls obey the schemas of tools with `strict: true`, and of all tools where the request requires a call: a tool "
     "says so itself"
 )
-NO_HEADLESS = "every deployment of this build has its own API; run one per machine behind a load balancer"
 ONE_QUANTISATION = "`model.quantization` selects one quantisation for all layers, computed while loading"
 NO_DIFFUSION = "this build runs no diffusion language models; it generates token by token"
 NO_ENGRAM = "no model that this build runs has n-gram embeddings"

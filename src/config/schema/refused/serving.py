@@ -16,7 +16,6 @@ from .reasons import (
     NO_COHERE,
     NO_DRAFTS,
     NO_FINGERPRINT,
-    NO_HEADLESS,
     ONE_LOG_LINE,
     STRICT_TOOLS,
     TEXT_ONLY,
@@ -52,7 +51,6 @@ ROWS: tuple[Refused, ...] = (
     Refused("observability.logging_config", dict[str, Any], {}, LOGGING_OPTIONS, "Settings of logs."),
     # server
     Refused("server.lora_modules", Texts, (), NO_ADAPTERS, "Adapters to load at start, each as name=path."),
-    Refused("server.headless", Flag, False, NO_HEADLESS, "Start engine processes without an HTTP listener."),
     Refused(
         "server.tool_strict_level",
         Literal["auto", "function", "parameter"],

@@ -34,6 +34,12 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R392": (["--expert-placement-strategy round_robin"], ["--expert-placement-strategy round_robin -tp 2 -ep"]),
     "R385": (["-tp 3", "-tp 2 --kv-directory blocks", "-pp 2 --kv-directory blocks"], ["-tp 2", "-tp 1", "-pp 2"]),
     "R386": (["-tp 4 -dp 2", "-tp 2 -pp 3"], ["-tp 4", "-pp 4", "-tp 2 -dp 2", "-tp 4 -dp 2 -dpn 1"]),
+    "R420": (["-r 1", "-n 2 -tp 2 -r 2"], ["", "-n 2 -tp 2 -r 1"]),
+    "R421": (["-n 2", "-n 3 -tp 4"], ["-n 2 -tp 2", "-n 2 -pp 2", "-n 4 -tp 2 -pp 2"]),
+    "R422": (["--headless", "-n 2 -tp 2 -r 1 --no-headless"], ["", "-n 2 -tp 2 -r 1", "-n 2 -tp 2 -r 1 --headless"]),
+    "R423": (["-n 2 -tp 2 -dp 2"], ["-n 2 -tp 2", "-dp 2"]),
+    "R424": (["-n 2 -tp 2"], ["-n 2 -tp 2 --master-addr 127.0.0.1", ""]),
+    "R425": (["--master-addr 10.0.0.1", "--master-port 99"], ["-n 2 -tp 2 --master-addr 10.0.0.1", ""]),
     "R375": (["-dp 5"], ["-dp 4", "-dp 8 -dpn 7"]),
 }
 GPU_CASES: dict[str, tuple[list[str], list[str]]] = {

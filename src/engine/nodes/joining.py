@@ -1,0 +1,117 @@
+"""The connection of a rank to rank 0 on another node, or another machine of a Ray cluster.
+
+Each side sends Alive at an interval, since neither sees the other's process. A rank ends when rank 0 has ended or is
+silent; who has started it starts it again, and it connects to the next rank 0.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from ..core import StepPlan
+from ..rank_link import Alive, Join, RankLink, RankMessage, Refused, Start
+from .limits import ALIVE_S, JOIN_LIMIT_S, LOADING_SILENCE_S, SILENCE_S, WAITING_LINE_S
+
+RANK_0_ENDED = 0  # exit code of a rank that ends because rank 0 has
+_RETRY_S = 0.25
+logger = logging.getLogger(__name__)
+
+
+class JoinRefused(Exception):
+    """By rank 0: this rank is of another deployment, model or version."""
+
+
+class JoinedLink(RankLink):
+    """Ends this process when rank 0 does: a step may wait for it in C++. own_address: by which rank 0 is reached."""
+
+    def __init__(self, end: socket.socket, rank: int) -> None:
+        super().__init__(end)
+        self.own_address: str = end.getsockname()[0]
+        self.address: str = end.getpeername()[0]
+        self._rank = rank
+        self._messages: SimpleQueue[RankMessage] = SimpleQueue()
+        self._silence_s = LOADING_SILENCE_S
+
+    def start(self) -> None:
+        """From now on a thread receives."""
+        threading.Thread(target=self._watch, name="rank-0-watch", daemon=True).start()
+
+    def receive(self, max_bytes: int | None = None) -> RankMessage:
+        """As RankLink, after `start`."""
+        return self._messages.get()
+
+    def _watch(self) -> None:
+        poller = select.poll()
+        poller.register(self.fileno(), select.POLLIN)
+        heard_at = sent_at = time.monotonic()
+        try:
+            while True:
+                if poller.poll(ALIVE_S * 1000):
+                    message = super().receive()
+                    heard_at = time.monotonic()
+                    if isinstance(message, StepPlan):
+                        self._silence_s = SILENCE_S
+                    if not isinstance(message, Alive):
+                        self._messages.put(message)
+                now = time.monotonic()
+                if now - heard_at > self._silence_s:
+                    self._end(f"has been silent for {self._silence_s:g} s")
+                if now - sent_at >= ALIVE_S:
+                    sent_at = now
+                    self.send(Alive())
+        except (OSError, EOFError):
+            self._end("has closed the connection")
+
+    def _end(self, why: str) -> None:
+        logger.warning("rank 0 at %s %s: rank %d ends", self.address, why, self._rank)
+        os._exit(RANK_0_ENDED)
+
+
+def join(
+    address: str, port: int, join_of: Callable[[str], Join], limit_s: float = JOIN_LIMIT_S
+) -> tuple[JoinedLink, Start]:
+    """Connects to rank 0, and waits for it and for the other ranks.
+
+    join_of: of the address of this machine. Raises JoinRefused, or TimeoutError if rank 0 does not come.
+    """
+    deadline, line_at = time.monotonic() + limit_s, 0.0
+    while True:
+        reason = "it has closed the connection"
+        try:
+            connection = socket.create_connection((address, port), SILENCE_S)
+            try:
+                return _joined(connection, join_of)
+            except BaseException:
+                connection.close()
+                raise
+        except (OSError, EOFError) as error:
+            reason = (isinstance(error, OSError) and error.strerror) or str(error) or reason
+        now = time.monotonic()
+        if now > deadline:
+            raise TimeoutError(f"node 0 was not found at {address}:{port} within {limit_s:g} s: {reason}")
+        if now - line_at > WAITING_LINE_S:
+            line_at = now
+            logger.warning("waiting for node 0 at %s:%d: %s", address, port, reason)
+        time.sleep(_RETRY_S)
+
+
+def _joined(connection: socket.socket, join_of: Callable[[str], Join]) -> tuple[JoinedLink, Start]:
+    """Raises OSError or EOFError if rank 0 ends meanwhile."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    asked = join_of(connection.getsockname()[0])
+    RankLink(connection).send(asked)
+    while True:  # rank 0 sends Alive until all ranks are there
+        match RankLink(connection).receive():
+            case Refused(reason):
+                raise JoinRefused(f"rank 0 refuses rank {asked.rank}: {reason}")
+            case Start() as start:
+                link = JoinedLink(connection, asked.rank)
+                link.start()
+                return link, start
