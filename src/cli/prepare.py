@@ -63,18 +63,45 @@ def engine_client(resolved: Resolved, on_phase: Callable[[str], None]) -> Engine
     """The client of an engine, or of several, that are not started yet."""
     if resolved.server.disable_frontend_multiprocessing:
         return InProcessClient(lambda phase: build_core(resolved, phase, may_compile_later=True), on_phase=on_phase)
-    replicas = engine_processes(resolved, on_phase)
+    replicas = {**engine_processes(resolved, on_phase), **_remote_replicas(resolved)}
     return next(iter(replicas.values())) if len(replicas) == 1 else ReplicatedClient(replicas)
 
 
+def _remote_replicas(resolved: Resolved) -> dict[int, EngineProcessClient]:
+    """One client for each replica that another machine runs for this server, by rank."""
+    parallel, server = resolved.parallel, resolved.server
+    if not parallel.remote_ranks or parallel.data_parallel_address is None:
+        return {}
+    from ..engine.nodes.fingerprint import fingerprint
+    from ..engine.nodes.remote_replicas import RemoteReplicas, remote_children
+    from ..engine.nodes.secret import secret_hash
+
+    place = (parallel.data_parallel_address, parallel.data_parallel_rpc_port)
+    remote = RemoteReplicas(*place, parallel.remote_ranks, fingerprint(resolved), secret_hash())
+    return {
+        rank: EngineProcessClient(
+            "",
+            max_restarts=server.max_engine_restarts if server.on_engine_death == "restart" else 0,
+            sleep_policy=SleepPolicy(resolved.model.sleep_after, resolved.model.sleep_level),
+            child_of=child_of,
+        )
+        for rank, child_of in remote_children(remote, parallel.remote_ranks).items()
+    }
+
+
+def engine_environment(resolved: Resolved, index: int) -> dict[str, str]:
+    """Of an engine process. index: of its replica on this machine."""
+    own = {name: value for name, value in os.environ.items() if name not in resolved.secret_variables}
+    return {**own, **device_variables(resolved, index)}
+
+
 def engine_processes(resolved: Resolved, on_phase: Callable[[str], None]) -> dict[int, EngineProcessClient]:
-    """One client for each replica of this server, by rank. The first reports its phases; those of all are alike."""
+    """One client for each replica of this machine, by rank. The first reports its phases; those of all are alike."""
     server, ranks = resolved.server, resolved.parallel.ranks
-    environment = {name: value for name, value in os.environ.items() if name not in resolved.secret_variables}
     return {
         rank: EngineProcessClient(
             resolved.replica(rank).model_dump_json(),
-            environment={**environment, **device_variables(resolved, index)},
+            environment=engine_environment(resolved, index),
             max_restarts=server.max_engine_restarts if server.on_engine_death == "restart" else 0,
             on_phase=on_phase if not index else None,
             is_shared=server.api_server_count > 1,

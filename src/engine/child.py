@@ -9,10 +9,30 @@ import socket
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from .brief_paths import brief_paths
 from .connection import EngineConnection
 from .messages import ExitReason, Message
+
+
+class Child(Protocol):
+    """One start of an engine, here or on another node."""
+
+    @property
+    def paths(self) -> list[Path]: ...
+
+    @property
+    def pid(self) -> int | None: ...
+
+    async def start(self) -> None:
+        """Raises OSError."""
+
+    def send(self, message: Message) -> None: ...
+
+    async def ended(self) -> ExitReason: ...
+
+    async def stop(self, grace_s: float = 1.0) -> None: ...
 
 
 class EngineChild:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .api import EngineDead, EngineInfo, EngineStats, InvalidRequest
-from .child import EngineChild
+from .child import Child, EngineChild
 from .client import EngineStartFailed, EngineState, StreamingClient
 from .messages import Abort, CacheFreed, ExitReason, FreeCache, Heartbeat, Message, Phase, Ready
 from .sleep import FREE_CACHE, SleepPolicy, Waking, watch_idle
@@ -35,6 +35,7 @@ class EngineProcessClient(StreamingClient):
         stall_limit_s: float = STALL_LIMIT_S,
         is_shared: bool = False,
         sleep_policy: SleepPolicy | None = None,
+        child_of: Callable[[Callable[[Message], None]], Child] | None = None,
     ) -> None:
         """
         config: the Resolved as JSON, secrets left out: the engine needs none.
@@ -44,6 +45,7 @@ class EngineProcessClient(StreamingClient):
         command: starts the engine process; for tests.
         is_shared: whether other processes are its clients too (attached_client.py).
         sleep_policy: when it sleeps by itself; None: never.
+        child_of: what makes a start, of the function that takes its messages; None: a process of this machine.
         """
         super().__init__(stall_limit_s)
         self._config = config
@@ -53,7 +55,8 @@ class EngineProcessClient(StreamingClient):
         self._command = command
         self._is_shared = is_shared
         self.on_change: Callable[[], None] = lambda: None  # called after each change of `state`
-        self._child: EngineChild | None = None
+        self._child_of = child_of or self._local_child
+        self._child: Child | None = None
         self._ready: asyncio.Future[EngineInfo] | None = None
         self._supervision: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -189,9 +192,7 @@ class EngineProcessClient(StreamingClient):
         """Start a process and wait until it is ready. Raises EngineStartFailed."""
         loop = asyncio.get_running_loop()
         self._ready = loop.create_future()
-        child = self._child = EngineChild(
-            self._command, self._config, self._receive, self.environment, is_shared=self._is_shared
-        )
+        child = self._child = self._child_of(self._receive)
         try:
             await child.start()
             ended = asyncio.ensure_future(child.ended())
@@ -211,6 +212,9 @@ class EngineProcessClient(StreamingClient):
         self._watchdog = Watchdog(loop.time(), limit_s=self._stall_limit_s)
         self._set(EngineState.READY)
         return self._info
+
+    def _local_child(self, receive: Callable[[Message], None]) -> Child:
+        return EngineChild(self._command, self._config, receive, self.environment, is_shared=self._is_shared)
 
     async def _supervise(self) -> None:
         try:

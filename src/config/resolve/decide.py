@@ -85,6 +85,12 @@ class Decisions:
         return self.num_ranks // self.num_stages, self.num_stages
 
     @property
+    def is_behind_another(self) -> bool:
+        """Whether the replicas of this machine are behind the API of another."""
+        is_behind = self.get("parallel.data_parallel_address") is not None
+        return is_behind and bool(self.get("parallel.data_parallel_start_rank"))
+
+    @property
     def gpu(self) -> GpuSpec | None:
         """The GPU, if the deployment runs on one."""
         return self.machine.gpu if self.get("device.device") == "cuda" else None
@@ -209,8 +215,11 @@ def _best_device(machine: MachineSpec) -> tuple[str, str, str]:
 
 
 def _server(done: Decisions) -> None:
-    if done.get("parallel.node_rank") and not done.is_written("server.headless"):
-        done.decide("server.headless", True, "R422", f"node {done.get('parallel.node_rank')} has no API")
+    if not done.is_written("server.headless"):
+        if node := done.get("parallel.node_rank"):
+            done.decide("server.headless", True, "R422", f"node {node} has no API")
+        elif done.is_behind_another:
+            done.decide("server.headless", True, "R422", "the API is on `parallel.data_parallel_address`")
     if done.get("server.log_format") == "auto":
         shape, reason = ("human", "a terminal") if done.machine.has_terminal else ("json", "no terminal")
         done.decide("server.log_format", shape, "R224", f"stderr is {reason}")

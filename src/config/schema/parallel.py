@@ -144,8 +144,8 @@ class ParallelConfig(Section):
     data_parallel_size_local: Count | None = Field(
         None,
         description=(
-            "Number of those replicas that this server runs. Unset, all of them. Less is possible with "
-            "`data_parallel_hybrid_lb`, where other servers run the others."
+            "Number of those replicas that run on this machine. Unset, all of them. Less is possible with "
+            "`data_parallel_address`, and with `data_parallel_hybrid_lb`, where other servers run the others."
         ),
         examples=[2],
         json_schema_extra=about(reload="model", unit="replicas", aliases=("-dpl",)),
@@ -161,9 +161,34 @@ class ParallelConfig(Section):
     )
     data_parallel_start_rank: Whole | None = Field(
         None,
-        description="Rank of the first replica of this server, with `data_parallel_hybrid_lb`.",
+        description=(
+            "Rank of the first replica of this machine, with `data_parallel_hybrid_lb`, or on another node than the "
+            "first with `data_parallel_address`."
+        ),
         examples=[2],
         json_schema_extra=about(reload="process", aliases=("-dpr",)),
+    )
+    data_parallel_address: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "Name or IP address of the machine with the API, where replicas run on several machines behind it. It "
+            "runs the first `data_parallel_size_local` of them; the same deployment is started on each other machine "
+            "with `server.headless: true` and a `data_parallel_start_rank`."
+        ),
+        examples=["10.0.0.1"],
+        json_schema_extra=about(reload="process", aliases=("-dpa",)),
+    )
+    data_parallel_rpc_port: Whole = Field(
+        13345,
+        ge=1,
+        le=65535,
+        description=(
+            "Port of `data_parallel_address` for the replicas of other machines. Must not be reachable by others: "
+            "prompts cross it unencrypted."
+        ),
+        examples=[13345],
+        json_schema_extra=about(reload="process", aliases=("-dpp",)),
     )
     data_parallel_hybrid_lb: Flag = Field(
         False,
@@ -204,8 +229,15 @@ class ParallelConfig(Section):
         return self.node_of(first) == self.node_of(first + self.tensor_parallel_size - 1)
 
     @property
+    def remote_ranks(self) -> range:
+        """Of the replicas that other machines run for the server of this one."""
+        if self.data_parallel_address is None or self.data_parallel_start_rank:
+            return range(0)
+        return range(self.data_parallel_size_local or self.data_parallel_size, self.data_parallel_size)
+
+    @property
     def ranks(self) -> range:
-        """Of the replicas that this server runs."""
+        """Of the replicas that this machine runs."""
         if self.data_parallel_rank is not None:
             return range(self.data_parallel_rank, self.data_parallel_rank + 1)
         first = self.data_parallel_start_rank or 0

@@ -52,8 +52,9 @@ class ServerConfig(Section):
     headless: Flag = Field(
         False,
         description=(
-            "Whether this process computes without an API: it is another node than 0 of `parallel.nnodes`. Follows "
-            "from `parallel.node_rank`, and need not be written."
+            "Whether this process computes without an API, for the server of another machine. Follows from "
+            "`parallel.node_rank`, or `data_parallel_start_rank` with `data_parallel_address`, and need not be "
+            "written."
         ),
         examples=[True],
         json_schema_extra=about(reload="process", devices=("cpu",)),

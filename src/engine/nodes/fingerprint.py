@@ -24,6 +24,10 @@ _OF_A_NODE = {
     "parallel.master_addr",  # a host has several names
     "parallel.master_port",  # Ray starts ranks of a port that is free
     "parallel.data_parallel_rank",
+    "parallel.data_parallel_size_local",
+    "parallel.data_parallel_start_rank",
+    "parallel.data_parallel_address",
+    "parallel.data_parallel_rpc_port",
     "model.served_model_name",
     "device.num_threads",
 }

@@ -78,17 +78,20 @@ RULES: tuple[Rule, ...] = (
             "parallel.data_parallel_size",
             "parallel.data_parallel_hybrid_lb",
             "parallel.data_parallel_rank",
+            "parallel.data_parallel_address",
         ),
         is_broken=lambda v: (
             not v.data_parallel_hybrid_lb
+            and v.data_parallel_address is None
             and (
                 v.data_parallel_start_rank is not None
                 or (v.data_parallel_rank is None and (v.data_parallel_size_local or 0) not in (0, v.data_parallel_size))
             )
         ),
-        message="only some of the replicas are on this machine, and the server cannot reach the others",
-        why="This build starts engine processes on its own machine only.",
+        message="only some of the replicas are on this machine, and the server does not know the others",
+        why="Replicas of other machines connect to the server, or have servers of their own.",
         fixes=(
+            "set `data_parallel_address` to the address of the machine with the API",
             "write `data_parallel_hybrid_lb: true`, with a server on each machine behind a load balancer",
             "or remove `data_parallel_size_local` and `data_parallel_start_rank`",
         ),
@@ -115,11 +118,65 @@ RULES: tuple[Rule, ...] = (
         id="R373",
         title="several replicas need engine processes",
         fields=("parallel.data_parallel_size", "server.disable_frontend_multiprocessing"),
-        is_broken=lambda v: v.num_replicas > 1 and v.disable_frontend_multiprocessing,
+        is_broken=lambda v: (
+            (v.num_replicas > 1 or bool(v.config.parallel.remote_ranks)) and v.disable_frontend_multiprocessing
+        ),
         message="`parallel.data_parallel_size` is {data_parallel_size}, and the engine runs inside the API process "
         "(`server.disable_frontend_multiprocessing`)",
         why="Each replica is a process of its own.",
         fixes=("remove `disable_frontend_multiprocessing`, or set `data_parallel_size` to 1",),
+    ),
+    Rule(
+        id="R411",
+        title="replicas of several machines are divided among them",
+        fields=(
+            "parallel.data_parallel_address",
+            "parallel.data_parallel_size_local",
+            "parallel.data_parallel_start_rank",
+            "parallel.data_parallel_size",
+        ),
+        is_broken=lambda v: (
+            v.data_parallel_address is not None
+            and (
+                (v.data_parallel_size_local or v.data_parallel_size) >= v.data_parallel_size
+                or (v.data_parallel_start_rank or 0) + v.data_parallel_size_local > v.data_parallel_size
+            )
+        ),
+        message="with `parallel.data_parallel_address` this machine has `data_parallel_size_local` of the "
+        "{data_parallel_size} replicas, from `data_parallel_start_rank` on",
+        why="Without these numbers a machine would run all replicas, or more than there are.",
+        fixes=("on the second of two machines with two replicas each write start rank 2 and local size 2",),
+    ),
+    Rule(
+        id="R412",
+        title="one API process has the replicas of other machines",
+        fields=(
+            "parallel.data_parallel_address",
+            "parallel.data_parallel_start_rank",
+            "server.api_server_count",
+        ),
+        is_broken=lambda v: bool(v.config.parallel.remote_ranks) and v.api_server_count > 1,
+        message="`server.api_server_count` is {api_server_count}; replicas of other machines connect to one process",
+        why="Several API processes connect to engines through files of one machine.",
+        fixes=("set `api_server_count` to 1", "write `data_parallel_hybrid_lb` instead: a server on each machine"),
+    ),
+    Rule(
+        id="R413",
+        title="replicas of other machines are behind one API",
+        fields=(
+            "parallel.data_parallel_address",
+            "parallel.data_parallel_hybrid_lb",
+            "parallel.data_parallel_external_lb",
+            "parallel.data_parallel_rank",
+        ),
+        is_broken=lambda v: (
+            v.data_parallel_address is not None
+            and (v.data_parallel_hybrid_lb or v.data_parallel_external_lb or v.data_parallel_rank is not None)
+        ),
+        message="`parallel.data_parallel_address` contradicts `data_parallel_hybrid_lb`, "
+        "`data_parallel_external_lb` and `data_parallel_rank`",
+        why="With the address one server has all replicas; with the others each machine has a server.",
+        fixes=("remove `data_parallel_address`, or the others",),
     ),
     Rule(
         id="R374",
@@ -268,11 +325,18 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="R422",
         title="all nodes but the first are headless",
-        fields=("server.headless", "parallel.node_rank"),
-        is_broken=lambda v: v.headless != (v.node_rank > 0),
-        message="`server.headless` is {headless}, and `parallel.node_rank` is {node_rank}",
-        why="Node 0 has the API and the scheduler; the others only compute.",
-        fixes=("remove `server.headless`: it follows from `parallel.node_rank`",),
+        fields=(
+            *("server.headless", "parallel.node_rank"),
+            *("parallel.data_parallel_address", "parallel.data_parallel_start_rank"),
+        ),
+        is_broken=lambda v: v.headless != (v.node_rank > 0 or v.decisions.is_behind_another),
+        message="`server.headless` is {headless}, and `parallel.node_rank` is {node_rank}, "
+        "`data_parallel_start_rank` {data_parallel_start_rank}",
+        why="The first node has the API; the others only compute.",
+        fixes=(
+            "remove `server.headless`: it follows from `parallel.node_rank`, or from `data_parallel_start_rank` with "
+            "`data_parallel_address`",
+        ),
     ),
     Rule(
         id="R423",

@@ -24,10 +24,6 @@ NO_OVERLAP = (
 )
 WATCHED = "processes of a model are watched: one that ends or stops ends the engine within a second, without a limit"
 ONE_SAMPLER = "one process samples for the whole batch"
-ONE_NODE = (
-    "replicas behind one address are on one machine; with `parallel.data_parallel_hybrid_lb` each machine has a "
-    "server, behind a load balancer"
-)
 ONE_LOG_LINE = "the line of statistics in the log is of all replicas; /metrics has them by replica"
 ONE_PORT = "a server has one port; `parallel.data_parallel_rank` starts one for each replica, with a port of its own"
 NO_COUPLING = "replicas compute independently of each other: there is nothing to agree on"

@@ -1,0 +1,86 @@
+"""ReplicaConnection: between node 0 and a replica on another node: messages of wire.py in frames, and signs of life.
+
+An empty frame is a sign of life, sent at an interval: neither side sees the end of the other's process if the network
+is cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+from collections.abc import Callable
+
+from ..messages import Message
+from ..wire import MAX_MESSAGE_BYTES, WireError, decode, encode
+from .limits import ALIVE_S, SILENCE_S
+
+START = b"start"  # node 0: the replica is wanted now
+_LENGTH = struct.Struct("!I")
+logger = logging.getLogger(__name__)
+
+
+class ReplicaConnection:
+    """Use `run` as a task until the end."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.receive: Callable[[Message], None] = lambda message: None  # called with each message
+        self.started = asyncio.Event()  # node 0 wants the replica
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # why
+        end = writer.get_extra_info("socket")
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.peer: str = writer.get_extra_info("peername")[0]
+
+    def send(self, message: Message) -> None:
+        """Does not wait; nothing is sent after the end. Raises OverflowError as `encode` does."""
+        self.send_frame(encode(message))
+
+    def send_frame(self, frame: bytes) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(_LENGTH.pack(len(frame)) + frame)
+
+    async def run(self) -> None:
+        """Until the other side ends, or is silent."""
+        living = asyncio.create_task(self._show_life())
+        reason = "the connection was closed"
+        try:
+            while True:
+                frame = await asyncio.wait_for(self.read_frame(), SILENCE_S)
+                if frame == START:
+                    self.started.set()
+                elif frame:
+                    self.receive(decode(frame))
+        except TimeoutError:
+            reason = f"it has been silent for {SILENCE_S:g} s"
+        except (OSError, EOFError):
+            pass
+        except WireError as error:
+            reason = f"a message was not understood: {error}"
+        finally:
+            living.cancel()
+            self.close()
+            if not self.ended.done():
+                self.ended.set_result(reason)
+
+    async def read_frame(self, limit: int = MAX_MESSAGE_BYTES) -> bytes:
+        """Raises OSError, EOFError."""
+        (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+        if length > limit:
+            raise ConnectionAbortedError(f"a frame of {length} bytes")
+        return await self._reader.readexactly(length)
+
+    async def _show_life(self) -> None:
+        while True:
+            await asyncio.sleep(ALIVE_S)
+            self.send_frame(b"")
+
+    async def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            await asyncio.wait_for(self._writer.drain(), SILENCE_S)
+
+    def close(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            self._writer.close()
