@@ -89,7 +89,7 @@ class LLM:
         return made
 
     def _open(self, resolved: Resolved) -> None:
-        if len(resolved.parallel.ranks) > 1:
+        if len(resolved.parallel.served_ranks) > 1:
             raise ValueError(
                 "LLM runs one replica, in this process: leave `data_parallel_size` out, or serve with `engine up`"
             )

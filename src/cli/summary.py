@@ -35,12 +35,14 @@ def summary(
     per_sequence = -(-info.max_model_len // info.block_size)
     blocks = f"{info.num_kv_tokens} KV tokens in {info.num_blocks} blocks of {info.block_size}"
     memory, num_replicas = resolved.memory, len(resolved.parallel.ranks)
+    num_remote = len(resolved.parallel.remote_ranks)
     num_ranks = resolved.parallel.num_ranks
     rows = [
         *([("socket", server.uds)] if server.uds else []),
         ("url", f"{url}/v1"),
         *([] if server.uds or server.disable_web_page else [("page", f"{url}/")]),
         *([("replicas", f"{num_replicas}; what follows is of each")] if num_replicas > 1 else []),
+        *([("elsewhere", f"{num_remote} replicas on other machines")] if num_remote else []),
         *([("processes", f"{num_ranks} compute a model; what follows is of the first")] if num_ranks > 1 else []),
         ("model", f"{', '.join(resolved.served_model_names)}, {info.dtype} on {info.device}"),
         ("context", f"{info.max_model_len} tokens"),

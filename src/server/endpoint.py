@@ -83,7 +83,7 @@ class Call:
     @property
     def rank(self) -> int | None:
         """Of the replica that the header X-Data-Parallel-Rank names; None without it. Raises ApiError 400."""
-        return named_rank(self.scope["headers"], self.service.resolved.parallel.ranks)
+        return named_rank(self.scope["headers"], self.service.resolved.parallel.served_ranks)
 
     @property
     def deadline(self) -> Deadline | None:

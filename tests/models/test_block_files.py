@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from stoker.engine.stores.block_files import BlockFiles
 from stoker.engine.core import Scheduler
 from stoker.engine.engine_core import EngineCore
 from stoker.engine.startup import build_core
+from stoker.engine.stores.block_files import BlockFiles
 
 from .conftest import Saved
 from .engine import resolved

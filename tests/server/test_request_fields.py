@@ -41,12 +41,12 @@ from stoker.server.protocol.batches import PAGE_PARAMETERS, CreateBatch, Expires
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
 from stoker.server.protocol.fields import StreamOptions
-from stoker.server.protocol.wire import Wire
 from stoker.server.protocol.generate import GenerateRequest
 from stoker.server.protocol.messages import MessagesRequest, OutputConfig
 from stoker.server.protocol.responses import ReasoningOptions, ResponsesRequest, TextOptions
 from stoker.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from stoker.server.protocol.unserved import GENERATING, UNSERVED, Route, UnservedField
+from stoker.server.protocol.wire import Wire
 from stoker.server.routes.files import FORM_FIELDS
 from stoker.server.routes.stored_responses import RETRIEVE_PARAMETERS
 

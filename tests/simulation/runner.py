@@ -88,7 +88,8 @@ class FakeRunner:
         self._table.append(plan.slots[sampled], result.token_ids[sampled])
         for save in plan.saves:
             assert self._settings.store is not None
-            self._settings.store.save(save.block_hash, self.cells[list(save.block_ids)].reshape(-1).data, is_for_others=save.is_for_others)
+            content = self.cells[list(save.block_ids)].reshape(-1).data
+            self._settings.store.save(save.block_hash, content, is_for_others=save.is_for_others)
         return result
 
     def fail(self, plan: StepPlan, *, is_begun: bool) -> None:

@@ -79,7 +79,7 @@ class _Bench:
                     f"{resolved.model.max_model_len}: lower --input-len or --output-len"
                 )
                 raise BenchError(message, EXIT_WRONG_COMMAND_LINE)
-            if len(resolved.parallel.ranks) > 1:
+            if len(resolved.parallel.served_ranks) > 1:
                 message = (
                     "this benchmark measures one replica: remove `data_parallel_size`, or use `engine bench serve`"
                 )

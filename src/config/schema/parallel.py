@@ -236,6 +236,11 @@ class ParallelConfig(Section):
         return range(self.data_parallel_size_local or self.data_parallel_size, self.data_parallel_size)
 
     @property
+    def served_ranks(self) -> range:
+        """Of the replicas behind the server of this machine."""
+        return range(self.ranks.start, max(self.ranks.stop, self.remote_ranks.stop))
+
+    @property
     def ranks(self) -> range:
         """Of the replicas that this machine runs."""
         if self.data_parallel_rank is not None:
