@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -63,30 +64,30 @@ def engine_client(resolved: Resolved, on_phase: Callable[[str], None]) -> Engine
     """The client of an engine, or of several, that are not started yet."""
     if resolved.server.disable_frontend_multiprocessing:
         return InProcessClient(lambda phase: build_core(resolved, phase, may_compile_later=True), on_phase=on_phase)
-    replicas = {**engine_processes(resolved, on_phase), **_remote_replicas(resolved)}
+    replicas = engine_processes(resolved, on_phase)
+    if resolved.parallel.remote_ranks:
+        return _with_remote(resolved, replicas)
     return next(iter(replicas.values())) if len(replicas) == 1 else ReplicatedClient(replicas)
 
 
-def _remote_replicas(resolved: Resolved) -> dict[int, EngineProcessClient]:
-    """One client for each replica that another machine runs for this server, by rank."""
-    parallel, server = resolved.parallel, resolved.server
-    if not parallel.remote_ranks or parallel.data_parallel_address is None:
-        return {}
+def _with_remote(resolved: Resolved, replicas: dict[int, EngineProcessClient]) -> ReplicatedClient:
+    """The replicas of this machine, and those that others run for this server."""
     from ..engine.nodes.fingerprint import fingerprint
-    from ..engine.nodes.remote_replicas import RemoteReplicas, remote_children
+    from ..engine.nodes.remote_replicas import RemoteChild, RemoteReplicas
     from ..engine.nodes.secret import secret_hash
 
+    parallel, server = resolved.parallel, resolved.server
+    assert parallel.data_parallel_address is not None, "there are no remote ranks without it"
     place = (parallel.data_parallel_address, parallel.data_parallel_rpc_port)
     remote = RemoteReplicas(*place, parallel.remote_ranks, fingerprint(resolved), secret_hash())
-    return {
-        rank: EngineProcessClient(
+    for rank in parallel.remote_ranks:
+        replicas[rank] = EngineProcessClient(
             "",
             max_restarts=server.max_engine_restarts if server.on_engine_death == "restart" else 0,
             sleep_policy=SleepPolicy(resolved.model.sleep_after, resolved.model.sleep_level),
-            child_of=child_of,
+            child_of=partial(RemoteChild, remote, rank),
         )
-        for rank, child_of in remote_children(remote, parallel.remote_ranks).items()
-    }
+    return ReplicatedClient(replicas, remote.close)
 
 
 def engine_environment(resolved: Resolved, index: int) -> dict[str, str]:

@@ -69,16 +69,13 @@ class ReplicaNode:
 
     async def run(self) -> int:
         """Until it is cancelled, or refused. Returns the exit code of the command."""
-        tasks = [asyncio.create_task(self._keep(rank)) for rank in self._replicas]
         try:
-            await asyncio.gather(*tasks)
-        except _Refused as refused:
-            self.reason = str(refused)
-            logger.critical("%s", refused)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            async with asyncio.TaskGroup() as tasks:
+                for rank in self._replicas:
+                    tasks.create_task(self._keep(rank))
+        except* _Refused as refused:
+            self.reason = str(refused.exceptions[0])
+            logger.critical("%s", self.reason)
         return EXIT_INVALID_CONFIGURATION
 
     async def _keep(self, rank: int) -> None:
@@ -145,9 +142,9 @@ class ReplicaNode:
             self._report(rank, connection, ExitReason(type(error).__name__, f"cannot start the engine: {error}", 4))
         finally:
             self._ready.discard(rank)
-            self._children.pop(rank, None)
             if child is not None:
                 await child.stop()
+            self._children.pop(rank, None)
             started.cancel()
             await connection.flush()
             running.cancel()

@@ -7,7 +7,7 @@ started again is the end of all, as it is with a single engine: a supervisor the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 
 from .api import EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats, QueueFull
@@ -28,9 +28,12 @@ def replicas_of(client: EngineClient, rank: int) -> Mapping[int, EngineClient]:
 class ReplicatedClient:
     """Replicas by rank; the router sees those that are ready."""
 
-    def __init__(self, replicas: Mapping[int, StreamingClient]) -> None:
-        """replicas: by rank; not started, or started by others."""
+    def __init__(
+        self, replicas: Mapping[int, StreamingClient], close_also: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """replicas: by rank; not started, or started by others. close_also: what they have in common."""
         self._replicas = dict(replicas)
+        self._close_also = close_also
         self._router = Router()
         self._opened: dict[int, EngineInfo] = {}  # of the start of each replica that the router knows
 
@@ -83,6 +86,8 @@ class ReplicatedClient:
 
     async def close(self) -> None:
         await asyncio.gather(*(replica.close() for replica in self._replicas.values()))
+        if self._close_also is not None:
+            await self._close_also()
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
         """Raises what the chosen replica raises, and KeyError for a rank that is not one of them.

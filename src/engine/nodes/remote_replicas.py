@@ -10,7 +10,7 @@ import asyncio
 import hmac
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ..messages import ExitReason, Message
@@ -144,14 +144,3 @@ class RemoteChild:
             self._exit_reason = message
         else:
             self._receive(message)
-
-
-def remote_children(
-    replicas: RemoteReplicas, ranks: Iterable[int]
-) -> Mapping[int, Callable[[Callable[[Message], None]], RemoteChild]]:
-    """By rank, what makes the child of each start."""
-
-    def maker(rank: int) -> Callable[[Callable[[Message], None]], RemoteChild]:
-        return lambda receive: RemoteChild(replicas, rank, receive)
-
-    return {rank: maker(rank) for rank in ranks}

@@ -16,7 +16,19 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R140": (["-dpl 2", "-dp 2 -dpl 3"], ["-dp 2 -dpl 2", "-dpl 1"]),
     "R370": (
         ["-dp 4 -dpl 2", "-dp 4 -dpr 0", "-dp 4 -dpl 2 -dpr 2"],
-        ["-dp 4 -dpl 4", f"{HYBRID} -dpl 2 -dpr 2", "-dp 4 -dpn 3 -dpl 1"],
+        ["-dp 4 -dpl 4", f"{HYBRID} -dpl 2 -dpr 2", "-dp 4 -dpn 3 -dpl 1", "-dp 4 -dpl 2 -dpa localhost"],
+    ),
+    "R411": (
+        ["-dp 2 -dpa localhost", "-dp 2 -dpl 2 -dpa localhost", "-dp 4 -dpl 2 -dpr 3 -dpa localhost"],
+        ["-dp 2 -dpl 1 -dpa localhost", "-dp 4 -dpl 2 -dpr 2 -dpa localhost", "-dp 2"],
+    ),
+    "R412": (
+        ["-dp 2 -dpl 1 -dpa localhost -asc 2"],
+        ["-dp 2 -dpl 1 -dpa localhost", "-dp 2 -dpl 1 -dpr 1 -dpa localhost -asc 2", "-dp 2 -asc 2"],
+    ),
+    "R413": (
+        [f"{HYBRID} -dpl 2 -dpr 2 -dpa localhost", "-dp 4 -dpn 3 -dpl 1 -dpa localhost"],
+        [f"{HYBRID} -dpl 2 -dpr 2", "-dp 4 -dpl 2 -dpa localhost"],
     ),
     "R371": (["--data-parallel-external-lb"], ["--data-parallel-external-lb -dpn 0", "-dpn 0"]),
     "R372": (["-dp 2 -dpn 0 -dpl 2"], ["-dp 2 -dpn 0 -dpl 1", "-dp 2 -dpn 0"]),
