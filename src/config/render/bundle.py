@@ -79,6 +79,7 @@ class Bundle:
     folders: tuple[Folder, ...]
     variables_of: Mapping[str, tuple[str, ...]]  # variables that secrets come from, by option
     variables: Mapping[str, str]  # others, with their values in this process
+    settings: Mapping[str, str]  # options that variables set on the other machine, stronger than the files
 
     @property
     def secret_variables(self) -> tuple[str, ...]:
@@ -138,17 +139,17 @@ class Bundle:
         return self.has_tls and self.deployment.server.ssl_cert_reqs == 2
 
 
-def pack(file: Path, home: str, env: Mapping[str, str], *, host: str | None = None) -> Bundle:
+def pack(file: Path, home: str, env: Mapping[str, str], *, settings: Mapping[str, str] | None = None) -> Bundle:
     """Checks the deployment for the other machine, and collects what it needs. Raises ConfigError.
 
     Args:
         home: folder of the manifest on the other machine.
         env: of this process. ENGINE__ variables are ignored: the other machine does not have them.
-        host: the address that the server will listen on.
+        settings: values of options, by path, that override the files there. A container sets `server.host`.
     """
+    settings = settings or {}
     written = {name: value for name, value in env.items() if not name.startswith(ENV_PREFIX)}
-    if host is not None:
-        written[options()["server.host"].variable] = host
+    written |= {options()[path].variable: value for path, value in settings.items()}
     # Secrets need not be on this machine: a value in the environment overrides the file, and is what is checked.
     stand_ins = {options()[path].variable: "-" for path in _secret_paths(file, written)}
     report = report_on([file], [], NOMINAL_MACHINE, env={**written, **stand_ins}, is_elsewhere=True)
@@ -162,7 +163,7 @@ def pack(file: Path, home: str, env: Mapping[str, str], *, host: str | None = No
     named, folders = _named_files(deployment, found)
     if deployment.server.port == 0:
         found.append(_refused("server.port", deployment, "port 0 is a different port at each start", "write a port"))
-    if host is not None and deployment.server.uds is not None:
+    if "server.host" in settings and deployment.server.uds is not None:
         fix = "leave it out: a container is reached through its port"
         found.append(
             _refused(
@@ -186,6 +187,7 @@ def pack(file: Path, home: str, env: Mapping[str, str], *, host: str | None = No
         folders=tuple(packer.placed(folder) for folder in folders),
         variables_of={path: tuple(dict.fromkeys(names)) for path, names in variables_of.items()},
         variables={name: env[name] for name in names if name in env},
+        settings=settings,
     )
 
 
@@ -355,3 +357,10 @@ def refused_folder(folder: Folder, why: str, fix: str) -> ConfigError:
     return ConfigError(
         [Diagnostic(code="C131", message=message, path=folder.option, labels=(Label(folder.span),), fixes=(fix,))]
     )
+
+
+def refused_form(path: str, deployment: Deployment, message: str, fix: str) -> ConfigError:
+    """For a deployment that runs elsewhere, but not as it was asked to be rendered."""
+    span = deployment.spans.get(path)
+    labels = (Label(span),) if span is not None else ()
+    return ConfigError([Diagnostic(code="C133", message=message, path=path, labels=labels, fixes=(fix,))])

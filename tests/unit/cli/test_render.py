@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -21,7 +20,8 @@ from stoker.cli.app import main
 from stoker.cli.render import run
 from stoker.config import load_deployment
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "render"
+from .rendering import GOLDEN, check_object, objects, refused, rendered
+
 SECRET = "sk-written-4711"
 FILES = {
     "base.yaml": "scheduler: {max_num_seqs: 4}\n",
@@ -56,24 +56,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Path(name).write_text(text)
 
 
-def rendered(capsys: pytest.CaptureFixture[str], form: str, file: str = "deploy.yaml", **wanted: Any) -> str:
-    if form != "systemd":
-        wanted.setdefault("image", "registry.local/stoker:1")
-    assert run(form, file, **wanted) == 0
-    return capsys.readouterr().out
-
-
-def objects(text: str) -> dict[str, Any]:
-    return {each["kind"]: each for each in yaml.safe_load_all(text)}
-
-
-def refused(capsys: pytest.CaptureFixture[str], form: str, file: str = "deploy.yaml", code: int = 78) -> str:
-    assert run(form, file) == code
-    answer, talk = capsys.readouterr()
-    assert answer == ""
-    return talk
-
-
 @pytest.mark.parametrize("form", ["k8s", "compose", "systemd"])
 def test_output_is_deterministic(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     golden = GOLDEN / {"k8s": "k8s.yaml", "compose": "compose.yaml", "systemd": "stoker.service"}[form]
@@ -85,11 +67,10 @@ def test_output_is_deterministic(form: str, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("file", ["deploy.yaml", "open.yaml", "gpu.yaml"])
 def test_every_object_is_valid_in_kubernetes(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    schema = json.loads((GOLDEN / "kubernetes.schema.json").read_text())
     found = objects(rendered(capsys, "k8s", file, replicas=2))
     assert list(found) == ["ConfigMap", "Deployment", "Service", "PodDisruptionBudget"]
-    for kind, each in found.items():
-        jsonschema.validate(each, {"$ref": f"#/$defs/{schema['roots'][kind]}", "$defs": schema["$defs"]})
+    for each in found.values():
+        check_object(each)
 
 
 @pytest.mark.parametrize("file", ["deploy.yaml", "open.yaml", "gpu.yaml"])
