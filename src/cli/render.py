@@ -14,20 +14,22 @@ from ..config.exit_codes import EXIT_WRONG_COMMAND_LINE
 from ..config.render.bundle import Bundle, pack
 from ..config.render.compose import compose
 from ..config.render.k8s import kubernetes
+from ..config.render.kserve import kserve
 from ..config.render.pod import HOME, HOST
 from ..config.render.systemd import home, systemd
 from ..config.render.wanted import Pool, Wanted
 from .console import print_message, print_result
 
-Form = Literal["k8s", "compose", "systemd"]
+Form = Literal["k8s", "kserve", "compose", "systemd"]
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?")
 _FORMS_OF: dict[str, tuple[Form, ...]] = {  # where a flag has an effect
-    "--image": ("k8s", "compose"),
-    "--namespace": ("k8s",),
-    "--replicas": ("k8s", "compose"),
+    "--image": ("k8s", "kserve", "compose"),
+    "--namespace": ("k8s", "kserve"),
+    "--replicas": ("k8s", "kserve", "compose"),
     "--inference-pool": ("k8s",),
     "--gateway": ("k8s",),
     "--endpoint-picker": ("k8s",),
+    "--model-uri": ("kserve",),
     "--program": ("systemd",),
 }
 
@@ -43,6 +45,7 @@ def run(
     inference_pool: bool = False,
     gateway: str | None = None,
     endpoint_picker: str | None = None,
+    model_uri: str | None = None,
     program: str | None = None,
 ) -> int:
     """Print the files. Returns the exit code: that of an invalid configuration if the deployment cannot run there."""
@@ -55,6 +58,7 @@ def run(
         "--inference-pool": inference_pool or None,
         "--gateway": gateway,
         "--endpoint-picker": endpoint_picker,
+        "--model-uri": model_uri,
         "--program": program,
     }
     if problem := _problem(form, file, {flag: value for flag, value in flags.items() if value is not None}):
@@ -65,7 +69,7 @@ def run(
     pool = Pool(gateway or "inference-gateway", endpoint_picker or f"{name}-epp") if inference_pool else None
     try:
         bundle = pack(Path(file), place, os.environ, settings=settings)
-        wanted = Wanted(name, image or _image(bundle), namespace, replicas or 1, pool)
+        wanted = Wanted(name, image or _image(bundle), namespace, replicas or 1, pool, model_uri)
         text = _rendered(form, bundle, wanted, program)
     except ConfigError as error:
         print_message(show(error.diagnostics))
@@ -83,6 +87,8 @@ def run(
 def _rendered(form: Form, bundle: Bundle, wanted: Wanted, program: str | None) -> str:
     if form == "k8s":
         return kubernetes(bundle, wanted)
+    if form == "kserve":
+        return kserve(bundle, wanted)
     if form == "compose":
         return compose(bundle, wanted)
     return systemd(bundle, wanted, program) if program else systemd(bundle, wanted)
@@ -114,6 +120,8 @@ def _problem(form: Form, file: str, flags: dict[str, Any]) -> str:
             return f"{flag} has no effect with {form}"
     if "--inference-pool" not in flags and (alone := {"--gateway", "--endpoint-picker"} & flags.keys()):
         return f"{min(alone)} needs --inference-pool"
+    if "://" not in flags.get("--model-uri", "://"):
+        return "--model-uri: hf://, pvc://, s3:// or oci://, and where the model is there"
     if not flags.get("--program", "/").startswith("/"):
         return "--program must be an absolute path"
     return ""

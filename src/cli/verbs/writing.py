@@ -54,7 +54,7 @@ def migrate(
 
 
 def render(
-    form: Annotated[Literal["k8s", "compose", "systemd"], typer.Argument(help="What runs the deployment.")],
+    form: Annotated[Literal["k8s", "kserve", "compose", "systemd"], typer.Argument(help="What runs the deployment.")],
     file: Annotated[str, typer.Argument(metavar="FILE", help="The deployment.")],
     image: Annotated[
         str | None,
@@ -72,9 +72,13 @@ def render(
     endpoint_picker: Annotated[
         str | None, typer.Option("--endpoint-picker", help="Service of the endpoint picker; by default NAME-epp.")
     ] = None,
+    model_uri: Annotated[
+        str | None,
+        typer.Option("--model-uri", help="kserve: where the model is; by default the repository on the hub."),
+    ] = None,
     program: Annotated[str | None, typer.Option("--program", help="Path of `engine`, for systemd.")] = None,
 ) -> None:
-    """Write Kubernetes objects, a compose file or a systemd unit for a deployment."""
+    """Write Kubernetes objects, an LLMInferenceService of KServe, a compose file or a systemd unit for a deployment."""
     from ..render import run
 
     end(
@@ -88,6 +92,7 @@ def render(
             inference_pool=inference_pool,
             gateway=gateway,
             endpoint_picker=endpoint_picker,
+            model_uri=model_uri,
             program=program,
         )
     )

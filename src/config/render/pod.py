@@ -135,8 +135,7 @@ def _probes(bundle: Bundle) -> dict[str, Any]:
     def asked(path: str) -> dict[str, Any]:
         if bundle.wants_client_certificate:
             return {"tcpSocket": {"port": "http"}}
-        scheme = {"scheme": "HTTPS"} if bundle.has_tls else {}
-        return {"httpGet": {"path": path, "port": "http", **scheme}}
+        return {"httpGet": {"path": path, "port": "http", "scheme": "HTTPS" if bundle.has_tls else "HTTP"}}
 
     return {
         "startupProbe": Commented(
