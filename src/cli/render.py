@@ -15,6 +15,7 @@ from ..config.render.bundle import Bundle, pack
 from ..config.render.compose import compose
 from ..config.render.k8s import kubernetes
 from ..config.render.kserve import kserve
+from ..config.render.nodes import options_of_first_node
 from ..config.render.pod import HOME, HOST
 from ..config.render.systemd import home, systemd
 from ..config.render.wanted import Pool, Wanted
@@ -26,6 +27,7 @@ _FORMS_OF: dict[str, tuple[Form, ...]] = {  # where a flag has an effect
     "--image": ("k8s", "kserve", "compose"),
     "--namespace": ("k8s", "kserve"),
     "--replicas": ("k8s", "kserve", "compose"),
+    "--nodes": ("k8s",),
     "--inference-pool": ("k8s",),
     "--gateway": ("k8s",),
     "--endpoint-picker": ("k8s",),
@@ -42,6 +44,7 @@ def run(
     name: str | None = None,
     namespace: str | None = None,
     replicas: int | None = None,
+    nodes: int | None = None,
     inference_pool: bool = False,
     gateway: str | None = None,
     endpoint_picker: str | None = None,
@@ -55,6 +58,7 @@ def run(
         "--name": name,
         "--namespace": namespace,
         "--replicas": replicas,
+        "--nodes": nodes,
         "--inference-pool": inference_pool or None,
         "--gateway": gateway,
         "--endpoint-picker": endpoint_picker,
@@ -69,7 +73,10 @@ def run(
     pool = Pool(gateway or "inference-gateway", endpoint_picker or f"{name}-epp") if inference_pool else None
     try:
         bundle = pack(Path(file), place, os.environ, settings=settings)
-        wanted = Wanted(name, image or _image(bundle), namespace, replicas or 1, pool, model_uri)
+        if nodes is not None and nodes > 1:
+            settings |= options_of_first_node(bundle.deployment, nodes)
+            bundle = pack(Path(file), place, os.environ, settings=settings)
+        wanted = Wanted(name, image or _image(bundle), namespace, replicas or 1, nodes or 1, pool, model_uri)
         text = _rendered(form, bundle, wanted, program)
     except ConfigError as error:
         print_message(show(error.diagnostics))
@@ -113,8 +120,11 @@ def _problem(form: Form, file: str, flags: dict[str, Any]) -> str:
         if flag in flags and not _NAME.fullmatch(flags[flag]):
             rule = "use lower-case letters, digits and hyphens, a letter first, at most 52 characters"
             return f"{flag} {flags[flag]}: {rule}"
-    if (replicas := flags.get("--replicas", 1)) < 1:
-        return f"--replicas {replicas}: at least 1"
+    for flag in ("--replicas", "--nodes"):
+        if flags.get(flag, 1) < 1:
+            return f"{flag} {flags[flag]}: at least 1"
+    if flags.get("--replicas", 1) > 1 and flags.get("--nodes", 1) > 1:
+        return "--nodes and --replicas exclude each other: each node has one pod"
     for flag in flags:
         if form not in _FORMS_OF.get(flag, (form,)):
             return f"{flag} has no effect with {form}"

@@ -63,6 +63,9 @@ def render(
     name: Annotated[str | None, typer.Option("--name", help="Name of all objects; by default that of FILE.")] = None,
     namespace: Annotated[str | None, typer.Option("--namespace", help="Kubernetes namespace.")] = None,
     replicas: Annotated[int | None, typer.Option("--replicas", help="Pods, each with the whole model.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", help="k8s: nodes that share the replicas of data_parallel_size.")
+    ] = None,
     inference_pool: Annotated[
         bool, typer.Option("--inference-pool", help="k8s: add an InferencePool and an HTTPRoute to it.")
     ] = False,
@@ -89,6 +92,7 @@ def render(
             name=name,
             namespace=namespace,
             replicas=replicas,
+            nodes=nodes,
             inference_pool=inference_pool,
             gateway=gateway,
             endpoint_picker=endpoint_picker,

@@ -1,6 +1,6 @@
-"""A deployment as Kubernetes objects: ConfigMap, Deployment, Service and, for several replicas, a disruption budget.
+"""A deployment as Kubernetes objects: ConfigMap, Deployment, Service and, for several pods, a disruption budget.
 
-With a pool, also what a gateway with the inference extension needs.
+On several nodes it is a StatefulSet. With a pool, there is also what a gateway with the inference extension needs.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from .bundle import Bundle
-from .gateway import gateway_notes, gateway_objects, router_labels, with_topic
-from .objects import budget, config_map, labels, metadata, pod_annotations, refuse_relative_folders, service, stream
-from .pod import pod, usual_start
+from .gateway import gateway_notes, gateway_objects
+from .nodes import servers_on_nodes
+from .objects import budget, config_map, labels, metadata, refuse_relative_folders, service, stream
+from .pod import usual_start
+from .template import pod_template
 from .wanted import Wanted
 
 
@@ -18,8 +20,9 @@ def kubernetes(bundle: Bundle, wanted: Wanted) -> str:
     """All objects as one YAML stream. Raises ConfigError for a deployment that pods cannot run."""
     refuse_relative_folders(bundle)
     selector = labels(wanted)
-    objects = [config_map(bundle, wanted), _deployment(bundle, wanted), service(bundle, wanted, selector)]
-    if wanted.replicas > 1:
+    workload = servers_on_nodes(bundle, wanted) if wanted.num_nodes > 1 else [_deployment(bundle, wanted)]
+    objects = [config_map(bundle, wanted), *workload, service(bundle, wanted, selector)]
+    if wanted.replicas > 1 or wanted.num_nodes > 1:
         objects.append(budget(wanted))
     if wanted.pool is None:
         return stream(bundle, wanted, objects)
@@ -36,17 +39,6 @@ def _deployment(bundle: Bundle, wanted: Wanted) -> dict[str, Any]:
             "replicas": wanted.replicas,
             "selector": {"matchLabels": labels(wanted)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "template": _template(bundle, wanted),
+            "template": pod_template(bundle, wanted, usual_start(bundle)),
         },
-    }
-
-
-def _template(bundle: Bundle, wanted: Wanted) -> dict[str, Any]:
-    of_pods, start = labels(wanted), usual_start(bundle)
-    if wanted.pool is not None:
-        of_pods |= router_labels(bundle)
-        bundle, start = with_topic(bundle, start)
-    return {
-        "metadata": {"labels": of_pods, "annotations": pod_annotations(bundle)},
-        "spec": pod(bundle, wanted, start),
     }

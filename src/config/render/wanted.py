@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`replicas` are pods, each with the whole model."""
+    """`replicas` are pods, each with the whole model; `num_nodes` are nodes with one pod each."""
 
     name: str
     image: str
     namespace: str | None = None
     replicas: int = 1
+    num_nodes: int = 1
     pool: Pool | None = None
     model_uri: str | None = None
 
