@@ -13,9 +13,8 @@ from ..config.errors import ConfigError
 from ..config.exit_codes import EXIT_WRONG_COMMAND_LINE
 from ..config.render.bundle import Bundle, pack
 from ..config.render.compose import compose
-from ..config.render.k8s import kubernetes
+from ..config.render.k8s import kubernetes, options_of_first_node
 from ..config.render.kserve import kserve
-from ..config.render.nodes import options_of_first_node
 from ..config.render.pod import HOME, HOST
 from ..config.render.systemd import home, systemd
 from ..config.render.wanted import Pool, Wanted
@@ -73,9 +72,8 @@ def run(
     pool = Pool(gateway or "inference-gateway", endpoint_picker or f"{name}-epp") if inference_pool else None
     try:
         bundle = pack(Path(file), place, os.environ, settings=settings)
-        if nodes is not None and nodes > 1:
-            settings |= options_of_first_node(bundle.deployment, nodes)
-            bundle = pack(Path(file), place, os.environ, settings=settings)
+        if form == "k8s" and (more := options_of_first_node(bundle, nodes)):
+            bundle = pack(Path(file), place, os.environ, settings={**settings, **more})
         wanted = Wanted(name, image or _image(bundle), namespace, replicas or 1, nodes or 1, pool, model_uri)
         text = _rendered(form, bundle, wanted, program)
     except ConfigError as error:

@@ -130,6 +130,12 @@ class Bundle:
         return len(self.deployment.config.parallel.ranks)
 
     @property
+    def num_nodes(self) -> int:
+        """Machines that compute a replica together."""
+        number: int = getattr(self.deployment.config.parallel, "nnodes", 1)
+        return number
+
+    @property
     def has_tls(self) -> bool:
         return self.deployment.server.ssl_certfile is not None
 

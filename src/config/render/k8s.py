@@ -1,15 +1,17 @@
 """A deployment as Kubernetes objects: ConfigMap, Deployment, Service and, for several pods, a disruption budget.
 
-On several nodes it is a StatefulSet. With a pool, there is also what a gateway with the inference extension needs.
+On several nodes it is a StatefulSet or, if they compute one model together, a LeaderWorkerSet. With a pool, there is
+also what a gateway with the inference extension needs.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from .bundle import Bundle
+from .bundle import Bundle, refused_form
 from .gateway import gateway_notes, gateway_objects
-from .nodes import servers_on_nodes
+from .groups import LEADER, groups, leaders
+from .nodes import replicas_on_first_node, servers_on_nodes
 from .objects import budget, config_map, labels, metadata, refuse_relative_folders, service, stream
 from .pod import usual_start
 from .template import pod_template
@@ -19,15 +21,37 @@ from .wanted import Wanted
 def kubernetes(bundle: Bundle, wanted: Wanted) -> str:
     """All objects as one YAML stream. Raises ConfigError for a deployment that pods cannot run."""
     refuse_relative_folders(bundle)
-    selector = labels(wanted)
-    workload = servers_on_nodes(bundle, wanted) if wanted.num_nodes > 1 else [_deployment(bundle, wanted)]
+    selector, workload = labels(wanted), [_deployment(bundle, wanted)]
+    if bundle.num_nodes > 1:
+        selector, workload = leaders(wanted), [groups(bundle, wanted)]
+    elif wanted.num_nodes > 1:
+        workload = servers_on_nodes(bundle, wanted)
     objects = [config_map(bundle, wanted), *workload, service(bundle, wanted, selector)]
-    if wanted.replicas > 1 or wanted.num_nodes > 1:
+    if wanted.replicas > 1 or len(workload) > 1:
         objects.append(budget(wanted))
     if wanted.pool is None:
         return stream(bundle, wanted, objects)
     objects += gateway_objects(bundle, wanted, wanted.pool, selector)
     return stream(bundle, wanted, objects, gateway_notes(bundle, wanted.pool))
+
+
+def options_of_first_node(bundle: Bundle, num_nodes: int | None) -> dict[str, str]:
+    """Options of the pod on the first of several nodes, for which the deployment is checked; none for one node.
+
+    Args:
+        num_nodes: as it was asked for. Without it the deployment decides.
+    """
+    parallel = bundle.deployment.config.parallel
+    if bundle.num_nodes > 1:
+        if num_nodes not in (None, bundle.num_nodes):
+            message = f"`parallel.nnodes` is {bundle.num_nodes}, and --nodes is {num_nodes}"
+            raise refused_form("parallel.nnodes", bundle.deployment, message, "leave out --nodes")
+        return LEADER
+    if num_nodes is None or num_nodes == 1:
+        return {}
+    if parallel.num_ranks > 1 and parallel.data_parallel_size == 1:
+        return {"parallel.nnodes": str(num_nodes), **LEADER}
+    return replicas_on_first_node(bundle.deployment, num_nodes)
 
 
 def _deployment(bundle: Bundle, wanted: Wanted) -> dict[str, Any]:

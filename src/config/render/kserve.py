@@ -29,6 +29,9 @@ def kserve(bundle: Bundle, wanted: Wanted) -> str:
     if bundle.port != PORT:
         message = f"KServe sends requests to port {PORT} of a pod, and `server.port` is {bundle.port}"
         raise refused_form("server.port", bundle.deployment, message, "remove `port`")
+    if bundle.num_nodes > 1:
+        message = f"this form has one pod for each replica, and `parallel.nnodes` is {bundle.num_nodes}"
+        raise refused_form("parallel.nnodes", bundle.deployment, message, "use `engine render k8s`")
     uri = wanted.model_uri or _uri(bundle)
     here = [folder for folder in bundle.folders if folder.option != "model.model"]  # KServe mounts that one
     bundle = replace(bundle, folders=tuple(here))

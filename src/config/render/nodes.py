@@ -22,7 +22,7 @@ _FIRST = "parallel.data_parallel_start_rank"
 _INDEX = "metadata.labels['apps.kubernetes.io/pod-index']"  # set since Kubernetes 1.28
 
 
-def options_of_first_node(deployment: Deployment, num_nodes: int) -> dict[str, str]:
+def replicas_on_first_node(deployment: Deployment, num_nodes: int) -> dict[str, str]:
     """Options of the server with the first ranks. Raises ConfigError for replicas that cannot be shared equally."""
     parallel = deployment.config.parallel
     if parallel.data_parallel_rank is not None:

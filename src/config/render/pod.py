@@ -29,13 +29,13 @@ class Start:
 
     Attributes:
         fields: variables that hold fields of the pod, by name; other variables can refer to them.
-        has_api: whether it listens for requests; otherwise it has no probes, and its port is not opened.
+        is_headless: whether it answers nothing but probes, and these without TLS.
     """
 
     command: tuple[str, ...]
     arguments: tuple[str, ...] = ()
     fields: Mapping[str, str] = field(default_factory=dict)
-    has_api: bool = True
+    is_headless: bool = False
 
 
 def usual_start(bundle: Bundle) -> Start:
@@ -72,7 +72,7 @@ def _container(bundle: Bundle, wanted: Wanted, start: Start) -> dict[str, Any]:
         "command": list(start.command),
         **arguments,
         "env": _environment(bundle, wanted, start),
-        **(_of_an_api(bundle) if start.has_api else {}),
+        **(_of_a_headless_node(bundle) if start.is_headless else _of_an_api(bundle)),
         **_resources(bundle),
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -89,7 +89,7 @@ def _of_an_api(bundle: Bundle) -> dict[str, Any]:
             {"name": "http", "containerPort": bundle.port},
             *({"name": name, "containerPort": port} for name, port in event_ports(bundle).items()),
         ],
-        **_probes(bundle),
+        **_probes_of_an_api(bundle),
         "lifecycle": {
             "preStop": Commented(
                 {"exec": {"command": ["sleep", str(PRE_STOP_S)]}},
@@ -131,19 +131,33 @@ def _environment(bundle: Bundle, wanted: Wanted, start: Start) -> list[dict[str,
     ]
 
 
-def _probes(bundle: Bundle) -> dict[str, Any]:
+def _of_a_headless_node(bundle: Bundle) -> dict[str, Any]:
+    def asked(path: str) -> dict[str, Any]:
+        return {"httpGet": {"path": path, "port": "http", "scheme": "HTTP"}}
+
+    return {
+        "ports": [{"name": "http", "containerPort": bundle.port}],
+        **_probes(alive=asked("/livez"), ready=asked("/readyz"), started=asked("/livez")),
+    }
+
+
+def _probes_of_an_api(bundle: Bundle) -> dict[str, Any]:
     def asked(path: str) -> dict[str, Any]:
         if bundle.wants_client_certificate:
             return {"tcpSocket": {"port": "http"}}
         return {"httpGet": {"path": path, "port": "http", "scheme": "HTTPS" if bundle.has_tls else "HTTP"}}
 
+    return _probes(alive=asked("/livez"), ready=asked("/readyz"), started=asked("/readyz"))
+
+
+def _probes(alive: dict[str, Any], ready: dict[str, Any], started: dict[str, Any]) -> dict[str, Any]:
     return {
         "startupProbe": Commented(
-            {**asked("/readyz"), "periodSeconds": 5, "timeoutSeconds": 3, "failureThreshold": LOAD_LIMIT_S // 5},
+            {**started, "periodSeconds": 5, "timeoutSeconds": 3, "failureThreshold": LOAD_LIMIT_S // 5},
             f"Up to {LOAD_LIMIT_S // 60} minutes to fetch and load the model; the other probes wait for it.",
         ),
-        "readinessProbe": {**asked("/readyz"), "periodSeconds": 5, "timeoutSeconds": 3, "failureThreshold": 2},
-        "livenessProbe": {**asked("/livez"), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3},
+        "readinessProbe": {**ready, "periodSeconds": 5, "timeoutSeconds": 3, "failureThreshold": 2},
+        "livenessProbe": {**alive, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3},
     }
 
 

@@ -16,7 +16,7 @@ def pod_template(
     bundle: Bundle, wanted: Wanted, start: Start, more_labels: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     of_pods: dict[str, Any] = labels(wanted) | dict(more_labels or {})
-    if wanted.pool is not None and start.has_api:
+    if wanted.pool is not None and not start.is_headless:
         of_pods |= router_labels(bundle)
         bundle, start = with_topic(bundle, start)
     return {
