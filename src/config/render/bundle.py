@@ -358,6 +358,12 @@ def _refused(path: str, deployment: Deployment, message: str, fix: str) -> Diagn
     )
 
 
+def model_name(bundle: Bundle) -> str:
+    """Under which the API serves the model, and routers know it."""
+    model = bundle.deployment.model
+    return model.served_model_name[0] if model.served_model_name else model.model
+
+
 def refused_folder(folder: Folder, why: str, fix: str) -> ConfigError:
     message = f"`{folder.option}` cannot be bundled: {why}"
     return ConfigError(

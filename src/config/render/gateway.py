@@ -1,51 +1,36 @@
 """Objects for a gateway with the inference extension, which asks an endpoint picker where to send each request.
 
 InferencePool: inference.networking.k8s.io/v1; HTTPRoute: gateway.networking.k8s.io/v1. The picker reads the metrics of
-each pod, by labels in the format that the pod names, and the events of its KV cache, if it publishes any.
+each pod, in the format that a label of the pod names.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ..yaml_writer import Commented
-from .bundle import Bundle, refused_form
+from .bundle import Bundle, model_name, refused_form
 from .objects import metadata
-from .pod import Start
 from .wanted import Pool, Wanted
 
 PICKER_PORT = 9002  # where endpoint pickers listen
 _LABEL_LENGTH = 63
-
-
-def model_name(bundle: Bundle) -> str:
-    """Under which the API serves the model, and routers know it."""
-    model = bundle.deployment.model
-    return model.served_model_name[0] if model.served_model_name else model.model
+_ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
 
 
 def router_labels(bundle: Bundle) -> dict[str, Any]:
     """Labels of pods that endpoint pickers read."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", model_name(bundle))[:_LABEL_LENGTH].strip("-._")
-    return {
+    found: dict[str, Any] = {
         "llm-d.ai/engine-type": Commented("vllm", "Under whose names the picker reads the metrics."),
         "llm-d.ai/model": name,
     }
-
-
-def with_topic(bundle: Bundle, start: Start) -> tuple[Bundle, Start]:
-    """Names the pod in the topic of its events, from which a picker knows whose cache they are of."""
-    events = bundle.deployment.config.kv_events
-    if not events.is_publishing or events.topic:
-        return bundle, start
-    topic = f"kv@$(POD_IP):{bundle.port}@{model_name(bundle)}"
-    return (
-        replace(bundle, settings={**bundle.settings, "kv_events.topic": topic}),
-        replace(start, fields={"POD_IP": "status.podIP", **start.fields}),
-    )
+    transfer = bundle.deployment.config.kv_transfer
+    if transfer.is_between_engines and (role := _ROLES.get(transfer.kv_role)):
+        found["llm-d.ai/role"] = role
+    return found
 
 
 def refuse_client_certificates(bundle: Bundle) -> None:

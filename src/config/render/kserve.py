@@ -12,10 +12,11 @@ from typing import Any
 
 from ..checkpoint.model_files import is_hub_id
 from ..yaml_writer import Commented
-from .bundle import Bundle, refused_form
-from .gateway import metrics_note, model_name, refuse_client_certificates, router_labels, with_topic
+from .bundle import Bundle, model_name, refused_form
+from .gateway import metrics_note, refuse_client_certificates, router_labels
 from .objects import config_map, metadata, pod_annotations, refuse_relative_folders, stream
 from .pod import Start, pod
+from .pod_address import with_topic, with_transfer_address
 from .wanted import Wanted
 
 PORT = 8000  # where KServe sends requests
@@ -81,5 +82,5 @@ def _template(bundle: Bundle, wanted: Wanted, name: str) -> dict[str, Any]:
     if bundle.deployment.model.served_model_name:
         del settings["model.served_model_name"]
     start = Start(("engine",), ("up", bundle.manifest.target))
-    bundle, start = with_topic(replace(bundle, settings=settings), start)
+    bundle, start = with_transfer_address(*with_topic(replace(bundle, settings=settings), start))
     return pod(bundle, wanted, start, _CONTAINER)

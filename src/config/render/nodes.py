@@ -71,28 +71,31 @@ def servers_on_nodes(bundle: Bundle, wanted: Wanted) -> list[dict[str, Any]]:
 def _script(bundle: Bundle, num_nodes: int) -> str:
     """Shell commands that start the server of a node.
 
-    A server adds the rank to the ports of its events. Here it is subtracted before, so that all pods have the same.
+    A server adds the rank to all ports but that of the API. Here it is subtracted before: all pods have the same ones.
     """
     num_replicas = len(bundle.deployment.config.parallel.ranks)
     steps = [f"first=$((NODE_INDEX * {num_replicas}))", f"export {options()[_FIRST].variable}=$first"]
-    for path, address in _addresses(bundle).items():
-        host, _, port = address.rpartition(":")
-        if int(port) <= num_replicas * (num_nodes - 1):
+    for path, (host, port) in _ports(bundle).items():
+        if port <= num_replicas * (num_nodes - 1):
             message = f"the port of `{path}` is at most the rank of the first replica on the last node"
             raise refused_form(path, bundle.deployment, message, "write a larger port")
-        steps.append(f'export {options()[path].variable}={shlex.quote(f"{host}:")}"$(({port} - first))"')
+        steps.append(f'export {options()[path].variable}={host}"$(({port} - first))"')
     return " && ".join([*steps, f"exec engine up {shlex.quote(bundle.manifest.target)}"])
 
 
-def _addresses(bundle: Bundle) -> dict[str, str]:
-    """Addresses of events that subscribers connect to, by option."""
-    events = bundle.deployment.config.kv_events
-    if not events.is_publishing:
-        return {}
-    bound = {"kv_events.endpoint": events.endpoint if is_bound(events.endpoint) else ""}
-    bound["kv_events.replay_endpoint"] = events.replay_endpoint or ""
-    return {
-        path: address
-        for path, address in bound.items()
-        if address.startswith("tcp://") and address.rpartition(":")[2].isdigit()
-    }
+def _ports(bundle: Bundle) -> dict[str, tuple[str, int]]:
+    """By option: what precedes its port, for the shell, and the port. Only of those that others connect to."""
+    config = bundle.deployment.config
+    events, transfer = config.kv_events, config.kv_transfer
+    bound: dict[str, str | None] = {}
+    if events.is_publishing:
+        bound["kv_events.endpoint"] = events.endpoint if is_bound(events.endpoint) else None
+        bound["kv_events.replay_endpoint"] = events.replay_endpoint
+    found: dict[str, tuple[str, int]] = {}
+    for path, address in bound.items():
+        host, _, port = (address or "").rpartition(":")
+        if host.startswith("tcp://") and port.isdigit():
+            found[path] = (shlex.quote(f"{host}:"), int(port))
+    if transfer.is_between_engines:
+        found["kv_transfer.kv_port"] = ("", transfer.kv_port)
+    return found

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..yaml_writer import Commented, document, heading
 from .bundle import Bundle, refused_folder
-from .pod import event_ports
+from .pod import peer_ports
 from .wanted import Wanted
 
 
@@ -63,7 +63,7 @@ def service(bundle: Bundle, wanted: Wanted, selector: Mapping[str, str]) -> dict
 
 def headless_service(bundle: Bundle, wanted: Wanted, name: str) -> dict[str, Any]:
     """Gives each pod a name, and lists its ports."""
-    ports = {"http": bundle.port, **event_ports(bundle)}
+    ports = {"http": bundle.port, **peer_ports(bundle)}
     return {
         "apiVersion": "v1",
         "kind": "Service",

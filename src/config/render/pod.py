@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..schema.kv_events import is_bound
+from ..schema.kv_events import KVEventsConfig, is_bound
+from ..schema.kv_transfer import KVTransferConfig
 from ..schema.options import options
 from ..yaml_writer import Commented
 from .bundle import Bundle, BundledFile
@@ -87,7 +88,7 @@ def _of_an_api(bundle: Bundle) -> dict[str, Any]:
     return {
         "ports": [
             {"name": "http", "containerPort": bundle.port},
-            *({"name": name, "containerPort": port} for name, port in event_ports(bundle).items()),
+            *({"name": name, "containerPort": port} for name, port in peer_ports(bundle).items()),
         ],
         **_probes_of_an_api(bundle),
         "lifecycle": {
@@ -99,19 +100,33 @@ def _of_an_api(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def event_ports(bundle: Bundle) -> dict[str, int]:
-    """Ports that subscribers of KV cache events connect to, by name. They are of a pod, not of the Service: each pod
-    publishes its own events."""
+def peer_ports(bundle: Bundle) -> dict[str, int]:
+    """Ports for subscribers of KV cache events, and for engines that read KV blocks, by name.
+
+    They are of a pod, not of the Service of clients: each pod has its own cache.
+    """
     config = bundle.deployment.config
+    ranks = config.parallel.ranks
     found: dict[str, int] = {}
-    for rank in config.parallel.ranks if config.kv_events.is_publishing else ():
-        events = config.kv_events.at_rank(rank)
-        bound = {"kv-events": events.endpoint if is_bound(events.endpoint) else "", "kv-replay": events.replay_endpoint}
-        for name, address in bound.items():
-            scheme, _, port = (address or "").rpartition(":")
-            if scheme.startswith("tcp://") and port.isdigit():
-                found[f"{name}-{rank}" if len(config.parallel.ranks) > 1 else name] = int(port)
+    for rank in ranks:
+        ports = {**_event_ports(config.kv_events.at_rank(rank)), **_transfer_port(config.kv_transfer, rank)}
+        found |= {f"{name}-{rank}" if len(ranks) > 1 else name: port for name, port in ports.items()}
     return found
+
+
+def _event_ports(events: KVEventsConfig) -> dict[str, int]:
+    if not events.is_publishing:
+        return {}
+    bound = {"kv-events": events.endpoint if is_bound(events.endpoint) else "", "kv-replay": events.replay_endpoint}
+    parts = {name: (address or "").rpartition(":") for name, address in bound.items()}
+    return {
+        name: int(port) for name, (place, _, port) in parts.items() if place.startswith("tcp://") and port.isdigit()
+    }
+
+
+def _transfer_port(transfer: KVTransferConfig, rank: int) -> dict[str, int]:
+    is_read = transfer.is_between_engines and transfer.writes
+    return {"kv-transfer": transfer.port_at_rank(rank)} if is_read else {}
 
 
 def _environment(bundle: Bundle, wanted: Wanted, start: Start) -> list[dict[str, Any]]:

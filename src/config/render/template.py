@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from .bundle import Bundle
-from .gateway import router_labels, with_topic
+from .gateway import router_labels
 from .objects import labels, pod_annotations
 from .pod import Start, pod
+from .pod_address import with_topic, with_transfer_address
 from .wanted import Wanted
 
 
@@ -19,6 +20,7 @@ def pod_template(
     if wanted.pool is not None and not start.is_headless:
         of_pods |= router_labels(bundle)
         bundle, start = with_topic(bundle, start)
+    bundle, start = with_transfer_address(bundle, start)
     return {
         "metadata": {"labels": of_pods, "annotations": pod_annotations(bundle)},
         "spec": pod(bundle, wanted, start),

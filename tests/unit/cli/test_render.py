@@ -168,6 +168,28 @@ def test_subscribers_of_events_reach_a_port_of_the_pod(
     assert len(found["Service"]["spec"]["ports"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "address", "ports"),
+    [
+        ("{}", None, []),
+        ("{kv_connector: TcpConnector}", "$(POD_IP)", [5600]),
+        ("{kv_connector: TcpConnector, kv_role: kv_consumer}", "$(POD_IP)", []),
+        ("{kv_connector: TcpConnector, kv_ip: 10.0.0.9}", None, [5600]),
+        ("{kv_connector: TcpConnector}\nparallel: {data_parallel_size: 2}", "$(POD_IP)", [5600, 5601]),
+    ],
+)
+def test_other_engines_read_blocks_at_the_address_of_the_pod(
+    options: str, address: str | None, ports: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("transfer.yaml").write_text(f"{FILES['open.yaml']}kv_transfer: {options}\n")
+    found = objects(rendered(capsys, "k8s", "transfer.yaml"))
+    check_object(found["Deployment"])
+    (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    assert env.get("ENGINE__KV_TRANSFER__KV_IP") == address
+    assert [port["containerPort"] for port in container["ports"][1:]] == ports
+
+
 @pytest.mark.parametrize(("certificates", "probe"), [(0, "httpGet"), (2, "tcpSocket")])
 def test_probes_use_tls_if_the_server_does(certificates: int, probe: str, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("cert.pem", "key.pem", "ca.pem"):

@@ -104,6 +104,20 @@ def test_pods_have_the_label_of_their_model(name: str, label: str, capsys: pytes
     assert (labels["llm-d.ai/engine-type"], labels["llm-d.ai/model"]) == ("vllm", label)
 
 
+@pytest.mark.parametrize(
+    ("options", "role"),
+    [
+        ("", None),
+        ("kv_transfer: {kv_connector: TcpConnector}", None),
+        ("kv_transfer: {kv_connector: TcpConnector, kv_role: kv_producer}", "prefill"),
+        ("kv_transfer: {kv_connector: TcpConnector, kv_role: kv_consumer}", "decode"),
+    ],
+)
+def test_pods_have_the_label_of_their_role(options: str, role: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("deploy.yaml").write_text(f"{OPEN}{options}\n")
+    assert pool(capsys)["Deployment"]["spec"]["template"]["metadata"]["labels"].get("llm-d.ai/role") == role
+
+
 def test_the_topic_of_events_names_pod_and_model(capsys: pytest.CaptureFixture[str]) -> None:
     """As the server reads it, once Kubernetes has replaced the variable."""
     found = pool(capsys)

@@ -82,6 +82,15 @@ def test_every_pod_publishes_at_the_ports_that_it_declares(capsys: pytest.Captur
     assert {port["name"]: port["port"] for port in service["ports"]} == {"http": 8000, **declared}
 
 
+def test_engines_of_all_pods_read_blocks_at_the_same_port(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("deploy.yaml").write_text(OPEN + "kv_transfer: {kv_connector: TcpConnector}\n")
+    found = on_nodes(capsys, 6)
+    assert {port["name"]: port["containerPort"] for port in container(found)["ports"]}["kv-transfer"] == 5600
+    for index in (0, 5):
+        config = deployment_on(found, index).config
+        assert config.kv_transfer.port_at_rank(index) == 5600
+
+
 def test_a_subscriber_that_listens_itself_gets_the_ranks_ports(capsys: pytest.CaptureFixture[str]) -> None:
     Path("deploy.yaml").write_text(OPEN + 'kv_events: {enable_kv_cache_events: true, endpoint: "tcp://router:5557"}\n')
     config = deployment_on(on_nodes(capsys, 6), 4).config
