@@ -1,4 +1,4 @@
-"""One server on each of several nodes, each with its share of the replicas, behind one Service.
+"""One server on each of several nodes, each with its share of the replicas; one Service for all.
 
 The servers do not communicate: a StatefulSet numbers them, and from its number each derives the ranks of its replicas.
 """

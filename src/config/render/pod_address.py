@@ -1,4 +1,4 @@
-"""What a pod tells others about itself: its address is known only when it runs, and is put into variables there."""
+"""The address of a pod, for others: it is known only when the pod runs, and reaches the server through variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The template of pods that a Kubernetes workload starts: the pod, its labels, and what routers have to know of it."""
+"""The template of pods that a Kubernetes workload starts: the pod, its labels, and what routers read."""
 
 from __future__ import annotations
 
