@@ -106,7 +106,7 @@ class Bundle:
         if plan is None or self.has_gpu:
             return None
         share = self.deployment.cache.gpu_memory_utilization
-        needed = self.num_replicas * (int(plan.total_bytes / share) + OVERHEAD_BYTES)
+        needed = self.num_processes * (int(plan.total_bytes / share) + OVERHEAD_BYTES)
         return -(-needed // _ROUNDED_TO) * _ROUNDED_TO
 
     @property
@@ -120,9 +120,9 @@ class Bundle:
 
     @property
     def num_threads(self) -> int | None:
-        """The number of threads of all replicas, if it is written; None if the machine decides."""
+        """The number of threads of all processes, if it is written; None if the machine decides."""
         threads = self.deployment.device.num_threads
-        return self.num_replicas * threads if isinstance(threads, int) else None
+        return self.num_processes * threads if isinstance(threads, int) else None
 
     @property
     def num_replicas(self) -> int:
@@ -130,10 +130,14 @@ class Bundle:
         return len(self.deployment.config.parallel.ranks)
 
     @property
+    def num_processes(self) -> int:
+        """Engine processes on one machine, which the plan's memory and threads are of."""
+        return self.num_replicas * self.deployment.config.parallel.num_local_ranks
+
+    @property
     def num_nodes(self) -> int:
         """Machines that compute a replica together."""
-        number: int = getattr(self.deployment.config.parallel, "nnodes", 1)
-        return number
+        return self.deployment.config.parallel.nnodes
 
     @property
     def has_tls(self) -> bool:

@@ -23,12 +23,18 @@ _WORKER = {  # the controller sets these variables, before those of the pod
     "parallel.node_rank": "$(LWS_WORKER_INDEX)",
     "server.headless": "true",
 }
+_SECRET = "STOKER_NODE_SECRET"  # without which no other program joins the nodes
 _ROLE = "app.kubernetes.io/component"
 
 
 def leaders(wanted: Wanted) -> dict[str, str]:
     """By which the pods with an API are selected."""
     return {**labels(wanted), _ROLE: "leader"}
+
+
+def with_secret(bundle: Bundle) -> Bundle:
+    """With the secret that all nodes have."""
+    return replace(bundle, variables_of={**bundle.variables_of, "parallel.nnodes": (_SECRET,)})
 
 
 def groups(bundle: Bundle, wanted: Wanted) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from .bundle import Bundle, refused_form
 from .gateway import gateway_notes, gateway_objects
-from .groups import LEADER, groups, leaders
+from .groups import LEADER, groups, leaders, with_secret
 from .nodes import replicas_on_first_node, servers_on_nodes
 from .objects import budget, config_map, labels, metadata, refuse_relative_folders, service, stream
 from .pod import usual_start
@@ -21,11 +21,14 @@ from .wanted import Wanted
 def kubernetes(bundle: Bundle, wanted: Wanted) -> str:
     """All objects as one YAML stream. Raises ConfigError for a deployment that pods cannot run."""
     refuse_relative_folders(bundle)
-    selector, workload = labels(wanted), [_deployment(bundle, wanted)]
+    selector = labels(wanted)
     if bundle.num_nodes > 1:
+        bundle = with_secret(bundle)
         selector, workload = leaders(wanted), [groups(bundle, wanted)]
     elif wanted.num_nodes > 1:
         workload = servers_on_nodes(bundle, wanted)
+    else:
+        workload = [_deployment(bundle, wanted)]
     objects = [config_map(bundle, wanted), *workload, service(bundle, wanted, selector)]
     if wanted.replicas > 1 or len(workload) > 1:
         objects.append(budget(wanted))

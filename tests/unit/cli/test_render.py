@@ -242,6 +242,22 @@ def test_replicas_need_their_memory_and_threads_together(capsys: pytest.CaptureF
     assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
 
 
+def test_memory_and_threads_are_of_all_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Regression: a model on two processes got the memory of one."""
+    found = []
+    for size in (1, 2):
+        Path("two.yaml").write_text(
+            "model: {model: builtin:tiny}\nserver: {auth: none}\ndevice: {num_threads: 3}\n"
+            f"cache: {{kv_cache_memory_bytes: 1GiB}}\nparallel: {{tensor_parallel_size: {size}}}\n"
+        )
+        pod = objects(rendered(capsys, "k8s", "two.yaml"))["Deployment"]["spec"]["template"]["spec"]
+        requests = pod["containers"][0]["resources"]["requests"]
+        found.append((int(requests["memory"].removesuffix("Mi")), requests["cpu"]))
+    (one, cpu), (two, cpus) = found
+    assert (cpu, cpus) == ("3", "6")
+    assert two >= one + 2 * 1024  # a process has 1 GiB of KV cache and 1 GiB for the rest
+
+
 def test_without_the_models_files_no_memory_request_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     Path("hub.yaml").write_text("model: {model: org/none}\nserver: {auth: none}\n")
     assert run("k8s", "hub.yaml") == 0

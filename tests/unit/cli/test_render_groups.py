@@ -11,6 +11,8 @@ import jsonschema
 import pytest
 import yaml
 
+from stoker.cli.app import main
+from stoker.config import load_deployment
 from stoker.config.errors import ConfigError
 from stoker.config.render.bundle import Bundle, pack
 from stoker.config.render.groups import LEADER
@@ -18,32 +20,30 @@ from stoker.config.render.k8s import kubernetes, options_of_first_node
 from stoker.config.render.kserve import kserve
 from stoker.config.render.pod import HOME, HOST
 from stoker.config.render.wanted import Pool, Wanted
-from stoker.config.schema.options import options
+from stoker.engine.nodes.secret import VARIABLE
 
 from .rendering import GOLDEN, check_object, objects, refused, rendered
 
 WANTED = Wanted("chat", "registry.local/stoker:1", "llm")
-FILE = "model: {model: builtin:tiny}\nserver: {auth: none, drain_timeout: 45s}\nparallel: {tensor_parallel_size: 4}\n"
+FILE = """\
+model: {model: builtin:tiny}
+server: {auth: none, drain_timeout: 45s}
+parallel: {tensor_parallel_size: 4, nnodes: 2}
+"""
 
 
-def on_two_nodes(wanted: Wanted = WANTED, file: str = FILE) -> str:
-    return kubernetes(bundle_of_leader(file), wanted)
+def on_two_nodes(wanted: Wanted = WANTED) -> str:
+    return kubernetes(bundle_of_leader(), wanted)
 
 
-def bundle_of_leader(file: str = FILE) -> Bundle:
-    """Of a deployment whose processes are on two nodes."""
-    Path("deploy.yaml").write_text(file)
-    bundle = pack(Path("deploy.yaml"), HOME, {}, settings={"server.host": HOST})
-    config = bundle.deployment.config
-    parallel = config.parallel.model_copy(update={"nnodes": 2})
-    deployment = replace(bundle.deployment, config=config.model_copy(update={"parallel": parallel}))
-    bundle = replace(bundle, deployment=deployment)
-    return replace(bundle, settings={**bundle.settings, **options_of_first_node(bundle, None)})
+def bundle_of_leader() -> Bundle:
+    return pack(Path("deploy.yaml"), HOME, {}, settings={"server.host": HOST, **LEADER})
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("deploy.yaml").write_text(FILE)
 
 
 def containers(found: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -161,10 +161,46 @@ def test_the_stream_is_yaml_that_reads_back() -> None:
     assert list(yaml.safe_load_all(again)) == list(yaml.safe_load_all(text))
 
 
-def test_what_this_build_does_not_run_is_not_rendered(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("deploy.yaml").write_text(FILE)
-    if options()["parallel.nnodes"].status == "refused":
-        assert "error[C118]: `parallel.nnodes: 2` is not available in this build" in refused(capsys, "k8s", nodes=2)
-    else:
-        group = objects(rendered(capsys, "k8s", nodes=2))["LeaderWorkerSet"]
-        assert group["spec"]["leaderWorkerTemplate"]["size"] == 2
+def test_the_number_of_nodes_comes_from_the_file_or_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    from_file = objects(rendered(capsys, "k8s"))["LeaderWorkerSet"]["spec"]
+    Path("deploy.yaml").write_text(FILE.replace(", nnodes: 2", ""))
+    assert "LeaderWorkerSet" not in objects(rendered(capsys, "k8s"))
+    group = objects(rendered(capsys, "k8s", nodes=4))["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]
+    assert (from_file["leaderWorkerTemplate"]["size"], group["size"]) == (2, 4)
+    assert "error[R421]" in refused(capsys, "k8s", nodes=3)  # 4 processes
+
+
+@pytest.mark.parametrize("role", ["leader", "worker"])
+def test_every_node_reads_a_valid_deployment(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the variables of its pod, once Kubernetes has replaced those in them."""
+    found = dict(zip(("leader", "worker"), containers(objects(on_two_nodes())), strict=True))
+    there = {
+        "$(POD_IP)": "10.0.0.7",
+        "$(LWS_LEADER_ADDRESS)": "chat-group-0.chat-group.llm",
+        "$(LWS_WORKER_INDEX)": "1",
+    }
+    for name, value in variables(found[role]).items():
+        monkeypatch.setenv(name, there.get(value, value))
+    with pytest.raises(SystemExit) as ended:
+        main(["validate", "deploy.yaml", "--deny-warnings"])
+    assert ended.value.code == 0
+    parallel = load_deployment([Path("deploy.yaml")]).config.parallel
+    assert (parallel.nnodes, parallel.node_rank) == (2, int(role == "worker"))
+
+
+def test_all_nodes_have_the_secret_of_the_deployment() -> None:
+    text = on_two_nodes()
+    assert f'#     --from-literal={VARIABLE}="${VARIABLE}"' in text
+    key = {"secretKeyRef": {"name": "chat-secrets", "key": VARIABLE}}
+    for container in containers(objects(text)):
+        assert {"name": VARIABLE, "valueFrom": key} in container["env"]
+
+
+def test_a_node_needs_the_memory_of_its_processes() -> None:
+    limits = []
+    for nodes in ("", ", nnodes: 2"):
+        Path("deploy.yaml").write_text(FILE.replace(", nnodes: 2", nodes))
+        bundle = pack(Path("deploy.yaml"), HOME, {}, settings={"server.host": HOST})
+        assert bundle.memory_bytes is not None
+        limits.append(bundle.memory_bytes)
+    assert limits[0] > limits[1]
