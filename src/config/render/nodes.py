@@ -10,11 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from ..deployment import Deployment
-from ..schema.kv_events import is_bound
 from ..schema.options import options
 from .bundle import Bundle, refused_form
 from .objects import headless_service, labels, metadata
-from .pod import Start
+from .pod import Start, event_addresses
 from .template import on_nodes_of_their_own, pod_template
 from .wanted import Wanted
 
@@ -86,16 +85,7 @@ def _script(bundle: Bundle, num_nodes: int) -> str:
 def _ports(bundle: Bundle) -> dict[str, tuple[str, int]]:
     """By option: what precedes its port, for the shell, and the port. Only of those that others connect to."""
     config = bundle.deployment.config
-    events, transfer = config.kv_events, config.kv_transfer
-    bound: dict[str, str | None] = {}
-    if events.is_publishing:
-        bound["kv_events.endpoint"] = events.endpoint if is_bound(events.endpoint) else None
-        bound["kv_events.replay_endpoint"] = events.replay_endpoint
-    found: dict[str, tuple[str, int]] = {}
-    for path, address in bound.items():
-        host, _, port = (address or "").rpartition(":")
-        if host.startswith("tcp://") and port.isdigit():
-            found[path] = (shlex.quote(f"{host}:"), int(port))
-    if transfer.is_between_engines:
-        found["kv_transfer.kv_port"] = ("", transfer.kv_port)
+    found = {path: (shlex.quote(host), port) for path, (host, port) in event_addresses(config.kv_events).items()}
+    if config.kv_transfer.is_between_engines:
+        found["kv_transfer.kv_port"] = ("", config.kv_transfer.kv_port)
     return found

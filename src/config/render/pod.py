@@ -114,14 +114,19 @@ def peer_ports(bundle: Bundle) -> dict[str, int]:
     return found
 
 
-def _event_ports(events: KVEventsConfig) -> dict[str, int]:
+def event_addresses(events: KVEventsConfig) -> dict[str, tuple[str, int]]:
+    """By option: the address that subscribers connect to, up to its port, and the port. Only TCP with a fixed port."""
     if not events.is_publishing:
         return {}
-    bound = {"kv-events": events.endpoint if is_bound(events.endpoint) else "", "kv-replay": events.replay_endpoint}
-    parts = {name: (address or "").rpartition(":") for name, address in bound.items()}
-    return {
-        name: int(port) for name, (place, _, port) in parts.items() if place.startswith("tcp://") and port.isdigit()
-    }
+    bound = {"kv_events.endpoint": events.endpoint if is_bound(events.endpoint) else ""}
+    bound["kv_events.replay_endpoint"] = events.replay_endpoint or ""
+    parts = {path: address.rpartition(":") for path, address in bound.items() if address.startswith("tcp://")}
+    return {path: (f"{host}:", int(port)) for path, (host, _, port) in parts.items() if port.isdigit()}
+
+
+def _event_ports(events: KVEventsConfig) -> dict[str, int]:
+    names = {"kv_events.endpoint": "kv-events", "kv_events.replay_endpoint": "kv-replay"}
+    return {names[path]: port for path, (_, port) in event_addresses(events).items()}
 
 
 def _transfer_port(transfer: KVTransferConfig, rank: int) -> dict[str, int]:
