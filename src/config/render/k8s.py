@@ -11,7 +11,7 @@ from typing import Any
 from .bundle import Bundle, refused_form
 from .gateway import gateway_notes, gateway_objects
 from .groups import LEADER, groups, leaders, with_secret
-from .nodes import replicas_on_first_node, servers_on_nodes
+from .nodes import refuse_one_server_for_all, replicas_on_first_node, servers_on_nodes
 from .objects import budget, config_map, labels, metadata, refuse_relative_folders, service, stream
 from .pod import usual_start
 from .template import pod_template
@@ -41,9 +41,12 @@ def kubernetes(bundle: Bundle, wanted: Wanted) -> str:
 def options_of_first_node(bundle: Bundle, num_nodes: int | None) -> dict[str, str]:
     """Options of the pod on the first of several nodes, for which the deployment is checked; none for one node.
 
+    Raises ConfigError for a deployment that cannot be divided.
+
     Args:
         num_nodes: as it was asked for. Without it the deployment decides.
     """
+    refuse_one_server_for_all(bundle.deployment)
     parallel = bundle.deployment.config.parallel
     if bundle.num_nodes > 1:
         if num_nodes not in (None, bundle.num_nodes):

@@ -14,6 +14,7 @@ from ..checkpoint.model_files import is_hub_id
 from ..yaml_writer import Commented
 from .bundle import Bundle, model_name, refused_form
 from .gateway import metrics_note, refuse_client_certificates, router_labels
+from .nodes import refuse_one_server_for_all
 from .objects import config_map, metadata, pod_annotations, refuse_relative_folders, stream
 from .pod import Start, pod
 from .pod_address import with_topic, with_transfer_address
@@ -27,6 +28,7 @@ _CONTAINER = "main"
 def kserve(bundle: Bundle, wanted: Wanted) -> str:
     """All objects as one YAML stream. Raises ConfigError for a deployment that KServe cannot run."""
     refuse_client_certificates(bundle)
+    refuse_one_server_for_all(bundle.deployment)
     if bundle.port != PORT:
         message = f"KServe sends requests to port {PORT} of a pod, and `server.port` is {bundle.port}"
         raise refused_form("server.port", bundle.deployment, message, "remove `port`")

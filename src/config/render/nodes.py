@@ -21,6 +21,14 @@ _FIRST = "parallel.data_parallel_start_rank"
 _INDEX = "metadata.labels['apps.kubernetes.io/pod-index']"  # set since Kubernetes 1.28
 
 
+def refuse_one_server_for_all(deployment: Deployment) -> None:
+    """For a file of one machine of several that have one API: its pods would not find each other."""
+    if deployment.config.parallel.data_parallel_address is not None:
+        message = "`parallel.data_parallel_address` is written; pods on several nodes are rendered as a server on each"
+        fix = "remove it, and render with --nodes; the Service distributes requests over the servers"
+        raise refused_form("parallel.data_parallel_address", deployment, message, fix)
+
+
 def replicas_on_first_node(deployment: Deployment, num_nodes: int) -> dict[str, str]:
     """Options of the server with the first ranks. Raises ConfigError for replicas that cannot be shared equally."""
     parallel = deployment.config.parallel

@@ -138,6 +138,16 @@ def test_replicas_that_cannot_be_shared_are_refused(
     assert "deploy.yaml:3:" in talk
 
 
+@pytest.mark.parametrize(("form", "wanted"), [("k8s", {}), ("k8s", {"nodes": 3}), ("kserve", {"model_uri": "pvc://a"})])
+def test_one_server_for_replicas_of_several_machines_is_refused(
+    form: str, wanted: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = "data_parallel_size: 6, data_parallel_size_local: 2, data_parallel_address: 10.0.0.1"
+    Path("deploy.yaml").write_text(OPEN.replace("data_parallel_size: 6", options))
+    talk = refused(capsys, form, **wanted)
+    assert "error[C133]: `parallel.data_parallel_address` is written" in talk
+
+
 def test_a_port_below_the_last_rank_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     Path("deploy.yaml").write_text(OPEN + 'kv_events: {enable_kv_cache_events: true, endpoint: "tcp://*:4"}\n')
     assert "the port of `kv_events.endpoint` is at most the rank" in refused(capsys, "k8s", nodes=3)
