@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from .. import __version__
 from ..config.diagnostics import show
@@ -13,12 +13,26 @@ from ..config.errors import ConfigError
 from ..config.exit_codes import EXIT_WRONG_COMMAND_LINE
 from ..config.render.bundle import Bundle, pack
 from ..config.render.compose import compose
-from ..config.render.k8s import HOME, HOST, Wanted, kubernetes
+from ..config.render.k8s import kubernetes, options_of_first_node
+from ..config.render.kserve import kserve
+from ..config.render.pod import HOME, HOST
 from ..config.render.systemd import home, systemd
+from ..config.render.wanted import Pool, Wanted
 from .console import print_message, print_result
 
-Form = Literal["k8s", "compose", "systemd"]
+Form = Literal["k8s", "kserve", "compose", "systemd"]
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?")
+_FORMS_OF: dict[str, tuple[Form, ...]] = {  # where a flag has an effect
+    "--image": ("k8s", "kserve", "compose"),
+    "--namespace": ("k8s", "kserve"),
+    "--replicas": ("k8s", "kserve", "compose"),
+    "--nodes": ("k8s",),
+    "--inference-pool": ("k8s",),
+    "--gateway": ("k8s",),
+    "--endpoint-picker": ("k8s",),
+    "--model-uri": ("kserve",),
+    "--program": ("systemd",),
+}
 
 
 def run(
@@ -28,19 +42,39 @@ def run(
     image: str | None = None,
     name: str | None = None,
     namespace: str | None = None,
-    replicas: int = 1,
+    replicas: int | None = None,
+    nodes: int | None = None,
+    inference_pool: bool = False,
+    gateway: str | None = None,
+    endpoint_picker: str | None = None,
+    model_uri: str | None = None,
     program: str | None = None,
 ) -> int:
     """Print the files. Returns the exit code: that of an invalid configuration if the deployment cannot run there."""
     name = _name(Path(file).stem) if name is None else name
-    if problem := _problem(form, file, name, namespace, replicas, image, program):
+    flags = {
+        "--image": image,
+        "--name": name,
+        "--namespace": namespace,
+        "--replicas": replicas,
+        "--nodes": nodes,
+        "--inference-pool": inference_pool or None,
+        "--gateway": gateway,
+        "--endpoint-picker": endpoint_picker,
+        "--model-uri": model_uri,
+        "--program": program,
+    }
+    if problem := _problem(form, file, {flag: value for flag, value in flags.items() if value is not None}):
         print_message(f"error: {problem}\n  = more: engine render --help")
         return EXIT_WRONG_COMMAND_LINE
     is_container = form != "systemd"
-    place, host = (HOME, HOST) if is_container else (home(name), None)
+    place, settings = (HOME, {"server.host": HOST}) if is_container else (home(name), {})
+    pool = Pool(gateway or "inference-gateway", endpoint_picker or f"{name}-epp") if inference_pool else None
     try:
-        bundle = pack(Path(file), place, os.environ, host=host)
-        wanted = Wanted(name, image or _image(bundle), namespace, replicas)
+        bundle = pack(Path(file), place, os.environ, settings=settings)
+        if form == "k8s" and (more := options_of_first_node(bundle, nodes)):
+            bundle = pack(Path(file), place, os.environ, settings={**settings, **more})
+        wanted = Wanted(name, image or _image(bundle), namespace, replicas or 1, nodes or 1, pool, model_uri)
         text = _rendered(form, bundle, wanted, program)
     except ConfigError as error:
         print_message(show(error.diagnostics))
@@ -58,6 +92,8 @@ def run(
 def _rendered(form: Form, bundle: Bundle, wanted: Wanted, program: str | None) -> str:
     if form == "k8s":
         return kubernetes(bundle, wanted)
+    if form == "kserve":
+        return kserve(bundle, wanted)
     if form == "compose":
         return compose(bundle, wanted)
     return systemd(bundle, wanted, program) if program else systemd(bundle, wanted)
@@ -74,26 +110,26 @@ def _name(stem: str) -> str:
     return name if _NAME.fullmatch(name) else f"engine-{name}".rstrip("-")
 
 
-def _problem(
-    form: Form,
-    file: str,
-    name: str,
-    namespace: str | None,
-    replicas: int,
-    image: str | None,
-    program: str | None,
-) -> str:
+def _problem(form: Form, file: str, flags: dict[str, Any]) -> str:
+    """What is wrong with the command line. `flags` are those that were given, and the name."""
     if file == "-":
         return "render needs a file: standard input cannot be included"
-    for flag, value in (("--name", name), ("--namespace", namespace)):
-        if value is not None and not _NAME.fullmatch(value):
-            return f"{flag} {value}: use lower-case letters, digits and hyphens, a letter first, at most 52 characters"
-    if replicas < 1:
-        return f"--replicas {replicas}: at least 1"
-    if form == "systemd" and (image is not None or namespace is not None or replicas > 1):
-        return "--image, --namespace and --replicas have no effect with systemd"
-    if form == "compose" and namespace is not None:
-        return "--namespace has no effect with compose"
-    if program is not None and (form != "systemd" or not program.startswith("/")):
-        return "--program must be an absolute path, and is for systemd only"
+    for flag in ("--name", "--namespace", "--gateway", "--endpoint-picker"):
+        if flag in flags and not _NAME.fullmatch(flags[flag]):
+            rule = "use lower-case letters, digits and hyphens, a letter first, at most 52 characters"
+            return f"{flag} {flags[flag]}: {rule}"
+    for flag in ("--replicas", "--nodes"):
+        if flags.get(flag, 1) < 1:
+            return f"{flag} {flags[flag]}: at least 1"
+    if flags.get("--replicas", 1) > 1 and flags.get("--nodes", 1) > 1:
+        return "--nodes and --replicas exclude each other: each node has one pod"
+    for flag in flags:
+        if form not in _FORMS_OF.get(flag, (form,)):
+            return f"{flag} has no effect with {form}"
+    if "--inference-pool" not in flags and (alone := {"--gateway", "--endpoint-picker"} & flags.keys()):
+        return f"{min(alone)} needs --inference-pool"
+    if "://" not in flags.get("--model-uri", "://"):
+        return "--model-uri: hf://, pvc://, s3:// or oci://, and where the model is there"
+    if not flags.get("--program", "/").startswith("/"):
+        return "--program must be an absolute path"
     return ""

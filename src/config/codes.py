@@ -200,6 +200,13 @@ _CODES = (
         "Remove the option; docs/guide/ray-serve.md names what takes its place.",
     ),
     Code(
+        "C133",
+        "not possible in this form",
+        "`engine render` writes the deployment for one kind of supervisor. The deployment is valid, but it "
+        "could not be run, or not be reached, in this form.",
+        "Follow the message: change the option, or render another form.",
+    ),
+    Code(
         "C125",
         "nothing to import",
         "The text, script or file does not start a server that `engine import` supports, or cannot be read. Supported "

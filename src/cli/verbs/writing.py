@@ -54,7 +54,7 @@ def migrate(
 
 
 def render(
-    form: Annotated[Literal["k8s", "compose", "systemd"], typer.Argument(help="What runs the deployment.")],
+    form: Annotated[Literal["k8s", "kserve", "compose", "systemd"], typer.Argument(help="What runs the deployment.")],
     file: Annotated[str, typer.Argument(metavar="FILE", help="The deployment.")],
     image: Annotated[
         str | None,
@@ -62,13 +62,44 @@ def render(
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of all objects; by default that of FILE.")] = None,
     namespace: Annotated[str | None, typer.Option("--namespace", help="Kubernetes namespace.")] = None,
-    replicas: Annotated[int, typer.Option("--replicas", help="Replicas, each with the whole model.")] = 1,
+    replicas: Annotated[int | None, typer.Option("--replicas", help="Pods, each with the whole model.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", help="k8s: nodes that share the replicas of data_parallel_size.")
+    ] = None,
+    inference_pool: Annotated[
+        bool, typer.Option("--inference-pool", help="k8s: add an InferencePool and an HTTPRoute to it.")
+    ] = False,
+    gateway: Annotated[
+        str | None, typer.Option("--gateway", help="Gateway of the route; by default inference-gateway.")
+    ] = None,
+    endpoint_picker: Annotated[
+        str | None, typer.Option("--endpoint-picker", help="Service of the endpoint picker; by default NAME-epp.")
+    ] = None,
+    model_uri: Annotated[
+        str | None,
+        typer.Option("--model-uri", help="kserve: where the model is; by default the repository on the hub."),
+    ] = None,
     program: Annotated[str | None, typer.Option("--program", help="Path of `engine`, for systemd.")] = None,
 ) -> None:
-    """Write Kubernetes objects, a compose file or a systemd unit for a deployment."""
+    """Write Kubernetes objects, an LLMInferenceService of KServe, a compose file or a systemd unit for a deployment."""
     from ..render import run
 
-    end(run(form, file, image=image, name=name, namespace=namespace, replicas=replicas, program=program))
+    end(
+        run(
+            form,
+            file,
+            image=image,
+            name=name,
+            namespace=namespace,
+            replicas=replicas,
+            nodes=nodes,
+            inference_pool=inference_pool,
+            gateway=gateway,
+            endpoint_picker=endpoint_picker,
+            model_uri=model_uri,
+            program=program,
+        )
+    )
 
 
 def connect(

@@ -79,6 +79,7 @@ class Bundle:
     folders: tuple[Folder, ...]
     variables_of: Mapping[str, tuple[str, ...]]  # variables that secrets come from, by option
     variables: Mapping[str, str]  # others, with their values in this process
+    settings: Mapping[str, str]  # options that variables set on the other machine, stronger than the files
 
     @property
     def secret_variables(self) -> tuple[str, ...]:
@@ -105,7 +106,7 @@ class Bundle:
         if plan is None or self.has_gpu:
             return None
         share = self.deployment.cache.gpu_memory_utilization
-        needed = self.num_replicas * (int(plan.total_bytes / share) + OVERHEAD_BYTES)
+        needed = self.num_processes * (int(plan.total_bytes / share) + OVERHEAD_BYTES)
         return -(-needed // _ROUNDED_TO) * _ROUNDED_TO
 
     @property
@@ -119,14 +120,24 @@ class Bundle:
 
     @property
     def num_threads(self) -> int | None:
-        """The number of threads of all replicas, if it is written; None if the machine decides."""
+        """The number of threads of all processes, if it is written; None if the machine decides."""
         threads = self.deployment.device.num_threads
-        return self.num_replicas * threads if isinstance(threads, int) else None
+        return self.num_processes * threads if isinstance(threads, int) else None
 
     @property
     def num_replicas(self) -> int:
         """Engines in one server."""
         return len(self.deployment.config.parallel.ranks)
+
+    @property
+    def num_processes(self) -> int:
+        """Engine processes on one machine, which the plan's memory and threads are of."""
+        return self.num_replicas * self.deployment.config.parallel.num_local_ranks
+
+    @property
+    def num_nodes(self) -> int:
+        """Machines that compute a replica together."""
+        return self.deployment.config.parallel.nnodes
 
     @property
     def has_tls(self) -> bool:
@@ -138,17 +149,17 @@ class Bundle:
         return self.has_tls and self.deployment.server.ssl_cert_reqs == 2
 
 
-def pack(file: Path, home: str, env: Mapping[str, str], *, host: str | None = None) -> Bundle:
+def pack(file: Path, home: str, env: Mapping[str, str], *, settings: Mapping[str, str] | None = None) -> Bundle:
     """Checks the deployment for the other machine, and collects what it needs. Raises ConfigError.
 
     Args:
         home: folder of the manifest on the other machine.
         env: of this process. ENGINE__ variables are ignored: the other machine does not have them.
-        host: the address that the server will listen on.
+        settings: values of options, by path, that override the files there. A container sets `server.host`.
     """
+    settings = settings or {}
     written = {name: value for name, value in env.items() if not name.startswith(ENV_PREFIX)}
-    if host is not None:
-        written[options()["server.host"].variable] = host
+    written |= {options()[path].variable: value for path, value in settings.items()}
     # Secrets need not be on this machine: a value in the environment overrides the file, and is what is checked.
     stand_ins = {options()[path].variable: "-" for path in _secret_paths(file, written)}
     report = report_on([file], [], NOMINAL_MACHINE, env={**written, **stand_ins}, is_elsewhere=True)
@@ -162,7 +173,7 @@ def pack(file: Path, home: str, env: Mapping[str, str], *, host: str | None = No
     named, folders = _named_files(deployment, found)
     if deployment.server.port == 0:
         found.append(_refused("server.port", deployment, "port 0 is a different port at each start", "write a port"))
-    if host is not None and deployment.server.uds is not None:
+    if "server.host" in settings and deployment.server.uds is not None:
         fix = "leave it out: a container is reached through its port"
         found.append(
             _refused(
@@ -186,6 +197,7 @@ def pack(file: Path, home: str, env: Mapping[str, str], *, host: str | None = No
         folders=tuple(packer.placed(folder) for folder in folders),
         variables_of={path: tuple(dict.fromkeys(names)) for path, names in variables_of.items()},
         variables={name: env[name] for name in names if name in env},
+        settings=settings,
     )
 
 
@@ -350,8 +362,21 @@ def _refused(path: str, deployment: Deployment, message: str, fix: str) -> Diagn
     )
 
 
+def model_name(bundle: Bundle) -> str:
+    """Under which the API serves the model, and routers know it."""
+    model = bundle.deployment.model
+    return model.served_model_name[0] if model.served_model_name else model.model
+
+
 def refused_folder(folder: Folder, why: str, fix: str) -> ConfigError:
     message = f"`{folder.option}` cannot be bundled: {why}"
     return ConfigError(
         [Diagnostic(code="C131", message=message, path=folder.option, labels=(Label(folder.span),), fixes=(fix,))]
     )
+
+
+def refused_form(path: str, deployment: Deployment, message: str, fix: str) -> ConfigError:
+    """For a deployment that runs elsewhere, but not as it was asked to be rendered."""
+    span = deployment.spans.get(path)
+    labels = (Label(span),) if span is not None else ()
+    return ConfigError([Diagnostic(code="C133", message=message, path=path, labels=labels, fixes=(fix,))])

@@ -6,7 +6,8 @@ from typing import Any
 
 from ..yaml_writer import Commented, document, heading
 from .bundle import Bundle, BundledFile
-from .k8s import CACHE, HOST, USER, Wanted
+from .pod import CACHE, HOST, USER
+from .wanted import Wanted
 
 _PROBE = "import urllib.request as u; u.urlopen('http://127.0.0.1:{port}/readyz', timeout=3)"
 _TLS_PROBE = (

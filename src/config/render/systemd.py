@@ -10,7 +10,7 @@ from typing import Any
 from ..schema.options import options
 from ..yaml_writer import heading
 from .bundle import Bundle, BundledFile, refused_folder
-from .k8s import Wanted
+from .wanted import Wanted
 
 PROGRAM = "/opt/stoker/bin/engine"
 LOAD_LIMIT = "1h"

@@ -42,7 +42,7 @@ def table() -> dict[str, object]:
         ("explain --max-num-s", ["--max-num-seqs"]),
         ("config deploy.yaml cache.blo", ["cache.block_size"]),
         ("config -f over.yaml deploy.yaml cache.blo", ["cache.block_size"]),
-        ("render ", ["k8s", "compose", "systemd"]),
+        ("render ", ["k8s", "kserve", "compose", "systemd"]),
         ("completion f", ["fish"]),
         ("init --preset th", ["throughput"]),
         ("import --from ", ["vllm", "sglang", "llama.cpp", "tgi", "ollama", "stoker"]),

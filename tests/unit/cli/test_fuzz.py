@@ -30,6 +30,7 @@ FILE_VERBS = [
     ["plan"],
     ["migrate"],
     ["render", "k8s"],
+    ["render", "kserve", "--model-uri", "pvc://a/b"],
     ["render", "compose"],
     ["render", "systemd"],
     ["diff", "--port", "1"],

@@ -140,6 +140,7 @@ VERBS = [
     ["diff", "other.yaml", "deploy.yaml", "-o", "json"],
     ["migrate", "deploy.yaml"],
     ["render", "k8s", "deploy.yaml"],
+    ["render", "kserve", "deploy.yaml"],
     ["render", "compose", "deploy.yaml"],
     ["render", "systemd", "deploy.yaml"],
 ]

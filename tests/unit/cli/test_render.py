@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -21,7 +20,8 @@ from stoker.cli.app import main
 from stoker.cli.render import run
 from stoker.config import load_deployment
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "render"
+from .rendering import GOLDEN, check_object, objects, refused, rendered
+
 SECRET = "sk-written-4711"
 FILES = {
     "base.yaml": "scheduler: {max_num_seqs: 4}\n",
@@ -56,24 +56,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Path(name).write_text(text)
 
 
-def rendered(capsys: pytest.CaptureFixture[str], form: str, file: str = "deploy.yaml", **wanted: Any) -> str:
-    if form != "systemd":
-        wanted.setdefault("image", "registry.local/stoker:1")
-    assert run(form, file, **wanted) == 0
-    return capsys.readouterr().out
-
-
-def objects(text: str) -> dict[str, Any]:
-    return {each["kind"]: each for each in yaml.safe_load_all(text)}
-
-
-def refused(capsys: pytest.CaptureFixture[str], form: str, file: str = "deploy.yaml", code: int = 78) -> str:
-    assert run(form, file) == code
-    answer, talk = capsys.readouterr()
-    assert answer == ""
-    return talk
-
-
 @pytest.mark.parametrize("form", ["k8s", "compose", "systemd"])
 def test_output_is_deterministic(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     golden = GOLDEN / {"k8s": "k8s.yaml", "compose": "compose.yaml", "systemd": "stoker.service"}[form]
@@ -85,11 +67,10 @@ def test_output_is_deterministic(form: str, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("file", ["deploy.yaml", "open.yaml", "gpu.yaml"])
 def test_every_object_is_valid_in_kubernetes(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    schema = json.loads((GOLDEN / "kubernetes.schema.json").read_text())
     found = objects(rendered(capsys, "k8s", file, replicas=2))
     assert list(found) == ["ConfigMap", "Deployment", "Service", "PodDisruptionBudget"]
-    for kind, each in found.items():
-        jsonschema.validate(each, {"$ref": f"#/$defs/{schema['roots'][kind]}", "$defs": schema["$defs"]})
+    for each in found.values():
+        check_object(each)
 
 
 @pytest.mark.parametrize("file", ["deploy.yaml", "open.yaml", "gpu.yaml"])
@@ -187,6 +168,28 @@ def test_subscribers_of_events_reach_a_port_of_the_pod(
     assert len(found["Service"]["spec"]["ports"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "address", "ports"),
+    [
+        ("{}", None, []),
+        ("{kv_connector: TcpConnector}", "$(POD_IP)", [5600]),
+        ("{kv_connector: TcpConnector, kv_role: kv_consumer}", "$(POD_IP)", []),
+        ("{kv_connector: TcpConnector, kv_ip: 10.0.0.9}", None, [5600]),
+        ("{kv_connector: TcpConnector}\nparallel: {data_parallel_size: 2}", "$(POD_IP)", [5600, 5601]),
+    ],
+)
+def test_other_engines_read_blocks_at_the_address_of_the_pod(
+    options: str, address: str | None, ports: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("transfer.yaml").write_text(f"{FILES['open.yaml']}kv_transfer: {options}\n")
+    found = objects(rendered(capsys, "k8s", "transfer.yaml"))
+    check_object(found["Deployment"])
+    (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    assert env.get("ENGINE__KV_TRANSFER__KV_IP") == address
+    assert [port["containerPort"] for port in container["ports"][1:]] == ports
+
+
 @pytest.mark.parametrize(("certificates", "probe"), [(0, "httpGet"), (2, "tcpSocket")])
 def test_probes_use_tls_if_the_server_does(certificates: int, probe: str, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("cert.pem", "key.pem", "ca.pem"):
@@ -237,6 +240,22 @@ def test_replicas_need_their_memory_and_threads_together(capsys: pytest.CaptureF
     assert pod["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": 2}}
     service = yaml.safe_load(rendered(capsys, "compose", "gpus.yaml"))["services"]["gpus"]
     assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
+
+
+def test_memory_and_threads_are_of_all_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Regression: a model on two processes got the memory of one."""
+    found = []
+    for size in (1, 2):
+        Path("two.yaml").write_text(
+            "model: {model: builtin:tiny}\nserver: {auth: none}\ndevice: {num_threads: 3}\n"
+            f"cache: {{kv_cache_memory_bytes: 1GiB}}\nparallel: {{tensor_parallel_size: {size}}}\n"
+        )
+        pod = objects(rendered(capsys, "k8s", "two.yaml"))["Deployment"]["spec"]["template"]["spec"]
+        requests = pod["containers"][0]["resources"]["requests"]
+        found.append((int(requests["memory"].removesuffix("Mi")), requests["cpu"]))
+    (one, cpu), (two, cpus) = found
+    assert (cpu, cpus) == ("3", "6")
+    assert two >= one + 2 * 1024  # a process has 1 GiB of KV cache and 1 GiB for the rest
 
 
 def test_without_the_models_files_no_memory_request_is_written(capsys: pytest.CaptureFixture[str]) -> None:
