@@ -129,7 +129,7 @@ class KVTransferConfig(Section):
     )
     prefill_api_key: Secret | None = Field(
         None,
-        description="API key of `prefill_servers`.",
+        description="API key that is sent to `prefill_servers`.",
         examples=[{"env": "PREFILL_KEY"}],
         json_schema_extra=about(reload="process"),
     )
