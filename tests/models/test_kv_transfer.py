@@ -93,7 +93,7 @@ def test_an_engine_reads_a_prompt_from_a_folder(start: Start, tmp_path: Path, fa
 
 @FAMILIES
 def test_a_prompt_that_was_cached_is_stored_for_others_too(start: Start, family: str):
-    """As far as its blocks are there: those behind a window are not."""
+    """As far as its blocks are there: those before a window are not."""
     theirs, ours = start(family), start(family)
     expected, _ = compute(theirs)
     _, stored = for_others(theirs)

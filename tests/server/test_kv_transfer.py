@@ -128,7 +128,7 @@ def test_fields_of_other_engines_are_ignored_and_absent_blocks_are_none(folder: 
     assert [request.source for request in served.engine.requests] == sources
 
 
-def test_a_prompt_without_a_whole_block_names_none(folder: Path):
+def test_the_answer_to_a_prompt_without_a_whole_block_has_no_hashes(folder: Path):
     served = serving(folder)
     params = send(served, "/v1/completions", ASK, prompt=PROMPT[:15]).json()["kv_transfer_params"]
     assert params["remote_block_ids"] == []
