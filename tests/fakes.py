@@ -15,6 +15,7 @@ from stoker.engine.api import (
     FinishReason,
     ProfileError,
     QueueFull,
+    StoredBlocks,
     TokenLogprobs,
 )
 from stoker.engine.client import EngineState
@@ -112,6 +113,13 @@ class FakeEngine:
     def open_requests(self) -> list[EngineRequest]:
         return [request for request in self.requests if request.request_id in self._running]
 
+    def stored(self, request: EngineRequest) -> StoredBlocks:
+        """What other engines can read of a prompt."""
+        size = self._info.block_size
+        ends = range(size, len(request.prompt_token_ids) + 1, size)
+        names = (hashlib.sha256(repr(request.prompt_token_ids[:end]).encode()).digest() for end in ends)
+        return StoredBlocks(tuple(names), "10.0.0.4", 5600)
+
     async def start(self) -> EngineInfo:
         return self._info
 
@@ -181,6 +189,7 @@ class FakeEngine:
                 stop_reason=stop,
                 num_cached_tokens=self.num_cached_tokens,
                 queued_s=self.queued_s if generated == len(unsent) else None,
+                stored=self.stored(request) if finish is not None and request.is_for_others else None,
             )
             unsent, prompt_logprobs = [], None
             if finish is not None:

@@ -18,6 +18,7 @@ from ..config.schema.kv_transfer import KVTransferConfig
 from ..engine.api import EngineRequest, StoredBlocks
 from .observe.metrics import Metrics
 from .protocol.transfer import KVTransferParams
+from .protocol.wire import Wire
 
 PROBE_INTERVAL_S = 1.0
 PROBE_TIMEOUT_S = 1.0
@@ -36,11 +37,18 @@ class _Server:
 
     @property
     def name(self) -> str:
-        return httpx.URL(self.url).netloc.decode()
+        return self.url.partition("://")[2]
+
+
+class _Answer(Wire):
+    kv_transfer_params: KVTransferParams
 
 
 class _Unusable(Exception):
     """The server gave no blocks; the message says why."""
+
+
+_NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL)
 
 
 class PrefillServers:
@@ -68,7 +76,7 @@ class PrefillServers:
         try:
             request.source = await self._or_lost(server, request)
             self._metrics.prefilled(is_computed=True)
-        except (_Unusable, httpx.HTTPError, ValueError) as error:
+        except (_Unusable, *_NO_ANSWER, ValueError) as error:
             self._metrics.prefilled(is_computed=False)
             if isinstance(error, httpx.ConnectError):
                 server.lost.set()
@@ -106,9 +114,8 @@ class PrefillServers:
         response = await self._client.post(f"{server.url}/inference/v1/generate", json=body, headers=headers)
         if response.is_error:
             raise _Unusable(f"answers {response.status_code}: {response.text[:200]}")
-        params = response.json().get("kv_transfer_params")
         try:
-            return KVTransferParams.model_validate(params).source
+            return _Answer.model_validate_json(response.content).kv_transfer_params.source
         except ValidationError:
             raise _Unusable("its answer has no `kv_transfer_params`") from None
 
@@ -131,7 +138,7 @@ class PrefillServers:
     async def _lives(self, server: _Server) -> bool:
         try:
             response = await self._client.get(f"{server.url}/health", timeout=PROBE_TIMEOUT_S, headers=self._headers)
-        except httpx.HTTPError:
+        except _NO_ANSWER:
             return False
         return response.is_success
 

@@ -21,6 +21,7 @@ from stoker.config.resolve.resolved import (
     ResolvedScheduler,
     ResolvedServer,
 )
+from stoker.config.schema.kv_transfer import KVTransferConfig
 from stoker.config.schema.observability import ObservabilityConfig
 from stoker.config.schema.parallel import ParallelConfig
 from stoker.formats.detect import Detection
@@ -60,6 +61,7 @@ SERVER = {
 def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: dict[str, Any] | None = None,
              sampling_defaults: dict[str, Any] | None = None,
              observability: dict[str, Any] | None = None, parallel: dict[str, Any] | None = None,
+             kv_transfer: dict[str, Any] | None = None,
              chat_template: str | None = None, **server: Any) -> Resolved:  # fmt: skip
     names = {"model": MODEL, "served_model_name": (MODEL, "alias")}
     read = {"tokenizer": str(folder), "hf_config_path": str(folder), "config_format": "hf", "rope_theta": 1e4}
@@ -71,6 +73,7 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
         parallel=ParallelConfig(**(parallel or {})),
         device=ResolvedDevice(device="cpu", num_threads=1),
         compilation=ResolvedCompilation(level=0),
+        kv_transfer=KVTransferConfig(**(kv_transfer or {})),
         observability=ObservabilityConfig(**(observability or {})),
         server=ResolvedServer(**{**SERVER, **server}),
         model_files=ModelFiles.model_construct(  # the server uses no other fields

@@ -73,7 +73,10 @@ def _line(action: Action) -> str:
         for each in fields(SamplingParams)
         if getattr(action.sampling, each.name) != getattr(_DEFAULT, each.name)
     )
-    return f"Add({action.request_id!r}, {action.prompt}, SamplingParams({changed}), priority={action.priority})"
+    further = f"priority={action.priority}"
+    if action.is_for_others or action.source is not None:
+        further += f", is_for_others={action.is_for_others}, source={action.source}"
+    return f"Add({action.request_id!r}, {action.prompt}, SamplingParams({changed}), {further})"
 
 
 _DEFAULT = SamplingParams()

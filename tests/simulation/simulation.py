@@ -9,12 +9,24 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, InvalidRequest, QueueFull, SamplingParams
-from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
+import numpy as np
+
+from stoker.engine.api import (
+    EngineOutput,
+    EngineRequest,
+    FinishReason,
+    InvalidRequest,
+    QueueFull,
+    SamplingParams,
+    StoredBlocks,
+)
+from stoker.engine.core import Scheduler, SchedulerSettings, StepOutputs, StepPlan, StepResult
+from stoker.engine.held_outputs import HeldOutputs
 
 from .invariants import Invariants
 from .runner import FakeRunner
-from .truth import NUM_SALTS, Client
+from .store import FakeStore
+from .truth import NUM_SALTS, Client, fingerprints
 
 STEP_S = 0.25
 
@@ -25,6 +37,8 @@ class Add:
     prompt: list[int]
     sampling: SamplingParams
     priority: int = 0
+    is_for_others: bool = False
+    source: StoredBlocks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +87,13 @@ class Simulation:
         self.runner = FakeRunner(settings)
         self.script: list[Action] = []
         self.clients: dict[str, Client] = {}
-        self.live: dict[str, Client] = {}
+        self.live: dict[str, Client] = {}  # without those whose last output is held
+        self.held: dict[str, Client] = {}
+        self.sources: list[StoredBlocks] = []  # that were answered
         self.plans: deque[StepPlan] = deque()  # in flight
         self.events: Counter[str] = Counter()
         self._results: deque[StepResult] = deque()  # of the first of these
+        self._held_outputs = None if settings.store is None else HeldOutputs(settings.store)
         self._invariants = Invariants(self.scheduler, self.runner, self.live)
 
     @property
@@ -98,6 +115,8 @@ class Simulation:
                 self._execute()
             case Finish() if self.plans:
                 self._finish()
+            case Finish():
+                self._deliver_all(StepOutputs())
             case Fail(num_whole, is_begun) if self.plans:
                 self._fail(num_whole, is_begun)
             case Drain():
@@ -122,6 +141,8 @@ class Simulation:
             priority=action.priority,
             cache_salt=str(action.sampling.seed % NUM_SALTS),
             route=hash(action.request_id) >> 1,
+            is_for_others=action.is_for_others,
+            source=action.source,
         )
         refusal = self._expected_refusal(request)
         try:
@@ -149,6 +170,10 @@ class Simulation:
         return QueueFull if is_full else None
 
     def _abort(self, request_id: str) -> None:
+        if self.held.pop(request_id, None) is not None:
+            assert self._held_outputs is not None
+            self._held_outputs.forget(request_id)
+            self.events["aborts of held outputs"] += 1
         output = self.scheduler.abort(request_id)
         assert (output is not None) == (request_id in self.live)
         if output is not None:
@@ -178,7 +203,17 @@ class Simulation:
         self.events["forced tokens"] += sum(len(token_ids) for _, token_ids in plan.forced)
         for client in self.live.values():
             client.age += 1
-        outputs = self.scheduler.finish_step(plan, result, STEP_S)
+        self._deliver_all(self.scheduler.finish_step(plan, result, STEP_S))
+        self._invariants.retired(STEP_S)
+
+    def _deliver_all(self, outputs: StepOutputs) -> None:
+        """The outputs of a step, and those that were held until now."""
+        if self._held_outputs is not None:
+            ended = {output.request_id for output in outputs.records if output.stored is not None}
+            outputs = self._held_outputs.exchange(outputs)
+            for request_id in ended - {output.request_id for output in outputs.records}:
+                self.held[request_id] = self.live.pop(request_id)
+                self.events["held outputs"] += 1
         routes = outputs.routes.tolist()
         received = Counter(output.request_id for output in outputs)
         assert max(received.values(), default=0) <= 1, "a request got two outputs of one step"
@@ -186,7 +221,7 @@ class Simulation:
             assert index >= len(routes) or routes[index] == self.clients[output.request_id].request.route
             self.events["request errors"] += output.finish_reason is FinishReason.ERROR
             self._deliver(output)
-        self._invariants.retired(STEP_S)
+        assert len(self._held_outputs or ()) == len(self.held)
 
     def _fail(self, num_whole: int, is_begun: bool) -> None:
         self.events["failed steps"] += 1
@@ -209,14 +244,34 @@ class Simulation:
     def _deliver(self, output: EngineOutput) -> None:
         client = self.clients[output.request_id]
         client.receive(output, self.settings)
+        if client.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self._check_stored(client, output.stored)
         if client.finish_reason is not None:
-            del self.live[output.request_id]
+            del (self.held if output.request_id in self.held else self.live)[output.request_id]
             self.events[f"ended by {client.finish_reason.value}"] += 1
+
+    def _check_stored(self, client: Client, stored: StoredBlocks | None) -> None:
+        """Blocks that others can read are the first of the prompt, with its keys and values."""
+        assert (stored is not None) == client.request.is_for_others
+        if stored is None:
+            return
+        size, store = self.settings.block_size, self.settings.store
+        assert isinstance(store, FakeStore)
+        marks = list(fingerprints(client.seed, client.request.prompt_token_ids))
+        assert len(stored.hashes) <= len(marks) // size
+        for index, block_hash in enumerate(stored.hashes):
+            cells = np.frombuffer(store.content(block_hash), np.int64).reshape(self.settings.num_groups, size)
+            expected = [
+                [mark ^ of_group for mark in marks[index * size :][:size]] for of_group in self.runner.group_marks
+            ]
+            assert cells.tolist() == expected, f"{client.request.request_id}: block {index} for others is wrong"
+        self.events["blocks for others"] += len(stored.hashes)
+        self.sources.append(stored)
 
     def _drain(self) -> None:
         lengths = [2 * self.settings.max_model_len + len(each.request.prompt_token_ids) for each in self.live.values()]
         bound = self.num_steps + 64 + sum(lengths)
-        while self.scheduler.has_work:
+        while self.scheduler.has_work or self.held:
             assert self.num_steps < bound, "requests do not end"
             while len(self.plans) < self.depth:
                 num_plans = len(self.plans)
@@ -225,11 +280,14 @@ class Simulation:
                     break
             if self.plans:
                 self._finish()
+            else:
+                self._deliver_all(StepOutputs())
             self._invariants.check_state()
         stats = self.scheduler.stats()
         self.events["preemptions"] += stats.num_preemptions
         self.events["tokens from the cache"] += stats.prefix_hits
         assert not self.live
+        assert not self.held
         assert stats.num_free_blocks == stats.num_blocks
         assert (stats.num_running, stats.num_waiting) == (0, 0)
         assert len(self.scheduler.sequences.columns.free_slots) == self.settings.max_num_seqs

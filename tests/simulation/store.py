@@ -22,27 +22,33 @@ class FakeFetch:
 
 
 class FakeStore:
-    """A part of the blocks is dropped when it is saved, and a part is damaged when it is read."""
+    """fails: a part of the blocks is dropped when it is saved, and a part is damaged when it is read.
+    is_of_others: has the blocks of other engines: those for others are kept, and those that a request names are read.
+    """
 
-    def __init__(self, name: str, *, fails: bool) -> None:
+    def __init__(self, name: str, *, fails: bool, is_of_others: bool = False) -> None:
         self._random = Random(f"store of {name}")
         self._fails = fails
+        self.is_of_others = is_of_others
         self._contents: dict[bytes, memoryview] = {}
         self.num_read = self.num_failed = 0
         self._saving: dict[bytes, int] = {}  # polls until they are stored
 
     def has(self, block_hash: bytes) -> bool:
-        return block_hash in self._contents
+        return not self.is_of_others and block_hash in self._contents
 
     def wants(self, block_hash: bytes, *, is_for_others: bool) -> bool:
-        return block_hash not in self._contents
+        return block_hash not in self._contents and (is_for_others or not self.is_of_others)
 
     def is_saving(self, block_hash: bytes) -> bool:
         self._saving[block_hash] = self._saving.get(block_hash, 0) - 1
         return self._saving[block_hash] >= 0
 
     def stored(self, hashes: Sequence[bytes]) -> StoredBlocks:
-        return StoredBlocks(tuple(takewhile(self.has, hashes)))
+        return StoredBlocks(tuple(takewhile(self._contents.__contains__, hashes)))
+
+    def content(self, block_hash: bytes) -> memoryview:
+        return self._contents[block_hash]
 
     def fetch(self, hashes: Sequence[bytes], source: StoredBlocks | None) -> FakeFetch:
         contents = []

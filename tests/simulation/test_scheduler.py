@@ -114,6 +114,26 @@ def test_stored_prefixes_are_right_and_no_block_is_lost_where_reads_fail(fails: 
 
 
 @pytest.mark.parametrize("numbers", [range(6), slow(range(6, 300))], ids=str)
+@pytest.mark.parametrize("fails", [False, True])
+def test_blocks_for_other_engines_are_right_and_no_request_is_lost_where_reads_fail(
+    fails: bool, numbers: range
+) -> None:
+    """The blocks that an answer names are read by later requests, some of which have another prompt."""
+    num_read, events = 0, Counter[str]()
+    for number in numbers:
+        store = FakeStore(str(number), fails=fails, is_of_others=True)
+        world = World.of(f"for others {fails} {number}", num_kept_states=0, enable_prefix_caching=True, store=store)
+        try:
+            events += run_story(world, 200).events
+        except Broken as broken:
+            pytest.fail(report(broken))
+        num_read += store.num_read
+    assert num_read > 0
+    for event in ("blocks for others", "held outputs", "aborts"):
+        assert events[event] > 0, event
+
+
+@pytest.mark.parametrize("numbers", [range(6), slow(range(6, 300))], ids=str)
 def test_steps_of_a_pipeline_are_of_different_sequences(numbers: range) -> None:
     for number in numbers:
         num_stages = 2 + number % 3

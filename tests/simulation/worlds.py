@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
-from stoker.engine.api import SamplingParams
+from stoker.engine.api import SamplingParams, StoredBlocks
 from stoker.engine.core import SchedulerSettings
 
 from .simulation import Abort, Action, Add, Drain, Execute, Fail, Finish, Plan, Simulation
+from .store import FakeStore
 from .truth import CURSED_TOP_K, EOS, FORCED_TOP_K, NUM_SALTS, VOCAB
 
 WINDOWS: list[tuple[int | None, ...]] = [  # of groups of layers
@@ -127,9 +128,17 @@ class Arrivals:
         )
         priority, prompt = random.randrange(3), prompt[: self._longest]
         return [
-            Add(self._name(), prompt, replace(sampling, seed=salt + NUM_SALTS * index), priority)
+            Add(self._name(), prompt, replace(sampling, seed=salt + NUM_SALTS * index), priority, *self._transfer())
             for index in range(random.choice([1, 1, 1, 2, 4]))
         ]
+
+    def _transfer(self) -> tuple[bool, StoredBlocks | None]:
+        """Whether a request is for others, and where blocks of it may be: rather of it than of another prompt."""
+        random, store, sources = self._random, self._simulation.settings.store, self._simulation.sources
+        if not isinstance(store, FakeStore) or not store.is_of_others:
+            return False, None
+        source = random.choice(sources) if sources and random.random() < 0.7 else None
+        return random.random() < 0.5, source
 
     def _name(self) -> str:
         self._num_made += 1
@@ -188,7 +197,7 @@ def _story(simulation: Simulation, random: Random, num_steps: int):
         if random.random() < invalid_rate:
             yield arrivals.invalid()
         if simulation.live and random.random() < abort_rate:
-            yield Abort(random.choice(list(simulation.live)))
+            yield Abort(random.choice([*simulation.live, *simulation.held]))
         if patience:
             for request_id in [name for name, client in simulation.live.items() if client.age > patience]:
                 yield Abort(request_id)

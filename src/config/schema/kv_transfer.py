@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from .refused import with_refused
 from .section import Section, about
@@ -15,7 +16,15 @@ SHARED_FOLDER = ("SharedStorageConnector", "ExampleConnector")
 _FOLDER = "`cache.kv_directory` on storage that both engines reach"
 _TCP = "write `TcpConnector`, which reads blocks over TCP, or " + _FOLDER
 _IN_HOST_MEMORY = "on a CPU the KV cache is in host memory already; on GPUs it is not copied there"
-Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+/?$")]
+
+
+def _with_port(url: str) -> str:
+    """Raises ValueError if its port, or the brackets of its host, cannot be read."""
+    assert urlsplit(url).port != 0, "port 0 is none"
+    return url
+
+
+Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#@\x00-\x1f\x7f]+/?$"), AfterValidator(_with_port)]
 
 
 @with_refused("kv_transfer")
@@ -129,7 +138,7 @@ class KVTransferConfig(Section):
     )
     prefill_api_key: Secret | None = Field(
         None,
-        description="API key of `prefill_servers`.",
+        description="API key that is sent to `prefill_servers`.",
         examples=[{"env": "PREFILL_KEY"}],
         json_schema_extra=about(reload="process"),
     )

@@ -118,10 +118,11 @@ def read_blocks(host: str, port: int, fingerprint: str, hashes: Sequence[bytes],
         with ask(host, port, fingerprint, hashes) as (connection, sizes):
             if not isinstance(sizes, list) or len(sizes) > len(hashes) or any(size != num_bytes for size in sizes):
                 raise ValueError("its answer is not understood")
-            for size in sizes:
-                contents.append(_receive(connection, size))
-    except (OSError, ValueError) as error:
-        raise BlocksUnreadable(f"{host}, port {port}: {error}", contents) from error
+            for _ in sizes:
+                contents.append(_receive(connection, num_bytes))
+    except (OSError, ValueError, MemoryError) as error:
+        cause = str(error) or type(error).__name__
+        raise BlocksUnreadable(f"{host}, port {port}: {cause}", contents) from error
     return contents
 
 

@@ -152,8 +152,8 @@ class BlockFiles:
                 file.write(_checksum(block_hash, content))
             part.rename(path)
             with self._lock:
+                self._num_bytes += size - self._sizes.get(name, 0)  # a reader may have found another engine's
                 self._sizes[name] = size
-                self._num_bytes += size
         except OSError as error:
             logger.warning("a KV block could not be stored: %s", error)
             with contextlib.suppress(OSError):

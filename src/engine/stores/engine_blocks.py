@@ -65,7 +65,12 @@ class EngineBlocks:
         return StoredBlocks(tuple(takewhile(self.has, hashes)), self._host, self.port)
 
     def fetch(self, hashes: Sequence[bytes], source: StoredBlocks | None) -> FutureFetch:
-        own = [content for content in map(self._buffer.get, takewhile(self.has, hashes)) if content is not None]
+        own: list[memoryview] = []
+        for block_hash in hashes:
+            content = self._buffer.get(block_hash)
+            if content is None:
+                break
+            own.append(content)
         return FutureFetch(self._readers.submit(self._read, own, list(hashes[len(own) :]), source))
 
     def _read(self, contents: list[memoryview], hashes: list[bytes], source: StoredBlocks | None) -> list[memoryview]:

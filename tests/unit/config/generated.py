@@ -37,6 +37,7 @@ MAPPINGS: dict[str, st.SearchStrategy[Any]] = {
         st.sampled_from(["temperature", "top_p", "repetition_penalty"]), st.floats(0.125, 1), max_size=2
     ),
     "load.pt_load_map_location": st.dictionaries(st.sampled_from(["cuda:0", "cuda:1"]), st.just("cpu"), max_size=2),
+    "kv_transfer.kv_connector_extra_config": st.fixed_dictionaries({"shared_storage_path": names}),
     "load.model_loader_extra_config": st.fixed_dictionaries({"deviation": st.floats(0, 1)}),
 }
 
@@ -51,6 +52,7 @@ _KNOWN_KEYS: dict[str, list[dict[str, Any]]] = {
     "load.pt_load_map_location": [{"cuda:0": "cpu"}, {"cuda:1": "cpu"}, {"cuda:2": "cpu"}],
     "server.model_aliases": [{"claude-*": name} for name in ("a", "b", "c")],
     "server.tool_server": [{"a": {"url": "http://a/mcp", "allowed_tools": [name]}} for name in ("b", "c", "d")],
+    "kv_transfer.kv_connector_extra_config": [{"shared_storage_path": f"/{name}"} for name in ("a", "b", "c")],
     "model.logits_processor_settings": [{"a:B": {"size": size}} for size in (1, 2, 3)],
 }
 

@@ -41,6 +41,8 @@ def values(option: Option) -> st.SearchStrategy[Any]:
             return st.sampled_from(known[option.name]) if option.name in known else WORDS
         case "texts" if option.words:
             return st.lists(st.sampled_from(option.words), min_size=1, max_size=3)
+        case "texts" if option.name == "prefill_servers":
+            return st.lists(st.sampled_from(["http://a:1", "https://b", "http://[::1]:8000/"]), min_size=1, max_size=3)
         case "texts":
             return st.lists(WORDS.filter(lambda text: not text.endswith((".yaml", ".yml"))), min_size=1, max_size=3)
         case "wholes":
@@ -105,6 +107,8 @@ def test_the_command_line_beats_the_environment_and_that_the_file(option: Option
         file_value, variable, flag = "/a", "/b", "/c"
     if option.name == "otlp_traces_endpoint":
         file_value, variable, flag = "http://a", "http://b", "http://c"
+    if option.name == "prefill_servers":
+        file_value, variable, flag = ["http://a"], ["http://b"], ["http://c"]
     if option.path in ("kv_events.endpoint", "kv_events.replay_endpoint"):
         file_value, variable, flag = "ipc:///a", "ipc:///b", "tcp://*:1"
     if option.name == "show_hidden_metrics_for_version":

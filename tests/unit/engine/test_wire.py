@@ -22,6 +22,7 @@ from stoker.engine.api import (
     ProcessorCall,
     Reasoning,
     SamplingParams,
+    StoredBlocks,
     TokenLogprobs,
 )
 
@@ -48,6 +49,10 @@ logprob = st.builds(
     TokenLogprobs, st.just([5, 6]), st.lists(st.floats(-100, 0), min_size=2, max_size=2), st.integers(1, 9)
 )
 
+stored_blocks = st.builds(
+    StoredBlocks, st.lists(st.binary(max_size=32), max_size=3).map(tuple), st.text(max_size=9), st.integers(0, 65535)
+)
+
 
 @st.composite
 def outputs(pick: st.DrawFn) -> EngineOutput:
@@ -62,6 +67,7 @@ def outputs(pick: st.DrawFn) -> EngineOutput:
         num_cached_tokens=pick(st.integers(0, 9)),
         queued_s=pick(st.none() | st.integers(0, 2**31 - 1).map(lambda microseconds: microseconds / 1e6)),
         error=pick(st.none() | st.text(max_size=9)),
+        stored=pick(st.none() | stored_blocks),
     )
 
 
@@ -93,6 +99,8 @@ def test_a_request_arrives_with_every_parameter():
         priority=-3,
         cache_salt="s",
         cache_epoch=3,
+        is_for_others=True,
+        source=StoredBlocks((b"\0" * 32, b"\xff" * 16), "10.0.0.4", 5600),
     )
     assert wire.decode(wire.encode(messages.Submit(12, request))) == messages.Submit(12, request)
 
@@ -205,14 +213,27 @@ def column(*numbers: int) -> bytes:
             "an extra belongs to no row",
         ),
         (
-            ["outputs", *NO_TOKENS, column(1, 1, 0, -1, 0, -1), column(5), {0: [[b"", b"", b"", b""], None, None]}],
+            [
+                "outputs",
+                *NO_TOKENS,
+                column(1, 1, 0, -1, 0, -1),
+                column(5),
+                {0: [[b"", b"", b"", b""], None, None, None]},
+            ],
             "outputs: row 0: 0 log-probabilities for 1 tokens",
         ),
         (
-            ["submit", 1, "r", column(1), {"temprature": 1}, 0, "", 0],
+            ["submit", 1, "r", column(1), {"temprature": 1}, 0, "", 0, False, None],
             "submit: SamplingParams has no field 'temprature'",
         ),
-        (["submit", 1, "r", column(1), {"top_k": "many"}, 0, "", 0], "submit: SamplingParams.top_k: "),
+        (["submit", 1, "r", column(1), {"top_k": "many"}, 0, "", 0, False, None], "submit: SamplingParams.top_k: "),
+        (["submit", 1, "r", column(1), {}, 0, "", 0, 1, None], "submit: part 7 is int, expected bool"),
+        (["submit", 1, "r", column(1), {}, 0, "", 0, False, [["a"], "", 0]], "submit: a block hash is not bytes"),
+        (["submit", 1, "r", column(1), {}, 0, "", 0, False, [[]]], "submit: 1 parts, 3 are expected"),
+        (
+            ["outputs", *NO_TOKENS, column(1, 1, 0, -1, 0, -1), column(5), {0: [None, None, None, [[], "", 1.5]]}],
+            "outputs: part 2 is float, expected int",
+        ),
         (["ready", {"model": "m"}], "ready: EngineInfo.max_model_len: Field required"),
     ],
 )

@@ -216,3 +216,29 @@ def test_the_processes_of_a_model_divide_the_machine_and_the_model(tmp_path: Pat
 
 def test_a_replica_that_is_alone_on_its_server_has_the_whole_machine(tmp_path: Path) -> None:
     assert decided(tmp_path, "-dp", "4", "-dpn", "3").get("device.num_threads") == 4
+
+
+@pytest.mark.effect("kv_transfer.kv_connector_extra_config")
+def test_the_folder_of_a_connector_is_the_one_of_stored_blocks(tmp_path: Path) -> None:
+    write_model(tmp_path / "model")
+    extra = "kv_connector_extra_config: {shared_storage_path: blocks}"
+    (tmp_path / "deploy.yaml").write_text(f"kv_transfer: {{kv_connector: SharedStorageConnector, {extra}}}")
+    deployment = load_deployment([tmp_path / "deploy.yaml"], ["--model", str(tmp_path / "model")], {})
+    done = decide(deployment, read_model_files(deployment), MACHINE)
+    assert done.get("cache.kv_directory") == str(tmp_path / "blocks")  # beside the file that names it
+    assert reason(done, "cache.kv_directory").startswith("R400: the shared_storage_path")
+
+
+def test_blocks_for_other_engines_take_memory_only_where_they_are_kept(tmp_path: Path) -> None:
+    def memory(number: int, *words: str) -> tuple[int, int]:
+        plan = decided(tmp_path / str(number), "--num-gpu-blocks-override", "64", *words).memory
+        assert plan is not None
+        return plan.transfer_bytes, plan.total_bytes
+
+    section = "--kv-transfer-config.{}".format
+    tcp, size = (section("kv-connector=TcpConnector"), section("kv-buffer-size=1MiB"))
+    (none, alone), kept = memory(0), memory(1, tcp, size)
+    assert none == 0
+    assert kept == (1 << 20, alone + (1 << 20))
+    assert memory(2, tcp, size, section("kv-role=kv_consumer")) == (0, alone)
+    assert memory(3, section("kv-connector=SharedStorageConnector"), "--kv-directory", "/tmp/kv") == (0, alone)

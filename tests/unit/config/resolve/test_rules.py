@@ -17,10 +17,10 @@ from stoker.config.schema.options import options
 from ..deployments import GIB, H200, INTERPRETING, MACHINE, WITH_GPU
 from ..model_files import write_model
 from ..plan.shapes import NATIVE, SHAPES, write_config
-from .rule_cases import cache, compilation, device, load, model, parallel, scheduler, server
+from .rule_cases import cache, compilation, device, kv_transfer, load, model, parallel, scheduler, server
 
 SMALL = MACHINE.model_copy(update={"available_memory_bytes": 100_000, "cpu_flags": (), "max_open_files": 1024})
-_TABLES = (model, load, cache, scheduler, device, parallel, compilation, server)
+_TABLES = (model, load, cache, scheduler, device, parallel, compilation, kv_transfer, server)
 MACHINES = {  # by the name of their tables
     "CASES": MACHINE,
     "SMALL_CASES": SMALL,

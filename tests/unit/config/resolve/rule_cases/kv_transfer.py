@@ -1,0 +1,67 @@
+"""Rules about `kv_transfer`: the command lines that break each one, and those that keep it; see test_rules.py."""
+
+from __future__ import annotations
+
+
+def _set(**values: str) -> str:
+    """Flags of options in the section."""
+    return " ".join(f"--kv-transfer-config.{name.replace('_', '-')}={value}" for name, value in values.items())
+
+
+TCP = _set(kv_connector="TcpConnector")
+PRODUCER = f"{TCP} {_set(kv_role='kv_producer')}"
+CONSUMER = f"{TCP} {_set(kv_role='kv_consumer')}"
+SHARED = _set(kv_connector="SharedStorageConnector")
+FOLDER = _set(kv_connector_extra_config='{"shared_storage_path":"/tmp/kv"}')
+SERVERS = _set(prefill_servers="http://10.0.0.4:8000")
+_STATES = "--model STATES --load-format dummy --skip-tokenizer-init"
+_WITHOUT_KEYS = "--model WITHOUT-KEYS --load-format dummy --skip-tokenizer-init"
+_LATENTS = "--model LATENTS --load-format dummy --skip-tokenizer-init"
+CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R399": (
+        [f"{TCP} --no-enable-prefix-caching", f"{SHARED} {FOLDER} --no-enable-prefix-caching"],
+        [TCP, "--no-enable-prefix-caching"],
+    ),
+    "R401": ([f"{_STATES} {TCP}", f"{_WITHOUT_KEYS} {TCP}"], [TCP, _STATES, _WITHOUT_KEYS, f"{_LATENTS} {TCP}"]),
+    "R403": (
+        [SHARED, _set(kv_connector="ExampleConnector")],
+        [f"{SHARED} {FOLDER}", f"{SHARED} --kv-directory /tmp/kv", TCP],
+    ),
+    "R404": (
+        [FOLDER, f"{TCP} {FOLDER}"],
+        [f"{SHARED} {FOLDER}", f"{_set(kv_connector='ExampleConnector')} {FOLDER}", TCP],
+    ),
+    "R405": (
+        [f"{SHARED} {FOLDER} --kv-directory /tmp/other"],
+        [f"{SHARED} {FOLDER} --kv-directory /tmp/kv", f"{SHARED} {FOLDER}", f"{SHARED} --kv-directory /tmp/other"],
+    ),
+    "R406": (
+        [
+            _set(kv_ip="10.0.0.4"),
+            _set(kv_port="5700"),
+            _set(kv_buffer_size="8GiB"),
+            f"{CONSUMER} {_set(kv_port='5700')}",
+            f"{SHARED} {FOLDER} {_set(kv_port='5700')}",
+        ],
+        ["", CONSUMER, f"{TCP} {_set(kv_ip='10.0.0.4', kv_port='5700')}", f"{PRODUCER} {_set(kv_buffer_size='2GiB')}"],
+    ),
+    "R407": (
+        [f"{TCP} {_set(kv_ip='0.0.0.0')}", f"{PRODUCER} {_set(kv_ip='::')}"],
+        [TCP, f"{TCP} {_set(kv_ip='10.0.0.4')}", f"{CONSUMER} {_set(kv_ip='0.0.0.0')}"],
+    ),
+    "R408": (
+        [_set(kv_role="kv_producer"), _set(kv_role="kv_consumer")],
+        ["", PRODUCER, f"{SHARED} {FOLDER} {_set(kv_role='kv_both')}"],
+    ),
+    "R409": (
+        [SERVERS, f"{PRODUCER} {SERVERS}"],
+        ["", PRODUCER, f"{TCP} {SERVERS}", f"{CONSUMER} {SERVERS}", f"{SHARED} {FOLDER} {SERVERS}"],
+    ),
+    "R410": (
+        [_set(prefill_min_tokens="9"), f"{TCP} {_set(prefill_api_key='sk-1')}"],
+        [TCP, f"{TCP} {SERVERS}", f"{TCP} {SERVERS} {_set(prefill_min_tokens='9', prefill_api_key='sk-1')}"],
+    ),
+}
+GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R402": ([TCP, f"--device cuda {TCP}"], ["", f"--device cpu {TCP}"]),
+}

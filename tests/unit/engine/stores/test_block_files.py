@@ -1,0 +1,142 @@
+"""BlockFiles in a folder that several engines use, each with a role. The rest: tests/models/test_block_files.py."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from stoker.engine.api import StoredBlocks
+from stoker.engine.stores.block_files import BlockFiles
+
+SIZE = 64
+FILE_SIZE = SIZE + 4  # with its sum
+NAMES = [bytes([number]) * 32 for number in range(4)]
+SOURCE = StoredBlocks(tuple(NAMES))
+Make = Callable[..., BlockFiles]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    with contextlib.ExitStack() as stack:
+
+        def build(num_blocks: int = 9, **roles: bool) -> BlockFiles:
+            files = BlockFiles(tmp_path, "alike", num_blocks * FILE_SIZE, **roles)
+            stack.callback(files.close)
+            return files
+
+        yield build
+
+
+def content(name: bytes) -> bytes:
+    return name * (SIZE // len(name))
+
+
+def save(files: BlockFiles, names: Sequence[bytes]) -> None:
+    for name in names:
+        files.save(name, memoryview(content(name)), is_for_others=False)
+    files.flush()
+
+
+def read(files: BlockFiles, names: Sequence[bytes], source: StoredBlocks | None = None) -> list[bytes]:
+    fetch = files.fetch(names, source)
+    fetch._reading.result(60)
+    return [bytes(block) for block in fetch.contents]
+
+
+def test_a_producer_writes_and_does_not_read(make: Make, tmp_path: Path):
+    files = make(reads=False)
+    save(files, NAMES[:2])
+    assert len(list(tmp_path.glob("alike/*.kv"))) == 2
+    assert not files.has(NAMES[0])
+    assert not files.wants(NAMES[0], is_for_others=True)  # it is written
+    assert files.wants(NAMES[2], is_for_others=False)
+    assert files.stored(NAMES) == StoredBlocks(tuple(NAMES[:2]))
+
+
+def test_a_consumer_reads_and_does_not_write(make: Make, tmp_path: Path):
+    save(make(), NAMES[:1])
+    files = make(writes=False)
+    assert not files.wants(NAMES[1], is_for_others=True)
+    save(files, NAMES)
+    assert len(list(tmp_path.glob("alike/*"))) == 1
+    assert files.has(NAMES[0])
+    assert read(files, NAMES) == [content(NAMES[0])]
+
+
+def test_a_file_that_another_engine_wrote_is_found_where_a_request_names_it(make: Make):
+    ours, theirs = make(), make()
+    save(theirs, NAMES[:3])
+    assert not ours.has(NAMES[0])  # as far as it knows
+    assert read(ours, NAMES, SOURCE) == list(map(content, NAMES[:3]))
+    assert all(map(ours.has, NAMES[:3]))
+    assert not ours.wants(NAMES[0], is_for_others=False)
+
+
+def test_a_file_that_another_engine_wrote_is_counted_once(make: Make, tmp_path: Path):
+    ours, theirs = make(num_blocks=3), make()
+    save(theirs, NAMES[:2])
+    for _ in range(2):
+        read(ours, NAMES[:2], SOURCE)
+    save(ours, NAMES[2:3])
+    assert len(list(tmp_path.glob("alike/*.kv"))) == 3
+    save(ours, NAMES[3:])
+    assert sorted(path.stem for path in tmp_path.glob("alike/*.kv")) == [name.hex() for name in NAMES[1:]]
+
+
+def test_a_file_that_two_engines_wrote_is_counted_once(make: Make, tmp_path: Path):
+    """Ours waits to be written while theirs is read."""
+    ours, theirs = make(num_blocks=3), make()
+    is_read = threading.Event()
+    ours._writer.submit(is_read.wait, 60)
+    ours.save(NAMES[0], memoryview(content(NAMES[0])), is_for_others=False)
+    assert ours.is_saving(NAMES[0])
+    save(theirs, NAMES[:1])
+    assert read(ours, NAMES[:1], SOURCE) == [content(NAMES[0])]
+    is_read.set()
+    save(ours, NAMES[1:3])
+    assert not ours.is_saving(NAMES[0])
+    assert len(list(tmp_path.glob("alike/*.kv"))) == 3
+
+
+def test_a_file_that_another_engine_removed_ends_what_is_read(make: Make, tmp_path: Path):
+    files = make()
+    save(files, NAMES)
+    (tmp_path / f"alike/{NAMES[1].hex()}.kv").unlink()
+    assert files.has(NAMES[1])
+    assert read(files, NAMES, SOURCE) == [content(NAMES[0])]
+    assert not files.has(NAMES[1])
+    assert files.stored(NAMES).hashes == (NAMES[0],)
+
+
+def test_a_file_of_another_size_is_no_block_of_this_model(make: Make, tmp_path: Path):
+    files = make()
+    (tmp_path / f"alike/{NAMES[0].hex()}.kv").write_bytes(b"")
+    assert read(files, NAMES, SOURCE) == []
+    assert list(tmp_path.glob("alike/*")) == []  # it is removed
+
+
+def test_a_block_is_being_saved_until_its_file_is_there(make: Make, tmp_path: Path):
+    files, may_write = make(), threading.Event()
+    files._writer.submit(may_write.wait, 60)
+    files.save(NAMES[0], memoryview(content(NAMES[0])), is_for_others=True)
+    assert files.is_saving(NAMES[0])
+    assert not files.is_saving(NAMES[1])
+    may_write.set()
+    files.flush()
+    assert not files.is_saving(NAMES[0])
+    assert (tmp_path / f"alike/{NAMES[0].hex()}.kv").stat().st_size == FILE_SIZE
+
+
+def test_a_block_that_cannot_be_written_is_not_stored(make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    files = make()
+    os.rename(tmp_path / "alike", tmp_path / "gone")
+    save(files, NAMES[:1])
+    assert "could not be stored" in caplog.text
+    assert not files.is_saving(NAMES[0])
+    assert files.stored(NAMES).hashes == ()
+    assert files.wants(NAMES[0], is_for_others=False)
