@@ -61,7 +61,7 @@ class HeadlessNode:
                 await self._watch()
             except _Ended as ended:
                 self.reason = str(ended)
-                # what a second start would not change is left to whoever starts this command
+                # what a second start would not change is left to the supervisor of this command
                 is_final = ended.exit_code not in (RANK_0_ENDED, EXIT_FAILED)
                 if is_final or (ended.exit_code and not self._budget.take(time.monotonic())):
                     logger.critical("%s: node %d ends", ended, self._resolved.parallel.node_rank)

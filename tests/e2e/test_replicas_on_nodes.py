@@ -1,4 +1,4 @@
-"""Replicas on two machines behind one server: two commands on this machine. What clients see when one ends or stops."""
+"""One server with replicas on two machines: two commands on this machine. What clients see when one ends or stops."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ class ParallelConfig(Section):
         None,
         min_length=1,
         description=(
-            "Name or IP address of the machine with the API, where replicas run on several machines behind it. It "
+            "Name or IP address of the machine with the API, where one server has replicas on several machines. It "
             "runs the first `data_parallel_size_local` of them; the same deployment is started on each other machine "
             "with `server.headless: true` and a `data_parallel_start_rank`."
         ),
@@ -237,7 +237,7 @@ class ParallelConfig(Section):
 
     @property
     def served_ranks(self) -> range:
-        """Of the replicas behind the server of this machine."""
+        """Of the replicas that the server of this machine has."""
         return range(self.ranks.start, max(self.ranks.stop, self.remote_ranks.stop))
 
     @property

@@ -26,7 +26,7 @@ class Meeting:
     address: str
     port: int
     own_address: str  # of this process, to which the other ranks connect
-    group: str = ""  # tells groups apart that meet in one store
+    group: str = ""  # distinguishes groups that meet in one store
 
 
 class GlooLost(RuntimeError):

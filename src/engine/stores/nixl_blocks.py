@@ -1,6 +1,6 @@
 """NixlBlocks: blocks in memory that is registered with NIXL, which moves them over RDMA, or TCP where there is none.
 
-An engine tells others where its blocks are, and they read them without its help. It may need the place for another
+An engine sends the addresses of its blocks, and others read them without its help. It may need the place for another
 block meanwhile: each block has a checksum, and one that does not match is computed again.
 """
 

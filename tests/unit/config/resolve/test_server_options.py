@@ -82,7 +82,7 @@ def test_an_address_that_others_reach_is_served_without_keys_only_if_it_is_writt
 @pytest.mark.parametrize(
     ("text", "instead"),
     [
-        ("headless: true", "balancer"),
+        ("headless: true", "data_parallel_address"),
     ],
 )
 def test_what_this_build_cannot_do_is_refused_with_what_it_does(tmp_path: Path, text: str, instead: str) -> None:
