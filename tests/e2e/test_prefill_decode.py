@@ -149,3 +149,23 @@ def test_a_prefill_server_that_is_stopped_costs_a_few_seconds_once(tmp_path: Pat
         assert num_read(url) == 0
         process.process.resume()
         until_it_reads_again(url)
+
+
+def test_the_engine_of_a_prefill_server_is_killed_while_prompts_run(tmp_path: Path, alone: list[str]):
+    port, tcp = free_port(), {"kv_connector": "TcpConnector"}
+    prefill = {**tcp, "kv_port": free_port(), "kv_role": "kv_producer"}
+    decode = {**tcp, "kv_role": "kv_consumer", "prefill_servers": f"http://{HOST}:{port}", "prefill_min_tokens": 32}
+    with (
+        server(tmp_path, "prefill", port=port, **prefill) as (process, _),
+        server(tmp_path, "decode", **decode) as (decoding, url),
+    ):
+        numbers = range(3 * NUM_PROMPTS)
+
+        async def ask_and_kill() -> list[str]:
+            answers = asyncio.ensure_future(ask(url, numbers))
+            await asyncio.to_thread(until, lambda: has_connections(decoding.process, port))
+            process.engine.kill()
+            return await answers
+
+        assert asyncio.run(ask_and_kill()) == [alone[number] for number in numbers]
+        until_it_reads_again(url)  # the engine is started again, and serves its blocks at the same port

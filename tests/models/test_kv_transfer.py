@@ -145,6 +145,16 @@ def test_names_that_are_not_those_of_the_prompt_are_not_read(start: Start, kind:
     assert ours.stats.store_hits == (40 if kind == "longer" else 0)
 
 
+def test_blocks_of_another_salt_are_not_read(start: Start):
+    theirs, ours = start(), start()
+    expected, stored = compute(theirs, is_for_others=True, cache_salt="a")
+    assert stored is not None
+    assert len(stored.hashes) == 5
+    for salt, num_read in (("", 0), ("b", 0), ("a", 40)):
+        assert compute(ours, source=stored, cache_salt=salt)[0] == expected
+        assert ours.stats.store_hits == num_read
+
+
 def test_the_last_token_of_a_prompt_of_whole_blocks_is_computed(start: Start):
     theirs, ours, prompt = start(), start(), PROMPT[:40]
     expected, stored = for_others(theirs, prompt)

@@ -143,6 +143,7 @@ def test_the_answer_to_a_prompt_without_a_whole_block_has_no_hashes(folder: Path
         ({"kv_connector": None}, GIVEN, "kv_transfer_params", "moves no KV blocks"),
         ({"kv_role": "kv_consumer"}, ASK, "kv_transfer_params.do_remote_decode", "is a `kv_consumer`"),
         ({"kv_role": "kv_producer"}, GIVEN, "kv_transfer_params.do_remote_prefill", "is a `kv_producer`"),
+        ({"prefill_servers": ("http://a",)}, GIVEN, "kv_transfer_params.do_remote_prefill", "of its `prefill_servers`"),
     ],
 )
 def test_a_server_does_not_do_the_work_of_the_other_role(

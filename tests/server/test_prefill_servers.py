@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import wraps
@@ -13,8 +14,10 @@ import pytest
 from pydantic import ValidationError
 
 from stoker.config.schema.kv_transfer import KVTransferConfig
-from stoker.engine.api import EngineRequest, SamplingParams, StoredBlocks
+from stoker.engine.api import EngineRequest, EngineStats, SamplingParams, StoredBlocks
+from stoker.engine.client import EngineState
 from stoker.server import prefill_servers
+from stoker.server.observe.metrics import EngineSnapshot, Metrics
 from stoker.server.prefill_servers import PrefillServers
 
 from ..fakes import FakeEngine
@@ -45,7 +48,8 @@ async def using(*urls: str, **options: Any) -> AsyncIterator[PrefillServers]:
     config = KVTransferConfig(
         kv_connector="TcpConnector", **{"prefill_min_tokens": 8, **options, "prefill_servers": urls}
     )
-    servers = PrefillServers(config)
+    idle = EngineSnapshot(EngineStats(), EngineState.READY)
+    servers = PrefillServers(config, Metrics("m", lambda: {0: idle}))
     try:
         yield servers
     finally:
@@ -61,6 +65,13 @@ async def source_of(servers: PrefillServers, one: EngineRequest | None = None) -
     one = one or request()
     await servers.prefill(one)
     return one.source
+
+
+def count(servers: PrefillServers, outcome: str) -> int:
+    """Prompts that were sent: `computed` or `failed`."""
+    text = servers._metrics.render().decode()
+    found = re.search(rf'^stoker_prefill_requests_total{{outcome="{outcome}"}} (\d+)', text, re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -85,7 +96,7 @@ async def test_a_prompt_is_computed_elsewhere_and_its_blocks_are_named() -> None
         ]
         assert server.headers[0]["x-request-id"] == "r-1"
         assert "authorization" not in server.headers[0]
-        assert (servers.num_prefilled, servers.num_failed) == (1, 0)
+        assert (count(servers, "computed"), count(servers, "failed")) == (1, 0)
 
 
 @pytest.mark.effect("kv_transfer.prefill_api_key")
@@ -178,7 +189,7 @@ async def test_a_prompt_is_computed_here_where_the_answer_is_of_no_use(
     async with PrefillServer() as server, using(server.url) as servers:
         server.answer(BROKEN[kind])
         assert await source_of(servers) is None
-        assert (servers.num_prefilled, servers.num_failed) == (0, 1)
+        assert (count(servers, "computed"), count(servers, "failed")) == (0, 1)
         assert f"prefill server {HOST}:{server.port}: " in caplog.text
         assert "the prompt is computed here" in caplog.text
         server.answer(READ)
@@ -190,7 +201,7 @@ async def test_an_answer_without_blocks_names_none() -> None:
     async with PrefillServer() as server, using(server.url) as servers:
         server.answer(Answer({"kv_transfer_params": PARAMS | {"remote_block_ids": []}}))
         assert await source_of(servers) is None
-        assert servers.num_failed == 0
+        assert count(servers, "failed") == 0
 
 
 URLS = [
@@ -210,7 +221,7 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 async def test_a_host_that_does_not_exist_costs_no_request(url: str) -> None:
     async with using(url) as servers:
         assert await source_of(servers) is None
-        assert servers.num_failed == 1
+        assert count(servers, "failed") == 1
 
 
 @on_a_loop
@@ -220,8 +231,8 @@ async def test_a_server_that_refuses_connections_is_passed_until_it_is_back(ofte
     async with PrefillServer() as other, using(gone.url, other.url) as servers:
         for number in range(64):
             await source_of(servers, request([number] * 20))
-        assert servers.num_failed == 1
-        assert len(other.bodies) == servers.num_prefilled == 63
+        assert count(servers, "failed") == 1
+        assert len(other.bodies) == count(servers, "computed") == 63
         async with PrefillServer(gone.port) as back:
             lost = [server.lost for server in servers._servers if server.url == gone.url]
             await until(lambda: not lost[0].is_set())
@@ -237,7 +248,7 @@ async def test_prompts_are_computed_here_while_no_server_answers(often: None) ->
     async with using(gone.url) as servers:
         assert await source_of(servers) is None
         assert await source_of(servers) is None
-        assert servers.num_failed == 1  # the second was not sent
+        assert count(servers, "failed") == 1  # the second was not sent
         async with PrefillServer(gone.port):
             await until(lambda: not servers._servers[0].lost.is_set())
             assert await source_of(servers) == SOURCE
@@ -260,7 +271,7 @@ async def test_a_server_that_stops_answering_is_left(often: None, kind: str) -> 
         server.prompt, server.health = stopped, stopped if kind == "silent" else sick
         waiting = [asyncio.ensure_future(source_of(servers)) for _ in range(3)]
         assert await asyncio.gather(*waiting) == [None] * 3
-        assert servers.num_failed == 3
+        assert count(servers, "failed") == 3
         assert await source_of(servers) is None  # it was not asked
         assert len(server.bodies) == 3
         await until(lambda: not server.num_open)  # it need not compute them any more

@@ -20,7 +20,8 @@ _IN_HOST_MEMORY = "on a CPU the KV cache is in host memory already; on GPUs it i
 
 def _with_port(url: str) -> str:
     """Raises ValueError if its port, or the brackets of its host, cannot be read."""
-    assert urlsplit(url).port != 0, "port 0 is none"
+    if urlsplit(url).port == 0:
+        raise ValueError("port 0 is none")
     return url
 
 

@@ -115,7 +115,7 @@ class NixlBlocks:
         own = [contents.ctypes.data + index * self._block_bytes for index in range(count)]
         deadline = time.monotonic() + SILENCE_S + contents.nbytes / _LEAST_BYTES_S
         with self._lock:
-            registered, handle = self._register(contents), None
+            registered, handle, name, is_done = self._register(contents), None, None, False
         try:
             with self._lock:
                 name = agent.add_remote_agent(metadata)
@@ -131,10 +131,13 @@ class NixlBlocks:
                     state = agent.check_xfer_state(handle)
             if state != "DONE":
                 raise ConnectionError("the transfer failed")
+            is_done = True
         finally:
             with self._lock:
                 if handle is not None:
                     agent.release_xfer_handle(handle)
+                if name is not None and not is_done:  # NIXL would refuse every further transfer from this agent
+                    agent.remove_remote_agent(name)
                 agent.deregister_memory(registered)
 
 

@@ -7,19 +7,27 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import msgpack
 import pytest
 
 from stoker.engine.stores import block_connection
-from stoker.engine.stores.block_connection import BlockServer, BlocksUnreadable, CannotServeBlocks, read_blocks
+from stoker.engine.stores.block_connection import (
+    BlockServer,
+    BlocksUnreadable,
+    CannotServeBlocks,
+    read_blocks,
+    send_blocks,
+)
 from stoker.engine.stores.host_blocks import HostBlocks
 
 from .odd_servers import HOST, free_port, header, read_header, serving
 
 SIZE = 1 << 16
 NAMES = [bytes([number]) * 32 for number in range(4)]
+NOTHING = partial(send_blocks, HostBlocks(0))
 
 
 def content(number: int) -> bytes:
@@ -32,7 +40,7 @@ def server() -> Iterator[BlockServer]:
     blocks = HostBlocks(1 << 30)
     for number, name in enumerate(NAMES[:3]):
         blocks.put(name, memoryview(content(number)))
-    server = BlockServer(HOST, 0, "alike", blocks)
+    server = BlockServer(HOST, 0, "alike", partial(send_blocks, blocks))
     yield server
     server.close()
 
@@ -184,16 +192,16 @@ def test_a_reader_that_stops_reading_is_left(server: BlockServer, monkeypatch: p
 def test_an_address_that_is_taken_or_not_here_is_an_error_that_names_the_option(server: BlockServer):
     for host, port in ((HOST, server.port), ("192.0.2.1", 0), ("no-such-host.invalid", 0)):
         with pytest.raises(CannotServeBlocks, match=r"`kv_transfer\.kv_ip`: cannot listen on"):
-            BlockServer(host, port, "alike", HostBlocks(1))
+            BlockServer(host, port, "alike", NOTHING)
 
 
 def test_a_closed_server_frees_its_port():
-    server = BlockServer(HOST, 0, "alike", HostBlocks(1))
+    server = BlockServer(HOST, 0, "alike", NOTHING)
     assert read(server.port) == []
     server.close()
     with pytest.raises(BlocksUnreadable, match="refused"):
         read(server.port)
-    BlockServer(HOST, server.port, "alike", HostBlocks(1)).close()
+    BlockServer(HOST, server.port, "alike", NOTHING).close()
 
 
 def test_a_large_request_is_answered(server: BlockServer):
