@@ -142,8 +142,8 @@ def test_a_transfer_that_makes_no_progress_is_given_up(
             return "PROC"
 
     agent = ours._agent
-    monkeypatch.setattr(nixl_blocks, "SILENCE_S", 0.05)
     with monkeypatch.context() as patched:
+        patched.setattr(nixl_blocks, "SILENCE_S", 0.05)
         patched.setattr(ours, "_agent", Stuck())
         with pytest.raises(BlocksUnreadable, match="no progress"):
             read(ours, server.port)
