@@ -131,7 +131,7 @@ def test_blocks_that_cannot_be_read_are_computed(start: Start):
 
 
 @pytest.mark.parametrize("kind", ["other prompt", "shifted", "longer", "none"])
-def test_names_that_are_not_those_of_the_prompt_are_not_read(start: Start, kind: str):
+def test_names_that_are_not_those_of_the_prompt_are_not_read(start: Start, kind: str, caplog: pytest.LogCaptureFixture):
     theirs, ours = start(), start()
     expected, stored = for_others(theirs)
     names = stored.hashes
@@ -143,6 +143,7 @@ def test_names_that_are_not_those_of_the_prompt_are_not_read(start: Start, kind:
     }[kind]
     assert compute(ours, source=StoredBlocks(named, stored.host, stored.port))[0] == expected
     assert ours.stats.store_hits == (40 if kind == "longer" else 0)
+    assert ("are not those of its prompt" in caplog.text) == (kind in ("other prompt", "shifted"))
 
 
 def test_blocks_of_another_salt_are_not_read(start: Start):

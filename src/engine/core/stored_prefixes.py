@@ -10,11 +10,14 @@ Does not know where blocks are stored (block_store.py), nor what a block contain
 
 from __future__ import annotations
 
+import logging
+
 from .block_store import BlockCopy, BlockLoad, BlockStore, FetchedPrefix
 from .prefix_cache import NO_BLOCK
 from .request import NO_SLOT, Request
 from .sequence_blocks import SequenceBlocks
 
+logger = logging.getLogger(__name__)
 MAX_READING = 2  # requests whose blocks are in host memory: each may have as many as the KV cache holds
 
 
@@ -38,6 +41,7 @@ class StoredPrefixes:
             return True
         request.is_looked_up = True
         self.num_queried_tokens += len(request.token_ids) - start * self._blocks.block_size
+        _check_names(request)
         if not hashes:
             return False
         request.fetched = FetchedPrefix(start, self._store.fetch(hashes, request.source))
@@ -100,3 +104,14 @@ class StoredPrefixes:
             if self._store.wants(block_hash, is_for_others=is_for_others):
                 saves[block_hash] = BlockCopy(block_hash, block_ids, is_for_others)
         request.num_offered = max(request.num_offered, request.num_published)
+
+
+def _check_names(request: Request) -> None:
+    """Log a warning if blocks are named in vain, which would cost every request the time of a prefill elsewhere."""
+    named = () if request.source is None else request.source.hashes
+    if named and request.block_hashes and named[0] != request.block_hashes[0]:
+        logger.warning(
+            "the KV blocks named in request %s are not those of its prompt, which is computed here: the other server "
+            "separates requests by API key, or its prefix cache was reset",
+            request.request_id,
+        )

@@ -10,10 +10,12 @@ The server answers everyone who knows a hash, which is to know the text; its por
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import socketserver
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +26,7 @@ from .host_blocks import HostBlocks
 
 CONNECT_S = 3.0
 SILENCE_S = 5.0  # without a byte, after which the other side is taken for dead
+_LEAST_BYTES_S = 50e6  # of a reading that is slower, the rest is computed
 _LENGTH = struct.Struct("!I")
 _MAX_HEADER_BYTES = 1 << 24
 _NOT_ALIKE = "has another model, number format or block size"
@@ -118,12 +121,18 @@ def read_blocks(host: str, port: int, fingerprint: str, hashes: Sequence[bytes],
         with ask(host, port, fingerprint, hashes) as (connection, sizes):
             if not isinstance(sizes, list) or len(sizes) > len(hashes) or any(size != num_bytes for size in sizes):
                 raise ValueError("its answer is not understood")
+            deadline = time.monotonic() + longest_s(len(sizes) * num_bytes)
             for _ in sizes:
-                contents.append(_receive(connection, num_bytes))
+                contents.append(_receive(connection, num_bytes, deadline))
     except (OSError, ValueError, MemoryError) as error:
         cause = str(error) or type(error).__name__
         raise BlocksUnreadable(f"{host}, port {port}: {cause}", contents) from error
     return contents
+
+
+def longest_s(num_bytes: int) -> float:
+    """Seconds that reading so much may take."""
+    return SILENCE_S + num_bytes / _LEAST_BYTES_S
 
 
 @contextmanager
@@ -154,12 +163,15 @@ def _receive_header(connection: socket.socket) -> Any:
         raise ValueError(f"no msgpack: {error}") from error
 
 
-def _receive(connection: socket.socket, num_bytes: int) -> memoryview:
+def _receive(connection: socket.socket, num_bytes: int, deadline: float = math.inf) -> memoryview:
+    """deadline: of time.monotonic. Raises OSError."""
     data = memoryview(bytearray(num_bytes))
     position = 0
     while position < num_bytes:
         received = connection.recv_into(data[position:])
         if not received:
             raise ConnectionResetError("the connection ended early")
+        if time.monotonic() > deadline:
+            raise TimeoutError("it sends too slowly")
         position += received
     return data

@@ -52,7 +52,7 @@ class EngineBlocks:
         return block_hash in self._buffer
 
     def wants(self, block_hash: bytes, *, is_for_others: bool) -> bool:
-        return is_for_others and self._server is not None and block_hash not in self._buffer
+        return is_for_others and self._server is not None and not self._buffer.touch(block_hash)
 
     def save(self, block_hash: bytes, content: memoryview, *, is_for_others: bool) -> None:
         if self.wants(block_hash, is_for_others=is_for_others):

@@ -25,6 +25,14 @@ class HostBlocks:
                 self._contents.move_to_end(block_hash)
             return content
 
+    def touch(self, block_hash: bytes) -> bool:
+        """Whether it is there; then it was used now."""
+        with self._lock:
+            if block_hash not in self._contents:
+                return False
+            self._contents.move_to_end(block_hash)
+            return True
+
     def put(self, block_hash: bytes, content: memoryview) -> None:
         """Dropped if it alone is larger than the limit."""
         with self._lock:

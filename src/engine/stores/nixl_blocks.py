@@ -11,19 +11,19 @@ import socket
 import threading
 import time
 import zlib
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
 
-from .block_connection import SILENCE_S, BlocksUnreadable, ask, send_header
+from .block_connection import BlocksUnreadable, ask, longest_s, send_header
 
 _PACKAGES = ("nixl", "nixl_cu12", "nixl_cu13")
-_LEAST_BYTES_S = 50e6  # a transfer that is slower is given up
 _POLL_S = 0.0005
 _MEMORY = "DRAM"
+_MAX_ABANDONED = 4
 
 
 class NixlMissing(OSError):
@@ -41,6 +41,7 @@ class NixlBlocks:
         self._free = list(range(len(self._places)))
         self._used: OrderedDict[bytes, int] = OrderedDict()  # place by hash, least recently used first
         self._places_lock = threading.Lock()
+        self._abandoned: deque[Any] = deque(maxlen=_MAX_ABANDONED)  # memory of transfers that have failed
         if len(self._places):
             self._register(self._places)
 
@@ -55,6 +56,14 @@ class NixlBlocks:
         with self._places_lock:
             place = self._used.get(block_hash)
             return None if place is None else memoryview(self._places[place].tobytes())
+
+    def touch(self, block_hash: bytes) -> bool:
+        """Whether it is there; then it was used now."""
+        with self._places_lock:
+            if block_hash not in self._used:
+                return False
+            self._used.move_to_end(block_hash)
+            return True
 
     def put(self, block_hash: bytes, content: memoryview) -> None:
         with self._places_lock:
@@ -113,7 +122,7 @@ class NixlBlocks:
         agent, count = self._agent, len(addresses)
         sizes = [self._block_bytes] * count
         own = [contents.ctypes.data + index * self._block_bytes for index in range(count)]
-        deadline = time.monotonic() + SILENCE_S + contents.nbytes / _LEAST_BYTES_S
+        deadline = time.monotonic() + longest_s(contents.nbytes)
         with self._lock:
             registered, handle, name, is_done = self._register(contents), None, None, False
         try:
@@ -133,6 +142,8 @@ class NixlBlocks:
                 raise ConnectionError("the transfer failed")
             is_done = True
         finally:
+            if not is_done:
+                self._abandoned.append(contents)  # NIXL may still write there
             with self._lock:
                 if handle is not None:
                     agent.release_xfer_handle(handle)

@@ -122,7 +122,7 @@ def test_blocks_that_do_not_fit_into_memory_are_not_read(server: BlockServer, mo
         raise MemoryError
 
     receive = block_connection._receive
-    monkeypatch.setattr(block_connection, "_receive", lambda c, n: receive(c, n) if n < SIZE else no_memory())
+    monkeypatch.setattr(block_connection, "_receive", lambda c, n, *_: receive(c, n) if n < SIZE else no_memory())
     with pytest.raises(BlocksUnreadable, match="MemoryError") as caught:
         read(server.port)
     assert caught.value.contents == []
@@ -208,3 +208,16 @@ def test_a_large_request_is_answered(server: BlockServer):
     names = [NAMES[0], *(number.to_bytes(32, "big") for number in range(100, 10_000))]
     assert len(msgpack.packb(["alike", names])) < 1 << 24
     assert read(server.port, names) == [content(0)]
+
+
+def test_a_peer_that_sends_slowly_is_left(monkeypatch: pytest.MonkeyPatch):
+    """Each byte comes in time, and all of them would take without end."""
+    monkeypatch.setattr(block_connection, "longest_s", lambda num_bytes: -1.0)
+    blocks = HostBlocks(1 << 20)
+    blocks.put(b"a", memoryview(b"1234"))
+    server = BlockServer(HOST, 0, "alike", partial(send_blocks, blocks))
+    try:
+        with pytest.raises(BlocksUnreadable, match="too slowly"):
+            read_blocks(HOST, server.port, "alike", [b"a"], 4)
+    finally:
+        server.close()

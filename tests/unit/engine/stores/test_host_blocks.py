@@ -36,3 +36,13 @@ def test_a_block_is_counted_once():
     for number in (0, 0, 1):
         blocks.put(bytes([number]), block(number))
     assert kept(blocks) == {0, 1}
+
+
+def test_a_block_that_is_asked_for_again_was_used():
+    blocks = HostBlocks(8)
+    for number in (0, 1):
+        blocks.put(bytes([number]), block(number))
+    assert blocks.touch(b"\0")
+    assert not blocks.touch(b"\2")
+    blocks.put(b"\2", block(2))
+    assert kept(blocks) == {0, 2}

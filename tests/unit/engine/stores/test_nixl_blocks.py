@@ -143,7 +143,7 @@ def test_a_transfer_that_makes_no_progress_is_given_up(
 
     agent = ours._agent
     with monkeypatch.context() as patched:
-        patched.setattr(nixl_blocks, "SILENCE_S", 0.05)
+        patched.setattr(nixl_blocks, "longest_s", lambda num_bytes: 0.05)
         patched.setattr(ours, "_agent", Stuck())
         with pytest.raises(BlocksUnreadable, match="no progress"):
             read(ours, server.port)
