@@ -79,16 +79,6 @@ def test_an_address_that_others_reach_is_served_without_keys_only_if_it_is_writt
     assert server_of(tmp_path, "host: 0.0.0.0, uds: api.sock").uds  # which others do not reach
 
 
-@pytest.mark.parametrize(
-    ("text", "instead"),
-    [
-        ("headless: true", "balancer"),
-    ],
-)
-def test_what_this_build_cannot_do_is_refused_with_what_it_does(tmp_path: Path, text: str, instead: str) -> None:
-    assert instead in refusal(tmp_path, text)
-
-
 def test_what_this_build_does_anyway_may_be_written(tmp_path: Path) -> None:
     assert server_of(tmp_path, "headless: false").headless is False
 
