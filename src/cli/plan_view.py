@@ -92,6 +92,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     rows = [
         *([("replicas", _replicas(plan))] if plan.num_replicas > 1 and plan.distribution is None else []),
         *([("processes", _processes(plan))] if plan.ask.num_devices > 1 and plan.distribution is None else []),
+        *([("nodes", _nodes(plan))] if plan.num_nodes > 1 else []),
         ("device", f"{about(found.memory_bytes)}{free}; {share}"),
         ("weights", f"{about(found.weights_bytes)} in {_format(plan)}{parts}"),
         *_offloaded(plan),
@@ -190,6 +191,16 @@ def _processes(plan: Plan) -> str:
     staged = f" in {stages} stages" * (stages > 1)
     experts = f", each with {-(-placed.count // parts)} of {placed.count} experts" if placed is not None else ""
     return f"{plan.ask.num_devices} compute a model together{staged}{experts}; all other numbers are of one"
+
+
+def _nodes(plan: Plan) -> str:
+    """Which processes are on which node."""
+    each = plan.ask.num_devices // plan.num_nodes
+    ranges = (range(node * each, (node + 1) * each) for node in range(plan.num_nodes))
+    return "; ".join(
+        f"node {node} has rank {ranks[0]}" + (f" to {ranks[-1]}" if each > 1 else "")
+        for node, ranks in enumerate(ranges)
+    )
 
 
 def _rest(plan: Plan) -> str:

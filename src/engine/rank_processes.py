@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..config import Resolved
 from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_INVALID_CONFIGURATION
@@ -24,8 +24,9 @@ from .api import EngineInfo, StepLaunches
 from .core import StepPlan, StepResult
 from .nodes.child import RankChild, children_of_node, close_descriptors, memories_of_node
 from .nodes.fingerprint import fingerprint
-from .nodes.gathering import CannotGather, Gathering, NotGathered
+from .nodes.gathering import CannotGather, Gathering, Joined, NotGathered
 from .nodes.limits import ALIVE_S, LOADING_SILENCE_S, SILENCE_S
+from .nodes.ray_ranks import CannotUseRay, RayRanks
 from .nodes.ring import KEY_BYTES, connect_stages, listen
 from .nodes.secret import secret_hash
 from .rank_link import Alive, Failed, Finish, FreeMemory, Loaded, RankLink, RankMessage, Start, Tokens, packed
@@ -112,13 +113,16 @@ class RankProcesses:
         self._stage_ends: Callable[[], tuple[socket.socket, socket.socket]] | None = None
         self._open_ends: tuple[socket.socket, ...] = ()
         self._address = ADDRESS
+        self._on_ray: RayRanks | None = None
         try:
             self._memories = memories_of_node(resolved, 0)
-            if resolved.parallel.nnodes == 1:
+            if resolved.parallel.distributed_executor_backend == "ray":
+                self._start_on_ray(report)
+            elif resolved.parallel.nnodes > 1:
+                self._start_on_nodes(report)
+            else:
                 self._store, port = open_store(ADDRESS)
                 self._start(port)
-            else:
-                self._gather(report)
         except BaseException:
             self.close()
             raise
@@ -150,20 +154,39 @@ class RankProcesses:
             ends = own_ends
             self._open_ends, self._stage_ends = ends, lambda: ends
 
-    def _gather(self, report: Callable[[str], None]) -> None:
-        """The ranks of all nodes, which connect to this one over TCP."""
-        resolved, parallel = self._resolved, self._resolved.parallel
+    def _start_on_nodes(self, report: Callable[[str], None]) -> None:
+        """Those of this node; other nodes start theirs."""
+        parallel = self._resolved.parallel
         if parallel.node_rank:
             raise RankLost("another node than 0 only runs `engine up`", EXIT_INVALID_CONFIGURATION)
-        others = range(1, parallel.num_ranks)
+
+        def start(_: Gathering) -> None:
+            self._children = children_of_node(self._resolved, 0, self._memories)
+
+        self._gather(parallel.master_addr, parallel.master_port, secret_hash(), start, report)
+
+    def _start_on_ray(self, report: Callable[[str], None]) -> None:
         try:
-            gathering = Gathering(
-                parallel.master_addr, parallel.master_port, others, fingerprint(resolved), secret_hash()
-            )
-            with gathering:
-                self._children = children_of_node(resolved, 0, self._memories)
+            on_ray = self._on_ray = RayRanks(self._resolved, report)
+        except CannotUseRay as error:
+            raise RankLost(str(error), EXIT_ENVIRONMENT) from None
+        self._gather(on_ray.address, 0, on_ray.secret_hash, lambda gathering: on_ray.start(gathering.port), report)
+
+    def _gather(
+        self,
+        address: str,
+        port: int,
+        secret: str,
+        start: Callable[[Gathering], None],
+        report: Callable[[str], None],
+    ) -> None:
+        """Waits for all ranks to connect to this one over TCP. start: starts those that are to be started here."""
+        others = range(1, self._resolved.parallel.num_ranks)
+        try:
+            with Gathering(address, port, others, fingerprint(self._resolved), secret) as gathering:
+                start(gathering)
                 waits = f"at {gathering.address}:{gathering.port}"
-                joined = gathering.wait(self._check_children, lambda missing: report(f"{self._names(missing)} {waits}"))
+                joined = gathering.wait(self._check_starts, lambda missing: report(f"{self._names(missing)} {waits}"))
         except CannotGather as error:
             raise RankLost(str(error), EXIT_ENVIRONMENT) from None
         except NotGathered as error:
@@ -172,31 +195,42 @@ class RankProcesses:
         now = time.monotonic()
         for rank, each in joined.items():
             child = children.get(rank)
-            place = f"node {parallel.node_of(rank)}, {each.join.host}, process {each.join.pid}"
-            name = f"rank {rank} of the model ({place})" if child is None else str(child)
+            name = str(child) if child is not None else f"rank {rank} of the model ({self._place(rank, each)})"
             self._followers.append(_Follower(name, each.link, child, now))
+        self._introduce(gathering.address, [each.join.place for each in joined.values()])
+
+    def _introduce(self, address: str, places: list[list[Any]]) -> None:
+        """Tells the ranks where they find each other. places: of the other ranks, in order."""
         from .parallel.connect import open_store
 
-        self._address = gathering.address
-        self._store, port = open_store(self._address)
-        key, places = os.urandom(KEY_BYTES), [joined[rank].join.place for rank in others]
-        if resolved.num_stages > 1:
-            listener, own = listen(self._address)
-            places.insert(0, own)
+        self._address = address
+        self._store, port = open_store(address)
+        key = os.urandom(KEY_BYTES)
+        if self._resolved.num_stages > 1:
+            listener, own = listen(address)
+            places = [own, *places]
             self._stage_ends = lambda: connect_stages(listener, key, places, 0, self._size, self.check)
-        start = packed(Start(resolved.model_dump_json(), port, key, places))
+        start = packed(Start(self._resolved.model_dump_json(), port, key, places))
         for follower in self._followers:
             with contextlib.suppress(OSError):  # the thread that watches sees it
                 follower.link.send_bytes(start)
 
-    def _names(self, ranks: list[int]) -> str:
-        node_of = self._resolved.parallel.node_of
-        return "waiting for " + ", ".join(f"rank {rank} of node {node_of(rank)}" for rank in ranks)
+    def _place(self, rank: int, joined: Joined) -> str:
+        node = "Ray" if self._on_ray is not None else f"node {self._resolved.parallel.node_of(rank)}"
+        return f"{node}, {joined.join.host}, process {joined.join.pid}"
 
-    def _check_children(self) -> None:
+    def _names(self, ranks: list[int]) -> str:
+        node_of, on_ray = self._resolved.parallel.node_of, self._on_ray is not None
+        names = (f"rank {rank} of {'Ray' if on_ray else f'node {node_of(rank)}'}" for rank in ranks)
+        return "waiting for " + ", ".join(names)
+
+    def _check_starts(self) -> None:
+        """Raises RankLost if one that was started here has ended."""
         for child in self._children:
             if child.process.poll() is not None:
                 raise RankLost(f"{child} {child.end()}")
+        if self._on_ray is not None and (ended := self._on_ray.ended()):
+            raise RankLost(ended)
 
     def ranks(self, kernels: KernelSet) -> Ranks:
         """Those of the first stage, as rank 0 sees them. Raises RuntimeError if one does not come."""
@@ -247,6 +281,8 @@ class RankProcesses:
             each.link.close()
         for child in self._children:
             child.close()
+        if self._on_ray is not None:
+            self._on_ray.close()
 
     def send(self, message: RankMessage) -> None:
         """What is sampled to the ranks of the first stage, other messages to all. Raises RankLost."""

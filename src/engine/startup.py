@@ -242,7 +242,9 @@ def _on_ranks(
 ) -> EngineCore:
     """Rank 0 of several processes. It waits for kernels that must be compiled: all ranks need the same."""
     _limit_spinning()
-    if resolved.parallel.nnodes > 1:
+    if resolved.parallel.nnodes > 1 or resolved.parallel.distributed_executor_backend == "ray":
+        import torch  # noqa: F401 (not in the phase that waits for other nodes)
+
         clock.start("nodes")
     others = RankProcesses(resolved, rank_lost, clock.note)
     try:

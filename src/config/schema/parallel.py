@@ -105,18 +105,18 @@ class ParallelConfig(Section):
         examples=[29600],
         json_schema_extra=about(reload="process", devices=("cpu",)),
     )
-    distributed_executor_backend: Literal["auto", "uni", "mp"] = Field(
+    distributed_executor_backend: Literal["auto", "uni", "mp", "ray"] = Field(
         "auto",
         description=(
-            "Who computes a replica: `uni`, the engine process alone, or `mp`, it and child processes on this machine, "
-            "or on those of `nnodes`, `tensor_parallel_size` times `pipeline_parallel_size` together. `auto` follows "
-            "from these; `uni` refuses several."
+            "Who computes a replica: `uni`, the engine process alone; `mp`, it and child processes on this machine, or "
+            "on those of `nnodes`, `tensor_parallel_size` times `pipeline_parallel_size` together; `ray`, it and "
+            "actors on the machines of a Ray cluster. `auto` is `uni` or `mp`, as these sizes say; `uni` refuses "
+            "several."
         ),
         examples=["mp"],
         json_schema_extra=about(
             reload="model",
             refused={
-                "ray": "processes of one model are on one machine; `stoker.ray.build_app` has replicas on Ray",
                 "external_launcher": "the engine starts the processes of a model itself",
             },
         ),
@@ -226,7 +226,8 @@ class ParallelConfig(Section):
     def is_on_one_node(self, stage: int) -> bool:
         """Whether the processes of a stage share a machine, and so memory."""
         first = stage * self.tensor_parallel_size
-        return self.node_of(first) == self.node_of(first + self.tensor_parallel_size - 1)
+        last = first + self.tensor_parallel_size - 1
+        return self.distributed_executor_backend != "ray" and self.node_of(first) == self.node_of(last)
 
     @property
     def remote_ranks(self) -> range:

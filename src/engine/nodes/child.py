@@ -24,8 +24,11 @@ _END_S = 0.25  # for a process that has closed its connection to end
 class RankChild:
     """link: to the process, which ends when the other end is closed."""
 
-    def __init__(self, rank: int, fds: Mapping[str, int], flags: Iterable[str] = ()) -> None:
-        """fds: descriptors that it inherits, by the name of its argument. Raises OSError."""
+    def __init__(
+        self, rank: int, fds: Mapping[str, int], flags: Iterable[str] = (), environment: Mapping[str, str] | None = None
+    ) -> None:
+        """fds: descriptors that it inherits, by the name of its argument. environment: None is that of this process.
+        Raises OSError."""
         self.rank = rank
         self._num_stopped = 0
         mine, its = socket.socketpair()
@@ -34,6 +37,7 @@ class RankChild:
             self.process = subprocess.Popen(
                 [*COMMAND, *(word for name, value in given.items() for word in (f"--{name}", str(value))), *flags],
                 stdin=subprocess.DEVNULL,
+                env=environment,
                 pass_fds=[its.fileno(), *fds.values()],
                 process_group=0,  # Ctrl-C in a terminal is for the process that starts it
             )

@@ -29,10 +29,11 @@ class JoinRefused(Exception):
 
 
 class JoinedLink(RankLink):
-    """Ends this process when rank 0 does: a step may wait for it in C++. own_address: by which rank 0 is reached."""
+    """Ends this process when rank 0 does: a step may wait for it in C++."""
 
-    def __init__(self, end: socket.socket, rank: int) -> None:
+    def __init__(self, end: socket.socket, rank: int, exit_process: Callable[[int], None]) -> None:
         super().__init__(end)
+        self._exit_process = exit_process
         self.own_address: str = end.getsockname()[0]
         self.address: str = end.getpeername()[0]
         self._rank = rank
@@ -63,6 +64,7 @@ class JoinedLink(RankLink):
                 now = time.monotonic()
                 if now - heard_at > self._silence_s:
                     self._end(f"has been silent for {self._silence_s:g} s")
+                    return
                 if now - sent_at >= ALIVE_S:
                     sent_at = now
                     self.send(Alive())
@@ -71,15 +73,20 @@ class JoinedLink(RankLink):
 
     def _end(self, why: str) -> None:
         logger.warning("rank 0 at %s %s: rank %d ends", self.address, why, self._rank)
-        os._exit(RANK_0_ENDED)
+        self._exit_process(RANK_0_ENDED)
 
 
 def join(
-    address: str, port: int, join_of: Callable[[str], Join], limit_s: float = JOIN_LIMIT_S
+    address: str,
+    port: int,
+    join_of: Callable[[str], Join],
+    limit_s: float = JOIN_LIMIT_S,
+    exit_process: Callable[[int], None] = os._exit,
 ) -> tuple[JoinedLink, Start]:
     """Connects to rank 0, and waits for it and for the other ranks.
 
-    join_of: of the address of this machine. Raises JoinRefused, or TimeoutError if rank 0 does not come.
+    join_of: of the address of this machine, by which it reaches rank 0. exit_process: called when rank 0 has ended.
+    Raises JoinRefused, or TimeoutError if rank 0 does not come.
     """
     deadline, line_at = time.monotonic() + limit_s, 0.0
     while True:
@@ -87,7 +94,7 @@ def join(
         try:
             connection = socket.create_connection((address, port), SILENCE_S)
             try:
-                return _joined(connection, join_of)
+                return _joined(connection, join_of, exit_process)
             except BaseException:
                 connection.close()
                 raise
@@ -102,7 +109,9 @@ def join(
         time.sleep(_RETRY_S)
 
 
-def _joined(connection: socket.socket, join_of: Callable[[str], Join]) -> tuple[JoinedLink, Start]:
+def _joined(
+    connection: socket.socket, join_of: Callable[[str], Join], exit_process: Callable[[int], None]
+) -> tuple[JoinedLink, Start]:
     """Raises OSError or EOFError if rank 0 ends meanwhile."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     asked = join_of(connection.getsockname()[0])
@@ -112,6 +121,6 @@ def _joined(connection: socket.socket, join_of: Callable[[str], Join]) -> tuple[
             case Refused(reason):
                 raise JoinRefused(f"rank 0 refuses rank {asked.rank}: {reason}")
             case Start() as start:
-                link = JoinedLink(connection, asked.rank)
+                link = JoinedLink(connection, asked.rank, exit_process)
                 link.start()
                 return link, start

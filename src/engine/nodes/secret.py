@@ -14,5 +14,8 @@ VARIABLE = "STOKER_NODE_SECRET"
 
 def secret_hash(env: Mapping[str, str] = os.environ) -> str:
     """Empty without a secret."""
-    secret = env.get(VARIABLE, "")
+    return hash_of(env.get(VARIABLE, ""))
+
+
+def hash_of(secret: str) -> str:
     return hashlib.sha256(f"stoker nodes {secret}".encode()).hexdigest() if secret else ""

@@ -254,7 +254,7 @@ RULES: tuple[Rule, ...] = (
         is_broken=lambda v: v.distributed_executor_backend == "uni" and v.decisions.num_ranks > 1,
         message="`parallel.distributed_executor_backend` is uni, and {num_ranks} processes are to compute the model",
         why="`uni` is one process, `mp` several; `auto` follows from the sizes.",
-        fixes=("remove `distributed_executor_backend`, or set it to mp",),
+        fixes=("remove `distributed_executor_backend`, or set it to mp or ray",),
     ),
     Rule(
         id="R398",
@@ -263,10 +263,11 @@ RULES: tuple[Rule, ...] = (
         severity="warning",
         is_broken=lambda v: (
             v.decisions.is_written("parallel.distributed_executor_backend")
-            and v.distributed_executor_backend == "mp"
+            and v.distributed_executor_backend in ("mp", "ray")
             and v.decisions.num_ranks == 1
         ),
-        message="`parallel.distributed_executor_backend: mp` has no effect: one process computes the model",
+        message="`parallel.distributed_executor_backend: {distributed_executor_backend}` has no effect: one process "
+        "computes the model",
         why="Processes are started for `tensor_parallel_size` and `pipeline_parallel_size`.",
         fixes=("remove `distributed_executor_backend`, or set one of the sizes",),
     ),
@@ -369,6 +370,15 @@ RULES: tuple[Rule, ...] = (
         why="A node alone connects to no other.",
         fixes=("remove them, or set `nnodes`",),
     ),
+    Rule(
+        id="R426",
+        title="Ray chooses the machines of its actors",
+        fields=("parallel.distributed_executor_backend", "parallel.nnodes"),
+        is_broken=lambda v: v.distributed_executor_backend == "ray" and v.nnodes > 1,
+        message="`parallel.distributed_executor_backend` is ray, and `nnodes` is {nnodes}",
+        why="With Ray one command is started, and the cluster of RAY_ADDRESS has the machines.",
+        fixes=("remove `nnodes` and `node_rank`, or set `distributed_executor_backend` to mp",),
+    ),
 )
 
 STATED: tuple[StatedRule, ...] = (
@@ -463,13 +473,13 @@ STATED: tuple[StatedRule, ...] = (
         "R148",
         "a profiler of Ray workers needs Ray",
         ("parallel.ray_workers_use_nsight", "parallel.distributed_executor_backend"),
-        "Cannot occur: both are refused.",
+        "Cannot occur: the profiler is refused.",
     ),
     StatedRule(
         "R149",
         "worker_use_ray selects an executor",
         ("parallel.worker_use_ray", "parallel.distributed_executor_backend"),
-        "The old option becomes `distributed_executor_backend: ray`, which this build refuses; false has no effect.",
+        "The old option becomes `distributed_executor_backend: ray`; false has no effect.",
     ),
     StatedRule(
         "R150",

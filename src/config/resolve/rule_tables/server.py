@@ -514,19 +514,19 @@ STATED: tuple[StatedRule, ...] = (
         "R038",
         "a server without a listener has no API processes",
         ("server.headless", "server.api_server_count"),
-        "Cannot occur: headless is refused.",
+        "A headless node starts none, whatever the number.",
     ),
     StatedRule(
         "R039",
         "headless excludes an internal load balancer",
         ("server.headless",),
-        "Cannot occur: headless is refused.",
+        "A headless node belongs to one replica, which has no other beside it (R423).",
     ),
     StatedRule(
         "R040",
         "headless is for further nodes",
         ("server.headless",),
-        "Cannot occur: headless is refused.",
+        "A node with a rank above 0 is headless, and no other (R422).",
     ),
     StatedRule(
         "R265",

@@ -12,8 +12,8 @@ from .reasons import (
     NO_COUPLING,
     NO_DEVICE_SETTINGS,
     NO_MODES,
+    NO_NSIGHT,
     NO_OVERLAP,
-    NO_RAY,
     ONE_PORT,
     ONE_SAMPLER,
     ONE_WORKER,
@@ -57,7 +57,7 @@ ROWS: tuple[Refused, ...] = (
         "How expert load is measured and balanced: window_size, step_interval, num_redundant_experts, "
         "log_balancedness.",
     ),
-    Refused("parallel.ray_workers_use_nsight", Flag, False, NO_RAY, "Start Ray workers under the Nsight profiler."),
+    Refused("parallel.ray_workers_use_nsight", Flag, False, NO_NSIGHT, "Start Ray workers under the Nsight profiler."),
     Refused("parallel.worker_cls", str, "auto", ONE_WORKER, "Class of the worker of each device."),
     Refused("parallel.worker_extension_cls", str, "", ONE_WORKER, "Class that is mixed into the worker."),
     Refused(

@@ -41,7 +41,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--distributed-executor-backend uni -tp 2", "--distributed-executor-backend uni -pp 2"],
         ["--distributed-executor-backend uni", "--distributed-executor-backend mp -tp 2"],
     ),
-    "R398": (["--distributed-executor-backend mp"], ["--distributed-executor-backend mp -pp 2", "-pp 2"]),
+    "R398": (
+        ["--distributed-executor-backend mp", "--distributed-executor-backend ray"],
+        ["--distributed-executor-backend mp -pp 2", "-pp 2"],
+    ),
     "R391": (["-ep", "-ep -tp 2"], [""]),
     "R392": (["--expert-placement-strategy round_robin"], ["--expert-placement-strategy round_robin -tp 2 -ep"]),
     "R385": (["-tp 3", "-tp 2 --kv-directory blocks", "-pp 2 --kv-directory blocks"], ["-tp 2", "-tp 1", "-pp 2"]),
@@ -52,6 +55,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R423": (["-n 2 -tp 2 -dp 2"], ["-n 2 -tp 2", "-dp 2"]),
     "R424": (["-n 2 -tp 2"], ["-n 2 -tp 2 --master-addr 127.0.0.1", ""]),
     "R425": (["--master-addr 10.0.0.1", "--master-port 99"], ["-n 2 -tp 2 --master-addr 10.0.0.1", ""]),
+    "R426": (
+        ["-n 2 -tp 2 --distributed-executor-backend ray"],
+        ["-tp 2 --distributed-executor-backend ray", "-n 2 -tp 2 --distributed-executor-backend mp"],
+    ),
     "R375": (["-dp 5"], ["-dp 4", "-dp 8 -dpn 7"]),
 }
 GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
