@@ -98,6 +98,7 @@ def started(*servers: Server) -> Iterator[None]:
             assert not alive
 
 
+@pytest.mark.effect("parallel.nnodes", "parallel.node_rank", "parallel.master_addr", "parallel.master_port")
 @pytest.mark.parametrize("sizes", WAYS.values(), ids=WAYS)
 def test_answers_are_those_of_one_process_and_a_node_that_is_lost_returns(sizes: dict[str, int], tmp_path: Path):
     alone = Server(manifest(tmp_path))

@@ -364,7 +364,7 @@ RULES: tuple[Rule, ...] = (
         fields=("parallel.master_addr", "parallel.master_port", "parallel.nnodes"),
         severity="warning",
         is_broken=lambda v: (
-            v.nnodes == 1 and any(v.decisions.is_written(f"parallel.{name}") for name in ("master_addr", "master_port"))
+            v.nnodes == 1 and any(v.is_written(f"parallel.{name}") for name in ("master_addr", "master_port"))
         ),
         message="`parallel.master_addr` and `master_port` have no effect: there is one node",
         why="A node alone connects to no other.",
