@@ -147,6 +147,7 @@ class ReplicaNode:
             self._children.pop(rank, None)
             started.cancel()
             await connection.flush()
+            connection.close()
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await running

@@ -88,6 +88,7 @@ class Generation:
             _Sequence(index, request, tokenizer, kept_ids, keeps_output) for index, request in enumerate(requests)
         ]
         self._prefill_servers = prefill_servers
+        self._prefilling = [asyncio.Lock() for _ in range(num_prompts if prefill_servers else 0)]
         self._per_prompt = len(requests) // num_prompts
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
@@ -182,7 +183,7 @@ class Generation:
 
     async def _one(self, sequence: _Sequence) -> AsyncGenerator[Delta, None]:
         if self._prefill_servers is not None:
-            await self._prefill_servers.prefill(sequence.request)
+            await self._prefill(self._prefill_servers, sequence)
         outputs = self._client.generate(sequence.request)
         try:
             async for output in outputs:
@@ -193,6 +194,15 @@ class Generation:
         finally:
             await close(outputs)
         raise internal_error("the engine ended this request without a reason", "engine_error")
+
+    async def _prefill(self, servers: PrefillServers, sequence: _Sequence) -> None:
+        """Once for each prompt: the first of its sequences asks, and the others wait for it."""
+        number = sequence.index // self._per_prompt
+        first = self._firsts[number]
+        async with self._prefilling[number]:
+            if sequence is first:
+                await servers.prefill(sequence.request)
+        sequence.request.source = first.request.source
 
     async def _merged(self) -> AsyncGenerator[Delta, None]:
         """Deltas of all sequences in order of arrival. Reads at most one delta ahead of each sequence."""

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from ..config.schema.kv_transfer import KVTransferConfig
 from ..engine.api import EngineRequest, StoredBlocks
 from .observe.metrics import Metrics
+from .protocol.fields import MAX_SALT_CHARS
 from .protocol.transfer import KVTransferParams
 from .protocol.wire import Wire
 
@@ -64,6 +65,8 @@ class PrefillServers:
 
     async def prefill(self, request: EngineRequest) -> None:
         """Have the prompt computed elsewhere, if that can be of use, and note in the request where its blocks are."""
+        if len(request.cache_root_text) > MAX_SALT_CHARS:  # a server would refuse it
+            return
         is_scored = request.sampling.prompt_logprobs is not None  # of positions that must be computed here
         if request.source or request.is_for_others or is_scored or len(request.prompt_token_ids) < self._min_tokens:
             return

@@ -116,8 +116,16 @@ class RemoteChild:
 
     async def start(self) -> None:
         """Waits for its node. Raises CannotGather."""
-        self._connection = await self._replicas.connected(self._rank)
-        self._connection.receive = self._take
+        while True:  # one that was closed before it was accepted is none
+            connection = await self._replicas.connected(self._rank)
+            heard = asyncio.ensure_future(connection.heard.wait())
+            try:
+                await asyncio.wait((heard, connection.ended), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                heard.cancel()
+            if not connection.ended.done():
+                break
+        self._connection, connection.receive = connection, self._take
         self._connection.send_frame(START)
 
     def send(self, message: Message) -> None:

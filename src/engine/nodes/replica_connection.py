@@ -29,6 +29,7 @@ class ReplicaConnection:
         self._reader, self._writer = reader, writer
         self.receive: Callable[[Message], None] = lambda message: None  # called with each message
         self.started = asyncio.Event()  # node 0 wants the replica
+        self.heard = asyncio.Event()  # a frame has come since the start of `run`: the other side lives
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # why
         end = writer.get_extra_info("socket")
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -48,13 +49,16 @@ class ReplicaConnection:
         reason = "the connection was closed"
         try:
             while True:
-                frame = await asyncio.wait_for(self.read_frame(), SILENCE_S)
+                async with asyncio.timeout(SILENCE_S):  # wait_for may swallow a cancellation on Python 3.11
+                    frame = await self.read_frame()
+                self.heard.set()
                 if frame == START:
                     self.started.set()
                 elif frame:
                     self.receive(decode(frame))
         except TimeoutError:
             reason = f"it has been silent for {SILENCE_S:g} s"
+            self._writer.transport.abort()  # what it has not read would keep the socket open
         except (OSError, EOFError):
             pass
         except WireError as error:
@@ -74,8 +78,8 @@ class ReplicaConnection:
 
     async def _show_life(self) -> None:
         while True:
-            await asyncio.sleep(ALIVE_S)
             self.send_frame(b"")
+            await asyncio.sleep(ALIVE_S)
 
     async def flush(self) -> None:
         with contextlib.suppress(OSError):

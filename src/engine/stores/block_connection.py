@@ -154,11 +154,12 @@ def send_header(connection: socket.socket, value: Any) -> None:
 
 def _receive_header(connection: socket.socket) -> Any:
     """Raises OSError, and ValueError for anything but a header."""
-    (length,) = _LENGTH.unpack(_receive(connection, _LENGTH.size))
+    deadline = time.monotonic() + longest_s(_MAX_HEADER_BYTES)
+    (length,) = _LENGTH.unpack(_receive(connection, _LENGTH.size, deadline))
     if length > _MAX_HEADER_BYTES:
         raise ValueError(f"a header of {length} bytes")
     try:
-        return msgpack.unpackb(_receive(connection, length))
+        return msgpack.unpackb(_receive(connection, length, deadline))
     except (ValueError, msgpack.UnpackException) as error:
         raise ValueError(f"no msgpack: {error}") from error
 

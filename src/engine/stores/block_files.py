@@ -77,7 +77,16 @@ class BlockFiles:
             return self._name(block_hash) in self._sizes or block_hash in self._queued
 
     def wants(self, block_hash: bytes, *, is_for_others: bool) -> bool:
-        return self._writes and not self._has(block_hash)
+        return self._writes and not self._touch(block_hash)
+
+    def _touch(self, block_hash: bytes) -> bool:
+        """Whether it is there; then it was used now."""
+        name = self._name(block_hash)
+        with self._lock:
+            if name in self._sizes:
+                self._sizes.move_to_end(name)
+                return True
+            return block_hash in self._queued
 
     def is_saving(self, block_hash: bytes) -> bool:
         with self._lock:

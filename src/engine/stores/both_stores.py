@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from ..api import StoredBlocks
 from ..core.block_store import Fetch
 from .block_files import BlockFiles
 from .engine_blocks import EngineBlocks
+
+
+class _FilesAfter:
+    """What another engine gives, and after that what the files have."""
+
+    def __init__(self, fetch: Fetch, files: BlockFiles, hashes: list[bytes]) -> None:
+        self._fetch, self._files, self._hashes = fetch, files, hashes
+        self._rest: Fetch | None = None
+
+    @property
+    def is_done(self) -> bool:
+        if not self._fetch.is_done:
+            return False
+        if self._rest is None:
+            rest = self._hashes[len(self._fetch.contents) :]
+            self._rest = self._files.fetch(list(takewhile(self._files.has, rest)), None)
+        return self._rest.is_done
+
+    @property
+    def contents(self) -> list[memoryview]:
+        return self._fetch.contents + (self._rest.contents if self._rest is not None else [])
 
 
 class BothStores:
@@ -33,8 +55,9 @@ class BothStores:
         return self._engines.stored(hashes)
 
     def fetch(self, hashes: Sequence[bytes], source: StoredBlocks | None) -> Fetch:
-        store = self._files if source is None else self._engines
-        return store.fetch(hashes, source)
+        if source is None:
+            return self._files.fetch(hashes, None)
+        return _FilesAfter(self._engines.fetch(hashes, source), self._files, list(hashes))
 
     def close(self) -> None:
         self._engines.close()

@@ -13,6 +13,7 @@ import time
 import zlib
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -146,10 +147,13 @@ class NixlBlocks:
                 self._abandoned.append(contents)  # NIXL may still write there
             with self._lock:
                 if handle is not None:
-                    agent.release_xfer_handle(handle)
+                    with suppress(Exception):  # it may still run
+                        agent.release_xfer_handle(handle)
                 if name is not None and not is_done:  # NIXL would refuse every further transfer from this agent
-                    agent.remove_remote_agent(name)
-                agent.deregister_memory(registered)
+                    with suppress(Exception):
+                        agent.remove_remote_agent(name)
+                with suppress(Exception):
+                    agent.deregister_memory(registered)
 
 
 def _new_agent() -> Any:

@@ -22,6 +22,7 @@ MAX_BIASES = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 MAX_TOOLS = 128
+MAX_SALT_CHARS = 1024
 MAX_PROCESSORS = 16
 MAX_PATH_CHARS = 256
 MAX_TOKENS = 2**31 - 1
@@ -74,7 +75,7 @@ class CommonFields(Wire):
         None, ge=-(2**31), le=2**31 - 1, description="smaller first; needs `scheduler.scheduling_policy: priority`"
     )
     cache_salt: str | None = Field(
-        None, min_length=1, max_length=1024, description="shares cached prefixes only with the same salt"
+        None, min_length=1, max_length=MAX_SALT_CHARS, description="shares cached prefixes only with the same salt"
     )
     request_id: str | None = Field(
         None, description="the last part of the answer's id; the header `X-Request-Id` has precedence"

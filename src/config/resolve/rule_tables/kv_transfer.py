@@ -7,6 +7,7 @@ from ..rule import Rule, StatedRule
 from ..values import Values
 
 _EXTRA = "kv_transfer.kv_connector_extra_config"
+MAX_PORT = 65535
 _OF_TCP = ("kv_transfer.kv_ip", "kv_transfer.kv_port", "kv_transfer.kv_buffer_size")
 
 
@@ -94,6 +95,23 @@ RULES: tuple[Rule, ...] = (
         message="`kv_transfer.kv_ip: {kv_ip}` is not an address that other engines can connect to",
         why="The answer to a prompt that is computed for others names this address.",
         fixes=("write the address of this machine in the private network, or of the pod",),
+    ),
+    Rule(
+        id="R414",
+        title="each replica has a port for other engines",
+        fields=(
+            "kv_transfer.kv_port",
+            "parallel.data_parallel_size",
+            "kv_transfer.kv_connector",
+            "kv_transfer.kv_role",
+        ),
+        is_broken=lambda v: (
+            bool(_transfer(v).buffer_bytes) and _transfer(v).port_at_rank(v.config.parallel.ranks[-1]) > MAX_PORT
+        ),
+        message="`kv_transfer.kv_port: {kv_port}` is too high: each replica uses the port plus its rank, and the highest "
+        "port is 65535",
+        why="A replica listens on a port of its own.",
+        fixes=("write a lower `kv_port`",),
     ),
     Rule(
         id="R408",

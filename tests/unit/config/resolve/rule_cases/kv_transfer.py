@@ -49,6 +49,13 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [f"{TCP} {_set(kv_ip='0.0.0.0')}", f"{PRODUCER} {_set(kv_ip='::')}"],
         [TCP, f"{TCP} {_set(kv_ip='10.0.0.4')}", f"{CONSUMER} {_set(kv_ip='0.0.0.0')}"],
     ),
+    "R414": (
+        ["--kv-transfer-config.kv-connector TcpConnector --kv-transfer-config.kv-port 65535 -dp 2"],
+        [
+            "--kv-transfer-config.kv-connector TcpConnector --kv-transfer-config.kv-port 65534 -dp 2",
+            "--kv-transfer-config.kv-port 65535 -dp 2",
+        ],
+    ),
     "R408": (
         [_set(kv_role="kv_producer"), _set(kv_role="kv_consumer")],
         ["", PRODUCER, f"{SHARED} {FOLDER} {_set(kv_role='kv_both')}"],
