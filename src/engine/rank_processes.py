@@ -200,7 +200,7 @@ class RankProcesses:
         self._introduce(gathering.address, [each.join.place for each in joined.values()])
 
     def _introduce(self, address: str, places: list[list[Any]]) -> None:
-        """Sends the ranks the places at which they find each other. places: of the other ranks, in order."""
+        """Sends the ranks where they find each other. places: of the other ranks, in order."""
         from .parallel.connect import open_store
 
         self._address = address

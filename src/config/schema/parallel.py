@@ -117,7 +117,8 @@ class ParallelConfig(Section):
         json_schema_extra=about(
             reload="model",
             refused={
-                "external_launcher": "the engine starts the processes of a model itself",
+                "external_launcher": "the engine starts the processes of a model itself; on several machines start "
+                "`engine up` on each, with `parallel.node_rank`",
             },
         ),
     )

@@ -95,6 +95,8 @@ def test_processes_that_compute_a_model_have_stages_and_experts(
     plan(*words)
     said = "8 compute a model together in 2 stages, each with 32 of 128 experts; all other numbers are of one"
     assert f"  processes     {said}" in capsys.readouterr().out.splitlines()
+    plan(*words, "--nnodes", "2", "--master-addr", "10.0.0.1")
+    assert "  nodes         node 0 has rank 0 to 3; node 1 has rank 4 to 7" in capsys.readouterr().out.splitlines()
     plan(*words[:-3], "-o", "json")
     divided = json.loads(capsys.readouterr().out)
     plan(*words, "-o", "json")

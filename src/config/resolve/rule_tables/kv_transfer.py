@@ -108,8 +108,8 @@ RULES: tuple[Rule, ...] = (
         is_broken=lambda v: (
             bool(_transfer(v).buffer_bytes) and _transfer(v).port_at_rank(v.config.parallel.ranks[-1]) > MAX_PORT
         ),
-        message="`kv_transfer.kv_port: {kv_port}` is too high: each replica uses the port plus its rank, and the highest "
-        "port is 65535",
+        message="`kv_transfer.kv_port: {kv_port}` is too high: each replica uses the port plus its rank, and the "
+        "highest port is 65535",
         why="A replica listens on a port of its own.",
         fixes=("write a lower `kv_port`",),
     ),

@@ -1,4 +1,4 @@
-"""Ranks that connect to node 0: who is accepted, and what the others receive."""
+"""Ranks that connect to node 0: who is accepted, and what is sent to the others."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_all_ranks_are_accepted_in_any_order_and_get_what_rank_0_sends():
             pass
 
 
-def test_a_rank_of_another_deployment_receives_what_differs():
+def test_a_rank_of_another_deployment_is_refused_with_what_differs():
     with gathering(1) as here, waiting(here):
         other = {"version": "2", "`model.seed`": "3"}
         assert refusal(joining(here, 1, other)) == (
@@ -111,7 +111,7 @@ def test_a_rank_of_another_deployment_receives_what_differs():
         )
 
 
-def test_a_wrong_secret_receives_nothing_else():
+def test_a_wrong_secret_is_refused_with_nothing_else():
     with gathering(1) as here, waiting(here):
         for secret in ("", hash_of("y")):
             assert refusal(joining(here, 1, {"version": "2"}, secret)) == (

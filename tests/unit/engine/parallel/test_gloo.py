@@ -1,0 +1,49 @@
+"""Ranks that exchange through Gloo, and one that no longer answers."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+import torch
+
+from stoker.engine.parallel.connect import ADDRESS, open_store
+from stoker.engine.parallel.gloo import GlooLost, GlooRanks, Meeting
+
+LIMIT_S = 120.0
+
+
+def test_ranks_add_and_a_rank_that_does_not_answer_is_not_waited_for_after_close():
+    store, port = open_store(ADDRESS)
+    ranks = [GlooRanks(Meeting(ADDRESS, port, ADDRESS, "a"), rank, 2, LIMIT_S) for rank in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(GlooRanks.join, ranks))
+        for total in pool.map(lambda each: each.sum(torch.tensor([1.0, each.rank])), ranks):
+            assert total.tolist() == [2.0, 1.0]
+        waiting: Future[torch.Tensor] = pool.submit(ranks[0].sum, torch.ones(1))
+        ranks[0].close()
+        with pytest.raises(GlooLost):
+            waiting.result(LIMIT_S)
+    del store
+
+
+def test_a_rank_that_does_not_come_is_not_waited_for_after_close():
+    store, port = open_store(ADDRESS)
+    alone = GlooRanks(Meeting(ADDRESS, port, ADDRESS, "b"), 0, 2, timeout_s=5)
+    with ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(alone.join)
+        alone.close()
+        with pytest.raises(GlooLost):
+            joining.result(LIMIT_S)
+    del store
+
+
+def test_groups_of_one_store_are_apart():
+    store, port = open_store(ADDRESS)
+    ranks = [GlooRanks(Meeting(ADDRESS, port, ADDRESS, group), rank, 2, LIMIT_S) for group in "cd" for rank in range(2)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(GlooRanks.join, ranks))
+        addends = [torch.tensor([float(index)]) for index in range(4)]
+        totals = [each.item() for each in pool.map(GlooRanks.sum, ranks, addends)]
+    assert totals == [1, 1, 5, 5]
+    del store
