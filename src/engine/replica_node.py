@@ -96,7 +96,8 @@ class ReplicaNode:
 
     async def _join(self, rank: int) -> ReplicaConnection:
         """Raises _Refused, and OSError, EOFError or ValueError while node 0 is not there."""
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(self._address, self._port), SILENCE_S)
+        async with asyncio.timeout(SILENCE_S):  # here as elsewhere: wait_for may swallow a cancellation on Python 3.11
+            reader, writer = await asyncio.open_connection(self._address, self._port)
         connection = ReplicaConnection(reader, writer)
         try:
             join: dict[str, Any] = {
@@ -106,7 +107,8 @@ class ReplicaNode:
                 "fingerprint": dict(self._fingerprint),
             }
             connection.send_frame(json.dumps(join).encode())
-            answer = await asyncio.wait_for(connection.read_frame(_MAX_REASON_BYTES), SILENCE_S)
+            async with asyncio.timeout(SILENCE_S):
+                answer = await connection.read_frame(_MAX_REASON_BYTES)
             reason, is_final = json.loads(answer)
         except BaseException:
             connection.close()

@@ -334,3 +334,27 @@ async def test_requests_of_every_route_have_their_prompts_computed_elsewhere(fol
         assert [body["token_ids"] for body in server.bodies] == [one.prompt_token_ids for one in engine.requests]
         assert served.service.prefill_servers is not None
         await served.service.prefill_servers.close()
+
+
+@on_a_loop
+async def test_a_prompt_of_several_answers_is_computed_once(folder: Path) -> None:
+    engine = FakeEngine()
+    async with PrefillServer() as server:
+        transfer = {"kv_connector": "TcpConnector", "prefill_servers": [server.url], "prefill_min_tokens": 1}
+        served = Served(folder, engine, kv_transfer=transfer)
+        async with served.client() as client:
+            body = {"model": MODEL, "prompt": ["Hello", "Good day"], "n": 3, "max_tokens": 2}
+            answer = await client.post("/v1/completions", json=body)
+            assert answer.status_code == 200, answer.text
+        assert len(server.bodies) == 2
+        assert [one.source for one in engine.requests] == [SOURCE] * 6
+        assert served.service.prefill_servers is not None
+        await served.service.prefill_servers.close()
+
+
+@on_a_loop
+async def test_a_salt_that_a_server_would_refuse_is_not_sent() -> None:
+    async with PrefillServer() as server, using(server.url) as servers:
+        assert await source_of(servers, request(cache_salt="s" * 1024, cache_epoch=1)) is None
+        assert await source_of(servers, request(cache_salt="s" * 1024)) == SOURCE
+        assert len(server.bodies) == 1

@@ -49,7 +49,8 @@ class RemoteReplicas:
         async with self._changed:
             while (connection := self._waiting[rank]) is None or connection.ended.done():
                 try:
-                    await asyncio.wait_for(self._changed.wait(), WAITING_LINE_S)
+                    async with asyncio.timeout(WAITING_LINE_S):
+                        await self._changed.wait()
                 except TimeoutError:
                     logger.warning("waiting for replica %d on %s:%d", rank, self._address, self._port)
             self._waiting[rank], self._in_use[rank] = None, connection
@@ -65,7 +66,8 @@ class RemoteReplicas:
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = ReplicaConnection(reader, writer)
         try:
-            join = json.loads(await asyncio.wait_for(connection.read_frame(_MAX_JOIN_BYTES), SILENCE_S))
+            async with asyncio.timeout(SILENCE_S):
+                join = json.loads(await connection.read_frame(_MAX_JOIN_BYTES))
             rank, host = int(join["rank"]), str(join["host"])
             reason = self._reason_against(rank, host, str(join["secret"]), dict(join["fingerprint"]))
             is_final = bool(reason)

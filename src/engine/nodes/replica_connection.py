@@ -83,7 +83,8 @@ class ReplicaConnection:
 
     async def flush(self) -> None:
         with contextlib.suppress(OSError):
-            await asyncio.wait_for(self._writer.drain(), SILENCE_S)
+            async with asyncio.timeout(SILENCE_S):
+                await self._writer.drain()
 
     def close(self) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop is closed

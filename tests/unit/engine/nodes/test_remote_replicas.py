@@ -218,6 +218,26 @@ def test_other_programs_are_turned_away(data: bytes):
     asyncio.run(scenario())
 
 
+def test_a_connection_that_was_closed_before_it_was_accepted_is_no_replica():
+    """As a node leaves them that has given up while this server was frozen."""
+
+    async def scenario() -> None:
+        port = free_port()
+        join = json.dumps({"rank": 1, "host": "x", "secret": "", "fingerprint": PRINT}).encode()
+        async with server(port, max_restarts=0) as client:
+            starting = asyncio.create_task(client.start())
+            for _ in range(5):
+                _, writer = await _connect(port)
+                writer.write(struct.pack("!I", len(join)) + join)
+                writer.close()
+                await asyncio.sleep(0.01)
+            async with running(node_of(port)):
+                await starting
+                assert await tokens_of(client, [5]) == continuation([5], 8)
+
+    asyncio.run(scenario())
+
+
 def test_an_address_in_use_is_an_error():
     async def scenario() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -221,3 +221,12 @@ def test_a_peer_that_sends_slowly_is_left(monkeypatch: pytest.MonkeyPatch):
             read_blocks(HOST, server.port, "alike", [b"a"], 4)
     finally:
         server.close()
+
+
+def test_a_header_that_comes_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(block_connection, "longest_s", lambda num_bytes: -1.0)
+    with (
+        serving(lambda connection: connection.sendall(header([]))) as port,
+        pytest.raises(BlocksUnreadable, match="too slowly"),
+    ):
+        read_blocks(HOST, port, "alike", NAMES, SIZE)

@@ -140,3 +140,14 @@ def test_a_block_that_cannot_be_written_is_not_stored(make: Make, tmp_path: Path
     assert not files.is_saving(NAMES[0])
     assert files.stored(NAMES).hashes == ()
     assert files.wants(NAMES[0], is_for_others=False)
+
+
+def test_a_block_that_is_wanted_again_was_used(make: Make):
+    """A producer reads nothing: what all prompts begin with would be its oldest block."""
+    files = make(3, reads=False)
+    names = [bytes([number]) * 32 for number in range(6)]
+    for last in names[2:]:
+        for name in (names[0], names[1], last):
+            if files.wants(name, is_for_others=True):
+                save(files, [name])
+        assert len(files.stored([names[0], names[1], last]).hashes) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -62,8 +63,10 @@ def save(store: BlockStore, names: Sequence[bytes], *, is_for_others: bool = Tru
 
 def read(store: BlockStore, names: Sequence[bytes], source: StoredBlocks | None = None) -> list[bytes]:
     fetch = store.fetch(names, source)
-    assert isinstance(fetch, FutureFetch)
-    fetch._reading.result(60)
+    deadline = time.monotonic() + 60
+    while not fetch.is_done:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
     return [bytes(block) for block in fetch.contents]
 
 
@@ -192,3 +195,15 @@ def test_others_do_not_wait_for_files(both: tuple[BothStores, EngineBlocks, Bloc
     save(store, NAMES)
     assert not any(map(store.is_saving, NAMES))
     assert store.stored(NAMES).hashes == tuple(NAMES)
+
+
+def test_files_have_what_another_engine_has_lost(both: tuple[BothStores, EngineBlocks, BlockFiles], make: Make):
+    store, _, files = both
+    theirs = make()
+    save(theirs, NAMES[:1])
+    named = StoredBlocks(tuple(NAMES), HOST, theirs.port)
+    save(store, NAMES[:3], is_for_others=False)
+    files.flush()
+    assert read(store, NAMES, named) == contents(NAMES[:3])
+    theirs.close()
+    assert read(store, NAMES, named) == contents(NAMES[:3])
