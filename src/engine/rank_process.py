@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import torch
 
 from ..config import Resolved
-from ..config.exit_codes import EXIT_INVALID_CONFIGURATION
+from ..config.exit_codes import EXIT_FAILED, EXIT_INVALID_CONFIGURATION
 from ..logs import configure_logging
 from .api import TokenLogprobs
 from .core import StepPlan
@@ -130,10 +130,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except Exception as error:
         code = EXIT_INVALID_CONFIGURATION if isinstance(error, JoinRefused) else exit_code_of(error)
-        logger.critical("rank %d of the model ends", given.rank, exc_info=error)
+        if code == EXIT_FAILED:  # else the message says all
+            logger.critical("rank %d of the model ends", given.rank, exc_info=error)
+        else:
+            logger.critical("rank %d of the model ends: %s", given.rank, error)
         for link in links:
             with contextlib.suppress(OSError):
-                link.send(Failed(f"{type(error).__name__}: {error}", code))
+                link.send(
+                    Failed(str(error) if isinstance(error, JoinRefused) else f"{type(error).__name__}: {error}", code)
+                )
         return code
     return 0
 
