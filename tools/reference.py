@@ -36,12 +36,12 @@ from stoker.model.support import not_supported
 from stoker.model.transformers_table import TESTED
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
-from stoker.server.protocol.wire import Wire
 from stoker.server.protocol.generate import GenerateRequest
 from stoker.server.protocol.messages import MessagesRequest
 from stoker.server.protocol.responses import ResponsesRequest
 from stoker.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from stoker.server.protocol.unserved import EMPTY, UNSERVED, Route, UnservedField
+from stoker.server.protocol.wire import Wire
 from stoker.server.routes import absent as absent_routes
 from stoker.server.routes.table import routes_of
 
