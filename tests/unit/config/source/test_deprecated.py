@@ -92,7 +92,6 @@ def test_what_has_no_successor_changes_nothing_and_says_so(line: str) -> None:
     [
         ("scheduler: {preemption_mode: swap}", "a preempted sequence is computed again"),
         ("model: {model: x, task: embed}", "`model.runner: pooling` is not available in this build"),
-        ("parallel: {worker_use_ray: true}", "`parallel.distributed_executor_backend: ray` is not available"),
         ("speculative: {speculative_model: y}", "this build drafts no tokens"),
         ("structured_outputs: {guided_decoding_backend: 'xgrammar:no-fallback'}", "`structured_outputs.backend"),
         ("structured_outputs: {guided_decoding_backend: 'xgrammar:fast'}", "unknown backend option `fast`"),

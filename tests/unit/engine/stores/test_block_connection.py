@@ -212,15 +212,12 @@ def test_a_large_request_is_answered(server: BlockServer):
 
 def test_a_peer_that_sends_slowly_is_left(monkeypatch: pytest.MonkeyPatch):
     """Each byte comes in time, and all of them would take without end."""
-    monkeypatch.setattr(block_connection, "longest_s", lambda num_bytes: -1.0)
-    blocks = HostBlocks(1 << 20)
-    blocks.put(b"a", memoryview(b"1234"))
-    server = BlockServer(HOST, 0, "alike", partial(send_blocks, blocks))
-    try:
-        with pytest.raises(BlocksUnreadable, match="too slowly"):
-            read_blocks(HOST, server.port, "alike", [b"a"], 4)
-    finally:
-        server.close()
+    monkeypatch.setattr(block_connection, "longest_s", lambda num_bytes: -1.0 if num_bytes == SIZE else 60.0)
+    with (
+        serving(lambda connection: connection.sendall(header([SIZE]) + content(0))) as port,
+        pytest.raises(BlocksUnreadable, match="too slowly"),
+    ):
+        read_blocks(HOST, port, "alike", NAMES, SIZE)
 
 
 def test_a_header_that_comes_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
