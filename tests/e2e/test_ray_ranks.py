@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from .deployment import Server
-from .test_nodes import is_ready, lose_in_the_middle, started, until
+from .test_nodes import lose_in_the_middle, started, until
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ def rank_and_actor(server: Server) -> tuple[psutil.Process, psutil.Process]:
     raise AssertionError("no process of rank 1")
 
 
-def test_an_actor_computes_and_the_engine_ends_and_starts_again_with_it(tmp_path: Path):
+def test_an_actor_computes_and_the_engine_ends_with_it(tmp_path: Path):
     file = tmp_path / "deploy.yaml"
     model = {"model": "builtin:tiny", "max_model_len": 256, "dtype": "float32"}
     parallel = {"tensor_parallel_size": 2, "distributed_executor_backend": "ray"}
@@ -41,12 +41,8 @@ def test_an_actor_computes_and_the_engine_ends_and_starts_again_with_it(tmp_path
             )
             return answer.choices[0].message.content
 
-        expected = hello()
+        assert hello()
         rank, actor = rank_and_actor(server)
         lose_in_the_middle(url, actor.kill)
         assert re.search(r"rank 1 of the model \(Ray, .*\) has closed its connection", "".join(server.err))
-        until(lambda: not rank.is_running())
-        until(lambda: is_ready(url))
-        assert hello() == expected
-        rank, actor = rank_and_actor(server)
-    until(lambda: not rank.is_running() and not actor.is_running())
+        until(lambda: not rank.is_running() and not actor.is_running())
