@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 import struct
 from collections.abc import Callable
@@ -19,7 +18,6 @@ from .limits import ALIVE_S, SILENCE_S
 
 START = b"start"  # node 0: the replica is wanted now
 _LENGTH = struct.Struct("!I")
-logger = logging.getLogger(__name__)
 
 
 class ReplicaConnection:

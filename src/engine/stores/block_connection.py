@@ -10,7 +10,6 @@ The server answers everyone who knows a hash, which is to know the text; its por
 from __future__ import annotations
 
 import logging
-import math
 import socket
 import socketserver
 import struct
@@ -164,7 +163,7 @@ def _receive_header(connection: socket.socket) -> Any:
         raise ValueError(f"no msgpack: {error}") from error
 
 
-def _receive(connection: socket.socket, num_bytes: int, deadline: float = math.inf) -> memoryview:
+def _receive(connection: socket.socket, num_bytes: int, deadline: float) -> memoryview:
     """deadline: of time.monotonic. Raises OSError."""
     data = memoryview(bytearray(num_bytes))
     position = 0

@@ -65,19 +65,21 @@ class EngineBlocks:
         return StoredBlocks(tuple(takewhile(self.has, hashes)), self._host, self.port)
 
     def fetch(self, hashes: Sequence[bytes], source: StoredBlocks | None) -> FutureFetch:
-        own: list[memoryview] = []
+        return FutureFetch(self._readers.submit(self._read, list(hashes), source))
+
+    def _read(self, hashes: list[bytes], source: StoredBlocks | None) -> list[memoryview]:
+        """Those in the own buffer, and after these what the source has. In a thread: with NIXL they are copied."""
+        contents: list[memoryview] = []
         for block_hash in hashes:
             content = self._buffer.get(block_hash)
             if content is None:
                 break
-            own.append(content)
-        return FutureFetch(self._readers.submit(self._read, own, list(hashes[len(own) :]), source))
-
-    def _read(self, contents: list[memoryview], hashes: list[bytes], source: StoredBlocks | None) -> list[memoryview]:
-        if source is None or not source.host or not hashes:
+            contents.append(content)
+        missing = hashes[len(contents) :]
+        if source is None or not source.host or not missing:
             return contents
         try:
-            return contents + self._read_from(source.host, source.port, self._fingerprint, hashes)
+            return contents + self._read_from(source.host, source.port, self._fingerprint, missing)
         except BlocksUnreadable as error:
             logger.warning("KV blocks of another engine cannot be read, their tokens are computed: %s", error)
             return contents + error.contents

@@ -122,7 +122,9 @@ def test_blocks_that_do_not_fit_into_memory_are_not_read(server: BlockServer, mo
         raise MemoryError
 
     receive = block_connection._receive
-    monkeypatch.setattr(block_connection, "_receive", lambda c, n, *_: receive(c, n) if n < SIZE else no_memory())
+    monkeypatch.setattr(
+        block_connection, "_receive", lambda c, n, until: receive(c, n, until) if n < SIZE else no_memory()
+    )
     with pytest.raises(BlocksUnreadable, match="MemoryError") as caught:
         read(server.port)
     assert caught.value.contents == []
