@@ -118,13 +118,14 @@ def test_an_answer_that_is_none_gives_no_blocks(answer: bytes):
 
 
 def test_blocks_that_do_not_fit_into_memory_are_not_read(server: BlockServer, monkeypatch: pytest.MonkeyPatch):
-    def no_memory(*_: Any) -> memoryview:
-        raise MemoryError
-
     receive = block_connection._receive
-    monkeypatch.setattr(
-        block_connection, "_receive", lambda c, n, until: receive(c, n, until) if n < SIZE else no_memory()
-    )
+
+    def receive_little(connection: socket.socket, num_bytes: int, deadline: float) -> memoryview:
+        if num_bytes >= SIZE:
+            raise MemoryError
+        return receive(connection, num_bytes, deadline)
+
+    monkeypatch.setattr(block_connection, "_receive", receive_little)
     with pytest.raises(BlocksUnreadable, match="MemoryError") as caught:
         read(server.port)
     assert caught.value.contents == []
