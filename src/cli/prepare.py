@@ -83,7 +83,7 @@ def _with_remote(resolved: Resolved, replicas: dict[int, EngineProcessClient]) -
     for rank in parallel.remote_ranks:
         replicas[rank] = EngineProcessClient(
             "",
-            max_restarts=server.max_engine_restarts if server.on_engine_death == "restart" else 0,
+            max_restarts=server.engine_restarts,
             sleep_policy=SleepPolicy(resolved.model.sleep_after, resolved.model.sleep_level),
             child_of=partial(RemoteChild, remote, rank),
         )
@@ -103,7 +103,7 @@ def engine_processes(resolved: Resolved, on_phase: Callable[[str], None]) -> dic
         rank: EngineProcessClient(
             resolved.replica(rank).model_dump_json(),
             environment=engine_environment(resolved, index),
-            max_restarts=server.max_engine_restarts if server.on_engine_death == "restart" else 0,
+            max_restarts=server.engine_restarts,
             on_phase=on_phase if not index else None,
             is_shared=server.api_server_count > 1,
             sleep_policy=SleepPolicy(resolved.model.sleep_after, resolved.model.sleep_level),

@@ -36,7 +36,7 @@ class HeadlessNode:
     def __init__(self, resolved: Resolved) -> None:
         self._resolved = resolved
         server = resolved.server
-        self._budget = RestartBudget(server.max_engine_restarts if server.on_engine_death == "restart" else 0)
+        self._budget = RestartBudget(server.engine_restarts)
         self._children: list[RankChild] = []
         self._loaded: set[int] = set()
         self._failures: dict[int, str] = {}

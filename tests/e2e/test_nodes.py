@@ -67,10 +67,14 @@ def text(response: httpx.Response) -> str:
     return response.json()["choices"][0]["text"]
 
 
-def lose_in_the_middle(url: str, lose: Callable[[], object]) -> None:
+def lose_in_the_middle(url: str, lose: Callable[[], object], headers: dict[str, str] | None = None) -> None:
     """Calls `lose` when a stream has begun, which ends with an error."""
     with httpx.stream(
-        "POST", f"{url}/v1/completions", json=BODY | {"stream": True, "max_tokens": 240}, timeout=START_LIMIT_S
+        "POST",
+        f"{url}/v1/completions",
+        json=BODY | {"stream": True, "max_tokens": 240},
+        headers=headers,
+        timeout=START_LIMIT_S,
     ) as response:
         lines = response.iter_lines()
         assert "choices" in next(lines)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -13,9 +12,10 @@ import psutil
 import pytest
 
 from .deployment import START_LIMIT_S, Server
-from .test_nodes import BODY, Node, answer, started, text, until
+from .test_nodes import BODY, Node, answer, lose_in_the_middle, started, text, until
 
 pytestmark = pytest.mark.slow
+OF_REPLICA_1 = {"X-Data-Parallel-Rank": "1"}
 OTHER = ("--data-parallel-start-rank", "1")
 
 
@@ -43,17 +43,6 @@ def on(rank: int, url: str) -> httpx.Response:
     return httpx.post(f"{url}/v1/completions", json=BODY, headers=headers, timeout=START_LIMIT_S)
 
 
-def lose_in_the_middle(url: str, lose: Callable[[], object]) -> None:
-    """Calls `lose` when a stream of replica 1 has begun, which ends with an error."""
-    body = BODY | {"stream": True, "max_tokens": 240}
-    headers = {"X-Data-Parallel-Rank": "1"}
-    with httpx.stream("POST", f"{url}/v1/completions", json=body, headers=headers, timeout=START_LIMIT_S) as response:
-        lines = response.iter_lines()
-        assert "choices" in next(lines)
-        lose()
-        assert any("engine_restarting" in line for line in lines)
-
-
 @pytest.mark.effect(
     "parallel.data_parallel_address",
     "parallel.data_parallel_rpc_port",
@@ -77,7 +66,7 @@ def test_a_server_has_replicas_of_another_machine_and_goes_on_when_these_are_los
             assert text(on(1, url)) == expected
 
         # its engine is killed
-        lose_in_the_middle(url, other.rank().kill)
+        lose_in_the_middle(url, other.rank().kill, OF_REPLICA_1)
         until(lambda: "replica 1 on 127.0.0.1: the engine process was ended by SIGKILL" in "".join(first.err))
         returns()
 
@@ -88,7 +77,7 @@ def test_a_server_has_replicas_of_another_machine_and_goes_on_when_these_are_los
             other.process.suspend()
             engine.suspend()
 
-        lose_in_the_middle(url, stop)
+        lose_in_the_middle(url, stop, OF_REPLICA_1)
         until(lambda: "replica 1 on 127.0.0.1: it has been silent for 5 s" in "".join(first.err))
         assert text(answer(url)) == expected
         other.process.resume()

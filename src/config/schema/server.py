@@ -796,3 +796,8 @@ class ServerConfig(Section):
         examples=["./logging.json"],
         json_schema_extra=about(reload="process", kind="path"),
     )
+
+    @property
+    def engine_restarts(self) -> int:
+        """How often an engine may be started again within 10 minutes."""
+        return self.max_engine_restarts if self.on_engine_death == "restart" else 0

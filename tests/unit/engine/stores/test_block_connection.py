@@ -8,7 +8,6 @@ import struct
 import threading
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import msgpack
 import pytest
