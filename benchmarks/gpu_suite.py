@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import get_args
 
+from stoker.config.resolve.gpu import NoGpu, read_gpu
 from stoker.config.schema.device import DeviceConfig
 
 from .gpu.part import PartConfig
@@ -43,7 +44,11 @@ PARTS = [
 
 
 def has_gpu() -> bool:
-    return os.path.exists("/proc/driver/nvidia")  # does not create a CUDA context in this process
+    try:
+        read_gpu()  # does not create a CUDA context in this process
+    except NoGpu:
+        return False
+    return True
 
 
 def common_config(is_reduced: bool, engine_device: str | None) -> PartConfig:
