@@ -200,24 +200,17 @@ def add_layer_norm(given: Given) -> Pairs:
     yield total, x + residual
 
 
-def linear_few(given: Given) -> Pairs:
-    from stoker.engine.kernels.gpu.linear_few import linear_few as run
+def gemv(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.gemv import MAX_TOKENS
+    from stoker.engine.kernels.gpu.gemv import gemv as run
 
     depth, width = given.shape.hidden, given.shape.intermediate
-    weight = given.randn(2 * width, depth) / depth**0.5
-    bias, norm = given.randn(width), given.randn(depth)
-    for tokens in (17,) if given.has_few_variants else (1, 17, 64):
-        x, residual = given.randn(tokens, depth), given.randn(tokens, depth)
-        plain = F.linear(x.double(), weight[:width].double(), bias.double())
-        yield run(given.strided(x), weight[:width], bias)[0], plain
-        has_norm = given.dtype != torch.float16  # which the kernel does not support with a norm
-        total = x + residual
-        normed = add_rms_norm_reference(total.double(), None, norm.double(), 0.1)[0] if has_norm else total.double()
-        found = run(
-            given.strided(x), weight, norm=norm if has_norm else None, eps=0.1, residual=residual, is_gated=True
-        )
-        yield found[0], activate_and_mul_reference(F.linear(normed, weight.double()))
-        yield found[1], total
+    weight, bias = given.randn(2 * width, depth) / depth**0.5, given.randn(width)
+    for tokens in (MAX_TOKENS,) if given.has_few_variants else (1, 3, MAX_TOKENS):
+        x = given.randn(tokens, depth)
+        yield run(given.strided(x), weight[:width], bias), F.linear(x.double(), weight[:width].double(), bias.double())
+        gated = activate_and_mul_reference(F.linear(x.double(), weight.double()))
+        yield run(given.strided(x), weight, is_gated=True), gated
 
 
 @dataclass(frozen=True)
@@ -457,7 +450,7 @@ CHECKS = [
     # Sums of many products, whose terms cancel.
     Check("gated_delta", ("gated_delta", "recurrent"), gated_delta, limit=3.0),
     Check("state_space", ("state_space",), state_space, limit=3.0),
-    Check("linear_few", ("linear_few",), linear_few, limit=3.0),
+    Check("gemv", ("gemv",), gemv),
     Check("sample", ("sample", "sample_row", "sample_ranked", "gumbel_max"), sampler),
     Check("logprobs", ("sample_logprobs",), logprobs),
     Check("prepare_step, finish_step", ("prepare_step", "finish_step"), step_tables),

@@ -110,7 +110,7 @@ def test_experts(device, dtype, gate, tokens, count, per_token, has_more):
     base, base_gate = (
         torch.randn(tokens, width, device=device).to(dtype) if has_more else None for width in (hidden, 1)
     )
-    limit = LIMITS[dtype]
+    limit = LIMITS[dtype] * (2 if gate.kind == "relu2" else 1)  # the square doubles the error of a rounding
     torch.testing.assert_close(
         experts_gpu(x, ids, weights, packed, base, base_gate),
         experts_reference(x, ids, weights, expected, base, base_gate),

@@ -13,8 +13,8 @@ from stoker.engine.kernels import KernelSet
 from .batches import DTYPES, LIMITS
 
 pytest.importorskip("triton")
+from stoker.engine.kernels.gpu.gemv import MAX_TOKENS
 from stoker.engine.kernels.gpu.kernels import gpu_kernels
-from stoker.engine.kernels.gpu.linear_few import MAX_TOKENS
 
 TORCH = KernelSet()
 
@@ -32,7 +32,7 @@ def test_a_fused_layer_equals_the_separate_ops(device, dtype, op, tokens, has_re
     x, residual, norm = randn(tokens, depth), randn(tokens, depth) if has_residual else None, randn(depth)
     packed = kernels.pack_linear(randn(width, depth), randn(width))
     expected, total = getattr(TORCH, op)(x, residual, norm, 0.1, packed)
-    for made in (kernels, replace(kernels, fused_norm_linear=None, fused_norm_gate_up=None)):
+    for made in (kernels, replace(kernels, fused_norm_gate_up=None)):
         found = getattr(made, op)(x, residual, norm, 0.1, packed)
         torch.testing.assert_close(found[0], expected, atol=3 * LIMITS[dtype], rtol=3 * LIMITS[dtype])
         assert torch.equal(found[1], total)

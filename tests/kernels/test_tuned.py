@@ -19,8 +19,8 @@ FILES = sorted(Path(tuned.__file__).parent.glob("*.json"))
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_table_is_valid(file: Path):
     found = tuned.read_tuned(file)
-    assert found.linear_of(1 << 40) is found.linear[-1]
-    assert found.linear_of(1) is found.linear[0]
+    assert found.gemv_of(1 << 40) is found.gemv[-1]
+    assert found.gemv_of(1) is found.gemv[0]
 
 
 @pytest.mark.skipif(HAS_GPU, reason="there may be a table for the GPU")
@@ -31,10 +31,10 @@ def test_the_interpreter_has_a_table_of_its_own():
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("linear", 0, "depth"), 100, "linear.0.depth: Value error, 100 is not a power of two"),
-        (("linear", 0, "warps"), 0, "linear.0.warps: Input should be greater than 0"),
-        (("linear", 1, "max_outputs"), 8, "linear: max_outputs must be ascending, and null in the last entry only"),
-        (("linear",), [], "linear: max_outputs must be ascending"),
+        (("gemv", 0, "depth"), 100, "gemv.0.depth: Value error, 100 is not a power of two"),
+        (("gemv", 0, "warps"), 0, "gemv.0.warps: Input should be greater than 0"),
+        (("gemv", 1, "max_outputs"), 8, "gemv: max_outputs must be ascending, and null in the last entry only"),
+        (("gemv",), [], "gemv: max_outputs must be ascending"),
         (("decode_attention", "warp"), 4, "decode_attention.warp: Extra inputs are not permitted"),
         (("measured",), "yes", "measured: Input should be"),
     ],

@@ -27,9 +27,9 @@ from stoker.engine.kernels.gpu.experts import experts_gpu, pack_experts_gpu
 from stoker.engine.kernels.gpu.finish_step import finish_step
 from stoker.engine.kernels.gpu.gated_delta import gated_delta_gpu
 from stoker.engine.kernels.gpu.gated_norm import gated_norm_gpu
+from stoker.engine.kernels.gpu.gemv import gemv
 from stoker.engine.kernels.gpu.grouped import grouped_linear_gpu, grouped_rows_gpu
 from stoker.engine.kernels.gpu.latent_attention import latent_attention_gpu
-from stoker.engine.kernels.gpu.linear_few import linear_few
 from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
 from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
 from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
@@ -344,23 +344,20 @@ def prefill(
 
 
 def linears(name: str, model: Model, rows: int) -> Cases:
-    """The five of a layer as the fused layer calls them, and the logits."""
+    """The layers of a block, and the logits."""
     hidden, attended = model.hidden, model.num_heads * model.head_dim
-    x, norm = empty(rows, hidden), empty(hidden, dtype=FP32)
+    x = empty(rows, hidden)
     projected = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
     table: dict[str, Callable[[], object]] = {
-        "qkv norm": partial(linear_few, x, empty(projected, hidden), norm=norm),
-        "qkv norm residual": partial(linear_few, x, empty(projected, hidden), norm=norm, residual=x),
-        "qkv bias": partial(linear_few, x, empty(projected, hidden), empty(projected)),
-        "o": partial(linear_few, empty(rows, attended), empty(hidden, attended)),
-        "gate_up norm residual": partial(
-            linear_few, x, empty(2 * model.intermediate, hidden), norm=norm, residual=x, is_gated=True
-        ),
+        "qkv": partial(gemv, x, empty(projected, hidden)),
+        "qkv bias": partial(gemv, x, empty(projected, hidden), empty(projected)),
+        "o": partial(gemv, empty(rows, attended), empty(hidden, attended)),
+        "gate_up": partial(gemv, x, empty(2 * model.intermediate, hidden), is_gated=True),
         "gate_up bias": partial(
-            linear_few, x, empty(2 * model.intermediate, hidden), empty(2 * model.intermediate), is_gated=True
+            gemv, x, empty(2 * model.intermediate, hidden), empty(2 * model.intermediate), is_gated=True
         ),
-        "down": partial(linear_few, empty(rows, model.intermediate), empty(hidden, model.intermediate)),
-        "logits": partial(linear_few, x, empty(model.vocab_size, hidden)),
+        "down": partial(gemv, empty(rows, model.intermediate), empty(hidden, model.intermediate)),
+        "logits": partial(gemv, x, empty(model.vocab_size, hidden)),
     }
     for what, launch in table.items():
         yield f"{name} {what}, {rows} rows", launch

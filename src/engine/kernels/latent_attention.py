@@ -49,12 +49,12 @@ def latent_attention_reference(
 
 
 def rows_of(step: AttentionStep, cache: torch.Tensor) -> Iterator[tuple[int, int, int, torch.Tensor]]:
-    """Of each row with queries: its first query and the one after its last, its context, and the slots of the tokens of
-    its context."""
+    """Of each row with queries and a context, which padding has not: its first query and the one after its last, its
+    context, and the slots of the tokens of its context."""
     block_size = cache.shape[2]
     starts, lengths = step.query_start.tolist(), step.context_lens.tolist()
     for row, context_len in enumerate(lengths):
-        if starts[row] == starts[row + 1]:
+        if starts[row] == starts[row + 1] or context_len == 0:
             continue
         positions = torch.arange(context_len, device=cache.device)
         slots = step.block_tables[row].long()[positions // block_size] * block_size + positions % block_size

@@ -20,7 +20,7 @@ def _add_layer_norm(
     columns = tl.arange(0, BLOCK)
     is_there = columns < width
     value = summed(x, residual, total, row, columns, is_there, width, x_stride, residual_stride, HAS_RESIDUAL)
-    mean = tl.sum(value, 0) / width
+    mean = tl.div_rn(tl.sum(value, 0), width.to(tl.float32))  # an approximate quotient would be off by more than x
     centred = tl.where(is_there, value - mean, 0.0)  # subtracted first: squares of a large mean would lose the rest
     scale = tl.rsqrt(tl.sum(centred * centred, 0) / width + eps)
     result = centred * scale * tl.load(weight + columns, mask=is_there, other=0.0).to(tl.float32)

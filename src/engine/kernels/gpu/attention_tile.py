@@ -16,10 +16,14 @@ _MOST_TILE = 64  # tokens; a page may be shorter or longer
 _TILE_BYTES = 16384  # of keys: two or three such tiles and as many of values fit into shared memory
 
 
+def width_of(head_dim: int) -> int:
+    """Columns of a tile: a product of tensor cores takes 16 at least."""
+    return max(16, int(triton.next_power_of_2(head_dim)))
+
+
 def tile_of(head_dim: int, itemsize: int) -> int:
     """Tokens of one tile. itemsize: bytes of an element of the queries."""
-    width: int = triton.next_power_of_2(head_dim)
-    return max(16, min(_MOST_TILE, _TILE_BYTES // (width * itemsize)))
+    return max(16, min(_MOST_TILE, _TILE_BYTES // (width_of(head_dim) * itemsize)))
 
 
 @triton.jit

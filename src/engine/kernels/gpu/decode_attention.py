@@ -17,7 +17,7 @@ import triton.language as tl
 from ..attention_variant import PLAIN, AttentionVariant
 from ..paged_attention import AttentionStep
 from .attention_plan import planned, row_of
-from .attention_tile import add_sinks, first_visible, fold, load_tiles, multipliable, score, tile_of
+from .attention_tile import add_sinks, first_visible, fold, load_tiles, multipliable, score, tile_of, width_of
 from .launch import dependent, is_interpreted, wait
 from .tuned import tuned
 
@@ -171,7 +171,7 @@ def decode_workspace(
 
 def _shape(group: int, head_dim: int) -> tuple[int, int]:
     """Rows and columns of the product of one kv head's queries."""
-    return max(_LEAST_ROWS, triton.next_power_of_2(group)), triton.next_power_of_2(head_dim)
+    return max(_LEAST_ROWS, triton.next_power_of_2(group)), width_of(head_dim)
 
 
 def decode_attention(

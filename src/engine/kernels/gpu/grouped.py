@@ -1,41 +1,55 @@
 """Linear layers and embeddings over a checkpoint's own codes (packed_codes.py).
 
-A tile of the weight is dequantised in registers to x's dtype, as often as there are tiles of tokens, and multiplied by
-tensor cores. Few tokens are bound by reading the codes once: the inputs are split among programs, whose sums a second
-kernel adds in a fixed order. Floors of a matrix of 4096 x 4096: 8.9 MB with GPTQ's 4 bits in groups of 128, 9.7 MB with
-Q4_K, 13.8 MB with Q6_K, 17.3 MB with fp8 and scales of 128 x 128; in bfloat16 it is 33.6 MB. Speed is not measured: the
-sizes of tiles are not tuned.
+Few tokens are bound by reading the codes once, and by the instructions that make numbers of them: the inputs are split
+among programs, whose sums a second kernel adds in a fixed order. One to four tokens are multiplied on ordinary cores,
+up to 16 on tensor cores, for which a tile of the weight is dequantised in registers to x's dtype. For more tokens the
+weight is dequantised into memory, a part at a time, and a library multiplies. Floors of a matrix of 4096 x 4096: 8.9 MB
+with GPTQ's 4 bits in groups of 128, 9.7 MB with Q4_K, 13.8 MB with Q6_K, 17.3 MB with fp8 and scales of 128 x 128; in
+bfloat16 it is 33.6 MB.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
 from ..packed_codes import PackedCodes
+from .gemv import MAX_TOKENS as MOST_OF_ONE
 from .launch import dependent, is_interpreted, wait
 
 FEW_TOKENS = 16  # rows of the smallest product of tensor cores
 _MAX_SPLITS = 16
-_PROGRAMS = 512  # that few tokens are split into: several on each multiprocessor
-_FEW, _MANY = (64, 64, 4), (64, 32, 4)  # outputs, pairs of inputs, warps of a program
 _EMBEDDED_PAIRS = 512  # of one program
+_DEQUANTISED_BYTES = 1 << 27  # at once
+
+
+class Tile(NamedTuple):
+    """Of a program for few tokens."""
+
+    outputs: int
+    pairs: int  # of inputs, at once
+    warps: int
+    programs: int  # that a layer is split into, about
+
+
+ONE, FEW = Tile(8, 128, 4, 1024), Tile(64, 64, 4, 512)
 
 
 @triton.jit
 def _levels_of(codes, levels, first, KIND: tl.constexpr):
     codes = codes.to(tl.int32)
-    if KIND == "steps":
-        found = codes.to(tl.float32) + first
+    if KIND == "steps":  # of the bits of 2^23 + code: a conversion takes four times as long as other instructions
+        found = (codes | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0 + first
     elif KIND == "table":
         found = tl.load(levels + codes)
     elif KIND == "e2m1":  # of the bits of float16, whose exponent is 14 larger
         sizes = ((codes & 7) << 9).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
         found = tl.where(codes > 7, -sizes, sizes)
-    elif KIND == "e4m3":
-        sizes = ((codes & 127) << 7).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 256.0
-        found = tl.where(codes > 127, -sizes, sizes)
+    elif KIND == "e4m3":  # of the bits of float32, whose exponent is 120 larger
+        found = ((codes & 127) << 20 | (codes & 128) << 24).to(tl.float32, bitcast=True) * 2.0**120
     else:
         sizes = (codes & 127).to(tl.float32) + first
         found = tl.where(codes > 127, -sizes, sizes)
@@ -145,6 +159,47 @@ def _grouped_linear(
 
 
 @triton.jit
+def _grouped_gemv(
+    x, codes, upper, levels, first, scales, outers, zeros, minima, outer_minima, order, bias, out, num_tokens, width,
+    num_groups, x_stride, out_stride, steps_of_split, num_steps, BITS: tl.constexpr, GROUP: tl.constexpr,
+    OUTER: tl.constexpr, KIND: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr,
+    HAS_ORDER: tl.constexpr, HAS_BIAS: tl.constexpr, OUTPUTS: tl.constexpr, GROUPS: tl.constexpr, SPAN: tl.constexpr,
+    CHUNKS: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """As _grouped_linear, of one token. Programs of the other tokens are its neighbours: they find the codes in the
+    cache."""
+    HALF: tl.constexpr = GROUP // 2
+    token = tl.program_id(0).to(tl.int64)
+    outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    split = tl.program_id(2)
+    is_output = outputs < width
+    sums = tl.zeros([OUTPUTS, GROUPS, SPAN], tl.float32)
+    wait(IS_DEPENDENT)
+    begin = split * steps_of_split
+    for step in range(begin, tl.minimum(begin + steps_of_split, num_steps)):
+        groups = step // CHUNKS * GROUPS + tl.arange(0, GROUPS)
+        places = step % CHUNKS * SPAN + tl.arange(0, SPAN)
+        ones, others = _numbers(
+            codes, upper, levels, first, scales, outers, zeros, minima, outer_minima, outputs, is_output, groups,
+            places, num_groups, BITS, GROUP, OUTER, KIND, HAS_ZEROS, HAS_MINIMA,
+        )  # fmt: skip
+        k = groups[:, None] * GROUP + places[None, :]
+        is_input = (groups < num_groups)[:, None] & (places < HALF)[None, :]
+        k_others = k + HALF
+        if HAS_ORDER:
+            k = tl.load(order + k, mask=is_input, other=0)
+            k_others = tl.load(order + k_others, mask=is_input, other=0)
+        lower = tl.load(x + token * x_stride + k, mask=is_input, other=0.0).to(tl.float32)
+        higher = tl.load(x + token * x_stride + k_others, mask=is_input, other=0.0).to(tl.float32)
+        sums += ones * lower[None, :, :] + others * higher[None, :, :]
+    total = tl.sum(tl.sum(sums, 2), 1)
+    if HAS_BIAS:
+        total += tl.load(bias + outputs, mask=is_output, other=0.0).to(tl.float32)
+    at = out + (split.to(tl.int64) * num_tokens + token) * out_stride + outputs
+    tl.store(at, total.to(out.dtype.element_ty), mask=is_output)
+
+
+@triton.jit
 def _add_splits(
     sums, bias, out, size, width, out_stride, SPLITS: tl.constexpr, BLOCK: tl.constexpr, HAS_BIAS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
@@ -166,13 +221,17 @@ def _add_splits(
 def _grouped_rows(
     token_ids, codes, upper, levels, first, scales, outers, zeros, minima, outer_minima, order, out, vocab_size,
     num_groups, BITS: tl.constexpr, GROUP: tl.constexpr, OUTER: tl.constexpr, KIND: tl.constexpr,
-    HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr, HAS_ORDER: tl.constexpr, GROUPS: tl.constexpr,
-    SPAN: tl.constexpr, CHUNKS: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr, HAS_ORDER: tl.constexpr, HAS_IDS: tl.constexpr,
+    GROUPS: tl.constexpr, SPAN: tl.constexpr, CHUNKS: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    """token_ids: of the rows; without HAS_IDS the first of rows that follow each other."""
     HALF: tl.constexpr = GROUP // 2
     wait(IS_DEPENDENT)
     row, step = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    token_id = tl.load(token_ids + row + tl.arange(0, 1))
+    if HAS_IDS:
+        token_id = tl.load(token_ids + row + tl.arange(0, 1))
+    else:
+        token_id = token_ids + row + tl.arange(0, 1)
     groups = step // CHUNKS * GROUPS + tl.arange(0, GROUPS)
     places = step % CHUNKS * SPAN + tl.arange(0, SPAN)
     is_known = (token_id >= 0) & (token_id < vocab_size)
@@ -201,28 +260,42 @@ def grouped_linear_gpu(
         bias: [out] or None.
         out: [T, out] of x's dtype, with any stride of rows, to write to; None allocates it.
     Returns:
-        [T, out] in x's dtype. Numbers are rounded to it once; sums are in float32.
+        [T, out] in x's dtype. Numbers are rounded to it at most once; sums are in float32.
     """
     num_tokens, width = len(x), len(weight.codes)
     if out is None:
         out = torch.empty(num_tokens, width, dtype=x.dtype, device=x.device)
-    if not num_tokens:
-        return out
-    is_few = num_tokens <= FEW_TOKENS
-    tile_outputs, pairs, warps = _FEW if is_few else _MANY
-    tile_tokens = FEW_TOKENS if is_few else 32 if num_tokens <= 32 else 64
-    tile = _tile(weight, pairs)
+    if num_tokens > FEW_TOKENS:
+        _dequantised_linear(x, weight, bias, out)
+    elif num_tokens:
+        _few(x, weight, bias, out, ONE if num_tokens <= MOST_OF_ONE else FEW)
+    return out
+
+
+def grouped_rows_gpu(token_ids: torch.Tensor, weight: PackedCodes, dtype: torch.dtype) -> torch.Tensor:
+    """Rows of the matrix: [T, in] in `dtype`. token_ids: [T] int64; an id outside the vocabulary gives zeros."""
+    return _rows(token_ids, len(token_ids), weight, dtype, token_ids.device)
+
+
+def _few(x: torch.Tensor, weight: PackedCodes, bias: torch.Tensor | None, out: torch.Tensor, of: Tile) -> None:
+    num_tokens, width = out.shape
+    tile = _tile(weight, of.pairs)
     num_steps = _num_steps(weight, tile)
-    tiles = triton.cdiv(width, tile_outputs)
-    splits = min(_MAX_SPLITS, num_steps, max(1, _PROGRAMS // tiles)) if is_few else 1
+    tiles = triton.cdiv(width, of.outputs)
+    splits = min(_MAX_SPLITS, num_steps, max(1, of.programs // tiles))
     steps_of_split = triton.cdiv(num_steps, splits)
     splits = triton.cdiv(num_steps, steps_of_split)
     sums = out if splits == 1 else torch.empty(splits, num_tokens, width, dtype=torch.float32, device=x.device)
-    _grouped_linear[(tiles, triton.cdiv(num_tokens, tile_tokens), splits)](
+    kernel, grid, products = (
+        (_grouped_gemv, (num_tokens, tiles, splits), {})
+        if num_tokens <= MOST_OF_ONE
+        else (_grouped_linear, (tiles, 1, splits), {"TOKENS": FEW_TOKENS, "UPCAST": is_interpreted()})
+    )
+    kernel[grid](
         x, *_tensors(weight), weight.order, bias, sums, num_tokens, width, _num_groups(weight), x.stride(0),
         sums.stride(-2), steps_of_split, num_steps, HAS_ORDER=weight.order is not None,
-        HAS_BIAS=bias is not None and splits == 1, TOKENS=tile_tokens, OUTPUTS=tile_outputs, UPCAST=is_interpreted(),
-        num_warps=warps, **_constants(weight), **tile, **dependent(),
+        HAS_BIAS=bias is not None and splits == 1, OUTPUTS=of.outputs, num_warps=of.warps, **products,
+        **_constants(weight), **tile, **dependent(),
     )  # fmt: skip
     if splits > 1:
         block = 256
@@ -230,18 +303,31 @@ def grouped_linear_gpu(
             sums, bias, out, num_tokens * width, width, out.stride(0), SPLITS=splits, BLOCK=block,
             HAS_BIAS=bias is not None, **dependent(),
         )  # fmt: skip
-    return out
 
 
-def grouped_rows_gpu(token_ids: torch.Tensor, weight: PackedCodes, dtype: torch.dtype) -> torch.Tensor:
-    """Rows of the matrix: [T, in] in `dtype`. token_ids: [T] int64; an id outside the vocabulary gives zeros."""
+def _dequantised_linear(x: torch.Tensor, weight: PackedCodes, bias: torch.Tensor | None, out: torch.Tensor) -> None:
+    width = len(weight.codes)
+    step = max(1, _DEQUANTISED_BYTES // (x.shape[1] * x.element_size()))
+    for begin in range(0, width, step):
+        part = slice(begin, min(begin + step, width))
+        numbers = _rows(begin, part.stop - begin, weight, x.dtype, x.device)
+        torch.mm(x, numbers.T, out=out[:, part])
+    if bias is not None:
+        out += bias
+
+
+def _rows(
+    first: torch.Tensor | int, count: int, weight: PackedCodes, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """[count, in]. first: ids of the rows, or the first of rows that follow each other."""
     num_groups = _num_groups(weight)
-    out = torch.empty(len(token_ids), num_groups * weight.group, dtype=dtype, device=token_ids.device)
+    out = torch.empty(count, num_groups * weight.group, dtype=dtype, device=device)
     tile = _tile(weight, _EMBEDDED_PAIRS)
-    if len(token_ids):
-        _grouped_rows[(len(token_ids), _num_steps(weight, tile))](
-            token_ids, *_tensors(weight), weight.order, out, len(weight.codes), num_groups,
-            HAS_ORDER=weight.order is not None, **_constants(weight), **tile, **dependent(),
+    if count:
+        _grouped_rows[(count, _num_steps(weight, tile))](
+            first, *_tensors(weight), weight.order, out, len(weight.codes), num_groups,
+            HAS_ORDER=weight.order is not None, HAS_IDS=isinstance(first, torch.Tensor), **_constants(weight), **tile,
+            **dependent(),
         )  # fmt: skip
     return out
 

@@ -19,10 +19,10 @@ from .decode_attention import DecodeWorkspace, decode_attention, decode_workspac
 from .experts import experts_gpu, pack_experts_gpu
 from .gated_delta import gated_delta_gpu
 from .gated_norm import gated_norm_gpu
+from .gemv import MAX_TOKENS
 from .latent_attention import latent_attention_gpu
 from .launch import early_starts, is_interpreted
-from .linear import PackGroupedGpu, embed_packed, linear_gpu, norm_gate_up_gpu, norm_linear_gpu
-from .linear_few import MAX_TOKENS
+from .linear import PackGroupedGpu, embed_packed, linear_gpu, norm_gate_up_gpu
 from .prefill_attention import prefill_attention
 from .recurrent import CHUNK, FEW
 from .rope_and_store import rope_and_store_gpu
@@ -61,7 +61,6 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         gated_delta=gated_delta_gpu,
         state_space=state_space_gpu,
         gated_norm=gated_norm_gpu,
-        fused_norm_linear=norm_linear_gpu,
         fused_norm_gate_up=norm_gate_up_gpu,
         sample_tokens=after_penalties(sample_tokens_gpu),
         sample_top_p=after_penalties(sample_top_p_gpu),
@@ -70,8 +69,8 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         capture=cuda_graph_capture() if device.type == "cuda" else None,
         layout="triton",
         table={
-            "add_rms_norm": f"{kernel}; up to {MAX_TOKENS} tokens part of the linear layer after it",
-            "linear": f"{kernel} up to {MAX_TOKENS} tokens, the most that one program takes; torch for more",
+            "add_rms_norm": kernel,
+            "linear": f"{kernel} up to {MAX_TOKENS} tokens; torch for more",
             "grouped_linear": f"{kernel}, over the own codes of quantised checkpoints",
             "rope_and_store": f"{kernel}, with the heads' norms",
             "paged_attention": f"{kernel}: one kernel for rows with one query, one for prompts",

@@ -1,7 +1,5 @@
-"""Linear layers of any number of tokens: few tokens use one kernel with norm and gate fused in, many use torch. The own
-codes of a checkpoint have kernels of their own (grouped.py).
-
-In float16 the norm is a separate launch: the fused kernel multiplies before the norm has reduced the values.
+"""Linear layers of any number of tokens: a few use gemv.py, others torch's library. The own codes of a checkpoint have
+kernels of their own (grouped.py).
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from ..packed_codes import packed_codes
 from .activation import activate_and_mul_gpu
 from .add_rms_norm import add_rms_norm_gpu
 from .embed import embed_gpu
+from .gemv import MAX_TOKENS, gemv
 from .grouped import grouped_linear_gpu, grouped_rows_gpu
-from .linear_few import MAX_TOKENS, linear_few
 
 
 class PackGroupedGpu:
@@ -41,28 +39,16 @@ def linear_gpu(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
         return _linear_of_pieces(x, packed)
     if packed.codes is not None:
         return grouped_linear_gpu(x, packed.codes, packed.bias)
-    return linear_few(x, packed.weight, packed.bias)[0] if _is_few(x, packed) else linear_reference(x, packed)
-
-
-def norm_linear_gpu(
-    x: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor, eps: float, packed: PackedLinear
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """As KernelSet.norm_linear."""
-    if _takes_norm(x, packed):
-        return linear_few(x, packed.weight, packed.bias, norm=norm, eps=eps, residual=residual)
-    normed, total = add_rms_norm_gpu(x, residual, norm, eps)
-    return linear_gpu(normed, packed), total
+    return gemv(x, packed.weight, packed.bias) if _is_few(x, packed) else linear_reference(x, packed)
 
 
 def norm_gate_up_gpu(
     x: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor, eps: float, packed: PackedLinear
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """As KernelSet.norm_gate_up."""
-    if _takes_norm(x, packed):
-        return linear_few(x, packed.weight, packed.bias, norm=norm, eps=eps, residual=residual, is_gated=True)
     normed, total = add_rms_norm_gpu(x, residual, norm, eps)
     if _is_few(normed, packed):
-        return linear_few(normed, packed.weight, packed.bias, is_gated=True)[0], total
+        return gemv(normed, packed.weight, packed.bias, is_gated=True), total
     return activate_and_mul_gpu(linear_gpu(normed, packed)), total
 
 
@@ -85,7 +71,3 @@ def _linear_of_pieces(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
 
 def _is_few(x: torch.Tensor, packed: PackedLinear) -> bool:
     return packed.scales is None and packed.codes is None and len(x) <= MAX_TOKENS
-
-
-def _takes_norm(x: torch.Tensor, packed: PackedLinear) -> bool:
-    return _is_few(x, packed) and x.dtype != torch.float16

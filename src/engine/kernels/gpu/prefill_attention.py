@@ -14,7 +14,7 @@ import triton.language as tl
 from ..attention_variant import PLAIN, AttentionVariant
 from ..paged_attention import AttentionStep
 from .attention_plan import planned, row_of
-from .attention_tile import add_sinks, first_visible, fold, load_tiles, multipliable, score, tile_of
+from .attention_tile import add_sinks, first_visible, fold, load_tiles, multipliable, score, tile_of, width_of
 from .launch import dependent, is_interpreted, wait
 from .tuned import tuned
 
@@ -149,7 +149,7 @@ def prefill_attention(
     if num_rows == 0:
         return
     launch = tuned().prefill_attention
-    width = triton.next_power_of_2(head_dim)
+    width = width_of(head_dim)
     most_rows = _ROWS if width * q.element_size() <= _ROW_BYTES else _ROWS // 2
     if group > most_rows:
         raise ValueError(f"{group} heads share a kv head; this kernel takes at most {most_rows}")

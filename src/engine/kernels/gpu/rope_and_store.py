@@ -1,4 +1,4 @@
-"""Head norms, rotary embedding, and the store of keys and values into the cache, a program per token and head."""
+"""Head norms, rotary embedding, and the store of keys and values into the cache, a program per token and some heads."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from .launch import dependent, is_interpreted, wait
 
 _IS_INTERPRETED: tl.constexpr = tl.constexpr(is_interpreted())
 _FP8_MAX = tl.constexpr(448.0)
+_HEADS, _WARPS = 4, 1  # of a program
 
 
 @triton.jit
@@ -34,19 +35,21 @@ def _to_fp8(values):
 
 @triton.jit
 def _of_head(values, is_there, eps, HEAD_DIM: tl.constexpr, IS_LAYER_NORM: tl.constexpr):
-    """What a head's norm subtracts, and the factor after that."""
+    """What the norm of each head subtracts, and the factor after that: [heads, 1]. values: [heads, WIDTH]."""
     mean = 0.0
     if IS_LAYER_NORM:
-        mean = tl.sum(values, 0) / HEAD_DIM
+        mean = tl.sum(values, 1)[:, None] / HEAD_DIM
         values = tl.where(is_there, values - mean, 0.0)
-    return mean, tl.rsqrt(tl.sum(values * values, 0) / HEAD_DIM + eps)
+    return mean, tl.rsqrt(tl.sum(values * values, 1)[:, None] / HEAD_DIM + eps)
 
 
 @triton.jit
 def _of_all_heads(
-    heads, count, lanes, is_there, eps, HEAD_DIM: tl.constexpr, IS_LAYER_NORM: tl.constexpr, WIDTH: tl.constexpr
+    heads, count, eps, HEAD_DIM: tl.constexpr, IS_LAYER_NORM: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
-    """The same of a norm over `count` heads in memory."""
+    """The same of a norm over `count` heads in memory: one of each."""
+    lanes = tl.arange(0, WIDTH)
+    is_there = lanes < HEAD_DIM
     mean = 0.0
     if IS_LAYER_NORM:
         sums = tl.zeros([WIDTH], tl.float32)
@@ -68,27 +71,36 @@ def _rope_and_store(
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, ROTARY_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, HAS_NORMS: tl.constexpr, HAS_OWN_WEIGHTS: tl.constexpr, IS_LAYER_NORM: tl.constexpr,
     IS_OVER_ALL_HEADS: tl.constexpr, IS_NORM_LAST: tl.constexpr, IS_INTERLEAVED: tl.constexpr,
-    HAS_SCALES: tl.constexpr, HAS_VALUE_NORM: tl.constexpr, VALUES_ARE_KEYS: tl.constexpr, WIDTH: tl.constexpr,
-    IS_DEPENDENT: tl.constexpr,
+    HAS_SCALES: tl.constexpr, HAS_VALUE_NORM: tl.constexpr, VALUES_ARE_KEYS: tl.constexpr, HEADS: tl.constexpr,
+    WIDTH: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    """Programs of a token: those of its queries, then of keys, then of values, each with HEADS heads."""
     wait(IS_DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
+    of_queries: tl.constexpr = (NUM_HEADS + HEADS - 1) // HEADS
+    of_keys: tl.constexpr = (NUM_KV_HEADS + HEADS - 1) // HEADS
+    part = tl.program_id(1)
+    is_query, is_value = part < of_queries, part >= of_queries + of_keys
+    first = tl.where(is_query, 0, tl.where(is_value, of_queries + of_keys, of_queries))  # part of this kind
+    heads = (part - first) * HEADS + tl.arange(0, HEADS)[:, None]
+    count = tl.where(is_query, NUM_HEADS, NUM_KV_HEADS)
     half: tl.constexpr = ROTARY_DIM // 2
-    lanes = tl.arange(0, WIDTH)
-    is_there = lanes < HEAD_DIM
-    source = qkv + token * stride + head * HEAD_DIM
+    lanes = tl.arange(0, WIDTH)[None, :]
+    is_there = (heads < count) & (lanes < HEAD_DIM)
     if VALUES_ARE_KEYS:
-        source -= tl.where(head >= NUM_HEADS + NUM_KV_HEADS, NUM_KV_HEADS * HEAD_DIM, 0)
+        begin = tl.where(is_query, 0, NUM_HEADS)
+    else:
+        begin = tl.where(is_query, 0, tl.where(is_value, NUM_HEADS + NUM_KV_HEADS, NUM_HEADS))
+    kind = qkv + token * stride + begin * HEAD_DIM
+    source = kind + heads * HEAD_DIM
     slot = tl.load(slot_mapping + token)
-    kv_head = (head - NUM_HEADS) % NUM_KV_HEADS
-    place = ((slot // BLOCK_SIZE * NUM_KV_HEADS + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE) * HEAD_DIM
-    is_kept = lanes < tl.where(slot >= 0, HEAD_DIM, 0)
-    if head >= NUM_HEADS + NUM_KV_HEADS:
+    places = ((slot // BLOCK_SIZE * NUM_KV_HEADS + heads) * BLOCK_SIZE + slot % BLOCK_SIZE) * HEAD_DIM + lanes
+    is_kept = (heads < count) & (lanes < tl.where(slot >= 0, HEAD_DIM, 0))
+    if is_value:
         value = tl.load(source + lanes, mask=is_there, other=0.0).to(tl.float32)
         if HAS_VALUE_NORM:
             value *= _of_head(value, is_there, eps, HEAD_DIM, False)[1]
-        tl.store(v_cache + place + lanes, as_stored(value * v_factor, v_cache), mask=is_kept)
+        tl.store(v_cache + places, as_stored(value * v_factor, v_cache), mask=is_kept)
     else:
         # The elements of a head, and for each its partner in the rotation: the second load comes from the cache.
         if IS_INTERLEAVED:
@@ -102,19 +114,20 @@ def _rope_and_store(
         own = tl.load(source + lanes, mask=is_there, other=0.0).to(tl.float32)
         other = tl.load(source + partners, mask=is_there, other=0.0).to(tl.float32)
         if HAS_NORMS:
-            norm = q_norm if head < NUM_HEADS else k_norm
+            norm = q_norm if is_query else k_norm
+            of_head = norm + lanes
+            of_partner = norm + partners
             if HAS_OWN_WEIGHTS:
-                norm += tl.where(head < NUM_HEADS, head, head - NUM_HEADS) * HEAD_DIM
-            gains = tl.load(norm + lanes, mask=is_there, other=0.0).to(tl.float32)
+                of_head += heads * HEAD_DIM
+                of_partner += heads * HEAD_DIM
+            gains = tl.load(of_head, mask=is_there, other=0.0).to(tl.float32)
             if not IS_NORM_LAST:
                 if IS_OVER_ALL_HEADS:
-                    count = tl.where(head < NUM_HEADS, NUM_HEADS, NUM_KV_HEADS)
-                    heads = qkv + token * stride + tl.where(head < NUM_HEADS, 0, NUM_HEADS) * HEAD_DIM
-                    mean, scale = _of_all_heads(heads, count, lanes, is_there, eps, HEAD_DIM, IS_LAYER_NORM, WIDTH)
+                    mean, scale = _of_all_heads(kind, count, eps, HEAD_DIM, IS_LAYER_NORM, WIDTH)
                 else:
                     mean, scale = _of_head(own, is_there, eps, HEAD_DIM, IS_LAYER_NORM)
                 own = (own - mean) * scale * gains
-                other = (other - mean) * scale * tl.load(norm + partners, mask=is_there, other=0.0).to(tl.float32)
+                other = (other - mean) * scale * tl.load(of_partner, mask=is_there, other=0.0).to(tl.float32)
         rotated = own
         if ROTARY_DIM > 0:
             angles = cos_sin + tl.load(positions + token) * ROTARY_DIM + pair
@@ -124,13 +137,13 @@ def _rope_and_store(
         if HAS_NORMS and IS_NORM_LAST:
             mean, scale = _of_head(rotated, is_there, eps, HEAD_DIM, IS_LAYER_NORM)
             rotated = (rotated - mean) * scale * gains
-        if HAS_SCALES and head < NUM_HEADS:
-            rotated *= tl.load(query_scales + tl.load(positions + token))
-        if head < NUM_HEADS:
-            to = queries + (token * NUM_HEADS + head) * HEAD_DIM
-            tl.store(to + lanes, rotated.to(queries.dtype.element_ty), mask=is_there)
+        if is_query:
+            if HAS_SCALES:
+                rotated *= tl.load(query_scales + tl.load(positions + token))
+            to = queries + (token * NUM_HEADS + heads) * HEAD_DIM + lanes
+            tl.store(to, rotated.to(queries.dtype.element_ty), mask=is_there)
         else:
-            tl.store(k_cache + place + lanes, as_stored(rotated * k_factor, k_cache), mask=is_kept)
+            tl.store(k_cache + places, as_stored(rotated * k_factor, k_cache), mask=is_kept)
 
 
 def rope_and_store_gpu(
@@ -154,15 +167,18 @@ def rope_and_store_gpu(
         raise ValueError(f"qkv is {tuple(qkv.shape)} for {num_heads} and {num_kv_heads} heads of {head_dim}")
     has_own_weights = check_norms(q_norm, k_norm, num_heads, num_kv_heads, head_dim)
     queries = torch.empty(len(qkv), num_heads, head_dim, dtype=qkv.dtype, device=qkv.device)
+    heads = min(_HEADS, triton.next_power_of_2(max(num_heads, num_kv_heads)))
+    parts = triton.cdiv(num_heads, heads) + 2 * triton.cdiv(num_kv_heads, heads)
     if len(qkv):
-        _rope_and_store[(len(qkv), num_heads + 2 * num_kv_heads)](
-            qkv, q_norm, k_norm, cos_sin, variant.query_scales, positions, slot_mapping, queries, k_cache, v_cache, eps,
+        _rope_and_store[(len(qkv), parts)](
+            qkv, q_norm, q_norm if k_norm is None else k_norm, cos_sin, variant.query_scales, positions, slot_mapping,
+            queries, k_cache, v_cache, eps,
             qkv.stride(0), 1 / variant.k_scale, 1 / variant.v_scale, NUM_HEADS=num_heads, NUM_KV_HEADS=cache_heads,
             HEAD_DIM=head_dim, ROTARY_DIM=0 if cos_sin is None else cos_sin.shape[1], BLOCK_SIZE=block_size,
             HAS_NORMS=q_norm is not None, HAS_OWN_WEIGHTS=has_own_weights, IS_LAYER_NORM=variant.is_layer_norm,
             IS_OVER_ALL_HEADS=variant.is_over_all_heads, IS_NORM_LAST=variant.is_norm_last,
             IS_INTERLEAVED=variant.is_interleaved, HAS_SCALES=variant.query_scales is not None,
             HAS_VALUE_NORM=variant.has_value_norm, VALUES_ARE_KEYS=variant.values_are_keys,
-            WIDTH=triton.next_power_of_2(head_dim), num_warps=1, **dependent(),
+            HEADS=heads, WIDTH=triton.next_power_of_2(head_dim), num_warps=_WARPS, **dependent(),
         )  # fmt: skip
     return queries

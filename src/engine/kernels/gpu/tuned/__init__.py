@@ -39,13 +39,12 @@ class Measured(_Part):
     triton: str
 
 
-class LinearLaunch(_Part):
-    """outputs, depth: the tile of a program. There should be a few programs for each multiprocessor."""
+class GemvLaunch(_Part):
+    """outputs, depth: the tile of a program, of one token. There should be a few programs for each multiprocessor."""
 
     max_outputs: PositiveInt | None  # largest layer that this is for; None for any
     outputs: PowerOfTwo
     depth: PowerOfTwo
-    norm_depth: PowerOfTwo  # with a norm x is in registers, and deeper tiles need too many
     warps: PowerOfTwo
     stages: PositiveInt
 
@@ -62,7 +61,7 @@ class AttentionLaunch(_Part):
 class Tuned(_Part):
     device: str
     measured: Measured | None
-    linear: tuple[LinearLaunch, ...]
+    gemv: tuple[GemvLaunch, ...]
     decode_attention: AttentionLaunch
     prefill_attention: AttentionLaunch
 
@@ -72,8 +71,8 @@ class Tuned(_Part):
         when = f"measured on {self.measured.date}" if self.measured is not None else "from the compiler, not measured"
         return f"those for {self.device} device: {when}" if self.device == "any" else f"those for {self.device}: {when}"
 
-    def linear_of(self, outputs: int) -> LinearLaunch:
-        return next(each for each in self.linear if each.max_outputs is None or outputs <= each.max_outputs)
+    def gemv_of(self, outputs: int) -> GemvLaunch:
+        return next(each for each in self.gemv if each.max_outputs is None or outputs <= each.max_outputs)
 
 
 @cache
@@ -91,7 +90,7 @@ def read_tuned(file: Path) -> Tuned:
     except ValidationError as error:
         wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         raise ValueError(f"{file}: {'; '.join(wrong)}") from None
-    most = [each.max_outputs for each in found.linear]
+    most = [each.max_outputs for each in found.gemv]
     if most != [*sorted({each for each in most if each is not None}), None]:
-        raise ValueError(f"{file}: linear: max_outputs must be ascending, and null in the last entry only")
+        raise ValueError(f"{file}: gemv: max_outputs must be ascending, and null in the last entry only")
     return found
