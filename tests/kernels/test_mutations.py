@@ -20,10 +20,10 @@ from . import (
     test_attention_plan,
     test_elementwise,
     test_experts,
+    test_gemv,
     test_grouped,
     test_latent_attention,
     test_linear,
-    test_linear_few,
     test_recurrent,
     test_sample,
     test_sample_logprobs,
@@ -44,7 +44,6 @@ from .mutation import (
     swapped,
     value,
     without_item,
-    without_keyword,
 )
 
 pytestmark = pytest.mark.skipif(HAS_GPU, reason="mutates kernels in Triton's interpreter")
@@ -151,20 +150,20 @@ def gumbel_max(device: torch.device) -> None:
     test_sample_ops.test_a_row_without_valid_logits_gives_no_token(device)
 
 
-def linear_few(device: torch.device) -> None:
-    test_linear_few.test_the_fused_kernel_equals_the_separate_ops(device, SMALL, 5, 70, 600, True, True, True, True)
+def products(device: torch.device) -> None:
+    test_gemv.test_products_are_those_of_matrices(device, SMALL, 2, 70, 1100, True, True)
 
 
 def linear_ops(device: torch.device) -> None:
     for op in ("norm_linear", "norm_gate_up"):
-        for tokens in (3, test_linear.MAX_TOKENS + 1):
+        for tokens in (test_linear.MAX_TOKENS, test_linear.MAX_TOKENS + 1):
             test_linear.test_a_fused_layer_equals_the_separate_ops(device, SMALL, op, tokens, True)
-        test_linear.test_a_fused_layer_equals_the_separate_ops(device, torch.float16, op, 3, True)
+        test_linear.test_a_fused_layer_equals_the_separate_ops(device, torch.float16, op, 2, True)
 
 
 def codes(device: torch.device) -> None:
     for kind in test_grouped.ALL_KINDS:
-        for tokens in (3, test_grouped.FEW_TOKENS + 1):
+        for tokens in (2, 3, test_grouped.FEW_TOKENS + 1):
             test_grouped.test_products_are_those_of_the_numbers(device, SMALL, kind, tokens)
 
 
@@ -353,11 +352,18 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
     "rope_and_store": [
         ("_rope_and_store", rope, "-x", 0, 1, operand),  # the sine of the first half
         ("_rope_and_store", rope, "partners", 1, 2, value("lanes")),  # the norm of the partner
-        ("_rope_and_store", rope, "%", 1, 4, becomes("//")),  # the offset in a block
+        ("_rope_and_store", rope, "%", 0, 3, becomes("//")),  # the offset in a block
         ("_rope_and_store", rope, "ROTARY_DIM", 4, 6, value("HEAD_DIM")),  # elements that are not rotated
-        ("_rope_and_store", heads, "%", 2, 4, becomes("//")),  # which element of a pair is the first
-        ("_rope_and_store", heads, "+=", 0, 1, removed),  # all heads have the weights of the first
-        ("_rope_and_store", heads, "tl.where()", 6, 8, argument(1)),  # the norm of all queries for keys
+        ("_rope_and_store", heads, "%", 1, 3, becomes("//")),  # which element of a pair is the first
+        ("_rope_and_store", heads, "+=", 0, 2, removed),  # all heads have the weights of the first
+        (
+            "_rope_and_store",
+            heads,
+            "kind",
+            1,
+            2,
+            expression("qkv + token * stride"),
+        ),  # the norm of all queries for keys
         ("_rope_and_store", heads, "*=", 0, 2, removed),  # the norm of values
         ("_rope_and_store", heads, "*=", 1, 2, removed),  # the scales of queries
         ("_of_head", heads, "tl.where()", 0, 1, argument(1)),  # padding counts in the variance
@@ -410,19 +416,18 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_measure", logprobs, ">=", 0, 1, becomes("<=")),
         ("_join", logprobs, "*", 1, 2, left),  # masses are added without their bases
     ],
-    "linear_few": [
-        ("_linear_few", linear_few, "/", 0, 1, left),
-        ("_linear_few", linear_few, "eps", 0, 1, value(0.0)),
-        ("_linear_few", linear_few, "+", 6, 9, left),  # the bias of gates for ups
-        ("_linear_few", linear_few, "*=", 1, 2, removed),  # ups are not normed
-        ("_linear_few", linear_few, "tl.sigmoid()", 0, 1, value(1.0)),
+    "gemv": [
+        ("_gemv", products, "+", 8, 11, left),  # the bias of gates for ups
+        ("_gemv", products, "tl.sigmoid()", 0, 1, value(1.0)),
+        ("_added", products, "+", 0, 1, right),  # the first tile is lost
     ],
     "grouped": [
         ("_levels_of", levels, "first", 0, 2, value(0.0)),
         ("_levels_of", levels, "first", 1, 2, value(0.0)),
         ("_levels_of", levels, "9", 0, 1, value(8)),  # fp4 with another bit of the exponent
-        ("_levels_of", levels, "256.0", 0, 1, value(128.0)),
-        ("_levels_of", levels, "-x", 2, 3, operand),  # no sign
+        ("_levels_of", levels, "20", 0, 1, value(19)),  # fp8
+        ("_levels_of", levels, "-x", 1, 2, operand),  # no sign
+        ("_levels_of", levels, "24", 0, 1, value(22)),
         ("_of_groups", rows_of_codes, "*=", 0, 1, removed),  # no outer factor
         ("_of_groups", rows_of_codes, "//", 1, 2, value(0)),  # the first one for all groups
         ("_numbers", rows_of_codes, "HALF", 1, 4, value(0)),  # both halves of bytes are the first
@@ -440,13 +445,14 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_grouped_rows", rows_of_codes, "&", 0, 2, right),  # an id below 0
         ("_grouped_rows", rows_of_codes, "%", 0, 1, value(0)),
         ("_grouped_rows", rows_of_codes, "HALF", 1, 2, value(0)),
-        ("grouped_linear_gpu", pieces, "out.stride()", 0, 1, value("width")),  # pieces overwrite each other
+        ("_grouped_gemv", codes, "%", 0, 1, value(0)),
+        ("_grouped_gemv", codes, "HALF", 1, 2, value(0)),
+        ("_few", pieces, "out.stride()", 0, 1, value("width")),  # pieces overwrite each other
+        ("_dequantised_linear", codes, "+=", 0, 1, removed),
     ],
     "linear": [
-        ("norm_linear_gpu", linear_ops, "linear_few()", 0, 1, without_keyword("residual")),
-        ("norm_linear_gpu", linear_ops, "total", 0, 1, value("x")),
-        ("norm_gate_up_gpu", linear_ops, "linear_few()", 0, 2, without_keyword("residual")),
         ("norm_gate_up_gpu", linear_ops, "total", 0, 2, value("normed")),
+        ("norm_gate_up_gpu", linear_ops, "normed", 1, 3, value("x")),
         ("norm_gate_up_gpu", linear_ops, "normed", 2, 3, value("x")),
     ],
     "prepare_step": [

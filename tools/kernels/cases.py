@@ -27,7 +27,7 @@ from stoker.engine.kernels.gpu.experts import experts_gpu, pack_experts_gpu
 from stoker.engine.kernels.gpu.finish_step import finish_step
 from stoker.engine.kernels.gpu.gated_delta import gated_delta_gpu
 from stoker.engine.kernels.gpu.gated_norm import gated_norm_gpu
-from stoker.engine.kernels.gpu.gemv import gemv
+from stoker.engine.kernels.gpu.gemv import MAX_TOKENS, gemv
 from stoker.engine.kernels.gpu.grouped import grouped_linear_gpu, grouped_rows_gpu
 from stoker.engine.kernels.gpu.latent_attention import latent_attention_gpu
 from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
@@ -134,8 +134,7 @@ def quick() -> Cases:
         yield from attention(kind, "gemma", GEMMA_2_9B, softcap=50.0, window=4096)
         yield from attention(kind, "qwen", qwen, window=512, is_chunked=True)
     yield from linears("qwen", qwen, 1)
-    yield from (case for case in linears("qwen", qwen, 64) if re.search("residual|logits", case[0]))
-    yield from (case for case in linears("llama", llama, 32) if re.search("residual|gate_up", case[0]))
+    yield from (case for case in linears("llama", llama, MAX_TOKENS) if re.search("qkv|gate_up", case[0]))
     yield from codes("llama", llama.hidden)
     for name, model in (("qwen", qwen), ("llama", llama)):
         yield from elementwise(name, model)
@@ -177,7 +176,7 @@ def full() -> Cases:
             for option, value in EVERY_VARIANT.items():
                 yield from attention(kind, name, model, **{option: value})
             yield from attention(kind, name, model, **EVERY_VARIANT, kv_dtype=FP8)
-        for rows in (1, 16, 17, 32, 64):
+        for rows in range(1, MAX_TOKENS + 1):
             yield from linears(name, model, rows)
         for dtype in (BF16, FP16, FP32):
             yield from elementwise(name, model, dtype)

@@ -1,4 +1,4 @@
-"""Linear layers of one to four tokens, bound by reading the weights once: products on ordinary cores, without tensor
+"""Linear layers of one or two tokens, bound by reading the weights once: products on ordinary cores, without tensor
 cores, whose operands would take a detour over shared memory. The gate of SwiGLU can be applied to the result.
 """
 
@@ -11,7 +11,7 @@ import triton.language as tl
 from .launch import dependent, wait
 from .tuned import GemvLaunch, tuned
 
-MAX_TOKENS = 4  # each has sums of its own in registers
+MAX_TOKENS = 2  # with more, a library's product of matrices is faster
 
 
 @triton.jit

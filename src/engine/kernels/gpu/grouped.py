@@ -1,7 +1,7 @@
 """Linear layers and embeddings over a checkpoint's own codes (packed_codes.py).
 
 Few tokens are bound by reading the codes once, and by the instructions that make numbers of them: the inputs are split
-among programs, whose sums a second kernel adds in a fixed order. One to four tokens are multiplied on ordinary cores,
+among programs, whose sums a second kernel adds in a fixed order. One or two tokens are multiplied on ordinary cores,
 up to 16 on tensor cores, for which a tile of the weight is dequantised in registers to x's dtype. For more tokens the
 weight is dequantised into memory, a part at a time, and a library multiplies. Floors of a matrix of 4096 x 4096: 8.9 MB
 with GPTQ's 4 bits in groups of 128, 9.7 MB with Q4_K, 13.8 MB with Q6_K, 17.3 MB with fp8 and scales of 128 x 128; in
@@ -22,7 +22,7 @@ from .launch import dependent, is_interpreted, wait
 
 FEW_TOKENS = 16  # rows of the smallest product of tensor cores
 _MAX_SPLITS = 16
-_EMBEDDED_PAIRS = 512  # of one program
+_EMBEDDED_PAIRS = 1024  # of one program
 _DEQUANTISED_BYTES = 1 << 27  # at once
 
 
@@ -35,7 +35,7 @@ class Tile(NamedTuple):
     programs: int  # that a layer is split into, about
 
 
-ONE, FEW = Tile(8, 128, 4, 1024), Tile(64, 64, 4, 512)
+ONE, FEW = Tile(4, 512, 2, 1024), Tile(128, 64, 4, 512)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ from .launch import dependent, is_interpreted, wait
 
 _IS_INTERPRETED: tl.constexpr = tl.constexpr(is_interpreted())
 _FP8_MAX = tl.constexpr(448.0)
-_HEADS, _WARPS = 4, 1  # of a program
+_HEADS, _WARPS = 8, 4  # of a program
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 """Launch configurations of kernels, as data: a file per kind of device, and `default.json` for all others.
 
 The name of a file is that of `torch.cuda.get_device_name`, in lower case and with underscores. `measured` has the date
-and the versions with which its values were found fastest. Null: they were not timed; they follow from the registers and
-shared memory that the compiler reports. Read once; nothing is searched while serving.
+and the versions with which its values were timed; those of gemv were the fastest of a search. Null: they were not
+timed on this device. Read once; nothing is searched while serving.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Tuned(_Part):
     @property
     def summary(self) -> str:
         """For the start-up table."""
-        when = f"measured on {self.measured.date}" if self.measured is not None else "from the compiler, not measured"
+        when = f"measured on {self.measured.date}" if self.measured is not None else "not measured"
         return f"those for {self.device} device: {when}" if self.device == "any" else f"those for {self.device}: {when}"
 
     def gemv_of(self, outputs: int) -> GemvLaunch:
