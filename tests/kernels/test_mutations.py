@@ -430,10 +430,10 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_levels_of", levels, "24", 0, 1, value(22)),
         ("_of_groups", rows_of_codes, "*=", 0, 1, removed),  # no outer factor
         ("_of_groups", rows_of_codes, "//", 1, 2, value(0)),  # the first one for all groups
-        ("_numbers", rows_of_codes, "HALF", 1, 4, value(0)),  # both halves of bytes are the first
-        ("_numbers", rows_of_codes, ">>", 0, 3, left),
-        ("_numbers", rows_of_codes, "%", 0, 1, left),  # upper bits of the next group
-        ("_numbers", rows_of_codes, "+", 10, 11, left),  # upper bits of the first half
+        ("_levels", rows_of_codes, "HALF", 1, 4, value(0)),  # both halves of bytes are the first
+        ("_levels", rows_of_codes, ">>", 0, 3, left),
+        ("_levels", rows_of_codes, "%", 0, 1, left),  # upper bits of the next group
+        ("_levels", rows_of_codes, "+", 10, 11, left),  # upper bits of the first half
         ("_numbers", rows_of_codes, "-=", 1, 4, removed),  # zeros
         ("_numbers", rows_of_codes, "-=", 2, 4, removed),  # minima
         ("_values", codes, "tl.load()", 0, 2, value("k")),  # inputs in their own order
@@ -445,6 +445,10 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_grouped_rows", rows_of_codes, "&", 0, 2, right),  # an id below 0
         ("_grouped_rows", rows_of_codes, "%", 0, 1, value(0)),
         ("_grouped_rows", rows_of_codes, "HALF", 1, 2, value(0)),
+        ("_levels", rows_of_codes, "240", 0, 1, value(15)),  # both halves of bytes are the first
+        ("_stepped", rows_of_codes, "first", 0, 1, value(0.0)),
+        ("_grouped_gemv", codes, "-=", 0, 2, removed),  # zeros
+        ("_grouped_gemv", codes, "-=", 1, 2, removed),  # minima
         ("_grouped_gemv", codes, "%", 0, 1, value(0)),
         ("_grouped_gemv", codes, "HALF", 1, 2, value(0)),
         ("_few", pieces, "out.stride()", 0, 1, value("width")),  # pieces overwrite each other

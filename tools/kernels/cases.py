@@ -367,7 +367,8 @@ def codes(name: str, hidden: int) -> Cases:
     bf16, bytes_ = partial(empty, dtype=BF16), partial(empty, dtype=torch.uint8)
     of_32, outer = partial(bytes_, hidden, hidden // 32), empty(hidden, hidden // 256, dtype=FP16)
     kinds: dict[str, dict[str, Any]] = {
-        "gptq": {"group": 128, "zeros": bf16(hidden, hidden // 128), "order": words(hidden)},
+        "gptq": {"group": 128, "zeros": bf16(hidden, hidden // 128)},
+        "gptq ordered": {"group": 128, "zeros": bf16(hidden, hidden // 128), "order": words(hidden)},
         "q4_k": {"group": 32, "scales": GroupScales(of_32(), outer), "minima": GroupScales(of_32(), outer)},
         "q6_k": {"group": 16, "bits": 6, "scales": GroupScales(bytes_(hidden, hidden // 16), outer)},
         "mxfp4": {"group": 32, "kind": "e2m1"},
@@ -384,7 +385,7 @@ def codes(name: str, hidden: int) -> Cases:
             first=0.0,
             **({"scales": GroupScales(bf16(hidden, hidden // given["group"]))} | given),
         )
-        for rows in (1, 512):
+        for rows in (1, 16, 512):
             x = empty(rows, hidden)
             yield f"{name} {what} linear, {rows} rows", partial(only_launches, grouped_linear_gpu, x, weight, x[0])
         yield f"{name} {what} embed", partial(only_launches, grouped_rows_gpu, longs(7), weight, BF16)

@@ -27,7 +27,15 @@ CAPTURABLE = frozenset(
     (
         *("empty.memory_format", "empty_like.default", "zeros.default", "select.int", "slice.Tensor"),
         *("index.Tensor", "searchsorted.Tensor", "sub.Tensor", "arange.default", "add.Tensor", "lt.Scalar"),
-        *("masked_fill_.Scalar", "to.dtype", "linear.default"),
+        *(
+            "masked_fill_.Scalar",
+            "to.dtype",
+            "linear.default",
+            "permute.default",
+            "alias.default",
+            "mm.out",
+            "add_.Tensor",
+        ),
     )
 )
 _SHAPES = {

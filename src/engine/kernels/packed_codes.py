@@ -26,8 +26,8 @@ Levels = Literal["steps", "signed", "e4m3", "e2m1", "table"]
 
 @dataclass(frozen=True, slots=True)
 class PackedCodes:
-    """On one device. Levels are computed from the code if they are `steps` (code + first), `signed` (a sign and 7 bits
-    of size, the size + first), or of a float type; others are read from the table."""
+    """On one device. Levels are computed from the code if they are `steps` (code + first, an integer), `signed` (a sign
+    and 7 bits of size, the size + first), or of a float type; others are read from the table."""
 
     bits: int
     group: int
@@ -97,7 +97,7 @@ def _on(device: torch.device, scales: GroupScales) -> GroupScales:
 def _kind(levels: torch.Tensor) -> tuple[Levels, float]:
     """The kind of levels, and the first one."""
     levels, first = levels.cpu(), float(levels[0])
-    if len(levels) < 256 and torch.equal(levels, _INTEGERS[: len(levels)] + first):
+    if len(levels) < 256 and first.is_integer() and torch.equal(levels, _INTEGERS[: len(levels)] + first):
         return "steps", first
     half = len(levels) // 2
     if not torch.equal(levels[half:], -levels[:half]):

@@ -41,8 +41,8 @@ ONE, FEW = Tile(4, 512, 2, 1024), Tile(128, 64, 4, 512)
 @triton.jit
 def _levels_of(codes, levels, first, KIND: tl.constexpr):
     codes = codes.to(tl.int32)
-    if KIND == "steps":  # of the bits of 2^23 + code: a conversion takes four times as long as other instructions
-        found = (codes | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0 + first
+    if KIND == "steps":
+        found = _stepped(codes, first, 0)
     elif KIND == "table":
         found = tl.load(levels + codes)
     elif KIND == "e2m1":  # of the bits of float16, whose exponent is 14 larger
@@ -57,12 +57,67 @@ def _levels_of(codes, levels, first, KIND: tl.constexpr):
 
 
 @triton.jit
+def _stepped(codes, first, SHIFT: tl.constexpr):
+    """(codes >> SHIFT) + first, of the bits of 2^(23 - SHIFT) + codes: a conversion takes four times as long as other
+    instructions. first: an integer, as all levels that are steps have, so that the difference is exact."""
+    ONES: tl.constexpr = 0x4B000000 - (SHIFT << 23)
+    return (codes | ONES).to(tl.float32, bitcast=True) - (2.0 ** (23 - SHIFT) - first)
+
+
+@triton.jit
 def _of_groups(values, outers, rows, groups, num_groups, is_there, OUTER: tl.constexpr):
     """[outputs, groups, 1] float32. OUTER: groups that share an outer factor, 0 without."""
     found = tl.load(values + rows * num_groups + groups, mask=is_there, other=0).to(tl.float32)
     if OUTER:
         found *= tl.load(outers + rows * (num_groups // OUTER) + groups // OUTER, mask=is_there, other=0).to(tl.float32)
-    return found[:, :, None]
+    return found
+
+
+@triton.jit
+def _factors(
+    scales, outers, zeros, minima, outer_minima, outputs, is_output, groups, num_groups,
+    OUTER: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr,
+):  # fmt: skip
+    """Of each group, [outputs, groups, 1] float32. Numbers are (level - zero) * scale - minimum."""
+    rows, groups = outputs.to(tl.int64)[:, None, None], groups[None, :, None]
+    is_there = is_output[:, None, None] & (groups < num_groups)
+    scale = _of_groups(scales, outers, rows, groups, num_groups, is_there, OUTER)
+    zero, minimum = 0.0, 0.0
+    if HAS_ZEROS:
+        zero = _of_groups(zeros, zeros, rows, groups, num_groups, is_there, 0)
+    if HAS_MINIMA:
+        minimum = _of_groups(minima, outer_minima, rows, groups, num_groups, is_there, OUTER)
+    return scale, zero, minimum
+
+
+@triton.jit
+def _levels(
+    codes, upper, levels, first, outputs, is_output, groups, places, num_groups,
+    BITS: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr,
+):  # fmt: skip
+    """The levels of two tiles [outputs, groups, places] float32: of the first and the second half of each group."""
+    HALF: tl.constexpr = GROUP // 2
+    rows, groups, places = outputs.to(tl.int64)[:, None, None], groups[None, :, None], places[None, None, :]
+    is_code = is_output[:, None, None] & (groups < num_groups) & (places < HALF)
+    if BITS == 8:
+        at = codes + rows * (num_groups * GROUP) + groups * GROUP + places
+        lower = tl.load(at, mask=is_code, other=0)
+        higher = tl.load(at + HALF, mask=is_code, other=0)
+    else:
+        at = codes + rows * (num_groups * HALF) + groups * HALF + places
+        both = tl.load(at, mask=is_code, other=0)
+        if BITS == 4 and KIND == "steps":
+            both = both.to(tl.int32)
+            return _stepped(both & 15, first, 0), _stepped(both & 240, first, 4)
+        lower, higher = both & 15, both >> 4
+    if BITS == 6:
+        QUARTER: tl.constexpr = GROUP // 4
+        of_places = groups * QUARTER + places % QUARTER
+        bits = tl.load(upper + rows * (num_groups * QUARTER) + of_places, mask=is_code, other=0).to(tl.int32)
+        shifts = places // QUARTER * 2
+        lower = lower | (bits >> shifts & 3) << 4
+        higher = higher | (bits >> shifts + 4 & 3) << 4
+    return _levels_of(lower, levels, first, KIND), _levels_of(higher, levels, first, KIND)
 
 
 @triton.jit
@@ -71,38 +126,30 @@ def _numbers(
     num_groups, BITS: tl.constexpr, GROUP: tl.constexpr, OUTER: tl.constexpr, KIND: tl.constexpr,
     HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr,
 ):  # fmt: skip
-    """The numbers of two tiles [outputs, groups, places] float32: of the first and the second half of each group."""
-    HALF: tl.constexpr = GROUP // 2
-    rows = outputs.to(tl.int64)[:, None]
-    is_there = is_output[:, None] & (groups < num_groups)[None, :]
-    is_code = is_there[:, :, None] & (places < HALF)[None, None, :]
-    wide = rows[:, :, None]
-    if BITS == 8:
-        at = codes + wide * (num_groups * GROUP) + groups[None, :, None] * GROUP + places[None, None, :]
-        lower = tl.load(at, mask=is_code, other=0)
-        higher = tl.load(at + HALF, mask=is_code, other=0)
-    else:
-        at = codes + wide * (num_groups * HALF) + groups[None, :, None] * HALF + places[None, None, :]
-        both = tl.load(at, mask=is_code, other=0)
-        lower, higher = both & 15, both >> 4
-    if BITS == 6:
-        QUARTER: tl.constexpr = GROUP // 4
-        of_places = groups[None, :, None] * QUARTER + (places % QUARTER)[None, None, :]
-        bits = tl.load(upper + wide * (num_groups * QUARTER) + of_places, mask=is_code, other=0).to(tl.int32)
-        shifts = (places // QUARTER * 2)[None, None, :]
-        lower = lower | (bits >> shifts & 3) << 4
-        higher = higher | (bits >> shifts + 4 & 3) << 4
-    ones = _levels_of(lower, levels, first, KIND)
-    others = _levels_of(higher, levels, first, KIND)
+    """As _levels, the numbers."""
+    ones, others = _levels(
+        codes, upper, levels, first, outputs, is_output, groups, places, num_groups, BITS, GROUP, KIND
+    )
+    scale, zero, minimum = _factors(
+        scales,
+        outers,
+        zeros,
+        minima,
+        outer_minima,
+        outputs,
+        is_output,
+        groups,
+        num_groups,
+        OUTER,
+        HAS_ZEROS,
+        HAS_MINIMA,
+    )
     if HAS_ZEROS:
-        zero = _of_groups(zeros, zeros, rows, groups[None, :], num_groups, is_there, 0)
         ones -= zero
         others -= zero
-    scale = _of_groups(scales, outers, rows, groups[None, :], num_groups, is_there, OUTER)
     ones *= scale
     others *= scale
     if HAS_MINIMA:
-        minimum = _of_groups(minima, outer_minima, rows, groups[None, :], num_groups, is_there, OUTER)
         ones -= minimum
         others -= minimum
     return ones, others
@@ -179,9 +226,12 @@ def _grouped_gemv(
     for step in range(begin, tl.minimum(begin + steps_of_split, num_steps)):
         groups = step // CHUNKS * GROUPS + tl.arange(0, GROUPS)
         places = step % CHUNKS * SPAN + tl.arange(0, SPAN)
-        ones, others = _numbers(
-            codes, upper, levels, first, scales, outers, zeros, minima, outer_minima, outputs, is_output, groups,
-            places, num_groups, BITS, GROUP, OUTER, KIND, HAS_ZEROS, HAS_MINIMA,
+        ones, others = _levels(
+            codes, upper, levels, first, outputs, is_output, groups, places, num_groups, BITS, GROUP, KIND
+        )
+        scale, zero, minimum = _factors(
+            scales, outers, zeros, minima, outer_minima, outputs, is_output, groups, num_groups, OUTER, HAS_ZEROS,
+            HAS_MINIMA,
         )  # fmt: skip
         k = groups[:, None] * GROUP + places[None, :]
         is_input = (groups < num_groups)[:, None] & (places < HALF)[None, :]
@@ -189,9 +239,14 @@ def _grouped_gemv(
         if HAS_ORDER:
             k = tl.load(order + k, mask=is_input, other=0)
             k_others = tl.load(order + k_others, mask=is_input, other=0)
-        lower = tl.load(x + token * x_stride + k, mask=is_input, other=0.0).to(tl.float32)
-        higher = tl.load(x + token * x_stride + k_others, mask=is_input, other=0.0).to(tl.float32)
-        sums += ones * lower[None, :, :] + others * higher[None, :, :]
+        lower = tl.load(x + token * x_stride + k, mask=is_input, other=0.0).to(tl.float32)[None, :, :]
+        higher = tl.load(x + token * x_stride + k_others, mask=is_input, other=0.0).to(tl.float32)[None, :, :]
+        products = ones * lower + others * higher
+        if HAS_ZEROS:
+            products -= zero * (lower + higher)
+        sums += scale * products
+        if HAS_MINIMA:
+            sums -= minimum * (lower + higher)
     total = tl.sum(tl.sum(sums, 2), 1)
     if HAS_BIAS:
         total += tl.load(bias + outputs, mask=is_output, other=0.0).to(tl.float32)
