@@ -20,7 +20,7 @@ from .core.block_store import BlockStore
 from .held_outputs import HeldOutputs
 from .queue_times import QueueTimes
 from .sampling.named_processors import check_named
-from .step_queue import PendingStep, RunnerUnusable, StepQueue
+from .step_queue import PendingStep, RunnerUnusable, StepQueue, cause_of
 from .structured.grammars import Grammars
 
 INTERRUPTED = "the step was interrupted"
@@ -276,15 +276,11 @@ class EngineCore:
         if isinstance(error, RunnerUnusable):
             raise error
         self._num_failed += 1
-        message = f"the engine failed in a step of this request: {_cause(error)}"
+        message = f"the engine failed in a step of this request: {cause_of(error)}"
         outputs = [output for plan in plans for output in self._scheduler.fail_step(plan, message)]
         self._queue_times.fill(outputs)
         if self._num_failed >= MAX_FAILED_STEPS:
-            raise RunnerUnusable(f"{self._num_failed} steps in a row failed, the last with: {_cause(error)}") from error
+            raise RunnerUnusable(
+                f"{self._num_failed} steps in a row failed, the last with: {cause_of(error)}"
+            ) from error
         return StepOutputs(outputs)
-
-
-def _cause(error: Exception) -> str:
-    """For users: the kind of failure, without addresses or paths; the log has the rest."""
-    is_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return "out of memory" if is_memory or "allocate memory" in str(error).lower() else type(error).__name__
