@@ -226,6 +226,17 @@ class LLM:
             parsed.append((text, tokenizer.encode(text, add_special_tokens=False)))
         return self._generate(parsed, sampling_params, use_tqdm)
 
+    def collective_rpc(
+        self, method: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> list[Any]:
+        """Calls a method of `worker_extension_cls` in each process of the model. Returns their results, by rank.
+
+        args, kwargs: what JSON has, bytes, tuples, numpy arrays and tensors, if there are several processes.
+        Nothing that was cached is reused afterwards. Raises CallError for a method that does not exist, or fails, and
+        RuntimeError if a process of the model has ended.
+        """
+        return self._running.call_workers(method, args, kwargs or {})
+
     def _new_renderer(self, chat_template: TemplateSource | None) -> Renderer:
         server = self._resolved.server
         return Renderer(

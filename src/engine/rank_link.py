@@ -115,6 +115,29 @@ class Left:
     begun: int  # operations
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Of a method of all workers: worker.py. No step runs."""
+
+    method: str
+    arguments: bytes  # of rank_values.py
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """By one worker."""
+
+    value: bytes  # of rank_values.py
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AllReturned:
+    """By the workers of all ranks, for those that make the same call themselves."""
+
+    by_rank: list[Returned]
+
+
 RankMessage = (
     Start
     | Join
@@ -129,6 +152,9 @@ RankMessage = (
     | Operation
     | Computed
     | Left
+    | Call
+    | Returned
+    | AllReturned
 )
 
 
@@ -208,6 +234,12 @@ def packed(message: RankMessage) -> bytes:
             parts = ["computed", None if result is None else _result_parts(result), cause]
         case Left(begun):
             parts = ["left", begun]
+        case Call(method, arguments):
+            parts = ["call", method, arguments]
+        case Returned(value, error):
+            parts = ["returned", value, error]
+        case AllReturned(by_rank):
+            parts = ["all returned", [(each.value, each.error) for each in by_rank]]
         case StepPlan():
             parts = ["step", *_plan_parts(message)]
     data: bytes = msgpack.packb(parts)
@@ -241,6 +273,12 @@ def _unpacked(parts: list[Any]) -> RankMessage:
             return Computed(None if rest[0] is None else _result(*rest[0]), rest[1])
         case "left":
             return Left(*rest)
+        case "call":
+            return Call(*rest)
+        case "returned":
+            return Returned(*rest)
+        case "all returned":
+            return AllReturned([Returned(*each) for each in rest[0]])
         case "step":
             return _plan(*rest)
     raise AssertionError(f"a message with the tag {tag}")

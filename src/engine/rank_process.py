@@ -32,14 +32,18 @@ from .nodes.joining import JoinRefused
 from .parallel.connect import ADDRESS, group_of, stage_link
 from .parallel.gloo import Meeting
 from .parallel.stages import StageLink
-from .rank_link import Failed, Finish, FreeMemory, Loaded, RankLink, Start
+from .rank_link import Call, Failed, Finish, FreeMemory, Loaded, RankLink, Returned, Start
 from .rank_place import Place, joined
 from .runner.loaded_model import LoadedModel, RanksOf, load_later_stage, load_on_cpu
 from .runner.measure import PhaseClock
 from .runner.model_runner import ModelRunner
 from .runner.stages import BegunStep, FirstStageRunner, LaterStageRunner
 from .startup import exit_code_of
+from .worker import Workplace, worker_class
 
+AnyRunner = ModelRunner | LaterStageRunner
+Answer = Callable[[Call], Returned]
+Follow = Callable[[RankLink, Answer], None]
 RunnerT = TypeVar("RunnerT", bound=ModelRunner)
 logger = logging.getLogger(__name__)
 
@@ -91,16 +95,22 @@ def compute(place: Place, loaded: Callable[[], None] = lambda: None) -> None:
     """Loads a rank's part of the model, and computes. loaded: called when it is. Raises EOFError when rank 0 has
     ended."""
     resolved, link = place.resolved, place.link
-    follows: Callable[[RankLink], None]
+    extension = resolved.parallel.worker_extension_cls
+    kind = worker_class(extension)
+    runner: AnyRunner
+    follows: Follow
     if place.stages is None:
-        follows = partial(follow, following_runner(resolved, link, place.ranks_of))
+        only: ModelRunner = following_runner(resolved, link, place.ranks_of)
+        runner, follows = only, partial(follow, only)
     else:
         ring = stage_link(resolved, *place.stages)
-        follows = follower_of_stage(resolved, place.stage, link, ring, place.ranks_of)
+        runner, follows = runner_of_stage(resolved, place.stage, link, ring, place.ranks_of)
+    model = runner.rank_model(place.rank % resolved.parallel.tensor_parallel_size)
+    answer = Workplace(kind, extension, place.rank, resolved.parallel.num_ranks, model).answer
     gc.collect()
     gc.freeze()
     loaded()
-    follows(link)
+    follows(link, answer)
 
 
 def _inherited(before: int | None, after: int | None) -> tuple[socket.socket, socket.socket] | None:
@@ -109,14 +119,15 @@ def _inherited(before: int | None, after: int | None) -> tuple[socket.socket, so
     return socket.socket(fileno=before), socket.socket(fileno=after)
 
 
-def follower_of_stage(
+def runner_of_stage(
     resolved: Resolved, stage: int, link: RankLink, ring: StageLink, ranks_of: RanksOf | None
-) -> Callable[[RankLink], None]:
-    """Loads a part of a stage. Returns what computes its steps."""
+) -> tuple[AnyRunner, Follow]:
+    """Loads a part of a stage. Returns its runner, and what computes its steps."""
     if not stage:
-        return partial(follow_first_stage, following_runner(resolved, link, ranks_of, partial(FirstStageRunner, ring)))
-    load = partial(load_later_stage, stage=stage, ranks_of=ranks_of)
-    return partial(follow_later_stage, LaterStageRunner(resolved, stage, ring, load))
+        first = following_runner(resolved, link, ranks_of, partial(FirstStageRunner, ring))
+        return first, partial(follow_first_stage, first)
+    later = LaterStageRunner(resolved, stage, ring, partial(load_later_stage, stage=stage, ranks_of=ranks_of))
+    return later, partial(follow_later_stage, later)
 
 
 def following_runner(
@@ -133,8 +144,15 @@ def following_runner(
     return runner(resolved, load=load, sampler_of=lambda _: FollowingSampler(link))
 
 
-def follow(runner: ModelRunner, link: RankLink) -> None:
-    """Computes what rank 0 sends. Raises EOFError when rank 0 has ended."""
+def no_worker(call: Call) -> Returned:
+    return Returned(b"", "this rank has no worker")
+
+
+def follow(runner: ModelRunner, link: RankLink, answer: Answer = no_worker) -> None:
+    """Computes what rank 0 sends. Raises EOFError when rank 0 has ended.
+
+    answer: calls a method of the worker.
+    """
     link.send(Loaded())
     while True:
         match link.receive():
@@ -143,9 +161,11 @@ def follow(runner: ModelRunner, link: RankLink) -> None:
                     runner.execute(plan)
             case FreeMemory():
                 runner.free_cache()
+            case Call() as call:
+                link.send(answer(call))
 
 
-def follow_first_stage(runner: FirstStageRunner, link: RankLink) -> None:
+def follow_first_stage(runner: FirstStageRunner, link: RankLink, answer: Answer = no_worker) -> None:
     """As `follow`, of a pipeline."""
     link.send(Loaded())
     begun: deque[BegunStep] = deque()
@@ -158,9 +178,11 @@ def follow_first_stage(runner: FirstStageRunner, link: RankLink) -> None:
                     runner.finish(begun.popleft())
             case FreeMemory():
                 runner.free_cache()
+            case Call() as call:
+                link.send(answer(call))
 
 
-def follow_later_stage(runner: LaterStageRunner, link: RankLink) -> None:
+def follow_later_stage(runner: LaterStageRunner, link: RankLink, answer: Answer = no_worker) -> None:
     """As `follow`, of another stage than the first."""
     link.send(Loaded())
     while True:
@@ -169,6 +191,8 @@ def follow_later_stage(runner: LaterStageRunner, link: RankLink) -> None:
                 runner.execute(plan)
             case FreeMemory():
                 runner.free_cache()
+            case Call() as call:
+                link.send(answer(call))
 
 
 def _end_with(fd: int) -> None:

@@ -29,7 +29,7 @@ from .nodes.limits import ALIVE_S, LOADING_SILENCE_S, SILENCE_S
 from .nodes.ray_ranks import CannotUseRay, RayRanks
 from .nodes.ring import KEY_BYTES, connect_stages, listen
 from .nodes.secret import secret_hash
-from .rank_link import Alive, Failed, Finish, FreeMemory, Loaded, RankLink, RankMessage, Start, Tokens, packed
+from .rank_link import Alive, Failed, Finish, FreeMemory, Loaded, RankLink, RankMessage, Returned, Start, Tokens, packed
 from .step_queue import RunnerUnusable
 
 if TYPE_CHECKING:  # they import torch
@@ -68,6 +68,7 @@ class Follower:
     is_loaded: bool = False
     has_left: bool = False  # without a failure
     begun: int = 0  # operations, where it plans its own steps
+    returned: Returned | None = None  # of the call that is being made
 
     def __str__(self) -> str:
         return self.name
@@ -307,6 +308,16 @@ class RankProcesses:
             self.check()
             raise
 
+    def take_returned(self) -> list[Returned]:
+        """What the worker of each has returned, by rank. Waits for them. Raises RankLost."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None or all(each.returned for each in self._followers))
+            self.check()
+            found = [each.returned for each in self._followers if each.returned is not None]
+            for each in self._followers:
+                each.returned = None
+        return found
+
     def lose(self, reason: str, exit_code: int = EXIT_FAILED) -> None:
         """No step can follow. The first reason counts."""
         with self._changed:
@@ -378,6 +389,10 @@ class RankProcesses:
             case Loaded():
                 with self._changed:
                     follower.is_loaded = True
+                    self._changed.notify_all()
+            case Returned():
+                with self._changed:
+                    follower.returned = message
                     self._changed.notify_all()
             case Failed(text, exit_code):
                 self.lose(f"{follower} failed: {text}", exit_code)

@@ -22,10 +22,10 @@ from .core import Scheduler, SchedulerInterface, SchedulerSettings
 from .core.block_store import BlockStore
 from .core.interface import MEMBERS
 from .device_step_queue import DeviceStepQueue
-from .engine_core import EngineCore, OtherProcesses
+from .engine_core import Caller, EngineCore, OtherProcesses
 from .event_payloads import EventPayloads
 from .event_publisher import EventPublisher
-from .launched.launch import Launch, OnlyOffline, launch_of
+from .launched.launch import Launch, check_serves, launch_of
 from .launched.leading import LaunchedLeadingRunner, LaunchedLeadingStageRunner, LaunchedProcesses
 from .plugins import PluginError, import_class, make, named_by
 from .rank_link import Loaded
@@ -41,10 +41,13 @@ from .structured.backend import Backend, GrammarError
 from .structured.grammars import Grammars
 from .structured.guidance import Guidance
 from .thread_step_queue import ThreadStepQueue
+from .worker import Workplace, worker_class
 
 if TYPE_CHECKING:
     from .launched.following import LaunchedRank  # imports torch
     from .profiler import Profiler  # imports torch
+    from .runner.model_runner import ModelRunner
+    from .runner.stages import LaterStageRunner
     from .sampling.logits_processor import LogitsProcessor
 
 Launched: TypeAlias = "Launch | LaunchedRank"  # the place of this process among those of a launcher
@@ -138,7 +141,7 @@ def build_core(
     without the device.
     """
     if launched is None and resolved.parallel.distributed_executor_backend == "external_launcher":
-        raise OnlyOffline
+        check_serves(resolved.parallel)
     if not resolved.kv_events.is_publishing:
         return _load_core(resolved, phase, may_compile_later, rank_lost, launched)
     publisher = EventPublisher(resolved.kv_events.at_rank(resolved.parallel.ranks[0]))
@@ -203,6 +206,7 @@ def _load_with(
     parts = (resolved, phase, clock, processors, make_scheduler, grammars)
     if resolved.device.device != "cpu":
         return _on_gpu(*parts)
+    worker_class(resolved.parallel.worker_extension_cls)  # raises before weights are loaded
     if launched is not None and not isinstance(launched, Launch):
         return _on_launched_rank(launched, *parts)
     if resolved.parallel.num_ranks > 1:
@@ -256,7 +260,8 @@ def _on_cpu(
     load = partial(load_on_cpu, kv_memory=kv_memory, may_compile_later=may_compile_later)
     runner = ModelRunner(resolved, phase, processors, load, grammars=grammars, store=store)
     steps = ThreadStepQueue(runner) if resolved.scheduler.async_scheduling else InlineStepQueue(runner)
-    core = _core(resolved, runner, clock, scheduler, steps, grammars, free_cache=runner.free_cache, store=store)
+    more: dict[str, Any] = {"free_cache": runner.free_cache, "caller": _workplace(resolved, 0, runner).call_alone}
+    core = _core(resolved, runner, clock, scheduler, steps, grammars, store=store, **more)
     kv_memory.touch_in_background(IdleGap(_step_counter(core)))
     return core
 
@@ -286,9 +291,11 @@ def _on_ranks(
         others = LaunchedProcesses(resolved, launch, clock.note)
         leading, leading_stage = LaunchedLeadingRunner, LaunchedLeadingStageRunner
     try:
+        from .launched.calls import LaunchedCalls
         from .runner.loaded_model import load_on_cpu
         from .runner.model_runner import ModelRunner
         from .runner.stages import FirstStageRunner
+        from .worker_calls import LeadingCalls
 
         clock.stop()
         load = partial(load_on_cpu, ranks_of=others.ranks_of)
@@ -301,13 +308,17 @@ def _on_ranks(
             together = leading(runner, others)
             steps = ThreadStepQueue(together) if is_async else InlineStepQueue(together)
         else:
-            first = FirstStageRunner(others.stage_link(), resolved, phase, processors, load, **how)
+            runner = first = FirstStageRunner(others.stage_link(), resolved, phase, processors, load, **how)
             together = staged = leading_stage(first, others)
             steps = DeviceStepQueue(staged, depth=resolved.num_stages) if is_async else InlineStepQueue(staged)
         others.wait_loaded()
         scheduler = make_scheduler(resolved.num_kv_blocks * resolved.cache_groups.num_groups)
+        workplace = _workplace(resolved, 0, runner)
+        calls: LeadingCalls | LaunchedCalls = LeadingCalls(workplace, others)
+        if isinstance(others, LaunchedProcesses):
+            calls = LaunchedCalls(workplace, others)
         parts = (resolved, together, clock, scheduler, steps, grammars)
-        core = _core(*parts, others=others, free_cache=together.free_cache)
+        core = _core(*parts, others=others, free_cache=together.free_cache, caller=calls.call)
     except BaseException as error:
         if launch is not None:
             others.lose(f"rank 0 of the model could not start: {type(error).__name__}: {error}")
@@ -330,6 +341,7 @@ def _on_launched_rank(
     """Another rank than 0 of those that a launcher has started. It plans as rank 0, and samples nothing."""
     _limit_spinning()
     from .following_sampler import FollowingSampler
+    from .launched.calls import LaunchedCalls
     from .launched.following import LaunchedRunner, LaunchedStageRunner
     from .runner.loaded_model import load_later_stage, load_on_cpu
     from .runner.model_runner import ModelRunner
@@ -341,22 +353,25 @@ def _on_launched_rank(
     is_async = resolved.scheduler.async_scheduling
     together: LaunchedRunner | LaunchedStageRunner
     steps: StepQueue[Any]
+    runner: ModelRunner | LaterStageRunner
     try:
         if resolved.num_stages == 1:
-            together = LaunchedRunner(ModelRunner(resolved, phase, processors, load, **how), others)
+            runner = only = ModelRunner(resolved, phase, processors, load, **how)
+            together = LaunchedRunner(only, others)
             steps = ThreadStepQueue(together) if is_async else InlineStepQueue(together)
         else:
-            runner: FirstStageRunner | LaterStageRunner
+            stage: FirstStageRunner | LaterStageRunner
             if others.stage:
                 load_stage = partial(load_later_stage, stage=others.stage, ranks_of=others.ranks_of)
-                runner = LaterStageRunner(resolved, others.stage, others.stage_link(), load_stage)
+                stage = LaterStageRunner(resolved, others.stage, others.stage_link(), load_stage)
             else:
-                runner = FirstStageRunner(others.stage_link(), resolved, phase, processors, load, **how)
-            together = staged = LaunchedStageRunner(runner, others)
+                stage = FirstStageRunner(others.stage_link(), resolved, phase, processors, load, **how)
+            runner, together = stage, (staged := LaunchedStageRunner(stage, others))
             steps = DeviceStepQueue(staged, depth=resolved.num_stages) if is_async else InlineStepQueue(staged)
         others.send(Loaded())
         scheduler = make_scheduler(resolved.num_kv_blocks * resolved.cache_groups.num_groups)
-        return _core(resolved, together, clock, scheduler, steps, grammars, others=others)
+        calls = LaunchedCalls(_workplace(resolved, others.rank, runner), others)
+        return _core(resolved, together, clock, scheduler, steps, grammars, others=others, caller=calls.call)
     except BaseException as error:
         others.cannot_start(error)
         raise
@@ -392,6 +407,7 @@ def _core(
     others: OtherProcesses | None = None,
     free_cache: Callable[[], None] | None = None,
     store: BlockStore | None = None,
+    caller: Caller | None = None,
 ) -> EngineCore:
     with named_by("model.logits_processors"):  # those steps run no other code that the deployment names
         runner.warm_up()
@@ -411,7 +427,15 @@ def _core(
         others=others,
         free_cache=free_cache,
         store=store,
+        caller=caller,
     )
+
+
+def _workplace(resolved: Resolved, rank: int, runner: ModelRunner | LaterStageRunner) -> Workplace:
+    parallel = resolved.parallel
+    kind = worker_class(parallel.worker_extension_cls)
+    model = runner.rank_model(rank % parallel.tensor_parallel_size)
+    return Workplace(kind, parallel.worker_extension_cls, rank, parallel.num_ranks, model)
 
 
 def _profiler(observability: ObservabilityConfig) -> Profiler | None:

@@ -1,5 +1,7 @@
-"""What each rank of a launcher runs in test_launched.py. Its argument is a JSON object; it prints one JSON line for each
-result."""
+"""What each rank of a launcher runs in test_launched.py.
+
+Its argument is a JSON object; it prints a JSON object for each result.
+"""
 
 from __future__ import annotations
 

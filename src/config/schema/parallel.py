@@ -117,6 +117,16 @@ class ParallelConfig(Section):
         examples=["mp"],
         json_schema_extra=about(reload="model"),
     )
+    worker_extension_cls: str = Field(
+        "",
+        description=(
+            "Import path of a class whose methods `LLM.collective_rpc` calls in each process of the model, "
+            "`package.module:Class` or with a dot: to read its weights, or to replace them while it runs. Its objects "
+            "have `rank`, `world_size` and `model`. For `stoker.LLM` alone, on CPUs. Empty for none."
+        ),
+        examples=["mypackage.updates:WeightUpdates"],
+        json_schema_extra=about(reload="process", devices=("cpu",)),
+    )
     disable_custom_all_reduce: Flag = Field(
         False,
         description=(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
 import os
 import socket
 import time
@@ -121,6 +122,10 @@ class LaunchedRank:
         return self._place.resolved
 
     @property
+    def rank(self) -> int:
+        return self._rank
+
+    @property
     def stage(self) -> int:
         return self._place.stage
 
@@ -152,7 +157,7 @@ class LaunchedRank:
             self._link.fail(f"{self._link.rank_0} has closed the connection")
             self._link.check()
 
-    def receive(self) -> RankMessage:
+    def receive(self, limit_s: float = math.inf) -> RankMessage:
         """The next message of rank 0. Raises RankLost."""
         began = reported = time.monotonic()
         while True:
@@ -161,8 +166,8 @@ class LaunchedRank:
                 message = self._link.next(_POLL_S)
             except Empty:
                 now = time.monotonic()
-                if now - began > self._limit_s:
-                    self.give_up(f"rank 0 has not begun what {self._name} has begun within {self._limit_s:g} s")
+                if now - began > limit_s:
+                    self.give_up(f"rank 0 has not begun what {self._name} has begun within {limit_s:g} s")
                 if now - reported > WAITING_LINE_S:
                     reported = now
                     logger.warning("waiting for %s", self._link.rank_0)
@@ -176,7 +181,7 @@ class LaunchedRank:
         """Waits until rank 0 begins the same. Raises RankLost if it begins something else."""
         self.check()
         self._link.begun += 1
-        other = self.receive()
+        other = self.receive(self._limit_s)
         assert isinstance(other, Operation), other
         if differs := difference(operation, other):
             self.give_up(f"{self._name} does not do what rank 0 does: {differs}")

@@ -24,12 +24,21 @@ class NotLaunched(DeploymentError):
 
 
 class OnlyOffline(DeploymentError):
+    """An option that a server has no use for."""
+
     exit_code = EXIT_INVALID_CONFIGURATION
 
-    def __init__(self) -> None:
-        super().__init__(
+
+def check_serves(parallel: ParallelConfig) -> None:
+    """Raises OnlyOffline for options that belong to scripts."""
+    if parallel.distributed_executor_backend == "external_launcher":
+        raise OnlyOffline(
             "`parallel.distributed_executor_backend: external_launcher` is for `stoker.LLM` in a script that the "
             "launcher starts; a server starts its processes itself: remove the option, or write mp"
+        )
+    if parallel.worker_extension_cls:
+        raise OnlyOffline(
+            "`parallel.worker_extension_cls` is for `stoker.LLM` in a script: a server has no call of `collective_rpc`"
         )
 
 

@@ -34,6 +34,7 @@ from .decode_steps import DecodeSteps
 from .engine_info import engine_info
 from .loaded_model import LoadedModel, load_on_cpu, with_library
 from .measure import PhaseClock
+from .rank_model import RankModel
 from .self_test import self_test
 from .slot_table import SlotTable
 from .step_input import Int64, LogitTokens, build_step_input, logit_tokens
@@ -239,6 +240,15 @@ class ModelRunner:
         """Give the memory of the KV cache back to the system. Later steps take it again."""
         with self._step_lock:
             self._cache.free()
+
+    def rank_model(self, rank: int = 0) -> RankModel:
+        """The weights. rank: of this process among those of its stage."""
+        return RankModel(self._model, self._resolved, rank, self._replace)
+
+    def _replace(self, load: Callable[[], None]) -> None:
+        with self._step_lock:
+            load()
+            self._decode_steps.forget()
 
     def launches(self) -> StepLaunches:
         return StepLaunches(self._num_captured, self._num_single)

@@ -25,6 +25,7 @@ from .engine_info import engine_info
 from .loaded_model import LoadedStage
 from .measure import PhaseClock
 from .model_runner import LOGIT_ROWS, ModelRunner
+from .rank_model import RankModel
 from .slot_table import SlotTable
 from .step_input import LogitTokens, build_step_input, logit_tokens
 from .warm_up import warm_up_plans
@@ -160,6 +161,14 @@ class LaterStageRunner:
             kernels=self._decode_steps.table | self._layers.table,
             phases=self.phases.seconds,
         )
+
+    def rank_model(self, rank: int = 0) -> RankModel:
+        """As ModelRunner."""
+        return RankModel(self._layers, self._resolved, rank, self._replace)
+
+    def _replace(self, load: Callable[[], None]) -> None:
+        load()
+        self._decode_steps.forget()
 
     def launches(self) -> StepLaunches:
         return StepLaunches(self._num_captured, self._num_single)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...exit_codes import EXIT_ENVIRONMENT, EXIT_MODEL_FILES
+from ..import_path import split_import_path
 from ..rule import Rule, StatedRule
 from ..values import Values
 
@@ -402,6 +403,15 @@ RULES: tuple[Rule, ...] = (
         fixes=("remove `node_rank`, `master_addr` and `master_port`: they are arguments of torchrun",),
     ),
     Rule(
+        id="R446",
+        title="worker_extension_cls is an import path",
+        fields=("parallel.worker_extension_cls",),
+        is_broken=lambda v: bool(v.worker_extension_cls) and split_import_path(v.worker_extension_cls) is None,
+        message="`parallel.worker_extension_cls` is not the import path of a class: {worker_extension_cls}",
+        why="Each process of the model imports the class from this module.",
+        fixes=("write `package.module:Class`, or remove it",),
+    ),
+    Rule(
         id="R441",
         title="the processes of a launcher compute one replica",
         fields=("parallel.distributed_executor_backend", "parallel.data_parallel_size"),
@@ -546,7 +556,13 @@ STATED: tuple[StatedRule, ...] = (
         "R150",
         "a worker extension is a base class of the worker",
         ("parallel.worker_extension_cls", "parallel.worker_cls"),
-        "Cannot occur: the processes of a model have one class.",
+        "The start refuses an extension with an attribute that the worker has itself: rank, world_size, model.",
+    ),
+    StatedRule(
+        "R447",
+        "workers are called by scripts, not by clients",
+        ("parallel.worker_extension_cls",),
+        "`engine up` refuses it: no endpoint calls `LLM.collective_rpc`.",
     ),
     StatedRule(
         "R155",

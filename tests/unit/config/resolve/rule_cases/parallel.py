@@ -71,6 +71,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--distributed-executor-backend external_launcher --kv-events-config.enable-kv-cache-events true"],
         ["--distributed-executor-backend external_launcher"],
     ),
+    "R446": (["--worker-extension-cls Updates"], ["", "--worker-extension-cls tests.own_code:Updates"]),
     "R375": (["-dp 5"], ["-dp 4", "-dp 8 -dpn 7"]),
 }
 GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
