@@ -8,9 +8,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 
+from safetensors.torch import load_file
+
+import stoker.builtin
 from stoker import LLM, SamplingParams
-from stoker.engine.api import Constraint
+from stoker.engine.api import CallError, Constraint
 
 PROMPTS = ["Once upon a time", "The answer is", "def f(x):"]
 
@@ -32,11 +36,30 @@ def results(llm: LLM) -> list[list[object]]:
     ]
 
 
+def calls(llm: LLM) -> list[object]:
+    """What the workers return, an error on one rank, and the results with other weights."""
+    name = "model.embed_tokens.weight"
+    table = load_file(Path(stoker.builtin.__file__).parent / "tiny" / "model.safetensors")[name]
+    places = llm.collective_rpc("place")
+    llm.collective_rpc("load", ({name: table.roll(1, 0)},))
+    others = results(llm)
+    errors = []
+    for call in (("fails_on", (len(places) - 1,)), ("nothing",), ("thing",)):
+        try:
+            llm.collective_rpc(*call)
+        except CallError as error:
+            errors.append(str(error))
+    llm.collective_rpc("load", ({name: table},))
+    return [places, others, errors, results(llm)]
+
+
 def main() -> None:
     given = json.loads(sys.argv[1])
     rank = os.environ.get("RANK", "")
     llm = LLM("builtin:tiny", dtype="float32", max_model_len=256, num_threads=1, **given["options"])
     tell("results", results(llm))
+    if "worker_extension_cls" in given["options"]:
+        tell("calls", calls(llm))
     if rank == given.get("leaves"):
         return
     own = given.get("own", {}).get(rank, {})

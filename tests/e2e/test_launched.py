@@ -17,6 +17,7 @@ import pytest
 pytestmark = pytest.mark.slow
 LIMIT_S = 120.0
 SCRIPT = Path(__file__).with_name("launched_script.py")
+ROOT = SCRIPT.parents[2]
 WAYS = {
     "tensor": {"tensor_parallel_size": 2},
     "gloo": {"tensor_parallel_size": 2, "disable_custom_all_reduce": True},
@@ -48,9 +49,9 @@ def start(given: str, env: dict[str, str]) -> subprocess.Popen[str]:
 
 
 @contextmanager
-def ranks(given: str, size: int = 2) -> Iterator[list[subprocess.Popen[str]]]:
+def ranks(given: str, size: int = 2, **more: str) -> Iterator[list[subprocess.Popen[str]]]:
     port = free_port()
-    started = [start(given, environment(rank, size, port)) for rank in range(size)]
+    started = [start(given, environment(rank, size, port, **more)) for rank in range(size)]
     try:
         yield started
     finally:
@@ -158,6 +159,29 @@ def test_a_rank_with_other_options_is_refused():
     started = [start(argument(own), environment(rank, 2, port)) for rank, own in enumerate(options)]
     for each in started:
         assert "`model.seed` is 1 on node 0 and 2 on" in end(each)
+
+
+@pytest.mark.parametrize("way", ["tensor", "pipeline"])
+def test_workers_of_all_ranks_are_called(way: str, alone: object):
+    """By one script whose ranks are its children, and by the scripts of a launcher."""
+    extension = {"worker_extension_cls": "tests.own_code:WeightUpdates"}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    found = []
+    for options in (extension, extension | WAYS[way]):
+        given = json.dumps({"options": options})
+        out = subprocess.check_output([sys.executable, str(SCRIPT), given], text=True, env=env, cwd=ROOT)
+        found += told(out, "calls")
+    with ranks(argument(extension | WAYS[way]), 2, PYTHONPATH=env["PYTHONPATH"]) as started:
+        outs = [each.communicate(timeout=LIMIT_S) for each in started]
+    found += [calls for out, _ in outs for calls in told(out, "calls")]
+    assert len(found) == 4, [err for _, err in outs]
+    (_, others, _, _), *_ = found
+    assert others != alone
+    for (places, replaced, errors, back), size in zip(found, (1, 2, 2, 2), strict=True):
+        assert (places, replaced, back) == ([[rank, size] for rank in range(size)], others, alone)
+        assert errors[0] == f"`fails_on` has failed on rank {size - 1}: ValueError: as asked"
+        assert errors[1].startswith("the workers have no method `nothing`")
+        assert len(errors) == (2 if size == 1 else 3)
 
 
 def test_a_world_of_another_size_is_refused():
