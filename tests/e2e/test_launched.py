@@ -67,7 +67,7 @@ def end(process: subprocess.Popen[str]) -> str:
     return err.strip().splitlines()[-1]
 
 
-def told(out: str, what: str) -> list[object]:
+def printed(out: str, what: str) -> list[object]:
     lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     return [line[what] for line in lines if what in line]
 
@@ -75,7 +75,7 @@ def told(out: str, what: str) -> list[object]:
 @pytest.fixture(scope="module")
 def alone() -> object:
     """The results of one process."""
-    (results,) = told(subprocess.check_output([sys.executable, str(SCRIPT), argument({})], text=True), "results")
+    (results,) = printed(subprocess.check_output([sys.executable, str(SCRIPT), argument({})], text=True), "results")
     return results
 
 
@@ -84,13 +84,13 @@ def test_every_rank_of_torchrun_returns_what_one_process_returns(options: dict[s
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPT), argument(options)]
     done = subprocess.run(command, text=True, capture_output=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
-    assert told(done.stdout, "results") == [alone, alone]
+    assert printed(done.stdout, "results") == [alone, alone]
 
 
 def test_stages_of_several_ranks(alone: object):
     with ranks(argument({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}), 4) as started:
         outs = [each.communicate(timeout=LIMIT_S) for each in started]
-    assert [told(out, "results") for out, _ in outs] == [[alone]] * 4, [err for _, err in outs]
+    assert [printed(out, "results") for out, _ in outs] == [[alone]] * 4, [err for _, err in outs]
 
 
 def test_ranks_on_two_machines(alone: object):
@@ -99,7 +99,7 @@ def test_ranks_on_two_machines(alone: object):
     envs = [environment(rank, 2, port, LOCAL_RANK="0", LOCAL_WORLD_SIZE="1") for rank in range(2)]
     started = [start(given, env) for env in envs]
     outs = [each.communicate(timeout=LIMIT_S) for each in started]
-    assert [told(out, "results") for out, _ in outs] == [[alone], [alone]], [err for _, err in outs]
+    assert [printed(out, "results") for out, _ in outs] == [[alone], [alone]], [err for _, err in outs]
 
 
 @pytest.mark.parametrize("way", ["tensor", "gloo", "pipeline"])
@@ -170,10 +170,10 @@ def test_workers_of_all_ranks_are_called(way: str, alone: object):
     for options in (extension, extension | WAYS[way]):
         given = json.dumps({"options": options})
         out = subprocess.check_output([sys.executable, str(SCRIPT), given], text=True, env=env, cwd=ROOT)
-        found += told(out, "calls")
+        found += printed(out, "calls")
     with ranks(argument(extension | WAYS[way]), 2, PYTHONPATH=env["PYTHONPATH"]) as started:
         outs = [each.communicate(timeout=LIMIT_S) for each in started]
-    found += [calls for out, _ in outs for calls in told(out, "calls")]
+    found += [calls for out, _ in outs for calls in printed(out, "calls")]
     assert len(found) == 4, [err for _, err in outs]
     (_, others, _, _), *_ = found
     assert others != alone

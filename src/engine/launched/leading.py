@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class LaunchedProcesses(RankProcesses):
-    """The other ranks, which nobody here starts."""
+    """The other ranks, which the launcher has started."""
 
     silence_s = LOADING_SILENCE_S  # their scripts may keep the interpreter for a while
     ends_when_refused = True
