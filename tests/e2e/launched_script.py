@@ -24,7 +24,7 @@ def sampling() -> list[SamplingParams]:
     return [
         SamplingParams(temperature=0, max_tokens=12, ignore_eos=True),
         SamplingParams(temperature=1, seed=3, max_tokens=9, n=2, logprobs=1, prompt_logprobs=0, stop=("e",)),
-        SamplingParams(temperature=1, max_tokens=7, constraint=Constraint("start: /[a-z]+ [0-9]+/")),
+        SamplingParams(temperature=1, seed=5, max_tokens=7, constraint=Constraint("start: /[a-z]+ [0-9]+/")),
     ]
 
 

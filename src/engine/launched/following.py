@@ -70,6 +70,10 @@ class LaunchedLink(JoinedLink):
             self.on_failure()
             self._messages.put(Left(0))  # ends the waiting of `next`
 
+    def _watch(self) -> None:
+        super()._watch()
+        self.close()
+
     def _alive(self) -> Alive:
         return Alive(self.begun)
 
