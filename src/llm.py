@@ -29,7 +29,7 @@ from .engine.api import (
 )
 from .engine.engine_core import EngineCore
 from .engine.engine_loop import EngineLoop
-from .engine.startup import build_core
+from .engine.startup import build_core, join_launcher
 from .offline_batch import OfflineBatch
 from .outputs import Collector, OneOutput, RequestOutput, SequenceCollector
 from .server.beam_search import BeamSearch, BeamSearchParams, check_searchable
@@ -93,13 +93,13 @@ class LLM:
             raise ValueError(
                 "LLM runs one replica, in this process: leave `data_parallel_size` out, or serve with `engine up`"
             )
-        self._resolved = resolved
+        self._resolved, launched = join_launcher(resolved)
         self._tokenizer: Tokenizer | None = None
         if not self._resolved.model.skip_tokenizer_init:
             self._tokenizer = Tokenizer.load(self._resolved.model.tokenizer, self._resolved.model.tokenizer_mode)
         self._renderer: Renderer | None = None
         self._template_processes = IsolatedProcesses()
-        self._core: EngineCore | None = build_core(self._resolved)
+        self._core: EngineCore | None = build_core(self._resolved, launched=launched)
         self._request_numbers = itertools.count()
         self._handles = itertools.count()  # one per sequence
 
@@ -225,6 +225,17 @@ class LLM:
             )
             parsed.append((text, tokenizer.encode(text, add_special_tokens=False)))
         return self._generate(parsed, sampling_params, use_tqdm)
+
+    def collective_rpc(
+        self, method: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> list[Any]:
+        """Calls a method of `worker_extension_cls` in each process of the model. Returns their results, by rank.
+
+        args, kwargs: what JSON has, bytes, tuples, numpy arrays and tensors, if there are several processes.
+        Nothing that was cached is reused afterwards. Raises CallError for a method that does not exist, or fails, and
+        RuntimeError if a process of the model has ended.
+        """
+        return self._running.call_workers(method, args, kwargs or {})
 
     def _new_renderer(self, chat_template: TemplateSource | None) -> Renderer:
         server = self._resolved.server

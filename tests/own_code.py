@@ -95,3 +95,37 @@ class CannotBeMade(Scheduler):
 
 
 NUMBER = 7
+
+
+class WeightUpdates:
+    """An extension of the workers."""
+
+    def place(self) -> tuple[int, int]:
+        return self.rank, self.world_size
+
+    def load(self, tensors: dict[str, torch.Tensor]) -> list[str]:
+        """Names of the tensors that wait for others."""
+        self.model.load_weights(tensors)
+        return self.model.pending
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        return self.model.shapes.get(name)
+
+    def sizes(self) -> dict[str, int]:
+        return {name: tensor.numel() for name, tensor in self.model.named_parameters()}
+
+    def fails_on(self, rank: int) -> None:
+        if self.rank == rank:
+            raise ValueError("as asked")
+
+    def thing(self) -> object:
+        return object()
+
+
+class HasRank:
+    rank = 3
+
+
+class NeedsArguments:
+    def __init__(self, size: int) -> None:
+        self.size = size

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .. import __version__
 from ..config import Measured, Resolved
+from ..engine.launched.launch import check_serves
 from ..engine.process_client import EngineProcessClient
 from ..engine.replicated_client import replicas_of
 from ..logs import configure_logging
@@ -70,6 +71,7 @@ def _prepare(
 ) -> Resolved:
     """Binds the address first, so that an address in use is reported before anything is downloaded."""
     deployment = read(files, overrides, view)
+    check_serves(deployment.config.parallel)
     view.begin("address")
     server = deployment.server
     uds = None if server.uds is None else deployment.located("server.uds")

@@ -164,6 +164,10 @@ class ProfileError(RuntimeError):
     """No profile can be started or ended now; the message says why."""
 
 
+class CallError(RuntimeError):
+    """A call of the workers is not possible, or has failed; the engine goes on."""
+
+
 class SleepError(RuntimeError):
     """The engine cannot sleep, or not now; the message says why."""
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from .api import EngineInfo, EngineRequest, EngineStats, InvalidRequest, StepLaunches
+from .api import CallError, EngineInfo, EngineRequest, EngineStats, InvalidRequest, StepLaunches
 from .core import SchedulerInterface, StepOutputs, StepPlan
 from .core.block_events import BlockEvent, BlockEvents
 from .core.block_store import BlockStore
 from .held_outputs import HeldOutputs
 from .queue_times import QueueTimes
 from .sampling.named_processors import check_named
-from .step_queue import PendingStep, RunnerUnusable, StepQueue
+from .step_queue import PendingStep, RunnerUnusable, StepQueue, cause_of
 from .structured.grammars import Grammars
 
 INTERRUPTED = "the step was interrupted"
@@ -65,6 +65,9 @@ class OtherProcesses(Protocol):
     def close(self) -> None: ...
 
 
+Caller = Callable[[str, Sequence[Any], Mapping[str, Any]], list[Any]]
+
+
 class EngineCore:
     """steps: executes the plans; its depth is the number of steps in flight.
     idle: does one part of the work that can wait until the engine is idle; returns False when none is left.
@@ -75,7 +78,8 @@ class EngineCore:
     launches: how the steps were launched; None if it is not reported.
     others: the other processes that compute the steps; None if this one does alone.
     free_cache: gives the memory of the KV cache back to the system; None if it cannot.
-    store: keeps blocks outside the KV cache; None if nothing does."""
+    store: keeps blocks outside the KV cache; None if nothing does.
+    caller: calls a method of the workers of all processes; None if there are none."""
 
     def __init__(
         self,
@@ -92,6 +96,7 @@ class EngineCore:
         others: OtherProcesses | None = None,
         free_cache: Callable[[], None] | None = None,
         store: BlockStore | None = None,
+        caller: Caller | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
@@ -106,6 +111,7 @@ class EngineCore:
         self._others = others
         self._free_cache = free_cache
         self._store = store
+        self._caller = caller
         self._held = HeldOutputs(store) if store is not None else None
         self._queue_times = QueueTimes(clock)
         self._sink: EventSink | None = None
@@ -192,6 +198,20 @@ class EngineCore:
         if self._others is not None:
             self._others.check()
 
+    def call_workers(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """What the method of the worker of each process returns, by rank. Only without work.
+
+        Nothing that was cached before is reused: methods may replace weights. Raises CallError, or RunnerUnusable.
+        """
+        if self._caller is None:
+            raise CallError("this engine has no workers: they are on CPUs alone")
+        if self.has_work:
+            raise CallError("workers are called while no request runs")
+        try:
+            return self._caller(method, args, kwargs)
+        finally:
+            self._scheduler.forget_cached()
+
     def free_cache(self) -> None:
         """Forget what is cached, and give its memory back; later steps take it again. Only without work."""
         if self._free_cache is None:
@@ -276,15 +296,11 @@ class EngineCore:
         if isinstance(error, RunnerUnusable):
             raise error
         self._num_failed += 1
-        message = f"the engine failed in a step of this request: {_cause(error)}"
+        message = f"the engine failed in a step of this request: {cause_of(error)}"
         outputs = [output for plan in plans for output in self._scheduler.fail_step(plan, message)]
         self._queue_times.fill(outputs)
         if self._num_failed >= MAX_FAILED_STEPS:
-            raise RunnerUnusable(f"{self._num_failed} steps in a row failed, the last with: {_cause(error)}") from error
+            raise RunnerUnusable(
+                f"{self._num_failed} steps in a row failed, the last with: {cause_of(error)}"
+            ) from error
         return StepOutputs(outputs)
-
-
-def _cause(error: Exception) -> str:
-    """For users: the kind of failure, without addresses or paths; the log has the rest."""
-    is_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return "out of memory" if is_memory or "allocate memory" in str(error).lower() else type(error).__name__

@@ -18,8 +18,8 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from .api import SamplingParams
-from .core import StepPlan
+from .api import SamplingParams, TokenLogprobs
+from .core import StepPlan, StepResult
 from .core.step_plan import Admission, Int32
 
 _LENGTH = struct.Struct("<Q")
@@ -58,6 +58,8 @@ class Refused:
 class Alive:
     """Sent in both directions at an interval, where the end of a process is not seen otherwise."""
 
+    begun: int = 0  # operations, steps and calls, where each rank plans its own steps
+
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
@@ -89,7 +91,71 @@ class Failed:
     exit_code: int
 
 
-RankMessage = Start | Join | Refused | Alive | StepPlan | FreeMemory | Finish | Tokens | Loaded | Failed
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Begins now. Sent instead of a plan to ranks that plan the same step themselves."""
+
+    name: str
+    hashes: bytes = b""  # of the parts of a plan: launched/plan_hashes.py
+    size: str = ""  # of the step, for people
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The result of the oldest operation of such a rank. None: the step failed, but the next one can follow."""
+
+    result: StepResult | None
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The last message of a rank that ends without a failure."""
+
+    begun: int  # operations
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Of a method of all workers: worker.py. No step runs."""
+
+    method: str
+    arguments: bytes  # of rank_values.py
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """By one worker."""
+
+    value: bytes  # of rank_values.py
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AllReturned:
+    """By the workers of all ranks, for those that make the same call themselves."""
+
+    by_rank: list[Returned]
+
+
+RankMessage = (
+    Start
+    | Join
+    | Refused
+    | Alive
+    | StepPlan
+    | FreeMemory
+    | Finish
+    | Tokens
+    | Loaded
+    | Failed
+    | Operation
+    | Computed
+    | Left
+    | Call
+    | Returned
+    | AllReturned
+)
 
 
 class RankLink:
@@ -150,8 +216,8 @@ def packed(message: RankMessage) -> bytes:
             parts = ["join", rank, host, pid, place, fingerprint, secret]
         case Refused(reason):
             parts = ["refused", reason]
-        case Alive():
-            parts = ["alive"]
+        case Alive(begun):
+            parts = ["alive", begun]
         case FreeMemory():
             parts = ["free"]
         case Finish():
@@ -162,6 +228,18 @@ def packed(message: RankMessage) -> bytes:
             parts = ["loaded"]
         case Failed(text, exit_code):
             parts = ["failed", text, exit_code]
+        case Operation(name, hashes, size):
+            parts = ["operation", name, hashes, size]
+        case Computed(result, cause):
+            parts = ["computed", None if result is None else _result_parts(result), cause]
+        case Left(begun):
+            parts = ["left", begun]
+        case Call(method, arguments):
+            parts = ["call", method, arguments]
+        case Returned(value, error):
+            parts = ["returned", value, error]
+        case AllReturned(by_rank):
+            parts = ["all returned", [(each.value, each.error) for each in by_rank]]
         case StepPlan():
             parts = ["step", *_plan_parts(message)]
     data: bytes = msgpack.packb(parts)
@@ -178,7 +256,7 @@ def _unpacked(parts: list[Any]) -> RankMessage:
         case "refused":
             return Refused(*rest)
         case "alive":
-            return Alive()
+            return Alive(*rest)
         case "free":
             return FreeMemory()
         case "finish":
@@ -189,6 +267,18 @@ def _unpacked(parts: list[Any]) -> RankMessage:
             return Loaded()
         case "failed":
             return Failed(*rest)
+        case "operation":
+            return Operation(*rest)
+        case "computed":
+            return Computed(None if rest[0] is None else _result(*rest[0]), rest[1])
+        case "left":
+            return Left(*rest)
+        case "call":
+            return Call(*rest)
+        case "returned":
+            return Returned(*rest)
+        case "all returned":
+            return AllReturned([Returned(*each) for each in rest[0]])
         case "step":
             return _plan(*rest)
     raise AssertionError(f"a message with the tag {tag}")
@@ -234,6 +324,31 @@ def _plan(
         kept_states=kept,
         forced=[(slot, tokens) for slot, tokens in forced],
     )
+
+
+def _result_parts(result: StepResult) -> list[Any]:
+    """Pairs, because keys of msgpack are text."""
+    prompts = [(row, [_logprobs_parts(each) for each in entries]) for row, entries in result.prompt_logprobs.items()]
+    logprobs = [(row, _logprobs_parts(each)) for row, each in result.logprobs.items()]
+    forced = list(result.forced.items())
+    return [_bytes(result.token_ids), logprobs, prompts, list(result.errors.items()), result.complete, forced]
+
+
+def _result(
+    token_ids: bytes, logprobs: list[Any], prompts: list[Any], errors: list[Any], complete: list[int], forced: list[Any]
+) -> StepResult:
+    return StepResult(
+        token_ids=_numbers(token_ids),
+        logprobs={row: TokenLogprobs(*each) for row, each in logprobs},
+        prompt_logprobs={row: [TokenLogprobs(*each) for each in entries] for row, entries in prompts},
+        errors=dict(errors),
+        complete=complete,
+        forced=dict(forced),
+    )
+
+
+def _logprobs_parts(entry: TokenLogprobs) -> tuple[list[int], list[float], int]:
+    return entry.token_ids, entry.logprobs, entry.rank
 
 
 def _bytes(numbers: Any) -> bytes:

@@ -19,85 +19,33 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
-
-import torch
+from typing import TypeVar
 
 from ..config import Resolved
 from ..config.exit_codes import EXIT_FAILED, EXIT_INVALID_CONFIGURATION
 from ..logs import configure_logging
-from .api import TokenLogprobs
 from .core import StepPlan
+from .following_sampler import FollowingSampler, SamplingFailed
 from .kernels.exchange import SharedMemory
-from .nodes.fingerprint import fingerprint
-from .nodes.joining import JoinRefused, join
-from .nodes.ring import connect_stages, listen
-from .nodes.secret import secret_hash
-from .parallel.connect import ADDRESS, connect, group_of, stage_link
+from .nodes.joining import JoinRefused
+from .parallel.connect import ADDRESS, group_of, stage_link
 from .parallel.gloo import Meeting
 from .parallel.stages import StageLink
-from .rank_link import Failed, Finish, FreeMemory, Join, Loaded, RankLink, Start, Tokens
+from .rank_link import Call, Failed, Finish, FreeMemory, Loaded, RankLink, Returned, Start
+from .rank_place import Place, joined
 from .runner.loaded_model import LoadedModel, RanksOf, load_later_stage, load_on_cpu
 from .runner.measure import PhaseClock
 from .runner.model_runner import ModelRunner
 from .runner.stages import BegunStep, FirstStageRunner, LaterStageRunner
-from .sampling.sampler import Int64, Sampled
-from .sampling.sampling_table import Slots
 from .startup import exit_code_of
+from .worker import Workplace, worker_class
 
+AnyRunner = ModelRunner | LaterStageRunner
+Answer = Callable[[Call], Returned]
+Follow = Callable[[RankLink, Answer], None]
 RunnerT = TypeVar("RunnerT", bound=ModelRunner)
 logger = logging.getLogger(__name__)
-
-
-class SamplingFailed(Exception):
-    """On rank 0. The step is over."""
-
-
-class FollowingSampler:
-    """Receives what rank 0 has sampled."""
-
-    def __init__(self, link: RankLink) -> None:
-        self._link = link
-
-    def sample(self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: object) -> Sampled:
-        """logits: a part, not used."""
-        message = self._link.receive()
-        assert isinstance(message, Tokens), message
-        if message.token_ids is None:
-            raise SamplingFailed
-        return Sampled(message.token_ids, {})
-
-    def prompt_logprobs(self, logits: torch.Tensor, next_ids: torch.Tensor, slots: Slots) -> list[TokenLogprobs]:
-        """Empty: rank 0 has them."""
-        return [TokenLogprobs([], [], 0)] * len(slots)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What a rank has, before it loads."""
-
-    rank: int
-    resolved: Resolved
-    link: RankLink  # to rank 0
-    memory: SharedMemory | None  # with the other ranks of its stage
-    meeting: Meeting  # of these
-    stages: tuple[socket.socket, socket.socket] | None  # connections to the stages before and after
-
-    @property
-    def stage(self) -> int:
-        return self.rank // self.resolved.parallel.tensor_parallel_size
-
-    @property
-    def ranks_of(self) -> RanksOf | None:
-        """Makes the ranks of its stage; None if it is the only one."""
-        parallel = self.resolved.parallel
-        size = parallel.tensor_parallel_size
-        if size == 1:
-            return None
-        place = (self.memory, self.meeting, self.rank % size, size)
-        return lambda kernels: connect(kernels, *place, uses_gloo=parallel.disable_custom_all_reduce)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -143,57 +91,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def joined(resolved: Resolved, rank: int, memory: SharedMemory | None, secret: str | None = None) -> Place:
-    """Connects a rank to rank 0, and to the stages next to it. resolved: as decided here.
-
-    Raises JoinRefused or OSError.
-    """
-    parallel = resolved.parallel
-    listeners: list[socket.socket] = []
-    parts = fingerprint(resolved)
-
-    def join_of(own_address: str) -> Join:
-        place: list[Any] = []
-        if resolved.num_stages > 1:
-            listener, place = listen(own_address)
-            listeners.append(listener)  # of earlier attempts too, which are closed with this process
-        hash_of_secret = secret_hash() if secret is None else secret
-        return Join(rank, socket.gethostname(), os.getpid(), place, parts, hash_of_secret)
-
-    link, start = join(parallel.master_addr, parallel.master_port, join_of)
-    decided = with_files_of(Resolved.model_validate_json(start.resolved), resolved)
-    meeting = Meeting(link.address, start.port, link.own_address, group_of(rank, resolved))
-    size, stages = parallel.tensor_parallel_size, None
-    if resolved.num_stages > 1:
-        stages = connect_stages(listeners[-1], start.key, start.places, rank, size)
-    return Place(rank, decided, link, memory, meeting, stages)
-
-
-def with_files_of(decided: Resolved, own: Resolved) -> Resolved:
-    """The values of node 0, with the files, the machine and the threads of this one."""
-    names = ("model_files", "model_path", "machine", "server", "observability")
-    own_parts: dict[str, Any] = {name: getattr(own, name) for name in names}
-    paths = ("model", "tokenizer", "hf_config_path", "download_dir")
-    model = {name: getattr(own.model, name) for name in paths if name in type(own.model).model_fields}
-    own_parts["model"] = decided.model.model_copy(update=model)
-    own_parts["device"] = decided.device.model_copy(update={"num_threads": own.device.num_threads})
-    return decided.model_copy(update=own_parts)
-
-
 def compute(place: Place, loaded: Callable[[], None] = lambda: None) -> None:
     """Loads a rank's part of the model, and computes. loaded: called when it is. Raises EOFError when rank 0 has
     ended."""
     resolved, link = place.resolved, place.link
-    follows: Callable[[RankLink], None]
+    extension = resolved.parallel.worker_extension_cls
+    kind = worker_class(extension)
+    runner: AnyRunner
+    follows: Follow
     if place.stages is None:
-        follows = partial(follow, following_runner(resolved, link, place.ranks_of))
+        only: ModelRunner = following_runner(resolved, link, place.ranks_of)
+        runner, follows = only, partial(follow, only)
     else:
         ring = stage_link(resolved, *place.stages)
-        follows = follower_of_stage(resolved, place.stage, link, ring, place.ranks_of)
+        runner, follows = runner_of_stage(resolved, place.stage, link, ring, place.ranks_of)
+    model = runner.rank_model(place.rank % resolved.parallel.tensor_parallel_size)
+    answer = Workplace(kind, extension, place.rank, resolved.parallel.num_ranks, model).answer
     gc.collect()
     gc.freeze()
     loaded()
-    follows(link)
+    follows(link, answer)
 
 
 def _inherited(before: int | None, after: int | None) -> tuple[socket.socket, socket.socket] | None:
@@ -202,14 +119,15 @@ def _inherited(before: int | None, after: int | None) -> tuple[socket.socket, so
     return socket.socket(fileno=before), socket.socket(fileno=after)
 
 
-def follower_of_stage(
+def runner_of_stage(
     resolved: Resolved, stage: int, link: RankLink, ring: StageLink, ranks_of: RanksOf | None
-) -> Callable[[RankLink], None]:
-    """Loads a part of a stage. Returns what computes its steps."""
+) -> tuple[AnyRunner, Follow]:
+    """Loads a part of a stage. Returns its runner, and what computes its steps."""
     if not stage:
-        return partial(follow_first_stage, following_runner(resolved, link, ranks_of, partial(FirstStageRunner, ring)))
-    load = partial(load_later_stage, stage=stage, ranks_of=ranks_of)
-    return partial(follow_later_stage, LaterStageRunner(resolved, stage, ring, load))
+        first = following_runner(resolved, link, ranks_of, partial(FirstStageRunner, ring))
+        return first, partial(follow_first_stage, first)
+    later = LaterStageRunner(resolved, stage, ring, partial(load_later_stage, stage=stage, ranks_of=ranks_of))
+    return later, partial(follow_later_stage, later)
 
 
 def following_runner(
@@ -226,8 +144,15 @@ def following_runner(
     return runner(resolved, load=load, sampler_of=lambda _: FollowingSampler(link))
 
 
-def follow(runner: ModelRunner, link: RankLink) -> None:
-    """Computes what rank 0 sends. Raises EOFError when rank 0 has ended."""
+def no_worker(call: Call) -> Returned:
+    return Returned(b"", "this rank has no worker")
+
+
+def follow(runner: ModelRunner, link: RankLink, answer: Answer = no_worker) -> None:
+    """Computes what rank 0 sends. Raises EOFError when rank 0 has ended.
+
+    answer: calls a method of the worker.
+    """
     link.send(Loaded())
     while True:
         match link.receive():
@@ -236,9 +161,11 @@ def follow(runner: ModelRunner, link: RankLink) -> None:
                     runner.execute(plan)
             case FreeMemory():
                 runner.free_cache()
+            case Call() as call:
+                link.send(answer(call))
 
 
-def follow_first_stage(runner: FirstStageRunner, link: RankLink) -> None:
+def follow_first_stage(runner: FirstStageRunner, link: RankLink, answer: Answer = no_worker) -> None:
     """As `follow`, of a pipeline."""
     link.send(Loaded())
     begun: deque[BegunStep] = deque()
@@ -251,9 +178,11 @@ def follow_first_stage(runner: FirstStageRunner, link: RankLink) -> None:
                     runner.finish(begun.popleft())
             case FreeMemory():
                 runner.free_cache()
+            case Call() as call:
+                link.send(answer(call))
 
 
-def follow_later_stage(runner: LaterStageRunner, link: RankLink) -> None:
+def follow_later_stage(runner: LaterStageRunner, link: RankLink, answer: Answer = no_worker) -> None:
     """As `follow`, of another stage than the first."""
     link.send(Loaded())
     while True:
@@ -262,6 +191,8 @@ def follow_later_stage(runner: LaterStageRunner, link: RankLink) -> None:
                 runner.execute(plan)
             case FreeMemory():
                 runner.free_cache()
+            case Call() as call:
+                link.send(answer(call))
 
 
 def _end_with(fd: int) -> None:

@@ -29,7 +29,7 @@ from .nodes.limits import ALIVE_S, LOADING_SILENCE_S, SILENCE_S
 from .nodes.ray_ranks import CannotUseRay, RayRanks
 from .nodes.ring import KEY_BYTES, connect_stages, listen
 from .nodes.secret import secret_hash
-from .rank_link import Alive, Failed, Finish, FreeMemory, Loaded, RankLink, RankMessage, Start, Tokens, packed
+from .rank_link import Alive, Failed, Finish, FreeMemory, Loaded, RankLink, RankMessage, Returned, Start, Tokens, packed
 from .step_queue import RunnerUnusable
 
 if TYPE_CHECKING:  # they import torch
@@ -59,12 +59,16 @@ class RankLost(RunnerUnusable):
 
 
 @dataclass(slots=True)
-class _Follower:
+class Follower:
     name: str
     link: RankLink
     child: RankChild | None  # if it runs on this machine
     heard_at: float | None = None  # of links over a network
+    silence_s: float = SILENCE_S
     is_loaded: bool = False
+    has_left: bool = False  # without a failure
+    begun: int = 0  # operations, where it plans its own steps
+    returned: Returned | None = None  # of the call that is being made
 
     def __str__(self) -> str:
         return self.name
@@ -73,7 +77,7 @@ class _Follower:
         """Why it is given up; empty if it is not."""
         if self.child is not None and self.child.is_stopped():
             return "is stopped"
-        limit_s = SILENCE_S if self.is_loaded else LOADING_SILENCE_S
+        limit_s = self.silence_s if self.is_loaded else LOADING_SILENCE_S
         if self.heard_at is not None and now - self.heard_at > limit_s:
             return f"has not answered for {limit_s:g} s"
         return ""
@@ -88,6 +92,9 @@ class _Follower:
 
 
 class RankProcesses:
+    silence_s = SILENCE_S  # of a rank of another node that has its weights
+    ends_when_refused = False
+
     def __init__(
         self,
         resolved: Resolved,
@@ -99,14 +106,14 @@ class RankProcesses:
         lost: called in a thread when one is lost. report: called with what this waits for.
         Raises OSError or RankLost.
         """
-        from .parallel.connect import ADDRESS, open_store
+        from .parallel.connect import ADDRESS
 
         self._resolved, self._lost = resolved, lost
         self._size = resolved.parallel.tensor_parallel_size
         self._changed = threading.Condition()
         self._failure: RankLost | None = None
         self._is_closed = False
-        self._followers: list[_Follower] = []
+        self._followers: list[Follower] = []
         self._children: list[RankChild] = []
         self._memories: dict[int, SharedMemory] = {}  # of the stages whose ranks are all on this machine
         self._ranks: Ranks | None = None
@@ -115,20 +122,25 @@ class RankProcesses:
         self._address = ADDRESS
         self._on_ray: RayRanks | None = None
         try:
-            self._memories = memories_of_node(resolved, 0)
-            if resolved.parallel.distributed_executor_backend == "ray":
-                self._start_on_ray(report)
-            elif resolved.parallel.nnodes > 1:
-                self._start_on_nodes(report)
-            else:
-                self._store, port = open_store(ADDRESS)
-                self._start(port)
+            self._start_all(report)
         except BaseException:
             self.close()
             raise
         finally:
             close_descriptors(self._memories)
         threading.Thread(target=self._watch, name="ranks", daemon=True).start()
+
+    def _start_all(self, report: Callable[[str], None]) -> None:
+        from .parallel.connect import open_store
+
+        self._memories = memories_of_node(self._resolved, 0)
+        if self._resolved.parallel.distributed_executor_backend == "ray":
+            self._start_on_ray(report)
+        elif self._resolved.parallel.nnodes > 1:
+            self._start_on_nodes(report)
+        else:
+            self._store, port = open_store(self._address)
+            self._start(port)
 
     def _start(self, port: int) -> None:
         """All ranks, on this machine. They inherit connections to each other."""
@@ -144,7 +156,7 @@ class RankProcesses:
                     fds["before"], fds["after"] = (end.fileno() for end in rings[own_rank][stage])
                 child = RankChild(rank, fds)
                 self._children.append(child)
-                self._followers.append(_Follower(str(child), child.link, child))
+                self._followers.append(Follower(str(child), child.link, child))
                 child.link.send(start)
         finally:
             for end in (end for ring in rings for ends in ring for end in ends):
@@ -183,7 +195,8 @@ class RankProcesses:
         """Waits for all ranks to connect to this one over TCP. start: starts those that are to be started here."""
         others = range(1, self._resolved.parallel.num_ranks)
         try:
-            with Gathering(address, port, others, fingerprint(self._resolved), secret) as gathering:
+            prints, ends = fingerprint(self._resolved), self.ends_when_refused
+            with Gathering(address, port, others, prints, secret, ends_when_refused=ends) as gathering:
                 start(gathering)
                 waits = f"at {gathering.address}:{gathering.port}"
                 joined = gathering.wait(self._check_starts, lambda missing: report(f"{self._names(missing)} {waits}"))
@@ -196,7 +209,7 @@ class RankProcesses:
         for rank, each in joined.items():
             child = children.get(rank)
             name = str(child) if child is not None else f"rank {rank} of the model ({self._place(rank, each)})"
-            self._followers.append(_Follower(name, each.link, child, now))
+            self._followers.append(Follower(name, each.link, child, now, self.silence_s))
         self._introduce(gathering.address, [each.join.place for each in joined.values()])
 
     def _introduce(self, address: str, places: list[list[Any]]) -> None:
@@ -295,6 +308,16 @@ class RankProcesses:
             self.check()
             raise
 
+    def take_returned(self) -> list[Returned]:
+        """What the worker of each has returned, by rank. Waits for them. Raises RankLost."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None or all(each.returned for each in self._followers))
+            self.check()
+            found = [each.returned for each in self._followers if each.returned is not None]
+            for each in self._followers:
+                each.returned = None
+        return found
+
     def lose(self, reason: str, exit_code: int = EXIT_FAILED) -> None:
         """No step can follow. The first reason counts."""
         with self._changed:
@@ -328,6 +351,8 @@ class RankProcesses:
         while self._failure is None and not self._is_closed:
             for fd, _ in poller.poll(_POLL_S * 1000):
                 self._take(by_fd[fd])
+                if by_fd[fd].has_left:
+                    poller.unregister(fd)
             now = time.monotonic()
             if now - looked_at >= _POLL_S:
                 looked_at = now
@@ -336,15 +361,17 @@ class RankProcesses:
     def _look(self, now: float) -> None:
         sends = int(now / ALIVE_S) != int((now - _POLL_S) / ALIVE_S)
         for each in self._followers:
+            if each.has_left:
+                continue
             if trouble := each.trouble(now):
                 self.lose(f"{each} {trouble}")
             elif sends and each.heard_at is not None:
                 try:
-                    each.link.send(Alive())
+                    each.link.send(self._alive())
                 except OSError:
                     self.lose(f"{each} {each.end()}")
 
-    def _take(self, follower: _Follower) -> None:
+    def _take(self, follower: Follower) -> None:
         try:
             message = follower.link.receive()
         except (EOFError, OSError):
@@ -352,10 +379,20 @@ class RankProcesses:
             return
         if follower.heard_at is not None:
             follower.heard_at = time.monotonic()
+        self._handle(follower, message)
+
+    def _alive(self) -> Alive:
+        return Alive()
+
+    def _handle(self, follower: Follower, message: RankMessage) -> None:
         match message:
             case Loaded():
                 with self._changed:
                     follower.is_loaded = True
+                    self._changed.notify_all()
+            case Returned():
+                with self._changed:
+                    follower.returned = message
                     self._changed.notify_all()
             case Failed(text, exit_code):
                 self.lose(f"{follower} failed: {text}", exit_code)
@@ -371,8 +408,12 @@ class LeadingRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         """Raises RankLost if neither this step nor a later one can be computed, else what sampling raises."""
         with self._in_step():
-            self._others.send(plan)
+            self._announce(plan)
             return self._runner.execute(plan)
+
+    def _announce(self, plan: StepPlan) -> None:
+        """The others begin the step too."""
+        self._others.send(plan)
 
     @contextlib.contextmanager
     def _in_step(self) -> Iterator[None]:
@@ -412,7 +453,7 @@ class LeadingStageRunner(LeadingRunner):
     def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
         """The first stage of a step. Returns a function that waits for the others, and samples. Raises as `execute`."""
         with self._in_step():
-            self._others.send(plan)
+            self._announce(plan)
             begun = self._stage.begin(plan)
 
         def finish() -> StepResult:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ..config import DeploymentError, Resolved
 from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED
@@ -22,10 +22,13 @@ from .core import Scheduler, SchedulerInterface, SchedulerSettings
 from .core.block_store import BlockStore
 from .core.interface import MEMBERS
 from .device_step_queue import DeviceStepQueue
-from .engine_core import EngineCore
+from .engine_core import Caller, EngineCore, OtherProcesses
 from .event_payloads import EventPayloads
 from .event_publisher import EventPublisher
+from .launched.launch import Launch, check_serves, launch_of
+from .launched.leading import LaunchedLeadingRunner, LaunchedLeadingStageRunner, LaunchedProcesses
 from .plugins import PluginError, import_class, make, named_by
+from .rank_link import Loaded
 from .rank_processes import LeadingRunner, LeadingSampler, LeadingStageRunner, RankLost, RankProcesses
 from .runner.cuda.buckets import mixed_buckets
 from .runner.kv_memory import IdleGap, reserve_kv_memory
@@ -38,11 +41,16 @@ from .structured.backend import Backend, GrammarError
 from .structured.grammars import Grammars
 from .structured.guidance import Guidance
 from .thread_step_queue import ThreadStepQueue
+from .worker import Workplace, worker_class
 
 if TYPE_CHECKING:
+    from .launched.following import LaunchedRank  # imports torch
     from .profiler import Profiler  # imports torch
+    from .runner.model_runner import ModelRunner
+    from .runner.stages import LaterStageRunner
     from .sampling.logits_processor import LogitsProcessor
 
+Launched: TypeAlias = "Launch | LaunchedRank"  # the place of this process among those of a launcher
 MakeScheduler = Callable[[int], SchedulerInterface]  # of a number of blocks, of all groups of layers together
 
 
@@ -96,12 +104,29 @@ def _costs(resolved: Resolved) -> StepCosts:
     return step_costs(resolved.model_spec, model.dtype, cache.kv_cache_dtype, resolved.memory.weights_bytes)
 
 
+def join_launcher(resolved: Resolved) -> tuple[Resolved, Launched | None]:
+    """The place of this process among those that an external launcher has started, and the values of rank 0.
+
+    None, and the same values, without one. Raises NotLaunched, JoinRefused or OSError.
+    """
+    if resolved.parallel.distributed_executor_backend != "external_launcher":
+        return resolved, None
+    launch = launch_of(resolved.parallel)
+    if launch.rank == 0:
+        return resolved, launch
+    from .launched.following import LaunchedRank
+
+    rank = LaunchedRank(resolved, launch)
+    return rank.resolved, rank
+
+
 def build_core(
     resolved: Resolved,
     phase: Callable[[str], None] | None = None,
     *,
     may_compile_later: bool = False,
     rank_lost: Callable[[], None] = lambda: None,
+    launched: Launched | None = None,
 ) -> EngineCore:
     """Load the model and warm it up. Classes that the deployment names are imported first.
 
@@ -110,15 +135,18 @@ def build_core(
         may_compile_later: C++ kernels that must be compiled replace torch while requests are served. For a server: with
             False the start waits for the compilation, so that all results are of the same kernels.
         rank_lost: called, in a thread, when another process of the model has ended; all further steps fail.
+        launched: of `join_launcher`, for an external launcher.
 
     Raises PluginError, CannotPublish, RankLost, and what the runner raises: ModelFilesError, MemoryError, OSError
     without the device.
     """
+    if launched is None and resolved.parallel.distributed_executor_backend == "external_launcher":
+        check_serves(resolved.parallel)
     if not resolved.kv_events.is_publishing:
-        return _load_core(resolved, phase, may_compile_later, rank_lost)
+        return _load_core(resolved, phase, may_compile_later, rank_lost, launched)
     publisher = EventPublisher(resolved.kv_events.at_rank(resolved.parallel.ranks[0]))
     try:
-        core = _load_core(resolved, phase, may_compile_later, rank_lost)
+        core = _load_core(resolved, phase, may_compile_later, rank_lost, launched)
         _publish_events(core, publisher, resolved)
     except BaseException:
         publisher.close()
@@ -147,12 +175,13 @@ def _load_core(
     phase: Callable[[str], None] | None,
     may_compile_later: bool,
     rank_lost: Callable[[], None],
+    launched: Launched | None,
 ) -> EngineCore:
     clock = PhaseClock(phase)
     clock.start("libraries")
     store = open_store(resolved)
     try:
-        return _load_with(store, resolved, phase, may_compile_later, rank_lost, clock)
+        return _load_with(store, resolved, phase, may_compile_later, rank_lost, clock, launched)
     except BaseException:
         if store is not None:
             store.close()
@@ -166,6 +195,7 @@ def _load_with(
     may_compile_later: bool,
     rank_lost: Callable[[], None],
     clock: PhaseClock,
+    launched: Launched | None,
 ) -> EngineCore:
     with named_by("scheduler.scheduler_cls"):
         make_scheduler = _scheduler_maker(resolved, store)
@@ -176,8 +206,11 @@ def _load_with(
     parts = (resolved, phase, clock, processors, make_scheduler, grammars)
     if resolved.device.device != "cpu":
         return _on_gpu(*parts)
+    worker_class(resolved.parallel.worker_extension_cls)  # raises before weights are loaded
+    if launched is not None and not isinstance(launched, Launch):
+        return _on_launched_rank(launched, *parts)
     if resolved.parallel.num_ranks > 1:
-        return _on_ranks(rank_lost, *parts)
+        return _on_ranks(rank_lost, launched, *parts)
     return _on_cpu(may_compile_later, store, *parts)
 
 
@@ -196,7 +229,8 @@ def _grammars(resolved: Resolved) -> Grammars | None:
             raise GrammarError(str(error)) from None
         return Guidance(vocabulary, vocab_size, eos_token_ids)
 
-    return Grammars(load, vocab_size, eos_token_ids)
+    plans_alone = resolved.parallel.distributed_executor_backend != "external_launcher"
+    return Grammars(load, vocab_size, eos_token_ids, waits=not plans_alone)
 
 
 def _place_of_setting(resolved: Resolved, path: str) -> str:
@@ -226,13 +260,15 @@ def _on_cpu(
     load = partial(load_on_cpu, kv_memory=kv_memory, may_compile_later=may_compile_later)
     runner = ModelRunner(resolved, phase, processors, load, grammars=grammars, store=store)
     steps = ThreadStepQueue(runner) if resolved.scheduler.async_scheduling else InlineStepQueue(runner)
-    core = _core(resolved, runner, clock, scheduler, steps, grammars, free_cache=runner.free_cache, store=store)
+    more: dict[str, Any] = {"free_cache": runner.free_cache, "caller": _workplace(resolved, 0, runner).call_alone}
+    core = _core(resolved, runner, clock, scheduler, steps, grammars, store=store, **more)
     kv_memory.touch_in_background(IdleGap(_step_counter(core)))
     return core
 
 
 def _on_ranks(
     rank_lost: Callable[[], None],
+    launch: Launch | None,
     resolved: Resolved,
     phase: Callable[[str], None] | None,
     clock: PhaseClock,
@@ -242,15 +278,24 @@ def _on_ranks(
 ) -> EngineCore:
     """Rank 0 of several processes. It waits for kernels that must be compiled: all ranks need the same."""
     _limit_spinning()
-    if resolved.parallel.nnodes > 1 or resolved.parallel.distributed_executor_backend == "ray":
+    if resolved.parallel.nnodes > 1 or resolved.parallel.distributed_executor_backend in ("ray", "external_launcher"):
         import torch  # noqa: F401 (not in the phase that waits for other nodes)
 
         clock.start("nodes")
-    others = RankProcesses(resolved, rank_lost, clock.note)
+    others: RankProcesses
+    leading: type[LeadingRunner] = LeadingRunner
+    leading_stage: type[LeadingStageRunner] = LeadingStageRunner
+    if launch is None:
+        others = RankProcesses(resolved, rank_lost, clock.note)
+    else:
+        others = LaunchedProcesses(resolved, launch, clock.note)
+        leading, leading_stage = LaunchedLeadingRunner, LaunchedLeadingStageRunner
     try:
+        from .launched.calls import LaunchedCalls
         from .runner.loaded_model import load_on_cpu
         from .runner.model_runner import ModelRunner
         from .runner.stages import FirstStageRunner
+        from .worker_calls import LeadingCalls
 
         clock.stop()
         load = partial(load_on_cpu, ranks_of=others.ranks_of)
@@ -260,21 +305,76 @@ def _on_ranks(
         steps: StepQueue[Any]
         if resolved.num_stages == 1:
             runner = ModelRunner(resolved, phase, processors, load, **how)
-            together = LeadingRunner(runner, others)
+            together = leading(runner, others)
             steps = ThreadStepQueue(together) if is_async else InlineStepQueue(together)
         else:
-            first = FirstStageRunner(others.stage_link(), resolved, phase, processors, load, **how)
-            together = staged = LeadingStageRunner(first, others)
+            runner = first = FirstStageRunner(others.stage_link(), resolved, phase, processors, load, **how)
+            together = staged = leading_stage(first, others)
             steps = DeviceStepQueue(staged, depth=resolved.num_stages) if is_async else InlineStepQueue(staged)
         others.wait_loaded()
         scheduler = make_scheduler(resolved.num_kv_blocks * resolved.cache_groups.num_groups)
+        workplace = _workplace(resolved, 0, runner)
+        calls: LeadingCalls | LaunchedCalls = LeadingCalls(workplace, others)
+        if isinstance(others, LaunchedProcesses):
+            calls = LaunchedCalls(workplace, others)
         parts = (resolved, together, clock, scheduler, steps, grammars)
-        core = _core(*parts, others=others, free_cache=together.free_cache)
-    except BaseException:
+        core = _core(*parts, others=others, free_cache=together.free_cache, caller=calls.call)
+    except BaseException as error:
+        if launch is not None:
+            others.lose(f"rank 0 of the model could not start: {type(error).__name__}: {error}")
         others.close()
-        others.check()  # it may have failed because another rank has
+        if not isinstance(error, DeploymentError):
+            others.check()  # it may have failed because another rank has
         raise
     return core
+
+
+def _on_launched_rank(
+    others: LaunchedRank,
+    resolved: Resolved,
+    phase: Callable[[str], None] | None,
+    clock: PhaseClock,
+    processors: Sequence[LogitsProcessor],
+    make_scheduler: MakeScheduler,
+    grammars: Grammars | None,
+) -> EngineCore:
+    """Another rank than 0 of those that a launcher has started. It plans as rank 0, and samples nothing."""
+    _limit_spinning()
+    from .following_sampler import FollowingSampler
+    from .launched.calls import LaunchedCalls
+    from .launched.following import LaunchedRunner, LaunchedStageRunner
+    from .runner.loaded_model import load_later_stage, load_on_cpu
+    from .runner.model_runner import ModelRunner
+    from .runner.stages import FirstStageRunner, LaterStageRunner
+
+    clock.stop()
+    how: dict[str, Any] = {"sampler_of": lambda _: FollowingSampler(others)}
+    load = partial(load_on_cpu, ranks_of=others.ranks_of)
+    is_async = resolved.scheduler.async_scheduling
+    together: LaunchedRunner | LaunchedStageRunner
+    steps: StepQueue[Any]
+    runner: ModelRunner | LaterStageRunner
+    try:
+        if resolved.num_stages == 1:
+            runner = only = ModelRunner(resolved, phase, processors, load, **how)
+            together = LaunchedRunner(only, others)
+            steps = ThreadStepQueue(together) if is_async else InlineStepQueue(together)
+        else:
+            stage: FirstStageRunner | LaterStageRunner
+            if others.stage:
+                load_stage = partial(load_later_stage, stage=others.stage, ranks_of=others.ranks_of)
+                stage = LaterStageRunner(resolved, others.stage, others.stage_link(), load_stage)
+            else:
+                stage = FirstStageRunner(others.stage_link(), resolved, phase, processors, load, **how)
+            runner, together = stage, (staged := LaunchedStageRunner(stage, others))
+            steps = DeviceStepQueue(staged, depth=resolved.num_stages) if is_async else InlineStepQueue(staged)
+        others.send(Loaded())
+        scheduler = make_scheduler(resolved.num_kv_blocks * resolved.cache_groups.num_groups)
+        calls = LaunchedCalls(_workplace(resolved, others.rank, runner), others)
+        return _core(resolved, together, clock, scheduler, steps, grammars, others=others, caller=calls.call)
+    except BaseException as error:
+        others.cannot_start(error)
+        raise
 
 
 def _on_gpu(
@@ -304,9 +404,10 @@ def _core(
     steps: StepQueue[Any],
     grammars: Grammars | None,
     idle: Callable[[], bool] | None = None,
-    others: RankProcesses | None = None,
+    others: OtherProcesses | None = None,
     free_cache: Callable[[], None] | None = None,
     store: BlockStore | None = None,
+    caller: Caller | None = None,
 ) -> EngineCore:
     with named_by("model.logits_processors"):  # those steps run no other code that the deployment names
         runner.warm_up()
@@ -326,7 +427,15 @@ def _core(
         others=others,
         free_cache=free_cache,
         store=store,
+        caller=caller,
     )
+
+
+def _workplace(resolved: Resolved, rank: int, runner: ModelRunner | LaterStageRunner) -> Workplace:
+    parallel = resolved.parallel
+    kind = worker_class(parallel.worker_extension_cls)
+    model = runner.rank_model(rank % parallel.tensor_parallel_size)
+    return Workplace(kind, parallel.worker_extension_cls, rank, parallel.num_ranks, model)
 
 
 def _profiler(observability: ObservabilityConfig) -> Profiler | None:

@@ -47,6 +47,23 @@ class RunnerUnusable(RuntimeError):
     """Steps fail one after another: the engine must be restarted."""
 
 
+class FailedOnRank0(Exception):
+    """A step failed there; this rank is ready for the next one."""
+
+    def __init__(self, cause: str) -> None:
+        """cause: of `cause_of`."""
+        super().__init__(f"the step failed on rank 0: {cause}")
+        self.cause = cause
+
+
+def cause_of(error: Exception) -> str:
+    """For users: the kind of failure, without addresses or paths; the log has the rest."""
+    if isinstance(error, FailedOnRank0):
+        return error.cause
+    is_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return "out of memory" if is_memory or "allocate memory" in str(error).lower() else type(error).__name__
+
+
 class NotStarted(Exception):
     """The plan was queued after one that failed, and may depend on what that one should have written."""
 

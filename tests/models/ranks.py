@@ -19,7 +19,7 @@ from stoker.engine.parallel.connect import ADDRESS, connect, open_store, stage_l
 from stoker.engine.parallel.gloo import Meeting
 from stoker.engine.parallel.stages import StageLink
 from stoker.engine.rank_link import Finish, Loaded, RankLink, Tokens
-from stoker.engine.rank_process import follow, follower_of_stage, following_runner
+from stoker.engine.rank_process import follow, following_runner, no_worker, runner_of_stage
 from stoker.engine.rank_processes import LeadingRunner, LeadingSampler, LeadingStageRunner
 from stoker.engine.runner.loaded_model import load_on_cpu
 from stoker.engine.runner.model_runner import ModelRunner
@@ -60,7 +60,8 @@ class Threads:
         with contextlib.closing(link), contextlib.suppress(EOFError):
             if self._rings:
                 stage, ring = rank // self._size, self._rings[rank]
-                follower_of_stage(self._settings, stage, link, ring, self._ranks_of(rank))(link)
+                _, follows = runner_of_stage(self._settings, stage, link, ring, self._ranks_of(rank))
+                follows(link, no_worker)
             else:
                 follow(following_runner(self._settings, link, self._ranks_of(rank)), link)
 

@@ -105,22 +105,27 @@ class ParallelConfig(Section):
         examples=[29600],
         json_schema_extra=about(reload="process", devices=("cpu",)),
     )
-    distributed_executor_backend: Literal["auto", "uni", "mp", "ray"] = Field(
+    distributed_executor_backend: Literal["auto", "uni", "mp", "ray", "external_launcher"] = Field(
         "auto",
         description=(
             "Who computes a replica: `uni`, the engine process alone; `mp`, it and child processes on this machine, or "
             "on those of `nnodes`, `tensor_parallel_size` times `pipeline_parallel_size` together; `ray`, it and "
-            "actors on the machines of a Ray cluster. `auto` is `uni` or `mp`, as these sizes say; `uni` refuses "
-            "several."
+            "actors on the machines of a Ray cluster; `external_launcher`, for `stoker.LLM` alone, the processes of a "
+            "script that `torchrun` or another launcher has started once for each of them. `auto` is `uni` or `mp`, as "
+            "these sizes say; `uni` refuses several."
         ),
         examples=["mp"],
-        json_schema_extra=about(
-            reload="model",
-            refused={
-                "external_launcher": "the engine starts the processes of a model itself; on several machines start "
-                "`engine up` on each, with `parallel.node_rank`",
-            },
+        json_schema_extra=about(reload="model"),
+    )
+    worker_extension_cls: str = Field(
+        "",
+        description=(
+            "Import path of a class whose methods `LLM.collective_rpc` calls in each process of the model, "
+            "`package.module:Class` or with a dot: to read its weights, or to replace them while it runs. Its objects "
+            "have `rank`, `world_size` and `model`. For `stoker.LLM` alone, on CPUs. Empty for none."
         ),
+        examples=["mypackage.updates:WeightUpdates"],
+        json_schema_extra=about(reload="process", devices=("cpu",)),
     )
     disable_custom_all_reduce: Flag = Field(
         False,

@@ -32,7 +32,7 @@ class Joined:
 
 
 class NotGathered(Exception):
-    """A rank has not come in time."""
+    """A rank has not come in time, or was refused."""
 
 
 class CannotGather(OSError):
@@ -42,8 +42,19 @@ class CannotGather(OSError):
 class Gathering:
     """Use as a context manager: listens until the end of the block."""
 
-    def __init__(self, address: str, port: int, ranks: Iterable[int], fingerprint: Fingerprint, secret: str) -> None:
-        """ranks: those that are waited for. Raises CannotGather."""
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        ranks: Iterable[int],
+        fingerprint: Fingerprint,
+        secret: str,
+        *,
+        ends_when_refused: bool = False,
+    ) -> None:
+        """ranks: those that are waited for. ends_when_refused: a rank that is refused does not come back with other
+        values. Raises CannotGather."""
+        self._ends_when_refused, self._refused = ends_when_refused, ""
         self._missing_or_joined: dict[int, Joined | None] = dict.fromkeys(ranks)
         self._fingerprint, self._secret = fingerprint, secret
         self._changed = threading.Condition()
@@ -90,6 +101,8 @@ class Gathering:
                     if not missing:
                         return {rank: each for rank, each in self._missing_or_joined.items() if each is not None}
                     self._changed.wait(_POLL_S)
+                if self._refused:
+                    raise NotGathered(self._refused)
                 if missing != reported:
                     report(missing)
                     reported = missing
@@ -149,6 +162,8 @@ class Gathering:
         logger.error("rank %s of %s was refused: %s", join.rank, host, reason)
         with contextlib.suppress(OSError):
             link.send(Refused(reason))
+        if self._ends_when_refused and hmac.compare_digest(join.secret, self._secret):
+            self._refused = f"rank {join.rank} of the model was refused: {reason}"
         link.close()
 
     def _reason_against(self, join: Join) -> str:

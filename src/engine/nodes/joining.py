@@ -60,20 +60,29 @@ class JoinedLink(RankLink):
                     if isinstance(message, StepPlan):
                         self._silence_s = SILENCE_S
                     if not isinstance(message, Alive):
-                        self._messages.put(message)
+                        self._deliver(message)
                 now = time.monotonic()
                 if now - heard_at > self._silence_s:
                     self._end(f"has been silent for {self._silence_s:g} s")
                     return
                 if now - sent_at >= ALIVE_S:
                     sent_at = now
-                    self.send(Alive())
+                    self.send(self._alive())
         except (OSError, EOFError):
             self._end("has closed the connection")
+
+    def _alive(self) -> Alive:
+        return Alive()
+
+    def _deliver(self, message: RankMessage) -> None:
+        self._messages.put(message)
 
     def _end(self, why: str) -> None:
         logger.warning("rank 0 at %s %s: rank %d ends", self.address, why, self._rank)
         self._exit_process(RANK_0_ENDED)
+
+
+LinkOf = Callable[[socket.socket, int, Callable[[int], None]], JoinedLink]
 
 
 def join(
@@ -82,10 +91,15 @@ def join(
     join_of: Callable[[str], Join],
     limit_s: float = JOIN_LIMIT_S,
     exit_process: Callable[[int], None] = os._exit,
+    link_of: LinkOf = JoinedLink,
 ) -> tuple[JoinedLink, Start]:
     """Connects to rank 0, and waits for it and for the other ranks.
 
-    join_of: of the address of this machine, by which it reaches rank 0. exit_process: called when rank 0 has ended.
+    Args:
+        join_of: of the address of this machine, by which it reaches rank 0.
+        exit_process: called when rank 0 has ended.
+        link_of: makes the link.
+
     Raises JoinRefused, or TimeoutError if rank 0 does not come.
     """
     deadline, line_at = time.monotonic() + limit_s, 0.0
@@ -94,7 +108,7 @@ def join(
         try:
             connection = socket.create_connection((address, port), SILENCE_S)
             try:
-                return _joined(connection, join_of, exit_process)
+                return _joined(connection, join_of, exit_process, link_of)
             except BaseException:
                 connection.close()
                 raise
@@ -110,7 +124,10 @@ def join(
 
 
 def _joined(
-    connection: socket.socket, join_of: Callable[[str], Join], exit_process: Callable[[int], None]
+    connection: socket.socket,
+    join_of: Callable[[str], Join],
+    exit_process: Callable[[int], None],
+    link_of: LinkOf,
 ) -> tuple[JoinedLink, Start]:
     """Raises OSError or EOFError if rank 0 ends meanwhile."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -121,6 +138,6 @@ def _joined(
             case Refused(reason):
                 raise JoinRefused(f"rank 0 refuses rank {asked.rank}: {reason}")
             case Start() as start:
-                link = JoinedLink(connection, asked.rank, exit_process)
+                link = link_of(connection, asked.rank, exit_process)
                 link.start()
                 return link, start

@@ -7,3 +7,4 @@ SILENCE_S = 5.0  # without a message after which the other side is given up
 LOADING_SILENCE_S = 60.0  # while weights are loaded: a thread may not run for seconds
 JOIN_LIMIT_S = 600.0  # for all ranks to come, and for node 0 to be there
 WAITING_LINE_S = 30.0  # between two lines of the log while one waits
+OPERATION_LIMIT_S = 600.0  # for all ranks of a launcher to begin the same step

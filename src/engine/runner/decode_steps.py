@@ -67,6 +67,10 @@ class DecodeSteps:
         graph.replay()
         return graph.output
 
+    def forget(self) -> None:
+        """Captured graphs: the tensors that they read are replaced."""
+        self._graphs.clear()
+
     def _first(self, steps: Sequence[StepInput]) -> Any:
         assert self._capture is not None
         rows = steps[0].num_rows

@@ -19,9 +19,9 @@ from ...config import Resolved
 from ...config.cpu_kernels import torch_table
 from ...config.schema.types import format_about
 from ...model.quantised import scheme_of
-from ..api import EngineInfo, SamplingParams, StepLaunches, TokenLogprobs
+from ..api import EngineInfo, StepLaunches, TokenLogprobs
 from ..core.block_store import BlockStore
-from ..core.step_plan import Admission, Int32, StepPlan, StepResult
+from ..core.step_plan import Int32, StepPlan, StepResult
 from ..kernels.cpu.library import CpuLibrary
 from ..kernels.spans import span
 from ..layers.step_input import StepInput
@@ -31,11 +31,14 @@ from ..sampling.sampling_table import SamplingTable
 from ..structured.grammars import Grammars
 from .block_transfer import load_blocks, save_blocks
 from .decode_steps import DecodeSteps
+from .engine_info import engine_info
 from .loaded_model import LoadedModel, load_on_cpu, with_library
-from .measure import PhaseClock, process_memory
+from .measure import PhaseClock
+from .rank_model import RankModel
 from .self_test import self_test
 from .slot_table import SlotTable
 from .step_input import Int64, LogitTokens, build_step_input, logit_tokens
+from .warm_up import warm_up_plans
 
 logger = logging.getLogger(__name__)
 LogitsOf = Callable[[Int64], torch.Tensor]  # indices into the rows of a forward pass -> their logits
@@ -229,17 +232,8 @@ class ModelRunner:
         """
         execute = execute or self.execute
         self.phases.start("warm-up")
-        block_size = self._resolved.cache.block_size
-        num_groups = self._cache.groups.num_groups
-        num_blocks = min(self._cache.num_blocks // num_groups, -(-self._resolved.model.max_model_len // block_size), 4)
-        most = min(self._resolved.model.max_model_len - 1, self._resolved.scheduler.max_num_batched_tokens, 63)
-        prompt = [0] * min(num_blocks * block_size - 1, most)
-        sampling = SamplingParams(temperature=1.0, max_tokens=2)
-        if prompt:
-            block_ids = [list(range(group, num_blocks * num_groups, num_groups)) for group in range(num_groups)]
-            admission = Admission(0, prompt, len(prompt), block_ids, sampling, seed=0)
-            execute(_one_row_plan(0, [admission], 0, len(prompt), num_groups))
-            execute(_one_row_plan(1, [], len(prompt), 1, num_groups))
+        for plan in warm_up_plans(self._resolved, self._cache):
+            execute(plan)
         self.phases.stop()
 
     def free_cache(self) -> None:
@@ -247,35 +241,26 @@ class ModelRunner:
         with self._step_lock:
             self._cache.free()
 
+    def rank_model(self, rank: int = 0) -> RankModel:
+        """The weights. rank: of this process among those of its stage."""
+        return RankModel(self._model, self._resolved, rank, self._replace)
+
+    def _replace(self, load: Callable[[], None]) -> None:
+        with self._step_lock:
+            load()
+            self._decode_steps.forget()
+
     def launches(self) -> StepLaunches:
         return StepLaunches(self._num_captured, self._num_single)
 
     def info(self) -> EngineInfo:
-        resolved, model_spec = self._resolved, self._resolved.model_spec
-        resident = peak = None
-        if (held := process_memory()) is not None:
-            states = self._cache.states
-            reserved = states.num_bytes if states is not None and self._device.type == "cpu" else 0
-            resident = held[0] + self._cache.num_untouched + reserved
-            peak = max(resident, held[1])
-        return EngineInfo(
-            model=resolved.model.model,
-            max_model_len=resolved.model.max_model_len,
-            vocab_size=model_spec.vocab_size,
-            num_blocks=self._cache.num_blocks // self._cache.groups.num_groups,
-            block_size=resolved.cache.block_size,
-            max_cached_len=resolved.max_cached_len(self._cache.num_blocks),
-            max_num_seqs=resolved.scheduler.max_num_seqs,
-            max_num_batched_tokens=resolved.scheduler.max_num_batched_tokens,
-            eos_token_ids=resolved.model_files.eos_token_ids,
+        return engine_info(
+            self._resolved,
+            self._cache,
             weights_bytes=self._model.num_bytes,
-            kv_cache_bytes=self._cache.num_bytes,
-            dtype=resolved.model.dtype,
             device=str(self._device),
             kernels=self._table(),
             phases=dict(self.phases.seconds),
-            resident_bytes=resident,
-            peak_bytes=peak,
         )
 
     def _table(self) -> dict[str, str]:
@@ -293,22 +278,3 @@ class ModelRunner:
         kept = resolved.num_kept_states
         reused = f"{kept} more are kept for prefixes that are reused" if kept else "no prefix is reused"
         return {"recurrent_states": f"{size} for {resolved.scheduler.max_num_seqs} sequences; {reused}"}
-
-
-def _one_row_plan(
-    step: int, admissions: list[Admission], num_computed: int, num_tokens: int, num_groups: int
-) -> StepPlan:
-    def column(*values: int) -> Int32:
-        return np.array(values, np.int32)
-
-    return StepPlan(
-        step=step,
-        released_slots=[],
-        admissions=admissions,
-        block_slots=column(),
-        block_ids=column().reshape(0, num_groups),
-        slots=column(0),
-        num_computed=column(num_computed),
-        num_tokens=column(num_tokens),
-        is_sampled=np.array([True]),
-    )

@@ -25,6 +25,7 @@ from ...model.record import Record
 from ..kernels import ExpertGate, KernelSet, PackedExpert, PackedExperts, PackedLinear
 from ..kernels.stored_linear import placed, stored_tensors
 from ..layers.loading import Held, Loadable
+from ..models.decoder import LaterStage
 from ..models.model import Model
 from .weight_reader import LazyReader
 
@@ -96,7 +97,7 @@ def shape_of(resolved: Resolved, kernels: KernelSet) -> StateShape:
 # ---- writing
 
 
-def state_of(model: Model) -> tuple[RankLayout, dict[str, torch.Tensor]]:
+def state_of(model: Model | LaterStage) -> tuple[RankLayout, dict[str, torch.Tensor]]:
     """The layout of a loaded model and its tensors, by the names that they have in the files."""
     tensors: dict[str, torch.Tensor] = {}
     parts: list[PartLayout] = []

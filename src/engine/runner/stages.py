@@ -14,18 +14,21 @@ import numpy as np
 import torch
 
 from ...config import Resolved
-from ..api import EngineInfo
+from ..api import EngineInfo, StepLaunches
 from ..core.step_plan import StepPlan, StepResult
 from ..kernels.spans import span
 from ..layers.step_input import StepInput
 from ..parallel.stages import Hidden, StageLink
 from ..sampling.sampling_table import SamplingTable
 from .decode_steps import DecodeSteps
+from .engine_info import engine_info
 from .loaded_model import LoadedStage
 from .measure import PhaseClock
 from .model_runner import LOGIT_ROWS, ModelRunner
+from .rank_model import RankModel
 from .slot_table import SlotTable
 from .step_input import LogitTokens, build_step_input, logit_tokens
+from .warm_up import warm_up_plans
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +102,11 @@ class LaterStageRunner:
     ) -> None:
         """link: from the stage before, and to the next one. load: loads weights and KV cache of the stage.
         captures_steps: as ModelRunner."""
-        self._link = link
+        self._resolved, self._link = resolved, link
+        self.phases = PhaseClock(None)
         self._is_last = stage == resolved.num_stages - 1
-        loaded = load(resolved, PhaseClock(None))
+        loaded = load(resolved, self.phases)
+        self.phases.stop()
         self._layers, self._cache = loaded.layers, loaded.cache
         scheduler, model_len, block_size = resolved.scheduler, resolved.model.max_model_len, resolved.cache.block_size
         max_seqs, spec, device = scheduler.max_num_seqs, resolved.model_spec, torch.device("cpu")
@@ -114,6 +119,7 @@ class LaterStageRunner:
         self._hidden = torch.empty(max_rows, spec.hidden_size, dtype=getattr(torch, resolved.model.dtype))
         self._residual = torch.empty_like(self._hidden)
         self._has_residual = True
+        self._num_captured = self._num_single = 0
 
     def execute(self, plan: StepPlan) -> None:
         """The layers of this stage, in the order of the first stage's steps. Raises StageClosed."""
@@ -126,18 +132,46 @@ class LaterStageRunner:
         hidden, residual = self._link.receive()
         with torch.inference_mode():
             if rows is None and self._decode_steps.takes(steps[0]):
+                self._num_captured += 1
                 self._hidden[: len(hidden)] = hidden
                 self._has_residual = residual is not None
                 if residual is not None:
                     self._residual[: len(hidden)] = residual
                 hidden, residual = self._decode_steps.compute(steps)
             else:
+                self._num_single += 1
                 index = None if rows is None else torch.from_numpy(rows)
                 layers = self._cache.layers
                 hidden, residual = self._layers.forward(hidden, residual, self._cache.by_layer(steps), layers, index)
             if states is not None:
                 states.copy(plan.kept_states)
             self._link.send(hidden, residual)
+
+    def warm_up(self, execute: Callable[[StepPlan], object]) -> None:
+        """As ModelRunner."""
+        for plan in warm_up_plans(self._resolved, self._cache):
+            execute(plan)
+
+    def info(self) -> EngineInfo:
+        return engine_info(
+            self._resolved,
+            self._cache,
+            weights_bytes=self._layers.num_bytes,
+            device="cpu",
+            kernels=self._decode_steps.table | self._layers.table,
+            phases=self.phases.seconds,
+        )
+
+    def rank_model(self, rank: int = 0) -> RankModel:
+        """As ModelRunner."""
+        return RankModel(self._layers, self._resolved, rank, self._replace)
+
+    def _replace(self, load: Callable[[], None]) -> None:
+        load()
+        self._decode_steps.forget()
+
+    def launches(self) -> StepLaunches:
+        return StepLaunches(self._num_captured, self._num_single)
 
     def free_cache(self) -> None:
         """As ModelRunner."""

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +29,19 @@ logger = logging.getLogger(__name__)
 class Grammars:
     """`prepare` and `guide` may be called from any thread."""
 
-    def __init__(self, load: Callable[[], Backend], vocab_size: int, eos_token_ids: Sequence[int]) -> None:
-        """load: the backend, in a thread. Raises GrammarError if it cannot be used with this model."""
+    def __init__(
+        self,
+        load: Callable[[], Backend],
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        *,
+        waits: bool = False,
+    ) -> None:
+        """
+        load: the backend, in a thread. Raises GrammarError if it cannot be used with this model.
+        waits: `prepare` returns when the request is ready, so that no plan depends on how long a compilation takes.
+        """
+        self._waits = waits
         self._vocab_size, self._eos_token_ids = vocab_size, eos_token_ids
         self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="grammars")
         self._backend = self._pool.submit(load)
@@ -60,7 +72,11 @@ class Grammars:
         if (problem := self.problem) is not None:
             message = f"this deployment cannot constrain the output: {problem}"
             raise InvalidRequest(message, param="response_format", code="unsupported_parameter")
-        return self._backend.done if sampling.constraint is None else self._compiled(sampling.constraint).done
+        constraint = sampling.constraint
+        ready: Future[Any] = self._backend if constraint is None else self._compiled(constraint)
+        if self._waits:
+            wait([ready])
+        return ready.done
 
     def wait_any(self, timeout_s: float) -> bool:
         """Waits until one of the grammars in work is compiled. Returns whether there was one."""

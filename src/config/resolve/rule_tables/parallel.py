@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...exit_codes import EXIT_ENVIRONMENT, EXIT_MODEL_FILES
+from ..import_path import split_import_path
 from ..rule import Rule, StatedRule
 from ..values import Values
 
@@ -353,7 +354,11 @@ RULES: tuple[Rule, ...] = (
         title="nodes find node 0",
         fields=("parallel.master_addr", "parallel.nnodes"),
         severity="warning",
-        is_broken=lambda v: v.nnodes > 1 and not v.decisions.is_written("parallel.master_addr"),
+        is_broken=lambda v: (
+            v.nnodes > 1
+            and not v.decisions.is_written("parallel.master_addr")
+            and v.distributed_executor_backend != "external_launcher"
+        ),
         message="`parallel.master_addr` is {master_addr}: only processes of this machine reach node 0",
         why="Node 0 listens on that address alone, and the other nodes connect to it.",
         fixes=("set `master_addr` to the address of node 0",),
@@ -364,7 +369,9 @@ RULES: tuple[Rule, ...] = (
         fields=("parallel.master_addr", "parallel.master_port", "parallel.nnodes"),
         severity="warning",
         is_broken=lambda v: (
-            v.nnodes == 1 and any(v.is_written(f"parallel.{name}") for name in ("master_addr", "master_port"))
+            v.nnodes == 1
+            and any(v.is_written(f"parallel.{name}") for name in ("master_addr", "master_port"))
+            and v.distributed_executor_backend != "external_launcher"
         ),
         message="`parallel.master_addr` and `master_port` have no effect: there is one node",
         why="A node alone connects to no other.",
@@ -379,6 +386,50 @@ RULES: tuple[Rule, ...] = (
         why="With Ray one command is started, and the cluster of RAY_ADDRESS has the machines.",
         fixes=("remove `nnodes` and `node_rank`, or set `distributed_executor_backend` to mp",),
     ),
+    Rule(
+        id="R440",
+        title="a launcher says where its processes are",
+        fields=(
+            *("parallel.distributed_executor_backend", "parallel.node_rank"),
+            *("parallel.master_addr", "parallel.master_port"),
+        ),
+        is_broken=lambda v: (
+            v.distributed_executor_backend == "external_launcher"
+            and any(v.is_written(f"parallel.{name}") for name in ("node_rank", "master_addr", "master_port"))
+        ),
+        message="`parallel.distributed_executor_backend` is external_launcher, and `node_rank`, `master_addr` or "
+        "`master_port` is written",
+        why="The launcher sets RANK, MASTER_ADDR and MASTER_PORT in the environment of each process.",
+        fixes=("remove `node_rank`, `master_addr` and `master_port`: they are arguments of torchrun",),
+    ),
+    Rule(
+        id="R446",
+        title="worker_extension_cls is an import path",
+        fields=("parallel.worker_extension_cls",),
+        is_broken=lambda v: bool(v.worker_extension_cls) and split_import_path(v.worker_extension_cls) is None,
+        message="`parallel.worker_extension_cls` is not the import path of a class: {worker_extension_cls}",
+        why="Each process of the model imports the class from this module.",
+        fixes=("write `package.module:Class`, or remove it",),
+    ),
+    Rule(
+        id="R441",
+        title="the processes of a launcher compute one replica",
+        fields=("parallel.distributed_executor_backend", "parallel.data_parallel_size"),
+        is_broken=lambda v: v.distributed_executor_backend == "external_launcher" and v.data_parallel_size > 1,
+        message="`parallel.distributed_executor_backend` is external_launcher, and `data_parallel_size` is "
+        "{data_parallel_size}",
+        why="All processes run the same script with the same prompts. Replicas would have different ones.",
+        fixes=("set `data_parallel_size` to 1, and start the script once for each replica",),
+    ),
+    Rule(
+        id="R442",
+        title="events about the KV cache are of a server",
+        fields=("parallel.distributed_executor_backend", "kv_events.enable_kv_cache_events"),
+        is_broken=lambda v: v.distributed_executor_backend == "external_launcher" and v.config.kv_events.is_publishing,
+        message="`kv_events` are published, and `parallel.distributed_executor_backend` is external_launcher",
+        why="Each process has a scheduler, and all of them would publish the same events at the same port.",
+        fixes=("remove `kv_events`",),
+    ),
 )
 
 STATED: tuple[StatedRule, ...] = (
@@ -386,7 +437,27 @@ STATED: tuple[StatedRule, ...] = (
         "R132",
         "the number of workers is tensor-parallel times pipeline-parallel size",
         ("parallel.distributed_executor_backend", "parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"),
-        "A replica is tensor_parallel_size times pipeline_parallel_size processes, which the engine starts itself.",
+        "The engine or a launcher starts tensor_parallel_size times pipeline_parallel_size processes for a replica.",
+    ),
+    StatedRule(
+        "R443",
+        "the world of a launcher is one replica",
+        ("parallel.distributed_executor_backend", "parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"),
+        "With `external_launcher` LLM refuses a WORLD_SIZE other than tensor_parallel_size times "
+        "pipeline_parallel_size, and a LOCAL_WORLD_SIZE other than this divided by `nnodes`.",
+    ),
+    StatedRule(
+        "R444",
+        "a launcher describes each process in its environment",
+        ("parallel.distributed_executor_backend",),
+        "With `external_launcher` LLM refuses to start without RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and "
+        "MASTER_PORT, and names those that are missing.",
+    ),
+    StatedRule(
+        "R445",
+        "a launcher starts scripts, not servers",
+        ("parallel.distributed_executor_backend",),
+        "`engine up` and other servers refuse `external_launcher`: each process would have an API of its own.",
     ),
     StatedRule(
         "R133",
@@ -485,7 +556,13 @@ STATED: tuple[StatedRule, ...] = (
         "R150",
         "a worker extension is a base class of the worker",
         ("parallel.worker_extension_cls", "parallel.worker_cls"),
-        "Cannot occur: the processes of a model have one class.",
+        "The start refuses an extension with an attribute that the worker has itself: rank, world_size, model.",
+    ),
+    StatedRule(
+        "R447",
+        "workers are called by scripts, not by clients",
+        ("parallel.worker_extension_cls",),
+        "`engine up` refuses it: no endpoint calls `LLM.collective_rpc`.",
     ),
     StatedRule(
         "R155",

@@ -59,7 +59,6 @@ ROWS: tuple[Refused, ...] = (
     ),
     Refused("parallel.ray_workers_use_nsight", Flag, False, NO_NSIGHT, "Start Ray workers under the Nsight profiler."),
     Refused("parallel.worker_cls", str, "auto", ONE_WORKER, "Class of the worker of each device."),
-    Refused("parallel.worker_extension_cls", str, "", ONE_WORKER, "Class that is mixed into the worker."),
     Refused(
         "parallel.prefill_context_parallel_size",
         Count,

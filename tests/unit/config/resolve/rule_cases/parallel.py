@@ -59,6 +59,19 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["-n 2 -tp 2 --distributed-executor-backend ray"],
         ["-tp 2 --distributed-executor-backend ray", "-n 2 -tp 2 --distributed-executor-backend mp"],
     ),
+    "R440": (
+        ["-tp 2 --distributed-executor-backend external_launcher --master-addr 10.0.0.1"],
+        ["-tp 2 --distributed-executor-backend external_launcher", "--master-addr 10.0.0.1"],
+    ),
+    "R441": (
+        ["-dp 2 --distributed-executor-backend external_launcher"],
+        ["-dp 2", "-tp 2 --distributed-executor-backend external_launcher"],
+    ),
+    "R442": (
+        ["--distributed-executor-backend external_launcher --kv-events-config.enable-kv-cache-events true"],
+        ["--distributed-executor-backend external_launcher"],
+    ),
+    "R446": (["--worker-extension-cls Updates"], ["", "--worker-extension-cls tests.own_code:Updates"]),
     "R375": (["-dp 5"], ["-dp 4", "-dp 8 -dpn 7"]),
 }
 GPU_CASES: dict[str, tuple[list[str], list[str]]] = {

@@ -1,0 +1,172 @@
+"""Rank 0 of ranks that a launcher has started. It says what it begins, and what was computed; the others compare."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ...config import Resolved
+from ...config.exit_codes import EXIT_FAILED
+from ..core import StepPlan, StepResult
+from ..nodes.gathering import Gathering
+from ..nodes.limits import LOADING_SILENCE_S, OPERATION_LIMIT_S, WAITING_LINE_S
+from ..nodes.secret import hash_of
+from ..rank_link import Alive, Computed, Failed, Left, Operation, RankMessage
+from ..rank_processes import Follower, LeadingRunner, LeadingStageRunner, RankProcesses
+from ..step_queue import cause_of
+from .launch import Launch, MeetingPoint
+from .plan_hashes import operation_of
+
+if TYPE_CHECKING:
+    from ..runner.model_runner import ModelRunner
+    from ..runner.stages import FirstStageRunner
+
+_LEAVE_S = 1.0  # for the others to read what was sent
+logger = logging.getLogger(__name__)
+
+
+class LaunchedProcesses(RankProcesses):
+    """The other ranks, which the launcher has started."""
+
+    silence_s = LOADING_SILENCE_S  # their scripts may keep the interpreter for a while
+    ends_when_refused = True
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        launch: Launch,
+        report: Callable[[str], None] = lambda _: None,
+        limit_s: float = OPERATION_LIMIT_S,
+    ) -> None:
+        """limit_s: for each of them to begin what this rank has begun. Raises NotLaunched, RankLost or OSError."""
+        self._launch, self._limit_s = launch, limit_s
+        self._num_begun, self._operation = 0, ""  # operations, and the newest one
+        self._begun_at = self._reported_at = time.monotonic()
+        super().__init__(resolved, report=report)
+        atexit.register(self.close)  # of a script that does not close its LLM
+
+    def _start_all(self, report: Callable[[str], None]) -> None:
+        from .stage_memory import stage_memory  # imports torch
+
+        point = MeetingPoint(self._launch)
+        memory = stage_memory(self._resolved, self._launch, point)
+        self._memories = {} if memory is None else {0: memory}
+        secret = secrets.token_hex(16)
+
+        def publish(gathering: Gathering) -> None:
+            place = {"address": gathering.address, "port": gathering.port, "secret": hash_of(secret)}
+            point.publish("rank 0", {**place, "host": socket.gethostname(), "pid": os.getpid()})
+
+        self._gather(self._launch.address, 0, hash_of(secret), publish, report)
+
+    def begin(self, operation: Operation) -> None:
+        """To be called before an exchange. Raises RankLost."""
+        self._begun_at = self._reported_at = time.monotonic()
+        self._num_begun, self._operation = self._num_begun + 1, operation.name
+        for each in self._followers:
+            self._check_left(each)
+        self.check()
+        self.send(operation)
+
+    def reported(self, compute: Callable[[], StepResult]) -> StepResult:
+        """What `compute` returns, for the others too. If only this step fails, it fails on all ranks."""
+        try:
+            result = compute()
+        except Exception as error:
+            if self._failure is None:
+                self.send(Computed(None, cause_of(error)))
+            raise
+        self.send(Computed(result))
+        return result
+
+    def lose(self, reason: str, exit_code: int = EXIT_FAILED) -> None:
+        """As RankProcesses. The others raise the same reason."""
+        if self._failure is None and not self._is_closed:
+            self._say(Failed(reason, exit_code))
+        super().lose(reason, exit_code)
+
+    def close(self) -> None:
+        """Does not end them: each leaves when its script closes its LLM, or ends."""
+        atexit.unregister(self.close)
+        if self._is_closed:
+            return
+        if self._failure is None:
+            self._say(Left(self._num_begun))
+            with self._changed:  # until what was sent has been read: closing a connection may drop it
+                self._changed.wait_for(
+                    lambda: self._failure or all(each.has_left for each in self._followers), _LEAVE_S
+                )
+        super().close()
+
+    def _say(self, message: RankMessage) -> None:
+        for each in self._followers:
+            with contextlib.suppress(OSError):
+                each.link.send(message)
+
+    def _alive(self) -> Alive:
+        return Alive(self._num_begun)
+
+    def _handle(self, follower: Follower, message: RankMessage) -> None:
+        match message:
+            case Alive(begun):
+                follower.begun = begun
+            case Left(begun):
+                with self._changed:
+                    follower.begun, follower.has_left = begun, True
+                    self._changed.notify_all()
+                self._check_left(follower)
+            case Failed(text, exit_code):
+                self.lose(text, exit_code)  # it names the rank
+            case _:
+                super()._handle(follower, message)
+
+    def _check_left(self, follower: Follower) -> None:
+        if follower.has_left and follower.begun < self._num_begun:
+            self.lose(f"{follower} has left: its script has closed its LLM, or has ended")
+
+    def _look(self, now: float) -> None:
+        super()._look(now)
+        late = [each for each in self._followers if each.begun < self._num_begun]
+        if late and now - self._begun_at > self._limit_s:
+            self.lose(f"{late[0]} has not begun {self._operation} within {self._limit_s:g} s: its script differs")
+        elif late and now - self._reported_at > WAITING_LINE_S:
+            self._reported_at = now
+            logger.warning("waiting for %s to begin %s", ", ".join(map(str, late)), self._operation)
+
+
+class LaunchedLeadingRunner(LeadingRunner):
+    """Executes the steps that all ranks have planned, and says what was sampled."""
+
+    def __init__(self, runner: ModelRunner, others: LaunchedProcesses) -> None:
+        super().__init__(runner, others)
+        self._launched = others
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """As LeadingRunner."""
+        return self._launched.reported(lambda: super(LaunchedLeadingRunner, self).execute(plan))
+
+    def _announce(self, plan: StepPlan) -> None:
+        self._launched.begin(operation_of(plan))
+
+
+class LaunchedLeadingStageRunner(LeadingStageRunner):
+    """The same, of a pipeline."""
+
+    def __init__(self, runner: FirstStageRunner, others: LaunchedProcesses) -> None:
+        super().__init__(runner, others)
+        self._launched = others
+
+    def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
+        """As LeadingStageRunner."""
+        finish = super().launch(plan)
+        return lambda: self._launched.reported(finish)
+
+    def _announce(self, plan: StepPlan) -> None:
+        self._launched.begin(operation_of(plan))

@@ -1,0 +1,93 @@
+"""Place: what a rank other than 0 has before it loads its part of the model, and how it gets it over the network."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import Resolved
+from .kernels.exchange import SharedMemory
+from .nodes.fingerprint import fingerprint
+from .nodes.joining import JoinedLink, LinkOf, join
+from .nodes.ring import connect_stages, listen
+from .nodes.secret import secret_hash
+from .parallel.connect import connect, group_of
+from .parallel.gloo import Meeting
+from .rank_link import Join, RankLink
+from .runner.loaded_model import RanksOf
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a rank has, before it loads."""
+
+    rank: int
+    resolved: Resolved
+    link: RankLink  # to rank 0
+    memory: SharedMemory | None  # with the other ranks of its stage
+    meeting: Meeting  # of these
+    stages: tuple[socket.socket, socket.socket] | None  # connections to the stages before and after
+
+    @property
+    def stage(self) -> int:
+        return self.rank // self.resolved.parallel.tensor_parallel_size
+
+    @property
+    def ranks_of(self) -> RanksOf | None:
+        """Makes the ranks of its stage; None if it is the only one."""
+        parallel = self.resolved.parallel
+        size = parallel.tensor_parallel_size
+        if size == 1:
+            return None
+        place = (self.memory, self.meeting, self.rank % size, size)
+        return lambda kernels: connect(kernels, *place, uses_gloo=parallel.disable_custom_all_reduce)
+
+
+def joined(
+    resolved: Resolved,
+    rank: int,
+    memory: SharedMemory | None,
+    secret: str | None = None,
+    link_of: LinkOf = JoinedLink,
+) -> Place:
+    """Connects a rank to rank 0, and to the stages next to it.
+
+    Args:
+        resolved: as decided here.
+        secret: the hash of the secret; None for that of the environment.
+        link_of: makes the link to rank 0.
+
+    Raises JoinRefused or OSError.
+    """
+    parallel = resolved.parallel
+    listeners: list[socket.socket] = []
+    parts = fingerprint(resolved)
+
+    def join_of(own_address: str) -> Join:
+        place: list[Any] = []
+        if resolved.num_stages > 1:
+            listener, place = listen(own_address)
+            listeners.append(listener)  # of earlier attempts too, which are closed with this process
+        hash_of_secret = secret_hash() if secret is None else secret
+        return Join(rank, socket.gethostname(), os.getpid(), place, parts, hash_of_secret)
+
+    link, start = join(parallel.master_addr, parallel.master_port, join_of, link_of=link_of)
+    decided = with_files_of(Resolved.model_validate_json(start.resolved), resolved)
+    meeting = Meeting(link.address, start.port, link.own_address, group_of(rank, resolved))
+    size, stages = parallel.tensor_parallel_size, None
+    if resolved.num_stages > 1:
+        stages = connect_stages(listeners[-1], start.key, start.places, rank, size)
+    return Place(rank, decided, link, memory, meeting, stages)
+
+
+def with_files_of(decided: Resolved, own: Resolved) -> Resolved:
+    """The values of node 0, with the files, the machine and the threads of this one."""
+    names = ("model_files", "model_path", "machine", "server", "observability")
+    own_parts: dict[str, Any] = {name: getattr(own, name) for name in names}
+    paths = ("model", "tokenizer", "hf_config_path", "download_dir")
+    model = {name: getattr(own.model, name) for name in paths if name in type(own.model).model_fields}
+    own_parts["model"] = decided.model.model_copy(update=model)
+    own_parts["device"] = decided.device.model_copy(update={"num_threads": own.device.num_threads})
+    return decided.model_copy(update=own_parts)

@@ -1,0 +1,46 @@
+"""The first steps of a runner: what is initialised lazily is initialised before the first request."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...config import Resolved
+from ..api import SamplingParams
+from ..core.step_plan import Admission, Int32, StepPlan
+from .kv_cache import KVCache
+
+
+def warm_up_plans(resolved: Resolved, cache: KVCache) -> list[StepPlan]:
+    """A short prompt and one token after it; none if no prompt fits."""
+    block_size, model_len = resolved.cache.block_size, resolved.model.max_model_len
+    num_groups = cache.groups.num_groups
+    num_blocks = min(cache.num_blocks // num_groups, -(-model_len // block_size), 4)
+    most = min(model_len - 1, resolved.scheduler.max_num_batched_tokens, 63)
+    prompt = [0] * min(num_blocks * block_size - 1, most)
+    if not prompt:
+        return []
+    block_ids = [list(range(group, num_blocks * num_groups, num_groups)) for group in range(num_groups)]
+    admission = Admission(0, prompt, len(prompt), block_ids, SamplingParams(temperature=1.0, max_tokens=2), seed=0)
+    return [
+        _one_row_plan(0, [admission], 0, len(prompt), num_groups),
+        _one_row_plan(1, [], len(prompt), 1, num_groups),
+    ]
+
+
+def _one_row_plan(
+    step: int, admissions: list[Admission], num_computed: int, num_tokens: int, num_groups: int
+) -> StepPlan:
+    def column(*values: int) -> Int32:
+        return np.array(values, np.int32)
+
+    return StepPlan(
+        step=step,
+        released_slots=[],
+        admissions=admissions,
+        block_slots=column(),
+        block_ids=column().reshape(0, num_groups),
+        slots=column(0),
+        num_computed=column(num_computed),
+        num_tokens=column(num_tokens),
+        is_sampled=np.array([True]),
+    )

@@ -1,0 +1,189 @@
+"""Ranks that a launcher starts: torchrun, or plain processes with its environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+LIMIT_S = 120.0
+SCRIPT = Path(__file__).with_name("launched_script.py")
+ROOT = SCRIPT.parents[2]
+WAYS = {
+    "tensor": {"tensor_parallel_size": 2},
+    "gloo": {"tensor_parallel_size": 2, "disable_custom_all_reduce": True},
+    "asynchronous": {"tensor_parallel_size": 2, "async_scheduling": True},
+    "pipeline": {"pipeline_parallel_size": 2},
+}
+FOREVER = 1 << 20
+
+
+def argument(options: dict[str, object], **more: object) -> str:
+    launched = {"distributed_executor_backend": "external_launcher"}
+    return json.dumps({"options": (launched if options else {}) | options, **more})
+
+
+def environment(rank: int, size: int, port: int, **more: str) -> dict[str, str]:
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
+    return {**os.environ, **master, **own, **more}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def start(given: str, env: dict[str, str]) -> subprocess.Popen[str]:
+    command = [sys.executable, str(SCRIPT), given]
+    return subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@contextmanager
+def ranks(given: str, size: int = 2, **more: str) -> Iterator[list[subprocess.Popen[str]]]:
+    port = free_port()
+    started = [start(given, environment(rank, size, port, **more)) for rank in range(size)]
+    try:
+        yield started
+    finally:
+        for each in started:
+            each.kill()
+            each.communicate()
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    """The last line of its error."""
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1, err
+    return err.strip().splitlines()[-1]
+
+
+def printed(out: str, what: str) -> list[object]:
+    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    return [line[what] for line in lines if what in line]
+
+
+@pytest.fixture(scope="module")
+def alone() -> object:
+    """The results of one process."""
+    (results,) = printed(subprocess.check_output([sys.executable, str(SCRIPT), argument({})], text=True), "results")
+    return results
+
+
+@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+def test_every_rank_of_torchrun_returns_what_one_process_returns(options: dict[str, object], alone: object):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPT), argument(options)]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert printed(done.stdout, "results") == [alone, alone]
+
+
+def test_stages_of_several_ranks(alone: object):
+    with ranks(argument({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}), 4) as started:
+        outs = [each.communicate(timeout=LIMIT_S) for each in started]
+    assert [printed(out, "results") for out, _ in outs] == [[alone]] * 4, [err for _, err in outs]
+
+
+def test_ranks_on_two_machines(alone: object):
+    """Two launchers of one rank each: the ranks share no memory."""
+    port, given = free_port(), argument({"tensor_parallel_size": 2, "nnodes": 2})
+    envs = [environment(rank, 2, port, LOCAL_RANK="0", LOCAL_WORLD_SIZE="1") for rank in range(2)]
+    started = [start(given, env) for env in envs]
+    outs = [each.communicate(timeout=LIMIT_S) for each in started]
+    assert [printed(out, "results") for out, _ in outs] == [[alone], [alone]], [err for _, err in outs]
+
+
+@pytest.mark.parametrize("way", ["tensor", "gloo", "pipeline"])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_is_killed_ends_the_others_which_name_it(way: str, victim: int):
+    with ranks(argument(WAYS[way], more=FOREVER)) as started:
+        for each in started:
+            assert each.stdout is not None
+            assert "results" in each.stdout.readline()
+        started[victim].send_signal(signal.SIGKILL)
+        assert f"rank {victim} of the model (" in end(started[1 - victim])
+
+
+def test_a_rank_that_is_killed_ends_those_of_other_stages():
+    given = argument({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, more=FOREVER)
+    with ranks(given, 4) as started:
+        for each in started:
+            assert each.stdout is not None
+            assert "results" in each.stdout.readline()
+        started[3].send_signal(signal.SIGKILL)
+        for each in started[:3]:
+            assert "rank 3 of the model (" in end(each)
+
+
+DIVERGENT = {
+    "prompts": ({"prompts": ["Something else"]}, "prompts of the sequences that begin differ in step"),
+    "sampling": ({"sampling": {"temperature": 0.5}}, "sampling parameters of the sequences that begin differ in step"),
+    "length": ({"sampling": {"max_tokens": 9}}, "sampling parameters of the sequences that begin differ in step"),
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "what"),
+    [("tensor", "prompts"), ("tensor", "sampling"), ("gloo", "prompts"), ("pipeline", "length")],
+)
+def test_ranks_that_plan_different_steps_end_and_say_what_differs(way: str, what: str):
+    own, difference = DIVERGENT[what]
+    with ranks(argument(WAYS[way], own={"1": own}, more=1)) as started:
+        errors = [end(each) for each in started]
+    for error in errors:
+        assert "rank 1 of the model (" in error
+        assert f"does not do what rank 0 does: {difference}" in error
+    assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("leaves", ["0", "1"])
+def test_a_rank_whose_script_has_ended_ends_the_others(leaves: str):
+    with ranks(argument(WAYS["tensor"], leaves=leaves, more=1)) as started:
+        error = end(started[1 - int(leaves)])
+    assert f"rank {leaves} of the model (" in error
+    assert "has left: its script has closed its LLM, or has ended" in error
+
+
+def test_a_rank_with_other_options_is_refused():
+    port = free_port()
+    options = [{"tensor_parallel_size": 2, "seed": seed} for seed in (1, 2)]
+    started = [start(argument(own), environment(rank, 2, port)) for rank, own in enumerate(options)]
+    for each in started:
+        assert "`model.seed` is 1 on node 0 and 2 on" in end(each)
+
+
+@pytest.mark.parametrize("way", ["tensor", "pipeline"])
+def test_workers_of_all_ranks_are_called(way: str, alone: object):
+    """By one script whose ranks are its children, and by the scripts of a launcher."""
+    extension = {"worker_extension_cls": "tests.own_code:WeightUpdates"}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    found = []
+    for options in (extension, extension | WAYS[way]):
+        given = json.dumps({"options": options})
+        out = subprocess.check_output([sys.executable, str(SCRIPT), given], text=True, env=env, cwd=ROOT)
+        found += printed(out, "calls")
+    with ranks(argument(extension | WAYS[way]), 2, PYTHONPATH=env["PYTHONPATH"]) as started:
+        outs = [each.communicate(timeout=LIMIT_S) for each in started]
+    found += [calls for out, _ in outs for calls in printed(out, "calls")]
+    assert len(found) == 4, [err for _, err in outs]
+    (_, others, _, _), *_ = found
+    assert others != alone
+    for (places, replaced, errors, back), size in zip(found, (1, 2, 2, 2), strict=True):
+        assert (places, replaced, back) == ([[rank, size] for rank in range(size)], others, alone)
+        assert errors[0] == f"`fails_on` has failed on rank {size - 1}: ValueError: as asked"
+        assert errors[1].startswith("the workers have no method `nothing`")
+        assert len(errors) == (2 if size == 1 else 3)
+
+
+def test_a_world_of_another_size_is_refused():
+    process = start(argument({"tensor_parallel_size": 2}), environment(0, 3, free_port()))
+    assert "WORLD_SIZE is 3, and `tensor_parallel_size` 2 times `pipeline_parallel_size` 1 is 2" in end(process)
