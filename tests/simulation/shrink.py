@@ -8,7 +8,7 @@ from dataclasses import fields
 
 from stoker.engine.api import SamplingParams
 
-from .simulation import Action, Add, Simulation
+from .simulation import Action, Add
 from .worlds import Broken, World
 
 
@@ -19,13 +19,20 @@ def _kind(error: Exception) -> tuple[type[Exception], str]:
 
 def breaks(world: World, script: list[Action], error: Exception) -> bool:
     """Whether the story ends with an error of the same kind."""
-    simulation = Simulation(world.settings, world.depth)
+    found = _replayed(world, script)
+    return found is not None and _kind(found) == _kind(error)
+
+
+def _replayed(world: World, script: list[Action]) -> Exception | None:
+    simulation = world.begin()
     try:
         for action in script:
             simulation.apply(action)
-    except Exception as found:
-        return _kind(found) == _kind(error)
-    return False
+    except Exception as error:
+        return error
+    finally:
+        simulation.close()
+    return None
 
 
 def shrink(broken: Broken, limit_s: float = 60.0) -> list[Action]:
@@ -48,12 +55,7 @@ def shrink(broken: Broken, limit_s: float = 60.0) -> list[Action]:
 def report(broken: Broken, limit_s: float = 60.0) -> str:
     """The world, the shortened story line by line, and the error."""
     script = shrink(broken, limit_s)
-    simulation, error = Simulation(broken.world.settings, broken.world.depth), broken.error
-    try:
-        for action in script:
-            simulation.apply(action)
-    except Exception as last:
-        error = last
+    error = _replayed(broken.world, script) or broken.error
     lines = [
         str(broken),
         str(broken.world.settings),
