@@ -7,7 +7,7 @@ that does not apply, such as finishing a step when none is in flight, is ignored
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -90,7 +90,7 @@ class Simulation:
     def __init__(self, settings: SchedulerSettings, depth: int, stores: Stores | None = None) -> None:
         """depth: steps that may be in flight."""
         self.stores = stores
-        self.settings = settings = settings if stores is None else replace(settings, store=stores.store)
+        self.settings = settings = settings if stores is None else stores.applied_to(settings)
         self.depth = depth
         self.scheduler = Scheduler(settings)
         self.runner = FakeRunner(settings, stores)

@@ -7,10 +7,11 @@ and has what was stored for others, and one of another fingerprint, whose blocks
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -43,10 +44,13 @@ class StoreSettings:
 class Stores:
     """`store` is that of the scheduler."""
 
-    def __init__(self, name: str, wanted: StoreSettings, settings: SchedulerSettings) -> None:
+    def __init__(
+        self, name: str, wanted: StoreSettings, settings: SchedulerSettings, network: Network | None = None
+    ) -> None:
+        """network: of several engines."""
         random = Random(f"stores of {name}")
         self.background = Background(random)
-        self.network = Network(random, wanted.failure_rate)
+        self.network = network or Network(random, wanted.failure_rate)
         self.faults: Counter[str] = self.network.faults
         in_memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
         self._folder = TemporaryDirectory(prefix="stoker-simulation-", dir=in_memory)
@@ -65,6 +69,27 @@ class Stores:
         found = self.files or self.engines
         assert found is not None
         return found
+
+    def applied_to(self, settings: SchedulerSettings) -> SchedulerSettings:
+        return replace(settings, store=self.store)
+
+    def lose(self) -> None:
+        """The engine has ended: what was not yet written is lost, and its buffer."""
+        self.background.lose()
+        if self.engines is not None and self.engines._server is not None:
+            self.engines._server.close()
+
+    def restart(self) -> None:
+        """The store of a new engine, which finds the files."""
+        self.lose()
+        if self.files is not None:
+            for number, name in enumerate(self.files._sizes):  # in the order of their use, which takes no time here
+                with contextlib.suppress(OSError):
+                    os.utime(Path(self._folder.name, name), ns=(number, number))
+            self.files = self._make_files(ALIKE)
+        if self.engines is not None:
+            self.engines = self._make_engines(ALIKE)
+        self.store = self._chosen()
 
     def _make_files(self, fingerprint: str) -> BlockFiles:
         with patch.object(block_files, "ThreadPoolExecutor", self.background.executor):

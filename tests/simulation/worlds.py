@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from stoker.engine.api import SamplingParams, StoredBlocks
 from stoker.engine.core import SchedulerSettings
 
-from .simulation import Abort, Action, Add, Drain, Execute, Fail, FailStore, Finish, Plan, Simulation
+from .deployment import Deployment
+from .simulation import Abort, Add, Drain, Execute, Fail, FailStore, Finish, Plan, Simulation
 from .stores import FILE_FAULTS, Stores, StoreSettings
 from .truth import CURSED_TOP_K, EOS, FORCED_TOP_K, NUM_SALTS, VOCAB
 
@@ -107,7 +108,7 @@ def _settings(random: Random, fixed: dict[str, object]) -> SchedulerSettings:
 class Arrivals:
     """Makes requests that have much in common: prompts that extend a few stems, or each other."""
 
-    def __init__(self, simulation: Simulation, random: Random) -> None:
+    def __init__(self, simulation: Simulation | Deployment, random: Random) -> None:
         self._simulation = simulation
         self._random = random
         self._num_made = 0
@@ -148,7 +149,7 @@ class Arrivals:
     def _transfer(self) -> tuple[bool, StoredBlocks | None]:
         """Whether a request is for others, and where blocks of it may be: rather of it than of another prompt."""
         random, sources = self._random, self._simulation.sources
-        if self._simulation.stores is None:
+        if not self._simulation.stores:
             return False, None
         source = random.choice(sources) if sources and random.random() < 0.7 else None
         return random.random() < 0.5, source
@@ -187,10 +188,27 @@ def run_story(world: World, num_steps: int) -> Simulation:
     return simulation
 
 
+class AnyWorld(Protocol):
+    """A World, or one of deployed_worlds.py."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def settings(self) -> SchedulerSettings: ...
+
+    @property
+    def depth(self) -> int: ...
+
+    def begin(self) -> Any:
+        """A simulation, with `apply` and `close`."""
+        ...
+
+
 class Broken(Exception):
     """A check failed in a world. `script`: its story up to that point."""
 
-    def __init__(self, world: World, script: list[Action], error: Exception) -> None:
+    def __init__(self, world: AnyWorld, script: list[Any], error: Exception) -> None:
         super().__init__(f"world {world.name!r}, action {len(script)}: {type(error).__name__}: {error}")
         self.world = world
         self.script = script
