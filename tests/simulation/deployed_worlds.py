@@ -72,8 +72,8 @@ def _story(deployment: Deployment, settings: DeploymentSettings, random: Random,
     arrivals = Arrivals(deployment, random)
     arrival_rate = random.choice([0.05, 0.15, 0.4])
     abort_rate = random.choice([0.0, 0.01, 0.05])
-    fault_rate = random.choice([0.0, 0.01, 0.03])
-    store_fault_rate = random.choice([0.0, 0.05]) if settings.stores is not None else 0.0
+    fault_rate = random.choice([0.01, 0.03, 0.1])
+    store_fault_rate = random.choice([0.0, 0.1]) if settings.stores is not None else 0.0
     num_ticks = 0
     while deployment.num_steps < num_steps and num_ticks < 4 * num_steps and not deployment.is_over:
         num_ticks += 1

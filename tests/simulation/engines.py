@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -49,20 +50,29 @@ class _Rank:
         self._table = SlotTable(
             settings.max_num_seqs, settings.max_model_len, settings.block_size, sampling, settings.num_groups
         )
+        self._received: deque[object] = deque()
         self.is_stalled = False
         self._link.send(Loaded())
 
     def begin(self) -> None:
         """Take the plan of the step that runs."""
+        plan = self._next()
+        assert isinstance(plan, StepPlan)
+        self._table.apply(plan)
+
+    def _next(self) -> object:
+        while not self._received:
+            self._receive()
+        return self._received.popleft()
+
+    def _receive(self) -> None:
         message = self._link.receive()
-        while isinstance(message, Alive):
-            message = self._link.receive()
-        assert isinstance(message, StepPlan)
-        self._table.apply(message)
+        if not isinstance(message, Alive):
+            self._received.append(message)
 
     def finish(self, plan: StepPlan, runner: FakeRunner) -> None:
         """Take what was sampled. runner: of rank 0, which knows the same now."""
-        tokens, table = self._link.receive(), self._table
+        tokens, table = self._next(), self._table
         assert isinstance(tokens, Tokens)
         assert tokens.token_ids is not None
         table.append(plan.slots[plan.is_sampled], tokens.token_ids[plan.is_sampled])
@@ -73,12 +83,26 @@ class _Rank:
             blocks = table.block_ids[:, slot, : table.num_blocks[slot]]
             assert blocks.tolist() == state.block_ids, "a rank has other blocks than rank 0"
 
-    def say(self) -> None:
+    def live(self) -> None:
+        """Take what has come, and say that this one lives. Not while it is stalled."""
         if not self.is_stalled:
+            while _has_come(self._end):
+                self._receive()
             self._link.send(Alive())
 
     def end(self) -> None:
         self._end.close()
+
+
+def _has_come(end: socket.socket) -> bool:
+    """Whether something can be read: a message, or the end of the other side."""
+    try:
+        end.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 class Ranks(RankProcesses):
@@ -105,21 +129,11 @@ class Ranks(RankProcesses):
         with patch.object(rank_processes, "time", SimpleNamespace(monotonic=self._now)):
             for follower, rank in zip(self._followers, self.others, strict=True):
                 if rank._end.fileno() >= 0 and self._failure is None:
-                    rank.say()
-                while self._failure is None and self._has_sent(follower):
+                    rank.live()
+                while self._failure is None and _has_come(follower.link._socket):
                     self._take(follower)
             if self._failure is None:
                 self._look(self._now())
-
-    def _has_sent(self, follower: _Follower) -> bool:
-        connection = follower.link._socket
-        try:
-            connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:  # its end
-            return True
-        return True
 
     def close(self) -> None:
         super().close()
@@ -347,8 +361,9 @@ class EngineStart:
             return
         if self.ranks is not None:
             self.ranks.watch()
-        if self._waits_for_rank:
+        if self._waits_for_rank or not (self._port.inbox or self._has_work):
             return
+        num_steps, num_waiting = self.core.num_steps, len(self._port.inbox)
         self._port.open()
         try:
             self.loop.run()
@@ -358,7 +373,12 @@ class EngineStart:
         except Exception as error:
             self.end(ExitReason(type(error).__name__, str(error), 1))
             return
-        self.check()
+        if num_waiting or self.core.num_steps != num_steps:
+            self.check()
+
+    @property
+    def _has_work(self) -> bool:
+        return self.core.has_work or (self.ranks is not None and self.ranks._failure is not None)
 
     @property
     def _waits_for_rank(self) -> bool:
