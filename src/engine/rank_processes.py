@@ -340,7 +340,7 @@ class RankProcesses:
                 self.lose(f"{each} {trouble}")
             elif sends and each.heard_at is not None:
                 try:
-                    each.link.send(Alive())
+                    each.link.offer(Alive())
                 except OSError:
                     self.lose(f"{each} {each.end()}")
 

@@ -56,9 +56,9 @@ class LateExecutor:
                 work.run()
 
     def delay(self, num_ticks: int) -> None:
-        """All that is queued takes longer."""
-        for work in self._queue:
-            work.num_ticks += num_ticks
+        """What its threads do now takes so long."""
+        for work in list(self._queue)[: self._num_threads]:
+            work.num_ticks = max(work.num_ticks, num_ticks)
 
     def lose(self) -> None:
         """The process has ended: nothing of it happens."""

@@ -72,7 +72,7 @@ def _story(deployment: Deployment, settings: DeploymentSettings, random: Random,
     arrivals = Arrivals(deployment, random)
     arrival_rate = random.choice([0.05, 0.15, 0.4])
     abort_rate = random.choice([0.0, 0.01, 0.05])
-    fault_rate = random.choice([0.01, 0.03, 0.1])
+    fault_rate = random.choice([0.01, 0.02, 0.05])
     store_fault_rate = random.choice([0.0, 0.1]) if settings.stores is not None else 0.0
     num_ticks = 0
     while deployment.num_steps < num_steps and num_ticks < 4 * num_steps and not deployment.is_over:
@@ -99,7 +99,7 @@ def _fault(random: Random, replica: int) -> Action:
             LoseRank(replica, rank, in_step=True),
             LoseRank(replica, rank, in_step=False),
             StallRank(replica, rank),
-            Stall(replica, random.choice([3, 100, 1000]), is_silent=random.random() < 0.5),
+            Stall(replica, random.choice([3, 30, 600]), is_silent=random.random() < 0.5),
             FailStart(replica),
             Pass(random.choice([1.0, 30.0])),
         ]

@@ -208,7 +208,7 @@ class Deployment:
                 await self._drain()
             case FailStep() | Kill() | LoseRank() | StallRank() | Stall():
                 self._break(action)
-        for _ in range(6):  # until all tasks have seen it
+        for _ in range(0 if isinstance(action, Tick | Add) else 6):  # until all tasks have seen it
             await asyncio.sleep(0)
         self._check()
 

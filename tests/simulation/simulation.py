@@ -205,7 +205,6 @@ class Simulation:
         if plan is None:
             is_reading = any(request.fetched is not None for request in self.scheduler.sequences.live)
             assert self.plans or not self.scheduler.has_work or is_reading, "there is work, and nothing was scheduled"
-            self._invariants.check_state()  # it may have preempted
         else:
             self._invariants.check_plan(plan)
             self.plans.append(plan)
@@ -298,6 +297,7 @@ class Simulation:
                 num_plans = len(self.plans)
                 self._plan()
                 if len(self.plans) == num_plans:
+                    self._invariants.check_state()  # it may have preempted
                     break
             if self.plans:
                 self._finish()

@@ -142,7 +142,7 @@ class Stores:
     def fail(self, fault: FileFault, number: int) -> None:
         """number: chooses the file."""
         if fault == "stall":
-            self.background.stall(40)
+            self.background.stall(30)
         elif fault == "forget":
             self._forget()
         else:

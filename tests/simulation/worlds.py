@@ -222,7 +222,7 @@ def _story(simulation: Simulation, random: Random, num_steps: int):
     invalid_rate = random.choice([0.0, 0.01])
     has_stores = simulation.stores is not None
     failure_rate = random.choice([0.01, 0.05] if has_stores else [0.0, 0.0, 0.01])  # no block is cached afterwards
-    store_failure_rate = random.choice([0.0, 0.02, 0.1]) if has_stores else 0.0
+    store_failure_rate = random.choice([0.0, 0.01, 0.04]) if has_stores else 0.0
     eagerness = random.choice([0.5, 0.8, 1.0])  # how often a step is planned as early as possible
     patience = random.choice([None, None, 5, 50])  # steps after which a client leaves
     while simulation.num_steps < num_steps:
