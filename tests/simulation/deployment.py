@@ -31,7 +31,7 @@ from .stores import Stores, StoreSettings
 from .truth import NUM_SALTS, Client
 
 TICK_S = 0.02
-MAX_TICKS_WAITING = 40_000
+MAX_TICKS_WAITING = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,14 @@ class Deployment:
 
     async def _consume(self, client: Client, waits_s: float) -> None:
         """waits_s: between two outputs; what comes meanwhile is merged."""
-        name = client.request.request_id
+        try:
+            await self._read(client, waits_s)
+        except BaseException as error:  # reported with the next check
+            self._errors.append(error)
+        finally:
+            del self._asked[client.request.request_id]
+
+    async def _read(self, client: Client, waits_s: float) -> None:
         try:
             async with aclosing(self.client.generate(client.request)) as outputs:
                 async for output in outputs:
@@ -290,17 +297,13 @@ class Deployment:
                     await asyncio.sleep(waits_s)
             self._ended(client, output.stored)
         except EngineDead:
-            self._failed(name)
+            self._failed(client.request.request_id)
         except QueueFull:
             self.events["refused"] += 1
         except InvalidRequest:
             self.events["invalid"] += 1
         except asyncio.CancelledError:
             self.events["ended by leaving"] += 1
-        except BaseException as error:
-            self._errors.append(error)
-        finally:
-            del self._asked[name]
 
     def _ended(self, client: Client, stored: StoredBlocks | None) -> None:
         assert client.finish_reason is not None, "a stream ended without its last output"
