@@ -35,8 +35,8 @@ class DeployedWorld:
     deployment: DeploymentSettings
 
     @classmethod
-    def of(cls, name: str) -> DeployedWorld:
-        """Engines of several ranks have no store, as in real deployments."""
+    def of(cls, name: str, *, is_kept_up: bool = False) -> DeployedWorld:
+        """is_kept_up: engines are always started again. Engines of several ranks have no store, as in reality."""
         random = Random(f"deployed {name}")
         kind: Literal["files", "engines", "both"] = random.choice(["files", "engines", "both"])  # type: ignore[assignment]
         stores = StoreSettings(kind, random.choice([9, 60, 300]), random.choice([0.0, 0.3]))
@@ -44,7 +44,7 @@ class DeployedWorld:
         deployment = DeploymentSettings(
             num_replicas=random.choice([1, 2, 3]),
             num_others=num_others,
-            max_restarts=random.choice([0, 2, 1000, 1000]),
+            max_restarts=1000 if is_kept_up else random.choice([0, 2, 1000, 1000]),
             stores=None if num_others or random.random() < 0.2 else stores,
         )
         fixed = {} if deployment.stores is None else {"num_kept_states": 0, "enable_prefix_caching": True}

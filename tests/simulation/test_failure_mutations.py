@@ -115,7 +115,6 @@ OF_STORES: dict[str, Fault | Mutation] = {
     "blocks_get_places_that_are_not_there": Mutation(StoredPrefixes, "place", swap(ast.Gt, ast.Lt)),
     "blocks_stay_about_to_be_written": Mutation(BlockFiles, "_write", dropped_call("discard")),
     "the_buffer_for_others_has_no_limit": Mutation(HostBlocks, "put", dropped_update, 1),
-    "prefixes_end_after_a_block_that_is_not_stored": Mutation(StoredPrefixes, "_stored_after", swap(ast.And, ast.Or)),
 }
 OF_DEPLOYMENTS: dict[str, Fault | Mutation] = {
     fault.wrong.__name__.strip("_"): fault
