@@ -9,19 +9,8 @@ from typing import Literal
 
 from stoker.engine.core import SchedulerSettings
 
-from .deployment import (
-    Action,
-    Deployment,
-    DeploymentSettings,
-    FailStart,
-    FailStep,
-    Kill,
-    LoseRank,
-    Pass,
-    Stall,
-    StallRank,
-    Tick,
-)
+from .deployed_actions import Action, FailStart, FailStep, Kill, LoseRank, Pass, Stall, StallRank, Tick
+from .deployment import Deployment, DeploymentSettings
 from .simulation import Abort, Drain, FailStore
 from .stores import FILE_FAULTS, StoreSettings
 from .worlds import Arrivals, Broken, World

@@ -24,6 +24,7 @@ from stoker.engine.process_client import EngineProcessClient
 from stoker.engine.replicated_client import ReplicatedClient
 from stoker.engine.supervision import RESTART_WINDOW_S, STALL_LIMIT_S
 
+from .deployed_actions import Action, FailStart, FailStep, Kill, LoseRank, Pass, Stall, StallRank, Tick
 from .engines import EngineStart
 from .network import Network
 from .simulation import Abort, Add, Drain, FailStore
@@ -32,68 +33,6 @@ from .truth import NUM_SALTS, Client
 
 TICK_S = 0.02
 MAX_TICKS_WAITING = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Each engine takes its messages and runs a step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """Time in which nothing happens but what timers do."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class FailStep:
-    """The next step of an engine fails."""
-
-    replica: int
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """The process of an engine."""
-
-    replica: int
-
-
-@dataclass(frozen=True, slots=True)
-class LoseRank:
-    """A rank ends. in_step: in the middle of the next step."""
-
-    replica: int
-    rank: int
-    in_step: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StallRank:
-    """It does nothing any more."""
-
-    replica: int
-    rank: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stall:
-    """An engine does nothing for a time. is_silent: it sends no heartbeats either."""
-
-    replica: int
-    num_ticks: int
-    is_silent: bool
-
-
-@dataclass(frozen=True, slots=True)
-class FailStart:
-    """The next start of an engine fails."""
-
-    replica: int
-
-
-Action = Add | Abort | Tick | Pass | FailStep | Kill | LoseRank | StallRank | Stall | FailStart | FailStore | Drain
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +293,7 @@ class Deployment:
                 break
             await self._tick()
             self._check()
-        assert not self._asked, f"requests wait for ever: {sorted(self._asked)}"
+        assert not self._asked, f"requests have not ended: {sorted(self._asked)}"
         self._check_all_ended()
         for starts in self._starts.values():
             self.events["engines that ended"] += sum(start.has_ended for start in starts)

@@ -1,164 +1,33 @@
 """One start of a simulated engine: the real core, loop, scheduler and stores around the fake runner, without a process.
 
 `EngineStart` takes the place of EngineChild. Messages pass through the real wire format. `step` lets the engine take
-its messages and run a step; between two calls it may be killed, stall, or lose a rank, which ends the step in which it
-is noticed. Where a model has several ranks, the real LeadingRunner, RankLink and rules of RankProcesses are used; a
-rank receives the plans, and its tables must be those of rank 0.
+its messages and run a step; between two calls it may be killed, stall, or lose a rank (ranks.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
-import threading
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
-from stoker.engine import rank_processes
 from stoker.engine.api import EngineInfo
-from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
+from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan
 from stoker.engine.engine_core import EngineCore
 from stoker.engine.engine_loop import EngineLoop
 from stoker.engine.messages import ExitReason, Heartbeat, Message, Ready, Submit
-from stoker.engine.rank_link import Alive, Loaded, RankLink, Tokens
-from stoker.engine.rank_processes import LeadingRunner, RankProcesses, _Follower
-from stoker.engine.runner.slot_table import SlotTable
-from stoker.engine.sampling.sampling_table import SamplingTable
-from stoker.engine.step_queue import NotStarted, TimedResult
+from stoker.engine.rank_processes import LeadingRunner
 from stoker.engine.wire import decode, encode
 
 from .invariants import Invariants
+from .ranks import Ranks, RunnerOfRanks
 from .runner import FakeRunner
+from .steps import Steps
 from .stores import Stores
 from .truth import VOCAB
 
-STEP_S = 0.02
 KILLED = ExitReason("EngineExit", "the engine process was ended by SIGKILL")
-
-
-class _Rank:
-    """Another process of the model, seen from itself."""
-
-    def __init__(self, end: socket.socket, settings: SchedulerSettings) -> None:
-        self._end, self._link = end, RankLink(end)
-        sampling = SamplingTable(settings.max_num_seqs, VOCAB, settings.eos_token_ids)
-        self._table = SlotTable(
-            settings.max_num_seqs, settings.max_model_len, settings.block_size, sampling, settings.num_groups
-        )
-        self._received: deque[object] = deque()
-        self.is_stalled = False
-        self._link.send(Loaded())
-
-    def begin(self) -> None:
-        """Take the plan of the step that runs."""
-        plan = self._next()
-        assert isinstance(plan, StepPlan)
-        self._table.apply(plan)
-
-    def _next(self) -> object:
-        while not self._received:
-            self._receive()
-        return self._received.popleft()
-
-    def _receive(self) -> None:
-        message = self._link.receive()
-        if not isinstance(message, Alive):
-            self._received.append(message)
-
-    def finish(self, plan: StepPlan, runner: FakeRunner) -> None:
-        """Take what was sampled. runner: of rank 0, which knows the same now."""
-        tokens, table = self._next(), self._table
-        assert isinstance(tokens, Tokens)
-        assert tokens.token_ids is not None
-        table.append(plan.slots[plan.is_sampled], tokens.token_ids[plan.is_sampled])
-        for slot, state in runner.slots.items():
-            assert table.token_ids[slot, : table.num_tokens[slot]].tolist() == state.token_ids, (
-                "a rank has other tokens"
-            )
-            blocks = table.block_ids[:, slot, : table.num_blocks[slot]]
-            assert blocks.tolist() == state.block_ids, "a rank has other blocks than rank 0"
-
-    def live(self) -> None:
-        """Take what has come, and say that this one lives. Not while it is stalled."""
-        if not self.is_stalled:
-            while _has_come(self._end):
-                self._receive()
-            self._link.send(Alive())
-
-    def end(self) -> None:
-        self._end.close()
-
-
-def _has_come(end: socket.socket) -> bool:
-    """Whether something can be read: a message, or the end of the other side."""
-    try:
-        end.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-class Ranks(RankProcesses):
-    """The other ranks, seen from rank 0. What its thread does, `watch` does when it is called."""
-
-    def __init__(self, num_others: int, settings: SchedulerSettings, now: Callable[[], float]) -> None:
-        self._now = now
-        self._size, self._changed = num_others + 1, threading.Condition()
-        self._failure, self._is_closed, self._ranks = None, False, None
-        self._memories, self._open_ends, self._children, self._on_ray = {}, (), [], None
-        self._lost = lambda: None
-        self.dies_in_step: int | None = None  # which one ends in the middle of the next step
-        self._followers, self.others = [], list[_Rank]()
-        for rank in range(1, num_others + 1):
-            ours, theirs = socket.socketpair()
-            self._followers.append(_Follower(f"rank {rank}", RankLink(ours), None, now()))
-            self.others.append(_Rank(theirs, settings))
-
-    def wait_failure(self) -> None:
-        self.watch()
-
-    def watch(self) -> None:
-        """Take what the ranks have sent, and look for those that are silent."""
-        with patch.object(rank_processes, "time", SimpleNamespace(monotonic=self._now)):
-            for follower, rank in zip(self._followers, self.others, strict=True):
-                if rank._end.fileno() >= 0 and self._failure is None:
-                    rank.live()
-                while self._failure is None and _has_come(follower.link._socket):
-                    self._take(follower)
-            if self._failure is None:
-                self._look(self._now())
-
-    def close(self) -> None:
-        super().close()
-        for rank in self.others:
-            rank.end()
-
-
-class _RunnerOfRanks:
-    """A part of the step happens in each rank."""
-
-    def __init__(self, runner: FakeRunner, ranks: Ranks) -> None:
-        self._runner, self._ranks = runner, ranks
-
-    def execute(self, plan: StepPlan) -> StepResult:
-        ranks = self._ranks
-        for rank in ranks.others:
-            rank.begin()
-        if ranks.dies_in_step is not None:
-            ranks.others[ranks.dies_in_step % len(ranks.others)].end()
-            raise RuntimeError("the exchange was closed")
-        result = self._runner.execute(plan)
-        ranks.send(Tokens(result.token_ids))
-        for rank in ranks.others:
-            rank.finish(plan, self._runner)
-        return result
 
 
 class _CheckedScheduler(Scheduler):
@@ -168,73 +37,6 @@ class _CheckedScheduler(Scheduler):
         plan = super().schedule()
         self.on_schedule(plan)
         return plan
-
-
-class _Pending:
-    def __init__(self, steps: Steps, plan: StepPlan) -> None:
-        self._steps, self.plan = steps, plan
-        self.outcome: StepResult | Exception | None = None
-
-    def result(self) -> TimedResult:
-        self._steps.execute_until(self)
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        assert self.outcome is not None
-        self._steps.retire(self)
-        return self.outcome, STEP_S
-
-
-class Steps:
-    """A StepQueue: executes steps when their results are asked for, or before."""
-
-    def __init__(self, runner: Any, fake: FakeRunner, invariants: Invariants, depth: int, random: Random) -> None:
-        self.depth = depth
-        self.fails_next = False
-        self._runner, self._fake, self._invariants, self._random = runner, fake, invariants, random
-        self._pending: list[_Pending] = []
-
-    @property
-    def all_executed(self) -> bool:
-        return all(isinstance(each.outcome, StepResult) for each in self._pending)
-
-    def submit(self, plan: StepPlan) -> _Pending:
-        self._pending.append(_Pending(self, plan))
-        if self._random.random() < 0.3:
-            self.execute_until(self._pending[-1])
-        return self._pending[-1]
-
-    def execute_until(self, last: _Pending) -> None:
-        for each in self._pending[: self._pending.index(last) + 1]:
-            if each.outcome is None:
-                each.outcome = self._execute(each.plan)
-
-    def _execute(self, plan: StepPlan) -> StepResult | Exception:
-        if any(isinstance(each.outcome, Exception) for each in self._pending):
-            return NotStarted()
-        try:
-            if self.fails_next:
-                self.fails_next = False
-                raise MemoryError("broken")
-            result: StepResult = self._runner.execute(plan)
-        except AssertionError:  # of a check
-            raise
-        except Exception as error:
-            return error
-        return result
-
-    def retire(self, pending: _Pending) -> None:
-        self._pending.remove(pending)
-        self._invariants.retired(STEP_S)
-
-    def recover(self, unfinished: list[_Pending]) -> None:
-        for each in unfinished:
-            if isinstance(each.outcome, StepResult):
-                self._fake.doubt(each.plan)
-            else:
-                is_begun = isinstance(each.outcome, MemoryError) and self._random.random() < 0.5
-                self._fake.fail(each.plan, is_begun=is_begun)
-            self._pending.remove(each)
-            self._invariants.retired(0.0)
 
 
 class _Port:
@@ -305,7 +107,7 @@ class EngineStart:
         self.ranks = Ranks(num_others, settings, loop.time) if num_others else None
         runner: Any = self.runner
         if self.ranks is not None:
-            runner = LeadingRunner(_RunnerOfRanks(self.runner, self.ranks), self.ranks)  # type: ignore[arg-type]
+            runner = LeadingRunner(RunnerOfRanks(self.runner, self.ranks), self.ranks)  # type: ignore[arg-type]
         self.steps = Steps(runner, self.runner, self.invariants, depth, Random(f"steps of {name}"))
         self.core = EngineCore(
             self.scheduler, self.steps, _info(settings), others=self.ranks, store=settings.store, clock=loop.time
@@ -419,7 +221,7 @@ class EngineStart:
         """After the last request."""
         self.check()
         stats, dispatch = self.scheduler.stats(), self.loop._dispatch
-        assert stats.num_free_blocks == stats.num_blocks, f"{self.name} holds blocks of nobody"
+        assert stats.num_free_blocks == stats.num_blocks, f"{self.name} holds blocks, and has no request"
         assert not self.core.has_work
         assert not dispatch._owners, f"{self.name} still knows requests that have ended"
         assert not any(dispatch._requests.values())

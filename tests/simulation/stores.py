@@ -1,7 +1,7 @@
 """Stores: what keeps KV blocks outside of a simulated engine. The real classes, in virtual time, with faults.
 
 Files are real ones: a fault damages a file, replaces it by that of another block, removes it, or puts something into
-the place where it is to be written. Other engines are real block servers behind a simulated network: one that is alike
+the place where it is to be written. Other engines are real block servers on a simulated network: one that is alike
 and has what was stored for others, and one of another fingerprint, whose blocks have the same names and other contents.
 """
 
@@ -131,7 +131,7 @@ class Stores:
         return contents
 
     def sources(self, stored: StoredBlocks) -> list[StoredBlocks]:
-        """Where a later request may be told to read these."""
+        """Sources that a later request may name for these."""
         if self.engines is None:
             return [stored]
         ports = [stored.port, *(each.port for each in self._peers), 999]

@@ -63,7 +63,7 @@ def _outputs_of_aborted_requests_stay_held(right: Any, held: HeldOutputs, reques
     pass
 
 
-def _outputs_name_blocks_that_are_not_stored(right: Any, held: HeldOutputs, output: Any) -> bool:
+def _outputs_announce_blocks_that_are_not_stored(right: Any, held: HeldOutputs, output: Any) -> bool:
     named = output.stored
     must_wait: bool = right(held, output)
     output.stored = replace(output.stored, hashes=named.hashes)
@@ -107,7 +107,7 @@ OF_STORES: dict[str, Fault | Mutation] = {
         Fault(StoredPrefixes, "take_loads", _what_is_loaded_is_loaded_again),
         Fault(StoredPrefixes, "_still_reading", _requests_that_ended_count_as_reading),
         Fault(HeldOutputs, "forget", _outputs_of_aborted_requests_stay_held),
-        Fault(HeldOutputs, "_must_wait", _outputs_name_blocks_that_are_not_stored),
+        Fault(HeldOutputs, "_must_wait", _outputs_announce_blocks_that_are_not_stored),
     )
 } | {
     "blocks_after_evicted_ones_get_places": Mutation(StoredPrefixes, "place", swap(ast.Lt, ast.Gt)),
