@@ -20,7 +20,7 @@ class FutureFetch:
 
     @property
     def contents(self) -> list[memoryview]:
-        """None if reading has failed: a store that does not work costs time, and ends no engine."""
+        """Empty if reading has failed: a store that does not work costs time, and ends no engine."""
         if self._reading.cancelled():
             return []
         if (error := self._reading.exception()) is not None:
