@@ -9,6 +9,7 @@ checked.
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
 import threading
@@ -176,6 +177,19 @@ class RankLink:
         """data: of `packed`."""
         with self._sending:
             self._socket.sendall(data)
+
+    def offer(self, message: RankMessage) -> None:
+        """As `send`, for a short message; nothing is sent if that would wait: another thread sends, or the other
+        process does not read."""
+        if not self._sending.acquire(blocking=False):
+            return
+        try:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLOUT)
+            if poll.poll(0):
+                self._socket.sendall(packed(message))
+        finally:
+            self._sending.release()
 
     def receive(self, max_bytes: int | None = None) -> RankMessage:
         """Waits for a message. Raises EOFError if the other process has ended, OSError if the connection is broken.

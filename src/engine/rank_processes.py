@@ -367,7 +367,7 @@ class RankProcesses:
                 self.lose(f"{each} {trouble}")
             elif sends and each.heard_at is not None:
                 try:
-                    each.link.send(self._alive())
+                    each.link.offer(self._alive())
                 except OSError:
                     self.lose(f"{each} {each.end()}")
 

@@ -96,8 +96,10 @@ class ReplicatedClient:
         """
         full: set[int] = set()
         salt = f"{request.cache_epoch} {request.cache_salt}"
+        available = self._available(request.rank, full)
+        if not available:
+            raise EngineDead(self.reason or f"the replica {request.rank} is not ready")
         while True:
-            available = self._available(request.rank, full)
             placement = self._router.place(request.prompt_token_ids, salt, available)
             try:
                 async with aclosing(self._replicas[placement.rank].generate(request)) as outputs:
@@ -106,9 +108,10 @@ class ReplicatedClient:
                         yield output
                 return
             except QueueFull:
-                if len(available) == 1:
-                    raise
                 full.add(placement.rank)
+                available = self._available(request.rank, full)
+                if not available:  # the others are full too, or have ended meanwhile
+                    raise
             finally:
                 self._router.ended(placement)
 
@@ -139,7 +142,7 @@ class ReplicatedClient:
         return ", ".join(str(path) for path in results if path)
 
     def _available(self, rank: int | None, full: set[int]) -> dict[int, Reported]:
-        """What the replicas report that may serve a request; `rank` is the one that it names. Raises EngineDead."""
+        """What the replicas report that may serve a request; `rank` is the one that it names."""
         asked = self._replicas if rank is None else {rank: self._replicas[rank]}
         found: dict[int, Reported] = {}
         ready = {rank for rank, replica in asked.items() if replica.state is EngineState.READY}
@@ -147,8 +150,6 @@ class ReplicatedClient:
             if each not in full and (each in ready if ready - full else replica.is_available):
                 self._open(each, replica.info)
                 found[each] = _reported(replica)
-        if not found:
-            raise EngineDead(self.reason or f"the replica {rank} is not ready")
         return found
 
     def _open(self, rank: int, info: EngineInfo) -> None:

@@ -21,6 +21,8 @@ def merge(earlier: EngineOutput, later: EngineOutput) -> None:
     earlier.finish_reason = later.finish_reason
     earlier.stop_reason = later.stop_reason
     earlier.num_cached_tokens = max(earlier.num_cached_tokens, later.num_cached_tokens)
+    earlier.stored = later.stored
+    earlier.queued_s = later.queued_s if earlier.queued_s is None else earlier.queued_s
     earlier.error = later.error
 
 

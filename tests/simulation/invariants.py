@@ -103,9 +103,9 @@ class Invariants:
         assert free == {block_id for block_id, count in enumerate(counts) if not count}
         assert pool._cached.keys() <= cache._hashes.keys()
         assert cache._hashes.keys().isdisjoint(pool._blank)
-        assert len(cache._hashes) == sum(map(len, cache._blocks))
-        for group, blocks in enumerate(cache._blocks):
-            assert all(cache._hashes.get(block_id) == (group, each) for each, block_id in blocks.items())
+        by_block = {at: (group, each) for group, blocks in enumerate(cache._blocks) for each, at in blocks.items()}
+        assert by_block == cache._hashes
+        assert len(by_block) == sum(map(len, cache._blocks))
         assert sequences.blocks.num_reserved == sum(request.num_reserved for request in running)
         assert sequences.blocks.num_reserved <= pool.num_free
 

@@ -14,6 +14,7 @@ from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.runner.step_input import build_step_input, logit_tokens
 from stoker.engine.sampling.sampling_table import SamplingTable
 
+from .stores import Stores
 from .truth import CURSE, VOCAB, fingerprint, fingerprints, forced_tokens, is_cursed, logprobs_of, sampled_token
 
 CPU = torch.device("cpu")
@@ -35,8 +36,8 @@ class Slot:
 
 
 class FakeRunner:
-    def __init__(self, settings: SchedulerSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: SchedulerSettings, stores: Stores | None = None) -> None:
+        self._settings, self._stores = settings, stores
         self.cells = np.zeros((settings.num_blocks, settings.block_size), np.int64)
         self.slots: dict[int, Slot] = {}
         # Of models with recurrent layers: the fingerprint of the tokens that the state at a place was computed from.
@@ -88,8 +89,10 @@ class FakeRunner:
         self._table.append(plan.slots[sampled], result.token_ids[sampled])
         for save in plan.saves:
             assert self._settings.store is not None
-            content = self.cells[list(save.block_ids)].reshape(-1).data
-            self._settings.store.save(save.block_hash, content, is_for_others=save.is_for_others)
+            whole = self.cells[list(save.block_ids)].reshape(-1).data.cast("B")
+            self._settings.store.save(save.block_hash, whole, is_for_others=save.is_for_others)
+            if self._stores is not None:
+                self._stores.saved(save.block_hash, whole)
         return result
 
     def fail(self, plan: StepPlan, *, is_begun: bool) -> None:

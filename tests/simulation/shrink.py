@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import fields
+from typing import Any
 
 from stoker.engine.api import SamplingParams
 
-from .simulation import Action, Add, Simulation
-from .worlds import Broken, World
+from .simulation import Add
+from .worlds import AnyWorld, Broken
 
 
 def _kind(error: Exception) -> tuple[type[Exception], str]:
@@ -17,18 +18,25 @@ def _kind(error: Exception) -> tuple[type[Exception], str]:
     return type(error), re.sub(r"\w*\d\w*", "", str(error))
 
 
-def breaks(world: World, script: list[Action], error: Exception) -> bool:
+def breaks(world: AnyWorld, script: list[Any], error: Exception) -> bool:
     """Whether the story ends with an error of the same kind."""
-    simulation = Simulation(world.settings, world.depth)
+    found = _replayed(world, script)
+    return found is not None and _kind(found) == _kind(error)
+
+
+def _replayed(world: AnyWorld, script: list[Any]) -> Exception | None:
+    simulation = world.begin()
     try:
         for action in script:
             simulation.apply(action)
-    except Exception as found:
-        return _kind(found) == _kind(error)
-    return False
+    except Exception as error:
+        return error
+    finally:
+        simulation.close()
+    return None
 
 
-def shrink(broken: Broken, limit_s: float = 60.0) -> list[Action]:
+def shrink(broken: Broken, limit_s: float = 60.0) -> list[Any]:
     """The shortest story found within the time."""
     script, until = list(broken.script), time.monotonic() + limit_s
     size = len(script) // 2
@@ -48,12 +56,7 @@ def shrink(broken: Broken, limit_s: float = 60.0) -> list[Action]:
 def report(broken: Broken, limit_s: float = 60.0) -> str:
     """The world, the shortened story line by line, and the error."""
     script = shrink(broken, limit_s)
-    simulation, error = Simulation(broken.world.settings, broken.world.depth), broken.error
-    try:
-        for action in script:
-            simulation.apply(action)
-    except Exception as last:
-        error = last
+    error = _replayed(broken.world, script) or broken.error
     lines = [
         str(broken),
         str(broken.world.settings),
@@ -64,7 +67,7 @@ def report(broken: Broken, limit_s: float = 60.0) -> str:
     return "\n".join(lines)
 
 
-def _line(action: Action) -> str:
+def _line(action: object) -> str:
     """The action, without sampling parameters that have their defaults."""
     if not isinstance(action, Add):
         return str(action)

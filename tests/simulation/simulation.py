@@ -25,7 +25,7 @@ from stoker.engine.held_outputs import HeldOutputs
 
 from .invariants import Invariants
 from .runner import FakeRunner
-from .store import FakeStore
+from .stores import FileFault, Stores
 from .truth import NUM_SALTS, Client, fingerprints
 
 STEP_S = 0.25
@@ -71,20 +71,29 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
+class FailStore:
+    """Something happens to what is stored. number: chooses the file."""
+
+    fault: FileFault
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """No more faults or arrivals: every request must end, and all blocks must be released."""
 
 
-Action = Add | Abort | Plan | Execute | Finish | Fail | Drain
+Action = Add | Abort | Plan | Execute | Finish | Fail | FailStore | Drain
 
 
 class Simulation:
-    def __init__(self, settings: SchedulerSettings, depth: int) -> None:
+    def __init__(self, settings: SchedulerSettings, depth: int, stores: Stores | None = None) -> None:
         """depth: steps that may be in flight."""
-        self.settings = settings
+        self.stores = stores
+        self.settings = settings = settings if stores is None else stores.applied_to(settings)
         self.depth = depth
         self.scheduler = Scheduler(settings)
-        self.runner = FakeRunner(settings)
+        self.runner = FakeRunner(settings, stores)
         self.script: list[Action] = []
         self.clients: dict[str, Client] = {}
         self.live: dict[str, Client] = {}  # without those whose last output is held
@@ -103,6 +112,8 @@ class Simulation:
     def apply(self, action: Action) -> None:
         """Raises AssertionError if a check fails, or what the scheduler raised."""
         self.script.append(action)
+        if self.stores is not None:
+            self.stores.tick()
         match action:
             case Add():
                 self._add(action)
@@ -119,12 +130,20 @@ class Simulation:
                 self._deliver_all(StepOutputs())
             case Fail(num_whole, is_begun) if self.plans:
                 self._fail(num_whole, is_begun)
+            case FailStore(fault, number) if self.stores is not None:
+                self.stores.fail(fault, number)
             case Drain():
                 self._drain()
+        if self.stores is not None:
+            self.stores.check()
         if not isinstance(action, Execute):
             self._invariants.check_state()
         if len(self._results) == len(self.plans) and not self._has_loads:
             self._invariants.check_contents()
+
+    def close(self) -> None:
+        if self.stores is not None:
+            self.stores.close()
 
     @property
     def _has_loads(self) -> bool:
@@ -186,7 +205,6 @@ class Simulation:
         if plan is None:
             is_reading = any(request.fetched is not None for request in self.scheduler.sequences.live)
             assert self.plans or not self.scheduler.has_work or is_reading, "there is work, and nothing was scheduled"
-            self._invariants.check_state()  # it may have preempted
         else:
             self._invariants.check_plan(plan)
             self.plans.append(plan)
@@ -255,34 +273,40 @@ class Simulation:
         assert (stored is not None) == client.request.is_for_others
         if stored is None:
             return
-        size, store = self.settings.block_size, self.settings.store
-        assert isinstance(store, FakeStore)
+        size = self.settings.block_size
+        assert self.stores is not None
         marks = list(fingerprints(client.seed, client.request.prompt_token_ids))
         assert len(stored.hashes) <= len(marks) // size
-        for index, block_hash in enumerate(stored.hashes):
-            cells = np.frombuffer(store.content(block_hash), np.int64).reshape(self.settings.num_groups, size)
+        for index, content in enumerate(self.stores.shared(stored.hashes)):
+            cells = np.frombuffer(content, np.int64).reshape(self.settings.num_groups, size)
             expected = [
                 [mark ^ of_group for mark in marks[index * size :][:size]] for of_group in self.runner.group_marks
             ]
             assert cells.tolist() == expected, f"{client.request.request_id}: block {index} for others is wrong"
         self.events["blocks for others"] += len(stored.hashes)
-        self.sources.append(stored)
+        self.sources += self.stores.sources(stored)
 
     def _drain(self) -> None:
         lengths = [2 * self.settings.max_model_len + len(each.request.prompt_token_ids) for each in self.live.values()]
         bound = self.num_steps + 64 + sum(lengths)
         while self.scheduler.has_work or self.held:
+            if self.stores is not None:
+                self.stores.tick()
             assert self.num_steps < bound, "requests do not end"
             while len(self.plans) < self.depth:
                 num_plans = len(self.plans)
                 self._plan()
                 if len(self.plans) == num_plans:
+                    self._invariants.check_state()  # it may have preempted
                     break
             if self.plans:
                 self._finish()
             else:
                 self._deliver_all(StepOutputs())
             self._invariants.check_state()
+        if self.stores is not None:
+            self.events += self.stores.faults
+            self.events["tokens read from stores"] += self.scheduler.stats().store_hits
         stats = self.scheduler.stats()
         self.events["preemptions"] += stats.num_preemptions
         self.events["tokens from the cache"] += stats.prefix_hits

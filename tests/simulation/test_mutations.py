@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ IN_EVERY_RUN = {  # the others are slow tests
 class Fault:
     """`wrong` takes the right method, and then the method's own arguments."""
 
-    owner: type
+    owner: type | ModuleType
     name: str
     wrong: Callable[..., Any]
 

@@ -13,7 +13,6 @@ import pytest
 from tests.slow_cases import slow
 
 from .shrink import report
-from .store import FakeStore
 from .worlds import Broken, World, run_story
 
 WITH_STATES = {"full attention": (None,), "windows": (None, 9, 4)}  # beside layers with a recurrent state
@@ -95,42 +94,6 @@ def test_every_token_is_right_in_many_worlds(
     for event in ("preemptions", "refused", "invalid", "aborts", "failed steps", "request errors", "ended by stop"):
         assert events[event] > 0, event
     assert (events["tokens from the cache"] > 0) == prefix_caching
-
-
-@pytest.mark.parametrize("numbers", [range(4), slow(range(4, 200))], ids=str)
-@pytest.mark.parametrize("fails", [False, True])
-def test_stored_prefixes_are_right_and_no_block_is_lost_where_reads_fail(fails: bool, numbers: range) -> None:
-    num_read = num_failed = 0
-    for number in numbers:
-        store = FakeStore(str(number), fails=fails)
-        world = World.of(f"stored {fails} {number}", num_kept_states=0, enable_prefix_caching=True, store=store)
-        try:
-            run_story(world, 200)
-        except Broken as broken:
-            pytest.fail(report(broken))
-        num_read, num_failed = num_read + store.num_read, num_failed + store.num_failed
-    assert num_read > 0
-    assert (num_failed > 0) == fails
-
-
-@pytest.mark.parametrize("numbers", [range(6), slow(range(6, 300))], ids=str)
-@pytest.mark.parametrize("fails", [False, True])
-def test_blocks_for_other_engines_are_right_and_no_request_is_lost_where_reads_fail(
-    fails: bool, numbers: range
-) -> None:
-    """The blocks that an answer names are read by later requests, some of which have another prompt."""
-    num_read, events = 0, Counter[str]()
-    for number in numbers:
-        store = FakeStore(str(number), fails=fails, is_of_others=True)
-        world = World.of(f"for others {fails} {number}", num_kept_states=0, enable_prefix_caching=True, store=store)
-        try:
-            events += run_story(world, 200).events
-        except Broken as broken:
-            pytest.fail(report(broken))
-        num_read += store.num_read
-    assert num_read > 0
-    for event in ("blocks for others", "held outputs", "aborts"):
-        assert events[event] > 0, event
 
 
 @pytest.mark.parametrize("numbers", [range(6), slow(range(6, 300))], ids=str)

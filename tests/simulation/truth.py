@@ -76,7 +76,8 @@ class Client:
         assert self.request.sampling.seed is not None
         return self.request.sampling.seed
 
-    def receive(self, output: EngineOutput, settings: SchedulerSettings) -> None:
+    def receive(self, output: EngineOutput, settings: SchedulerSettings, *, is_merged: bool = False) -> None:
+        """is_merged: from the outputs of several steps."""
         name, sampling = output.request_id, self.request.sampling
         assert self.finish_reason is None, f"{name} got an output after its end"
         num_prompt, marks, is_first = len(self.request.prompt_token_ids), [], not self.token_ids
@@ -98,7 +99,7 @@ class Client:
         assert settings.enable_prefix_caching or not output.num_cached_tokens
         self.finish_reason = output.finish_reason
         if output.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
-            assert not output.token_ids
+            assert is_merged or not output.token_ids
             is_own_fault = is_cursed(sampling, sampled_token(self.mark, self.seed))
             assert output.error != CURSE or is_own_fault, f"{name} ended with an error it does not have"
             return

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from stoker.engine.api import SamplingParams, StoredBlocks
 from stoker.engine.core import SchedulerSettings
 
-from .simulation import Abort, Action, Add, Drain, Execute, Fail, Finish, Plan, Simulation
-from .store import FakeStore
+from .deployment import Deployment
+from .simulation import Abort, Add, Drain, Execute, Fail, FailStore, Finish, Plan, Simulation
+from .stores import FILE_FAULTS, Stores, StoreSettings
 from .truth import CURSED_TOP_K, EOS, FORCED_TOP_K, NUM_SALTS, VOCAB
 
 WINDOWS: list[tuple[int | None, ...]] = [  # of groups of layers
@@ -23,6 +24,7 @@ class World:
     name: str
     settings: SchedulerSettings
     depth: int  # steps in flight
+    stores: StoreSettings | None = None
 
     @classmethod
     def of(cls, name: str, depth: int | None = None, **fixed: object) -> World:
@@ -30,6 +32,18 @@ class World:
         random = Random(name)
         chosen = depth or random.choice([1, 1, 2, 2, 3])
         return cls(name, _settings(random, fixed), chosen)
+
+    @classmethod
+    def with_stores(cls, name: str, *, fails: bool = True) -> World:
+        """fails: whether connections do; files always do."""
+        random = Random(f"stored {name}")
+        kind: Literal["files", "engines", "both"] = random.choice(["files", "engines", "both"])  # type: ignore[assignment]
+        stores = StoreSettings(kind, random.choice([2, 9, 60, 300]), random.choice([0.1, 0.5]) if fails else 0.0)
+        return replace(cls.of(name, num_kept_states=0, enable_prefix_caching=True), stores=stores)
+
+    def begin(self) -> Simulation:
+        stores = None if self.stores is None else Stores(self.name, self.stores, self.settings)
+        return Simulation(self.settings, self.depth, stores)
 
     @classmethod
     def short_of_window_blocks(cls, number: int) -> World:
@@ -94,7 +108,7 @@ def _settings(random: Random, fixed: dict[str, object]) -> SchedulerSettings:
 class Arrivals:
     """Makes requests that have much in common: prompts that extend a few stems, or each other."""
 
-    def __init__(self, simulation: Simulation, random: Random) -> None:
+    def __init__(self, simulation: Simulation | Deployment, random: Random) -> None:
         self._simulation = simulation
         self._random = random
         self._num_made = 0
@@ -134,8 +148,8 @@ class Arrivals:
 
     def _transfer(self) -> tuple[bool, StoredBlocks | None]:
         """Whether a request is for others, and where blocks of it may be: rather of it than of another prompt."""
-        random, store, sources = self._random, self._simulation.settings.store, self._simulation.sources
-        if not isinstance(store, FakeStore) or not store.is_of_others:
+        random, sources = self._random, self._simulation.sources
+        if not self._simulation.stores:
             return False, None
         source = random.choice(sources) if sources and random.random() < 0.7 else None
         return random.random() < 0.5, source
@@ -163,19 +177,38 @@ class Arrivals:
 def run_story(world: World, num_steps: int) -> Simulation:
     """Run the world's story to its end. Raises Broken."""
     random = Random(f"story of {world.name}")
-    simulation = Simulation(world.settings, world.depth)
+    simulation = world.begin()
     try:
         for action in _story(simulation, random, num_steps):
             simulation.apply(action)
     except Exception as error:
         raise Broken(world, simulation.script, error) from error
+    finally:
+        simulation.close()
     return simulation
+
+
+class AnyWorld(Protocol):
+    """A World, or one of deployed_worlds.py."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def settings(self) -> SchedulerSettings: ...
+
+    @property
+    def depth(self) -> int: ...
+
+    def begin(self) -> Any:
+        """A simulation, with `apply` and `close`."""
+        ...
 
 
 class Broken(Exception):
     """A check failed in a world. `script`: its story up to that point."""
 
-    def __init__(self, world: World, script: list[Action], error: Exception) -> None:
+    def __init__(self, world: AnyWorld, script: list[Any], error: Exception) -> None:
         super().__init__(f"world {world.name!r}, action {len(script)}: {type(error).__name__}: {error}")
         self.world = world
         self.script = script
@@ -187,7 +220,9 @@ def _story(simulation: Simulation, random: Random, num_steps: int):
     arrival_rate = random.choice([0.01, 0.04, 0.15])
     abort_rate = random.choice([0.0, 0.005, 0.05])
     invalid_rate = random.choice([0.0, 0.01])
-    failure_rate = random.choice([0.0, 0.0, 0.01])
+    has_stores = simulation.stores is not None
+    failure_rate = random.choice([0.01, 0.05] if has_stores else [0.0, 0.0, 0.01])  # no block is cached afterwards
+    store_failure_rate = random.choice([0.0, 0.01, 0.04]) if has_stores else 0.0
     eagerness = random.choice([0.5, 0.8, 1.0])  # how often a step is planned as early as possible
     patience = random.choice([None, None, 5, 50])  # steps after which a client leaves
     while simulation.num_steps < num_steps:
@@ -196,6 +231,8 @@ def _story(simulation: Simulation, random: Random, num_steps: int):
                 yield from arrivals.arrive()
         if random.random() < invalid_rate:
             yield arrivals.invalid()
+        if store_failure_rate and random.random() < store_failure_rate:
+            yield FailStore(random.choice(FILE_FAULTS), random.randrange(1 << 16))
         if simulation.live and random.random() < abort_rate:
             yield Abort(random.choice([*simulation.live, *simulation.held]))
         if patience:

@@ -114,7 +114,6 @@ class BlockFiles:
             with path.open("rb", buffering=0) as file:
                 whole = bytearray(os.fstat(file.fileno()).st_size)
                 num_read = file.readinto(whole)
-            os.utime(path)
         except (OSError, MemoryError) as error:
             if not isinstance(error, FileNotFoundError):  # it may wait to be written, or another engine removed it
                 logger.warning("a stored KV block cannot be read, its tokens are computed: %s", error)
@@ -123,10 +122,13 @@ class BlockFiles:
         view = memoryview(whole)
         content, checksum = view[:-_SUM_BYTES], view[-_SUM_BYTES:]
         if num_read != len(whole) or bytes(checksum) != _checksum(block_hash, content):
-            logger.warning("a stored KV block is damaged and was removed, its tokens are computed: %s", path)
-            path.unlink(missing_ok=True)
+            logger.warning("a stored KV block is damaged and is removed, its tokens are computed: %s", path)
+            with contextlib.suppress(OSError):  # of a folder that is only read
+                path.unlink(missing_ok=True)
             self._forget(name)
             return None
+        with contextlib.suppress(OSError):
+            os.utime(path)
         with self._lock:
             if name not in self._sizes:  # another engine has written it
                 self._sizes[name] = num_read

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future
+
+logger = logging.getLogger(__name__)
 
 
 class FutureFetch:
@@ -17,4 +20,10 @@ class FutureFetch:
 
     @property
     def contents(self) -> list[memoryview]:
-        return [] if self._reading.cancelled() else self._reading.result()
+        """Empty if reading has failed: a store that does not work costs time, and ends no engine."""
+        if self._reading.cancelled():
+            return []
+        if (error := self._reading.exception()) is not None:
+            logger.error("stored KV blocks cannot be read, their tokens are computed", exc_info=error)
+            return []
+        return self._reading.result()

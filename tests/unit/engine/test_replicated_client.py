@@ -7,16 +7,27 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 from tests.fake_runner import continuation
+from tests.fakes import FakeEngine
 
-from stoker.engine.api import EngineDead, EngineRequest, FinishReason, ProfileError, QueueFull, SamplingParams
-from stoker.engine.client import EngineStartFailed, EngineState
+from stoker.engine.api import (
+    EngineDead,
+    EngineInfo,
+    EngineOutput,
+    EngineRequest,
+    FinishReason,
+    ProfileError,
+    QueueFull,
+    SamplingParams,
+)
+from stoker.engine.client import EngineStartFailed, EngineState, StreamingClient
+from stoker.engine.messages import Message
 from stoker.engine.process_client import EngineProcessClient
 from stoker.engine.replicated_client import ReplicatedClient
 
@@ -160,3 +171,38 @@ def test_the_state_of_all_is_that_of_the_best_unless_one_is_gone_for_good():
         replicas[1]._set(second, "b" if second is not EngineState.READY else "")
         assert client.state is all_of_them
         assert bool(client.reason) == (all_of_them is not EngineState.READY)
+
+
+class Full(StreamingClient):
+    """Its queue is full. The other replica ends before it says so."""
+
+    other: Full
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._info = FakeEngine().info
+        self._set(EngineState.READY)
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+        self.other._set(EngineState.RESTARTING, "the engine died")
+        raise QueueFull("3 requests are waiting", retry_after_s=1.0)
+        yield
+
+    async def start(self) -> EngineInfo:
+        return self.info
+
+    async def close(self) -> None:
+        pass
+
+    def _send(self, message: Message) -> None:
+        raise NotImplementedError
+
+
+def test_a_request_is_refused_where_the_only_replica_left_is_full():
+    async def scenario() -> None:
+        one, two = Full(), Full()
+        one.other, two.other = two, one
+        with pytest.raises(QueueFull, match="3 requests are waiting"):
+            await tokens_of(ReplicatedClient({0: one, 1: two}), request("r", [1, 2]))
+
+    asyncio.run(scenario())

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from stoker.engine.api import EngineDead, EngineOutput, FinishReason, TokenLogprobs
+from stoker.engine.api import EngineDead, EngineOutput, FinishReason, StoredBlocks, TokenLogprobs
 from stoker.engine.streams import Streams
 
 
@@ -16,9 +16,10 @@ def test_outputs_for_a_slow_consumer_are_merged_into_one():
     async def scenario() -> None:
         streams = Streams()
         stream = streams.open("r")
-        streams.deliver(stream.handle, output(1, num_cached_tokens=4, prompt_logprobs=[None]))
+        streams.deliver(stream.handle, output(1, num_cached_tokens=4, prompt_logprobs=[None], queued_s=0.5))
         streams.deliver(stream.handle, output(2, 3, logprobs=[TokenLogprobs([2], [-1.0], 1)] * 2))
-        streams.deliver(stream.handle, output(4, finish_reason=FinishReason.STOP, stop_reason=4))
+        last = output(4, finish_reason=FinishReason.STOP, stop_reason=4, stored=StoredBlocks((b"name",), "host", 1))
+        streams.deliver(stream.handle, last)
         merged = await stream.next()
         assert merged == EngineOutput(
             request_id="r",
@@ -28,6 +29,8 @@ def test_outputs_for_a_slow_consumer_are_merged_into_one():
             finish_reason=FinishReason.STOP,
             stop_reason=4,
             num_cached_tokens=4,
+            stored=StoredBlocks((b"name",), "host", 1),
+            queued_s=0.5,
         )
 
     asyncio.run(scenario())

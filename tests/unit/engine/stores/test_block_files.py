@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -118,6 +119,25 @@ def test_a_file_of_another_size_is_no_block_of_this_model(make: Make, tmp_path: 
     (tmp_path / f"alike/{NAMES[0].hex()}.kv").write_bytes(b"")
     assert read(files, NAMES, SOURCE) == []
     assert list(tmp_path.glob("alike/*")) == []  # it is removed
+
+
+def test_files_that_may_only_be_read_are_read(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """As on a disk that is mounted read-only: neither times nor names of files can be changed."""
+    save(make(), NAMES[:2])
+    (tmp_path / f"alike/{NAMES[1].hex()}.kv").write_bytes(bytes(FILE_SIZE))
+    files = make(writes=False)
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(os, "utime", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert read(files, NAMES) == [content(NAMES[0])]  # the next one is damaged
+    assert "is damaged" in caplog.text
+    assert "cannot be read" not in caplog.text
+    assert not files.has(NAMES[1])
 
 
 def test_a_block_is_being_saved_until_its_file_is_there(make: Make, tmp_path: Path):

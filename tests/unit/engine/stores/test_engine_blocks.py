@@ -152,6 +152,14 @@ def test_a_fetch_that_the_end_of_the_engine_cancels_is_done_and_empty():
     assert fetch.contents == []
 
 
+def test_a_fetch_that_fails_unexpectedly_is_empty_and_is_logged(caplog: pytest.LogCaptureFixture):
+    reading: Future[list[memoryview]] = Future()
+    reading.set_exception(PermissionError("not yours"))
+    assert FutureFetch(reading).contents == []
+    assert "their tokens are computed" in caplog.text
+    assert "not yours" in caplog.text
+
+
 # ---- with files beside them
 
 

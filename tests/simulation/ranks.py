@@ -1,0 +1,144 @@
+"""The ranks of a model besides the first, in memory: each applies the plans that it receives, as the real ones do.
+
+The real LeadingRunner, RankLink and rules of RankProcesses are used. A rank may end, also in the middle of a step, or
+stall; its tables must be those of rank 0.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from unittest.mock import patch
+
+from stoker.engine import rank_processes
+from stoker.engine.core import SchedulerSettings, StepPlan, StepResult
+from stoker.engine.rank_link import Alive, Loaded, RankLink, Tokens
+from stoker.engine.rank_processes import RankProcesses, _Follower
+from stoker.engine.runner.slot_table import SlotTable
+from stoker.engine.sampling.sampling_table import SamplingTable
+
+from .runner import FakeRunner
+from .truth import VOCAB
+
+
+class _Rank:
+    """Another process of the model, seen from itself."""
+
+    def __init__(self, end: socket.socket, settings: SchedulerSettings) -> None:
+        self._end, self._link = end, RankLink(end)
+        sampling = SamplingTable(settings.max_num_seqs, VOCAB, settings.eos_token_ids)
+        self._table = SlotTable(
+            settings.max_num_seqs, settings.max_model_len, settings.block_size, sampling, settings.num_groups
+        )
+        self._received: deque[object] = deque()
+        self.is_stalled = False
+        self._link.send(Loaded())
+
+    def begin(self) -> None:
+        """Take the plan of the step that runs."""
+        plan = self._next()
+        assert isinstance(plan, StepPlan)
+        self._table.apply(plan)
+
+    def _next(self) -> object:
+        while not self._received:
+            self._receive()
+        return self._received.popleft()
+
+    def _receive(self) -> None:
+        message = self._link.receive()
+        if not isinstance(message, Alive):
+            self._received.append(message)
+
+    def finish(self, plan: StepPlan, runner: FakeRunner) -> None:
+        """Take what was sampled. runner: of rank 0, which knows the same now."""
+        tokens, table = self._next(), self._table
+        assert isinstance(tokens, Tokens)
+        assert tokens.token_ids is not None
+        table.append(plan.slots[plan.is_sampled], tokens.token_ids[plan.is_sampled])
+        for slot, state in runner.slots.items():
+            assert table.token_ids[slot, : table.num_tokens[slot]].tolist() == state.token_ids, (
+                "a rank has other tokens"
+            )
+            blocks = table.block_ids[:, slot, : table.num_blocks[slot]]
+            assert blocks.tolist() == state.block_ids, "a rank has other blocks than rank 0"
+
+    def live(self) -> None:
+        """Take what has come, and say that this one lives. Not while it is stalled."""
+        if not self.is_stalled:
+            while _has_come(self._end):
+                self._receive()
+            self._link.send(Alive())
+
+    def end(self) -> None:
+        self._end.close()
+
+
+def _has_come(end: socket.socket) -> bool:
+    """Whether something can be read: a message, or the end of the other side."""
+    try:
+        end.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+class Ranks(RankProcesses):
+    """The other ranks, seen from rank 0. What its thread does, `watch` does when it is called."""
+
+    def __init__(self, num_others: int, settings: SchedulerSettings, now: Callable[[], float]) -> None:
+        self._now = now
+        self._size, self._changed = num_others + 1, threading.Condition()
+        self._failure, self._is_closed, self._ranks = None, False, None
+        self._memories, self._open_ends, self._children, self._on_ray = {}, (), [], None
+        self._lost = lambda: None
+        self.dies_in_step: int | None = None  # which one ends in the middle of the next step
+        self._followers, self.others = [], list[_Rank]()
+        for rank in range(1, num_others + 1):
+            ours, theirs = socket.socketpair()
+            self._followers.append(_Follower(f"rank {rank}", RankLink(ours), None, now()))
+            self.others.append(_Rank(theirs, settings))
+
+    def wait_failure(self) -> None:
+        self.watch()
+
+    def watch(self) -> None:
+        """Take what the ranks have sent, and look for those that are silent."""
+        with patch.object(rank_processes, "time", SimpleNamespace(monotonic=self._now)):
+            for follower, rank in zip(self._followers, self.others, strict=True):
+                if rank._end.fileno() >= 0 and self._failure is None:
+                    rank.live()
+                while self._failure is None and _has_come(follower.link._socket):
+                    self._take(follower)
+            if self._failure is None:
+                self._look(self._now())
+
+    def close(self) -> None:
+        super().close()
+        for rank in self.others:
+            rank.end()
+
+
+class RunnerOfRanks:
+    """A part of the step happens in each rank."""
+
+    def __init__(self, runner: FakeRunner, ranks: Ranks) -> None:
+        self._runner, self._ranks = runner, ranks
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        ranks = self._ranks
+        for rank in ranks.others:
+            rank.begin()
+        if ranks.dies_in_step is not None:
+            ranks.others[ranks.dies_in_step % len(ranks.others)].end()
+            raise RuntimeError("the exchange was closed")
+        result = self._runner.execute(plan)
+        ranks.send(Tokens(result.token_ids))
+        for rank in ranks.others:
+            rank.finish(plan, self._runner)
+        return result

@@ -1,0 +1,161 @@
+"""Mutation tests of the stores, and of what supervises engines: the simulation finds a fault in each of them.
+
+As in test_mutations.py, which says how.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from tests.slow_cases import slow_but
+
+from stoker.engine import rank_link, streams
+from stoker.engine.core.stored_prefixes import StoredPrefixes
+from stoker.engine.held_outputs import HeldOutputs
+from stoker.engine.rank_processes import _Follower
+from stoker.engine.replicated_client import ReplicatedClient
+from stoker.engine.routing import Router
+from stoker.engine.stores import block_connection, block_files, engine_blocks
+from stoker.engine.stores.block_files import BlockFiles
+from stoker.engine.stores.host_blocks import HostBlocks
+from stoker.engine.streams import Streams
+from stoker.engine.supervision import RestartBudget
+
+from .ast_mutation import Mutation, dropped_call, dropped_update, swap
+from .deployed_worlds import DeployedWorld, run_deployed_story
+from .test_mutations import Fault
+from .worlds import Broken, World, run_story
+
+MAX_WORLDS = 60
+IN_EVERY_RUN = {"blocks_of_another_fingerprint_are_sent", "requests_of_an_engine_that_ended_wait"}
+
+
+def _damaged_blocks_are_read(right: Any, *_: object) -> bytes:
+    return bytes(4)
+
+
+def _files_of_another_fingerprint_are_read(right: Any, files: BlockFiles, block_hash: bytes) -> str:
+    return f"alike/{block_hash.hex()}.kv"
+
+
+def _blocks_of_another_fingerprint_are_sent(right: Any, connection: Any, fingerprint: str, answer: Any) -> None:
+    answer(connection, block_connection._receive_header(connection)[1])
+
+
+def _blocks_after_a_missing_one_are_sent(right: Any, blocks: HostBlocks, connection: Any, hashes: list[bytes]) -> None:
+    right(blocks, connection, [each for each in hashes if each in blocks])
+
+
+def _what_is_loaded_is_loaded_again(right: Any, stored: StoredPrefixes) -> Any:
+    return list(stored._loads)
+
+
+def _requests_that_ended_count_as_reading(right: Any, stored: StoredPrefixes) -> Any:
+    return stored._reading
+
+
+def _outputs_of_aborted_requests_stay_held(right: Any, held: HeldOutputs, request_id: str) -> None:
+    pass
+
+
+def _outputs_announce_blocks_that_are_not_stored(right: Any, held: HeldOutputs, output: Any) -> bool:
+    named = output.stored
+    must_wait: bool = right(held, output)
+    output.stored = replace(output.stored, hashes=named.hashes)
+    return must_wait
+
+
+def _requests_of_an_engine_that_ended_wait(right: Any, its: Streams, error_of: Any, reason: str) -> None:
+    pass
+
+
+def _requests_that_ended_are_work_of_a_replica(right: Any, router: Router, placement: Any) -> None:
+    router.started(placement)
+
+
+def _what_is_stored_is_lost_where_outputs_are_merged(right: Any, earlier: Any, later: Any) -> None:
+    right(earlier, later)
+    earlier.stored = None
+
+
+def _ranks_that_are_silent_are_waited_for(right: Any, follower: Any, now: float) -> str:
+    return ""
+
+
+def _forced_tokens_do_not_reach_other_ranks(right: Any, *parts: Any) -> Any:
+    return replace(right(*parts), forced=[])
+
+
+def _requests_are_sent_to_engines_that_start(
+    right: Any, client: ReplicatedClient, rank: int | None, full: set[int]
+) -> Any:
+    return right(client, 0 if rank is None else rank, full)
+
+
+OF_STORES: dict[str, Fault | Mutation] = {
+    fault.wrong.__name__.strip("_"): fault
+    for fault in (
+        Fault(block_files, "_checksum", _damaged_blocks_are_read),
+        Fault(BlockFiles, "_name", _files_of_another_fingerprint_are_read),
+        Fault(block_connection, "_serve", _blocks_of_another_fingerprint_are_sent),
+        Fault(engine_blocks, "send_blocks", _blocks_after_a_missing_one_are_sent),
+        Fault(StoredPrefixes, "take_loads", _what_is_loaded_is_loaded_again),
+        Fault(StoredPrefixes, "_still_reading", _requests_that_ended_count_as_reading),
+        Fault(HeldOutputs, "forget", _outputs_of_aborted_requests_stay_held),
+        Fault(HeldOutputs, "_must_wait", _outputs_announce_blocks_that_are_not_stored),
+    )
+} | {
+    "blocks_after_evicted_ones_get_places": Mutation(StoredPrefixes, "place", swap(ast.Lt, ast.Gt)),
+    "blocks_that_are_there_already_are_not_left_out": Mutation(StoredPrefixes, "place", swap(ast.Sub, ast.Add)),
+    "blocks_get_places_that_are_not_there": Mutation(StoredPrefixes, "place", swap(ast.Gt, ast.Lt)),
+    "blocks_stay_about_to_be_written": Mutation(BlockFiles, "_write", dropped_call("discard")),
+    "the_buffer_for_others_has_no_limit": Mutation(HostBlocks, "put", dropped_update, 1),
+}
+OF_DEPLOYMENTS: dict[str, Fault | Mutation] = {
+    fault.wrong.__name__.strip("_"): fault
+    for fault in (
+        Fault(Streams, "fail_all", _requests_of_an_engine_that_ended_wait),
+        Fault(Router, "ended", _requests_that_ended_are_work_of_a_replica),
+        Fault(streams, "merge", _what_is_stored_is_lost_where_outputs_are_merged),
+        Fault(_Follower, "trouble", _ranks_that_are_silent_are_waited_for),
+        Fault(rank_link, "_plan", _forced_tokens_do_not_reach_other_ranks),
+        Fault(ReplicatedClient, "_available", _requests_are_sent_to_engines_that_start),
+    )
+} | {"one_restart_more_than_allowed": Mutation(RestartBudget, "take", swap(ast.GtE, ast.Gt), 1)}
+
+
+def _first_broken(run: Callable[[int], object]) -> Broken | None:
+    for number in range(MAX_WORLDS):
+        try:
+            run(number)
+        except Broken as broken:
+            return broken
+    return None
+
+
+def _with_stores(number: int) -> None:
+    run_story(World.with_stores(f"mutations {number}"), 200)
+
+
+def _deployed(number: int) -> None:
+    run_deployed_story(DeployedWorld.of(f"mutations {number}"), 150)
+
+
+def _cases() -> Iterator[tuple[str, Fault | Mutation, Callable[[int], None]]]:
+    yield from ((name, fault, _with_stores) for name, fault in OF_STORES.items())
+    yield from ((name, fault, _deployed) for name, fault in OF_DEPLOYMENTS.items())
+
+
+CASES = {name: partial(_first_broken, run) for name, _, run in _cases()}
+
+
+@pytest.mark.parametrize("name", slow_but(CASES, *IN_EVERY_RUN))
+def test_the_simulation_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = (OF_STORES | OF_DEPLOYMENTS)[name]
+    monkeypatch.setattr(fault.owner, fault.name, fault.attribute())
+    assert CASES[name]() is not None

@@ -1,0 +1,50 @@
+"""RankLink: what may be said to a process that does not read."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from stoker.engine.rank_link import Alive, RankLink, packed
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def test_what_is_offered_to_a_process_that_does_not_read_is_not_waited_for(ends: tuple[socket.socket, socket.socket]):
+    ours, theirs = ends
+    ours.setblocking(False)
+    num_bytes = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            num_bytes += ours.send(bytes(4096))
+    ours.setblocking(True)
+    link = RankLink(ours)
+    link.offer(Alive())  # would wait without end
+    while num_bytes:
+        num_bytes -= len(theirs.recv(min(num_bytes, 1 << 16)))
+    link.offer(Alive())
+    assert RankLink(theirs).receive() == Alive()
+
+
+def test_what_is_offered_while_another_thread_sends_is_dropped(ends: tuple[socket.socket, socket.socket]):
+    ours, theirs = ends
+    link = RankLink(ours)
+    with link._sending:
+        link.offer(Alive())
+    link.offer(Alive())
+    assert theirs.recv(1000) == packed(Alive())
+
+
+def test_what_is_offered_to_a_process_that_has_ended_fails(ends: tuple[socket.socket, socket.socket]):
+    ours, theirs = ends
+    theirs.close()
+    with pytest.raises(OSError, match="Broken pipe"):
+        RankLink(ours).offer(Alive())
