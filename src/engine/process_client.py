@@ -120,7 +120,7 @@ class EngineProcessClient(StreamingClient):
 
     @property
     def _is_idle(self) -> bool:
-        return self._state is EngineState.READY and not len(self._streams)
+        return self._state is EngineState.READY and not len(self._streams) and not self._transition.locked()
 
     async def sleep(self, level: int, *, waits: bool = False) -> None:
         await self._go_to_sleep(level, waits=waits, wakes_on_request=False)
