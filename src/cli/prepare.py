@@ -21,7 +21,7 @@ from ..config import (
     resolve_deployment,
 )
 from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_INVALID_CONFIGURATION, EXIT_MODEL_FILES
-from ..config.resolve.gpu import VISIBLE, visible_gpus
+from ..config.resolve.gpu import own_gpus
 from ..engine.client import EngineClient, EngineStartFailed
 from ..engine.in_process_client import InProcessClient
 from ..engine.process_client import EngineProcessClient
@@ -113,12 +113,11 @@ def engine_processes(resolved: Resolved, on_phase: Callable[[str], None]) -> dic
 
 
 def device_variables(resolved: Resolved, index: int) -> dict[str, str]:
-    """Variables that give a replica a GPU of its own. index: of the replica in this server."""
-    gpu = resolved.machine.gpu
-    if resolved.device.device != "cuda" or len(resolved.parallel.ranks) == 1 or gpu is None or gpu.is_interpreted:
+    """Variables that give a replica GPUs of its own. index: of the replica in this server."""
+    if not resolved.uses_gpus or len(resolved.parallel.ranks) == 1:
         return {}
-    named = visible_gpus()
-    return {VISIBLE: str(index) if named is None else named[index]}
+    num_ranks = resolved.parallel.num_ranks
+    return own_gpus(index * num_ranks, num_ranks)
 
 
 async def start_beside(client: EngineClient, work: Callable[[], Result]) -> Result:

@@ -63,6 +63,20 @@ class Alive:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceStep:
+    """A plan whose step is computed on a GPU in each rank, or by the hosts."""
+
+    plan: StepPlan
+    shape: list[Any] | None  # the fields of runner/cuda/buckets.py StepShape; None: by the hosts
+    again: Int32  # rows that are sampled a second time
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """The next shape of a step is captured, by all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
 class FreeMemory:
     """Of the KV cache. No step runs."""
 
@@ -145,6 +159,8 @@ RankMessage = (
     | Refused
     | Alive
     | StepPlan
+    | DeviceStep
+    | Capture
     | FreeMemory
     | Finish
     | Tokens
@@ -256,6 +272,10 @@ def packed(message: RankMessage) -> bytes:
             parts = ["all returned", [(each.value, each.error) for each in by_rank]]
         case StepPlan():
             parts = ["step", *_plan_parts(message)]
+        case DeviceStep(plan, shape, again):
+            parts = ["device step", shape, _bytes(again), *_plan_parts(plan)]
+        case Capture():
+            parts = ["capture"]
     data: bytes = msgpack.packb(parts)
     return _LENGTH.pack(len(data)) + data
 
@@ -295,6 +315,11 @@ def _unpacked(parts: list[Any]) -> RankMessage:
             return AllReturned([Returned(*each) for each in rest[0]])
         case "step":
             return _plan(*rest)
+        case "device step":
+            shape, again, *plan = rest
+            return DeviceStep(_plan(*plan), shape, _numbers(again))
+        case "capture":
+            return Capture()
     raise AssertionError(f"a message with the tag {tag}")
 
 

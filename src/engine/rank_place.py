@@ -13,10 +13,12 @@ from .nodes.fingerprint import fingerprint
 from .nodes.joining import JoinedLink, LinkOf, join
 from .nodes.ring import connect_stages, listen
 from .nodes.secret import secret_hash
-from .parallel.connect import connect, group_of
+from .parallel.agreement import smallest_of
+from .parallel.connect import LIMIT_S, connect, group_of, own_gpu
 from .parallel.gloo import Meeting
 from .rank_link import Join, RankLink
 from .runner.loaded_model import RanksOf
+from .runner.rank_loading import RankLoading, rank_loading
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,14 @@ class Place:
         if size == 1:
             return None
         place = (self.memory, self.meeting, self.rank % size, size)
-        return lambda kernels: connect(kernels, *place, uses_gloo=parallel.disable_custom_all_reduce)
+        gpu = own_gpu(self.resolved)
+        return lambda kernels: connect(kernels, *place, uses_gloo=parallel.disable_custom_all_reduce, gpu=gpu)
+
+    @property
+    def loading(self) -> RankLoading:
+        """Of its part of the model."""
+        agree = smallest_of(self.meeting, self.rank, self.resolved.parallel.num_ranks, LIMIT_S)
+        return rank_loading(self.resolved, self.ranks_of, agree)
 
 
 def joined(

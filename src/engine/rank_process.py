@@ -20,7 +20,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from ..config import Resolved
 from ..config.exit_codes import EXIT_FAILED, EXIT_INVALID_CONFIGURATION
@@ -32,14 +34,16 @@ from .nodes.joining import JoinRefused
 from .parallel.connect import ADDRESS, group_of, stage_link
 from .parallel.gloo import Meeting
 from .parallel.stages import StageLink
-from .rank_link import Call, Failed, Finish, FreeMemory, Loaded, RankLink, Returned, Start
+from .rank_link import Call, Capture, DeviceStep, Failed, Finish, FreeMemory, Loaded, RankLink, Returned, Start
 from .rank_place import Place, joined
-from .runner.loaded_model import LoadedModel, RanksOf, load_later_stage, load_on_cpu
-from .runner.measure import PhaseClock
 from .runner.model_runner import ModelRunner
+from .runner.rank_loading import RankLoading
 from .runner.stages import BegunStep, FirstStageRunner, LaterStageRunner
 from .startup import exit_code_of
 from .worker import Workplace, worker_class
+
+if TYPE_CHECKING:
+    from .runner.cuda.following_runner import FollowingDeviceRunner
 
 AnyRunner = ModelRunner | LaterStageRunner
 Answer = Callable[[Call], Returned]
@@ -95,16 +99,21 @@ def compute(place: Place, loaded: Callable[[], None] = lambda: None) -> None:
     """Loads a rank's part of the model, and computes. loaded: called when it is. Raises EOFError when rank 0 has
     ended."""
     resolved, link = place.resolved, place.link
+    if place.stages is None and resolved.device.device == "cuda":
+        device_runner = following_device_runner(resolved, link, place.loading)
+        loaded()
+        follow_on_device(device_runner, link)
+        return
     extension = resolved.parallel.worker_extension_cls
     kind = worker_class(extension)
     runner: AnyRunner
     follows: Follow
     if place.stages is None:
-        only: ModelRunner = following_runner(resolved, link, place.ranks_of)
+        only: ModelRunner = following_runner(resolved, link, place.loading)
         runner, follows = only, partial(follow, only)
     else:
         ring = stage_link(resolved, *place.stages)
-        runner, follows = runner_of_stage(resolved, place.stage, link, ring, place.ranks_of)
+        runner, follows = runner_of_stage(resolved, place.stage, link, ring, place.loading)
     model = runner.rank_model(place.rank % resolved.parallel.tensor_parallel_size)
     answer = Workplace(kind, extension, place.rank, resolved.parallel.num_ranks, model).answer
     gc.collect()
@@ -120,28 +129,48 @@ def _inherited(before: int | None, after: int | None) -> tuple[socket.socket, so
 
 
 def runner_of_stage(
-    resolved: Resolved, stage: int, link: RankLink, ring: StageLink, ranks_of: RanksOf | None
+    resolved: Resolved, stage: int, link: RankLink, ring: StageLink, loading: RankLoading
 ) -> tuple[AnyRunner, Follow]:
     """Loads a part of a stage. Returns its runner, and what computes its steps."""
     if not stage:
-        first = following_runner(resolved, link, ranks_of, partial(FirstStageRunner, ring))
+        first = following_runner(resolved, link, loading, partial(FirstStageRunner, ring))
         return first, partial(follow_first_stage, first)
-    later = LaterStageRunner(resolved, stage, ring, partial(load_later_stage, stage=stage, ranks_of=ranks_of))
+    later = LaterStageRunner(resolved, stage, ring, loading.stage(stage), captures_steps=loading.captures_steps)
     return later, partial(follow_later_stage, later)
 
 
 def following_runner(
     resolved: Resolved,
     link: RankLink,
-    ranks_of: RanksOf | None,
+    loading: RankLoading,
     runner: Callable[..., RunnerT] = ModelRunner,  # type: ignore[assignment]
 ) -> RunnerT:
     """The runner of another rank than 0 of the first stage, with its part of the weights."""
+    how: dict[str, Any] = {"load": loading.first, "captures_steps": loading.captures_steps}
+    return runner(resolved, sampler_of=lambda _: FollowingSampler(link), **how)
 
-    def load(resolved: Resolved, phases: PhaseClock) -> LoadedModel:
-        return load_on_cpu(resolved, phases, ranks_of=ranks_of)
 
-    return runner(resolved, load=load, sampler_of=lambda _: FollowingSampler(link))
+def following_device_runner(resolved: Resolved, link: RankLink, loading: RankLoading) -> FollowingDeviceRunner:
+    """As following_runner, for steps that are launched on a GPU of its own."""
+    from .runner.cuda.following_runner import FollowingDeviceRunner  # triton, which CPUs do not need
+
+    return FollowingDeviceRunner(resolved, loading.first, lambda _: FollowingSampler(link))
+
+
+def follow_on_device(runner: FollowingDeviceRunner, link: RankLink) -> None:
+    """As `follow`, of steps on a GPU of its own."""
+    from .runner.cuda.buckets import StepShape
+
+    gc.collect()
+    gc.freeze()
+    link.send(Loaded())
+    while True:
+        match link.receive():
+            case DeviceStep(plan, shape, again):
+                with contextlib.suppress(SamplingFailed):
+                    runner.launch(plan, None if shape is None else StepShape(*shape), again.astype(np.int64))
+            case Capture():
+                runner.capture_next()
 
 
 def no_worker(call: Call) -> Returned:

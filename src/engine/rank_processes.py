@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import Resolved
 from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_INVALID_CONFIGURATION
+from ..config.resolve.gpu import own_gpus
 from .api import EngineInfo, StepLaunches
 from .core import StepPlan, StepResult
 from .nodes.child import RankChild, children_of_node, close_descriptors, memories_of_node
@@ -154,7 +155,7 @@ class RankProcesses:
                 fds = {"memory": self._memories[stage].fd} if self._memories else {}
                 if rings[own_rank]:
                     fds["before"], fds["after"] = (end.fileno() for end in rings[own_rank][stage])
-                child = RankChild(rank, fds)
+                child = RankChild(rank, fds, environment=os.environ | self._gpu_of(rank))
                 self._children.append(child)
                 self._followers.append(Follower(str(child), child.link, child))
                 child.link.send(start)
@@ -165,6 +166,10 @@ class RankProcesses:
         if own_ends is not None:
             ends = own_ends
             self._open_ends, self._stage_ends = ends, lambda: ends
+
+    def _gpu_of(self, rank: int) -> dict[str, str]:
+        """Variables that give a rank a GPU of its own; rank 0 has the first one."""
+        return own_gpus(rank) if self._resolved.uses_gpus else {}
 
     def _start_on_nodes(self, report: Callable[[str], None]) -> None:
         """Those of this node; other nodes start theirs."""
@@ -247,17 +252,27 @@ class RankProcesses:
 
     def ranks(self, kernels: KernelSet) -> Ranks:
         """Those of the first stage, as rank 0 sees them. Raises RuntimeError if one does not come."""
-        from .parallel.connect import group_of, ranks_in
+        from .parallel.connect import group_of, own_gpu, ranks_in
         from .parallel.gloo import Meeting
 
         port = self._store.port
         meeting = Meeting(self._address, port, self._address, group_of(0, self._resolved))
         uses_gloo = self._resolved.parallel.disable_custom_all_reduce
-        self._ranks = ranks_in(kernels, self._memories.get(0), meeting, 0, self._size, uses_gloo=uses_gloo)
+        how: dict[str, Any] = {"uses_gloo": uses_gloo, "gpu": own_gpu(self._resolved)}
+        self._ranks = ranks_in(kernels, self._memories.get(0), meeting, 0, self._size, **how)
         if self._failure is not None:
             self._ranks.close()
         self._ranks.join()
         return self._ranks
+
+    def agree(self, number: int) -> int:
+        """The smallest of the numbers of all ranks. To be called once, as they do. Raises RankLost."""
+        from .parallel.agreement import smallest_of
+        from .parallel.connect import LIMIT_S
+        from .parallel.gloo import Meeting
+
+        meeting = Meeting(self._address, self._store.port, self._address)
+        return smallest_of(meeting, 0, self._resolved.parallel.num_ranks, LIMIT_S, self.check)(number)
 
     @property
     def ranks_of(self) -> RanksOf | None:
@@ -289,9 +304,15 @@ class RankProcesses:
     def close(self) -> None:
         """Ends them; those of other nodes wait for the next start then."""
         self._is_closed = True
+        if self._ranks is not None:
+            self._ranks.close()
         for each in self._followers:
             each.give_up()
             each.link.close()
+        for end in self._open_ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)  # a thread reads
+            end.close()
         for child in self._children:
             child.close()
         if self._on_ray is not None:
@@ -398,6 +419,22 @@ class RankProcesses:
                 self.lose(f"{follower} failed: {text}", exit_code)
 
 
+@contextlib.contextmanager
+def in_step(others: RankProcesses) -> Iterator[None]:
+    """What rank 0 does of a step. Raises RankLost if neither this step nor a later one can be computed, else what
+    sampling raises."""
+    others.check()
+    try:
+        yield
+    except SamplingFailed as failed:
+        raise failed.error from None
+    except BaseException as error:
+        others.wait_failure()
+        others.check()
+        others.lose(f"a step ended in the middle: {type(error).__name__}: {error}")
+        raise
+
+
 class LeadingRunner:
     """Executes steps together with the other ranks."""
 
@@ -406,27 +443,14 @@ class LeadingRunner:
         self._runner, self._others = runner, others
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Raises RankLost if neither this step nor a later one can be computed, else what sampling raises."""
-        with self._in_step():
+        """Raises as `in_step`."""
+        with in_step(self._others):
             self._announce(plan)
             return self._runner.execute(plan)
 
     def _announce(self, plan: StepPlan) -> None:
         """The others begin the step too."""
         self._others.send(plan)
-
-    @contextlib.contextmanager
-    def _in_step(self) -> Iterator[None]:
-        self._others.check()
-        try:
-            yield
-        except SamplingFailed as failed:
-            raise failed.error from None
-        except BaseException as error:
-            self._others.wait_failure()
-            self._others.check()
-            self._others.lose(f"a step ended in the middle: {type(error).__name__}")
-            raise
 
     def warm_up(self) -> None:
         self._runner.warm_up(self.execute)
@@ -452,12 +476,12 @@ class LeadingStageRunner(LeadingRunner):
 
     def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
         """The first stage of a step. Returns a function that waits for the others, and samples. Raises as `execute`."""
-        with self._in_step():
+        with in_step(self._others):
             self._announce(plan)
             begun = self._stage.begin(plan)
 
         def finish() -> StepResult:
-            with self._in_step():
+            with in_step(self._others):
                 self._others.send(Finish())
                 return self._stage.finish(begun)
 

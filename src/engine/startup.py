@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from .event_payloads import EventPayloads
 from .event_publisher import EventPublisher
 from .launched.launch import Launch, check_serves, launch_of
 from .launched.leading import LaunchedLeadingRunner, LaunchedLeadingStageRunner, LaunchedProcesses
+from .leading_devices import LeadingDeviceRunner, OtherDevices
 from .plugins import PluginError, import_class, make, named_by
 from .rank_link import Loaded
 from .rank_processes import LeadingRunner, LeadingSampler, LeadingStageRunner, RankLost, RankProcesses
@@ -205,7 +205,9 @@ def _load_with(
     grammars = _grammars(resolved)  # loads while the weights do
     parts = (resolved, phase, clock, processors, make_scheduler, grammars)
     if resolved.device.device != "cpu":
-        return _on_gpu(*parts)
+        if resolved.num_stages > 1:
+            return _on_ranks(rank_lost, None, *parts)
+        return _on_gpu(*parts) if resolved.parallel.num_ranks == 1 else _on_gpus(rank_lost, *parts)
     worker_class(resolved.parallel.worker_extension_cls)  # raises before weights are loaded
     if launched is not None and not isinstance(launched, Launch):
         return _on_launched_rank(launched, *parts)
@@ -292,15 +294,17 @@ def _on_ranks(
         leading, leading_stage = LaunchedLeadingRunner, LaunchedLeadingStageRunner
     try:
         from .launched.calls import LaunchedCalls
-        from .runner.loaded_model import load_on_cpu
         from .runner.model_runner import ModelRunner
+        from .runner.rank_loading import rank_loading
         from .runner.stages import FirstStageRunner
         from .worker_calls import LeadingCalls
 
         clock.stop()
-        load = partial(load_on_cpu, ranks_of=others.ranks_of)
-        how: dict[str, Any] = {"grammars": grammars, "sampler_of": partial(LeadingSampler, others=others)}
+        loading = rank_loading(resolved, others.ranks_of, others.agree)
+        load, how = loading.first, dict[str, Any](grammars=grammars, captures_steps=loading.captures_steps)
+        how["sampler_of"] = partial(LeadingSampler, others=others)
         is_async = resolved.scheduler.async_scheduling
+        runner: ModelRunner
         together: LeadingRunner
         steps: StepQueue[Any]
         if resolved.num_stages == 1:
@@ -312,13 +316,14 @@ def _on_ranks(
             together = staged = leading_stage(first, others)
             steps = DeviceStepQueue(staged, depth=resolved.num_stages) if is_async else InlineStepQueue(staged)
         others.wait_loaded()
-        scheduler = make_scheduler(resolved.num_kv_blocks * resolved.cache_groups.num_groups)
+        scheduler = make_scheduler(runner.loaded.cache.num_blocks)
         workplace = _workplace(resolved, 0, runner)
         calls: LeadingCalls | LaunchedCalls = LeadingCalls(workplace, others)
         if isinstance(others, LaunchedProcesses):
             calls = LaunchedCalls(workplace, others)
         parts = (resolved, together, clock, scheduler, steps, grammars)
-        core = _core(*parts, others=others, free_cache=together.free_cache, caller=calls.call)
+        free_cache = together.free_cache if resolved.device.device == "cpu" else None
+        core = _core(*parts, others=others, free_cache=free_cache, caller=calls.call)
     except BaseException as error:
         if launch is not None:
             others.lose(f"rank 0 of the model could not start: {type(error).__name__}: {error}")
@@ -386,14 +391,47 @@ def _on_gpu(
     grammars: Grammars | None,
 ) -> EngineCore:
     from .runner.cuda.device_runner import DeviceRunner
+    from .runner.rank_loading import ignore_padding
 
-    if is_interpreting():  # padding rows compute on undefined memory: NumPy warns of that, a GPU does not
-        warnings.filterwarnings("ignore", "(overflow|invalid value) encountered", RuntimeWarning)
+    if is_interpreting():
+        ignore_padding()
     clock.stop()
     runner = DeviceRunner(resolved, phase, processors, grammars=grammars)
     scheduler = make_scheduler(runner.num_blocks)  # the number that fits into the memory of the device
     steps = DeviceStepQueue(runner) if resolved.scheduler.async_scheduling else InlineStepQueue(runner)
     return _core(resolved, runner, clock, scheduler, steps, grammars, runner.idle)
+
+
+def _on_gpus(
+    rank_lost: Callable[[], None],
+    resolved: Resolved,
+    phase: Callable[[str], None] | None,
+    clock: PhaseClock,
+    processors: Sequence[LogitsProcessor],
+    make_scheduler: MakeScheduler,
+    grammars: Grammars | None,
+) -> EngineCore:
+    """Rank 0 of several processes with a GPU each, in one stage."""
+    _limit_spinning()
+    others = RankProcesses(resolved, rank_lost, clock.note)
+    try:
+        from .runner.cuda.device_runner import DeviceRunner
+        from .runner.rank_loading import rank_loading
+
+        clock.stop()
+        how: dict[str, Any] = {"grammars": grammars, "sampler_of": partial(LeadingSampler, others=others)}
+        load = rank_loading(resolved, others.ranks_of, others.agree).first
+        runner = DeviceRunner(resolved, phase, processors, load, others=OtherDevices(others), **how)
+        together = LeadingDeviceRunner(runner, others)
+        others.wait_loaded()
+        scheduler = make_scheduler(runner.num_blocks)
+        is_async = resolved.scheduler.async_scheduling
+        steps: StepQueue[Any] = DeviceStepQueue(together) if is_async else InlineStepQueue(together)
+        return _core(resolved, together, clock, scheduler, steps, grammars, together.idle, others)
+    except BaseException:
+        others.close()
+        others.check()  # it may have failed because another rank has
+        raise
 
 
 def _core(

@@ -9,11 +9,15 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+import torch
+from tests.models.checkpoints import build, save
+from tests.models.engine import resolved as small_deployment
 
-from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
+from stoker.config import Resolved, load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.api import EngineDead, EngineRequest, SamplingParams
 from stoker.engine.client import EngineStartFailed, EngineState
 from stoker.engine.process_client import EngineProcessClient
@@ -28,7 +32,12 @@ WAYS = {"shared memory": TENSOR, "gloo": (*TENSOR, "--disable-custom-all-reduce"
 @asynccontextmanager
 async def engine(*arguments: str) -> AsyncIterator[EngineProcessClient]:
     deployment = load_deployment([], [*ARGUMENTS, *arguments], env={})
-    resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
+    async with engine_of(resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())) as client:
+        yield client
+
+
+@asynccontextmanager
+async def engine_of(resolved: Resolved) -> AsyncIterator[EngineProcessClient]:
     client = EngineProcessClient(resolved.model_dump_json(), max_restarts=3, stall_limit_s=LIMIT_S)
     await client.start()
     try:
@@ -91,6 +100,29 @@ def test_a_rank_that_ends_or_stops_ends_the_engine_which_is_started_again(how: t
             assert await tokens_of(client) == expected
             last = other_rank(client)
         await until(lambda: not last.is_running())
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
+def test_ranks_whose_kernels_are_interpreted_answer_as_one_process_and_one_that_is_killed_ends_the_engine(
+    tmp_path: Path,
+):
+    pytest.importorskip("triton")
+    folder = save(build("qwen3"), tmp_path / "model")
+    small: dict[str, dict[str, Any]] = {"model": {"max_model_len": 24}, "scheduler": {"max_num_seqs": 2}}
+
+    async def scenario() -> None:
+        async with engine_of(small_deployment(folder, tmp_path, **small)) as client:
+            expected = await tokens_of(client, 5)
+        machine = read_machine_spec()
+        devices: dict[str, dict[str, Any]] = {"device": {"device": "cuda"}, "parallel": {"tensor_parallel_size": 2}}
+        async with engine_of(small_deployment(folder, tmp_path, machine, **small, **devices)) as client:
+            assert await tokens_of(client, 5) == expected
+            other_rank(client).kill()
+            await until(lambda: client.state is EngineState.RESTARTING)
+            assert "rank 1 of the model" in client.reason
+            assert "SIGKILL" in client.reason
 
     asyncio.run(scenario())
 

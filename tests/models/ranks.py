@@ -21,8 +21,8 @@ from stoker.engine.parallel.stages import StageLink
 from stoker.engine.rank_link import Finish, Loaded, RankLink, Tokens
 from stoker.engine.rank_process import follow, following_runner, no_worker, runner_of_stage
 from stoker.engine.rank_processes import LeadingRunner, LeadingSampler, LeadingStageRunner
-from stoker.engine.runner.loaded_model import load_on_cpu
 from stoker.engine.runner.model_runner import ModelRunner
+from stoker.engine.runner.rank_loading import RankLoading, rank_loading
 from stoker.engine.runner.stages import FirstStageRunner
 from stoker.engine.startup import scheduler_settings
 
@@ -60,10 +60,10 @@ class Threads:
         with contextlib.closing(link), contextlib.suppress(EOFError):
             if self._rings:
                 stage, ring = rank // self._size, self._rings[rank]
-                _, follows = runner_of_stage(self._settings, stage, link, ring, self._ranks_of(rank))
+                _, follows = runner_of_stage(self._settings, stage, link, ring, self._loading(rank))
                 follows(link, no_worker)
             else:
-                follow(following_runner(self._settings, link, self._ranks_of(rank)), link)
+                follow(following_runner(self._settings, link, self._loading(rank)), link)
 
     def _ranks_of(self, rank: int) -> Callable[[KernelSet], Ranks] | None:
         stage, own_rank = divmod(rank, self._size)
@@ -71,9 +71,11 @@ class Threads:
             return None
         return lambda kernels: self._connect(kernels, stage, own_rank)
 
+    def _loading(self, rank: int) -> RankLoading:
+        return rank_loading(self._settings, self._ranks_of(rank), lambda number: number)
+
     def leading(self) -> LeadingRunner:
-        load = partial(load_on_cpu, ranks_of=self._ranks_of(0))
-        how = {"load": load, "sampler_of": lambda sampler: LeadingSampler(sampler, self)}  # type: ignore[arg-type]
+        how = {"load": self._loading(0).first, "sampler_of": lambda sampler: LeadingSampler(sampler, self)}  # type: ignore[arg-type]
         leading: LeadingRunner
         if self._rings:
             leading = LeadingStageRunner(FirstStageRunner(self._rings[0], self._settings, **how), self)  # type: ignore[arg-type]

@@ -160,9 +160,15 @@ def _held_by_one(spec: ModelSpec, ask: Ask) -> ModelSpec:
 
 def _offload(model: PlannedModel, device: DeviceProfile, ask: Ask, weights: int) -> WeightOffload | None:
     is_native = model.files is None or model.files.implementation == "native"
-    if not (device.is_gpu and is_native and ask.num_devices == 1):
+    if not (device.is_gpu and is_native and ask.pipeline_parallel_size == 1):
         return None
-    return weight_offload(model.spec, ask.dtype, weights, ask.cpu_offload_gb, ask.offload_prefetch_step)
+    return weight_offload(
+        of_one_device(model.spec, ask.tensor_parallel_size),
+        ask.dtype,
+        weights,
+        ask.cpu_offload_gb,
+        ask.offload_prefetch_step,
+    )
 
 
 def _status(

@@ -47,8 +47,6 @@ class Plan(Record):
             return f"{self.estimate.status}, but this build cannot run the model"
         if not self.device.is_in_build:
             return f"{self.estimate.status}, but this build does not run on the device"
-        if self.ask.num_devices > 1 and self.device.is_gpu:
-            return f"{self.estimate.status}, but this build runs a model on one GPU"
         return self.estimate.status
 
     def as_dict(self) -> dict[str, Any]:
@@ -177,7 +175,9 @@ def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate
     if not device.is_in_build:
         notes.append(f"this build does not run on {device.shown}; this is what the model would need there")
     elif ask.num_devices > 1 and device.is_gpu:
-        notes.append(f"this build runs a model on one GPU; this is what it would need on each of {ask.num_devices}")
+        notes.append(f"all numbers are of one of {ask.num_devices} GPUs; no run on several of them was measured")
+        if ask.pipeline_parallel_size > 1:
+            notes.append("the stages of a pipeline exchange through the host, and their steps are not captured")
     elif ask.kv_dtype == "fp8" and device.fp8_tflops is None:
         notes.append(f"this build keeps no keys and values in fp8 on {device.shown}; this is what they would need")
     if model.files is None:

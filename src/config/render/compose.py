@@ -83,7 +83,7 @@ def _service(bundle: Bundle, wanted: Wanted) -> dict[str, Any]:
         service["cpus"] = Commented(float(bundle.num_threads), "device.num_threads")
     deploy: dict[str, Any] = {"replicas": wanted.replicas} if wanted.replicas > 1 else {}
     if bundle.has_gpu:
-        gpu = {"driver": "nvidia", "count": bundle.num_replicas, "capabilities": ["gpu"]}
+        gpu = {"driver": "nvidia", "count": bundle.num_processes, "capabilities": ["gpu"]}
         deploy["resources"] = {"reservations": {"devices": Commented([gpu], "device.device: cuda")}}
     if deploy:
         service["deploy"] = deploy

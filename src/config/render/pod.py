@@ -193,7 +193,7 @@ def _resources(bundle: Bundle) -> dict[str, Any]:
         )
         limits["memory"] = memory
     if bundle.has_gpu:
-        limits["nvidia.com/gpu"] = Commented(bundle.num_replicas, "device.device: cuda")
+        limits["nvidia.com/gpu"] = Commented(bundle.num_processes, "device.device: cuda")
     found = {name: value for name, value in (("requests", requests), ("limits", limits)) if value}
     return {"resources": found} if found else {}
 

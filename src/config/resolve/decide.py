@@ -297,6 +297,8 @@ def no_graphs(done: Decisions, device: str) -> str:
         return "model.enforce_eager asks for single operations"
     if done.get("model.batch_invariant"):
         return "model.batch_invariant has no graphs on a GPU"
+    if done.num_stages > 1:
+        return "the stages of a pipeline exchange through the host"
     is_off = done.is_written("compilation.level") and done.get("compilation.level") == 0
     return "compilation.level is 0" if is_off else ""
 
@@ -519,7 +521,9 @@ def _activations(done: Decisions, model_files: ModelFiles, dtype: str) -> int:
         tokens = max(MAX_NUM_BATCHED_TOKENS["cuda"], _longest(done, model_files))
     if done.is_interpreted:
         return 0
-    return reserved_bytes(model_files.spec, dtype, seqs, tokens, has_graphs=not no_graphs(done, "cuda"))
+    whole, num_devices = done.model_files or model_files, done.get("parallel.tensor_parallel_size")
+    has_graphs = not no_graphs(done, "cuda")
+    return reserved_bytes(whole.spec, dtype, seqs, tokens, has_graphs=has_graphs, num_devices=num_devices)
 
 
 def _longest(done: Decisions, model_files: ModelFiles) -> int:

@@ -91,6 +91,13 @@ def visible_gpus(env: Mapping[str, str] = os.environ) -> list[str] | None:
     return entries[: ends[0] or 1] if ends else entries
 
 
+def own_gpus(index: int, count: int = 1) -> dict[str, str]:
+    """Variables by which a process that is started has `count` of the GPUs of this one, from number `index` on."""
+    named = visible_gpus()
+    numbers = range(index, index + count)
+    return {VISIBLE: ",".join(str(number) if named is None else named[number] for number in numbers)}
+
+
 def _installed_torch() -> str:
     import importlib.metadata  # the slowest part, reached only on machines with a GPU
 

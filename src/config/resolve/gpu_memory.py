@@ -20,8 +20,14 @@ def step_bytes(
 
 
 def reserved_bytes(
-    spec: ModelSpec, dtype: str, max_num_seqs: int, max_num_batched_tokens: int, *, has_graphs: bool
+    spec: ModelSpec,
+    dtype: str,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    *,
+    has_graphs: bool,
+    num_devices: int = 1,
 ) -> int:
-    """Bytes that are reserved beside weights and KV cache."""
-    step = step_bytes(spec, dtype, max_num_seqs, max_num_batched_tokens)
+    """Bytes that are reserved beside weights and KV cache, on each of `num_devices` that compute the model."""
+    step = step_bytes(spec, dtype, max_num_seqs, max_num_batched_tokens, num_devices=num_devices)
     return step + CONTEXT_BYTES + has_graphs * GRAPHS_BYTES

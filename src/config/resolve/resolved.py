@@ -296,6 +296,12 @@ class Resolved(Record):
         return self.model_files.of_one_rank(self.parallel.tensor_parallel_size).spec
 
     @property
+    def uses_gpus(self) -> bool:
+        """Real ones: kernels that are interpreted run on the CPU."""
+        gpu = self.machine.gpu
+        return self.device.device == "cuda" and gpu is not None and not gpu.is_interpreted
+
+    @property
     def num_stages(self) -> int:
         return self.parallel.pipeline_parallel_size
 

@@ -113,6 +113,10 @@ class Values:
             return "the weights are packed as a whole (`load.load_format: sharded_state`)"
         if files.own_codes and num_devices > 1:
             return "the checkpoint is quantised"
+        if num_stages > 1 and self.device == "cuda" and self.kv_cache_dtype == "fp8":
+            return "the factors of an fp8 cache (`cache.kv_cache_dtype`) are of all layers"
+        if num_stages > 1 and self.weight_offload is not None:
+            return "`cache.cpu_offload_gb` is of the layers of all stages"
         if self.kv_directory is not None:
             return "`cache.kv_directory` stores the blocks of one process"
         if self.kv_connector is not None:

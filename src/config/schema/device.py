@@ -21,9 +21,10 @@ class DeviceConfig(Section):
         description=(
             "Device that the model runs on. `cuda` is an NVIDIA GPU of compute capability "
             f"{capability_text(LEAST_CAPABILITY)} (Ampere) or newer, the "
-            "first one in CUDA_VISIBLE_DEVICES; the start fails if there is none. `auto` is `cuda` where there is such "
-            "a GPU, and `cpu` elsewhere. With TRITON_INTERPRET=1 and no GPU, `cuda` runs the same kernels in Triton's "
-            "interpreter on the CPU: thousands of times slower, for tests."
+            "first one in CUDA_VISIBLE_DEVICES, or as many as the processes of `parallel`; the start fails if there "
+            "is none. `auto` is `cuda` where there is such a GPU, and `cpu` elsewhere. With TRITON_INTERPRET=1 and no "
+            "GPU, `cuda` runs the same kernels in Triton's interpreter on the CPU: thousands of times slower, for "
+            "tests."
         ),
         examples=["cuda"],
         json_schema_extra=about(

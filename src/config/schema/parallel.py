@@ -28,9 +28,9 @@ class ParallelConfig(Section):
         1,
         description=(
             "Number of processes that compute the model together, each with a part of every weight matrix and of the "
-            "KV cache. On CPUs alone, where they share the cores and the memory of this machine: of use on machines "
-            "with several sockets, whose cores read the memory of another socket slowly. CUDA devices are refused so "
-            "far."
+            "KV cache. With `device: cuda` each has a GPU of this machine, the next one of CUDA_VISIBLE_DEVICES; this "
+            "has not run on several GPUs yet. On CPUs they share the cores and the memory of the machine: of use with "
+            "several sockets, whose cores read the memory of another socket slowly."
         ),
         examples=[2],
         json_schema_extra=about(reload="model", unit="processes", aliases=("-tp",)),
@@ -40,8 +40,9 @@ class ParallelConfig(Section):
         description=(
             "Number of stages, each with consecutive layers, their weights and their KV cache, and with the "
             "processes of `tensor_parallel_size` each. While one stage computes a step, the others compute the steps "
-            "before it, of other requests: of use with several requests at a time, and no faster for one. On CPUs "
-            "alone; CUDA devices are refused so far."
+            "before it, of other requests: of use with several requests at a time, and no faster for one. With "
+            "`device: cuda` each process has a GPU of this machine; stages exchange through the host there, and their "
+            "steps are not captured, so that `tensor_parallel_size` is the first choice."
         ),
         examples=[2],
         json_schema_extra=about(reload="model", unit="stages", aliases=("-pp",)),
@@ -131,7 +132,8 @@ class ParallelConfig(Section):
         False,
         description=(
             "Whether the processes of `tensor_parallel_size` exchange through Gloo, of torch.distributed, instead of "
-            "shared memory. Slower, and for comparison: a decode step is then not captured."
+            "shared memory. Slower, and for comparison: a decode step is then not captured. GPUs exchange through "
+            "NCCL, and it has no effect."
         ),
         examples=[True],
         json_schema_extra=about(reload="model"),
@@ -141,7 +143,7 @@ class ParallelConfig(Section):
         description=(
             "Number of replicas of the model, each an engine process with its own weights and its own KV cache. "
             "The server sends each request to one of them, by their load and by what they have cached. On a CPU they "
-            "share its cores and memory; with GPUs each has the next one of CUDA_VISIBLE_DEVICES. More replicas serve "
+            "share its cores and memory; with GPUs each has the next ones of CUDA_VISIBLE_DEVICES. More replicas serve "
             "more requests at a time, and make none of them faster."
         ),
         examples=[2],

@@ -11,17 +11,23 @@ from ..kernels import KernelSet
 from ..kernels.exchange import SharedMemory
 from .gloo import GlooRanks, Meeting, open_store
 from .group import Ranks
+from .nccl import NcclRanks
 from .shared_memory import SharedMemoryRanks
 from .stages import StageLink
 
-__all__ = ["connect", "group_of", "open_store", "ranks_in", "stage_link"]
+__all__ = ["connect", "group_of", "open_store", "own_gpu", "ranks_in", "stage_link"]
 
-ADDRESS, GLOO_LIMIT_S = "127.0.0.1", 600.0
+ADDRESS, LIMIT_S = "127.0.0.1", 600.0
 
 
 def group_of(rank: int, resolved: Resolved) -> str:
     """The name of the ranks of one stage, where they meet."""
     return f"stage {rank // resolved.parallel.tensor_parallel_size}"
+
+
+def own_gpu(resolved: Resolved) -> torch.device | None:
+    """Of this process; None if the model is computed on CPUs, or its kernels are interpreted there."""
+    return torch.device("cuda", 0) if resolved.uses_gpus else None
 
 
 def ranks_in(
@@ -32,10 +38,14 @@ def ranks_in(
     size: int,
     *,
     uses_gloo: bool = False,
+    gpu: torch.device | None = None,
 ) -> Ranks:
-    """The ranks, as rank `rank` sees them: through shared memory if they have one and the kernels can. Not joined."""
+    """The ranks, as rank `rank` sees them: through NCCL if each has a GPU, else through shared memory if they have one
+    and the kernels can. Not joined."""
+    if gpu is not None:
+        return NcclRanks(meeting, rank, size, gpu, LIMIT_S)
     if memory is None or kernels.exchange is None or uses_gloo:
-        return GlooRanks(meeting, rank, size, GLOO_LIMIT_S)
+        return GlooRanks(meeting, rank, size, LIMIT_S)
     return SharedMemoryRanks(kernels.exchange, memory, rank, size)
 
 
@@ -47,13 +57,15 @@ def connect(
     size: int,
     *,
     uses_gloo: bool = False,
+    gpu: torch.device | None = None,
 ) -> Ranks:
     """As `ranks_in`, and waits for all. Raises RuntimeError if a rank does not come."""
-    ranks = ranks_in(kernels, memory, meeting, rank, size, uses_gloo=uses_gloo)
+    ranks = ranks_in(kernels, memory, meeting, rank, size, uses_gloo=uses_gloo, gpu=gpu)
     ranks.join()
     return ranks
 
 
 def stage_link(resolved: Resolved, before: socket.socket, after: socket.socket) -> StageLink:
     """before, after: connections to the stages next to this one."""
-    return StageLink(before, after, resolved.model_spec.hidden_size, getattr(torch, resolved.model.dtype))
+    hidden_size, dtype = resolved.model_spec.hidden_size, getattr(torch, resolved.model.dtype)
+    return StageLink(before, after, hidden_size, dtype, own_gpu(resolved))

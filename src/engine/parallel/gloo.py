@@ -29,7 +29,7 @@ class Meeting:
     group: str = ""  # distinguishes groups that meet in one store
 
 
-class GlooLost(RuntimeError):
+class RanksLost(RuntimeError):
     def __init__(self) -> None:
         super().__init__("another process of this model has ended")
 
@@ -52,10 +52,10 @@ class GlooRanks:
 
     def join(self) -> None:
         """Waits for all ranks. Raises RuntimeError if one does not come, or after `close`."""
-        self._group = self._unless_closed(self._joined)
+        self._group = unless_closed(self._joined, self._is_closed, "join-gloo")
 
     def close(self) -> None:
-        """Calls that wait, and later ones, raise GlooLost: a rank that does not answer would be waited for."""
+        """Calls that wait, and later ones, raise RanksLost: a rank that does not answer would be waited for."""
         self._is_closed.set()
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
@@ -79,9 +79,13 @@ class GlooRanks:
         is_own = (ids // rows_each == self.rank)[:, None]
         return self.sum(x.where(is_own, 0))
 
+    def from_first(self, x: torch.Tensor) -> None:
+        """As Ranks."""
+        self._wait(self._group.broadcast([x], dist.BroadcastOptions()))
+
     def _joined(self) -> Any:
         meeting = self._meeting
-        store = dist.TCPStore(meeting.address, meeting.port, timeout=self._limit, wait_for_workers=False)  # type: ignore[attr-defined]
+        store = store_of(meeting, self._limit.total_seconds())
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=meeting.own_address)]
         options._timeout = self._limit
@@ -97,32 +101,42 @@ class GlooRanks:
             except RuntimeError:
                 if self._is_closed.is_set():
                     _abandoned.append(self._group)
-                    raise GlooLost from None
+                    raise RanksLost from None
                 if work.is_completed():  # it failed
                     raise
             else:
                 return
 
-    def _unless_closed(self, call: Callable[[], Result]) -> Result:
-        """The result of `call`, in a thread: joining cannot be interrupted."""
-        results: list[Result] = []
-        errors: list[Exception] = []
 
-        def work() -> None:
-            try:
-                results.append(call())
-            except Exception as error:
-                errors.append(error)
+def unless_closed(call: Callable[[], Result], is_closed: threading.Event, name: str) -> Result:
+    """The result of `call`, which waits for other ranks and cannot be interrupted: it has a thread of this name.
 
-        thread = threading.Thread(target=work, name="join-gloo", daemon=True)
-        thread.start()
-        while thread.is_alive():
-            thread.join(_POLL.total_seconds())
-            if self._is_closed.is_set():
-                raise GlooLost
-        if errors:
-            raise errors[0]
-        return results[0]
+    Raises RanksLost once the event is set.
+    """
+    results: list[Result] = []
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            results.append(call())
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_POLL.total_seconds())
+        if is_closed.is_set():
+            raise RanksLost
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def store_of(meeting: Meeting, timeout_s: float) -> Any:
+    """A connection to the store of `open_store`. timeout_s: of its calls."""
+    limit = timedelta(seconds=timeout_s)
+    return dist.TCPStore(meeting.address, meeting.port, timeout=limit, wait_for_workers=False)  # type: ignore[attr-defined]
 
 
 def open_store(address: str) -> tuple[Any, int]:

@@ -46,3 +46,7 @@ class Ranks(Protocol):
         """x: [T, W], of each of `ids` the row that `own_rows` names, which may be overwritten. Returns each from the
         rank that has it."""
         ...
+
+    def from_first(self, x: torch.Tensor) -> None:
+        """x: [N] int32, which becomes that of rank 0."""
+        ...

@@ -40,3 +40,7 @@ class SharedMemoryRanks:
     def rows_of_owners(self, x: torch.Tensor, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
         """As Ranks."""
         return self._exchange.rows_of_owners(self._memory, self.rank, self.size, x, ids, rows_each)
+
+    def from_first(self, x: torch.Tensor) -> None:
+        """As Ranks."""
+        self._exchange.from_first(self._memory, self.rank, self.size, x)

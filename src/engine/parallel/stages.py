@@ -24,10 +24,18 @@ class StageClosed(RuntimeError):
 
 
 class StageLink:
-    def __init__(self, before: socket.socket, after: socket.socket, hidden_size: int, dtype: torch.dtype) -> None:
-        """before, after: stream sockets, of the stage before this one and of the next one."""
+    def __init__(
+        self,
+        before: socket.socket,
+        after: socket.socket,
+        hidden_size: int,
+        dtype: torch.dtype,
+        device: torch.device | None = None,
+    ) -> None:
+        """before, after: stream sockets, of the stage before this one and of the next one.
+        device: of the tensors; None for the CPU."""
         self._before, self._after = before, after
-        self._hidden_size, self._dtype = hidden_size, dtype
+        self._hidden_size, self._dtype, self._device = hidden_size, dtype, device
         self._arrived: SimpleQueue[Hidden | None] = SimpleQueue()  # None: the connection is closed
         threading.Thread(target=self._read, name="stage-before", daemon=True).start()
 
@@ -36,7 +44,7 @@ class StageLink:
         try:
             self._after.sendall(_HEADER.pack(len(hidden), residual is not None))
             for tensor in (hidden,) if residual is None else (hidden, residual):
-                self._after.sendall(_memory(tensor.contiguous()))
+                self._after.sendall(_memory(tensor.contiguous().cpu()))
         except OSError:
             raise StageClosed from None
 
@@ -46,7 +54,10 @@ class StageLink:
         if message is None:
             self._arrived.put(None)  # for later calls
             raise StageClosed
-        return message
+        if self._device is None:
+            return message
+        hidden, residual = message
+        return hidden.to(self._device), None if residual is None else residual.to(self._device)
 
     def close(self) -> None:
         """`receive` raises StageClosed from now on, on both sides."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -36,6 +36,7 @@ class LoadedModel:
     model: Model
     cache: KVCache
     compilation: BackgroundCompilation | None = None  # of kernels that replace these
+    ranks: Ranks | None = None  # that compute the model together
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class LoadedStage:
     kernels: KernelSet
     layers: LaterStage
     cache: KVCache
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
 
 def load_on_cpu(
@@ -79,7 +81,7 @@ def load_on_cpu(
     kernels = _kernels(resolved, load)
     ranks = None if ranks_of is None else ranks_of(kernels)
     model = load_model(resolved, phases, device, kernels, ranks=ranks)
-    return LoadedModel(device, kernels, model, _kv_cache(resolved, phases, kv_memory), compilation)
+    return LoadedModel(device, kernels, model, _kv_cache(resolved, phases, kv_memory), compilation, ranks)
 
 
 def load_later_stage(

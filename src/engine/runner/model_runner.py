@@ -41,6 +41,7 @@ from .step_input import Int64, LogitTokens, build_step_input, logit_tokens
 from .warm_up import warm_up_plans
 
 logger = logging.getLogger(__name__)
+Load = Callable[[Resolved, PhaseClock], LoadedModel]
 LogitsOf = Callable[[Int64], torch.Tensor]  # indices into the rows of a forward pass -> their logits
 LOGIT_ROWS = 128  # rows of logits computed at a time: 78 MB in float32 for a vocabulary of 152k
 
@@ -51,7 +52,7 @@ class ModelRunner:
         resolved: Resolved,
         phase: Callable[[str], None] | None = None,
         processors: Sequence[LogitsProcessor] = (),
-        load: Callable[[Resolved, PhaseClock], LoadedModel] = load_on_cpu,
+        load: Load = load_on_cpu,
         *,
         captures_steps: bool = True,
         grammars: Grammars | None = None,

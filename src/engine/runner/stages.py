@@ -52,7 +52,10 @@ class FirstStageRunner(ModelRunner):
         others = " and ".join(f"{layers(stage)[0]} to {layers(stage)[-1]}" for stage in range(1, num_stages))
         stages = f"{num_stages} stages of {self._resolved.parallel.tensor_parallel_size} processes"
         row = f"{stages}: layers 0 to {layers(0)[-1]} and the output layer here, {others} in others"
-        return replace(info, kernels=info.kernels | {"pipeline": row})
+        rows = {"pipeline": row}
+        if self._resolved.device.device == "cuda":
+            rows["steps"] = "kernels launched one by one: the stages exchange through the host"
+        return replace(info, kernels=info.kernels | rows)
 
     def begin(self, plan: StepPlan) -> BegunStep:
         """Computes the layers of this stage. Steps are finished in the order in which they begin, and no sequence has
@@ -109,14 +112,16 @@ class LaterStageRunner:
         self.phases.stop()
         self._layers, self._cache = loaded.layers, loaded.cache
         scheduler, model_len, block_size = resolved.scheduler, resolved.model.max_model_len, resolved.cache.block_size
-        max_seqs, spec, device = scheduler.max_num_seqs, resolved.model_spec, torch.device("cpu")
+        max_seqs, spec, device = scheduler.max_num_seqs, resolved.model_spec, loaded.device
+        self._device = device
         sampling = SamplingTable(max_seqs, spec.vocab_size, resolved.model_files.eos_token_ids, None)
         self._slots = SlotTable(max_seqs, model_len, block_size, sampling, self._cache.groups.num_groups)
         capture = loaded.kernels.capture if captures_steps and self._layers.is_capturable else None
         max_rows, num_views = min(max_seqs, LOGIT_ROWS), len(self._cache.groups.views)
         self._decode_steps = DecodeSteps(self._decode, capture, max_rows, model_len, block_size, num_views, device)
         # Captured steps read from these.
-        self._hidden = torch.empty(max_rows, spec.hidden_size, dtype=getattr(torch, resolved.model.dtype))
+        dtype = getattr(torch, resolved.model.dtype)
+        self._hidden = torch.empty(max_rows, spec.hidden_size, dtype=dtype, device=device)
         self._residual = torch.empty_like(self._hidden)
         self._has_residual = True
         self._num_captured = self._num_single = 0
@@ -127,7 +132,7 @@ class LaterStageRunner:
         states = self._cache.states
         if states is not None:
             states.copy(plan.restored_states)
-        steps = self._cache.views(build_step_input(plan, self._slots, torch.device("cpu")))
+        steps = self._cache.views(build_step_input(plan, self._slots, self._device))
         rows = logit_tokens(plan, self._slots).union(steps[0].num_tokens) if self._is_last else None
         hidden, residual = self._link.receive()
         with torch.inference_mode():
@@ -140,7 +145,7 @@ class LaterStageRunner:
                 hidden, residual = self._decode_steps.compute(steps)
             else:
                 self._num_single += 1
-                index = None if rows is None else torch.from_numpy(rows)
+                index = None if rows is None else torch.from_numpy(rows).to(self._device)
                 layers = self._cache.layers
                 hidden, residual = self._layers.forward(hidden, residual, self._cache.by_layer(steps), layers, index)
             if states is not None:

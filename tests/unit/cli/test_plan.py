@@ -72,7 +72,7 @@ def test_several_devices(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("llama-3.1-70b.yaml", "--device-profile", "h200", "--devices", "8")
     assert plan(*words) == 0
     out = capsys.readouterr().out
-    assert out.startswith("llama-3.1-70b.yaml on NVIDIA H200 141GB: fits, but this build runs a model on one GPU\n")
+    assert out.startswith("llama-3.1-70b.yaml on NVIDIA H200 141GB: fits\n")
     assert re.search(r"\n  > +2 +1 +4 +65\.71 GiB ", out)
     assert "\n     parallel: {tensor_parallel_size: 2, data_parallel_size: 4}\n" in out
     assert "; one does not: the weights alone need 131.42 GiB" in out

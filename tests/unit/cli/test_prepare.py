@@ -85,17 +85,20 @@ def test_a_server_starts_the_engines_of_its_ranks(words: str, ranks: list[int]):
     [
         (None, "-dp 2", ["0", "1"]),
         ("3,GPU-1a", "-dp 2", ["3", "GPU-1a"]),
+        (None, "-dp 2 -tp 2", ["0,1", "2,3"]),
+        ("3,GPU-1a,0,1", "-dp 2 -tp 2", ["3,GPU-1a", "0,1"]),
+        (None, "-tp 2", [None]),
         ("3,GPU-1a", "-dp 2 -dpn 1", [None]),
         (None, "-dp 2 --device cpu", [None, None]),
     ],
 )
-def test_each_replica_has_a_gpu_of_its_own(
+def test_each_replica_has_gpus_of_its_own(
     visible: str | None, words: str, expected: list[str | None], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    machine = WITH_GPU.model_copy(update={"gpu": H200.model_copy(update={"num_visible": 2})})
+    machine = WITH_GPU.model_copy(update={"gpu": H200.model_copy(update={"num_visible": 4})})
     settings = resolved(*words.split(), machine=machine)
     found = [device_variables(settings, index).get("CUDA_VISIBLE_DEVICES") for index in range(len(expected))]
     assert found == expected

@@ -9,8 +9,9 @@ from ..values import Values
 
 
 def _lacks_gpus(v: Values) -> bool:
+    """Each process that computes needs one."""
     gpu = v.decisions.gpu
-    return gpu is not None and not gpu.is_interpreted and v.num_replicas > gpu.num_visible
+    return gpu is not None and not gpu.is_interpreted and v.num_processes > gpu.num_visible
 
 
 RULES: tuple[Rule, ...] = (
@@ -181,14 +182,22 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="R374",
-        title="each replica has a GPU",
-        fields=("parallel.data_parallel_size", "device.device"),
+        title="each process that computes has a GPU",
+        fields=(
+            *("parallel.data_parallel_size", "parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"),
+            "device.device",
+        ),
         about_machine=True,
         exit_code=EXIT_ENVIRONMENT,
         is_broken=_lacks_gpus,
-        message="{num_replicas} replicas need {num_replicas} GPUs, and this process may use {num_gpus}",
-        why="Replicas on one GPU would divide its memory and its time; one replica uses both better.",
-        fixes=("set `data_parallel_size` to {num_gpus}, or name more GPUs in CUDA_VISIBLE_DEVICES",),
+        message="{num_replicas} x {num_ranks} processes (replicas x processes of each) need {num_processes} GPUs, and "
+        "this process may use {num_gpus}",
+        why="Processes on one GPU would divide its memory and its time; one process uses both better.",
+        fixes=(
+            "lower `data_parallel_size`, `tensor_parallel_size` or `pipeline_parallel_size`: their product is at most "
+            "{num_gpus}",
+            "name more GPUs in CUDA_VISIBLE_DEVICES",
+        ),
     ),
     Rule(
         id="R375",
@@ -202,17 +211,37 @@ RULES: tuple[Rule, ...] = (
         fixes=("set `data_parallel_size` to at most {num_machine_cores}",),
     ),
     Rule(
-        id="R384",
-        title="several processes compute a model on CPUs alone",
-        fields=("parallel.tensor_parallel_size", "parallel.pipeline_parallel_size", "device.device"),
-        is_broken=lambda v: v.device == "cuda" and v.decisions.num_ranks > 1,
-        message="{num_ranks} processes are to compute the model, and this build computes on one CUDA device",
-        why="The processes of a model exchange through the memory of CPUs. `engine plan --devices` shows what several "
-        "GPUs would hold.",
-        fixes=(
-            "set `tensor_parallel_size` and `pipeline_parallel_size` to 1",
-            "`data_parallel_size` gives each GPU a replica",
+        id="R430",
+        title="the GPUs of a model are in one machine",
+        fields=("parallel.nnodes", "parallel.distributed_executor_backend", "device.device"),
+        is_broken=lambda v: (
+            v.device == "cuda"
+            and v.decisions.num_ranks > 1
+            and (v.nnodes > 1 or v.distributed_executor_backend in ("ray", "external_launcher"))
         ),
+        message="the processes of the model are to have GPUs of several machines, and this build computes a model on "
+        "those of one",
+        why="Between machines the processes of a model exchange through Gloo, which reads the memory of the host.",
+        fixes=(
+            "set `nnodes` to 1 and remove `distributed_executor_backend`",
+            "`data_parallel_size` with a replica on each machine",
+        ),
+    ),
+    Rule(
+        id="R431",
+        title="GPUs exchange in one way",
+        fields=("parallel.disable_custom_all_reduce", "device.device"),
+        severity="warning",
+        about_machine=True,
+        is_broken=lambda v: (
+            v.disable_custom_all_reduce
+            and v.decisions.num_ranks > 1
+            and v.decisions.gpu is not None
+            and not v.decisions.is_interpreted
+        ),
+        message="`parallel.disable_custom_all_reduce` has no effect: GPUs exchange through NCCL",
+        why="The option selects between shared memory and Gloo, which CPUs use.",
+        fixes=("remove `disable_custom_all_reduce`",),
     ),
     Rule(
         id="R385",

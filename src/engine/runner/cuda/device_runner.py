@@ -25,17 +25,15 @@ from ...api import EngineInfo, StepLaunches
 from ...core.step_plan import Int32, StepPlan, StepResult
 from ...kernels.spans import span
 from ...sampling.logits_processor import LogitsProcessor
-from ...sampling.sampler import NO_VALID_LOGITS
+from ...sampling.sampler import NO_VALID_LOGITS, Sampler, TokenSampler
 from ...structured.grammars import Grammars
 from ...structured.guided_rows import GuidedRows
-from ..model_runner import ModelRunner
-from .buckets import Buckets, StepShape
-from .device_step import DeviceStep
-from .graphs import Graphs
+from ..model_runner import Load, ModelRunner
+from .buckets import StepShape
 from .loading import load_on_device
 from .logprobs import LaunchedLogprobs, launch_logprobs
-from .slot_arena import SlotArena
 from .staging import Download
+from .step_launcher import OtherRanks, StepLauncher
 
 Finish = Callable[[], StepResult]  # waits for the step
 
@@ -51,40 +49,36 @@ class DeviceRunner:
         resolved: Resolved,
         phase: Callable[[str], None] | None = None,
         processors: Sequence[LogitsProcessor] = (),
+        load: Load = load_on_device,
         *,
         grammars: Grammars | None = None,
+        others: OtherRanks | None = None,
+        sampler_of: Callable[[Sampler], TokenSampler] = lambda sampler: sampler,
     ) -> None:
-        """Loads the model onto the device. The arguments are ModelRunner's.
+        """Loads the model, or the part of it that rank 0 has, onto the device. The arguments are ModelRunner's.
+
+        others: the ranks on other GPUs; None if there are none.
 
         Raises ModelFilesError for weights that do not fit the model, MemoryError if the device has too little memory.
         """
         self._host = ModelRunner(
-            resolved, phase, processors, load=load_on_device, captures_steps=False, grammars=grammars
+            resolved,
+            phase,
+            processors,
+            load=load,
+            captures_steps=False,
+            grammars=grammars,
+            sampler_of=sampler_of,
         )
-        loaded, scheduler = self._host.loaded, resolved.scheduler
-        slots, model_len, block_size = scheduler.max_num_seqs, resolved.model.max_model_len, resolved.cache.block_size
+        slots = resolved.scheduler.max_num_seqs
         self._table = self._host.slots.sampling
         self._normalises = resolved.model.logprobs_mode.endswith("logprobs")
         self._shows_processed = resolved.model.logprobs_mode.startswith("processed")
-        vocab_size, groups = resolved.model_spec.vocab_size, loaded.cache.groups
-        self._arena = SlotArena(slots, model_len, block_size, vocab_size, loaded.device, groups.num_groups)
-        self._step = DeviceStep(
-            loaded.model,
-            loaded.cache,
-            self._arena,
-            slots,
-            scheduler.max_num_batched_tokens,
-            model_len,
-            block_size,
-            loaded.device,
-            has_guides=self._table.guides is not None,
-        )
+        self._launcher = StepLauncher(resolved, self._host)
+        self._step, self.graphs = self._launcher.step, self._launcher.graphs
         self._guided: _GuidedStep | None = None  # the newest one, until the guides have its tokens
-        self._states = loaded.cache.states
-        self._download = Download(self._step.sampled)
-        self._buckets = Buckets(scheduler.cuda_graph_sizes, slots, scheduler.max_num_batched_tokens)
-        capture = loaded.kernels.capture if loaded.model.is_capturable else None
-        self.graphs = Graphs(self._step.compute, self._step.send_nothing, capture)
+        self._others = others
+        self._download = Download(self._step.sampled, None if others is None else others.check)
         self._launches = [0, 0]  # steps without a graph, and with one
         self._padding = np.zeros(2, np.int64)  # rows and tokens
         self._has_processors = bool(processors)
@@ -99,31 +93,28 @@ class DeviceRunner:
             return self._launch(plan)
 
     def _launch(self, plan: StepPlan) -> Finish:
-        new_indices, new_block_ids = self._host.slots.apply(plan)
-        for admission in plan.admissions:
-            self._admit(admission.slot)
+        launcher, others = self._launcher, self._others
         with torch.inference_mode():
-            self._arena.apply(plan, self._table, new_indices, new_block_ids)
-            for slot, token_ids in plan.forced:
-                start = int(self._host.slots.num_tokens[slot]) - len(token_ids)
-                is_counted = bool(self._table.has_penalties[slot])
-                self._arena.write_forced(slot, start, token_ids, is_counted=is_counted)
+            launcher.apply(plan)
+            for admission in plan.admissions:
+                self._admit(admission.slot)
             with_guides = self._table.rows_with_guides(plan.slots)
             with_guides = with_guides[plan.is_sampled[with_guides]]
             if self._needs_host[plan.slots].any():
                 self._take_guided()
+                if others is not None:
+                    others.launch(plan, None, with_guides)
                 result = self._compute_on_host(plan)
                 return lambda: result
-            shape = self._buckets.shape(
+            shape = launcher.buckets.shape(
                 plan.num_batched_tokens,
                 plan.num_rows,
                 is_decode=bool(plan.num_tokens.max() == 1),
                 is_fast_path=bool(self._is_fast_path[plan.slots].all()),
             )
-            self._step.send(plan, shape, with_guides)
-            if self._states is not None:
-                self._states.copy(plan.restored_states)
-            logits = self.graphs.run(shape)
+            if others is not None:
+                others.launch(plan, shape, with_guides)
+            logits = launcher.launch(plan, shape, with_guides)
             self._launches[self.graphs.has(shape)] += 1
             self._padding += shape.num_rows - plan.num_rows, shape.num_tokens - plan.num_batched_tokens
             guided = self._sample_guided(plan, with_guides, logits, shape) if len(with_guides) else None
@@ -132,8 +123,7 @@ class DeviceRunner:
             ticket = self._download.start(plan.num_rows)
             if guided is not None:
                 self._guided = _GuidedStep(guided, partial(self._tokens, plan, ticket))
-            if self._states is not None:
-                self._states.copy(plan.kept_states)  # last: the tokens do not wait for it
+            launcher.keep_states(plan)
         return partial(self._finish, plan, ticket, logprobs, guided)
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -182,8 +172,7 @@ class DeviceRunner:
         self._take_guided()
         guided = GuidedRows(guides, plan.slots, rows)
         self._step.sample_again(logits, {row: guided.masks.get(row) for row in rows.tolist()}, shape)
-        # With the sampled token: forced ones may follow it.
-        self._host.slots.num_tokens[plan.slots[rows]] = plan.num_computed[rows] + plan.num_tokens[rows] + 1
+        self._launcher.sampled_again(plan, rows)
         return guided
 
     def _take_guided(self) -> None:
@@ -214,39 +203,18 @@ class DeviceRunner:
         return result
 
     def _compute_on_host(self, plan: StepPlan) -> StepResult:
-        slots, host = plan.slots.astype(np.int64), self._host.slots
-        lengths = plan.num_computed.astype(np.int64) + plan.num_tokens
-        known = self._arena.token_ids[:, : lengths.max()]
-        host.token_ids[slots, : lengths.max()] = known[torch.from_numpy(slots).to(known.device)].cpu()
-        sampled = np.flatnonzero(plan.is_sampled)
-        host.num_tokens[slots[sampled]] = lengths[sampled]
-        penalised = [row for row in sampled.tolist() if self._table.has_penalties[slots[row]]]
-        for row in penalised:
-            generated = host.token_ids[slots[row], host.num_prompt_tokens[slots[row]] : lengths[row]]
-            self._table.counts[slots[row]] = np.bincount(generated, minlength=self._table.vocab_size)
-        result = self._host.compute(plan)
-        self._arena.write_tokens(slots[sampled], lengths[sampled], result.token_ids[sampled])
-        for row in penalised:
-            tokens = host.token_ids[slots[row], : lengths[row] + 1]
-            self._arena.count(int(slots[row]), tokens, int(host.num_prompt_tokens[slots[row]]))
-        for slot in slots[sampled].tolist():  # the prompt is computed
+        result = self._launcher.compute_on_host(plan)
+        for slot in plan.slots[plan.is_sampled].tolist():  # the prompt is computed
             self._needs_host[slot] = self._always_needs_host(slot)
         return result
 
     def warm_up(self) -> None:
-        """Runs lazy initialisation, and captures the graphs of decode steps on the sampler's fast path.
-
-        One step with the full sampler is captured too, so that its kernels are compiled before a request needs them.
-        """
+        """Runs lazy initialisation, and captures the graphs that the first requests need."""
         self._host.warm_up(self.execute)
         self._host.phases.start("graphs")
-        shapes = self._buckets.all_shapes()
-        hot = [shape for shape in shapes if shape.is_decode and (shape.is_fast_path or shape.num_rows == 1)]
-        with torch.inference_mode():
-            self.graphs.request(hot)
-            while self.graphs.capture_next():
-                pass
-        self.graphs.request(shape for shape in shapes if shape not in hot)
+        for _ in range(self._launcher.request_graphs()):
+            if not self.idle():
+                break
         self._host.phases.stop()
 
     @property
@@ -260,6 +228,8 @@ class DeviceRunner:
 
     def idle(self) -> bool:
         """Captures one more graph while the engine is idle. False when none is left."""
+        if self._others is not None and self.graphs.has_pending:
+            self._others.capture_next()
         with torch.inference_mode():
             return self.graphs.capture_next()
 

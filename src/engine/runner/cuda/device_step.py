@@ -15,6 +15,7 @@ from ...kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
 from ...kernels.gpu.sample import sample, sampling_workspace
 from ...layers.step_input import StepInput
 from ...models.model import Model
+from ...parallel import Ranks
 from ...structured.backend import Bitmask, num_words
 from ..kv_cache import KVCache
 from .buckets import StepShape
@@ -38,12 +39,15 @@ class DeviceStep:
         device: torch.device,
         *,
         has_guides: bool,
+        ranks: Ranks | None = None,
     ) -> None:
         """
         arena: with a block table for each group of the cache. max_rows, max_tokens: of a step.
         has_guides: `sample_again` will be called.
+        ranks: that compute the step together; rank 0 samples.
         """
-        self._model, self._cache, self._arena = model, cache, arena
+        self._model, self._cache, self._arena, self._ranks = model, cache, arena, ranks
+        self._samples = ranks is None or not ranks.rank
         self._block_size, self._max_tokens, self._max_model_len = block_size, max_tokens, max_model_len
 
         def column(count: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
@@ -94,7 +98,10 @@ class DeviceStep:
         self._upload.send(lines.size)
 
     def compute(self, shape: StepShape) -> torch.Tensor:
-        """Writes tokens into `sampled` and the slot tables. Returns the logits of each row's last token, [R, V]."""
+        """Writes tokens into `sampled` and the slot tables.
+
+        Returns the logits of each row's last token: [R, V], of another rank than 0 its columns of them.
+        """
         num_tokens, num_rows, arena = shape.num_tokens, shape.num_rows, self._arena
         slots, starts = self._rows[_SLOTS, :num_rows], self._rows[_STARTS, : num_rows + 1]
         # One launch for each group; what groups have in common is written by each, with the same values.
@@ -131,24 +138,17 @@ class DeviceStep:
         by_layer = self._cache.by_layer(self._cache.views(steps))
         logits = self._model.logits(*self._model.forward(by_layer, self._cache.layers, wanted))
         sampled = self.sampled[:num_rows]
-        sample(
-            logits,
-            slots,
-            tensors.context_lens,
-            arena.sampling,
-            sampled,
-            self._workspace,
-            is_fast_path=shape.is_fast_path,
-        )
-        finish_step(
-            sampled,
-            slots,
-            tensors.context_lens,
-            self._rows[_SAMPLED, :num_rows],
-            arena.token_ids,
-            arena.sampling.has_penalties,
-            arena.sampling.counts,
-        )
+        if self._samples:
+            sample(
+                logits,
+                slots,
+                tensors.context_lens,
+                arena.sampling,
+                sampled,
+                self._workspace,
+                is_fast_path=shape.is_fast_path,
+            )
+        self._finish(sampled, slots, tensors.context_lens, self._rows[_SAMPLED, :num_rows])
         return logits
 
     def sample_again(self, logits: torch.Tensor, masks: Mapping[int, Bitmask | None], shape: StepShape) -> None:
@@ -170,6 +170,21 @@ class DeviceStep:
         sampling, sampled = self._arena.sampling, torch.empty_like(rows)
         is_fast_path = shape.is_fast_path
         sample(allowed, slots, context_lens, sampling, sampled, self._workspace, is_fast_path=is_fast_path)
-        tables = self._arena.token_ids, sampling.has_penalties, sampling.counts
-        finish_step(sampled, slots, context_lens, torch.ones_like(rows), *tables)
+        self._finish(sampled, slots, context_lens, torch.ones_like(rows))
         self.sampled[index] = sampled
+
+    def receive_again(self, rows: Int64) -> None:
+        """On another rank than 0, which calls `sample_again`: the slot tables have the tokens of these rows."""
+        index = torch.from_numpy(rows).to(self.sampled.device)
+        sampled = torch.empty(len(rows), dtype=torch.int32, device=self.sampled.device)
+        self._finish(sampled, self._rows[_SLOTS][index], self._context_lens[index], torch.ones_like(sampled))
+
+    def _finish(
+        self, sampled: torch.Tensor, slots: torch.Tensor, context_lens: torch.Tensor, is_sampled: torch.Tensor
+    ) -> None:
+        """sampled: on rank 0; other ranks receive it."""
+        if self._ranks is not None:
+            self._ranks.from_first(sampled)
+        sampling = self._arena.sampling
+        tables = self._arena.token_ids, sampling.has_penalties, sampling.counts
+        finish_step(sampled, slots, context_lens, is_sampled, *tables)

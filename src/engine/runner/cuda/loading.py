@@ -5,20 +5,31 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import torch
 
 from ....config import Resolved
+from ....config.cpu_features import NoKernels, choose_level, this_cpu, wanted_level
+from ....config.cpu_library import LibrarySpec
 from ...kernels import KernelSet, select_kernels
+from ...kernels.cpu.library import load_library
+from ...kernels.exchange import Exchange, exchange_cpu
 from ...kernels.gpu.kernels import gpu_kernels
 from ...kernels.gpu.launch import is_interpreted
 from ...layers.loading import Loadable
 from ...layers.step_input import StepInput
-from ...models.decoder import Decoder
+from ...models.decoder import Decoder, LaterStage
 from ...models.model import Model
+from ...models.registry import make_later_stage
+from ...parallel import Ranks
+from ...parallel.agreement import Agree
+from ..kv_cache import KVCache
 from ..kv_scales import set_kv_scales
-from ..loaded_model import LoadedModel, kv_cache_of, load_model, states_of
+from ..loaded_model import LoadedModel, LoadedStage, RanksOf, kv_cache_of, load_model, states_of
+from ..loading import load_weights
 from ..measure import PhaseClock
 from .memory_budget import DeviceMemory, blocks_that_fit, out_of_memory
 from .streamed_layers import LayerStreaming
@@ -27,6 +38,7 @@ from .weight_arena import CudaLanes, OneQueue
 logger = logging.getLogger(__name__)
 
 Part = TypeVar("Part")
+Step = Callable[[torch.Tensor, StepInput], None]  # computes it, and the logits of these rows if it is that stage
 
 
 def torch_device() -> torch.device:
@@ -39,14 +51,18 @@ def torch_device() -> torch.device:
     raise OSError(f"device.device is cuda, but the installed torch {torch.__version__} {built}")
 
 
-def load_on_device(resolved: Resolved, phases: PhaseClock) -> LoadedModel:
-    """Raises ModelFilesError for weights that do not fit the model, MemoryError, OSError where there is no device."""
-    phases.start("kernels")
-    device = torch_device()
-    kernels = _kernels(resolved, device)
-    kernels.set_num_threads(resolved.device.num_threads)
+def load_on_device(
+    resolved: Resolved, phases: PhaseClock, *, ranks_of: RanksOf | None = None, agree: Agree | None = None
+) -> LoadedModel:
+    """The model, or its first stage.
+
+    ranks_of: makes the ranks that compute it together, each on a GPU; None if this one does alone.
+    agree: on the number of blocks, if there are other ranks or stages.
+
+    Raises ModelFilesError for weights that do not fit the model, MemoryError, OSError where there is no device."""
+    device, kernels, ranks = _start(resolved, phases, ranks_of)
     planned = resolved.memory
-    model = _allocated("the weights", planned.weights_bytes, lambda: _model(resolved, phases, device, kernels))
+    model = _allocated("the weights", planned.weights_bytes, lambda: _model(resolved, phases, device, kernels, ranks))
     phases.start("kv cache")
     states = _allocated("the recurrent states", planned.state_bytes, lambda: states_of(resolved, device))
 
@@ -55,17 +71,88 @@ def load_on_device(resolved: Resolved, phases: PhaseClock) -> LoadedModel:
     def loaded(num_blocks: int) -> LoadedModel:
         num_bytes = num_blocks * resolved.cache.block_size * planned.kv_bytes_per_token
         cache = _allocated("the KV cache", num_bytes, lambda: kv_cache_of(resolved, num_blocks, states, device=device))
-        return LoadedModel(device, kernels, model, cache)
+        return LoadedModel(device, kernels, model, cache, ranks=ranks)
 
-    if device.type != "cuda":
-        return loaded(resolved.num_kv_blocks)
-    return loaded(blocks_that_fit(resolved, _memory(resolved, loaded(1))))
+    def largest_step(one_block: LoadedModel, rows: torch.Tensor, step: StepInput) -> None:
+        cache, model = one_block.cache, one_block.model
+        steps = cache.by_layer(cache.views([step] * cache.groups.num_groups))
+        model.logits(*model.forward(steps, cache.layers, rows))
+
+    return loaded(_num_blocks(resolved, device, lambda: partial(largest_step, loaded(1)), agree))
 
 
-def _model(resolved: Resolved, phases: PhaseClock, device: torch.device, kernels: KernelSet) -> Model:
+def load_later_stage_on_device(
+    resolved: Resolved, phases: PhaseClock, *, stage: int, ranks_of: RanksOf | None, agree: Agree
+) -> LoadedStage:
+    """As load_on_device, another stage than the first."""
+    device, kernels, ranks = _start(resolved, phases, ranks_of)
+    phases.start("weights")
+
+    def load() -> LaterStage:
+        layers = make_later_stage(resolved, stage, kernels, device, ranks)
+        load_weights(layers, resolved, ranks=ranks)
+        return layers
+
+    planned = resolved.memory
+    layers = _allocated("the weights", planned.weights_bytes, load)
+    phases.start("kv cache")
+    states = _allocated("the recurrent states", planned.state_bytes, lambda: states_of(resolved, device, stage))
+
+    def cache_of(num_blocks: int) -> KVCache:
+        num_bytes = num_blocks * resolved.cache.block_size * planned.kv_bytes_per_token
+        make = partial(kv_cache_of, resolved, num_blocks, states, device=device, stage=stage)
+        return _allocated("the KV cache", num_bytes, make)
+
+    def largest_step(cache: KVCache, rows: torch.Tensor, step: StepInput) -> None:
+        steps = cache.by_layer(cache.views([step] * cache.groups.num_groups))
+        size = len(step.token_ids), resolved.model_spec.hidden_size
+        hidden = torch.zeros(size, dtype=getattr(torch, resolved.model.dtype), device=device)
+        layers.forward(hidden, torch.zeros_like(hidden), steps, cache.layers, rows)
+
+    num_blocks = _num_blocks(resolved, device, lambda: partial(largest_step, cache_of(1)), agree)
+    return LoadedStage(kernels, layers, cache_of(num_blocks), device)
+
+
+def _start(
+    resolved: Resolved, phases: PhaseClock, ranks_of: RanksOf | None
+) -> tuple[torch.device, KernelSet, Ranks | None]:
+    phases.start("kernels")
+    device = torch_device()
+    kernels = _kernels(resolved, device)
+    kernels.set_num_threads(resolved.device.num_threads)
+    if ranks_of is None:
+        return device, kernels, None
+    if device.type == "cpu":
+        kernels = replace(kernels, exchange=_exchange_on_cpu(resolved))
+    return device, kernels, ranks_of(kernels)
+
+
+def _num_blocks(resolved: Resolved, device: torch.device, largest: Callable[[], Step], agree: Agree | None) -> int:
+    """The number that fits, on all ranks. largest: makes what computes the largest step, with a cache of one block."""
+    number = resolved.num_kv_blocks
+    if device.type == "cuda":
+        number = blocks_that_fit(resolved, _memory(resolved, device, largest()))
+    return number if agree is None else agree(number)
+
+
+def _exchange_on_cpu(resolved: Resolved) -> Exchange | None:
+    """Of ranks whose kernels are interpreted: that of the kernels for CPUs. None if there are none for this dtype."""
+    dtype = getattr(torch, resolved.model.dtype)
+    if dtype not in (torch.float32, torch.bfloat16):
+        return None
+    try:
+        level, _ = choose_level(wanted_level(), this_cpu())
+        return exchange_cpu(load_library(LibrarySpec(level)), dtype)
+    except NoKernels:
+        return None
+
+
+def _model(
+    resolved: Resolved, phases: PhaseClock, device: torch.device, kernels: KernelSet, ranks: Ranks | None
+) -> Model:
     offload = resolved.memory.weight_offload
     if offload is None:
-        return load_model(resolved, phases, device, kernels)
+        return load_model(resolved, phases, device, kernels, ranks=ranks)
     moved: list[LayerStreaming] = []
 
     def watch(model: Model) -> Callable[[Loadable], None]:
@@ -73,7 +160,7 @@ def _model(resolved: Resolved, phases: PhaseClock, device: torch.device, kernels
         moved.append(LayerStreaming(model, offload.layers))
         return moved[0].loaded
 
-    model = load_model(resolved, phases, device, kernels, watch)
+    model = load_model(resolved, phases, device, kernels, watch, ranks)
     lanes = CudaLanes(device, len(offload.layers)) if device.type == "cuda" else OneQueue()
     arena = moved[0].start(offload.num_places, lanes)
     mib = 1 << 20
@@ -95,33 +182,33 @@ def _allocated(what: str, num_bytes: int, allocate: Callable[[], Part]) -> Part:
         raise out_of_memory(what, num_bytes) from error
 
 
-def _memory(resolved: Resolved, loaded: LoadedModel) -> DeviceMemory:
-    """Measures memory by running the largest step once. loaded: with a cache of one block."""
+def _memory(resolved: Resolved, device: torch.device, step: Step) -> DeviceMemory:
+    """Measures memory by running the largest step once. step: with a cache of one block."""
     torch.cuda.synchronize()
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     try:
-        _largest_step(resolved, loaded)
+        _largest_step(resolved, device, step)
         torch.cuda.synchronize()
     except torch.OutOfMemoryError as error:
         tokens = resolved.scheduler.max_num_batched_tokens
         held = " and states" * resolved.model_spec.has_states
         raise out_of_memory(f"a step of {tokens} tokens in addition to the weights{held}", before) from error
-    step = torch.cuda.max_memory_allocated() - before
+    peak = torch.cuda.max_memory_allocated() - before
     torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(loaded.device)
-    return DeviceMemory(total, free, before, step)
+    free, total = torch.cuda.mem_get_info(device)
+    return DeviceMemory(total, free, before, peak)
 
 
-def _largest_step(resolved: Resolved, loaded: LoadedModel) -> None:
+def _largest_step(resolved: Resolved, device: torch.device, compute: Step) -> None:
     """All tokens in one row, and the logits of the maximum number of rows. Writes no keys and values, and no state."""
     num_tokens, num_rows = resolved.scheduler.max_num_batched_tokens, resolved.scheduler.max_num_seqs
     model_len = min(num_tokens, resolved.model.max_model_len)
 
     def column(count: int, value: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-        return torch.full((count,), value, dtype=dtype, device=loaded.device)
+        return torch.full((count,), value, dtype=dtype, device=device)
 
     starts, lengths = column(num_rows + 1, model_len), column(num_rows, 0)
     starts[0], lengths[0] = 0, model_len
@@ -137,8 +224,5 @@ def _largest_step(resolved: Resolved, loaded: LoadedModel) -> None:
         max_context_len=model_len,
         seq_slots=column(num_rows, -1),
     )
-    cache = loaded.cache
     with torch.inference_mode():
-        wanted = column(num_rows, 0, torch.int64)
-        steps = cache.by_layer(cache.views([step] * cache.groups.num_groups))
-        loaded.model.logits(*loaded.model.forward(steps, cache.layers, wanted))
+        compute(column(num_rows, 0, torch.int64), step)

@@ -5,6 +5,7 @@ There are more buffers than steps in flight, used in turn, so that a step seldom
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 _DEPTH = 4  # the steps in flight, plus two
+_POLL_S = 1e-4
 
 Int32 = npt.NDArray[np.int32]
 
@@ -45,9 +47,9 @@ class Upload:
 class Download:
     """Values of one tensor on the device, with an event that is recorded when they have arrived."""
 
-    def __init__(self, source: torch.Tensor) -> None:
-        """source: int32, of one dimension."""
-        self._source = source
+    def __init__(self, source: torch.Tensor, check: Callable[[], None] | None = None) -> None:
+        """source: int32, of one dimension. check: called at times while `wait` waits; raises if that cannot end."""
+        self._source, self._check = source, check
         self._ring = [_pinned(len(source), source.device) for _ in range(_DEPTH)]
         self._events = [new_event() for _ in self._ring] if source.is_cuda else []
         self._at = 0
@@ -63,6 +65,10 @@ class Download:
     def wait(self, ticket: int, count: int) -> Int32:
         """Waits for the values and returns a copy. At most three other `start` calls may come between."""
         if self._events:
+            if self._check is not None:
+                while not self._events[ticket].query():  # type: ignore[no-untyped-call]
+                    self._check()
+                    time.sleep(_POLL_S)
             self._events[ticket].synchronize()
         found: Int32 = self._ring[ticket][:count].numpy().copy()
         return found

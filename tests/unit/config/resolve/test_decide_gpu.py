@@ -119,6 +119,24 @@ def test_the_kv_cache_of_a_gpu_is_what_weights_and_steps_leave(tmp_path: Path) -
     assert record.model.max_model_len == 1 << 20
 
 
+def test_each_gpu_of_a_model_has_its_part_of_the_weights_and_the_steps_of_the_whole_vocabulary(tmp_path: Path) -> None:
+    alone, machine = resolved(tmp_path), with_gpu(num_visible=4)
+    two = resolved(tmp_path, "-tp", "2", machine=machine)
+    assert two.memory.weights_bytes < alone.memory.weights_bytes
+    assert two.memory.kv_bytes_per_token == alone.memory.kv_bytes_per_token // 2
+    sampled = alone.scheduler.max_num_seqs * alone.model_spec.vocab_size * (4 + 6)
+    assert sampled < two.memory.activation_bytes < alone.memory.activation_bytes
+    assert two.scheduler.cuda_graph_sizes == alone.scheduler.cuda_graph_sizes
+    assert two.scheduler.async_scheduling
+    assert two.uses_gpus
+    staged = resolved(tmp_path, "-pp", "2", machine=machine)
+    assert staged.scheduler.cuda_graph_sizes == ()
+    assert "exchange through the host" in staged.origin("scheduler.cuda_graph_sizes").reason
+    for words, reason in ((("--kv-cache-dtype", "fp8"), "fp8 cache"), (("--cpu-offload-gb", "1"), "cpu_offload_gb")):
+        with pytest.raises(ConfigError, match=reason):
+            resolved(tmp_path, "-pp", "2", *words, machine=machine)
+
+
 def test_a_gpu_that_others_use_gives_what_is_free(tmp_path: Path) -> None:
     record = resolved(tmp_path, machine=with_gpu(available_memory_bytes=3 * GIB))
     assert record.memory.budget_bytes == 3 * GIB

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stoker.engine.parallel.connect import ADDRESS, open_store
-from stoker.engine.parallel.gloo import GlooLost, GlooRanks, Meeting
+from stoker.engine.parallel.gloo import GlooRanks, Meeting, RanksLost
 
 LIMIT_S = 120.0
 
@@ -20,9 +20,12 @@ def test_ranks_add_and_a_rank_that_does_not_answer_is_not_waited_for_after_close
         list(pool.map(GlooRanks.join, ranks))
         for total in pool.map(lambda each: each.sum(torch.tensor([1.0, each.rank])), ranks):
             assert total.tolist() == [2.0, 1.0]
+        tokens = [torch.tensor([-1, 2**24 + 1 + rank], dtype=torch.int32) for rank in range(2)]
+        list(pool.map(GlooRanks.from_first, ranks, tokens))
+        assert [each.tolist() for each in tokens] == [[-1, 2**24 + 1]] * 2
         waiting: Future[torch.Tensor] = pool.submit(ranks[0].sum, torch.ones(1))
         ranks[0].close()
-        with pytest.raises(GlooLost):
+        with pytest.raises(RanksLost):
             waiting.result(LIMIT_S)
     del store
 
@@ -33,7 +36,7 @@ def test_a_rank_that_does_not_come_is_not_waited_for_after_close():
     with ThreadPoolExecutor(1) as pool:
         joining = pool.submit(alone.join)
         alone.close()
-        with pytest.raises(GlooLost):
+        with pytest.raises(RanksLost):
             joining.result(LIMIT_S)
     del store
 

@@ -75,6 +75,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R375": (["-dp 5"], ["-dp 4", "-dp 8 -dpn 7"]),
 }
 GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
-    "R384": (["-tp 2", "-pp 2"], ["", "-tp 2 --device cpu"]),
-    "R374": (["-dp 2"], ["", "-dp 2 -dpn 1", "-dp 2 --device cpu"]),
+    "R374": (["-dp 2", "-tp 2", "-pp 2"], ["", "-dp 2 -dpn 1", "-dp 2 --device cpu", "-tp 2 --device cpu"]),
+    "R430": (
+        ["-n 2 -tp 2 --master-addr 127.0.0.1", "-tp 2 --distributed-executor-backend ray"],
+        ["", "-tp 2 --device cpu --distributed-executor-backend ray"],
+    ),
+    "R431": (["-tp 2 --disable-custom-all-reduce"], ["", "-tp 2 --disable-custom-all-reduce --device cpu"]),
 }

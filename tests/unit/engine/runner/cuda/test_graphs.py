@@ -51,6 +51,23 @@ def captures(*outcomes: Exception | None) -> Callable[[Callable[[], torch.Tensor
     return try_to_capture
 
 
+@pytest.mark.parametrize(
+    ("failure", "raised", "fix"),
+    [
+        (NotCapturable("an op"), NotCapturable, "`compilation.level: 0`"),
+        (torch.OutOfMemoryError("full"), MemoryError, "`scheduler.max_num_seqs`"),
+    ],
+)
+def test_where_other_ranks_take_part_a_failure_is_raised_with_what_avoids_it(
+    failure: Exception, raised: type[Exception], fix: str
+):
+    steps = Steps()
+    graphs = Graphs(steps.compute, steps.send_nothing, captures(failure), can_do_without=False)
+    graphs.request(SHAPES)
+    with pytest.raises(raised, match=fix):
+        graphs.capture_next()
+
+
 def test_requested_shapes_are_captured_in_order_and_the_others_are_computed():
     steps, captured = Steps(), []
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from stoker.engine.runner.cuda.staging import Download, Upload
@@ -57,3 +58,20 @@ def test_what_comes_down_is_that_of_the_step_it_belongs_to():
     for _ in range(4):
         download.start(3)
     assert kept.tolist() == [11, 12]
+
+
+def test_while_a_step_is_waited_for_the_other_ranks_are_checked():
+    class Ended(Exception):
+        pass
+
+    class Running:
+        def query(self) -> bool:
+            return False
+
+    def check() -> None:
+        raise Ended
+
+    download = Download(torch.zeros(3, dtype=torch.int32), check)
+    download._events = [Running()] * 4  # type: ignore[list-item]
+    with pytest.raises(Ended):
+        download.wait(0, 3)

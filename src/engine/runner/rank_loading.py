@@ -1,0 +1,47 @@
+"""How a rank loads its part of a model: onto the CPU, or onto a GPU of its own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from ...config import Resolved
+from ..parallel.agreement import Agree
+from .loaded_model import LoadedStage, RanksOf, load_later_stage, load_on_cpu
+from .measure import PhaseClock
+from .model_runner import Load
+
+LoadStage = Callable[[Resolved, PhaseClock], LoadedStage]
+
+
+@dataclass(frozen=True, slots=True)
+class RankLoading:
+    first: Load  # the model, or its first stage
+    stage: Callable[[int], LoadStage]  # another one
+    captures_steps: bool  # whether ModelRunner captures decode steps
+
+
+def rank_loading(resolved: Resolved, ranks_of: RanksOf | None, agree: Agree) -> RankLoading:
+    """ranks_of: makes the ranks of the stage; None if this is its only one. agree: on the number of blocks."""
+    if resolved.device.device == "cpu":
+        return RankLoading(
+            partial(load_on_cpu, ranks_of=ranks_of),
+            lambda stage: partial(load_later_stage, stage=stage, ranks_of=ranks_of),
+            captures_steps=True,
+        )
+    from .cuda.loading import load_later_stage_on_device, load_on_device  # triton, which CPUs do not need
+
+    if not resolved.uses_gpus:
+        ignore_padding()
+    return RankLoading(
+        partial(load_on_device, ranks_of=ranks_of, agree=agree),
+        lambda stage: partial(load_later_stage_on_device, stage=stage, ranks_of=ranks_of, agree=agree),
+        captures_steps=False,
+    )
+
+
+def ignore_padding() -> None:
+    """Padding rows compute on undefined memory: where kernels are interpreted NumPy warns of that, a GPU does not."""
+    warnings.filterwarnings("ignore", "(overflow|invalid value) encountered", RuntimeWarning)
