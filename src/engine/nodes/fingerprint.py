@@ -15,6 +15,7 @@ from ...config import Resolved
 from ...config.origin import Layer
 from ...config.schema.options import options
 from ...version import __version__
+from ..weight_digest import weight_digest
 
 Fingerprint = Mapping[str, str]  # text by what it is of
 
@@ -31,7 +32,6 @@ _OF_A_NODE = {
     "model.served_model_name",
     "device.num_threads",
 }
-_SAMPLE_BYTES = 4096  # of each file, from its middle: a checkpoint that was trained further differs there
 _SHOWN = 60  # characters of a value
 
 
@@ -42,7 +42,7 @@ def fingerprint(resolved: Resolved) -> dict[str, str]:
     return {
         "version": __version__,
         "model": _digest(files.spec.model_dump_json().encode()),
-        "weights": _weights(Path(files.model_path), files.weight_files),
+        "weights": weight_digest(Path(files.model_path), files.weight_files)[:12],
         **{f"`{path}`": value for path, value in sorted(written.items())},
     }
 
@@ -69,17 +69,6 @@ def _value(resolved: Resolved, path: str) -> str:
     section, _, name = path.partition(".")
     dumped: dict[str, Any] = getattr(resolved, section).model_dump(mode="json", include={name})
     return json.dumps(dumped[name], sort_keys=True)
-
-
-def _weights(folder: Path, names: tuple[str, ...]) -> str:
-    """Of the name, the size and some content of each file."""
-    content = hashlib.sha256()
-    for name in sorted(names):
-        with (folder / name).open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, (size - _SAMPLE_BYTES) // 2))
-            content.update(f"{name} {size} ".encode() + file.read(_SAMPLE_BYTES))
-    return content.hexdigest()[:12]
 
 
 def _digest(data: bytes) -> str:
