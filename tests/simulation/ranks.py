@@ -16,7 +16,7 @@ from unittest.mock import patch
 from stoker.engine import rank_processes
 from stoker.engine.core import SchedulerSettings, StepPlan, StepResult
 from stoker.engine.rank_link import Alive, Loaded, RankLink, Tokens
-from stoker.engine.rank_processes import RankProcesses, _Follower
+from stoker.engine.rank_processes import Follower, RankProcesses
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.sampling.sampling_table import SamplingTable
 
@@ -101,7 +101,7 @@ class Ranks(RankProcesses):
         self._followers, self.others = [], list[_Rank]()
         for rank in range(1, num_others + 1):
             ours, theirs = socket.socketpair()
-            self._followers.append(_Follower(f"rank {rank}", RankLink(ours), None, now()))
+            self._followers.append(Follower(f"rank {rank}", RankLink(ours), None, now()))
             self.others.append(_Rank(theirs, settings))
 
     def wait_failure(self) -> None:

@@ -17,7 +17,7 @@ from tests.slow_cases import slow_but
 from stoker.engine import rank_link, streams
 from stoker.engine.core.stored_prefixes import StoredPrefixes
 from stoker.engine.held_outputs import HeldOutputs
-from stoker.engine.rank_processes import _Follower
+from stoker.engine.rank_processes import Follower
 from stoker.engine.replicated_client import ReplicatedClient
 from stoker.engine.routing import Router
 from stoker.engine.stores import block_connection, block_files, engine_blocks
@@ -122,7 +122,7 @@ OF_DEPLOYMENTS: dict[str, Fault | Mutation] = {
         Fault(Streams, "fail_all", _requests_of_an_engine_that_ended_wait),
         Fault(Router, "ended", _requests_that_ended_are_work_of_a_replica),
         Fault(streams, "merge", _what_is_stored_is_lost_where_outputs_are_merged),
-        Fault(_Follower, "trouble", _ranks_that_are_silent_are_waited_for),
+        Fault(Follower, "trouble", _ranks_that_are_silent_are_waited_for),
         Fault(rank_link, "_plan", _forced_tokens_do_not_reach_other_ranks),
         Fault(ReplicatedClient, "_available", _requests_are_sent_to_engines_that_start),
     )
