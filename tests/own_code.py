@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from subprocess import run as run
 from typing import Any, ClassVar
 
@@ -106,6 +106,16 @@ class WeightUpdates:
     def load(self, tensors: dict[str, torch.Tensor]) -> list[str]:
         """Names of the tensors that wait for others."""
         self.model.load_weights(tensors)
+        return self.model.pending
+
+    def load_through_one_buffer(self, tensors: dict[str, torch.Tensor]) -> list[str]:
+        buffer = torch.empty(max(tensor.numel() for tensor in tensors.values()))
+
+        def received() -> Iterator[tuple[str, torch.Tensor]]:
+            for name, tensor in tensors.items():
+                yield name, buffer[: tensor.numel()].view(tensor.shape).copy_(tensor)
+
+        self.model.load_weights(received())
         return self.model.pending
 
     def shape(self, name: str) -> tuple[int, ...] | None:

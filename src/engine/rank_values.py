@@ -28,7 +28,7 @@ def packed_values(value: Any, error: str) -> Returned:
     if not error:
         try:
             return Returned(packed_value(value))
-        except (TypeError, ValueError, OverflowError) as failure:
+        except Exception as failure:  # torch has its own for tensors without contiguous memory
             error = f"the result cannot be sent to the other ranks: {failure}"
     return Returned(b"", error)
 
@@ -40,7 +40,7 @@ def _extension(value: Any) -> Any:
         dtype, whole = str(value.dtype).removeprefix("torch."), value.detach().cpu().contiguous()
         content = whole.reshape(-1).view(torch.uint8).numpy().tobytes()
         return msgpack.ExtType(_TENSOR, packed_value([dtype, list(value.shape), content]))
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject and not value.dtype.fields:
         content = np.ascontiguousarray(value).tobytes()
         return msgpack.ExtType(_ARRAY, packed_value([value.dtype.str, list(value.shape), content]))
     if isinstance(value, np.generic):

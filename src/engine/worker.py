@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .api import CallError
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from .runner.rank_model import RankModel  # imports torch
 
 OPTION = "parallel.worker_extension_cls"
-Local = Callable[[str, Sequence[Any], Mapping[str, Any]], Any]
 
 
 class Worker:

@@ -71,6 +71,9 @@ def test_replaced_weights_are_those_of_a_checkpoint_that_has_them(
         before = tokens(made)
         assert made.collective_rpc("load", (others,)) == [[]]
         assert tokens(made) == expected != before
+        made.collective_rpc("load", (weights,))
+        assert made.collective_rpc("load_through_one_buffer", (others,)) == [[]]
+        assert tokens(made) == expected
         made.collective_rpc("load", kwargs={"tensors": weights})
         assert tokens(made) == before
 

@@ -176,8 +176,7 @@ class KernelSet:
     gated_delta: GatedDelta = gated_delta_reference
     state_space: StateSpace = state_space_reference
     gated_norm: GatedNorm = gated_norm_reference
-    fused_norm_linear: NormLinear | None = None  # None: norm and linear layer as two ops
-    fused_norm_gate_up: NormLinear | None = None
+    fused_norm_gate_up: NormLinear | None = None  # None: norm, linear layer and gate as three ops
     sample_tokens: SampleTokens = _sample_tokens
     sample_top_p: SampleTopP = _sample_top_p
     softmax_mass: SoftmaxMass = softmax_mass_reference
@@ -202,8 +201,6 @@ class KernelSet:
         Returns:
             (the layer's output for the normed sum [T, out_features], x + residual [T, H]).
         """
-        if self.fused_norm_linear is not None:
-            return self.fused_norm_linear(x, residual, norm, eps, packed)
         normed, total = self.add_rms_norm(x, residual, norm, eps)
         return self.linear(normed, packed), total
 

@@ -72,25 +72,18 @@ class RankModel:
     def load_weights(self, tensors: Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]) -> None:
         """Replaces weights. This rank takes its part of each.
 
-        tensors: by the names and in the shapes of the checkpoint; some of them, or all.
+        tensors: by the names and in the shapes of the checkpoint; some of them, or all. Each is copied before the next
+        one is taken, so that an iterator may give all of them in the same memory.
         Raises ValueError for a tensor that the model does not have, or in another form; then none is replaced.
         """
-        given, whole = dict(tensors), self._whole
-        own = {name for name, _ in self._model.wanted()}
         if self._why_fixed:
             raise ValueError(f"no weights can be replaced: {self._why_fixed}")
-        for name, tensor in given.items():
-            if name == OUTPUT and name not in whole:  # a copy of the embedding, which it is tied to
-                continue
-            if name not in whole:
-                raise ValueError(f"the model has no tensor `{name}`")
-            if tuple(tensor.shape) != whole[name]:
-                raise ValueError(f"`{name}` has the shape {list(tensor.shape)}; allowed: {list(whole[name])}")
-            if not tensor.is_floating_point():
-                raise ValueError(f"`{name}` is in {tensor.dtype}; allowed: floating-point numbers")
-            if name in self._derived:
-                raise ValueError(f"`{name}` is made of other tensors of the checkpoint, and cannot be replaced")
-        self._pending.update((name, tensor) for name, tensor in given.items() if name in own)
+        own, given = {name for name, _ in self._model.wanted()}, {}
+        for name, tensor in tensors.items() if isinstance(tensors, Mapping) else tensors:
+            self._check(name, tensor)
+            if name in own:
+                given[name] = tensor.detach().to("cpu", copy=True)
+        self._pending |= given
         complete = [part for part in self._model.loadables() if self._is_complete(part)]
         reader: TensorReader = _Given(self._pending)
         if self._size > 1:
@@ -104,6 +97,19 @@ class RankModel:
 
         if complete:
             self._replace(load)
+
+    def _check(self, name: str, tensor: torch.Tensor) -> None:
+        whole = self._whole
+        if name == OUTPUT and name not in whole:  # a copy of the embedding, which it is tied to
+            return
+        if name not in whole:
+            raise ValueError(f"the model has no tensor `{name}`")
+        if tuple(tensor.shape) != whole[name]:
+            raise ValueError(f"`{name}` has the shape {list(tensor.shape)}; allowed: {list(whole[name])}")
+        if not tensor.is_floating_point():
+            raise ValueError(f"`{name}` is in {tensor.dtype}; allowed: floating-point numbers")
+        if name in self._derived:
+            raise ValueError(f"`{name}` is made of other tensors of the checkpoint, and cannot be replaced")
 
     def _is_complete(self, part: Loadable) -> bool:
         names = [name for name, _ in part.wanted()]

@@ -34,4 +34,7 @@ def test_arrays_come_back_and_can_be_written():
 def test_other_objects_are_not_sent():
     with pytest.raises(TypeError, match="a object is not sent between ranks"):
         packed_value([object()])
-    assert packed_values(object(), "").error.startswith("the result cannot be sent to the other ranks: ")
+    with pytest.raises(TypeError, match="a ndarray is not sent"):
+        packed_value(np.zeros(2, [("a", "i4")]))
+    for value in (object(), torch.eye(2).to_sparse()):
+        assert packed_values(value, "").error.startswith("the result cannot be sent to the other ranks: ")

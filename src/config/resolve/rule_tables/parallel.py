@@ -441,6 +441,35 @@ RULES: tuple[Rule, ...] = (
         fixes=("write `package.module:Class`, or remove it",),
     ),
     Rule(
+        id="R448",
+        title="stored blocks are of the checkpoint's weights",
+        fields=("parallel.worker_extension_cls", "cache.kv_directory", "kv_transfer.kv_connector"),
+        is_broken=lambda v: bool(v.worker_extension_cls) and (v.kv_directory is not None or v.kv_connector is not None),
+        message="`parallel.worker_extension_cls` does not work with `cache.kv_directory` or `kv_transfer.kv_connector`",
+        why="A worker can replace weights, and stored KV blocks would be read that were computed with those before.",
+        fixes=("remove `worker_extension_cls`, or `kv_directory` and `kv_connector`",),
+    ),
+    Rule(
+        id="R449",
+        title="workers of GPUs are not called",
+        fields=("parallel.worker_extension_cls", "device.device"),
+        is_broken=lambda v: bool(v.worker_extension_cls) and v.device != "cpu",
+        message="`parallel.worker_extension_cls` is for CPUs",
+        why="Weights are not replaced in the memory of a GPU, nor in the steps that are captured there.",
+        fixes=("remove `worker_extension_cls`, or set `device.device: cpu`",),
+    ),
+    Rule(
+        id="R450",
+        title="workers on other nodes are started by a launcher, or by Ray",
+        fields=("parallel.worker_extension_cls", "parallel.nnodes", "parallel.distributed_executor_backend"),
+        is_broken=lambda v: (
+            bool(v.worker_extension_cls) and v.nnodes > 1 and v.distributed_executor_backend != "external_launcher"
+        ),
+        message="`parallel.worker_extension_cls` is written, and `nnodes` is {nnodes}",
+        why="Other nodes run `engine up`, which has no workers of its own; a script cannot start them.",
+        fixes=("start the script with torchrun on each node: `distributed_executor_backend: external_launcher`",),
+    ),
+    Rule(
         id="R441",
         title="the processes of a launcher compute one replica",
         fields=("parallel.distributed_executor_backend", "parallel.data_parallel_size"),

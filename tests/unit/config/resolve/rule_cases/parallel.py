@@ -72,6 +72,17 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--distributed-executor-backend external_launcher"],
     ),
     "R446": (["--worker-extension-cls Updates"], ["", "--worker-extension-cls tests.own_code:Updates"]),
+    "R448": (
+        [
+            "--worker-extension-cls tests.own_code:Updates --kv-directory /tmp",
+            "--worker-extension-cls tests.own_code:Updates --kv-transfer-config.kv-connector TcpConnector",
+        ],
+        ["--worker-extension-cls tests.own_code:Updates", "--kv-directory /tmp"],
+    ),
+    "R450": (
+        ["--worker-extension-cls tests.own_code:Updates -n 2 -tp 2 --master-addr 127.0.0.1"],
+        ["-n 2 -tp 2 --master-addr 127.0.0.1"],
+    ),
     "R375": (["-dp 5"], ["-dp 4", "-dp 8 -dpn 7"]),
 }
 GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
@@ -79,6 +90,10 @@ GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
     "R430": (
         ["-n 2 -tp 2 --master-addr 127.0.0.1", "-tp 2 --distributed-executor-backend ray"],
         ["", "-tp 2 --device cpu --distributed-executor-backend ray"],
+    ),
+    "R449": (
+        ["--worker-extension-cls tests.own_code:Updates"],
+        ["", "--worker-extension-cls tests.own_code:Updates --device cpu"],
     ),
     "R431": (["-tp 2 --disable-custom-all-reduce"], ["", "-tp 2 --disable-custom-all-reduce --device cpu"]),
 }
