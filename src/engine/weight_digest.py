@@ -1,4 +1,4 @@
-"""weight_digest: tells weights apart without reading them whole."""
+"""weight_digest: distinguishes weights without reading them whole."""
 
 from __future__ import annotations
 
