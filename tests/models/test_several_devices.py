@@ -39,7 +39,7 @@ pytestmark = [
 TWO = {"tensor_parallel_size": 2}
 ASKED = [replace(sampling, logprobs=1) for sampling in MIXED]
 # Dense, windows in groups of their own, experts, sinks, latents, and layers that keep a state.
-KINDS = ("qwen3", "gemma3", "qwen3_moe", "gpt_oss", "deepseek_v3", "qwen3_next", "mamba2", "falcon_h1", "lfm2")
+KINDS = ("qwen3", "gemma3", "gpt_oss", "deepseek_v3", "qwen3_next", "mamba2")
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def test_two_processes_compute_what_one_does(family: str, saved: Callable[[str],
 
 @pytest.mark.slow
 @pytest.mark.effect("parallel.enable_expert_parallel")
-@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
 def test_each_process_has_whole_experts(family: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
     folder = saved(family)[1]
     assert not not_divisible(with_placed_experts(resolved(folder, tmp_path).model_spec, "linear"), 2)
@@ -92,7 +92,7 @@ def test_each_process_has_whole_experts(family: str, saved: Callable[[str], Save
 
 @pytest.mark.slow
 @pytest.mark.effect("parallel.pipeline_parallel_size")
-@pytest.mark.parametrize("family", ["qwen3", "gemma3", "qwen3_moe", "lfm2", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["qwen3", "lfm2", "deepseek_v3"])
 def test_two_stages_compute_what_one_process_does(family: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
     compare(saved(family)[1], tmp_path, parallel={"pipeline_parallel_size": 2})
 
