@@ -162,7 +162,7 @@ def linear_ops(device: torch.device) -> None:
 
 
 def codes(device: torch.device) -> None:
-    for kind in ("gptq act-order", "q4_k", "q6_k", "one group"):
+    for kind in ("gptq act-order", "q4_k", "q6_k", "one group", "groups of 48"):
         for tokens in (2, 3, test_grouped.FEW_TOKENS + 1):
             test_grouped.test_products_are_those_of_the_numbers(device, SMALL, kind, tokens)
 
