@@ -29,7 +29,7 @@ from .engine.api import (
 )
 from .engine.engine_core import EngineCore
 from .engine.engine_loop import EngineLoop
-from .engine.startup import build_core, join_launcher
+from .engine.startup import build_core, join_launcher, start_of
 from .offline_batch import OfflineBatch
 from .outputs import Collector, OneOutput, RequestOutput, SequenceCollector
 from .server.beam_search import BeamSearch, BeamSearchParams, check_searchable
@@ -95,11 +95,12 @@ class LLM:
             )
         self._resolved, launched = join_launcher(resolved)
         self._tokenizer: Tokenizer | None = None
-        if not self._resolved.model.skip_tokenizer_init:
-            self._tokenizer = Tokenizer.load(self._resolved.model.tokenizer, self._resolved.model.tokenizer_mode)
         self._renderer: Renderer | None = None
         self._template_processes = IsolatedProcesses()
-        self._core: EngineCore | None = build_core(self._resolved, launched=launched)
+        with start_of(launched):
+            if not self._resolved.model.skip_tokenizer_init:
+                self._tokenizer = Tokenizer.load(self._resolved.model.tokenizer, self._resolved.model.tokenizer_mode)
+            self._core: EngineCore | None = build_core(self._resolved, launched=launched)
         self._request_numbers = itertools.count()
         self._handles = itertools.count()  # one per sequence
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -118,6 +119,20 @@ def join_launcher(resolved: Resolved) -> tuple[Resolved, Launched | None]:
 
     rank = LaunchedRank(resolved, launch)
     return rank.resolved, rank
+
+
+@contextlib.contextmanager
+def start_of(launched: Launched | None) -> Iterator[None]:
+    """What follows `join_launcher`. The other ranks, which wait for this one, hear of a failure.
+
+    Raises RankLost if the reason of a failure is another rank.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if launched is not None and not isinstance(launched, Launch):
+            launched.cannot_start(error)
+        raise
 
 
 def build_core(
@@ -359,27 +374,23 @@ def _on_launched_rank(
     together: LaunchedRunner | LaunchedStageRunner
     steps: StepQueue[Any]
     runner: ModelRunner | LaterStageRunner
-    try:
-        if resolved.num_stages == 1:
-            runner = only = ModelRunner(resolved, phase, processors, load, **how)
-            together = LaunchedRunner(only, others)
-            steps = ThreadStepQueue(together) if is_async else InlineStepQueue(together)
+    if resolved.num_stages == 1:
+        runner = only = ModelRunner(resolved, phase, processors, load, **how)
+        together = LaunchedRunner(only, others)
+        steps = ThreadStepQueue(together) if is_async else InlineStepQueue(together)
+    else:
+        stage: FirstStageRunner | LaterStageRunner
+        if others.stage:
+            load_stage = partial(load_later_stage, stage=others.stage, ranks_of=others.ranks_of)
+            stage = LaterStageRunner(resolved, others.stage, others.stage_link(), load_stage)
         else:
-            stage: FirstStageRunner | LaterStageRunner
-            if others.stage:
-                load_stage = partial(load_later_stage, stage=others.stage, ranks_of=others.ranks_of)
-                stage = LaterStageRunner(resolved, others.stage, others.stage_link(), load_stage)
-            else:
-                stage = FirstStageRunner(others.stage_link(), resolved, phase, processors, load, **how)
-            runner, together = stage, (staged := LaunchedStageRunner(stage, others))
-            steps = DeviceStepQueue(staged, depth=resolved.num_stages) if is_async else InlineStepQueue(staged)
-        others.send(Loaded())
-        scheduler = make_scheduler(resolved.num_kv_blocks * resolved.cache_groups.num_groups)
-        calls = LaunchedCalls(_workplace(resolved, others.rank, runner), others)
-        return _core(resolved, together, clock, scheduler, steps, grammars, others=others, caller=calls.call)
-    except BaseException as error:
-        others.cannot_start(error)
-        raise
+            stage = FirstStageRunner(others.stage_link(), resolved, phase, processors, load, **how)
+        runner, together = stage, (staged := LaunchedStageRunner(stage, others))
+        steps = DeviceStepQueue(staged, depth=resolved.num_stages) if is_async else InlineStepQueue(staged)
+    others.send(Loaded())
+    scheduler = make_scheduler(resolved.num_kv_blocks * resolved.cache_groups.num_groups)
+    calls = LaunchedCalls(_workplace(resolved, others.rank, runner), others)
+    return _core(resolved, together, clock, scheduler, steps, grammars, others=others, caller=calls.call)
 
 
 def _on_gpu(

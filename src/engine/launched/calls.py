@@ -28,7 +28,7 @@ class LaunchedCalls:
     def _exchanged(self, own: Returned) -> list[Returned]:
         if isinstance(self._others, LaunchedProcesses):
             by_rank = [own, *self._others.take_returned()]
-            self._others.send(AllReturned(by_rank))
+            self._others.end(AllReturned(by_rank))
             return by_rank
         self._others.send(own)
         message = self._others.receive()

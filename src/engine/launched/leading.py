@@ -18,7 +18,7 @@ from ..core import StepPlan, StepResult
 from ..nodes.gathering import Gathering
 from ..nodes.limits import LOADING_SILENCE_S, OPERATION_LIMIT_S, WAITING_LINE_S
 from ..nodes.secret import hash_of
-from ..rank_link import Alive, Computed, Failed, Left, Operation, RankMessage
+from ..rank_link import Alive, AllReturned, Computed, Failed, Left, Operation, RankMessage
 from ..rank_processes import Follower, LeadingRunner, LeadingStageRunner, RankProcesses
 from ..step_queue import cause_of
 from .launch import Launch, MeetingPoint
@@ -47,7 +47,8 @@ class LaunchedProcesses(RankProcesses):
     ) -> None:
         """limit_s: for each of them to begin what this rank has begun. Raises NotLaunched, RankLost or OSError."""
         self._launch, self._limit_s = launch, limit_s
-        self._num_begun, self._operation = 0, ""  # operations, and the newest one
+        self._num_begun, self._num_ended, self._operation = 0, 0, ""  # operations, and the newest one
+        self._is_leaving = False
         self._begun_at = self._reported_at = time.monotonic()
         super().__init__(resolved, report=report)
         atexit.register(self.close)  # of a script that does not close its LLM
@@ -81,10 +82,15 @@ class LaunchedProcesses(RankProcesses):
             result = compute()
         except Exception as error:
             if self._failure is None:
-                self.send(Computed(None, cause_of(error)))
+                self.end(Computed(None, cause_of(error)))
             raise
-        self.send(Computed(result))
+        self.end(Computed(result))
         return result
+
+    def end(self, result: Computed | AllReturned) -> None:
+        """Sends the result of the oldest operation; a rank that has it may leave. Raises RankLost."""
+        self._num_ended += 1
+        self.send(result)
 
     def lose(self, reason: str, exit_code: int = EXIT_FAILED) -> None:
         """As RankProcesses. The others raise the same reason."""
@@ -97,6 +103,7 @@ class LaunchedProcesses(RankProcesses):
         atexit.unregister(self.close)
         if self._is_closed:
             return
+        self._is_leaving = True
         if self._failure is None:
             self._say(Left(self._num_begun))
             with self._changed:  # until what was sent has been read: closing a connection may drop it
@@ -128,7 +135,9 @@ class LaunchedProcesses(RankProcesses):
                 super()._handle(follower, message)
 
     def _check_left(self, follower: Follower) -> None:
-        if follower.has_left and follower.begun < self._num_begun:
+        """A rank may leave when it has loaded, and an operation that has begun needs all ranks to its end."""
+        is_needed = not follower.is_loaded or self._num_ended < self._num_begun
+        if follower.has_left and is_needed and not self._is_leaving:
             self.lose(f"{follower} has left: its script has closed its LLM, or has ended")
 
     def _look(self, now: float) -> None:

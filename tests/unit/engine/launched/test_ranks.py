@@ -14,6 +14,7 @@ from stoker.engine.launched.launch import Launch
 from stoker.engine.launched.leading import LaunchedProcesses
 from stoker.engine.rank_link import Computed, Loaded, Operation
 from stoker.engine.rank_processes import RankLost
+from stoker.engine.startup import start_of
 from stoker.engine.step_queue import FailedOnRank0
 
 LIMIT_S = 60.0
@@ -31,25 +32,26 @@ def resolved() -> Resolved:
 
 @pytest.fixture
 def connect(resolved: Resolved, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ranks]]:
-    """Connects two ranks. Its arguments are their limits."""
+    """Connects two ranks. Its arguments are their limits, and whether the other one has loaded."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(port))
     made: list[LaunchedProcesses | LaunchedRank] = []
 
-    def connected(limit_0_s: float = LIMIT_S, limit_1_s: float = LIMIT_S) -> Ranks:
+    def connected(limit_0_s: float = LIMIT_S, limit_1_s: float = LIMIT_S, *, loads: bool = True) -> Ranks:
         first = Thread(
             target=lambda: made.append(LaunchedProcesses(resolved, Launch(0, 2, "127.0.0.1", port), limit_s=limit_0_s))
         )
         first.start()
         other = LaunchedRank(resolved, Launch(1, 2, "127.0.0.1", port), limit_1_s)
-        other.send(Loaded())
         first.join(LIMIT_S)
         (rank_0,) = made
         assert isinstance(rank_0, LaunchedProcesses)
-        rank_0.wait_loaded()
         made.append(other)
+        if loads:
+            other.send(Loaded())
+            rank_0.wait_loaded()
         return rank_0, other
 
     yield connected
@@ -110,7 +112,7 @@ def test_a_rank_may_leave_before_the_others_have_read_the_last_result(connect: C
     rank_0.begin(STEP)
     other.begin(STEP)
     closing = Thread(target=rank_0.close)
-    rank_0.send(Computed(None, "ValueError"))
+    rank_0.end(Computed(None, "ValueError"))
     closing.start()
     closing.join(LIMIT_S)
     with pytest.raises(FailedOnRank0):
@@ -122,8 +124,41 @@ def test_a_rank_that_has_left_is_missed_by_the_next_step_alone(connect: Callable
     rank_0, other = connect()
     rank_0.begin(STEP)
     other.begin(STEP)
+    rank_0.end(Computed(None))
     other.close()
     with rank_0._changed:
         assert rank_0._changed.wait_for(lambda: all(each.has_left for each in rank_0._followers), LIMIT_S)
     rank_0.check()
     assert "has left: its script has closed its LLM, or has ended" in failure(lambda: rank_0.begin(STEP))
+
+
+def test_a_rank_that_has_left_in_the_middle_of_a_step_is_lost(connect: Callable[..., Ranks]):
+    """Rank 0 waited for it in the exchange, or for the result of a call, without end."""
+    rank_0, other = connect()
+    rank_0.begin(STEP)
+    other.begin(STEP)
+    other.close()
+    assert "has left: its script has closed its LLM, or has ended" in lost(rank_0)
+
+
+def test_a_rank_that_has_left_before_it_has_loaded_is_lost(connect: Callable[..., Ranks]):
+    """Rank 0 waited for its weights without end."""
+    rank_0, other = connect(loads=False)
+    other.close()
+    assert "has left: its script has closed its LLM, or has ended" in failure(rank_0.wait_loaded)
+
+
+def test_a_start_that_fails_ends_the_others_with_its_reason(connect: Callable[..., Ranks]):
+    """Errors between the connection and the weights, such as a tokenizer that is not there, were not sent."""
+    rank_0, other = connect(loads=False)
+    with pytest.raises(OSError, match="no tokenizer"), start_of(other):
+        raise OSError("no tokenizer")
+    assert failure(rank_0.wait_loaded).endswith(" could not start: OSError: no tokenizer")
+
+
+def test_a_start_that_fails_because_of_another_rank_says_so(connect: Callable[..., Ranks]):
+    rank_0, other = connect(loads=False)
+    rank_0.lose("no memory")
+    assert failure(other.receive) == "no memory"
+    with pytest.raises(RankLost, match="no memory"), start_of(other):
+        raise OSError("an exchange was closed")
