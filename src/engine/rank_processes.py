@@ -329,15 +329,18 @@ class RankProcesses:
             self.check()
             raise
 
+    def expect_returned(self) -> None:
+        """A call begins: what was returned before is not of it."""
+        with self._changed:
+            for each in self._followers:
+                each.returned = None
+
     def take_returned(self) -> list[Returned]:
         """What the worker of each has returned, by rank. Waits for them. Raises RankLost."""
         with self._changed:
             self._changed.wait_for(lambda: self._failure is not None or all(each.returned for each in self._followers))
             self.check()
-            found = [each.returned for each in self._followers if each.returned is not None]
-            for each in self._followers:
-                each.returned = None
-        return found
+            return [each.returned for each in self._followers if each.returned is not None]
 
     def lose(self, reason: str, exit_code: int = EXIT_FAILED) -> None:
         """No step can follow. The first reason counts."""
@@ -420,18 +423,20 @@ class RankProcesses:
 
 
 @contextlib.contextmanager
-def in_step(others: RankProcesses) -> Iterator[None]:
-    """What rank 0 does of a step. Raises RankLost if neither this step nor a later one can be computed, else what
-    sampling raises."""
+def in_step(others: RankProcesses, what: str = "a step") -> Iterator[None]:
+    """What rank 0 does of a step, or of a call. Raises RankLost if neither this step nor a later one can be computed,
+    else what sampling raises."""
     others.check()
     try:
         yield
-    except SamplingFailed as failed:
+    except ReportedFailure as failed:
         raise failed.error from None
     except BaseException as error:
-        others.wait_failure()
-        others.check()
-        others.lose(f"a step ended in the middle: {type(error).__name__}: {error}")
+        try:  # a second interrupt may end the waiting
+            others.wait_failure()
+            others.check()
+        finally:
+            others.lose(f"{what} ended in the middle: {type(error).__name__}: {error}")  # the first reason counts
         raise
 
 
@@ -492,8 +497,8 @@ class LeadingStageRunner(LeadingRunner):
         return self.launch(plan)()
 
 
-class SamplingFailed(Exception):
-    """The other ranks know it: they are ready for the next step."""
+class ReportedFailure(Exception):
+    """Sampling has failed, and the other ranks know it: they are ready for the next step."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -508,12 +513,12 @@ class LeadingSampler:
         self.prompt_logprobs = sampler.prompt_logprobs
 
     def sample(self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: Int32) -> Sampled:
-        """As Sampler. Raises SamplingFailed."""
+        """As Sampler. Raises ReportedFailure."""
         try:
             sampled = self._sampler.sample(logits, slots, lengths, token_table)
         except Exception as error:
             self._others.send(Tokens(None))
-            raise SamplingFailed(error) from error
+            raise ReportedFailure(error) from error
         self._others.send(Tokens(sampled.token_ids))
         return sampled
 

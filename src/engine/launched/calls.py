@@ -17,10 +17,15 @@ class LaunchedCalls:
         self._workplace, self._others = workplace, others
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """What the method returns, by rank. Raises CallError, or RankLost if another rank calls another method."""
+        """What the method returns, by rank. Raises CallError, or RankLost if another rank calls another method.
+
+        As with LeadingCalls, nothing can follow a call that is interrupted.
+        """
         self._workplace.check(method)
-        self._others.begin(Operation(f"a call of `{method}`"))
-        by_rank = self._exchanged(packed_values(*self._workplace.returned(method, args, kwargs)))
+        what = f"a call of `{method}`"
+        with self._others.in_step(what):
+            self._others.begin(Operation(what))
+            by_rank = self._exchanged(packed_values(*self._workplace.returned(method, args, kwargs)))
         return values_of(
             method, [(None if each.error else unpacked_values(each.value), each.error) for each in by_rank]
         )

@@ -212,7 +212,7 @@ class LaunchedRank:
             self.give_up(f"{self._name} could not start: {type(error).__name__}: {error}")
 
     @contextlib.contextmanager
-    def in_step(self) -> Iterator[None]:
+    def in_step(self, what: str = "a step") -> Iterator[None]:
         try:
             yield
         except (RankLost, FailedOnRank0):
@@ -220,7 +220,7 @@ class LaunchedRank:
         except BaseException as error:
             self.wait_failure()
             self.check()
-            self.give_up(f"a step of {self._name} ended in the middle: {type(error).__name__}: {error}")
+            self.give_up(f"{what} of {self._name} ended in the middle: {type(error).__name__}: {error}")
 
     def wait_failure(self) -> None:
         """Gives the thread that receives the time to hear why an exchange has failed."""

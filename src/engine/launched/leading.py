@@ -19,7 +19,7 @@ from ..nodes.gathering import Gathering
 from ..nodes.limits import LOADING_SILENCE_S, OPERATION_LIMIT_S, WAITING_LINE_S
 from ..nodes.secret import hash_of
 from ..rank_link import Alive, AllReturned, Computed, Failed, Left, Operation, RankMessage
-from ..rank_processes import Follower, LeadingRunner, LeadingStageRunner, RankProcesses
+from ..rank_processes import Follower, LeadingRunner, LeadingStageRunner, RankProcesses, in_step
 from ..step_queue import cause_of
 from .launch import Launch, MeetingPoint
 from .plan_hashes import operation_of
@@ -74,7 +74,12 @@ class LaunchedProcesses(RankProcesses):
         for each in self._followers:
             self._check_left(each)
         self.check()
+        self.expect_returned()
         self.send(operation)
+
+    def in_step(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """As `in_step` of rank_processes.py."""
+        return in_step(self, what)
 
     def reported(self, compute: Callable[[], StepResult]) -> StepResult:
         """What `compute` returns, for the others too. If only this step fails, it fails on all ranks."""
