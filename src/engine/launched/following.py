@@ -99,7 +99,8 @@ class LaunchedRank:
     def __init__(self, resolved: Resolved, launch: Launch, limit_s: float = OPERATION_LIMIT_S) -> None:
         """Connects to rank 0. resolved: as decided here.
 
-        limit_s: for rank 0 to begin what this rank has begun. Raises NotLaunched, JoinRefused or OSError.
+        limit_s: for rank 0 to begin what this rank has begun, from the second operation on: before the first one it
+            may load. Raises NotLaunched, JoinRefused or OSError.
         """
         self._rank, self._limit_s = launch.rank, limit_s
         self._name = f"rank {launch.rank} of the model ({socket.gethostname()}, process {os.getpid()})"
@@ -185,7 +186,7 @@ class LaunchedRank:
         """Waits until rank 0 begins the same. Raises RankLost if it begins something else."""
         self.check()
         self._link.begun += 1
-        other = self.receive(self._limit_s)
+        other = self.receive(self._limit_s if self._link.begun > 1 else math.inf)
         assert isinstance(other, Operation), other
         if differs := difference(operation, other):
             self.give_up(f"{self._name} does not do what rank 0 does: {differs}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Thread
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Thread
 
 import pytest
 
+from stoker.engine.launched import following
 from stoker.engine.launched.following import LaunchedRank
 from stoker.engine.launched.leading import LaunchedProcesses
 from stoker.engine.rank_link import Computed, Operation
@@ -63,9 +65,25 @@ def test_a_rank_that_does_not_begin_is_given_up(connect: Callable[..., Ranks]):
 
 def test_rank_0_that_does_not_begin_is_given_up(connect: Callable[..., Ranks]):
     rank_0, other = connect(limit_1_s=LATE_S)
+    rank_0.begin(STEP)
+    other.begin(STEP)
     text = failure(lambda: other.begin(STEP))
     assert text.startswith("rank 0 has not begun what rank 1 of the model (")
     assert lost(rank_0) == text
+
+
+def test_the_weights_of_rank_0_are_waited_for(connect: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch):
+    """The limit of an operation counted the time that rank 0 needs to load."""
+    waits = Event()
+    monkeypatch.setattr(following, "_POLL_S", LATE_S)
+    monkeypatch.setattr(following, "WAITING_LINE_S", 0.0)
+    monkeypatch.setattr(following.logger, "warning", lambda *_: waits.set())  # after the limit was looked at
+    rank_0, other = connect(limit_1_s=0.0)
+    with ThreadPoolExecutor(1) as pool:
+        begins = pool.submit(other.begin, STEP)
+        assert waits.wait(LIMIT_S)
+        rank_0.begin(STEP)
+        begins.result(LIMIT_S)
 
 
 def test_a_rank_may_leave_before_the_others_have_read_the_last_result(connect: Callable[..., Ranks]):
