@@ -9,10 +9,12 @@ checked.
 from __future__ import annotations
 
 import contextlib
+import errno
 import select
 import socket
 import struct
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -194,15 +196,19 @@ class RankLink:
         with self._sending:
             self._socket.sendall(data)
 
-    def offer(self, message: RankMessage) -> None:
-        """As `send`, for a short message; nothing is sent if that would wait: another thread sends, or the other
-        process does not read."""
-        if not self._sending.acquire(blocking=False):
+    def offer(self, message: RankMessage, limit_s: float = 0.0) -> None:
+        """As `send`, for a short message; nothing is sent if that would wait longer than limit_s: another thread
+        sends, or the other process does not read."""
+        deadline = time.monotonic() + limit_s
+        if not self._sending.acquire(timeout=limit_s):
             return
         try:
+            fd = self._socket.fileno()
+            if fd < 0:
+                raise OSError(errno.EBADF, "this end is closed")
             poll = select.poll()
-            poll.register(self._socket, select.POLLOUT)
-            if poll.poll(0):
+            poll.register(fd, select.POLLOUT)
+            if poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 self._socket.sendall(packed(message))
         finally:
             self._sending.release()

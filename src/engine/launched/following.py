@@ -38,6 +38,7 @@ from .plan_hashes import difference, operation_of
 from .stage_memory import stage_memory
 
 _POLL_S = 1.0
+_LEAVE_S = 1.0  # for rank 0 to read the last message
 logger = logging.getLogger(__name__)
 
 
@@ -72,6 +73,7 @@ class LaunchedLink(JoinedLink):
 
     def _watch(self) -> None:
         super()._watch()
+        self.shut_down()  # another thread may send
         self.close()
 
     def _alive(self) -> Alive:
@@ -84,7 +86,7 @@ class LaunchedLink(JoinedLink):
             case Left():
                 self._has_left = True
                 self._messages.put(message)
-                self.send(Left(self.begun))
+                self.offer(Left(self.begun), _LEAVE_S)
             case _:
                 self._messages.put(message)
 
@@ -202,7 +204,7 @@ class LaunchedRank:
     def give_up(self, reason: str) -> None:
         """Ends the steps of all ranks. Raises RankLost."""
         with contextlib.suppress(OSError):
-            self._link.send(Failed(reason, EXIT_FAILED))
+            self._link.offer(Failed(reason, EXIT_FAILED), _LEAVE_S)
         self._link.fail(reason)
         self.check()
 
@@ -238,7 +240,7 @@ class LaunchedRank:
         if not self._is_closed:
             self._is_closed = True
             with contextlib.suppress(OSError):
-                self._link.send(Left(self._link.begun))
+                self._link.offer(Left(self._link.begun), _LEAVE_S)
             self._link.fail(f"{self._name} has left")
             self._link.shut_down()
 

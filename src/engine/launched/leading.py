@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..runner.model_runner import ModelRunner
     from ..runner.stages import FirstStageRunner
 
-_LEAVE_S = 1.0  # for the others to read what was sent
+_LEAVE_S = 1.0  # for the others to read the last message
 logger = logging.getLogger(__name__)
 
 
@@ -118,9 +118,11 @@ class LaunchedProcesses(RankProcesses):
         super().close()
 
     def _say(self, message: RankMessage) -> None:
+        """The last message. A rank that does not read is not waited for, also if another thread sends to it."""
+        deadline = time.monotonic() + _LEAVE_S
         for each in self._followers:
             with contextlib.suppress(OSError):
-                each.link.send(message)
+                each.link.offer(message, max(0.0, deadline - time.monotonic()))
 
     def _alive(self) -> Alive:
         return Alive(self._num_begun)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
+from threading import Thread
 
 import pytest
 
 from stoker.engine.rank_link import Alive, RankLink, packed
+
+LIMIT_S = 60.0
 
 
 @pytest.fixture
@@ -41,6 +44,17 @@ def test_what_is_offered_while_another_thread_sends_is_dropped(ends: tuple[socke
         link.offer(Alive())
     link.offer(Alive())
     assert theirs.recv(1000) == packed(Alive())
+
+
+def test_what_is_offered_with_a_limit_waits_for_another_thread(ends: tuple[socket.socket, socket.socket]):
+    ours, theirs = ends
+    link = RankLink(ours)
+    link._sending.acquire()
+    offering = Thread(target=link.offer, args=(Alive(), LIMIT_S))
+    offering.start()
+    link._sending.release()
+    assert RankLink(theirs).receive() == Alive()
+    offering.join(LIMIT_S)
 
 
 def test_what_is_offered_to_a_process_that_has_ended_fails(ends: tuple[socket.socket, socket.socket]):

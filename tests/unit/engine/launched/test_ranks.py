@@ -127,6 +127,19 @@ def test_a_rank_that_has_left_before_it_has_loaded_is_lost(connect: Callable[...
     assert "has left: its script has closed its LLM, or has ended" in failure(rank_0.wait_loaded)
 
 
+def test_a_rank_that_does_not_read_is_given_up_while_another_thread_sends_to_it(connect: Callable[..., Ranks]):
+    """The thread that watches waited for the one that sends, which nothing ended."""
+    rank_0, other = connect()
+    (follower,) = rank_0._followers
+    losing = Thread(target=rank_0.lose, args=("is stopped",), daemon=True)
+    with follower.link._sending:
+        losing.start()
+        losing.join(LIMIT_S)
+        assert not losing.is_alive()
+    assert failure(other.receive).endswith(" has closed the connection")
+    assert failure(rank_0.check) == "is stopped"
+
+
 def test_a_start_that_fails_ends_the_others_with_its_reason(connect: Callable[..., Ranks]):
     """Errors between the connection and the weights, such as a tokenizer that is not there, were not sent."""
     rank_0, other = connect(loads=False)
