@@ -29,6 +29,7 @@ from .engine.api import (
 )
 from .engine.engine_core import EngineCore
 from .engine.engine_loop import EngineLoop
+from .engine.launched.plan_hashes import check_comparable
 from .engine.startup import build_core, join_launcher, start_of
 from .offline_batch import OfflineBatch
 from .outputs import Collector, OneOutput, RequestOutput, SequenceCollector
@@ -300,6 +301,8 @@ class LLM:
         """Raises InvalidRequest for errors that can be found before anything runs."""
         params.validate()
         check_allowed(params.logits_processors, self._resolved.model.logits_processor_pattern)
+        if self._resolved.parallel.distributed_executor_backend == "external_launcher":
+            check_comparable(params)
         most, context = self._resolved.model.max_logprobs, self._resolved.model.max_model_len
         for name in ("logprobs", "prompt_logprobs"):
             asked = getattr(params, name)
