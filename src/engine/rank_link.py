@@ -183,6 +183,7 @@ class RankLink:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._sending = threading.Lock()
+        self._part, self._num_read, self._is_length = bytearray(_LENGTH.size), 0, True  # what is being read
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -218,10 +219,27 @@ class RankLink:
 
         max_bytes: from a process that is not known; then raises ValueError for what is no message.
         """
-        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
+        while (message := self.receive_part(max_bytes)) is None:
+            pass
+        return message
+
+    def receive_part(self, max_bytes: int | None = None) -> RankMessage | None:
+        """As `receive`, but reads once: does not wait if something has come. None before the end of a message."""
+        got = self._socket.recv_into(memoryview(self._part)[self._num_read :])
+        if not got:
+            raise EOFError("the other process has ended")
+        self._num_read += got
+        if self._num_read < len(self._part):
+            return None
+        part, is_length, self._num_read, self._is_length = self._part, self._is_length, 0, not self._is_length
+        if not is_length:
+            self._part = bytearray(_LENGTH.size)
+            return _unpacked(msgpack.unpackb(part))
+        (length,) = _LENGTH.unpack(part)
         if max_bytes is not None and length > max_bytes:
             raise ValueError("not a message of a rank")
-        return _unpacked(msgpack.unpackb(self._exactly(length)))
+        self._part = bytearray(length)
+        return None
 
     def shut_down(self) -> None:
         """Calls that wait on either side end with an error."""
@@ -230,16 +248,6 @@ class RankLink:
 
     def close(self) -> None:
         self._socket.close()
-
-    def _exactly(self, count: int) -> bytearray:
-        data = bytearray(count)
-        view = memoryview(data)
-        while view:
-            got = self._socket.recv_into(view)
-            if not got:
-                raise EOFError("the other process has ended")
-            view = view[got:]
-        return data
 
 
 def packed(message: RankMessage) -> bytes:

@@ -397,13 +397,14 @@ class RankProcesses:
 
     def _take(self, follower: Follower) -> None:
         try:
-            message = follower.link.receive()
+            message = follower.link.receive_part()  # the others are heard while a long message arrives
         except (EOFError, OSError):
             self.lose(f"{follower} {follower.end()}")
             return
         if follower.heard_at is not None:
             follower.heard_at = time.monotonic()
-        self._handle(follower, message)
+        if message is not None:
+            self._handle(follower, message)
 
     def _alive(self) -> Alive:
         return Alive()

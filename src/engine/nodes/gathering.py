@@ -125,7 +125,7 @@ class Gathering:
                 poll.register(each.link.fileno(), select.POLLRDHUP)
                 if poll.poll(0):
                     raise EOFError
-                each.link.send(Alive())
+                each.link.offer(Alive())
             except (OSError, EOFError):
                 each.link.close()
                 self._missing_or_joined[rank] = None
@@ -147,6 +147,7 @@ class Gathering:
             if not isinstance(join, Join):
                 raise ValueError("not a rank")
             reason = self._reason_against(join)
+            connection.settimeout(None)  # silence is the limit, however long a message takes
         except (OSError, EOFError, ValueError, TypeError, AttributeError, AssertionError, msgpack.UnpackException):
             link.close()  # a probe, or a program that has nothing to do with this
             return

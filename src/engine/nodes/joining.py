@@ -55,11 +55,11 @@ class JoinedLink(RankLink):
         try:
             while True:
                 if poller.poll(ALIVE_S * 1000):
-                    message = super().receive()
+                    message = self.receive_part()  # Alive is sent while a long message arrives
                     heard_at = time.monotonic()
                     if isinstance(message, StepPlan):
                         self._silence_s = SILENCE_S
-                    if not isinstance(message, Alive):
+                    if message is not None and not isinstance(message, Alive):
                         self._deliver(message)
                 now = time.monotonic()
                 if now - heard_at > self._silence_s:
@@ -67,7 +67,7 @@ class JoinedLink(RankLink):
                     return
                 if now - sent_at >= ALIVE_S:
                     sent_at = now
-                    self.send(self._alive())
+                    self.offer(self._alive())  # what another thread sends is a sign of life too
         except (OSError, EOFError):
             self._end("has closed the connection")
 
@@ -138,6 +138,7 @@ def _joined(
             case Refused(reason):
                 raise JoinRefused(f"rank 0 refuses rank {asked.rank}: {reason}")
             case Start() as start:
+                connection.settimeout(None)  # silence is the limit, however long a message takes
                 link = link_of(connection, asked.rank, exit_process)
                 link.start()
                 return link, start

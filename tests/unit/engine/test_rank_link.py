@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from stoker.engine.rank_link import Alive, RankLink, packed
+from stoker.engine.rank_link import Alive, Failed, RankLink, packed
 
 LIMIT_S = 60.0
 
@@ -55,6 +55,17 @@ def test_what_is_offered_with_a_limit_waits_for_another_thread(ends: tuple[socke
     link._sending.release()
     assert RankLink(theirs).receive() == Alive()
     offering.join(LIMIT_S)
+
+
+def test_a_message_may_come_in_parts(ends: tuple[socket.socket, socket.socket]):
+    ours, theirs = ends
+    link, data = RankLink(theirs), packed(Failed("x" * 100, 3)) + packed(Alive(7))
+    found = []
+    for at in range(len(data)):
+        ours.send(data[at : at + 1])
+        found.append(link.receive_part())
+    assert [each for each in found if each is not None] == [Failed("x" * 100, 3), Alive(7)]
+    assert found[-1] == Alive(7)
 
 
 def test_what_is_offered_to_a_process_that_has_ended_fails(ends: tuple[socket.socket, socket.socket]):

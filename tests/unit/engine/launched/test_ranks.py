@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Thread
+from threading import Event, Semaphore, Thread
 
 import pytest
 
 from stoker.engine.launched import following
 from stoker.engine.launched.following import LaunchedRank
 from stoker.engine.launched.leading import LaunchedProcesses
-from stoker.engine.rank_link import Computed, Operation
+from stoker.engine.rank_link import Computed, Operation, Returned, packed
 from stoker.engine.rank_processes import RankLost
 from stoker.engine.startup import start_of
 from stoker.engine.step_queue import FailedOnRank0
@@ -138,6 +138,22 @@ def test_a_rank_that_does_not_read_is_given_up_while_another_thread_sends_to_it(
         assert not losing.is_alive()
     assert failure(other.receive).endswith(" has closed the connection")
     assert failure(rank_0.check) == "is stopped"
+
+
+def test_others_are_watched_while_a_long_message_arrives(connect: Callable[..., Ranks]):
+    """Rank 0 looked at no other rank until it had the whole message, and gave up those that it had not heard."""
+    rank_0, other = connect()
+    (follower,) = rank_0._followers
+    looks = Semaphore(0)
+    rank_0._look = lambda now: looks.release()  # type: ignore[method-assign]
+    data, link = packed(Returned(bytes(1000))), other._link
+    with link._sending:
+        link._socket.sendall(data[:500])
+        for _ in range(4):
+            assert looks.acquire(timeout=LIMIT_S)
+        link._socket.sendall(data[500:])
+    assert rank_0.take_returned() == [Returned(bytes(1000))]
+    assert follower.link._socket.gettimeout() is link._socket.gettimeout() is None  # it may take longer than a silence
 
 
 def test_a_start_that_fails_ends_the_others_with_its_reason(connect: Callable[..., Ranks]):
