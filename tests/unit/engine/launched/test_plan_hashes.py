@@ -78,7 +78,7 @@ def test_arguments_that_cannot_be_compared_are_refused(value: object):
         assert refused.value.param == "logits_processors"
 
 
-def test_a_script_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch):
+def test_a_script_with_such_arguments_fails_before_anything_runs(monkeypatch: pytest.MonkeyPatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": str(taken.getsockname()[1])}
     for name, value in (place | {"MASTER_ADDR": "127.0.0.1"}).items():
