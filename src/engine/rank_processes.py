@@ -120,6 +120,7 @@ class RankProcesses:
         self._ranks: Ranks | None = None
         self._stage_ends: Callable[[], tuple[socket.socket, socket.socket]] | None = None
         self._open_ends: tuple[socket.socket, ...] = ()
+        self._stage_link: StageLink | None = None
         self._address = ADDRESS
         self._on_ray: RayRanks | None = None
         try:
@@ -288,7 +289,8 @@ class RankProcesses:
         with self._changed:
             self._open_ends = ends
         self.check()
-        return stage_link(self._resolved, *ends)
+        self._stage_link = stage_link(self._resolved, *ends)
+        return self._stage_link
 
     def wait_loaded(self) -> None:
         """Waits until all have their weights. Raises RankLost."""
@@ -309,9 +311,9 @@ class RankProcesses:
         for each in self._followers:
             each.give_up()
             each.link.close()
+        if self._stage_link is not None:
+            self._stage_link.close()
         for end in self._open_ends:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)  # a thread reads
             end.close()
         for child in self._children:
             child.close()

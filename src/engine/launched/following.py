@@ -120,6 +120,7 @@ class LaunchedRank:
         self._link = self._place.link
         self._link.on_failure = self._end_waiting
         self._ranks: Ranks | None = None
+        self._stage_link: StageLink | None = None
         self._is_closed = False
         atexit.register(self.close)  # of a script that does not close its LLM
 
@@ -154,7 +155,8 @@ class LaunchedRank:
     def stage_link(self) -> StageLink:
         """To the stages before and after."""
         assert self._place.stages is not None
-        return stage_link(self._place.resolved, *self._place.stages)
+        self._stage_link = stage_link(self._place.resolved, *self._place.stages)
+        return self._stage_link
 
     def send(self, message: RankMessage) -> None:
         """To rank 0. Raises RankLost."""
@@ -243,6 +245,8 @@ class LaunchedRank:
                 self._link.offer(Left(self._link.begun), _LEAVE_S)
             self._link.fail(f"{self._name} has left")
             self._link.shut_down()
+            if self._stage_link is not None:
+                self._stage_link.close()
 
     def _end_waiting(self) -> None:
         """In steps of this process, and of those that share its memory."""

@@ -14,6 +14,7 @@ from queue import SimpleQueue
 
 import torch
 
+_END_S = 2.0  # for the thread to end, whose connection is closed
 _HEADER = struct.Struct("<q?")  # number of rows, whether there is a residual
 Hidden = tuple[torch.Tensor, torch.Tensor | None]  # hidden and residual, [N, hidden_size]
 
@@ -37,7 +38,8 @@ class StageLink:
         self._before, self._after = before, after
         self._hidden_size, self._dtype, self._device = hidden_size, dtype, device
         self._arrived: SimpleQueue[Hidden | None] = SimpleQueue()  # None: the connection is closed
-        threading.Thread(target=self._read, name="stage-before", daemon=True).start()
+        self._reader = threading.Thread(target=self._read, name="stage-before", daemon=True)
+        self._reader.start()
 
     def send(self, hidden: torch.Tensor, residual: torch.Tensor | None) -> None:
         """To the next stage. Raises StageClosed if it has ended."""
@@ -60,10 +62,15 @@ class StageLink:
         return hidden.to(self._device), None if residual is None else residual.to(self._device)
 
     def close(self) -> None:
-        """`receive` raises StageClosed from now on, on both sides."""
+        """`receive` raises StageClosed from now on, on both sides.
+
+        The thread has ended then: one that returns from torch into an interpreter that ends would abort the process.
+        """
         for end in (self._before, self._after):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+        self._reader.join(_END_S)
+        for end in (self._before, self._after):
             end.close()
 
     def _read(self) -> None:
