@@ -14,8 +14,11 @@ _TENSOR, _ARRAY, _TUPLE = 1, 2, 3
 
 
 def packed_value(value: Any) -> bytes:
-    """Raises TypeError for a value of another type."""
-    data: bytes = msgpack.packb(value, default=_extension, strict_types=True)
+    """Raises TypeError for a value that cannot be sent."""
+    try:
+        data: bytes = msgpack.packb(value, default=_extension, strict_types=True)
+    except Exception as error:  # also integers of more than 64 bits, and torch's own for tensors without memory
+        raise TypeError(str(error)) from error
     return data
 
 
@@ -28,7 +31,7 @@ def packed_values(value: Any, error: str) -> Returned:
     if not error:
         try:
             return Returned(packed_value(value))
-        except Exception as failure:  # torch has its own for tensors without contiguous memory
+        except TypeError as failure:
             error = f"the result cannot be sent to the other ranks: {failure}"
     return Returned(b"", error)
 

@@ -24,7 +24,7 @@ class LeadingCalls:
         self._workplace.check(method)
         try:
             arguments = packed_value([list(args), dict(kwargs)])
-        except (TypeError, ValueError, OverflowError) as error:
+        except TypeError as error:
             raise CallError(f"the arguments of `{method}` cannot be sent: {error}") from None
         with in_step(self._others, f"a call of `{method}`"):
             self._others.expect_returned()

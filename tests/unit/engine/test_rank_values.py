@@ -36,5 +36,7 @@ def test_other_objects_are_not_sent():
         packed_value([object()])
     with pytest.raises(TypeError, match="a ndarray is not sent"):
         packed_value(np.zeros(2, [("a", "i4")]))
-    for value in (object(), torch.eye(2).to_sparse()):
+    with pytest.raises(TypeError):
+        packed_value(torch.eye(2).to_sparse())
+    for value in (object(), torch.eye(2).to_sparse(), 1 << 70):
         assert packed_values(value, "").error.startswith("the result cannot be sent to the other ranks: ")
