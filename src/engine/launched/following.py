@@ -10,10 +10,10 @@ import math
 import os
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
 from queue import Empty
-from typing import Protocol
 
 from ...config import Resolved
 from ...config.exit_codes import EXIT_FAILED
@@ -259,42 +259,45 @@ class LaunchedRank:
                 end.shutdown(socket.SHUT_RDWR)
 
 
-class _Warm(Protocol):
-    def warm_up(self, execute: Callable[[StepPlan], object]) -> None: ...
+class _LaunchedSteps(ABC):
+    """Of a runner of this rank: all but its steps."""
 
-    def info(self) -> EngineInfo: ...
+    def __init__(self, runner: ModelRunner | LaterStageRunner, others: LaunchedRank) -> None:
+        self._warm_up: Callable[[Callable[[StepPlan], StepResult]], None] = runner.warm_up
+        self.info: Callable[[], EngineInfo] = runner.info
+        self.launches: Callable[[], StepLaunches] = runner.launches
+        self._others = others
+
+    @abstractmethod
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Raises RankLost if neither this step nor a later one can be computed, FailedOnRank0 if this one cannot."""
+
+    def warm_up(self) -> None:
+        self._warm_up(self.execute)
 
 
-class LaunchedRunner:
+class LaunchedRunner(_LaunchedSteps):
     """Executes the steps that all ranks have planned. Results are those of rank 0, which samples."""
 
     def __init__(self, runner: ModelRunner, others: LaunchedRank) -> None:
         """runner: of another rank than 0 of the only stage, with a FollowingSampler."""
-        self._runner, self._others = runner, others
+        super().__init__(runner, others)
+        self._runner = runner
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Raises RankLost if neither this step nor a later one can be computed, FailedOnRank0 if this one cannot."""
         with self._others.in_step():
             self._others.begin(operation_of(plan))
             with contextlib.suppress(SamplingFailed):
                 self._runner.execute(plan)
             return self._others.result()
 
-    def warm_up(self) -> None:
-        self._runner.warm_up(self.execute)
 
-    def info(self) -> EngineInfo:
-        return self._runner.info()
-
-    def launches(self) -> StepLaunches:
-        return self._runner.launches()
-
-
-class LaunchedStageRunner:
+class LaunchedStageRunner(_LaunchedSteps):
     """The same, of a pipeline."""
 
     def __init__(self, runner: FirstStageRunner | LaterStageRunner, others: LaunchedRank) -> None:
-        self._runner, self._others = runner, others
+        super().__init__(runner, others)
+        self._runner = runner
 
     def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
         """Computes this stage of a step. Returns a function that waits for the result. Raises as `LaunchedRunner`."""
@@ -325,14 +328,4 @@ class LaunchedStageRunner:
         return finish
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """As LaunchedRunner."""
         return self.launch(plan)()
-
-    def warm_up(self) -> None:
-        self._runner.warm_up(self.execute)
-
-    def info(self) -> EngineInfo:
-        return self._runner.info()
-
-    def launches(self) -> StepLaunches:
-        return self._runner.launches()
