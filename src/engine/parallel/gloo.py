@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -34,7 +35,25 @@ class RanksLost(RuntimeError):
         super().__init__("another process of this model has ended")
 
 
-class GlooRanks:
+class SummingRanks(ABC):
+    """Ranks without memory in common: what they do with rows of owners, with the sum alone."""
+
+    rank: int
+
+    @abstractmethod
+    def sum(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    def own_rows(self, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
+        """As Ranks."""
+        return own_rows_reference(ids, self.rank * rows_each, rows_each)
+
+    def rows_of_owners(self, x: torch.Tensor, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
+        """As Ranks: zeros of the others are added."""
+        is_own = (ids // rows_each == self.rank)[:, None]
+        return self.sum(x.where(is_own, 0))
+
+
+class GlooRanks(SummingRanks):
     is_capturable = False
 
     def __init__(self, meeting: Meeting, rank: int, size: int, timeout_s: float) -> None:
@@ -69,15 +88,6 @@ class GlooRanks:
         parts = [] if self.rank else [torch.empty_like(x) for _ in range(self.size)]
         self._wait(self._group.gather([parts] if parts else [], [x.contiguous()], dist.GatherOptions()))
         return torch.cat(parts, 1)[:, :width].contiguous() if parts else x
-
-    def own_rows(self, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
-        """As Ranks."""
-        return own_rows_reference(ids, self.rank * rows_each, rows_each)
-
-    def rows_of_owners(self, x: torch.Tensor, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
-        """As Ranks."""
-        is_own = (ids // rows_each == self.rank)[:, None]
-        return self.sum(x.where(is_own, 0))
 
     def from_first(self, x: torch.Tensor) -> None:
         """As Ranks."""

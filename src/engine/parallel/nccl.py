@@ -10,13 +10,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from ..kernels.exchange import own_rows_reference
-from .gloo import Meeting, store_of, unless_closed
+from .gloo import Meeting, SummingRanks, store_of, unless_closed
 
 _closed_groups: list[Any] = []  # kept: a destructor would wait for operations that cannot end
 
 
-class NcclRanks:
+class NcclRanks(SummingRanks):
     is_capturable = True
 
     def __init__(self, meeting: Meeting, rank: int, size: int, device: torch.device, timeout_s: float) -> None:
@@ -57,15 +56,6 @@ class NcclRanks:
         if self.rank:
             return x
         return parts.transpose(0, 1).reshape(len(x), -1)[:, :width].contiguous()
-
-    def own_rows(self, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
-        """As Ranks."""
-        return own_rows_reference(ids, self.rank * rows_each, rows_each)
-
-    def rows_of_owners(self, x: torch.Tensor, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
-        """As Ranks: zeros of the others are added."""
-        is_own = (ids // rows_each == self.rank)[:, None]
-        return self.sum(x.where(is_own, 0))
 
     def from_first(self, x: torch.Tensor) -> None:
         """As Ranks."""
