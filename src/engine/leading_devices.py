@@ -10,8 +10,8 @@ import numpy as np
 
 from .api import EngineInfo, StepLaunches
 from .core import StepPlan, StepResult
+from .followers import Followers, in_step
 from .rank_link import Capture, DeviceStep
-from .rank_processes import RankProcesses, in_step
 
 if TYPE_CHECKING:  # they import torch
     from .runner.cuda.buckets import StepShape
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # they import torch
 class OtherDevices:
     """OtherRanks of runner/cuda/step_launcher.py."""
 
-    def __init__(self, others: RankProcesses) -> None:
+    def __init__(self, others: Followers) -> None:
         self._others = others
         self.check = others.check
 
@@ -34,7 +34,7 @@ class OtherDevices:
 
 
 class LeadingDeviceRunner:
-    def __init__(self, runner: DeviceRunner, others: RankProcesses) -> None:
+    def __init__(self, runner: DeviceRunner, others: Followers) -> None:
         """runner: of rank 0, with OtherDevices and a LeadingSampler."""
         self._runner, self._others = runner, others
         self.info: Callable[[], EngineInfo] = runner.info

@@ -1,8 +1,6 @@
 """RankProcesses: the other processes that compute a model, seen from rank 0, which is the engine.
 
-They are started before rank 0 loads its weights, or come from other nodes. A thread watches them: when one ends, stops,
-falls silent or fails, the exchange is closed, so that a step that waits for it fails at once; the others are ended, and
-the engine ends.
+They are started before rank 0 loads its weights, or come from other nodes. When one is lost, the exchange is closed.
 """
 
 from __future__ import annotations
@@ -10,89 +8,36 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..config import Resolved
-from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_INVALID_CONFIGURATION
+from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_INVALID_CONFIGURATION
 from ..config.resolve.gpu import own_gpus
-from .api import EngineInfo, StepLaunches
-from .core import StepPlan, StepResult
+from .followers import Follower, Followers, RankLost
 from .nodes.child import RankChild, children_of_node, close_descriptors, memories_of_node
 from .nodes.fingerprint import fingerprint
 from .nodes.gathering import CannotGather, Gathering, Joined, NotGathered
-from .nodes.limits import ALIVE_S, LOADING_SILENCE_S, SILENCE_S
+from .nodes.limits import SILENCE_S
 from .nodes.ray_ranks import CannotUseRay, RayRanks
 from .nodes.ring import KEY_BYTES, connect_stages, listen
 from .nodes.secret import secret_hash
-from .rank_link import Alive, Failed, Finish, FreeMemory, Loaded, RankLink, RankMessage, Returned, Start, Tokens, packed
-from .step_queue import RunnerUnusable
+from .rank_link import Start, packed
 
 if TYPE_CHECKING:  # they import torch
-    import torch
-
-    from .core.step_plan import Int32
     from .kernels import KernelSet
     from .kernels.exchange import SharedMemory
     from .parallel import Ranks
     from .parallel.stages import StageLink
     from .runner.loaded_model import RanksOf
-    from .runner.model_runner import ModelRunner
-    from .runner.stages import FirstStageRunner
-    from .sampling.sampler import Int64, Sampled, Sampler
-    from .sampling.sampling_table import Slots
 
 _POLL_S = 0.25  # of the thread that watches; a process that is stopped in two polls one after the other is given up
 logger = logging.getLogger(__name__)
 
 
-class RankLost(RunnerUnusable):
-    """A process of the model has ended: no step can follow."""
-
-    def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
-
-@dataclass(slots=True)
-class Follower:
-    name: str
-    link: RankLink
-    child: RankChild | None  # if it runs on this machine
-    heard_at: float | None = None  # of links over a network
-    silence_s: float = SILENCE_S
-    is_loaded: bool = False
-    has_left: bool = False  # without a failure
-    begun: int = 0  # operations, where it plans its own steps
-    returned: Returned | None = None  # of the call that is being made
-
-    def __str__(self) -> str:
-        return self.name
-
-    def trouble(self, now: float) -> str:
-        """Why it is given up; empty if it is not."""
-        if self.child is not None and self.child.is_stopped():
-            return "is stopped"
-        limit_s = self.silence_s if self.is_loaded else LOADING_SILENCE_S
-        if self.heard_at is not None and now - self.heard_at > limit_s:
-            return f"has not answered for {limit_s:g} s"
-        return ""
-
-    def end(self) -> str:
-        return "has closed its connection; its log says why" if self.child is None else self.child.end()
-
-    def give_up(self) -> None:
-        if self.child is not None:
-            self.child.kill()
-        self.link.shut_down()
-
-
-class RankProcesses:
+class RankProcesses(Followers):
     silence_s = SILENCE_S  # of a rank of another node that has its weights
     ends_when_refused = False
 
@@ -109,12 +54,8 @@ class RankProcesses:
         """
         from .parallel.connect import ADDRESS
 
-        self._resolved, self._lost = resolved, lost
-        self._size = resolved.parallel.tensor_parallel_size
-        self._changed = threading.Condition()
-        self._failure: RankLost | None = None
-        self._is_closed = False
-        self._followers: list[Follower] = []
+        super().__init__(resolved.parallel.tensor_parallel_size, lost)
+        self._resolved = resolved
         self._children: list[RankChild] = []
         self._memories: dict[int, SharedMemory] = {}  # of the stages whose ranks are all on this machine
         self._ranks: Ranks | None = None
@@ -130,7 +71,7 @@ class RankProcesses:
             raise
         finally:
             close_descriptors(self._memories)
-        threading.Thread(target=self._watch, name="ranks", daemon=True).start()
+        self._start_watching()
 
     def _start_all(self, report: Callable[[str], None]) -> None:
         from .parallel.connect import open_store
@@ -292,25 +233,23 @@ class RankProcesses:
         self._stage_link = stage_link(self._resolved, *ends)
         return self._stage_link
 
-    def wait_loaded(self) -> None:
-        """Waits until all have their weights. Raises RankLost."""
+    def _interrupt(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._failure is not None or all(each.is_loaded for each in self._followers))
-        self.check()
-
-    def check(self) -> None:
-        """Raises RankLost if a process has ended."""
-        if self._failure is not None:
-            raise self._failure
+            ends = self._open_ends
+        for memory in self._memories.values():
+            memory.close_exchange()
+        if self._ranks is not None:
+            self._ranks.close()
+        for end in ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Ends them; those of other nodes wait for the next start then."""
+        """As Followers. Releases what was used to reach them."""
         self._is_closed = True
         if self._ranks is not None:
             self._ranks.close()
-        for each in self._followers:
-            each.give_up()
-            each.link.close()
+        super().close()
         if self._stage_link is not None:
             self._stage_link.close()
         for end in self._open_ends:
@@ -319,211 +258,6 @@ class RankProcesses:
             child.close()
         if self._on_ray is not None:
             self._on_ray.close()
-
-    def send(self, message: RankMessage) -> None:
-        """What is sampled to the ranks of the first stage, other messages to all. Raises RankLost."""
-        data = packed(message)
-        try:
-            for each in self._followers[: self._size - 1] if isinstance(message, Finish | Tokens) else self._followers:
-                each.link.send_bytes(data)
-        except OSError:
-            self.wait_failure()
-            self.check()
-            raise
-
-    def expect_returned(self) -> None:
-        """A call begins: what was returned before is not of it."""
-        with self._changed:
-            for each in self._followers:
-                each.returned = None
-
-    def take_returned(self) -> list[Returned]:
-        """What the worker of each has returned, by rank. Waits for them. Raises RankLost."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._failure is not None or all(each.returned for each in self._followers))
-            self.check()
-            return [each.returned for each in self._followers if each.returned is not None]
-
-    def lose(self, reason: str, exit_code: int = EXIT_FAILED) -> None:
-        """No step can follow. The first reason counts."""
-        with self._changed:
-            if self._failure is not None or self._is_closed:
-                return
-            self._failure = RankLost(reason, exit_code)
-            self._changed.notify_all()
-            ends = self._open_ends
-        for memory in self._memories.values():
-            memory.close_exchange()
-        if self._ranks is not None:
-            self._ranks.close()
-        for each in self._followers:
-            each.give_up()
-        for end in ends:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-        self._lost()
-
-    def wait_failure(self) -> None:
-        """Gives the thread that watches the time to see why an exchange has failed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._failure is not None, 4 * _POLL_S)
-
-    def _watch(self) -> None:
-        poller = select.poll()
-        by_fd = {each.link.fileno(): each for each in self._followers}
-        for fd in by_fd:
-            poller.register(fd, select.POLLIN)
-        looked_at = 0.0
-        while self._failure is None and not self._is_closed:
-            for fd, _ in poller.poll(_POLL_S * 1000):
-                self._take(by_fd[fd])
-                if by_fd[fd].has_left:
-                    poller.unregister(fd)
-            now = time.monotonic()
-            if now - looked_at >= _POLL_S:
-                looked_at = now
-                self._look(now)
-
-    def _look(self, now: float) -> None:
-        sends = int(now / ALIVE_S) != int((now - _POLL_S) / ALIVE_S)
-        for each in self._followers:
-            if each.has_left:
-                continue
-            if trouble := each.trouble(now):
-                self.lose(f"{each} {trouble}")
-            elif sends and each.heard_at is not None:
-                try:
-                    each.link.offer(self._alive())
-                except OSError:
-                    self.lose(f"{each} {each.end()}")
-
-    def _take(self, follower: Follower) -> None:
-        try:
-            message = follower.link.receive_part()  # the others are heard while a long message arrives
-        except (EOFError, OSError):
-            self.lose(f"{follower} {follower.end()}")
-            return
-        if follower.heard_at is not None:
-            follower.heard_at = time.monotonic()
-        if message is not None:
-            self._handle(follower, message)
-
-    def _alive(self) -> Alive:
-        return Alive()
-
-    def _handle(self, follower: Follower, message: RankMessage) -> None:
-        match message:
-            case Loaded():
-                with self._changed:
-                    follower.is_loaded = True
-                    self._changed.notify_all()
-            case Returned():
-                with self._changed:
-                    follower.returned = message
-                    self._changed.notify_all()
-            case Failed(text, exit_code):
-                self.lose(f"{follower} failed: {text}", exit_code)
-
-
-@contextlib.contextmanager
-def in_step(others: RankProcesses, what: str = "a step") -> Iterator[None]:
-    """What rank 0 does of a step, or of a call. Raises RankLost if neither this step nor a later one can be computed,
-    else what sampling raises."""
-    others.check()
-    try:
-        yield
-    except ReportedFailure as failed:
-        raise failed.error from None
-    except BaseException as error:
-        try:  # a second interrupt may end the waiting
-            others.wait_failure()
-            others.check()
-        finally:
-            others.lose(f"{what} ended in the middle: {type(error).__name__}: {error}")  # the first reason counts
-        raise
-
-
-class LeadingRunner:
-    """Executes steps together with the other ranks."""
-
-    def __init__(self, runner: ModelRunner, others: RankProcesses) -> None:
-        """runner: of rank 0, with a LeadingSampler."""
-        self._runner, self._others = runner, others
-
-    def execute(self, plan: StepPlan) -> StepResult:
-        """Raises as `in_step`."""
-        with in_step(self._others):
-            self._announce(plan)
-            return self._runner.execute(plan)
-
-    def _announce(self, plan: StepPlan) -> None:
-        """The others begin the step too."""
-        self._others.send(plan)
-
-    def warm_up(self) -> None:
-        self._runner.warm_up(self.execute)
-
-    def free_cache(self) -> None:
-        """Of all ranks."""
-        self._others.send(FreeMemory())
-        self._runner.free_cache()
-
-    def info(self) -> EngineInfo:
-        return self._runner.info()
-
-    def launches(self) -> StepLaunches:
-        return self._runner.launches()
-
-
-class LeadingStageRunner(LeadingRunner):
-    """Begins and finishes the steps of a pipeline together with the other ranks."""
-
-    def __init__(self, runner: FirstStageRunner, others: RankProcesses) -> None:
-        super().__init__(runner, others)
-        self._stage = runner
-
-    def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
-        """The first stage of a step. Returns a function that waits for the others, and samples. Raises as `execute`."""
-        with in_step(self._others):
-            self._announce(plan)
-            begun = self._stage.begin(plan)
-
-        def finish() -> StepResult:
-            with in_step(self._others):
-                self._others.send(Finish())
-                return self._stage.finish(begun)
-
-        return finish
-
-    def execute(self, plan: StepPlan) -> StepResult:
-        """As LeadingRunner."""
-        return self.launch(plan)()
-
-
-class ReportedFailure(Exception):
-    """Sampling has failed, and the other ranks know it: they are ready for the next step."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-class LeadingSampler:
-    """The sampler of rank 0, which sends the others what it has sampled."""
-
-    def __init__(self, sampler: Sampler, others: RankProcesses) -> None:
-        self._sampler, self._others = sampler, others
-        self.prompt_logprobs = sampler.prompt_logprobs
-
-    def sample(self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: Int32) -> Sampled:
-        """As Sampler. Raises ReportedFailure."""
-        try:
-            sampled = self._sampler.sample(logits, slots, lengths, token_table)
-        except Exception as error:
-            self._others.send(Tokens(None))
-            raise ReportedFailure(error) from error
-        self._others.send(Tokens(sampled.token_ids))
-        return sampled
 
 
 def _ring(num_stages: int) -> list[tuple[socket.socket, socket.socket]]:

@@ -25,12 +25,14 @@ from .device_step_queue import DeviceStepQueue
 from .engine_core import Caller, EngineCore, OtherProcesses
 from .event_payloads import EventPayloads
 from .event_publisher import EventPublisher
+from .followers import RankLost
 from .launched.launch import Launch, check_serves, launch_of
 from .launched.leading import LaunchedLeadingRunner, LaunchedLeadingStageRunner, LaunchedProcesses
 from .leading_devices import LeadingDeviceRunner, OtherDevices
+from .leading_runner import LeadingRunner, LeadingSampler, LeadingStageRunner
 from .plugins import PluginError, import_class, make, named_by
 from .rank_link import Loaded
-from .rank_processes import LeadingRunner, LeadingSampler, LeadingStageRunner, RankLost, RankProcesses
+from .rank_processes import RankProcesses
 from .runner.cuda.buckets import mixed_buckets
 from .runner.kv_memory import IdleGap, reserve_kv_memory
 from .runner.measure import PhaseClock

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .api import CallError
+from .followers import Followers, in_step
 from .rank_link import Call
-from .rank_processes import RankProcesses, in_step
 from .rank_values import packed_value, unpacked_values
 from .worker import Workplace, values_of
 
 
 class LeadingCalls:
-    def __init__(self, workplace: Workplace, others: RankProcesses) -> None:
+    def __init__(self, workplace: Workplace, others: Followers) -> None:
         self._workplace, self._others = workplace, others
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -14,13 +14,13 @@ from stoker.engine.api import EngineOutput, EngineRequest
 from stoker.engine.core import Scheduler, StepPlan, StepResult
 from stoker.engine.kernels import KernelSet
 from stoker.engine.kernels.exchange import SharedMemory
+from stoker.engine.leading_runner import LeadingRunner, LeadingSampler, LeadingStageRunner
 from stoker.engine.parallel import Ranks
 from stoker.engine.parallel.connect import ADDRESS, connect, open_store, stage_link
 from stoker.engine.parallel.gloo import Meeting
 from stoker.engine.parallel.stages import StageLink
 from stoker.engine.rank_link import Finish, Loaded, RankLink, Tokens
 from stoker.engine.rank_process import follow, following_runner, no_worker, runner_of_stage
-from stoker.engine.rank_processes import LeadingRunner, LeadingSampler, LeadingStageRunner
 from stoker.engine.runner.model_runner import ModelRunner
 from stoker.engine.runner.rank_loading import RankLoading, rank_loading
 from stoker.engine.runner.stages import FirstStageRunner

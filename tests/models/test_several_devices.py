@@ -22,7 +22,7 @@ from tests.slow_cases import slow_but
 
 from stoker.engine.api import EngineOutput, EngineRequest, SamplingParams
 from stoker.engine.engine_core import EngineCore
-from stoker.engine.rank_processes import RankLost
+from stoker.engine.followers import RankLost
 from stoker.model.sharding import not_divisible, with_placed_experts
 
 from .checkpoints import build, save

@@ -16,8 +16,8 @@ from stoker.engine.api import EngineInfo
 from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan
 from stoker.engine.engine_core import EngineCore
 from stoker.engine.engine_loop import EngineLoop
+from stoker.engine.leading_runner import LeadingRunner
 from stoker.engine.messages import ExitReason, Heartbeat, Message, Ready, Submit
-from stoker.engine.rank_processes import LeadingRunner
 from stoker.engine.wire import decode, encode
 
 from .invariants import Invariants

@@ -1,22 +1,21 @@
 """The ranks of a model besides the first, in memory: each applies the plans that it receives, as the real ones do.
 
-The real LeadingRunner, RankLink and rules of RankProcesses are used. A rank may end, also in the middle of a step, or
+The real LeadingRunner, RankLink and rules of Followers are used. A rank may end, also in the middle of a step, or
 stall; its tables must be those of rank 0.
 """
 
 from __future__ import annotations
 
 import socket
-import threading
 from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from stoker.engine import rank_processes
+from stoker.engine import followers
 from stoker.engine.core import SchedulerSettings, StepPlan, StepResult
+from stoker.engine.followers import Follower, Followers
 from stoker.engine.rank_link import Alive, Loaded, RankLink, Tokens
-from stoker.engine.rank_processes import Follower, RankProcesses
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.sampling.sampling_table import SamplingTable
 
@@ -88,17 +87,14 @@ def _has_come(end: socket.socket) -> bool:
     return True
 
 
-class Ranks(RankProcesses):
+class Ranks(Followers):
     """The other ranks, seen from rank 0. What its thread does, `watch` does when it is called."""
 
     def __init__(self, num_others: int, settings: SchedulerSettings, now: Callable[[], float]) -> None:
+        super().__init__(num_others + 1)
         self._now = now
-        self._size, self._changed = num_others + 1, threading.Condition()
-        self._failure, self._is_closed, self._ranks = None, False, None
-        self._memories, self._open_ends, self._children, self._on_ray = {}, (), [], None
-        self._lost = lambda: None
         self.dies_in_step: int | None = None  # which one ends in the middle of the next step
-        self._followers, self.others = [], list[_Rank]()
+        self.others: list[_Rank] = []
         for rank in range(1, num_others + 1):
             ours, theirs = socket.socketpair()
             self._followers.append(Follower(f"rank {rank}", RankLink(ours), None, now()))
@@ -109,7 +105,7 @@ class Ranks(RankProcesses):
 
     def watch(self) -> None:
         """Take what the ranks have sent, and look for those that are silent."""
-        with patch.object(rank_processes, "time", SimpleNamespace(monotonic=self._now)):
+        with patch.object(followers, "time", SimpleNamespace(monotonic=self._now)):
             for follower, rank in zip(self._followers, self.others, strict=True):
                 if rank._end.fileno() >= 0 and self._failure is None:
                     rank.live()

@@ -16,8 +16,8 @@ from tests.slow_cases import slow_but
 
 from stoker.engine import rank_link, streams
 from stoker.engine.core.stored_prefixes import StoredPrefixes
+from stoker.engine.followers import Follower
 from stoker.engine.held_outputs import HeldOutputs
-from stoker.engine.rank_processes import Follower
 from stoker.engine.replicated_client import ReplicatedClient
 from stoker.engine.routing import Router
 from stoker.engine.stores import block_connection, block_files, engine_blocks

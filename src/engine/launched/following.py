@@ -19,6 +19,7 @@ from ...config import Resolved
 from ...config.exit_codes import EXIT_FAILED
 from ..api import EngineInfo, StepLaunches
 from ..core import StepPlan, StepResult
+from ..followers import RankLost
 from ..following_sampler import SamplingFailed
 from ..kernels import KernelSet
 from ..nodes.joining import JoinedLink
@@ -28,7 +29,6 @@ from ..parallel.connect import ranks_in, stage_link
 from ..parallel.stages import StageLink
 from ..rank_link import Alive, Computed, Failed, Finish, Left, Operation, RankMessage
 from ..rank_place import joined
-from ..rank_processes import RankLost
 from ..runner.loaded_model import RanksOf
 from ..runner.model_runner import ModelRunner
 from ..runner.stages import FirstStageRunner, LaterStageRunner

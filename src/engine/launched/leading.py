@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 from ...config import Resolved
 from ...config.exit_codes import EXIT_FAILED
 from ..core import StepPlan, StepResult
+from ..followers import Follower, in_step
+from ..leading_runner import LeadingRunner, LeadingStageRunner
 from ..nodes.gathering import Gathering
 from ..nodes.limits import LOADING_SILENCE_S, OPERATION_LIMIT_S, WAITING_LINE_S
 from ..nodes.secret import hash_of
 from ..rank_link import Alive, AllReturned, Computed, Failed, Left, Operation, RankMessage
-from ..rank_processes import Follower, LeadingRunner, LeadingStageRunner, RankProcesses, in_step
+from ..rank_processes import RankProcesses
 from ..step_queue import cause_of
 from .launch import Launch, MeetingPoint
 from .plan_hashes import operation_of
@@ -78,7 +80,7 @@ class LaunchedProcesses(RankProcesses):
         self.send(operation)
 
     def in_step(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """As `in_step` of rank_processes.py."""
+        """As `in_step` of followers.py."""
         return in_step(self, what)
 
     def reported(self, compute: Callable[[], StepResult]) -> StepResult:
@@ -98,7 +100,7 @@ class LaunchedProcesses(RankProcesses):
         self.send(result)
 
     def lose(self, reason: str, exit_code: int = EXIT_FAILED) -> None:
-        """As RankProcesses. The others raise the same reason."""
+        """As Followers. The others raise the same reason."""
         if self._failure is None and not self._is_closed:
             self._say(Failed(reason, exit_code))
         super().lose(reason, exit_code)

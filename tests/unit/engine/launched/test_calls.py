@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from stoker.engine.followers import RankLost
 from stoker.engine.launched.calls import LaunchedCalls
 from stoker.engine.launched.following import LaunchedRank
 from stoker.engine.launched.leading import LaunchedProcesses
 from stoker.engine.rank_link import Call, Returned
-from stoker.engine.rank_processes import RankLost
 from stoker.engine.rank_values import packed_values
 from stoker.engine.worker import Worker, Workplace
 from stoker.engine.worker_calls import LeadingCalls

@@ -8,11 +8,11 @@ from threading import Event, Semaphore, Thread
 
 import pytest
 
+from stoker.engine.followers import RankLost
 from stoker.engine.launched import following
 from stoker.engine.launched.following import LaunchedRank
 from stoker.engine.launched.leading import LaunchedProcesses
 from stoker.engine.rank_link import Computed, Operation, Returned, packed
-from stoker.engine.rank_processes import RankLost
 from stoker.engine.startup import start_of
 from stoker.engine.step_queue import FailedOnRank0
 
