@@ -209,6 +209,7 @@ def test_a_port_in_use_is_reported_before_anything_is_loaded(running: tuple[Serv
     assert "model files" not in done.stderr
 
 
+@pytest.mark.slow
 def test_sigterm_with_20_streams_ends_each_with_an_error_and_exits_with_0(manifest: Path):
     async def scenario(server: Server, url: str) -> None:
         async with http_client(url) as client:
@@ -241,6 +242,7 @@ def test_the_engine_of_the_shipped_deployment_ends_with_a_killed_server():
         assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.slow
 def test_sigterm_during_the_start_ends_server_and_engine(manifest: Path):
     server = Server(manifest)
     try:

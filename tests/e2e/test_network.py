@@ -76,6 +76,7 @@ def _trusting(authority: Path) -> ssl.SSLContext:
 
 
 @pytest.mark.effect("server.disable_frontend_multiprocessing")
+@pytest.mark.slow
 def test_the_engine_runs_in_the_server_process_with_the_option(checkpoint: Path, tmp_path: Path):
     manifest = write_manifest(tmp_path / "deploy.yaml", checkpoint, disable_frontend_multiprocessing=True)
     with serving(manifest) as (server, url):

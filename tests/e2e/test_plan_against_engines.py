@@ -99,6 +99,7 @@ def test_an_engine_uses_the_memory_that_was_planned(
     assert found["low"] <= found["peak"] <= found["high"]
 
 
+@pytest.mark.slow
 def test_the_memory_of_each_start_is_stored_with_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOKER_CACHE_DIR", str(tmp_path / "cache"))
     manifest = tmp_path / "deploy.yaml"

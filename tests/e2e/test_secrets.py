@@ -30,6 +30,7 @@ server:
 
 
 @pytest.mark.effect("server.api_key")
+@pytest.mark.slow
 def test_no_response_log_line_or_start_output_contains_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "key").write_text(f"{SECRET}\n")
     (tmp_path / "deploy.yaml").write_text(MANIFEST)

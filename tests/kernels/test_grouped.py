@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.slow_cases import slow_but
+from tests.slow_cases import slow, slow_but
 from tests.unit.engine.kernels.grouped_weights import KINDS, codes, grouped_of
 
 from stoker.engine.kernels import Grouped, GroupScales, KernelSet
@@ -44,7 +44,7 @@ ALL_KINDS = (*KINDS, "table", "one group", "groups of 48")
 
 @DTYPES
 @pytest.mark.parametrize("kind", slow_but(ALL_KINDS, "gptq", "q6_k", "fp8"))
-@pytest.mark.parametrize("tokens", [2, 3, FEW_TOKENS + 1])
+@pytest.mark.parametrize("tokens", [2, slow(3), FEW_TOKENS + 1])
 def test_products_are_those_of_the_numbers(device, dtype, kind, tokens):
     weight = weight_of(kind, 70)
     numbers, inputs = weight.numbers(), weight.shape[1]
@@ -93,6 +93,7 @@ def test_layers_of_several_parts_and_forms(device, tokens):
 
 
 @pytest.mark.parametrize("rows", [2, 20])
+@pytest.mark.slow
 def test_norm_and_gate_are_separate_kernels(device, rows):
     kernels, weight = gpu_kernels(device, max_rows=1), grouped_of("gptq", 48, 128)
     x, norm = torch.randn(rows, 128, device=device), torch.rand(128, device=device)

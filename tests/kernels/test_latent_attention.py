@@ -33,6 +33,7 @@ def test_queries_attend_to_latents(device: torch.device, num_heads: int, program
     torch.testing.assert_close(found, expected, atol=LIMITS[torch.float32], rtol=LIMITS[torch.float32])
 
 
+@pytest.mark.slow
 def test_tokens_after_the_last_row_see_nothing(device: torch.device):
     """A captured step has tokens for the largest batch."""
     made, cache = latents([(1, 20), (1, 7)], 4, device)

@@ -197,6 +197,7 @@ def check_space(device, dtype, rows, shape, limits, state_dtype):
 
 
 @STEPS
+@pytest.mark.slow
 def test_states_of_16_bits_are_rounded_after_the_last_token(device, rows):
     """float16 stands for bfloat16, which the interpreter computes wrongly."""
     check_delta(device, torch.float32, rows, (1, 2, 24, 20), NARROW)

@@ -158,6 +158,7 @@ def random_batch(rows: int, vocab_size: int, seed: int, device: torch.device) ->
     ("rows", "vocab_size", "block", "capacity"),
     [(6, 1, 64, 64), (36, 7, 64, 64), slow(30, 190, 64, 20), slow(36, 1000, 512, 3), slow(24, 2051, 4096, 4096)],
 )
+@pytest.mark.slow
 def test_tokens_are_those_of_the_hosts_sampler(device, rows, vocab_size, block, capacity):
     batch = random_batch(rows, vocab_size, rows + capacity, device)
     found = sampled_by(batch, block, capacity)
@@ -229,6 +230,7 @@ def test_extreme_temperatures(device, temperature):
     assert sampled_by(batch) == sampled_by(batch, capacity=1) == in_float64(batch)
 
 
+@pytest.mark.slow
 def test_a_row_does_not_depend_on_the_others(device):
     batch = random_batch(10, 500, 5, device)
     together = sampled_by(batch)

@@ -69,6 +69,7 @@ def test_a_row_without_valid_logits_gives_no_token(device):
         assert sampled.tolist() == [-1, -1, 1500]
 
 
+@pytest.mark.slow
 def test_a_sample_does_not_depend_on_the_others(device):
     logits, keys = torch.randn(40, 2100, device=device), keys_of(40, device)
     ones = torch.ones(40, device=device)
@@ -78,6 +79,7 @@ def test_a_sample_does_not_depend_on_the_others(device):
 
 
 @DTYPES
+@pytest.mark.slow
 def test_top_p_tokens_equal_the_reference(device, dtype):
     logits = (torch.randn(12, 700, device=device) * 3).to(dtype)
     temperature = torch.linspace(0.3, 1.5, 12, device=device)

@@ -58,6 +58,7 @@ SAMPLED = (
 
 
 @pytest.mark.parametrize("family", families())
+@pytest.mark.slow
 def test_the_kernels_sample_what_torch_samples(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     """Greedy and seeded, token for token in float32: chunks, shared prefixes, preemption, batches that change."""
     folder = saved(family)[1]

@@ -56,6 +56,7 @@ def logprobs_of(folder: Path, place: Path, cache: dict[str, Any]) -> list[list[f
 
 @pytest.mark.parametrize("ends", [("k_scale", "v_scale"), ("k_proj.k_scale", "v_proj.v_scale"),
                                   ("k_proj.output_scale", "v_proj.output_scale")])  # fmt: skip
+@pytest.mark.slow
 def test_scales_of_a_checkpoint_are_used(ends: tuple[str, str], saved: Callable[[str], Saved], tmp_path: Path):
     folder = saved("qwen3")[1]
     scales = {
@@ -77,6 +78,7 @@ def largest_difference(found: list[list[float]], expected: list[list[float]]) ->
 
 
 @pytest.mark.effect("cache.calculate_kv_scales")
+@pytest.mark.slow
 def test_computed_scales_keep_large_keys(saved: Callable[[str], Saved], tmp_path: Path):
     folder = copied(saved("qwen3")[1], tmp_path / "larger", {})
     exact = logprobs_of(folder, tmp_path, {})

@@ -112,6 +112,7 @@ def test_an_engine_that_is_gone_costs_its_blocks_and_not_the_request(start: Star
 
 
 @pytest.mark.effect("kv_transfer.kv_buffer_size")
+@pytest.mark.slow
 def test_a_buffer_that_is_too_small_loses_blocks_and_not_the_request(start: Start):
     block = 8 * start().info.kv_cache_bytes // (64 * 8)
     for size, num_stored in ((5 * block, 5), (4 * block, 0)):

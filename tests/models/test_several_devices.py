@@ -73,6 +73,7 @@ def compare(folder: Path, place: Path, **sections: dict[str, Any]) -> None:
 
 @pytest.mark.effect("parallel.tensor_parallel_size")
 @pytest.mark.parametrize("family", slow_but(KINDS, "qwen3"))
+@pytest.mark.slow
 def test_two_processes_compute_what_one_does(family: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
     """Some steps are on the devices, some on the hosts, and prompts continue from cached blocks and kept states."""
     folder = saved(family)[1]

@@ -143,6 +143,7 @@ def pieces_of(layout: Any) -> list[Any]:
 
 
 @pytest.mark.effect("load.load_format")
+@pytest.mark.slow
 def test_a_mixture_keeps_the_pieces_of_its_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Q4_K_M: the values of some layers are in Q6_K beside queries in Q4_K."""
     file = tmp_path / "own" / "tiny.gguf"

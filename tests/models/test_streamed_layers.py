@@ -46,6 +46,7 @@ def addresses(model: Decoder) -> list[int]:
 @pytest.mark.effect("cache.cpu_offload_gb")
 @pytest.mark.effect("cache.offload_prefetch_step")
 @pytest.mark.parametrize("family", ["llama with biases", "qwen3", "gemma3", "qwen3_moe"])
+@pytest.mark.slow
 def test_outputs_equal_those_without(family: str, tmp_path: Path) -> None:
     """With torch's kernels, which are fast here. Layers n and n + places share memory."""
     folder = save(build(family, num_hidden_layers=LAYERS, layer_types=...), tmp_path / "model")

@@ -69,6 +69,7 @@ def largest_difference(engine: Engine, model: PreTrainedModel, prompts: list[lis
 
 
 @pytest.mark.parametrize("model_type", BY_SPEED)
+@pytest.mark.slow
 def test_text_is_that_of_transformers(model_type: str, tmp_path: Path):
     """In chunks, mixed steps, with shared prefixes and preemptions: the same tokens, and logits within 1e-4."""
     model = random_model(model_type)

@@ -87,6 +87,7 @@ def rounded(name: str) -> torch.Tensor:
 
 
 @pytest.mark.effect("model.activation_quantization")
+@pytest.mark.slow
 def test_inputs_are_rounded_where_the_checkpoint_says_so(tmp_path: Path) -> None:
     """A sum in another order can be rounded to another code, which later tokens see too."""
     name = "compressed-tensors-w8a8"

@@ -38,6 +38,7 @@ from ..fakes import FakeEngine
 
 MODEL = "org/tiny"
 PROCESSES = IsolatedProcesses()  # of all tests: starting one takes long
+_POOLS: dict[tuple[str, ...], IsolatedProcesses] = {}
 SCHEDULER = {
     "async_scheduling": False,
     "max_num_seqs": 8,
@@ -88,6 +89,11 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
     )
 
 
+def shared(pool: IsolatedProcesses) -> IsolatedProcesses:
+    """The pool of all tests that has the same limits."""
+    return _POOLS.setdefault(pool._processes[0]._arguments, pool)
+
+
 class Served:
     """An app called in process. Each call, such as `served.post("/v1/...", {...})`, runs in a new event loop."""
 
@@ -97,13 +103,19 @@ class Served:
         self.engine = engine or FakeEngine()
         self.is_draining = False
         settings = resolved(folder, **options)
+        tokenizer, renderer = load_text(settings, PROCESSES)[:2]
         self.service = Service(
             settings,
             self.engine,
-            *load_text(settings, PROCESSES)[:2],
+            tokenizer,
+            renderer,
             answers=answer_format and Detection(answer_format, answer_format.name, "set", "", "set"),
             is_draining=lambda: self.is_draining,
         )
+        self.service.long_bodies = shared(self.service.long_bodies)
+        self.service.constraints._processes = shared(self.service.constraints._processes)
+        if renderer is not None:
+            renderer._processes_of_requests = shared(renderer._processes_of_requests)
         self.app = build_app(self.service)
 
     def client(self) -> httpx.AsyncClient:

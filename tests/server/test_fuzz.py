@@ -144,6 +144,7 @@ def roomy(folder: Path) -> Served:
 
 
 @pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_random_values_of_fields_are_refused_or_served(fuzzed: Served, route: str, data: st.DataObject):

@@ -66,6 +66,7 @@ def test_the_app_serves_exactly_the_table_of_routes(folder: Path):
 
 
 @pytest.mark.effect("server.api_key")
+@pytest.mark.slow
 def test_no_route_method_or_header_bypasses_a_missing_key(folder: Path):
     served = Served(folder, api_key=["secret"], **ON_DEMAND)
 

@@ -41,6 +41,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("source", slow_but(BOMBS, *list(BOMBS)[1:3]))
+@pytest.mark.slow
 def test_a_template_is_ended_at_its_limits_also_within_one_operation(tokenizer: Tokenizer, source: str):
     """Before, it held the interpreter for minutes, and /health with it."""
     renderer = Renderer(tokenizer, TemplateSource(source, "a.jinja"), processes=HASTY)
@@ -112,6 +113,7 @@ def test_a_template_that_is_nested_too_deeply_ends_the_start_with_a_sentence(tok
         Renderer(tokenizer, TemplateSource(source, "a.jinja"), processes=PROCESSES)
 
 
+@pytest.mark.slow
 def test_templates_of_requests_delay_neither_probes_nor_other_requests(folder: Path):
     served = Served(folder, trust_request_chat_template=True)
     ordinary = {"model": MODEL, "messages": HELLO, "max_tokens": 1}
@@ -163,6 +165,7 @@ def test_a_job_whose_caller_has_left_ends_and_its_process_is_used_again():
     processes.close()
 
 
+@pytest.mark.slow
 def test_a_loop_that_ends_leaves_no_process_lent():
     processes = IsolatedProcesses(1)
     chat = Template.compile(processes, "{{ messages[0].content }}")
@@ -209,7 +212,7 @@ LONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", slow_but(LONG, *list(LONG)[::4]))
 def test_a_long_body_is_answered_as_a_short_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
     """Bodies of more than 64 KiB are read in another process, of which only what is needed comes back."""
     source = TEMPLATE + "{% if tools %}{{ tools | tojson }}{% endif %}{{ k }}{{ messages[-1].x | length }}"
@@ -275,6 +278,7 @@ def test_only_a_harmless_template_is_rendered_in_the_server(tokenizer: Tokenizer
     assert renderer.template(with_tools=False).is_local == (name in HARMLESS)
 
 
+@pytest.mark.slow
 def test_a_bomb_that_waits_for_a_message_holds_nothing(folder: Path):
     """Once it had rendered a simple message, a template was rendered in the server, and could hold it for minutes."""
     served = Served(folder, chat_template=BOMB)
@@ -296,6 +300,7 @@ def test_a_bomb_that_waits_for_a_message_holds_nothing(folder: Path):
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_harmless_template_that_is_slow_is_moved_to_the_processes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(template, "LOCAL_S", -1.0)
     slow = Template.compile(PROCESSES, "{% for m in messages %}{{ m.content }}{% endfor %}")
@@ -310,6 +315,7 @@ def test_a_harmless_template_that_is_slow_is_moved_to_the_processes(monkeypatch:
     assert not slow.is_local
 
 
+@pytest.mark.slow
 def test_in_the_server_values_of_a_template_are_small():
     grows = "{% set ns = namespace(s='xxxx', n=3) %}{% for m in messages %}{% set ns.s = ns.s + ns.s %}{% endfor %}"
     environment = TemplateEnvironment(1000, max_chars=100)

@@ -196,6 +196,7 @@ def test_tools_that_only_other_servers_run_are_skipped_and_named(folder: Path):
     assert answer.status_code == 200
 
 
+@pytest.mark.slow
 def test_a_long_body_has_its_tools_its_choice_and_its_messages(folder: Path):
     served = speaking(folder, CALL, model={"max_model_len": 100_000})
     served.engine._info = FakeEngine(max_model_len=100_000, num_blocks=10_000)._info

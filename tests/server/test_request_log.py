@@ -33,6 +33,7 @@ def _at_info(caplog: pytest.LogCaptureFixture) -> None:
         (2, "<|", "ca", [5, 6]),
     ],
 )
+@pytest.mark.slow
 def test_a_prompt_is_logged_up_to_its_length(
     folder: Path, caplog: pytest.LogCaptureFixture, max_log_len: int | None, chat: str, text: str, ids: list[int]
 ):

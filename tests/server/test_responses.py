@@ -274,6 +274,7 @@ def test_a_stored_response_is_continued_read_and_deleted(folder: Path, tmp_path:
     assert served.get(f"/v1/responses/{unstored['id']}").status_code == 404
 
 
+@pytest.mark.slow
 def test_a_long_input_is_stored_too(folder: Path):
     served = speaking(folder, "Ok", responses_store="memory", model={"max_model_len": 100_000})
     served.engine._info = FakeEngine(max_model_len=100_000, num_blocks=10_000)._info

@@ -113,6 +113,7 @@ def test_new_connections_are_refused_during_the_drain():
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_client_that_never_reads_does_not_prevent_the_shutdown():
     started: list[str] = []
 
@@ -285,6 +286,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_the_process_exits_after_the_drain_deadline_even_if_an_app_hangs():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, env=environment)

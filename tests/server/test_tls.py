@@ -165,6 +165,7 @@ def test_replaced_files_are_used_for_new_connections_and_open_ones_continue(
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_client_is_verified_against_the_replaced_authorities(
     folder: Path, tmp_path: Path, ours: Identity, other: Identity, monkeypatch: pytest.MonkeyPatch
 ):
@@ -186,6 +187,7 @@ def test_a_client_is_verified_against_the_replaced_authorities(
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_tls_session_cannot_be_resumed_after_its_authority_was_removed(
     folder: Path, tmp_path: Path, ours: Identity, other: Identity, monkeypatch: pytest.MonkeyPatch
 ):
@@ -245,6 +247,7 @@ def is_running(coroutine: str) -> bool:
     return any(task.get_coro().__qualname__ == coroutine for task in asyncio.all_tasks())
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_answer_the_tls_shutdown_does_not_delay_the_exit(
     folder: Path, ours: Identity, monkeypatch: pytest.MonkeyPatch
 ):
@@ -265,6 +268,7 @@ def test_a_client_that_does_not_answer_the_tls_shutdown_does_not_delay_the_exit(
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_begin_the_tls_handshake_does_not_delay_the_exit(folder: Path, ours: Identity):
     """asyncio's own limit is 60 s."""
 
@@ -322,6 +326,7 @@ def test_files_that_cannot_be_used_are_reported_with_their_option(
 
 
 @pytest.mark.effect("server.ssl_ciphers")
+@pytest.mark.slow
 def test_connections_with_tls_1_2_use_the_named_cipher_suites(folder: Path, ours: Identity):
     suite, others = "ECDHE-RSA-CHACHA20-POLY1305", "ECDHE-RSA-AES128-GCM-SHA256"
     if b"BEGIN EC" in ours.key.read_bytes():

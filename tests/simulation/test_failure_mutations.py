@@ -155,6 +155,7 @@ CASES = {name: partial(_first_broken, run) for name, _, run in _cases()}
 
 
 @pytest.mark.parametrize("name", slow_but(CASES, *IN_EVERY_RUN))
+@pytest.mark.slow
 def test_the_simulation_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = (OF_STORES | OF_DEPLOYMENTS)[name]
     monkeypatch.setattr(fault.owner, fault.name, fault.attribute())

@@ -251,6 +251,7 @@ def each(faults: Iterable[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", each(FAULTS))
+@pytest.mark.slow
 def test_the_simulation_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = FAULTS[name]
     monkeypatch.setattr(fault.owner, fault.name, fault.attribute())

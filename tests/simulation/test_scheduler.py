@@ -62,6 +62,7 @@ def run_with_states(kind: str, numbers: range, num_steps: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("numbers", [range(3), slow(range(3, 80))], ids=str)
+@pytest.mark.slow
 def test_prompts_share_the_blocks_that_windows_give_back(numbers: range) -> None:
     for number in numbers:
         try:
@@ -71,6 +72,7 @@ def test_prompts_share_the_blocks_that_windows_give_back(numbers: range) -> None
 
 
 @pytest.mark.parametrize("kind", WITH_STATES)
+@pytest.mark.slow
 def test_recurrent_states_are_those_of_their_prefixes(kind: str) -> None:
     assert run_with_states(kind, range(3), num_steps=200)["tokens from the cache"] > 0
 
@@ -97,6 +99,7 @@ def test_every_token_is_right_in_many_worlds(
 
 
 @pytest.mark.parametrize("numbers", [range(6), slow(range(6, 120))], ids=str)
+@pytest.mark.slow
 def test_steps_of_a_pipeline_are_of_different_sequences(numbers: range) -> None:
     for number in numbers:
         num_stages = 2 + number % 3

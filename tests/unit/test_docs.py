@@ -57,6 +57,7 @@ def test_source_files_that_a_design_page_names_exist(page: str):
             assert any(file.endswith(f"/{span}") for file in files), span
 
 
+@pytest.mark.slow
 def test_the_tutorial_shows_the_current_output():
     text = tutorial.PAGE.read_text("utf-8")
     assert tutorial.updated(text) == text, "run `make docs`"

@@ -53,6 +53,7 @@ def run(tree: Path, version: str) -> dict[str, Any]:
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_a_wheel_gets_the_libraries_of_all_levels_and_a_platform_tag(tree: Path):
     data = run(tree, "standard")
     names = sorted(Path(packed).name for packed in data["force_include"].values())

@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
+import pytest
 from tools.model_sizes import MODELS, PAGE, page
 
 
+@pytest.mark.slow
 def test_the_page_has_the_current_plans(tmp_path: Path):
     assert PAGE.read_text("utf-8") == page(tmp_path), "run `python -m tools.model_sizes`"
 

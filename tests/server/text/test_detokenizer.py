@@ -58,6 +58,7 @@ def test_a_character_divided_between_two_tokens_is_returned_once(tokenizer: Toke
     assert num_split > 1000
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), skip=st.booleans())
 def test_the_joined_pieces_equal_the_full_decode(tokenizer: Tokenizer, data: st.DataObject, skip: bool):
@@ -67,6 +68,7 @@ def test_the_joined_pieces_equal_the_full_decode(tokenizer: Tokenizer, data: st.
     assert shown == tokenizer.decode(token_ids, skip_special_tokens=skip)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(alphabet="aé語😀 Hello", max_size=12))
 def test_byte_fallback_returns_complete_characters(text: str):

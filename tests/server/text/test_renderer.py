@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.slow_cases import slow
 from transformers import AutoTokenizer
 
 from stoker.config.checkpoint.chat_templates import TemplateSource
@@ -114,7 +115,11 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize(("template", "refusal"), HOSTILE.items(), ids=range(len(HOSTILE)))
+@pytest.mark.parametrize(
+    ("template", "refusal"),
+    [slow(*each) if each[1] == TIME else each for each in HOSTILE.items()],
+    ids=range(len(HOSTILE)),
+)
 def test_a_hostile_or_broken_template_is_refused(
     tokenizer: Tokenizer, template: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

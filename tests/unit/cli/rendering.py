@@ -50,4 +50,5 @@ def _schema() -> dict[str, Any]:
 def check_object(each: dict[str, Any]) -> None:
     """Raises jsonschema.ValidationError for a name or type that the object does not have."""
     schema = _schema()
-    jsonschema.validate(each, {"$ref": f"#/$defs/{schema['roots'][each['kind']]}", "$defs": schema["$defs"]})
+    root = {"$ref": f"#/$defs/{schema['roots'][each['kind']]}", "$defs": schema["$defs"]}
+    jsonschema.Draft202012Validator(root).validate(each)  # `jsonschema.validate` checks the large schema each time

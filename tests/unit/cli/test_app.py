@@ -102,6 +102,7 @@ def test_help_imports_neither_pydantic_nor_torch_nor_rich() -> None:
     assert engine("-c", code).stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_validate_config_and_explain_import_no_torch(tmp_path: Path) -> None:
     (tmp_path / "deploy.yaml").write_text(TINY)
     code = (
@@ -121,6 +122,7 @@ def test_a_closed_pipe_is_not_an_error() -> None:
     assert not result.stderr
 
 
+@pytest.mark.slow
 def test_a_verb_that_needs_more_than_the_base_install_says_what_to_install() -> None:
     code = (
         "import sys\nsys.modules['torch'] = None\nsys.modules['zmq'] = None\n"

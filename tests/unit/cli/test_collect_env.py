@@ -50,6 +50,7 @@ def test_the_disk_of_a_missing_cache_is_that_of_its_parent(tmp_path: Path, monke
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_no_large_package_is_imported():
     code = "import sys; from stoker.cli.collect_env import run; run('json'); print(*sys.modules, file=sys.stderr)"
     env = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}

@@ -102,6 +102,7 @@ def test_the_table_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert read_table(commands, verbs_with_options) == built
 
 
+@pytest.mark.slow
 def test_a_warm_answer_imports_nothing_slow(tmp_path: Path) -> None:
     script = (
         "import sys\n"
@@ -136,6 +137,7 @@ def test_another_shell_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.slow
 def test_bash_completes_real_lines(tmp_path: Path) -> None:
     (tmp_path / "deploy.yaml").write_text("")
     lines = ["engine va", "engine up --cache.blo", "engine up --scheduling-policy=pri", "engine up --model builtin:",

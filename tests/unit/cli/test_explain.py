@@ -28,6 +28,7 @@ def test_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     assert "## cache.block_size\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_metric_is_explained_by_any_of_its_names(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("stoker_preemptions_total", "stoker_preemptions"):
         assert run(name, commands()) == 0

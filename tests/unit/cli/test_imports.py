@@ -52,12 +52,14 @@ def imports_of(commands: list[list[str]]) -> list[tuple[str, list[str], int]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_what_is_measured_imports_nothing_that_runs_a_model(folder: Path) -> None:
     for verb, heavy, code in imports_of([list(case.arguments) for case in cases(folder)]):
         assert heavy == [], verb
         assert code in (0, 4), verb
 
 
+@pytest.mark.slow
 def test_neither_do_the_other_verbs(folder: Path) -> None:
     commands = [[str(folder / word) if word == "deploy.yaml" else word for word in words] for words in VERBS]
     for verb, heavy, _ in imports_of(commands):

@@ -175,6 +175,7 @@ def test_what_cannot_be_planned_is_said_with_its_code(
     assert said in captured.err
 
 
+@pytest.mark.slow
 def test_no_torch_is_imported(tmp_path: Path) -> None:
     script = (
         "import sys\nfrom stoker.cli.plan import run\n"

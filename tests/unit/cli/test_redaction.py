@@ -232,7 +232,7 @@ def test_no_finding_shows_a_secret(name: str, capfd: pytest.CaptureFixture[str])
     check(["validate", "other.yaml", "-f", "deploy.yaml"], capfd)
 
 
-@pytest.mark.parametrize("words", WORDS, ids=" ".join)
+@pytest.mark.parametrize("words", slow_but(WORDS, *WORDS[::4]), ids=" ".join)
 def test_no_verb_shows_the_secret_of_a_flag(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     write("model: {model: ./m}\n")
     for form in (FORMS[0], FORMS[1], FORMS[7], FORMS[11], FORMS[14]):
@@ -289,6 +289,7 @@ def test_import_shows_no_secret_of_a_launch(script: str, capfd: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("env", ENVIRONMENTS, ids=lambda env: " ".join(env))
+@pytest.mark.slow
 def test_no_verb_shows_the_secret_of_a_variable(
     env: dict[str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

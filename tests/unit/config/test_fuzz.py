@@ -56,6 +56,7 @@ def read(files: Sequence[Path], words: Sequence[str] = (), env: Mapping[str, str
 
 
 @FEW
+@pytest.mark.slow
 @given(oddities.contents)
 @example(b"model: {model: x}\nserver: {port: &a [*a]}")
 @example(b"\xff\xfe")
@@ -69,6 +70,7 @@ def test_no_bytes_make_the_loader_stumble(tmp_path: Path, content: bytes) -> Non
 
 
 @FEW
+@pytest.mark.slow
 @given(st.text("${}:-?aB1_ \n", max_size=30) | st.lists(st.sampled_from(oddities.FORMS)).map("".join))
 def test_a_form_is_filled_in_or_its_place_is_reported(text: str) -> None:
     error: InterpolationError | None = None
@@ -92,6 +94,7 @@ def test_no_words_make_the_command_line_stumble(words: list[str]) -> None:
     read([], ["--model", "x", *words])
 
 
+@pytest.mark.slow
 @settings(FEW, max_examples=300)
 @given(oddities.environments)
 def test_no_variables_make_the_environment_stumble(env: dict[str, str]) -> None:
@@ -99,6 +102,7 @@ def test_no_variables_make_the_environment_stumble(env: dict[str, str]) -> None:
 
 
 @FEW
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.sampled_from("abc"), st.lists(st.sampled_from(["a", "b", "c", "d", "./a", "../x", "", "${SET}"]))),
@@ -157,6 +161,7 @@ LARGE: dict[str, Callable[[], str]] = {
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("name", slow_but(LARGE, "one long value", "braces", "laughs", "merges", "forms", "anchors"))
+@pytest.mark.slow
 def test_large_files_are_answered_soon(name: str, tmp_path: Path) -> None:
     file = tmp_path / "deploy.yaml"
     file.write_text(LARGE[name]())

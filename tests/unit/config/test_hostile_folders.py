@@ -191,6 +191,7 @@ def _with_tokenizer(folder: Path) -> Path:
 
 @pytest.mark.timeout(1200)
 @each_amount
+@pytest.mark.slow
 def test_no_folder_ends_in_a_traceback(tmp_path: Path, reader: Reader, amount: settings) -> None:
     base = _with_tokenizer(write_model(tmp_path / "valid", tokenizer=False))
     assert reader.read(base, "safetensors")["plan"] == 0

@@ -200,6 +200,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(KEYS, st.dictionaries(KEYS, ANYTHING, max_size=4) | ANYTHING, max_size=4))
 def test_no_manifest_makes_the_loader_stumble(tmp_path: Path, content: dict[str, Any]) -> None:

@@ -210,6 +210,7 @@ def values_of(deployment: Deployment) -> dict[str, Any]:
 
 
 @each_amount
+@pytest.mark.slow
 def test_the_output_of_config_means_the_same(folder: Path, amount: settings) -> None:
     run(amount, check_config, folder, generated.manifests())
 
@@ -263,6 +264,7 @@ def test_a_command_line_of_llama_cpp_becomes_a_manifest_that_is_accepted(folder:
 
 
 @each_amount
+@pytest.mark.slow
 def test_the_output_of_init_full_is_accepted_with_any_options_taken(folder: Path, amount: settings) -> None:
     presets = st.none() | st.sampled_from(preset_names())
     run(amount, check_init, folder, generated.texts, presets, st.integers(0, 2**200))

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator, Draft202012Validator
@@ -68,6 +69,7 @@ def codes(folder: Path, content: Any) -> set[str]:
     return set()
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_the_schema_and_the_loader_agree_on_every_value(tmp_path: Path, data: st.DataObject) -> None:
@@ -79,6 +81,7 @@ def test_the_schema_and_the_loader_agree_on_every_value(tmp_path: Path, data: st
         assert validator.is_valid(content) == (not said), (option.path, value, said)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_the_schema_and_the_loader_agree_on_whole_manifests(tmp_path: Path, data: st.DataObject) -> None:

@@ -35,6 +35,7 @@ def read(text: str) -> Any:
     return root.plain()
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(values)
 @example("2026-01-01")

@@ -113,6 +113,7 @@ def test_the_perplexity_of_the_file_is_printed(tmp_path: Path, capsys: pytest.Ca
     assert measured["after"] == pytest.approx(measured["before"], rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_mixture_is_that_of_llama_cpp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wide = {"hidden_size": 256, "intermediate_size": 288, "num_hidden_layers": 9}
     source, target = made("qwen3 untied", tmp_path / "source", **wide), tmp_path / "model.gguf"

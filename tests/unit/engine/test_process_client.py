@@ -183,6 +183,7 @@ def test_closing_during_a_restart_leaves_no_process():
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_an_engine_whose_steps_keep_failing_says_why_and_exits():
     async def scenario() -> None:
         async with engine(fail_all=True) as client:
@@ -213,6 +214,7 @@ def test_a_failed_start_reports_the_root_cause_and_its_exit_code():
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_step_that_hangs_is_a_stall_and_the_stream_continues_after_it():
     async def scenario() -> None:
         async with engine(stall_limit_s=1.0, hang_step=2, hang_s=2.5) as client:
@@ -227,6 +229,7 @@ def test_a_step_that_hangs_is_a_stall_and_the_stream_continues_after_it():
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_stopped_process_is_a_stall_and_continues_afterwards():
     async def scenario() -> None:
         async with engine(stall_limit_s=1.0, step_s=0.005) as client:
@@ -242,6 +245,7 @@ def test_a_stopped_process_is_a_stall_and_continues_afterwards():
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_the_environment_of_the_engine_process_can_be_given():
     async def scenario() -> dict[str, str]:
         environment = {**os.environ, "ONLY_HERE": "1"}
@@ -258,6 +262,7 @@ def test_the_environment_of_the_engine_process_can_be_given():
     assert "HOME" not in found
 
 
+@pytest.mark.slow
 def test_an_engine_process_whose_parent_is_gone_before_it_says_hello_ends():
     """It waited 30 s for its client: the kernel kills it only if the parent dies later."""
     with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second, brief_paths((first, second)):
@@ -267,6 +272,7 @@ def test_an_engine_process_whose_parent_is_gone_before_it_says_hello_ends():
     assert process.wait(HELLO_LIMIT_S / 2) == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_terminal_does_not_reach_the_engine_process():
     async def scenario() -> tuple[int, int | None]:
         async with engine() as client:
@@ -277,6 +283,7 @@ def test_ctrl_c_in_a_terminal_does_not_reach_the_engine_process():
     assert group == pid != os.getpgid(0)
 
 
+@pytest.mark.slow
 def test_the_engine_process_dies_with_its_parent(tmp_path: Path):
     """kill -9 of the front end: no orphan keeps the memory."""
     script = tmp_path / "parent.py"
@@ -299,6 +306,7 @@ def test_the_engine_process_dies_with_its_parent(tmp_path: Path):
     assert not alive or child.status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_of_its_sockets_no_path_exists_once_the_engine_process_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A killed server left a folder of sockets until the next start."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -132,6 +132,7 @@ def test_replicas_share_requests_and_one_that_dies_fails_its_own_only():
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_replica_that_stays_down_ends_the_deployment_and_no_process_is_left():
     async def scenario() -> None:
         async with engines(0, 1) as client:
@@ -144,6 +145,7 @@ def test_a_replica_that_stays_down_ends_the_deployment_and_no_process_is_left():
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_replica_that_does_not_start_ends_the_others():
     async def scenario() -> None:
         replicas = {0: engine(), 1: engine(start_error="no such weights"), 2: engine()}

@@ -100,6 +100,7 @@ def test_levels_of_sleep() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_open_requests_end_or_are_waited_for() -> None:
     async def scenario() -> None:
         async with engine(step_s=0.005) as client:
@@ -129,6 +130,7 @@ def test_open_requests_end_or_are_waited_for() -> None:
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.effect("model.sleep_after")
 @pytest.mark.effect("model.sleep_level")
+@pytest.mark.slow
 def test_an_idle_engine_sleeps_and_the_next_requests_wake_it(level: int) -> None:
     async def scenario() -> None:
         async with engine(SleepPolicy(after_s=0.01, level=level)) as client:
@@ -145,6 +147,7 @@ def test_an_idle_engine_sleeps_and_the_next_requests_wake_it(level: int) -> None
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_an_engine_that_cannot_be_woken_sleeps_on_with_the_reason() -> None:
     async def scenario() -> None:
         async with engine() as client:
@@ -161,6 +164,7 @@ def test_an_engine_that_cannot_be_woken_sleeps_on_with_the_reason() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_in_its_sleep_is_started_again_and_awake() -> None:
     async def scenario() -> None:
         async with engine() as client:
@@ -175,6 +179,7 @@ def test_a_process_that_is_killed_in_its_sleep_is_started_again_and_awake() -> N
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_answer_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_client, "FREE_LIMIT_S", 0.2)
 
@@ -192,6 +197,7 @@ def test_a_process_that_does_not_answer_is_not_waited_for_without_end(monkeypatc
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_replicas_sleep_together_or_each_by_itself() -> None:
     async def scenario() -> None:
         replicas = {0: client(), 1: client(SleepPolicy(after_s=0.01))}

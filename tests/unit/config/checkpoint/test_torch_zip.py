@@ -173,6 +173,7 @@ def test_a_huge_directory_is_refused_before_it_is_read(tmp_path: Path) -> None:
     assert "its directory has more than 8388608 bytes" in str(fault(path))
 
 
+@pytest.mark.slow
 def test_a_pickle_of_too_many_opcodes_is_refused(tmp_path: Path) -> None:
     """Each of 64 million opcodes made a dict."""
     message = str(fault(archive(tmp_path, b"\x80\x02" + b"}" * 3_100_000 + b".")))

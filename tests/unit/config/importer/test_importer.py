@@ -263,6 +263,7 @@ WORD = st.sampled_from(
 ) | st.text(max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(words=st.lists(WORD, max_size=8), engine=st.sampled_from(["vllm", "sglang", "llama.cpp"]))
 @example(words=["--hf-overrides", "{}", "--hf-overrides.a!", "--model!"], engine="vllm")

@@ -383,6 +383,7 @@ WORDS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(words=WORDS)
 def test_any_words_are_parted_without_loss_and_every_finding_has_a_page(words: list[str]) -> None:
@@ -396,6 +397,7 @@ def test_any_words_are_parted_without_loss_and_every_finding_has_a_page(words: l
     assert all(finding.as_text() for finding in found)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(words=WORDS)
 def test_any_words_make_a_deployment_or_findings(words: list[str]) -> None:

@@ -91,6 +91,7 @@ def test_apiversion_kind_and_extends_belong_to_files() -> None:
     assert codes(ENGINE__KIND="Deployment") == ["C116"]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.text("SERVERPOT_X", max_size=12), st.text(max_size=20))
 def test_no_variable_makes_it_stumble(name: str, value: str) -> None:

@@ -173,6 +173,7 @@ def test_an_unknown_flag_does_not_swallow_the_file() -> None:
     assert found[0].suggestions == ("--watch",)
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(
     st.lists(

@@ -72,7 +72,7 @@ def run(kernels, case, row, first, end, variant):
 
 @LEVELS
 @DTYPES
-@pytest.mark.parametrize("variant", [PLAIN, AttentionVariant(37), AttentionVariant(37, True, 2.0)], ids=str)
+@pytest.mark.parametrize("variant", [slow(PLAIN), slow(AttentionVariant(37)), AttentionVariant(37, True, 2.0)], ids=str)
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(cuts=st.lists(st.integers(1, 149), max_size=6))
 def test_attention_of_a_token_does_not_depend_on_how_its_prompt_is_chunked(level, dtype, variant, cuts):

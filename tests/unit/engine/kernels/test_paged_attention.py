@@ -2,6 +2,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from tests.slow_cases import slow
 
 from stoker.engine.kernels.attention_variant import PLAIN, AttentionVariant
 
@@ -156,7 +157,7 @@ VARIANTS = {
 
 @LEVELS
 @DTYPES
-@pytest.mark.parametrize("batch_invariant", [False, True])
+@pytest.mark.parametrize("batch_invariant", [False, slow(True)])
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 def test_variants_of_models(level, dtype, batch_invariant, variant):
     rows = [(1, 1), (1, 40), (1, 150), (33, 33), (100, 260), (2, 140), (1, 64), (70, 333)]

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from tests.slow_cases import slow
 
 from stoker.engine.kernels.head_variant import PLAIN_HEADS, HeadVariant
 
@@ -121,7 +122,7 @@ def test_queries_alone_leave_the_cache_as_it_is(level, dtype, norm_size):
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "rotary_dim"),
-    [(4, 2, 64, 64), (7, 1, 80, 20), (2, 2, 128, 128), (3, 1, 48, None)],
+    [(4, 2, 64, 64), (7, 1, 80, 20), slow(2, 2, 128, 128), slow(3, 1, 48, None)],
 )
 def test_variants_of_models(level, dtype, heads, kv_heads, head_dim, rotary_dim, variant, has_own_weights):
     sizes = [heads * head_dim, kv_heads * head_dim] if has_own_weights else [head_dim] * 2

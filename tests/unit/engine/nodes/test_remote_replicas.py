@@ -100,6 +100,7 @@ def test_a_replica_answers_ends_and_returns():
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_node_that_is_lost_is_waited_for_and_its_requests_fail():
     async def scenario() -> None:
         port = free_port()
@@ -118,6 +119,7 @@ def test_a_node_that_is_lost_is_waited_for_and_its_requests_fail():
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_node_waits_for_the_server_and_leaves_no_engine_when_it_ends():
     async def scenario() -> None:
         port = free_port()
@@ -134,6 +136,7 @@ def test_a_node_waits_for_the_server_and_leaves_no_engine_when_it_ends():
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_an_engine_that_cannot_start_is_reported_with_its_reason():
     async def scenario() -> None:
         port = free_port()
@@ -166,6 +169,7 @@ def test_another_deployment_is_refused_for_good(arguments: dict[str, object], re
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_second_node_of_the_same_rank_waits():
     async def scenario() -> None:
         port = free_port()
@@ -200,6 +204,7 @@ def test_a_silent_side_is_given_up(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("data", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\2{}", b"\0\0\0\4null", b"\xff" * 64])
+@pytest.mark.slow
 def test_other_programs_are_turned_away(data: bytes):
     async def scenario() -> None:
         port = free_port()
@@ -218,6 +223,7 @@ def test_other_programs_are_turned_away(data: bytes):
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_connection_that_was_closed_before_it_was_accepted_is_no_replica():
     """As a node leaves them that has given up while this server was frozen."""
 

@@ -74,6 +74,7 @@ def contents(names: Sequence[bytes]) -> list[bytes]:
     return list(map(content, names))
 
 
+@pytest.mark.slow
 def test_an_engine_reads_what_another_keeps(make: Make):
     theirs, ours = make(), make(0)
     save(theirs, NAMES[:3])
@@ -110,6 +111,7 @@ def test_blocks_that_made_room_end_what_is_stored(make: Make):
     assert store.stored(NAMES[1:3]).hashes == tuple(NAMES[1:3])
 
 
+@pytest.mark.slow
 def test_own_blocks_are_read_first_and_the_rest_from_the_source(make: Make):
     theirs, ours = make(), make()
     save(theirs, NAMES[:4])
@@ -129,6 +131,7 @@ def test_a_block_that_makes_room_while_others_are_read_ends_them(make: Make, mon
 
 
 @pytest.mark.parametrize("case", ["refused", "no host", "not alike", "odd name"])
+@pytest.mark.slow
 def test_what_cannot_be_read_is_computed(make: Make, case: str, caplog: pytest.LogCaptureFixture):
     ours, other = make(), make(fingerprint="not alike")
     save(other, NAMES)
@@ -205,6 +208,7 @@ def test_others_do_not_wait_for_files(both: tuple[BothStores, EngineBlocks, Bloc
     assert store.stored(NAMES).hashes == tuple(NAMES)
 
 
+@pytest.mark.slow
 def test_files_have_what_another_engine_has_lost(both: tuple[BothStores, EngineBlocks, BlockFiles], make: Make):
     store, _, files = both
     theirs = make()

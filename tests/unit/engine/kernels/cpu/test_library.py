@@ -218,6 +218,7 @@ def test_a_damaged_library_is_compiled_again(cache_dir, tmp_path, caplog):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.slow
 def test_no_second_openmp_runtime_is_loaded():
     """Two pools of spinning threads on the same cores cost more than the kernels gain."""
     code = (
