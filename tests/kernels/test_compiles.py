@@ -1,7 +1,7 @@
 """GPU kernels are compiled by Triton's compiler, which needs no GPU, at the widths of real models.
 
-A few kernels for compute capability 9.0 in every run, all kernels and other architectures in the slow run. In a
-separate process: this one runs kernels in the interpreter, which accepts more than the compiler does.
+All kernels for compute capability 9.0, some for older and newer devices. In a separate process: this one runs kernels
+in the interpreter, which accepts more than the compiler does.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
 
 pytest.importorskip("triton")
 
@@ -23,6 +24,7 @@ from tools.kernels.whole_step import OnlyCapturable
 
 from stoker.engine.kernels.capture import NotCapturable
 
+pytestmark = pytest.mark.slow  # compiling all takes minutes
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "src/engine/kernels/gpu"
 # Bytes of stack of a thread: two registers that live across a loop. Spills inside a loop take tens of bytes.
@@ -31,12 +33,6 @@ MORE_STACK_BYTES = {
     "prefill_attention._prefill": 64,  # heads of 256: the sums alone are half of the registers of a thread
     "grouped._grouped_linear": 32,  # codes of 6 bits, of 128 outputs at once: faster than tiles of 64 without spills
 }
-
-# Compiled first: the kernels that other tests of this module measure, and the first one of a step.
-FEW = (
-    "^qwen (decode|prefill|norm|activate_and_mul silu|add_scaled|scale_and_cap|embed) bfloat16$"
-    "|^qwen qkv, 1 rows$|^prepare_step, 1 rows$"
-)
 
 Compiled = dict[str, Any]
 
@@ -48,15 +44,15 @@ def run(*options: str) -> dict[str, Any]:
     return json.loads(subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True).stdout)
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param("few", marks=pytest.mark.slow), pytest.param("all", marks=pytest.mark.slow)]
-)
-def hopper(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Results for compute capability 9.0, of the few cases or of all."""
-    return run("--architecture", "90", *(("--case", FEW) if request.param == "few" else ()))
-
-
-only_all = pytest.mark.parametrize("hopper", [pytest.param("all", marks=pytest.mark.slow)], indirect=True)
+@pytest.fixture(scope="module")
+def hopper(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> dict[str, Any]:
+    """Results for compute capability 9.0, of all cases. Several workers compile them once."""
+    folder = tmp_path_factory.getbasetemp() if worker_id == "master" else tmp_path_factory.getbasetemp().parent
+    results = folder / "hopper.json"
+    with FileLock(f"{results}.lock"):
+        if not results.exists():
+            results.write_text(json.dumps(run("--architecture", "90")))
+    return dict(json.loads(results.read_text()))
 
 
 def of(results: dict[str, Any], kernel: str, case: str = "") -> list[Compiled]:
@@ -83,12 +79,10 @@ def test_kernels_compile(hopper: dict[str, Any]):
     assert len(hopper["compiled"]) > 8
 
 
-@only_all
 def test_every_kernel_is_compiled(hopper: dict[str, Any]):
     assert {each["kernel"] for each in hopper["compiled"]} == kernels()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("architecture", [80, 100])
 def test_kernels_compile_for_older_and_newer_devices(architecture: int):
     cases = (
@@ -100,7 +94,6 @@ def test_kernels_compile_for_older_and_newer_devices(architecture: int):
     assert len(results["compiled"]) > 8
 
 
-@only_all
 def test_a_whole_step_can_be_captured(hopper: dict[str, Any]):
     """All kernels compile as the model calls them, and torch's operations between them are only launches."""
     assert not [case for case in hopper["errors"] if " step, " in case]
@@ -162,7 +155,6 @@ def test_rows_are_read_and_written_16_bytes_at_a_time(hopper: dict[str, Any], ke
         assert each["load_bytes"][0] == each["store_bytes"][0] == 16, each
 
 
-@pytest.mark.slow
 def test_early_starts_can_be_switched_off(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("STOKER_EARLY_STARTS", "0")
     (compiled,) = run("--case", "^qwen embed bfloat16$")["compiled"]

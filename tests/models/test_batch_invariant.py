@@ -90,8 +90,8 @@ def test_results_are_the_same_alone_and_in_a_batch_of_32(
     assert engine.num_mixed_steps > 0
 
 
-@pytest.mark.parametrize("scheme", [None, slow("int8")])
 @pytest.mark.slow
+@pytest.mark.parametrize("scheme", [None, "int8"])
 @settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     budget=st.integers(20, 70),

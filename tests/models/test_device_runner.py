@@ -291,7 +291,7 @@ def test_batch_invariance_uses_torchs_kernels_one_row_at_a_time(saved: Callable[
     ]
 
 
-@pytest.mark.parametrize("name", slow_but(METHODS, "gptq ordered"))
+@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.slow
 def test_a_quantised_checkpoint_keeps_its_codes(name: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
     """The tokens are those of the dequantised weights, and the plan counts the bytes that are held."""

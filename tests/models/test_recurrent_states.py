@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.slow_cases import slow, slow_but
+from tests.slow_cases import slow
 
 from stoker.engine.api import EngineRequest, FinishReason
 from stoker.engine.core.step_plan import NO_COPIES, Int32, StepPlan, StepResult
@@ -218,7 +218,7 @@ MUTATIONS: dict[str, Callable[[Row], Row]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutation", slow_but(MUTATIONS, "not reset"))
+@pytest.mark.parametrize("mutation", MUTATIONS)
 @pytest.mark.parametrize(
     ("op", "family"), [(causal_convolution, "qwen3_5"), (gated_delta, "qwen3_5"), (state_space, "nemotron_h")]
 )

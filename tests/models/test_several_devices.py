@@ -18,7 +18,6 @@ import torch
 
 pytest.importorskip("triton")
 
-from tests.slow_cases import slow_but
 
 from stoker.engine.api import EngineOutput, EngineRequest, SamplingParams
 from stoker.engine.engine_core import EngineCore
@@ -72,7 +71,7 @@ def compare(folder: Path, place: Path, **sections: dict[str, Any]) -> None:
 
 
 @pytest.mark.effect("parallel.tensor_parallel_size")
-@pytest.mark.parametrize("family", slow_but(KINDS, "qwen3"))
+@pytest.mark.parametrize("family", KINDS)
 @pytest.mark.slow
 def test_two_processes_compute_what_one_does(family: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
     """Some steps are on the devices, some on the hosts, and prompts continue from cached blocks and kept states."""

@@ -32,7 +32,7 @@ from .test_mutations import Fault
 from .worlds import Broken, World, run_story
 
 MAX_WORLDS = 60
-IN_EVERY_RUN = {"blocks_of_another_fingerprint_are_sent", "requests_of_an_engine_that_ended_wait"}
+IN_EVERY_RUN = {"requests_of_an_engine_that_ended_wait"}
 
 
 def _damaged_blocks_are_read(right: Any, *_: object) -> bytes:
@@ -155,7 +155,6 @@ CASES = {name: partial(_first_broken, run) for name, _, run in _cases()}
 
 
 @pytest.mark.parametrize("name", slow_but(CASES, *IN_EVERY_RUN))
-@pytest.mark.slow
 def test_the_simulation_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = (OF_STORES | OF_DEPLOYMENTS)[name]
     monkeypatch.setattr(fault.owner, fault.name, fault.attribute())
