@@ -153,7 +153,7 @@ def test_random_values_of_fields_are_refused_or_served(fuzzed: Served, route: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_many_random_values_of_fields_are_refused_or_served(fuzzed: Served, route: str, data: st.DataObject):
     check_random_fields(fuzzed, route, data)
@@ -188,7 +188,7 @@ def test_bodies_of_agents_with_other_values_in_them_are_refused_or_served(roomy:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("route", LONG)
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(data=st.data())
 def test_many_bodies_of_agents_with_other_values_in_them_are_refused_or_served(
     roomy: Served, route: str, data: st.DataObject
@@ -232,7 +232,7 @@ def test_random_bytes_are_refused(fuzzed: Served, content: bytes):
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(content=BYTES)
 def test_many_random_bytes_are_refused(fuzzed: Served, content: bytes):
     check_random_bytes(fuzzed, content)
