@@ -102,6 +102,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
         ),
         *([("states", _states(plan))] if found.state_bytes else []),
         *([("for others", f"{about(found.transfer_bytes)} of KV blocks")] if found.transfer_bytes else []),
+        *([("experts", f"{about(found.moving_bytes)} while they move")] if found.moving_bytes else []),
         ("KV cache", f"{about(found.kv_cache_bytes)} in {ask.kv_dtype}{_tokens(plan)}"),
     ]
     for kind, count, size, window in by_kind(plan.model.spec, ask.kv_dtype, ask.state_dtype):
@@ -189,8 +190,14 @@ def _processes(plan: Plan) -> str:
     placed = next((each for each in blocks if isinstance(each, Experts) and each.placement != "divided"), None)
     parts, stages = plan.ask.tensor_parallel_size, plan.ask.pipeline_parallel_size
     staged = f" in {stages} stages" * (stages > 1)
-    experts = f", each with {-(-placed.count // parts)} of {placed.count} experts" if placed is not None else ""
+    experts = "" if placed is None else f", each with {_own_experts(placed, parts)}"
     return f"{plan.ask.num_devices} compute a model together{staged}{experts}; all other numbers are of one"
+
+
+def _own_experts(placed: Experts, parts: int) -> str:
+    own = -(-(placed.count + (placed.redundant or 0)) // parts)
+    copies = f" and {placed.redundant} redundant ones" if placed.redundant else ""
+    return f"{own} of {placed.count} experts{copies}"
 
 
 def _nodes(plan: Plan) -> str:

@@ -315,6 +315,7 @@ class EngineStats:
     block_reuse_gaps: Distribution | None = None  # seconds without a use before the prefix cache found it
     work: Work | None = None  # of all steps; None: not counted
     launches: StepLaunches | None = None  # of all steps; None: not reported
+    expert_balance: float | None = None  # mean load of the ranks over the largest one; None: not measured
 
 
 def fan_out(request: EngineRequest) -> list[EngineRequest]:

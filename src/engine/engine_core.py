@@ -76,6 +76,7 @@ class EngineCore:
     logs_steps: log a line for each step.
     profiler: records traces of the steps when asked to; None without them.
     launches: how the steps were launched; None if it is not reported.
+    expert_balance: mean load of the ranks over the largest one, None as long as it is not known; None if experts stay.
     others: the other processes that compute the steps; None if this one does alone.
     free_cache: gives the memory of the KV cache back to the system; None if it cannot.
     store: keeps blocks outside the KV cache; None if nothing does.
@@ -93,6 +94,7 @@ class EngineCore:
         logs_steps: bool = False,
         profiler: Recorder | None = None,
         launches: Callable[[], StepLaunches] | None = None,
+        expert_balance: Callable[[], float | None] | None = None,
         others: OtherProcesses | None = None,
         free_cache: Callable[[], None] | None = None,
         store: BlockStore | None = None,
@@ -108,6 +110,7 @@ class EngineCore:
         self._logs_steps = logs_steps
         self.profiler = profiler
         self._launches = launches
+        self._expert_balance = expert_balance
         self._others = others
         self._free_cache = free_cache
         self._store = store
@@ -127,6 +130,8 @@ class EngineCore:
     @property
     def stats(self) -> EngineStats:
         stats = self._scheduler.stats()
+        if self._expert_balance is not None:
+            stats = replace(stats, expert_balance=self._expert_balance())
         return stats if self._launches is None else replace(stats, launches=self._launches())
 
     def add(self, request: EngineRequest) -> None:

@@ -340,7 +340,8 @@ def _on_ranks(
             calls = LaunchedCalls(workplace, others)
         parts = (resolved, together, clock, scheduler, steps, grammars)
         free_cache = together.free_cache if resolved.device.device == "cpu" else None
-        core = _core(*parts, others=others, free_cache=free_cache, caller=calls.call)
+        more: dict[str, Any] = {"others": others, "free_cache": free_cache, "caller": calls.call}
+        core = _core(*parts, expert_balance=lambda: runner.expert_balance, **more)
     except BaseException as error:
         if launch is not None:
             others.lose(f"rank 0 of the model could not start: {type(error).__name__}: {error}")
@@ -459,6 +460,7 @@ def _core(
     free_cache: Callable[[], None] | None = None,
     store: BlockStore | None = None,
     caller: Caller | None = None,
+    expert_balance: Callable[[], float | None] | None = None,
 ) -> EngineCore:
     with named_by("model.logits_processors"):  # those steps run no other code that the deployment names
         runner.warm_up()
@@ -475,6 +477,7 @@ def _core(
         logs_steps=resolved.observability.enable_logging_iteration_details,
         profiler=_profiler(resolved.observability),
         launches=runner.launches if resolved.observability.cudagraph_metrics else None,
+        expert_balance=expert_balance if resolved.parallel.enable_eplb else None,
         others=others,
         free_cache=free_cache,
         store=store,

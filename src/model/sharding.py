@@ -65,11 +65,23 @@ def _obstacles(layer: LayerSpec, num_devices: int) -> Iterator[str]:
                 pass
             case _:
                 yield f"a layer of the kind {mixer.kind}"
-    if isinstance(layer.feed_forward, Experts) and _is_placed(layer) and layer.feed_forward.count < num_devices:
-        yield f"{layer.feed_forward.count} experts cannot be placed on {num_devices} devices"
+    if isinstance(layer.feed_forward, Experts) and _is_placed(layer):
+        yield from _unplaceable(layer.feed_forward, num_devices)
     for what, width in _widths(layer.feed_forward):
         if width % num_devices:
             yield f"{what} of width {width} cannot be divided by {num_devices}"
+
+
+def _unplaceable(block: Experts, num_devices: int) -> Iterator[str]:
+    """What is against whole experts on each device."""
+    if block.count < num_devices:
+        yield f"{block.count} experts cannot be placed on {num_devices} devices"
+    if block.redundant is None:
+        return
+    if (block.count + block.redundant) % num_devices:
+        yield f"{block.count} experts and {block.redundant} redundant ones cannot be divided by {num_devices}"
+    if block.redundant > block.count * (num_devices - 1):
+        yield f"{block.count} experts on {num_devices} devices have at most {block.count * (num_devices - 1)} copies"
 
 
 def _counts(mixer: Mixer) -> Iterator[tuple[str, int]]:
@@ -147,18 +159,19 @@ def _feed_forward(block: FeedForward, parts: int) -> FeedForward:
     if block.placement == "divided":
         own = {"width": block.width // parts}
     else:
-        own = {"held": -(-block.count // parts)}
+        own = {"held": -(-(block.count + (block.redundant or 0)) // parts)}
     return block.model_copy(update={**own, "shared_width": block.shared_width // parts, "beside": beside})
 
 
-def with_placed_experts(spec: ModelSpec, placement: Placement) -> ModelSpec:
-    """The model, whose experts several devices share in this way."""
+def with_placed_experts(spec: ModelSpec, placement: Placement, redundant: int | None = None) -> ModelSpec:
+    """The model, whose experts several devices share in this way. redundant: as of Experts."""
+    update = {"placement": placement, "redundant": redundant}
 
     def placed(layer: LayerSpec) -> LayerSpec:
         block = layer.feed_forward
         if not isinstance(block, Experts):
             return layer
-        return layer.model_copy(update={"feed_forward": block.model_copy(update={"placement": placement})})
+        return layer.model_copy(update={"feed_forward": block.model_copy(update=update)})
 
     layers = {layer: placed(layer) for layer in dict.fromkeys(spec.layers)}
     return spec.model_copy(update={"layers": tuple(layers[layer] for layer in spec.layers)})
@@ -173,6 +186,27 @@ def own_experts(block: Experts, num_devices: int, rank: int) -> range:
     few, more = divmod(block.count, num_devices)
     first = rank * few + min(rank, more)
     return range(first, first + few + (rank < more))
+
+
+Layout = tuple[tuple[int, ...], ...]  # of each device, the experts that it has, in the order of their places
+
+
+def first_layout(block: Experts, num_devices: int) -> Layout:
+    """Where experts that can move are at first: each device has its own ones, and redundant copies of those that follow
+    them in the same order. All have equally many, and none twice."""
+    places = (block.count + (block.redundant or 0)) // num_devices
+    layout: list[tuple[int, ...]] = []
+    for rank in range(num_devices):
+        own = own_experts(block, num_devices, rank)
+        others = sorted(set(range(block.count)) - set(own), key=lambda expert: _distance(expert, own, block.count))
+        layout.append((*own, *others)[:places])
+    return tuple(layout)
+
+
+def _distance(expert: int, own: range, count: int) -> tuple[int, int]:
+    """From the own experts, in whose order others follow."""
+    distance = (expert - own.start) % count
+    return distance % own.step, distance
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .quantised import SCHEMES, Scheme, quantised_bytes
-from .spec import Keeps, ModelSpec
+from .spec import Experts, Keeps, LayerSpec, ModelSpec
 from .tensors import EMBEDDING, FUSED, OUTPUT, Tensor, layer_tensors, outer_tensors
 
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
@@ -57,6 +57,22 @@ def weights_bytes(spec: ModelSpec, dtype: str, held: str | None = None) -> int:
             num_bytes += count * copies * quantised_bytes(layers, outputs, inputs)
             num_elements += count * copies * outputs * inputs
     return num_bytes + (total - num_elements) * size
+
+
+def moving_bytes(spec: ModelSpec, dtype: str, held: str | None = None) -> int:
+    """Bytes of the experts that can be on their way to a device: all that are new to it in one layer, and one that it
+    sends or passes on. spec: of one device. dtype, held: as of `weights_bytes`."""
+    return max((_arriving_bytes(spec, layer, dtype, held) for layer in dict.fromkeys(spec.layers)), default=0)
+
+
+def _arriving_bytes(spec: ModelSpec, layer: LayerSpec, dtype: str, held: str | None) -> int:
+    block = layer.feed_forward
+    if not isinstance(block, Experts) or block.redundant is None or block.held in (None, block.count):
+        return 0
+    scheme = None if held is None else (SCHEMES.get(held) or Scheme(held, held)).layers
+    matrices = _fused_matrices(tensor for tensor in layer_tensors(spec, layer) if ".experts." in tensor.name)
+    one = sum(matrix_bytes(scheme, dtype, outputs, inputs) for _, outputs, inputs in matrices)
+    return one * (1 + min(block.held, block.count - block.held))
 
 
 def matrix_bytes(held: str | None, dtype: str, outputs: int, inputs: int) -> int:

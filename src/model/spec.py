@@ -386,6 +386,7 @@ class Experts(Record):
     activation: str = "silu"
     is_gated: bool = True
     placement: Placement = "divided"
+    redundant: int | None = None  # further copies of experts, where these are moved by their load; None: they stay
     held: int | None = None  # experts that one device has, where they are placed; None: all
 
     @property

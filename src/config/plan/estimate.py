@@ -14,7 +14,7 @@ from ...model.cache_groups import model_cache_groups
 from ...model.offload import WeightOffload, weight_offload
 from ...model.record import Record
 from ...model.sharding import largest_share, of_one_device, of_stages
-from ...model.sizes import DTYPE_BYTES, activation_elements, count_parameters, state_bytes
+from ...model.sizes import DTYPE_BYTES, activation_elements, count_parameters, moving_bytes, state_bytes
 from ...model.spec import ModelSpec
 from ..auto_values import MAX_AUTO_KV_BYTES, num_states
 from ..resolve.gpu_memory import CONTEXT_BYTES, GRAPHS_BYTES, step_bytes
@@ -57,6 +57,7 @@ class Estimate(Record):
     num_states: int  # recurrent states: of max_num_seqs sequences, and those kept for later requests
     state_bytes: int  # of all of them
     transfer_bytes: int = 0  # blocks that other engines may read
+    moving_bytes: int = 0  # experts on their way to this process
     process: Range
     activations: Range
     graphs: Range
@@ -73,7 +74,7 @@ class Estimate(Record):
             + self.activations
             + self.graphs
             + self.grammars
-            + (self.weights_bytes + self.state_bytes + self.transfer_bytes + self.kv_cache_bytes)
+            + (self.weights_bytes + self.state_bytes + self.transfer_bytes + self.moving_bytes + self.kv_cache_bytes)
         )
 
     @property
@@ -105,7 +106,8 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     extra = process + activations + graphs + grammars
     written = _written_kv(ask, kv)
     transfer = 0 if device.is_gpu else ask.transfer_bytes
-    fixed = weights + states + transfer
+    moving = moving_bytes(spec, ask.dtype, ask.held_in)
+    fixed = weights + states + transfer + moving
     room = budget - fixed - (extra.likely if device.is_gpu else 0)  # a CPU's budget is for weights and KV cache only
     cache = max(0, room if written is None and device.is_gpu else _auto_kv(model, ask, kv, room, written))
     held = kv.longest(cache, model.limit)
@@ -128,6 +130,7 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
         num_states=places,
         state_bytes=states,
         transfer_bytes=transfer,
+        moving_bytes=moving,
         process=process,
         activations=activations,
         graphs=graphs,

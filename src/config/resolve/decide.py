@@ -19,7 +19,7 @@ from ...model.cache_groups import (
 from ...model.offload import WeightOffload, weight_offload
 from ...model.quantised import held_in
 from ...model.sharding import largest_share, not_staged, stages
-from ...model.sizes import state_bytes
+from ...model.sizes import moving_bytes, state_bytes
 from ...model.spec import WeightNames
 from ..auto_values import (
     BLOCK_SIZE,
@@ -433,10 +433,18 @@ def _budget(done: Decisions) -> int:
     return min(int(share * gpu.total_memory_bytes), gpu.available_memory_bytes)
 
 
+def _held_in(done: Decisions) -> str | None:
+    is_on_cpu, is_eager = done.get("device.device") == "cpu", done.get("model.enforce_eager")
+    keeps_twelve_bits = is_on_cpu and not is_eager and done.machine.keeps_twelve_bits
+    return held_in(done.get("model.dtype"), done.get("model.quantization"), keeps_twelve_bits)
+
+
+def _moving_bytes(done: Decisions, model_files: ModelFiles) -> int:
+    return moving_bytes(model_files.spec, done.get("model.dtype"), _held_in(done))
+
+
 def _weights_bytes(done: Decisions, model_files: ModelFiles) -> int:
-    dtype, is_on_cpu = done.get("model.dtype"), done.get("device.device") == "cpu"
-    is_eager = done.get("model.enforce_eager")
-    held = held_in(dtype, done.get("model.quantization"), is_on_cpu and not is_eager and done.machine.keeps_twelve_bits)
+    dtype, is_eager, held = done.get("model.dtype"), done.get("model.enforce_eager"), _held_in(done)
     layout = codes_layout(
         done.get("device.device"),
         cpu_keeps_codes=done.machine.keeps_codes,
@@ -472,6 +480,7 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     places = num_states(one_state, seqs, interval)
     states = places * one_state
     transfer = 0 if done.gpu is not None else done.transfer_bytes
+    moving = _moving_bytes(done, model_files)
     block_bytes = block_size * per_token
     done.bytes_of_longest = _bytes_of_longest(done, model_files, groups, block_bytes)
     written, blocks = done.get("cache.kv_cache_memory_bytes"), done.get("cache.num_gpu_blocks_override")
@@ -480,14 +489,15 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
             reason = f"{blocks} blocks, as cache.num_gpu_blocks_override says"
             done.decide("cache.kv_cache_memory_bytes", blocks * block_bytes, "R085", reason)
     elif not block_bytes:
-        fits = weights + states + activations + transfer <= budget
+        fits = weights + states + activations + transfer + moving <= budget
         blocks = fits * done.get("scheduler.max_num_seqs") * -(-_longest(done, model_files) // block_size)
         if written == "auto":
             done.decide("cache.kv_cache_memory_bytes", 0, "R221", "no layer keeps anything of each token")
     elif written != "auto":
         blocks = written // block_bytes
     else:
-        blocks = _auto_blocks(done, model_files, budget - weights - states - activations - transfer, block_bytes, share)
+        room = budget - weights - states - activations - transfer - moving
+        blocks = _auto_blocks(done, model_files, room, block_bytes, share)
     done.num_kv_blocks = blocks
     pool, limit = blocks * groups.num_groups, max(model_files.max_context, _longest(done, model_files))
     done.max_cached_len = longest_sequence(groups.windows, pool, block_size, _step_tokens(done), limit)
@@ -499,6 +509,7 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
         state_bytes=states,
         activation_bytes=activations,
         transfer_bytes=transfer,
+        moving_bytes=moving,
         kv_bytes_per_token=per_token,
         kv_cache_bytes=blocks * block_bytes,
     )

@@ -94,7 +94,9 @@ class ModelFiles(Record):
         """The files of a model whose experts are placed as the options say."""
         if not parallel.enable_expert_parallel or parallel.tensor_parallel_size == 1 or not self.spec.has_experts:
             return self
-        return self.model_copy(update={"spec": with_placed_experts(self.spec, parallel.expert_placement_strategy)})
+        redundant = parallel.expert_balance.num_redundant_experts if parallel.enable_eplb else None
+        placed = with_placed_experts(self.spec, parallel.expert_placement_strategy, redundant)
+        return self.model_copy(update={"spec": placed})
 
     def of_one_rank(self, num_ranks: int) -> ModelFiles:
         """The files of a model as large as what each rank of a stage has; these ones where it cannot be divided."""
@@ -173,12 +175,14 @@ class MemoryPlan(Record):
     state_bytes: int = 0  # of all of them
     activation_bytes: int = 0  # reserved for the steps on a GPU; a CPU's budget does not include them
     transfer_bytes: int = 0  # host memory for blocks that other engines may read
+    moving_bytes: int = 0  # experts on their way to this process
     kv_bytes_per_token: int
     kv_cache_bytes: int  # num_kv_blocks x block_size x kv_bytes_per_token
 
     @property
     def total_bytes(self) -> int:
-        return self.weights_bytes + self.state_bytes + self.transfer_bytes + self.kv_cache_bytes
+        others = self.state_bytes + self.transfer_bytes + self.moving_bytes
+        return self.weights_bytes + others + self.kv_cache_bytes
 
 
 class ResolvedModel(ModelConfig):

@@ -324,7 +324,7 @@ class Values:
             said |= {"offloaded": format_about(offload.host_bytes), "free_host": format_about(self.free_host_bytes)}
         if memory is not None and model_files is not None:
             one = self.decisions.bytes_of_longest
-            others = memory.state_bytes + memory.activation_bytes + memory.transfer_bytes
+            others = memory.state_bytes + memory.activation_bytes + memory.transfer_bytes + memory.moving_bytes
             room = max(0, self.decisions.available_memory_bytes - memory.weights_bytes - others)
             said |= {
                 "max_cached_len": self.max_cached_len,
@@ -341,6 +341,7 @@ class Values:
                     for name, size in (
                         *(("states", memory.state_bytes), ("steps", memory.activation_bytes)),
                         ("blocks for other engines", memory.transfer_bytes),
+                        ("experts that move", memory.moving_bytes),
                     )
                     if size
                 ),

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from pydantic import Field
 
 from .refused import with_refused
 from .section import Section, about
 from .types import Count, Flag, Whole
+
+_EXPERT_BALANCE = {  # JSON Schema of `eplb_config`
+    "type": "object",
+    "properties": {
+        "window_size": {"type": "integer", "minimum": 1},
+        "step_interval": {"type": "integer", "minimum": 1},
+        "num_redundant_experts": {"type": "integer", "minimum": 0},
+        "log_balancedness": {"type": "boolean"},
+    },
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertBalance:
+    """The values of `eplb_config`."""
+
+    window_size: int = 1000
+    step_interval: int = 3000
+    num_redundant_experts: int = 0
+    log_balancedness: bool = False
 
 
 @with_refused("parallel")
@@ -65,6 +87,29 @@ class ParallelConfig(Section):
         ),
         examples=["round_robin"],
         json_schema_extra=about(reload="model"),
+    )
+    enable_eplb: Flag = Field(
+        False,
+        description=(
+            "Whether experts move between the processes while these serve, so that each process has about as many "
+            "tokens for its experts as the others: a step takes as long as the slowest. Needs "
+            "`enable_expert_parallel`. Moves take time of the steps between which they happen, at most one expert more "
+            "than 32 MiB each. For CPUs."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="model", devices=("cpu",)),
+    )
+    eplb_config: dict[str, Any] = Field(
+        {},
+        description=(
+            "How `enable_eplb` measures and balances. Before every `step_interval`-th step (3000) experts are placed "
+            "by their tokens in the `window_size` steps before (1000). `num_redundant_experts` (0) more copies, of "
+            "the experts with most tokens, share these; each takes the memory of an expert in every layer. "
+            "`log_balancedness` (false) logs at each interval the mean load of the processes divided by the largest: "
+            "1 is even."
+        ),
+        examples=[{"window_size": 1000, "step_interval": 3000, "num_redundant_experts": 2}],
+        json_schema_extra=about(reload="model", devices=("cpu",), json_schema=_EXPERT_BALANCE),
     )
     nnodes: Count = Field(
         1,
@@ -216,6 +261,10 @@ class ParallelConfig(Section):
         examples=[True],
         json_schema_extra=about(reload="process", aliases=("-dpe",)),
     )
+
+    @property
+    def expert_balance(self) -> ExpertBalance:
+        return ExpertBalance(**self.eplb_config)
 
     @property
     def num_ranks(self) -> int:

@@ -10,13 +10,14 @@ from .kernel_set import KernelSet, select_kernels
 from .linear import PackedLinear
 from .paged_attention import AttentionStep
 from .quantised import Integers
-from .route_experts import Routing
+from .route_experts import ExpertCopies, Routing
 from .state_space import StateSpaceWeights
 
 __all__ = [
     "PLAIN_HEADS",
     "AttentionStep",
     "AttentionVariant",
+    "ExpertCopies",
     "ExpertGate",
     "ExpertWeights",
     "GatedDeltaWeights",

@@ -53,7 +53,7 @@ class Exchange:
     gather_columns: Callable[[SharedMemory, int, int, torch.Tensor, int], torch.Tensor]
     rows_of_owners: Callable[[SharedMemory, int, int, torch.Tensor, torch.Tensor, int], torch.Tensor]
     own_rows: Callable[[torch.Tensor, int, int], torch.Tensor]
-    from_first: Callable[[SharedMemory, int, int, torch.Tensor], None]
+    from_rank: Callable[[SharedMemory, int, int, torch.Tensor, int], None]
 
 
 def own_rows_reference(ids: torch.Tensor, first: int, rows: int) -> torch.Tensor:
@@ -100,13 +100,13 @@ def exchange_cpu(library: CpuLibrary, dtype: torch.dtype) -> Exchange:
         translate(pointer(ids, torch.int64), out.data_ptr(), len(ids), first, rows)
         return out
 
-    def from_first(memory: SharedMemory, rank: int, ranks: int, x: torch.Tensor) -> None:
-        """x: [N] int32, which becomes that of rank 0."""
-        owner = torch.zeros(1, dtype=torch.int64)
+    def from_rank(memory: SharedMemory, rank: int, ranks: int, x: torch.Tensor, owner: int) -> None:
+        """x: [N] int32, which becomes that of rank `owner`."""
+        owners = torch.tensor([owner])
         width = x.numel() * torch.int32.itemsize // dtype.itemsize  # the bits are copied
-        _check(choose(memory.address, rank, ranks, pointer(x, torch.int32), owner.data_ptr(), 1, width, 1))
+        _check(choose(memory.address, rank, ranks, pointer(x, torch.int32), owners.data_ptr(), 1, width, 1))
 
-    return Exchange(sum_over_ranks, gather_columns, rows_of_owners, own_rows, from_first)
+    return Exchange(sum_over_ranks, gather_columns, rows_of_owners, own_rows, from_rank)
 
 
 def _check(is_closed: int) -> None:

@@ -96,9 +96,12 @@ from .penalise import after_penalties
 from .rope_and_store import RopeAndStore, rope_and_store_cpu, rope_and_store_reference
 from .route_experts import (
     OwnExperts,
+    OwnPlaces,
     RouteExperts,
     own_experts_cpu,
     own_experts_reference,
+    own_places_cpu,
+    own_places_reference,
     route_experts_cpu,
     route_experts_reference,
 )
@@ -165,6 +168,7 @@ class KernelSet:
     to_float32: ToFloat32 = to_float32_reference
     route_experts: RouteExperts = route_experts_reference
     own_experts: OwnExperts = own_experts_reference
+    own_places: OwnPlaces = own_places_reference
     pack_experts: PackExperts = pack_experts_reference
     packs_grouped_experts: bool = False  # whether `pack_experts` takes a checkpoint's own codes
     repack_experts: RepackExperts = repack_experts_reference
@@ -372,6 +376,7 @@ def cpu_kernels(
         to_float32=to_float32_cpu(library),
         route_experts=route_experts_cpu(library, dtype),
         own_experts=own_experts_cpu(library),
+        own_places=own_places_cpu(library),
         pack_experts=pack_experts,
         packs_grouped_experts=pack_grouped is not None,
         repack_experts=repack_experts_cpu(pack_experts),

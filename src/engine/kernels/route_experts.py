@@ -53,6 +53,22 @@ RouteExperts = Callable[[torch.Tensor, torch.Tensor | None, Routing], tuple[torc
 OwnExperts = Callable[[torch.Tensor, range], torch.Tensor]  # ids, own: described at the reference
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertCopies:
+    """Where the copies of experts are: places of all processes, numbered from 0, equally many of each process.
+
+    Captured steps read the tensors, so they are changed in place.
+    """
+
+    starts: torch.Tensor  # [E + 1] int32: expert e has places[starts[e] : starts[e + 1]]
+    places: torch.Tensor  # [P] int32
+    counts: torch.Tensor  # [P] int64: tokens that went to each place
+    own: range  # the places of this process
+
+
+OwnPlaces = Callable[[torch.Tensor, ExpertCopies], torch.Tensor]  # ids, copies: described at the reference
+
+
 def route_experts_reference(
     logits: torch.Tensor, bias: torch.Tensor | None, routing: Routing
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,6 +114,19 @@ def own_experts_reference(ids: torch.Tensor, own: range) -> torch.Tensor:
     return places.where(is_own, -1)
 
 
+def own_places_reference(ids: torch.Tensor, copies: ExpertCopies) -> torch.Tensor:
+    """ids: [T, k] int32, of experts. Token t goes to copy t % n of an expert with n copies, and is counted there.
+
+    Returns the indices of those places in `copies.own`, [T, k] int32; -1 for places of other processes.
+    """
+    starts = copies.starts[ids]
+    tokens = torch.arange(len(ids), dtype=torch.int32, device=ids.device)[:, None]
+    places = copies.places[starts + tokens % (copies.starts[ids + 1] - starts)]
+    copies.counts += torch.bincount(places.flatten(), minlength=len(copies.counts))
+    is_own = (places >= copies.own.start) & (places < copies.own.stop)
+    return (places - copies.own.start).where(is_own, -1)
+
+
 def own_experts_cpu(library: CpuLibrary) -> OwnExperts:
     empty = library.memory.empty
     translate = library.function("own_experts", [POINTER, POINTER, *[INT64] * 4])
@@ -108,6 +137,27 @@ def own_experts_cpu(library: CpuLibrary) -> OwnExperts:
         return out
 
     return own_experts
+
+
+def own_places_cpu(library: CpuLibrary) -> OwnPlaces:
+    empty = library.memory.empty
+    translate = library.function("own_places", [POINTER, POINTER, *[INT64] * 2, *[POINTER] * 3, *[INT64] * 2])
+
+    def own_places(ids: torch.Tensor, copies: ExpertCopies) -> torch.Tensor:
+        out = empty(*ids.shape, dtype=torch.int32)
+        translate(
+            pointer(ids, torch.int32),
+            out.data_ptr(),
+            *ids.shape,
+            pointer(copies.starts, torch.int32),
+            pointer(copies.places, torch.int32),
+            pointer(copies.counts, torch.int64),
+            copies.own.start,
+            len(copies.own),
+        )
+        return out
+
+    return own_places
 
 
 def route_experts_cpu(library: CpuLibrary, dtype: torch.dtype) -> RouteExperts:

@@ -7,14 +7,16 @@ Shazeer et al., arXiv:1701.06538. Checkpoints that have one tensor for all exper
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 
 from ...model.quantised import EXPERT_STEP
+from ...model.sharding import Layout
 from ..kernels import ExpertGate, ExpertWeights, Grouped, GroupedExpert, KernelSet, PackedExpert, PackedExperts, Routing
+from .expert_places import ExpertPlaces
 from .linear import Finish, Linear
 from .loading import Held, Loadable, TensorReader
 from .mlp import MLP, GatedMLP
@@ -29,10 +31,12 @@ class ExpertSizes:
     count: int
     hidden: int
     inner: int  # of the gates and of the ups
-    own: range | None = None  # those that this process has; None for all
+    own: range | ExpertPlaces | None = None  # those that this process has, which may change; None for all
 
     @property
-    def held(self) -> range:
+    def held(self) -> Sequence[int]:
+        if isinstance(self.own, ExpertPlaces):
+            return self.own.own
         return range(self.count) if self.own is None else self.own
 
 
@@ -103,9 +107,7 @@ class ExpertNames:
 
 
 class Experts:
-    """The weights of all experts of a layer."""
-
-    """Those that this process has."""
+    """The weights of the experts of a layer that this process has."""
 
     def __init__(
         self,
@@ -134,6 +136,36 @@ class Experts:
 
     def take_weights(self, other: Self) -> None:
         self._packed, other._packed = self._kernels.repack_experts(other.packed), None
+
+    def own_ids(self, ids: torch.Tensor) -> torch.Tensor:
+        """ids: [T, k] int32, of experts. Returns them as indices of those in this process, -1 for others."""
+        match self.sizes.own:
+            case None:
+                return ids
+            case ExpertPlaces(copies=copies):
+                return self._kernels.own_places(ids, copies)
+            case own:
+                return self._kernels.own_experts(ids, own)
+
+    @property
+    def places(self) -> ExpertPlaces | None:
+        """Of experts that can move; None if they stay."""
+        return self.sizes.own if isinstance(self.sizes.own, ExpertPlaces) else None
+
+    def move(self, layout: Layout, arrived: Mapping[int, PackedExpert]) -> None:
+        """From the next step on. Captured steps read the same tables.
+
+        arrived: by their places in this process, those that it did not have.
+        """
+        assert self.places is not None, "these experts stay"
+        before = self.packed
+        experts = (arrived.get(place, expert) for place, expert in enumerate(before.experts))
+        after = self._kernels.place_experts(replace(before, experts=tuple(experts)))
+        for old, new in ((before.gate_ups, after.gate_ups), (before.downs, after.downs)):
+            if old is not None and new is not None:
+                old.copy_(new)
+        self._packed = replace(after, gate_ups=before.gate_ups, downs=before.downs)
+        self.places.use(layout)
 
     def held(self) -> Held:
         return {"packed": self.packed}
@@ -257,9 +289,8 @@ class MixtureOfExperts:
         """As `of`, with what the router returns: the experts' input, those of each token and their weights."""
         shared = None if self.shared is None else self.shared.of(x)
         shared_gate = None if self.shared_gate is None else self.shared_gate(x)
-        if self.experts.sizes.own is not None:
-            ids = self._kernels.own_experts(ids, self.experts.sizes.own)
-        out = self._kernels.experts(routed, ids, weights, self.experts.packed, shared, shared_gate)
+        own = self.experts.own_ids(ids)
+        out = self._kernels.experts(routed, own, weights, self.experts.packed, shared, shared_gate)
         return out if self._finish is None else self._finish(out)
 
 

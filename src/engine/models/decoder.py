@@ -15,7 +15,7 @@ from ...model.activations import HIDDEN_ACTS
 from ...model.experts import CLAMPED_SWIGLU, SWIGLU_LIMIT
 from ...model.latent import SPARSE_TABLE
 from ...model.quantised import SCHEMES
-from ...model.sharding import of_one_device, own_experts
+from ...model.sharding import first_layout, of_one_device, own_experts
 from ...model.spec import MLP as MLPSpec
 from ...model.spec import Attention as AttentionSpec
 from ...model.spec import Experts as ExpertsSpec
@@ -55,6 +55,7 @@ from ..layers.attention import (
 )
 from ..layers.convolution import ShortConvolution, Taps
 from ..layers.embedding import Embedding, EmbeddingPart, TiedEmbedding, rounded
+from ..layers.expert_places import ExpertPlaces
 from ..layers.experts import ExpertNames, Experts, ExpertsBesideMLP, ExpertSizes, MixtureOfExperts, Router
 from ..layers.gated_delta import GatedDelta, order_by_part
 from ..layers.latent_attention import HeadMatrices, LatentAttention
@@ -675,9 +676,12 @@ class _Parts:
         gate, up, down = (f"{prefix}.experts.{{}}.{name}_proj" for name in ("gate", "up", "down"))
         scales = f"{prefix}.expert_scales" if spec.has_scales else None
         names = ExpertNames(gate if spec.is_gated else None, up, down, has_bias=spec.has_bias, scales=scales)
-        own: range | None = None
+        own: range | ExpertPlaces | None = None
         if self._ranks is not None and spec.placement != "divided":
-            own = own_experts(spec, self._ranks.size, self._ranks.rank)
+            size, rank = self._ranks.size, self._ranks.rank
+            own = own_experts(spec, size, rank)
+            if spec.redundant is not None:
+                own = ExpertPlaces(first_layout(spec, size), rank, spec.count, self._device)
         sizes = ExpertSizes(spec.count, hidden, spec.width, own)
         scheme = self._scheme and self._scheme.layers
         activation = expert_gate(spec.activation, has_gates=spec.is_gated)

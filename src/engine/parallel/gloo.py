@@ -89,9 +89,11 @@ class GlooRanks(SummingRanks):
         self._wait(self._group.gather([parts] if parts else [], [x.contiguous()], dist.GatherOptions()))
         return torch.cat(parts, 1)[:, :width].contiguous() if parts else x
 
-    def from_first(self, x: torch.Tensor) -> None:
+    def from_rank(self, x: torch.Tensor, owner: int) -> None:
         """As Ranks."""
-        self._wait(self._group.broadcast([x], dist.BroadcastOptions()))
+        options = dist.BroadcastOptions()
+        options.rootRank = owner
+        self._wait(self._group.broadcast([x], options))
 
     def _joined(self) -> Any:
         meeting = self._meeting

@@ -47,6 +47,6 @@ class Ranks(Protocol):
         rank that has it."""
         ...
 
-    def from_first(self, x: torch.Tensor) -> None:
-        """x: [N] int32, which becomes that of rank 0."""
+    def from_rank(self, x: torch.Tensor, owner: int) -> None:
+        """x: [N] int32, which becomes that of rank `owner`, bit by bit."""
         ...

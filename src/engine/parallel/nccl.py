@@ -57,10 +57,10 @@ class NcclRanks(SummingRanks):
             return x
         return parts.transpose(0, 1).reshape(len(x), -1)[:, :width].contiguous()
 
-    def from_first(self, x: torch.Tensor) -> None:
+    def from_rank(self, x: torch.Tensor, owner: int) -> None:
         """As Ranks."""
         options = _synchronous(dist.BroadcastOptions())
-        options.rootRank = 0
+        options.rootRank = owner
         _queued(self._group.broadcast([x], options))
 
     def _joined(self) -> Any:

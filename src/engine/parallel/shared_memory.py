@@ -41,6 +41,6 @@ class SharedMemoryRanks:
         """As Ranks."""
         return self._exchange.rows_of_owners(self._memory, self.rank, self.size, x, ids, rows_each)
 
-    def from_first(self, x: torch.Tensor) -> None:
+    def from_rank(self, x: torch.Tensor, owner: int) -> None:
         """As Ranks."""
-        self._exchange.from_first(self._memory, self.rank, self.size, x)
+        self._exchange.from_rank(self._memory, self.rank, self.size, x, owner)

@@ -47,6 +47,7 @@ class LoadedStage:
     layers: LaterStage
     cache: KVCache
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    ranks: Ranks | None = None  # as of LoadedModel
 
 
 def load_on_cpu(
@@ -95,7 +96,7 @@ def load_later_stage(
     phases.start("weights")
     layers = make_later_stage(resolved, stage, kernels, device, ranks)
     load_weights(layers, resolved, ranks=ranks)
-    return LoadedStage(kernels, layers, _kv_cache(resolved, phases, None, stage))
+    return LoadedStage(kernels, layers, _kv_cache(resolved, phases, None, stage), ranks=ranks)
 
 
 def _kv_cache(resolved: Resolved, phases: PhaseClock, memory: KVMemory | None, stage: int = 0) -> KVCache:

@@ -32,6 +32,7 @@ from ..structured.grammars import Grammars
 from .block_transfer import load_blocks, save_blocks
 from .decode_steps import DecodeSteps
 from .engine_info import engine_info
+from .expert_balancer import expert_balancer
 from .loaded_model import LoadedModel, load_on_cpu, with_library
 from .measure import PhaseClock
 from .rank_model import RankModel
@@ -101,6 +102,7 @@ class ModelRunner:
         self._model, self._cache = loaded.model, loaded.cache
         sampler = Sampler(self.slots.sampling, self._kernels, self._processors, resolved.model.logprobs_mode)
         self._sampler = self._sampler_of(sampler)
+        self._balancer = expert_balancer(resolved, loaded.model.loadables(), loaded.ranks)
         capture = self._kernels.capture if self._captures_steps and self._model.is_capturable else None
         num_views = len(loaded.cache.groups.views)
         self._decode_steps = DecodeSteps(
@@ -127,8 +129,13 @@ class ModelRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         """One step. Plans must arrive in the order in which the scheduler made them."""
         with self._step_lock, span(f"step {plan.step}"):
+            self._balance()
             self.slots.apply(plan)
             return self.compute(plan)
+
+    def _balance(self) -> None:
+        if self._balancer is not None:
+            self._balancer.before_step()
 
     def compute(self, plan: StepPlan) -> StepResult:
         """The step of a plan that was applied to the slot table."""
@@ -250,6 +257,11 @@ class ModelRunner:
         with self._step_lock:
             load()
             self._decode_steps.forget()
+
+    @property
+    def expert_balance(self) -> float | None:
+        """Mean load of the ranks over the largest one; None if it is not measured."""
+        return None if self._balancer is None else self._balancer.balancedness
 
     def launches(self) -> StepLaunches:
         return StepLaunches(self._num_captured, self._num_single)

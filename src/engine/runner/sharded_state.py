@@ -46,6 +46,7 @@ _FLOATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 _MAX_LAYOUT_BYTES = 256 << 20  # 30 MB for a model of 60 layers with 384 experts
 _GATE = ExpertGate()  # replaced by the model's
 
+Take = Callable[[str], torch.Tensor]  # the tensor of a name; raises ValueError
 _TensorName = Literal["weight", "bias", "scales", "order"]  # of a PackedLinear
 
 
@@ -106,7 +107,7 @@ def state_of(model: Model | LaterStage) -> tuple[RankLayout, dict[str, torch.Ten
         for name, each in loadable.held().items():
             place = _place(index, loadable, name)
             if isinstance(each, PackedLinear):
-                held[name] = _stored_linear(each, place, tensors)
+                held[name] = stored_linear(each, place, tensors)
             elif isinstance(each, PackedExperts):
                 held[name] = _stored_experts(each, place, tensors)
             else:
@@ -125,8 +126,9 @@ def _digest(loadable: Loadable) -> str:
     return hashlib.sha256(repr(list(loadable.wanted())).encode()).hexdigest()[:16]
 
 
-def _stored_linear(packed: PackedLinear, place: str, tensors: dict[str, torch.Tensor]) -> LinearLayout:
-    pieces = tuple(_stored_linear(piece, f"{place}.{at}", tensors) for at, piece in enumerate(packed.pieces))
+def stored_linear(packed: PackedLinear, place: str, tensors: dict[str, torch.Tensor]) -> LinearLayout:
+    """Its tensors are added to `tensors`, by names that begin with `place`."""
+    pieces = tuple(stored_linear(piece, f"{place}.{at}", tensors) for at, piece in enumerate(packed.pieces))
     own = {} if pieces else stored_tensors(packed)
     tensors.update({f"{place}.{name}": tensor for name, tensor in own.items()})
     return LinearLayout.model_validate(
@@ -146,8 +148,8 @@ def _stored_experts(packed: PackedExperts, place: str, tensors: dict[str, torch.
     return ExpertsLayout(
         experts=tuple(
             (
-                _stored_linear(expert.gate_up, f"{place}.{at}.gate_up", tensors),
-                _stored_linear(expert.down, f"{place}.{at}.down", tensors),
+                stored_linear(expert.gate_up, f"{place}.{at}.gate_up", tensors),
+                stored_linear(expert.down, f"{place}.{at}.down", tensors),
             )
             for at, expert in enumerate(packed.experts)
         )
@@ -238,7 +240,7 @@ def _held(part: PartLayout, place_of: Callable[[str], str], tensors: _Tensors) -
     for name, layout in part.held.items():
         place = place_of(name)
         if isinstance(layout, LinearLayout):
-            held[name] = _linear(layout, place, tensors)
+            held[name] = linear_of(layout, place, tensors.take)
         elif isinstance(layout, ExpertsLayout):
             held[name] = PackedExperts(tuple(_experts(layout, place, tensors)), _GATE)
         else:
@@ -249,17 +251,16 @@ def _held(part: PartLayout, place_of: Callable[[str], str], tensors: _Tensors) -
 def _experts(layout: ExpertsLayout, place: str, tensors: _Tensors) -> Iterator[PackedExpert]:
     for at, (gate_up, down) in enumerate(layout.experts):
         yield PackedExpert(
-            _linear(gate_up, f"{place}.{at}.gate_up", tensors), _linear(down, f"{place}.{at}.down", tensors)
+            linear_of(gate_up, f"{place}.{at}.gate_up", tensors.take),
+            linear_of(down, f"{place}.{at}.down", tensors.take),
         )
 
 
-def _linear(layout: LinearLayout, place: str, tensors: _Tensors) -> PackedLinear:
-    """Raises ValueError for tensors that are not those of such a layer."""
+def linear_of(layout: LinearLayout, place: str, take: Take) -> PackedLinear:
+    """What `stored_linear` has described. Raises ValueError for tensors that are not those of such a layer."""
     if not layout.pieces:
-        return _piece(layout, place, tensors, layout.out_features)
-    pieces = tuple(
-        _piece(piece, f"{place}.{at}", tensors, layout.out_features) for at, piece in enumerate(layout.pieces)
-    )
+        return _piece(layout, place, take, layout.out_features)
+    pieces = tuple(_piece(piece, f"{place}.{at}", take, layout.out_features) for at, piece in enumerate(layout.pieces))
     are_sound = all(
         (piece.is_packed, piece.dtype, piece.in_features)
         == (layout.is_packed, _FLOATS[layout.dtype], layout.in_features)
@@ -282,8 +283,8 @@ def _linear(layout: LinearLayout, place: str, tensors: _Tensors) -> PackedLinear
     )
 
 
-def _piece(layout: LinearLayout, place: str, tensors: _Tensors, stride: int) -> PackedLinear:
-    found = {name: tensors.take(f"{place}.{name}") for name in layout.tensors}
+def _piece(layout: LinearLayout, place: str, take: Take, stride: int) -> PackedLinear:
+    found = {name: take(f"{place}.{name}") for name in layout.tensors}
     if "weight" not in found or layout.pieces:
         raise ValueError("a layer without a weight")
     if "scales" in found and found["scales"].dtype == torch.uint8:

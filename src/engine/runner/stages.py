@@ -22,6 +22,7 @@ from ..parallel.stages import Hidden, StageLink
 from ..sampling.sampling_table import SamplingTable
 from .decode_steps import DecodeSteps
 from .engine_info import engine_info
+from .expert_balancer import expert_balancer
 from .loaded_model import LoadedStage
 from .measure import PhaseClock
 from .model_runner import LOGIT_ROWS, ModelRunner
@@ -61,6 +62,7 @@ class FirstStageRunner(ModelRunner):
         """Computes the layers of this stage. Steps are finished in the order in which they begin, and no sequence has
         a row in a step after one that samples for it before that one is finished."""
         with self._step_lock, span(f"step {plan.step}, first stage"):
+            self._balance()
             self.slots.apply(plan)
             self._copy_states(plan.restored_states)
             steps = self._cache.views(build_step_input(plan, self.slots, self._device))
@@ -111,6 +113,7 @@ class LaterStageRunner:
         loaded = load(resolved, self.phases)
         self.phases.stop()
         self._layers, self._cache = loaded.layers, loaded.cache
+        self._balancer = expert_balancer(resolved, loaded.layers.loadables(), loaded.ranks)
         scheduler, model_len, block_size = resolved.scheduler, resolved.model.max_model_len, resolved.cache.block_size
         max_seqs, spec, device = scheduler.max_num_seqs, resolved.model_spec, loaded.device
         self._device = device
@@ -128,6 +131,8 @@ class LaterStageRunner:
 
     def execute(self, plan: StepPlan) -> None:
         """The layers of this stage, in the order of the first stage's steps. Raises StageClosed."""
+        if self._balancer is not None:
+            self._balancer.before_step()
         self._slots.apply(plan)
         states = self._cache.states
         if states is not None:

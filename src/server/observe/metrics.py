@@ -48,7 +48,12 @@ TokenKind = Literal["prompt", "generated"]
 _NOTHING = Distribution((), 0, 0.0)
 # A snapshot with everything that options add, for descriptions of all metrics.
 ALL_STATS = EngineStats(
-    block_lifetimes=_NOTHING, block_idle_times=_NOTHING, block_reuse_gaps=_NOTHING, work=Work(), launches=StepLaunches()
+    block_lifetimes=_NOTHING,
+    block_idle_times=_NOTHING,
+    block_reuse_gaps=_NOTHING,
+    work=Work(),
+    launches=StepLaunches(),
+    expert_balance=1.0,
 )
 
 
@@ -520,6 +525,13 @@ class _EngineFamilies:
         yield from self._block_times(stats)
         yield from self._work(stats)
         yield from self._launches(stats)
+        if stats.expert_balance is not None:
+            yield self._gauge(
+                "expert_balancedness",
+                "Mean load of the processes that share the experts, divided by the largest: of the first stage, in the "
+                "last window before experts moved.",
+                stats.expert_balance,
+            )
         state = GaugeMetricFamily(
             "stoker_engine_state",
             "1 for the current state of the engine, 0 for the others.",

@@ -48,15 +48,6 @@ ROWS: tuple[Refused, ...] = (
     Refused("parallel.enable_dbo", Flag, False, NO_OVERLAP, "Overlap computation and communication of two batches."),
     Refused("parallel.dbo_decode_token_threshold", Whole, 32, NO_OVERLAP, "Decode tokens from which a batch is split."),
     Refused("parallel.dbo_prefill_token_threshold", Whole, 512, NO_OVERLAP, "Tokens from which a batch is split."),
-    Refused("parallel.enable_eplb", Flag, False, FIXED_EXPERTS, "Move experts between devices to balance their load."),
-    Refused(
-        "parallel.eplb_config",
-        dict[str, Any],
-        {},
-        FIXED_EXPERTS,
-        "How expert load is measured and balanced: window_size, step_interval, num_redundant_experts, "
-        "log_balancedness.",
-    ),
     Refused("parallel.ray_workers_use_nsight", Flag, False, NO_NSIGHT, "Start Ray workers under the Nsight profiler."),
     Refused("parallel.worker_cls", str, "auto", ONE_WORKER, "Class of the worker of each device."),
     Refused(

@@ -166,3 +166,19 @@ EXPORT void own_experts(const int32_t* ids, int32_t* out, int64_t size, int64_t 
     }
 }
 CAPTURABLE(own_experts)
+
+// As own_experts, of experts that processes have copies of. places: those of the copies of all experts, one after the
+// other, of which expert e has starts[e] to starts[e + 1]; a token goes to the copy of its row, and is counted there. This
+// process has the `count` places that begin with `first`. counts: of all places.
+EXPORT void own_places(const int32_t* ids, int32_t* out, int64_t rows, int64_t per_token, const int32_t* starts,
+                       const int32_t* places, int64_t* counts, int64_t first, int64_t count) {
+    for (int64_t row = 0; row < rows; row++) {
+        for (int64_t i = row * per_token; i < (row + 1) * per_token; i++) {
+            const int32_t start = starts[ids[i]], copies = starts[ids[i] + 1] - start;
+            const int64_t place = places[start + row % copies];
+            counts[place]++;
+            out[i] = place >= first && place < first + count ? int32_t(place - first) : -1;
+        }
+    }
+}
+CAPTURABLE(own_places)

@@ -184,7 +184,7 @@ class DeviceStep:
     ) -> None:
         """sampled: on rank 0; other ranks receive it."""
         if self._ranks is not None:
-            self._ranks.from_first(sampled)
+            self._ranks.from_rank(sampled, 0)
         sampling = self._arena.sampling
         tables = self._arena.token_ids, sampling.has_penalties, sampling.counts
         finish_step(sampled, slots, context_lens, is_sampled, *tables)

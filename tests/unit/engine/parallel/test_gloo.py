@@ -20,9 +20,10 @@ def test_ranks_add_and_a_rank_that_does_not_answer_is_not_waited_for_after_close
         list(pool.map(GlooRanks.join, ranks))
         for total in pool.map(lambda each: each.sum(torch.tensor([1.0, each.rank])), ranks):
             assert total.tolist() == [2.0, 1.0]
-        tokens = [torch.tensor([-1, 2**24 + 1 + rank], dtype=torch.int32) for rank in range(2)]
-        list(pool.map(GlooRanks.from_first, ranks, tokens))
-        assert [each.tolist() for each in tokens] == [[-1, 2**24 + 1]] * 2
+        for owner in range(2):
+            tokens = [torch.tensor([-1, 2**24 + 1 + rank], dtype=torch.int32) for rank in range(2)]
+            list(pool.map(GlooRanks.from_rank, ranks, tokens, [owner] * 2))
+            assert [each.tolist() for each in tokens] == [[-1, 2**24 + 1 + owner]] * 2
         waiting: Future[torch.Tensor] = pool.submit(ranks[0].sum, torch.ones(1))
         ranks[0].close()
         with pytest.raises(RanksLost):

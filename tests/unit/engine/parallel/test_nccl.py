@@ -22,7 +22,7 @@ def test_a_captured_step_contains_the_exchanges():
     ids = torch.tensor([1, 0], device="cuda")
 
     def step() -> torch.Tensor:
-        ranks.from_first(tokens)
+        ranks.from_rank(tokens, 0)
         rows = ranks.rows_of_owners(x[ranks.own_rows(ids, 2)], ids, 2)
         return ranks.gather(ranks.sum(rows + tokens[:, None]), 2)
 

@@ -15,14 +15,16 @@ from stoker.engine.parallel.shared_memory import SharedMemoryRanks
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_tokens_of_the_first_rank(dtype: torch.dtype):
+def test_bits_of_one_rank(dtype: torch.dtype):
     try:
         library = load_library(LibrarySpec(choose_level(wanted_level(), this_cpu())[0]))
     except NoKernels as reason:
         pytest.skip(str(reason))
     memory = SharedMemory.new(3)
     ranks = [SharedMemoryRanks(exchange_cpu(library, dtype), memory, rank, 3) for rank in range(3)]
-    tokens = [torch.tensor([-1, 2**31 - 1 - rank, rank, 0x7FC0_0001 + rank], dtype=torch.int32) for rank in range(3)]
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(SharedMemoryRanks.from_first, ranks, tokens))
-    assert [each.tolist() for each in tokens] == [[-1, 2**31 - 1, 0, 0x7FC0_0001]] * 3
+        for owner in range(3):
+            own = [[-1, 2**31 - 1 - rank, rank, 0x7FC0_0001 + rank] for rank in range(3)]
+            tokens = [torch.tensor(each, dtype=torch.int32) for each in own]
+            list(pool.map(SharedMemoryRanks.from_rank, ranks, tokens, [owner] * 3))
+            assert [each.tolist() for each in tokens] == [own[owner]] * 3
