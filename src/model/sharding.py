@@ -81,7 +81,8 @@ def _unplaceable(block: Experts, num_devices: int) -> Iterator[str]:
     if (block.count + block.redundant) % num_devices:
         yield f"{block.count} experts and {block.redundant} redundant ones cannot be divided by {num_devices}"
     if block.redundant > block.count * (num_devices - 1):
-        yield f"{block.count} experts on {num_devices} devices have at most {block.count * (num_devices - 1)} copies"
+        most = block.count * (num_devices - 1)
+        yield f"{block.count} experts on {num_devices} devices have at most {most} redundant ones"
 
 
 def _counts(mixer: Mixer) -> Iterator[tuple[str, int]]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from tests.slow_cases import slow_but
 
 from stoker.config import Resolved
-from stoker.engine.parallel.expert_layout import rank_loads
+from stoker.engine.layers.expert_places import ExpertPlaces
+from stoker.engine.runner import expert_balancer
+from stoker.engine.runner.expert_balancer import ExpertBalancer
+from stoker.model.sharding import Layout
 
 from .checkpoints import build, save
 from .conftest import Saved
@@ -18,32 +25,111 @@ from .ranks import DividedEngine, divided
 from .test_tensor_parallel import outputs
 
 BALANCE = {"window_size": 3, "step_interval": 5, "num_redundant_experts": 2}
+ALONE = {"tensor_parallel_size": 2, "enable_expert_parallel": True}
 
 
-def moving(folder: Path, place: Path, balance: dict[str, object] = BALANCE, **sections: dict[str, object]) -> Resolved:
-    parallel = {"tensor_parallel_size": 2, "enable_expert_parallel": True, "enable_eplb": True, "eplb_config": balance}
+def moving(folder: Path, place: Path, balance: dict[str, Any] = BALANCE, **sections: dict[str, Any]) -> Resolved:
+    parallel = {**ALONE, "enable_eplb": True, "eplb_config": balance}
     return resolved(folder, place, **{**sections, "parallel": {**parallel, **sections.get("parallel", {})}})
 
 
-def layouts(engine: DividedEngine) -> list[object]:
-    balancer = engine.runner._runner._balancer
-    assert balancer is not None
-    return [places.layout for places in balancer._places]
+def balancer_of(engine: DividedEngine) -> ExpertBalancer:
+    found = engine.runner._runner._balancer
+    assert found is not None
+    return found
 
 
-@pytest.mark.effect("parallel.enable_eplb", "parallel.eplb_config")
+def places_of(engine: DividedEngine) -> list[ExpertPlaces]:
+    return list(balancer_of(engine)._places)
+
+
+def layouts(engine: DividedEngine) -> list[Layout]:
+    return [places.layout for places in places_of(engine)]
+
+
+def compare_while_experts_move(settings: Resolved, alone: Resolved, **how: Any) -> None:
+    """The first run begins with the first layout; experts move in it and in the second one."""
+    one_process = Engine(alone)
+    with divided(settings, **how) as engine:
+        first = layouts(engine)
+        for _ in range(2):
+            for (tokens, logprobs), (its, theirs) in zip(outputs(engine), outputs(one_process), strict=True):
+                assert tokens == its
+                assert logprobs == pytest.approx(theirs, abs=1e-4)
+        assert layouts(engine) != first
+
+
+@pytest.mark.effect("parallel.enable_eplb")
 @pytest.mark.parametrize("family", slow_but(["qwen3_moe", "gpt_oss", "deepseek_v3", "gemma4 experts"], "qwen3_moe"))
 def test_tokens_are_those_of_one_process_before_during_and_after_moves(
     family: str, saved: Callable[[str], Saved], tmp_path: Path
 ):
     _, folder = saved(family)
-    expected = outputs(Engine(resolved(folder, tmp_path)))
-    with divided(moving(folder, tmp_path)) as engine:
-        first = layouts(engine)
-        found = [outputs(engine) for _ in range(3)]
-        assert layouts(engine) != first
-        assert engine.runner._runner.expert_balance is not None
-    for tokens_and_logprobs in found:
-        for (tokens, logprobs), (its, theirs) in zip(tokens_and_logprobs, expected, strict=True):
-            assert tokens == its
-            assert logprobs == pytest.approx(theirs, abs=1e-4)
+    compare_while_experts_move(moving(folder, tmp_path), resolved(folder, tmp_path))
+
+
+def test_experts_in_four_bits_move_as_they_are_packed(tmp_path: Path):
+    """In this shape all matrices have the codes of one process: parts of them end where a group of codes does."""
+    folder = save(build("qwen3_moe", head_dim=64), tmp_path / "model")
+    int4 = {"quantization": "int4"}
+    compare_while_experts_move(moving(folder, tmp_path, model=int4), resolved(folder, tmp_path, model=int4))
+
+
+@pytest.mark.slow
+def test_over_gloo_and_in_stages(saved: Callable[[str], Saved], tmp_path: Path):
+    _, folder = saved("qwen3_moe")
+    alone = resolved(folder, tmp_path)
+    over_gloo = moving(folder, tmp_path, parallel={"disable_custom_all_reduce": True})
+    compare_while_experts_move(over_gloo, alone, uses_gloo=True)
+    compare_while_experts_move(moving(folder, tmp_path, parallel={"pipeline_parallel_size": 2}), alone)
+
+
+def test_experts_that_move_one_at_a_time(
+    saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A layer is computed with its old places until all of its experts have arrived."""
+    monkeypatch.setattr(expert_balancer, "BYTES_PER_STEP", 1)
+    _, folder = saved("qwen3_moe")
+    compare_while_experts_move(moving(folder, tmp_path), resolved(folder, tmp_path))
+
+
+@contextmanager
+def biased(place: Path, settings: dict[str, Any]) -> Iterator[DividedEngine]:
+    """Nearly all tokens go to experts 0 and 1 of 8, which one of two ranks has at first."""
+    model = build("gpt_oss", num_local_experts=8)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.mlp.router.bias += torch.tensor([6.0, 6, 2, 1, 0, 0, 0, 0])
+    with divided(moving(save(model, place / "model"), place, settings)) as engine:
+        yield engine
+
+
+@pytest.mark.effect("parallel.eplb_config")
+def test_a_skewed_load_becomes_even(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    measured: list[float] = []
+    settings = {"window_size": 10, "step_interval": 10, "num_redundant_experts": 2, "log_balancedness": True}
+    with biased(tmp_path, settings) as engine:
+        assert engine.runner._runner.expert_balance is None
+        for _ in range(3):
+            outputs(engine)
+            measured.append(engine.runner._runner.expert_balance or 0.0)
+        assert all({0, 1} <= set(held) for layout in layouts(engine) for held in layout)  # both have a copy
+    logged = [record.getMessage() for record in caplog.records if "balancedness" in record.getMessage()]
+    assert logged[0].startswith("experts: balancedness 0.6")  # expert 0 has a copy by chance
+    assert measured[-1] > 0.9
+    assert f"balancedness {measured[-1]:.3f} over 10 steps; 0 of 20 places get another expert" in logged[-1]
+
+
+@pytest.mark.parametrize("redundant", [0, 2])
+def test_all_tokens_of_a_window_are_counted(redundant: int, tmp_path: Path):
+    settings = {"window_size": 1000, "step_interval": 1000, "num_redundant_experts": redundant}
+    with biased(tmp_path, settings) as engine:
+        for places in places_of(engine):
+            places.forget_counts()
+        outputs(engine)
+        first, *_ = places_of(engine)
+        counts = first.expert_counts()
+        assert sum(counts) == sum(first.rank_counts())
+        assert counts[0] + counts[1] > 0.9 * sum(counts)
+        assert first.rank_counts()[0] > 0.9 * sum(counts) or redundant

@@ -301,6 +301,8 @@ class Values:
             "no_placement": "one process computes each layer"
             if self.tensor_parallel_size == 1
             else "the model has no experts",
+            "expert_window": self.config.parallel.expert_balance.window_size,
+            "expert_interval": self.config.parallel.expert_balance.step_interval,
             "not_divided": self.not_divided,
             "num_machine_cores": self.decisions.whole_machine.num_cores,
             "num_gpus": self.decisions.gpu.num_visible if self.decisions.gpu else 0,

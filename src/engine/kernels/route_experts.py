@@ -122,7 +122,7 @@ def own_places_reference(ids: torch.Tensor, copies: ExpertCopies) -> torch.Tenso
     starts = copies.starts[ids]
     tokens = torch.arange(len(ids), dtype=torch.int32, device=ids.device)[:, None]
     places = copies.places[starts + tokens % (copies.starts[ids + 1] - starts)]
-    copies.counts += torch.bincount(places.flatten(), minlength=len(copies.counts))
+    copies.counts.add_(torch.bincount(places.flatten(), minlength=len(copies.counts)))
     is_own = (places >= copies.own.start) & (places < copies.own.stop)
     return (places - copies.own.start).where(is_own, -1)
 

@@ -1,4 +1,4 @@
-"""ExpertPlaces: which experts of a layer are in which rank, where this changes, and how many tokens went to each place."""
+"""ExpertPlaces: where the experts of a layer are, as long as they may move, and how many tokens went to each place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ExpertPlaces:
         return self.layout[self.rank]
 
     def use(self, layout: Layout) -> None:
-        """From the next step on. Tokens are counted anew: those of before went to other places."""
+        """From the next step on. The counts begin at 0: tokens of before went to other places."""
         self.layout = layout
         experts = list(chain.from_iterable(layout))
         order = sorted(range(len(experts)), key=lambda place: (experts[place], self._turn(place, experts[place])))

@@ -53,6 +53,7 @@ _KNOWN_KEYS: dict[str, list[dict[str, Any]]] = {
     "server.model_aliases": [{"claude-*": name} for name in ("a", "b", "c")],
     "server.tool_server": [{"a": {"url": "http://a/mcp", "allowed_tools": [name]}} for name in ("b", "c", "d")],
     "kv_transfer.kv_connector_extra_config": [{"shared_storage_path": f"/{name}"} for name in ("a", "b", "c")],
+    "parallel.eplb_config": [{"step_interval": steps} for steps in (1001, 1002, 1003)],
     "model.logits_processor_settings": [{"a:B": {"size": size}} for size in (1, 2, 3)],
 }
 

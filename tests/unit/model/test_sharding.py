@@ -11,6 +11,7 @@ from tests.unit.config.plan.shapes import SHAPES
 from stoker.model.guess import guess
 from stoker.model.read import read_config
 from stoker.model.sharding import (
+    first_layout,
     not_divisible,
     not_staged,
     of_one_device,
@@ -204,6 +205,35 @@ def test_each_expert_is_on_one_device(placement: Placement) -> None:
         assert sorted(expert for own in held for expert in own) == list(range(count))
         assert max(map(len, held)) - min(map(len, held)) <= 1
         assert max(map(len, held)) == -(-count // num_devices)  # what memory is planned for
+
+
+@pytest.mark.parametrize("placement", ["linear", "round_robin"])
+def test_experts_that_move_begin_where_they_would_stay(placement: Placement) -> None:
+    for count, redundant, num_devices in ((8, 0, 2), (8, 2, 2), (5, 3, 4), (6, 2, 4), (128, 1, 3), (4, 4, 2)):
+        block = Experts(count=count, per_token=1, width=4, placement=placement, redundant=redundant)
+        layout = first_layout(block, num_devices)
+        assert {expert for held in layout for expert in held} == set(range(count))
+        assert {len(set(held)) for held in layout} == {(count + redundant) // num_devices}
+        for rank, held in enumerate(layout):
+            own = own_experts(block, num_devices, rank)
+            assert held[: len(own)] == tuple(own)
+    block = Experts(count=4, per_token=1, width=4, placement=placement, redundant=2)
+    by_hand = {"linear": ((0, 1, 2), (2, 3, 0)), "round_robin": ((0, 2, 1), (1, 3, 2))}
+    assert first_layout(block, 2) == by_hand[placement]
+
+
+def test_experts_that_move_have_equally_many_places_on_each_device() -> None:
+    spec = spec_of("qwen3-30b-a3b")
+
+    def why_not(redundant: int) -> str | None:
+        return not_divisible(with_placed_experts(spec, "linear", redundant), 4)
+
+    assert why_not(3) == "128 experts and 3 redundant ones cannot be divided by 4"
+    assert why_not(388) == "128 experts on 4 devices have at most 384 redundant ones"
+    assert why_not(4) is None
+    own = of_one_device(with_placed_experts(spec, "linear", 4), 4).layers[0].feed_forward
+    assert isinstance(own, Experts)
+    assert own.held == 33
 
 
 def test_placed_experts_are_not_divided() -> None:

@@ -326,6 +326,77 @@ RULES: tuple[Rule, ...] = (
         fixes=("set `enable_expert_parallel: true`, or remove `expert_placement_strategy`",),
     ),
     Rule(
+        id="R142",
+        title="expert load balancing needs expert parallelism",
+        fields=("parallel.enable_eplb", "parallel.enable_expert_parallel", "parallel.tensor_parallel_size"),
+        is_broken=lambda v: v.enable_eplb and not (v.enable_expert_parallel and v.tensor_parallel_size > 1),
+        message="`parallel.enable_eplb` needs `enable_expert_parallel` and a `tensor_parallel_size` above 1",
+        why="Whole experts move between the processes of `tensor_parallel_size`.",
+        fixes=("set both", "remove `enable_eplb`"),
+    ),
+    Rule(
+        id="R143",
+        title="redundant experts need expert load balancing",
+        fields=("parallel.eplb_config", "parallel.enable_eplb"),
+        is_broken=lambda v: v.config.parallel.expert_balance.num_redundant_experts > 0 and not v.enable_eplb,
+        message="`parallel.eplb_config` has `num_redundant_experts`, and `enable_eplb` is false",
+        why="The load decides which experts have copies.",
+        fixes=("set `enable_eplb: true`, or remove `num_redundant_experts`",),
+    ),
+    Rule(
+        id="R460",
+        title="settings of expert load balancing need it",
+        fields=("parallel.eplb_config", "parallel.enable_eplb"),
+        severity="warning",
+        is_broken=lambda v: (
+            bool(v.eplb_config) and not v.enable_eplb and not v.config.parallel.expert_balance.num_redundant_experts
+        ),
+        message="`parallel.eplb_config` has no effect without `enable_eplb`",
+        why="Experts stay in the process that has read them.",
+        fixes=("set `enable_eplb: true`, or remove `eplb_config`",),
+    ),
+    Rule(
+        id="R461",
+        title="experts move between CPUs",
+        fields=("parallel.enable_eplb", "device.device"),
+        is_broken=lambda v: v.enable_eplb and v.device == "cuda",
+        message="`parallel.enable_eplb` is for CPUs",
+        why="A GPU has all experts of a layer in one tensor, and captured graphs do not read where a token goes from a "
+        "table.",
+        fixes=("remove `enable_eplb`, or set `device.device: cpu`",),
+    ),
+    Rule(
+        id="R462",
+        title="results that do not depend on the batch need experts that stay",
+        fields=("parallel.enable_eplb", "model.batch_invariant"),
+        is_broken=lambda v: v.enable_eplb and v.batch_invariant,
+        message="`parallel.enable_eplb` contradicts `model.batch_invariant`",
+        why="Which process computes an expert depends on the load and on the place of the token in the batch, and with "
+        "it the order in which the outputs of experts are added.",
+        fixes=("remove `enable_eplb`, or `batch_invariant`",),
+    ),
+    Rule(
+        id="R463",
+        title="the load of experts is measured after they have moved",
+        fields=("parallel.eplb_config",),
+        is_broken=lambda v: (
+            v.config.parallel.expert_balance.window_size > v.config.parallel.expert_balance.step_interval
+        ),
+        message="`parallel.eplb_config` has a `window_size` above its `step_interval`: {expert_window} and "
+        "{expert_interval} steps",
+        why="Tokens are counted between one placement of the experts and the next.",
+        fixes=("raise `step_interval`, or lower `window_size`",),
+    ),
+    Rule(
+        id="R464",
+        title="workers do not replace experts that move",
+        fields=("parallel.enable_eplb", "parallel.worker_extension_cls"),
+        is_broken=lambda v: v.enable_eplb and bool(v.worker_extension_cls),
+        message="`parallel.enable_eplb` contradicts `worker_extension_cls`",
+        why="A worker replaces weights of the experts that its process has, while others may be on their way to it.",
+        fixes=("remove `enable_eplb`, or `worker_extension_cls`",),
+    ),
+    Rule(
         id="R151",
         title="reductions need several processes",
         fields=("parallel.disable_custom_all_reduce", "parallel.tensor_parallel_size"),
@@ -547,23 +618,6 @@ STATED: tuple[StatedRule, ...] = (
         "expert parallelism replaces tensor parallelism of experts",
         ("parallel.enable_expert_parallel",),
         "The processes of `tensor_parallel_size` have whole experts then; attention and shared experts stay divided.",
-    ),
-    StatedRule(
-        "R142",
-        "expert load balancing needs expert parallelism",
-        (
-            "parallel.enable_eplb",
-            "parallel.enable_expert_parallel",
-            "parallel.tensor_parallel_size",
-            "parallel.data_parallel_size",
-        ),
-        "Cannot occur: this build refuses enable_eplb.",
-    ),
-    StatedRule(
-        "R143",
-        "redundant experts need expert load balancing",
-        ("parallel.eplb_config", "parallel.enable_eplb", "parallel.num_redundant_experts"),
-        "Cannot occur: a written eplb_config is refused, and so is the old option that becomes a part of it.",
     ),
     StatedRule(
         "R144",

@@ -6,6 +6,7 @@ import pytest
 
 from stoker.config import Deployment, load_deployment
 from stoker.config.schema.options import options
+from stoker.config.schema.parallel import ExpertBalance
 
 from ..deployments import findings, load, message
 
@@ -96,7 +97,6 @@ def test_what_has_no_successor_changes_nothing_and_says_so(line: str) -> None:
         ("structured_outputs: {guided_decoding_backend: 'xgrammar:no-fallback'}", "`structured_outputs.backend"),
         ("structured_outputs: {guided_decoding_backend: 'xgrammar:fast'}", "unknown backend option `fast`"),
         ("structured_outputs: {enable_reasoning: true}", "by setting `structured_outputs.reasoning_parser`"),
-        ("parallel: {eplb_window_size: 5}", "`parallel.eplb_config` is not available"),
         ("scheduler: {num_scheduler_steps: 0}", "allowed: a whole number, at least 1"),
     ],
 )
@@ -105,6 +105,20 @@ def test_an_old_name_for_what_this_build_refuses_is_refused_at_its_place(tmp_pat
     shown = message(tmp_path, text + "\n")
     assert said in shown
     assert "deploy.yaml:" in shown
+
+
+def test_four_old_options_are_keys_of_one() -> None:
+    old = "--num-redundant-experts 2 --eplb-window-size 5 --eplb-step-interval 7 --eplb-log-balancedness"
+    deployment = words(*old.split())
+    assert codes(deployment) == ["C123"] * 4
+    assert deployment.config.parallel.expert_balance == ExpertBalance(5, 7, 2, True)
+
+
+def test_an_unknown_key_of_the_expert_balance_is_an_error_at_its_place(tmp_path: Path) -> None:
+    shown = message(tmp_path, "model: {model: x}\nparallel:\n  eplb_config: {window: 5}\n")
+    assert "parallel.eplb_config" in shown
+    assert "window_size" in shown
+    assert "deploy.yaml:3" in shown
 
 
 def test_a_task_is_a_runner() -> None:

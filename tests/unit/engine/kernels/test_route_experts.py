@@ -17,7 +17,7 @@ from transformers.models.minimax_m2.modeling_minimax_m2 import MiniMaxM2TopKRout
 from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
-from stoker.engine.kernels.route_experts import Routing, route_experts_reference
+from stoker.engine.kernels.route_experts import ExpertCopies, Routing, route_experts_reference
 
 from .levels import LEVEL_NAMES, kernels_of
 
@@ -186,6 +186,25 @@ def test_logits_of_another_number_of_experts_are_refused(level):
         return
     with pytest.raises(ValueError, match="logits of 9 experts, not of 8"):
         kernels_of(level, torch.float32).route_experts(torch.zeros(1, 9), None, Routing(8, 2))
+
+
+@LEVELS
+@pytest.mark.parametrize("own", [range(3), range(3, 6)])
+def test_the_copies_of_an_expert_take_turns_by_row_and_are_counted(level, own):
+    """Places 0 to 5 have the experts 0, 1, 2 and 2, 3, 0."""
+    copies = ExpertCopies(
+        torch.tensor([0, 2, 3, 5, 6], dtype=torch.int32),
+        torch.tensor([0, 5, 1, 3, 2, 4], dtype=torch.int32),  # experts 0, 0, 1, 2, 2, 3
+        torch.zeros(6, dtype=torch.int64),
+        own,
+    )
+    ids = torch.tensor([[0, 2], [0, 1], [2, 0]], dtype=torch.int32)
+    places = [[0, 3], [5, 1], [3, 0]]
+    for times in (1, 2):
+        found = kernels_of(level, torch.float32).own_places(ids, copies)
+        assert found.dtype == torch.int32
+        assert found.tolist() == [[each - own.start if each in own else -1 for each in row] for row in places]
+        assert copies.counts.tolist() == [2 * times, times, 0, 2 * times, 0, times]
 
 
 @LEVELS

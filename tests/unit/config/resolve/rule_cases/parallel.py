@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+MOVING = "--enable-eplb -ep -tp 2"
 HYBRID = "-dp 4 --data-parallel-hybrid-lb"
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R137": (["-dpn 1", "-dp 2 -dpn 2"], ["-dpn 0", "-dp 2 -dpn 1"]),
@@ -47,6 +48,22 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "R391": (["-ep", "-ep -tp 2"], [""]),
     "R392": (["--expert-placement-strategy round_robin"], ["--expert-placement-strategy round_robin -tp 2 -ep"]),
+    "R142": (["--enable-eplb", "--enable-eplb -ep", "--enable-eplb -tp 2"], ["--enable-eplb -ep -tp 2", "-ep -tp 2"]),
+    "R143": (
+        ["--eplb-config.num_redundant_experts 2", "-ep -tp 2 --num-redundant-experts 2"],
+        [f"{MOVING} --eplb-config.num_redundant_experts 2", "--eplb-config.num_redundant_experts 0"],
+    ),
+    "R460": (
+        ["--eplb-config.window_size 5", "--eplb-window-size 5"],
+        [f"{MOVING} --eplb-config.window_size 5", "--eplb-config.num_redundant_experts 2"],
+    ),
+    "R461": ([f"{MOVING} --device cuda"], [MOVING, "--device cuda -ep -tp 2"]),
+    "R462": ([f"{MOVING} --batch-invariant"], [MOVING, "-ep -tp 2 --batch-invariant"]),
+    "R463": (
+        [f"{MOVING} --eplb-config.step_interval 999", f"{MOVING} --eplb-config.window_size 3001"],
+        [MOVING, f"{MOVING} --eplb-config.step_interval 7 --eplb-config.window_size 7"],
+    ),
+    "R464": ([f"{MOVING} --worker-extension-cls package.module:Class"], [MOVING]),
     "R385": (["-tp 3", "-tp 2 --kv-directory blocks", "-pp 2 --kv-directory blocks"], ["-tp 2", "-tp 1", "-pp 2"]),
     "R386": (["-tp 4 -dp 2", "-tp 2 -pp 3"], ["-tp 4", "-pp 4", "-tp 2 -dp 2", "-tp 4 -dp 2 -dpn 1"]),
     "R420": (["-r 1", "-n 2 -tp 2 -r 2"], ["", "-n 2 -tp 2 -r 1"]),
