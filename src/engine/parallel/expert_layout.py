@@ -7,11 +7,12 @@ whose copies share its tokens evenly.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ...model.sharding import Layout
 
 TOLERANCE = 1.02  # a largest load that is smaller by less is not worth that experts move
+_EVEN = 1.01  # of the mean: a rank with this load is not relieved
 
 
 def rank_loads(layout: Layout, loads: Sequence[float]) -> list[float]:
@@ -21,20 +22,26 @@ def rank_loads(layout: Layout, loads: Sequence[float]) -> list[float]:
 
 
 def balanced_layout(present: Layout, loads: Sequence[float]) -> Layout:
-    """A layout whose largest load of a rank is small, and not above that of the present one; of layouts that are about
-    as good one in which few experts move. Those that stay keep their places.
+    """A layout whose largest load of a rank is small, and not above that of the present one. Of layouts that are about
+    as good it is the present one, else one in which few experts move. Those that stay keep their places.
 
     loads: tokens of each expert. The same arguments always give the same layout.
     Each rank of the result has different experts, and every expert is somewhere.
     """
     num_copies = _num_copies(loads, sum(map(len, present)), len(present))
-    order = sorted(range(len(loads)), key=lambda expert: (-loads[expert] / num_copies[expert], expert))
-    copies = [(expert, loads[expert] / num_copies[expert]) for expert in order for _ in range(num_copies[expert])]
-    found = [present, *(_packed(present, copies, stays=stays) for stays in (True, False))]
+    found = [present]
+    for keeps in (True, False):
+        ranks = _Ranks(present)
+        copies = [(loads[expert] / count, expert) for expert, count in enumerate(num_copies) for _ in range(count)]
+        if keeps:
+            copies = list(ranks.keep(copies))
+        for load, expert in sorted(copies, key=lambda copy: (-copy[0], copy[1])):  # longest processing time first
+            ranks.put_where_least(expert, load)
+        if keeps:
+            ranks.relieve()
+        found.append(ranks.layout())
     largest = [max(rank_loads(layout, loads)) for layout in found]
-    return next(
-        layout for layout, load in zip(found, largest, strict=True) if load <= min(largest) * TOLERANCE or not load
-    )
+    return next(layout for layout, load in zip(found, largest, strict=True) if load <= min(largest) * TOLERANCE)
 
 
 def _num_copies(loads: Sequence[float], num_places: int, num_ranks: int) -> list[int]:
@@ -46,37 +53,82 @@ def _num_copies(loads: Sequence[float], num_places: int, num_ranks: int) -> list
     return copies
 
 
-def _packed(present: Layout, copies: Sequence[tuple[int, float]], *, stays: bool) -> Layout:
-    """copies: experts with the load of a copy, the largest load first. Each is put where the load is least.
+class _Ranks:
+    """What each rank has so far: experts, and the load of a copy of each."""
 
-    stays: an expert stays in a rank that has it until that rank has its share of the load.
-    """
-    ranks, size = range(len(present)), len(present[0])
-    share = sum(load for _, load in copies) / len(present) * TOLERANCE
-    held: list[dict[int, float]] = [{} for _ in ranks]  # by expert
-    totals = [0.0] * len(present)
+    def __init__(self, present: Layout) -> None:
+        self._present = present
+        self._size = len(present[0])
+        self._ranks = range(len(present))
+        self._held: list[dict[int, float]] = [{} for _ in present]
+        self._totals = [0.0] * len(present)
 
-    def put(expert: int, load: float, rank: int) -> None:
-        held[rank][expert] = load
-        totals[rank] += load
+    def keep(self, copies: Sequence[tuple[float, int]]) -> Iterator[tuple[float, int]]:
+        """Puts copies where the expert is at present. Returns those for which there is no such rank."""
+        for load, expert in copies:
+            rank = next((r for r in self._ranks if expert in self._present[r] and expert not in self._held[r]), None)
+            if rank is None:
+                yield load, expert
+            else:
+                self._put(expert, load, rank)
 
-    for expert, load in copies:
-        free = [rank for rank in ranks if len(held[rank]) < size and expert not in held[rank]]
-        if not free:  # the ranks with a free place have it: another expert moves there, and it takes that one's place
-            full = next(rank for rank in ranks if len(held[rank]) < size)
-            other, moved = min(
-                ((rank, each) for rank in ranks if expert not in held[rank] for each in held[rank].keys() - held[full]),
-                key=lambda at: (max(totals[full] + held[at[0]][at[1]], totals[at[0]] - held[at[0]][at[1]] + load), at),
-            )
-            its_load = held[other].pop(moved)
-            totals[other] -= its_load
-            put(moved, its_load, full)
-            free = [other]
-        if stays:
-            kept = [rank for rank in free if expert in present[rank] and (totals[rank] + load <= share or not load)]
-            free = kept or free
-        put(expert, load, min(free, key=lambda rank: (totals[rank], expert not in present[rank], rank)))
-    return tuple(_in_places(before, set(after)) for before, after in zip(present, held, strict=True))
+    def put_where_least(self, expert: int, load: float) -> None:
+        free = [rank for rank in self._ranks if self._has_room(rank) and expert not in self._held[rank]]
+        if not free:  # the ranks with a free place have this expert
+            free = [self._make_room(expert, load)]
+        self._put(expert, load, min(free, key=lambda r: (self._totals[r], expert not in self._present[r], r)))
+
+    def relieve(self) -> None:
+        """Exchanges experts of the rank with the largest load and the one with the smallest, while that helps."""
+        even = sum(self._totals) / len(self._totals) * _EVEN
+        while True:
+            high = max(self._ranks, key=lambda rank: (self._totals[rank], -rank))
+            low = min(self._ranks, key=lambda rank: (self._totals[rank], rank))
+            pairs = [
+                (abs(self._totals[high] - self._totals[low] - 2 * (more - less)), expert, other)
+                for expert, more in self._held[high].items()
+                if expert not in self._held[low]
+                for other, less in self._held[low].items()
+                if other not in self._held[high]
+            ]
+            distance = (self._totals[high] - self._totals[low]) * (1 - 1e-9)
+            if self._totals[high] <= even or not pairs or (best := min(pairs))[0] >= distance:
+                return
+            _, expert, other = best
+            self._move(expert, high, low)
+            self._move(other, low, high)
+
+    def layout(self) -> Layout:
+        return tuple(_in_places(before, set(after)) for before, after in zip(self._present, self._held, strict=True))
+
+    def _has_room(self, rank: int) -> bool:
+        return len(self._held[rank]) < self._size
+
+    def _make_room(self, expert: int, load: float) -> int:
+        """Moves another expert to a free place. Returns the rank that it leaves, which does not have `expert`.
+
+        A full rank has more experts than one with a free place, so one of them can move there.
+        """
+        roomy = next(rank for rank in self._ranks if self._has_room(rank))
+        possible = (
+            (max(self._totals[roomy] + its, self._totals[rank] - its + load), rank, other)
+            for rank in self._ranks
+            if expert not in self._held[rank]
+            for other, its in self._held[rank].items()
+            if other not in self._held[roomy]
+        )
+        _, rank, other = min(possible)
+        self._move(other, rank, roomy)
+        return rank
+
+    def _put(self, expert: int, load: float, rank: int) -> None:
+        self._held[rank][expert] = load
+        self._totals[rank] += load
+
+    def _move(self, expert: int, source: int, target: int) -> None:
+        load = self._held[source].pop(expert)
+        self._totals[source] -= load
+        self._put(expert, load, target)
 
 
 def _in_places(before: Sequence[int], after: set[int]) -> tuple[int, ...]:

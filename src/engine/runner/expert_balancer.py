@@ -1,7 +1,8 @@
 """ExpertBalancer: moves experts between ranks, so that the ranks have about as much work in a step.
 
-All ranks call it before each step, and so do the same at the same time. Rank 0 alone decides. Experts move some at a
-time, between steps; those of a layer are used together, when all of them have arrived.
+All ranks call it before each step, and so do the same at the same time. Rank 0 alone decides. In a round the layers
+follow one another, and the work before one step is limited; the experts of a layer are used together, when all that are
+new to a rank have arrived.
 """
 
 from __future__ import annotations
@@ -30,91 +31,33 @@ BYTES_PER_STEP = 32 << 20  # of experts that move before one step, and one more 
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """One expert of a layer, to the places of the ranks that get it."""
+    """One expert, to the places of the ranks that get it."""
 
-    layer: int
     expert: int
     owner: int
     places: dict[int, int]  # by rank
 
 
-class ExpertBalancer:
-    def __init__(
-        self, layers: Sequence[Experts], ranks: Ranks, window_size: int, step_interval: int, *, logs: bool = False
-    ) -> None:
-        """layers: with experts that can move. window_size: of the last steps before experts move, in which their tokens
-        are counted; step_interval: at least as many. logs: a line for each interval, on rank 0."""
-        self._layers, self._ranks = layers, ranks
-        self._window_size, self._step_interval, self._logs = window_size, step_interval, logs
-        self._num_steps = 0
-        self._moves: deque[_Move] = deque()
-        self._targets: list[Layout] = []
-        self._arrived: dict[int, PackedExpert] = {}  # of the layer that moves, by place in this rank
-        self.balancedness: float | None = None  # mean load of the ranks over the largest one; None: not measured yet
+class _LayerMoves:
+    """Of one layer, to a new layout."""
 
-    def before_step(self) -> None:
-        """Raises RuntimeError if another rank has ended."""
-        with torch.inference_mode():  # the weights are tensors of it
-            self._before_step()
+    def __init__(self, layer: Experts, layout: Layout, ranks: Ranks) -> None:
+        self._layer, self._layout, self._ranks = layer, layout, ranks
+        self._moves = deque(_moves(places_of(layer).layout, layout))
+        self._arrived: dict[int, PackedExpert] = {}  # by place in this rank
+        self.num_places = sum(len(move.places) for move in self._moves)
 
-    def _before_step(self) -> None:
-        if self._moves:
-            self._move_some()
-        position = self._num_steps % self._step_interval
-        if self._num_steps and not position and not self._moves:
-            self._decide()
-        if position == (self._step_interval - self._window_size) % self._step_interval:
-            for places in self._places:
-                places.forget_counts()
-        self._num_steps += 1
-
-    @property
-    def _places(self) -> Iterator[ExpertPlaces]:
-        for layer in self._layers:
-            assert layer.places is not None, "experts that stay"
-            yield layer.places
-
-    def _decide(self) -> None:
-        """Rank 0 chooses new layouts, and the others get them."""
-        present = [places.layout for places in self._places]
-        targets = present
-        if not self._ranks.rank:
-            self._measure()
-            targets = [balanced_layout(places.layout, places.expert_counts()) for places in self._places]
-        experts = torch.tensor([*chain.from_iterable(chain.from_iterable(targets))], dtype=torch.int32)
-        self._ranks.from_rank(experts, 0)
-        remaining = iter(experts.tolist())
-        self._targets = [tuple(tuple(next(remaining) for _ in held) for held in layout) for layout in present]
-        for index, (before, after) in enumerate(zip(present, self._targets, strict=True)):
-            self._moves.extend(_moves(index, before, after))
-        if self._logs and not self._ranks.rank:
-            changed = sum(len(move.places) for move in self._moves)
-            logger.info(
-                "experts: balancedness %s over %d steps; %d of %d places get another expert",
-                "unknown" if self.balancedness is None else f"{self.balancedness:.3f}",
-                self._window_size,
-                changed,
-                len(experts),
-            )
-
-    def _measure(self) -> None:
-        """The layers wait for their slowest rank one by one, so that each counts by itself."""
-        counts = [places.rank_counts() for places in self._places]
-        largest = sum(map(max, counts))
-        if largest:
-            self.balancedness = sum(sum(each) / len(each) for each in counts) / largest
-
-    def _move_some(self) -> None:
+    def go_on(self) -> bool:
+        """Moves some experts. Returns whether all have moved."""
         num_bytes = 0
         while self._moves and num_bytes < BYTES_PER_STEP:
-            move = self._moves.popleft()
-            num_bytes += self._move(move)
-            if not self._moves or self._moves[0].layer != move.layer:
-                self._layers[move.layer].move(self._targets[move.layer], self._arrived)
-                self._arrived = {}
+            num_bytes += self._move(self._moves.popleft())
+        if not self._moves and self.num_places:
+            self._layer.move(self._layout, self._arrived)
+        return not self._moves
 
     def _move(self, move: _Move) -> int:
-        layer, rank = self._layers[move.layer], self._ranks.rank
+        layer, rank = self._layer, self._ranks.rank
         if move.owner == rank:
             return sent_expert(layer.packed.experts[layer.sizes.held.index(move.expert)], self._ranks)
         arrived = received_expert(move.owner, self._ranks)
@@ -123,7 +66,76 @@ class ExpertBalancer:
         return arrived.num_bytes
 
 
-def _moves(layer: int, before: Layout, after: Layout) -> Iterator[_Move]:
+class ExpertBalancer:
+    def __init__(
+        self, layers: Sequence[Experts], ranks: Ranks, window_size: int, step_interval: int, *, logs: bool = False
+    ) -> None:
+        """
+        layers: with experts that can move.
+        window_size: the last steps of an interval, in which tokens are counted.
+        step_interval: from the begin of one round to that of the next one; at least `window_size`.
+        logs: rank 0 logs the balance, and what has moved.
+        """
+        self._layers, self._ranks = layers, ranks
+        self._window_size, self._step_interval = window_size, step_interval
+        self._logs = logs and not ranks.rank
+        self._num_steps = 0
+        self._loads: deque[tuple[Experts, list[int]]] = deque()  # of the layers that follow in this round
+        self._moving: _LayerMoves | None = None
+        self._num_places = 0  # that have got another expert in this round
+        self.balancedness: float | None = None  # mean load of the ranks over the largest one; None: not measured yet
+
+    def before_step(self) -> None:
+        """Raises RuntimeError if another rank has ended."""
+        with torch.inference_mode():  # the weights are tensors of it
+            position = self._num_steps % self._step_interval
+            if self._num_steps and not position and not self._is_in_round:
+                self._begin_round()
+            if self._is_in_round:
+                self._go_on()
+            if position == (self._step_interval - self._window_size) % self._step_interval:
+                for layer in self._layers:
+                    places_of(layer).forget_counts()
+        self._num_steps += 1
+
+    @property
+    def _is_in_round(self) -> bool:
+        return self._moving is not None or bool(self._loads)
+
+    def _begin_round(self) -> None:
+        self._measure()
+        self._loads.extend((layer, places_of(layer).expert_counts()) for layer in self._layers)
+        self._num_places = 0
+
+    def _measure(self) -> None:
+        """The ranks wait for each other in every layer, so that each layer counts by itself."""
+        counts = [places_of(layer).rank_counts() for layer in self._layers]
+        largest = sum(map(max, counts))
+        if largest:
+            self.balancedness = sum(sum(each) / len(each) for each in counts) / largest
+            if self._logs:
+                logger.info("experts: balancedness %.3f over %d steps", self.balancedness, self._window_size)
+
+    def _go_on(self) -> None:
+        if self._moving is None:
+            self._moving = self._decided(*self._loads.popleft())
+        if self._moving.go_on():
+            self._num_places += self._moving.num_places
+            self._moving = None
+            if not self._loads and self._num_places and self._logs:
+                logger.info("experts: %d places have got another expert", self._num_places)
+
+    def _decided(self, layer: Experts, loads: Sequence[int]) -> _LayerMoves:
+        """Rank 0 chooses the new layout, and the others get it."""
+        layout = places_of(layer).layout
+        if not self._ranks.rank:
+            layout = balanced_layout(layout, loads)
+        experts = torch.tensor([*chain.from_iterable(layout)], dtype=torch.int32)
+        self._ranks.from_rank(experts, 0)
+        return _LayerMoves(layer, tuple(map(tuple, experts.view(len(layout), -1).tolist())), self._ranks)
+
+
+def _moves(before: Layout, after: Layout) -> Iterator[_Move]:
     """Of each expert that is new to a rank, from the first rank that has it."""
     places: dict[int, dict[int, int]] = {}
     for rank, (had, has) in enumerate(zip(before, after, strict=True)):
@@ -132,7 +144,12 @@ def _moves(layer: int, before: Layout, after: Layout) -> Iterator[_Move]:
                 places.setdefault(expert, {})[rank] = place
     for expert, by_rank in places.items():
         owner = next(rank for rank, had in enumerate(before) if expert in had)
-        yield _Move(layer, expert, owner, by_rank)
+        yield _Move(expert, owner, by_rank)
+
+
+def places_of(layer: Experts) -> ExpertPlaces:
+    assert layer.places is not None, "experts that stay"
+    return layer.places
 
 
 def expert_balancer(resolved: Resolved, parts: Iterator[Loadable], ranks: Ranks | None) -> ExpertBalancer | None:

@@ -46,7 +46,7 @@ def test_what_is_balanced_stays(problem: tuple[Layout, list[int], list[int]]) ->
 
 
 def test_two_loaded_experts_of_one_rank_are_divided_by_one_exchange() -> None:
-    assert balanced_layout(((0, 1), (2, 3)), [8, 8, 1, 1]) == ((0, 3), (2, 1))
+    assert balanced_layout(((0, 1), (2, 3)), [8, 8, 1, 1]) == ((2, 1), (0, 3))
 
 
 def test_an_even_load_moves_nothing() -> None:
