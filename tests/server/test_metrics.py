@@ -173,6 +173,13 @@ def test_the_work_of_steps_is_exported_if_it_is_counted():
     assert "estimated_flops" not in rendered()
 
 
+def test_the_balance_of_experts_is_exported_once_it_is_measured():
+    stats = EngineStats(expert_balance=0.75)
+    text = Metrics("m", lambda: {0: EngineSnapshot(stats, EngineState.READY)}).render().decode()
+    assert 'stoker_expert_balancedness{engine="0",model_name="m"} 0.75' in text
+    assert "expert_balancedness" not in rendered()
+
+
 def test_parameters_are_counted_once_per_prompt(folder: Path):
     served = served_requests(folder)  # n=1 and n=2, each with 3 tokens at most
     for name, count, total in (("params_n", 2, 3), ("params_max_tokens", 2, 6), ("max_generation_tokens", 2, 6)):

@@ -95,6 +95,12 @@ def test_processes_that_compute_a_model_have_stages_and_experts(
     plan(*words)
     said = "8 compute a model together in 2 stages, each with 32 of 128 experts; all other numbers are of one"
     assert f"  processes     {said}" in capsys.readouterr().out.splitlines()
+    moving = ("--enable-eplb", "--eplb-config.num_redundant_experts", "8")
+    plan(*words, *moving)
+    lines = capsys.readouterr().out.splitlines()
+    said = said.replace("32 of 128 experts", "34 of 128 experts and 8 redundant ones")
+    assert f"  processes     {said}" in lines
+    assert "  experts       315 MiB while they move" in lines  # 34 that arrive and one more, 9 MiB each in bfloat16
     plan(*words, "--nnodes", "2", "--master-addr", "10.0.0.1")
     assert "  nodes         node 0 has rank 0 to 3; node 1 has rank 4 to 7" in capsys.readouterr().out.splitlines()
     plan(*words[:-3], "-o", "json")

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from stoker.config import MachineSpec, load_deployment, read_model_files
+from stoker.config import MachineSpec, MemoryPlan, load_deployment, read_model_files
 from stoker.config.resolve.decide import Decisions, decide
 
 from ..deployments import GIB, MACHINE
 from ..model_files import write_model
+from ..plan.shapes import SHAPES, write_config
 
 KV = 128  # bytes of keys and values of one token of the small model in bfloat16: 2 * 2 layers * 2 heads * 8 * 2
 
@@ -227,6 +228,23 @@ def test_the_folder_of_a_connector_is_the_one_of_stored_blocks(tmp_path: Path) -
     done = decide(deployment, read_model_files(deployment), MACHINE)
     assert done.get("cache.kv_directory") == str(tmp_path / "blocks")  # beside the file that names it
     assert reason(done, "cache.kv_directory").startswith("R400: the shared_storage_path")
+
+
+def test_experts_that_move_take_memory_twice_on_their_way(tmp_path: Path) -> None:
+    write_config(tmp_path, SHAPES["qwen3-30b-a3b"][0])
+
+    def memory(*words: str) -> MemoryPlan:
+        line = ["--model", str(tmp_path), "--load-format", "dummy", "-tp", "2", "-ep", "--skip-tokenizer-init", *words]
+        deployment = load_deployment([], line, {})
+        files = read_model_files(deployment).placed(deployment.config.parallel)
+        plan = decide(deployment, files, MACHINE).memory
+        assert plan is not None
+        return plan
+
+    one = 3 * 2048 * 768 * 2  # bytes of an expert in bfloat16
+    fixed, moving = memory(), memory("--enable-eplb", "--eplb-config.num_redundant_experts", "2")
+    assert moving.weights_bytes - fixed.weights_bytes == 48 * one
+    assert (fixed.moving_bytes, moving.moving_bytes) == (0, (1 + 63) * one)  # of 128 experts 65 are there
 
 
 def test_blocks_for_other_engines_take_memory_only_where_they_are_kept(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.engine.parallel.expert_layout import TOLERANCE, balanced_layout, rank_loads
@@ -23,6 +23,7 @@ def problems(draw: st.DrawFn) -> tuple[Layout, list[int], list[int]]:
     return first_layout(block, num_ranks), draw(loads), draw(loads)
 
 
+@settings(deadline=None)
 @given(problems())
 def test_every_rank_has_its_places_and_every_expert_has_one(problem: tuple[Layout, list[int], list[int]]) -> None:
     layout, *windows = problem
@@ -37,6 +38,7 @@ def test_every_rank_has_its_places_and_every_expert_has_one(problem: tuple[Layou
             assert all(has.index(expert) == had.index(expert) for expert in set(had) & set(has))
 
 
+@settings(deadline=None)
 @given(problems())
 def test_what_is_balanced_stays(problem: tuple[Layout, list[int], list[int]]) -> None:
     layout, loads, _ = problem
