@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import Resolved
+from .kernels import KernelSet
 from .kernels.exchange import SharedMemory
 from .nodes.fingerprint import fingerprint
 from .nodes.joining import JoinedLink, LinkOf, join
 from .nodes.ring import connect_stages, listen
 from .nodes.secret import secret_hash
 from .parallel.agreement import smallest_of
-from .parallel.connect import LIMIT_S, connect, group_of, own_gpu
+from .parallel.connect import LIMIT_S, group_of, own_gpu, ranks_in
 from .parallel.gloo import Meeting
+from .parallel.group import Ranks
 from .rank_link import Join, RankLink
 from .runner.loaded_model import RanksOf
 from .runner.rank_loading import RankLoading, rank_loading
@@ -38,14 +40,20 @@ class Place:
 
     @property
     def ranks_of(self) -> RanksOf | None:
-        """Makes the ranks of its stage; None if it is the only one."""
+        """Joins the ranks of its stage; None if it is the only one."""
         parallel = self.resolved.parallel
         size = parallel.tensor_parallel_size
         if size == 1:
             return None
         place = (self.memory, self.meeting, self.rank % size, size)
         gpu = own_gpu(self.resolved)
-        return lambda kernels: connect(kernels, *place, uses_gloo=parallel.disable_custom_all_reduce, gpu=gpu)
+
+        def connected(kernels: KernelSet) -> Ranks:
+            ranks = ranks_in(kernels, *place, uses_gloo=parallel.disable_custom_all_reduce, gpu=gpu)
+            ranks.join()
+            return ranks
+
+        return connected
 
     @property
     def loading(self) -> RankLoading:

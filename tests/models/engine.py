@@ -13,7 +13,7 @@ from stoker.config.cpu_kernels import keeps_codes
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
 from stoker.engine.core import Scheduler
 from stoker.engine.runner.model_runner import ModelRunner
-from stoker.engine.startup import scheduler_settings
+from stoker.engine.starts.scheduler import scheduler_settings
 
 MACHINE = MachineSpec(
     keeps_codes=keeps_codes(),

@@ -24,7 +24,7 @@ from stoker.engine.rank_process import follow, following_runner, no_worker, runn
 from stoker.engine.runner.model_runner import ModelRunner
 from stoker.engine.runner.rank_loading import RankLoading, rank_loading
 from stoker.engine.runner.stages import FirstStageRunner
-from stoker.engine.startup import scheduler_settings
+from stoker.engine.starts.scheduler import scheduler_settings
 
 from .engine import Engine, joined
 

@@ -22,7 +22,7 @@ from stoker.engine.layers.linear import Linear
 from stoker.engine.runner import loaded_model
 from stoker.engine.runner.loaded_model import load_on_cpu
 from stoker.engine.runner.model_runner import ModelRunner
-from stoker.engine.startup import scheduler_settings
+from stoker.engine.starts.scheduler import scheduler_settings
 
 from .conftest import Saved
 from .engine import Engine, resolved

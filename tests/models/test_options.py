@@ -20,7 +20,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from stoker.config import ConfigError
 from stoker.config.schema.observability import ObservabilityConfig
-from stoker.engine import startup
 from stoker.engine.api import (
     EngineOutput,
     EngineRequest,
@@ -34,6 +33,7 @@ from stoker.engine.api import (
 from stoker.engine.engine_core import EngineCore
 from stoker.engine.kernels import spans
 from stoker.engine.plugins import PluginError
+from stoker.engine.starts.prepared import profiler_of
 from stoker.engine.startup import build_core
 
 from .conftest import Saved
@@ -542,6 +542,6 @@ def test_steps_and_layers_are_marked_for_nsight(start: Start, monkeypatch: pytes
     monkeypatch.setattr(torch.cuda.nvtx, "range_push", marked.append)
     monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: marked.append("end"))
     monkeypatch.setattr(spans, "is_marking", False)
-    startup._profiler(ObservabilityConfig(enable_layerwise_nvtx_tracing=True))
+    profiler_of(ObservabilityConfig(enable_layerwise_nvtx_tracing=True))
     answer(core, prompt=PROMPT[:3], sampling=SamplingParams(max_tokens=1))
     assert re.sub(r"step \d+", "step", " ".join(marked)) == "step layers.0 end layers.1 end end"

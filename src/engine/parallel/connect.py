@@ -1,4 +1,4 @@
-"""Joins the processes of a model."""
+"""How the processes of a model exchange: as ranks of a stage, and between stages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .nccl import NcclRanks
 from .shared_memory import SharedMemoryRanks
 from .stages import StageLink
 
-__all__ = ["connect", "group_of", "open_store", "own_gpu", "ranks_in", "stage_link"]
+__all__ = ["group_of", "open_store", "own_gpu", "ranks_in", "stage_link"]
 
 ADDRESS, LIMIT_S = "127.0.0.1", 600.0
 
@@ -47,22 +47,6 @@ def ranks_in(
     if memory is None or kernels.exchange is None or uses_gloo:
         return GlooRanks(meeting, rank, size, LIMIT_S)
     return SharedMemoryRanks(kernels.exchange, memory, rank, size)
-
-
-def connect(
-    kernels: KernelSet,
-    memory: SharedMemory | None,
-    meeting: Meeting,
-    rank: int,
-    size: int,
-    *,
-    uses_gloo: bool = False,
-    gpu: torch.device | None = None,
-) -> Ranks:
-    """As `ranks_in`, and waits for all. Raises RuntimeError if a rank does not come."""
-    ranks = ranks_in(kernels, memory, meeting, rank, size, uses_gloo=uses_gloo, gpu=gpu)
-    ranks.join()
-    return ranks
 
 
 def stage_link(resolved: Resolved, before: socket.socket, after: socket.socket) -> StageLink:

@@ -1,0 +1,51 @@
+"""An engine on one GPU, and rank 0 of several processes with a GPU each, in one stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ...config.resolve.gpu import is_interpreting
+from ..device_step_queue import DeviceStepQueue
+from ..engine_core import EngineCore
+from ..leading_devices import LeadingDeviceRunner, OtherDevices
+from ..leading_runner import LeadingSampler
+from ..rank_processes import RankProcesses
+from .prepared import Prepared, limit_spinning
+
+
+def on_gpu(prepared: Prepared) -> EngineCore:
+    from ..runner.cuda.device_runner import DeviceRunner
+    from ..runner.rank_loading import ignore_padding
+
+    if is_interpreting():
+        ignore_padding()
+    prepared.clock.stop()
+    runner = DeviceRunner(prepared.resolved, prepared.phase, prepared.processors, grammars=prepared.grammars)
+    scheduler = prepared.make_scheduler(runner.num_blocks)  # the number that fits into the memory of the device
+    return prepared.core(runner, scheduler, prepared.steps(runner, DeviceStepQueue), idle=runner.idle)
+
+
+def on_gpus(prepared: Prepared, rank_lost: Callable[[], None]) -> EngineCore:
+    limit_spinning()
+    resolved = prepared.resolved
+    others = RankProcesses(resolved, rank_lost, prepared.clock.note)
+    try:
+        from ..runner.cuda.device_runner import DeviceRunner
+        from ..runner.rank_loading import rank_loading
+
+        prepared.clock.stop()
+        how: dict[str, Any] = {"grammars": prepared.grammars, "sampler_of": partial(LeadingSampler, others=others)}
+        load = rank_loading(resolved, others.ranks_of, others.agree).first
+        devices = OtherDevices(others)
+        runner = DeviceRunner(resolved, prepared.phase, prepared.processors, load, others=devices, **how)
+        together = LeadingDeviceRunner(runner, others)
+        others.wait_loaded()
+        scheduler = prepared.make_scheduler(runner.num_blocks)
+        steps = prepared.steps(together, DeviceStepQueue)
+        return prepared.core(together, scheduler, steps, idle=together.idle, others=others)
+    except BaseException:
+        others.close()
+        others.check()  # it may have failed because another rank has
+        raise

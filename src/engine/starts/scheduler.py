@@ -1,0 +1,72 @@
+"""The scheduler that a deployment declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ...config import Resolved
+from ...config.schema.observability import STEP_TOKENS
+from ...model.step_costs import StepCosts, step_costs
+from ..core import Scheduler, SchedulerInterface, SchedulerSettings
+from ..core.block_store import BlockStore
+from ..core.interface import MEMBERS
+from ..plugins import import_class, make, named_by
+from ..runner.cuda.buckets import mixed_buckets
+
+MakeScheduler = Callable[[int], SchedulerInterface]  # of a number of blocks, of all groups of layers together
+
+
+def scheduler_maker(resolved: Resolved, store: BlockStore | None) -> MakeScheduler:
+    """The class is imported now, and instantiated when the number of blocks is known."""
+    settings, path = scheduler_settings(resolved, store), resolved.scheduler.scheduler_cls
+    if path == "auto":
+        return lambda num_blocks: Scheduler(replace(settings, num_blocks=num_blocks))
+    found = import_class(path, MEMBERS)
+
+    def make_named(num_blocks: int) -> SchedulerInterface:
+        with named_by("scheduler.scheduler_cls"):
+            named: SchedulerInterface = make(path, found, replace(settings, num_blocks=num_blocks))
+        return named
+
+    return make_named
+
+
+def scheduler_settings(resolved: Resolved, store: BlockStore | None = None) -> SchedulerSettings:
+    """store: keeps blocks outside the KV cache."""
+    scheduler, cache = resolved.scheduler, resolved.cache
+    has_prefixes = resolved.num_kept_states > 0 or not resolved.model_spec.has_states
+    return SchedulerSettings(
+        num_blocks=resolved.num_kv_blocks * resolved.cache_groups.num_groups,
+        windows=resolved.cache_groups.windows,
+        block_size=cache.block_size,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        max_model_len=resolved.model.max_model_len,
+        max_prefill_share=scheduler.max_prefill_share,
+        step_sizes=mixed_buckets(scheduler.max_num_batched_tokens) if scheduler.cuda_graph_sizes else (),
+        enable_prefix_caching=cache.enable_prefix_caching and has_prefixes,
+        num_kept_states=resolved.num_kept_states,
+        retention_interval=max(1, cache.prefix_cache_retention_interval),
+        prefix_caching_hash_algo=cache.prefix_caching_hash_algo,
+        enable_chunked_prefill=scheduler.enable_chunked_prefill,
+        max_num_partial_prefills=scheduler.max_num_partial_prefills,
+        max_long_partial_prefills=scheduler.max_long_partial_prefills,
+        long_prefill_token_threshold=scheduler.long_prefill_token_threshold,
+        scheduling_policy=scheduler.scheduling_policy,
+        max_queued_requests=scheduler.max_queued_requests,
+        max_queued_tokens=scheduler.max_queued_tokens,
+        eos_token_ids=resolved.model_files.eos_token_ids,
+        seed=resolved.model.seed,
+        store=store,
+        costs=_costs(resolved) if resolved.observability.enable_mfu_metrics else None,
+        block_metrics_sample=resolved.observability.block_metrics_sample,
+        records_block_events=resolved.kv_events.is_publishing,
+        num_stages=resolved.num_stages if scheduler.async_scheduling else 1,  # else one step is in flight
+        step_token_limits=resolved.observability.buckets("iteration_tokens", STEP_TOKENS),
+    )
+
+
+def _costs(resolved: Resolved) -> StepCosts:
+    model, cache = resolved.model, resolved.cache
+    return step_costs(resolved.model_spec, model.dtype, cache.kv_cache_dtype, resolved.memory.weights_bytes)
