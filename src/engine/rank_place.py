@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import Resolved
-from .kernels import KernelSet
 from .kernels.exchange import SharedMemory
 from .nodes.fingerprint import fingerprint
 from .nodes.joining import JoinedLink, LinkOf, join
 from .nodes.ring import connect_stages, listen
 from .nodes.secret import secret_hash
 from .parallel.agreement import smallest_of
-from .parallel.connect import LIMIT_S, group_of, own_gpu, ranks_in
+from .parallel.connect import LIMIT_S, group_of, own_gpu, ranks_in, wait_for_all
 from .parallel.gloo import Meeting
-from .parallel.group import Ranks
 from .rank_link import Join, RankLink
 from .runner.loaded_model import RanksOf
 from .runner.rank_loading import RankLoading, rank_loading
@@ -47,13 +45,8 @@ class Place:
             return None
         place = (self.memory, self.meeting, self.rank % size, size)
         gpu = own_gpu(self.resolved)
-
-        def connected(kernels: KernelSet) -> Ranks:
-            ranks = ranks_in(kernels, *place, uses_gloo=parallel.disable_custom_all_reduce, gpu=gpu)
-            ranks.join()
-            return ranks
-
-        return connected
+        uses_gloo = parallel.disable_custom_all_reduce
+        return lambda kernels: wait_for_all(ranks_in(kernels, *place, uses_gloo=uses_gloo, gpu=gpu))
 
     @property
     def loading(self) -> RankLoading:

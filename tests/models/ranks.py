@@ -16,7 +16,7 @@ from stoker.engine.kernels import KernelSet
 from stoker.engine.kernels.exchange import SharedMemory
 from stoker.engine.leading_runner import LeadingRunner, LeadingSampler, LeadingStageRunner
 from stoker.engine.parallel import Ranks
-from stoker.engine.parallel.connect import ADDRESS, connect, open_store, stage_link
+from stoker.engine.parallel.connect import ADDRESS, open_store, ranks_in, stage_link, wait_for_all
 from stoker.engine.parallel.gloo import Meeting
 from stoker.engine.parallel.stages import StageLink
 from stoker.engine.rank_link import Finish, Loaded, RankLink, Tokens
@@ -38,8 +38,8 @@ class Threads:
         self._memories = [SharedMemory.new(self._size) for _ in range(num_stages)]
         self._store, port = open_store(ADDRESS)
         meeting = partial(Meeting, ADDRESS, port, ADDRESS)
-        self._connect = lambda kernels, stage, rank: connect(
-            kernels, self._memories[stage], meeting(f"stage {stage}"), rank, self._size, uses_gloo=uses_gloo
+        self._connect = lambda kernels, stage, rank: wait_for_all(
+            ranks_in(kernels, self._memories[stage], meeting(f"stage {stage}"), rank, self._size, uses_gloo=uses_gloo)
         )
         self.links: list[RankLink] = []
         self._rings: list[StageLink] = []

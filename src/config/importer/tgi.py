@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..schema.refused.reasons import NO_WATERMARK, ONE_DEVICE, OWN_KERNELS, TRACE_NAME
+from ..schema.refused.reasons import NO_WATERMARK, OWN_KERNELS, TRACE_NAME
 from .counterparts import by_name, choice, gone, needless, switch, to
 
 _REQUESTS = "requests have their own limits here: the guide on the HTTP API lists them"
@@ -34,7 +34,13 @@ TABLE = by_name(
     gone("prompts and answers always share a step", "--waiting-served-ratio", "--max-waiting-tokens"),
     to("scheduler.cuda_graph_sizes", "--cuda-graphs", commas=True),
     to("parallel.tensor_parallel_size", "--num-shard"),
-    gone(ONE_DEVICE, "--sharded", "--shard-uds-path", "--master-addr", "--master-port"),
+    gone(
+        "the number of processes says it: `parallel.tensor_parallel_size`",
+        "--sharded",
+        "--shard-uds-path",
+        "--master-addr",
+        "--master-port",
+    ),
     to("speculative.num_speculative_tokens", "--speculate"),
     to("server.host", "--hostname"),
     to("server.port", "-p", "--port"),

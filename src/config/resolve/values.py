@@ -124,6 +124,12 @@ class Values:
         return not_divided(files.spec, num_devices, num_stages) or ""
 
     @property
+    def block_stores(self) -> str:
+        """The options that keep KV blocks outside the KV cache; empty without."""
+        stores = {"cache.kv_directory": self.kv_directory, "kv_transfer.kv_connector": self.kv_connector}
+        return " and ".join(f"`{option}`" for option, value in stores.items() if value is not None)
+
+    @property
     def max_cached_len(self) -> int:
         """Tokens of the longest sequence that the KV cache holds."""
         return self.decisions.max_cached_len
@@ -304,6 +310,7 @@ class Values:
             "expert_window": self.config.parallel.expert_balance.window_size,
             "expert_interval": self.config.parallel.expert_balance.step_interval,
             "not_divided": self.not_divided,
+            "block_stores": self.block_stores,
             "num_machine_cores": self.decisions.whole_machine.num_cores,
             "num_gpus": self.decisions.gpu.num_visible if self.decisions.gpu else 0,
             "no_graphs": self.no_graphs,

@@ -15,7 +15,7 @@ from .nccl import NcclRanks
 from .shared_memory import SharedMemoryRanks
 from .stages import StageLink
 
-__all__ = ["group_of", "open_store", "own_gpu", "ranks_in", "stage_link"]
+__all__ = ["group_of", "open_store", "own_gpu", "ranks_in", "stage_link", "wait_for_all"]
 
 ADDRESS, LIMIT_S = "127.0.0.1", 600.0
 
@@ -47,6 +47,12 @@ def ranks_in(
     if memory is None or kernels.exchange is None or uses_gloo:
         return GlooRanks(meeting, rank, size, LIMIT_S)
     return SharedMemoryRanks(kernels.exchange, memory, rank, size)
+
+
+def wait_for_all(ranks: Ranks) -> Ranks:
+    """Joins them. Raises RuntimeError if one does not come."""
+    ranks.join()
+    return ranks
 
 
 def stage_link(resolved: Resolved, before: socket.socket, after: socket.socket) -> StageLink:

@@ -9,6 +9,7 @@ from ..rule import Rule, StatedRule
 from ..values import Values
 
 _STATE_DTYPES = ("cache.mamba_cache_dtype", "cache.mamba_ssm_cache_dtype")
+_BLOCK_STORES = ("cache.kv_directory", "kv_transfer.kv_connector")
 _WIDER = "write `kv_cache_dtype: auto`, or bfloat16, which halves the cache of a float32 model"
 
 
@@ -57,12 +58,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="R380",
-        title="stored blocks are found by prefix caching",
-        fields=("cache.kv_directory", "cache.enable_prefix_caching"),
-        is_broken=lambda v: v.kv_directory is not None and not v.enable_prefix_caching,
-        message="`cache.kv_directory` needs `cache.enable_prefix_caching`",
-        why="Blocks are stored by the hashes that prefix caching computes.",
-        fixes=("set `cache.enable_prefix_caching: true`, or remove `kv_directory`",),
+        title="blocks outside the KV cache are found by prefix caching",
+        fields=(*_BLOCK_STORES, "cache.enable_prefix_caching"),
+        is_broken=lambda v: bool(v.block_stores) and not v.enable_prefix_caching,
+        message="KV blocks outside the KV cache ({block_stores}) need `cache.enable_prefix_caching`",
+        why="They are stored, and found by other engines, by the hashes that prefix caching computes.",
+        fixes=("set `cache.enable_prefix_caching: true`, or remove {block_stores}",),
     ),
     Rule(
         id="R381",
@@ -76,22 +77,23 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="R382",
-        title="recurrent states are not stored",
-        fields=("cache.kv_directory",),
+        title="recurrent states stay in the engine",
+        fields=_BLOCK_STORES,
         needs_model=True,
-        is_broken=lambda v: v.kv_directory is not None and (v.has_states or not v.has_keys),
-        message="`cache.kv_directory` does not work with this model: some of its layers keep a recurrent state",
+        is_broken=lambda v: bool(v.block_stores) and (v.has_states or not v.has_keys),
+        message="some layers of this model keep a recurrent state, which is not kept outside the KV cache "
+        "({block_stores})",
         why="A sequence continues from a prefix only with these states, and only blocks of keys and values are stored.",
-        fixes=("remove `kv_directory`",),
+        fixes=("remove {block_stores}",),
     ),
     Rule(
         id="R383",
         title="blocks are stored from host memory",
-        fields=("cache.kv_directory", "device.device"),
-        is_broken=lambda v: v.kv_directory is not None and v.device != "cpu",
-        message="`cache.kv_directory` is for CPUs",
-        why="Copies between the memory of a GPU and files are not implemented.",
-        fixes=("remove `kv_directory`, or set `device.device: cpu`",),
+        fields=(*_BLOCK_STORES, "device.device"),
+        is_broken=lambda v: bool(v.block_stores) and v.device != "cpu",
+        message="KV blocks outside the KV cache ({block_stores}) are for CPUs",
+        why="Copies between the memory of a GPU and files or other engines are not implemented.",
+        fixes=("remove {block_stores}, or set `device.device: cpu`",),
     ),
     Rule(
         id="R321",

@@ -17,34 +17,6 @@ def _transfer(v: Values) -> KVTransferConfig:
 
 RULES: tuple[Rule, ...] = (
     Rule(
-        id="R399",
-        title="blocks are moved by the hashes of prefix caching",
-        fields=("kv_transfer.kv_connector", "cache.enable_prefix_caching"),
-        is_broken=lambda v: v.kv_connector is not None and not v.enable_prefix_caching,
-        message="`kv_transfer.kv_connector` needs `cache.enable_prefix_caching`",
-        why="An engine finds the blocks of another by the hashes that prefix caching computes.",
-        fixes=("set `cache.enable_prefix_caching: true`, or remove `kv_connector`",),
-    ),
-    Rule(
-        id="R401",
-        title="recurrent states are not moved",
-        fields=("kv_transfer.kv_connector",),
-        needs_model=True,
-        is_broken=lambda v: v.kv_connector is not None and (v.has_states or not v.has_keys),
-        message="`kv_transfer.kv_connector` does not work with this model: some of its layers keep a recurrent state",
-        why="A sequence continues from a prefix only with these states, and only blocks of keys and values are moved.",
-        fixes=("remove `kv_connector`",),
-    ),
-    Rule(
-        id="R402",
-        title="blocks are moved from host memory",
-        fields=("kv_transfer.kv_connector", "device.device"),
-        is_broken=lambda v: v.kv_connector is not None and v.device != "cpu",
-        message="`kv_transfer.kv_connector` is for CPUs",
-        why="Copies between the memory of a GPU and that of another engine are not implemented.",
-        fixes=("remove `kv_connector`, or set `device.device: cpu`",),
-    ),
-    Rule(
         id="R403",
         title="shared storage needs its folder",
         fields=("kv_transfer.kv_connector", _EXTRA, "cache.kv_directory"),

@@ -515,10 +515,10 @@ RULES: tuple[Rule, ...] = (
         id="R448",
         title="stored blocks are of the checkpoint's weights",
         fields=("parallel.worker_extension_cls", "cache.kv_directory", "kv_transfer.kv_connector"),
-        is_broken=lambda v: bool(v.worker_extension_cls) and (v.kv_directory is not None or v.kv_connector is not None),
-        message="`parallel.worker_extension_cls` does not work with `cache.kv_directory` or `kv_transfer.kv_connector`",
+        is_broken=lambda v: bool(v.worker_extension_cls) and bool(v.block_stores),
+        message="`parallel.worker_extension_cls` does not work with {block_stores}",
         why="A worker can replace weights, and stored KV blocks would be read that were computed with those before.",
-        fixes=("remove `worker_extension_cls`, or `kv_directory` and `kv_connector`",),
+        fixes=("remove `worker_extension_cls`, or {block_stores}",),
     ),
     Rule(
         id="R449",

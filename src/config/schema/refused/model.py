@@ -17,7 +17,6 @@ from .reasons import (
     NO_SLEEP,
     NO_TRAINING,
     NO_WATERMARK,
-    ONE_DEVICE,
     ONE_QUANTISATION,
     ONE_RENDERER,
     READ_ON_DEMAND,
@@ -76,7 +75,7 @@ ROWS: tuple[Refused, ...] = (
     Refused("model.sleep_mode_offload_cudagraph", Flag, False, NO_SLEEP, "Keep the memory of graphs in host memory."),
     Refused("model.sleep_preserve_parameter_names", Texts, (), NO_SLEEP, "Weights that are kept, as glob patterns."),
     Refused("model.enable_cumem_allocator", Flag, False, NO_SLEEP, "Allocate GPU memory that can be unmapped."),
-    Refused("model.enable_nccl_comm_suspend", Flag, False, ONE_DEVICE, "Free the memory of NCCL while asleep."),
+    Refused("model.enable_nccl_comm_suspend", Flag, False, NO_SLEEP, "Free the memory of NCCL while asleep."),
     # load
     Refused(
         "load.safetensors_prefetch_num_threads",

@@ -17,12 +17,12 @@ WHOLE_LAYERS = (
 )
 SLOTS_AS_NEEDED = "the scheduler reserves the slots that a step needs"
 ONE_KV_LAYOUT = "the cache of each layer follows from the model; all of them have `cache.kv_cache_dtype`"
-ONE_DEVICE = "this build computes on one device; run a server per device behind a load balancer"
 ALL_TOKENS = "each process keeps all tokens of its heads and layers, so the length of a sequence is not divided"
 NO_OVERLAP = (
-    "the processes of a model exchange through the memory of their machine, at once: no transfer could be overlapped"
+    "a step is computed whole: its batch is not divided so that one part is computed while another is exchanged; the "
+    "stages of `parallel.pipeline_parallel_size` compute several steps at a time"
 )
-WATCHED = "processes of a model are watched: one that ends or stops ends the engine within a second, without a limit"
+WATCHED = "processes of a model are watched: one that ends or stops ends the engine, without a limit to set"
 ONE_SAMPLER = "one process samples for the whole batch"
 ONE_LOG_LINE = "the line of statistics in the log is of all replicas; /metrics has them by replica"
 ONE_PORT = "a server has one port; `parallel.data_parallel_rank` starts one for each replica, with a port of its own"

@@ -5,7 +5,10 @@ MODEL, FILE and so on stand for paths; see test_rules.py. SMALL_CASES run on a m
 
 from __future__ import annotations
 
+from .kv_transfer import FOLDER, SHARED, TCP
+
 _STATES = "--model STATES --load-format dummy --skip-tokenizer-init"
+_WITHOUT_KEYS = "--model WITHOUT-KEYS --load-format dummy --skip-tokenizer-init"
 _SHARED = "--model SHARED --load-format dummy --skip-tokenizer-init"
 _LATENTS = "--model LATENTS --load-format dummy --skip-tokenizer-init"
 CASES: dict[str, tuple[list[str], list[str]]] = {
@@ -25,15 +28,21 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--no-enable-prefix-caching", "--no-enable-prefix-caching --prefix-caching-hash-algo sha256"],
     ),
     "R380": (
-        ["--kv-directory /tmp/kv --no-enable-prefix-caching"],
-        ["--kv-directory /tmp/kv", "--no-enable-prefix-caching"],
+        [
+            "--kv-directory /tmp/kv --no-enable-prefix-caching",
+            f"{TCP} --no-enable-prefix-caching",
+            f"{SHARED} {FOLDER} --no-enable-prefix-caching",
+        ],
+        ["--kv-directory /tmp/kv", TCP, "--no-enable-prefix-caching"],
     ),
-    "R383": (["--device cuda --kv-directory /tmp/kv"], ["--kv-directory /tmp/kv", "--device cuda"]),
     "R381": (
         ["--kv-directory-size 1GiB"],
         ["--kv-directory-size 1GiB --kv-directory /tmp/kv", "--kv-directory-size 10GiB"],
     ),
-    "R382": ([f"{_STATES} --kv-directory /tmp/kv"], ["--kv-directory /tmp/kv", _STATES]),
+    "R382": (
+        [f"{_STATES} --kv-directory /tmp/kv", f"{_STATES} {TCP}", f"{_WITHOUT_KEYS} {TCP}"],
+        ["--kv-directory /tmp/kv", TCP, _STATES, _WITHOUT_KEYS, f"{_LATENTS} {TCP}"],
+    ),
     "R327": (
         ["--mamba-ssm-cache-dtype bfloat16", "--mamba-cache-dtype bfloat16"],
         ["", f"{_STATES} --mamba-cache-dtype bfloat16"],
@@ -88,6 +97,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
 }
 GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R383": (
+        [TCP, f"--device cuda {TCP}", "--device cuda --kv-directory /tmp/kv"],
+        ["", f"--device cpu {TCP}", "--device cpu --kv-directory /tmp/kv"],
+    ),
     "R090": (
         ["--calculate-kv-scales", "--device cpu --kv-cache-dtype int8 --calculate-kv-scales"],
         ["--kv-cache-dtype fp8 --calculate-kv-scales", "--kv-cache-dtype fp8", ""],

@@ -14,15 +14,7 @@ CONSUMER = f"{TCP} {_set(kv_role='kv_consumer')}"
 SHARED = _set(kv_connector="SharedStorageConnector")
 FOLDER = _set(kv_connector_extra_config='{"shared_storage_path":"/tmp/kv"}')
 SERVERS = _set(prefill_servers="http://10.0.0.4:8000")
-_STATES = "--model STATES --load-format dummy --skip-tokenizer-init"
-_WITHOUT_KEYS = "--model WITHOUT-KEYS --load-format dummy --skip-tokenizer-init"
-_LATENTS = "--model LATENTS --load-format dummy --skip-tokenizer-init"
 CASES: dict[str, tuple[list[str], list[str]]] = {
-    "R399": (
-        [f"{TCP} --no-enable-prefix-caching", f"{SHARED} {FOLDER} --no-enable-prefix-caching"],
-        [TCP, "--no-enable-prefix-caching"],
-    ),
-    "R401": ([f"{_STATES} {TCP}", f"{_WITHOUT_KEYS} {TCP}"], [TCP, _STATES, _WITHOUT_KEYS, f"{_LATENTS} {TCP}"]),
     "R403": (
         [SHARED, _set(kv_connector="ExampleConnector")],
         [f"{SHARED} {FOLDER}", f"{SHARED} --kv-directory /tmp/kv", TCP],
@@ -68,7 +60,4 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [_set(prefill_min_tokens="9"), f"{TCP} {_set(prefill_api_key='sk-1')}"],
         [TCP, f"{TCP} {SERVERS}", f"{TCP} {SERVERS} {_set(prefill_min_tokens='9', prefill_api_key='sk-1')}"],
     ),
-}
-GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
-    "R402": ([TCP, f"--device cuda {TCP}"], ["", f"--device cpu {TCP}"]),
 }
