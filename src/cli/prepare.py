@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..config import (
     Deployment,
@@ -32,6 +32,9 @@ from ..logs import LoggingProblem
 from ..server.http.address import CannotListen
 from .console import print_message
 from .startup_view import StartupView
+
+if TYPE_CHECKING:
+    from ..engine.nodes.remote_replicas import RemoteReplicas
 
 Result = TypeVar("Result")
 
@@ -64,30 +67,44 @@ def engine_client(resolved: Resolved, on_phase: Callable[[str], None]) -> Engine
     """The client of an engine, or of several, that are not started yet."""
     if resolved.server.disable_frontend_multiprocessing:
         return InProcessClient(lambda phase: build_core(resolved, phase, may_compile_later=True), on_phase=on_phase)
-    replicas = engine_processes(resolved, on_phase)
+    on_ray = resolved.parallel.are_replicas_on_ray
+    replicas = {} if on_ray else engine_processes(resolved, on_phase)
     if resolved.parallel.remote_ranks:
-        return _with_remote(resolved, replicas)
+        return _with_remote(resolved, replicas, on_phase)
     return next(iter(replicas.values())) if len(replicas) == 1 else ReplicatedClient(replicas)
 
 
-def _with_remote(resolved: Resolved, replicas: dict[int, EngineProcessClient]) -> ReplicatedClient:
+def _with_remote(
+    resolved: Resolved, replicas: dict[int, EngineProcessClient], on_phase: Callable[[str], None]
+) -> ReplicatedClient:
     """The replicas of this machine, and those that others run for this server."""
-    from ..engine.nodes.fingerprint import fingerprint
-    from ..engine.nodes.remote_replicas import RemoteChild, RemoteReplicas
-    from ..engine.nodes.secret import secret_hash
+    from ..engine.nodes.remote_replicas import RemoteChild
 
-    parallel, server = resolved.parallel, resolved.server
-    assert parallel.data_parallel_address is not None, "there are no remote ranks without it"
-    place = (parallel.data_parallel_address, parallel.data_parallel_rpc_port)
-    remote = RemoteReplicas(*place, parallel.remote_ranks, fingerprint(resolved), secret_hash())
-    for rank in parallel.remote_ranks:
+    remote = _remote_replicas(resolved, on_phase)
+    for rank in resolved.parallel.remote_ranks:
         replicas[rank] = EngineProcessClient(
             "",
-            max_restarts=server.engine_restarts,
+            max_restarts=resolved.server.engine_restarts,
+            on_phase=on_phase if not replicas else None,
             sleep_policy=SleepPolicy(resolved.model.sleep_after, resolved.model.sleep_level),
             child_of=partial(RemoteChild, remote, rank),
         )
     return ReplicatedClient(replicas, remote.close)
+
+
+def _remote_replicas(resolved: Resolved, on_phase: Callable[[str], None]) -> RemoteReplicas:
+    parallel = resolved.parallel
+    if parallel.are_replicas_on_ray:
+        from ..engine.ray_replicas import RayReplicas
+
+        return RayReplicas(resolved, on_phase)
+    from ..engine.nodes.fingerprint import fingerprint
+    from ..engine.nodes.remote_replicas import RemoteReplicas
+    from ..engine.nodes.secret import secret_hash
+
+    assert parallel.data_parallel_address is not None, "there are no remote ranks without it"
+    place = (parallel.data_parallel_address, parallel.data_parallel_rpc_port)
+    return RemoteReplicas(*place, parallel.remote_ranks, fingerprint(resolved), secret_hash())
 
 
 def engine_environment(resolved: Resolved, index: int) -> dict[str, str]:

@@ -21,7 +21,8 @@ from .nodes.child import RankChild, children_of_node, close_descriptors, memorie
 from .nodes.fingerprint import fingerprint
 from .nodes.gathering import CannotGather, Gathering, Joined, NotGathered
 from .nodes.limits import SILENCE_S
-from .nodes.ray_ranks import CannotUseRay, RayRanks
+from .nodes.ray_places import CannotUseRay
+from .nodes.ray_ranks import RayRanks
 from .nodes.ring import KEY_BYTES, connect_stages, listen
 from .nodes.secret import secret_hash
 from .rank_link import Start, packed

@@ -17,6 +17,7 @@ REFUSED = {
     "parallel.data_parallel_rank": _BALANCING,
     "parallel.data_parallel_start_rank": _BALANCING,
     "parallel.data_parallel_size_local": _BALANCING,
+    "parallel.data_parallel_backend": _BALANCING,
     "parallel.data_parallel_hybrid_lb": _BALANCING,
     "parallel.data_parallel_external_lb": _BALANCING,
     "server.uds": "the HTTP proxy of Ray Serve accepts the connections: its address is in `http_options`",

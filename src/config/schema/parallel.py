@@ -194,11 +194,23 @@ class ParallelConfig(Section):
         examples=[2],
         json_schema_extra=about(reload="model", unit="replicas", aliases=("-dp",)),
     )
+    data_parallel_backend: Literal["mp", "ray"] = Field(
+        "mp",
+        description=(
+            "What starts the replicas: `mp`, this command, on its machine; `ray`, a Ray cluster, as actors on its "
+            "machines, each with the CPUs and the memory of a replica reserved. The cluster is that of RAY_ADDRESS, or "
+            "this machine. The API stays in this command."
+        ),
+        examples=["ray"],
+        json_schema_extra=about(reload="process", devices=("cpu",), aliases=("-dpb",)),
+    )
     data_parallel_size_local: Count | None = Field(
         None,
         description=(
             "Number of those replicas that run on this machine. Unset, all of them. Less is possible with "
-            "`data_parallel_address`, and with `data_parallel_hybrid_lb`, where other servers run the others."
+            "`data_parallel_address`, and with `data_parallel_hybrid_lb`, where other servers run the others. With "
+            "`data_parallel_backend: ray` the number that share a machine: `device.num_threads` and the size of the KV "
+            "cache are decided for this many on a machine like this one."
         ),
         examples=[2],
         json_schema_extra=about(reload="model", unit="replicas", aliases=("-dpl",)),
@@ -287,8 +299,14 @@ class ParallelConfig(Section):
         return self.distributed_executor_backend != "ray" and self.node_of(first) == self.node_of(last)
 
     @property
+    def are_replicas_on_ray(self) -> bool:
+        return self.data_parallel_backend == "ray" and self.data_parallel_size > 1
+
+    @property
     def remote_ranks(self) -> range:
-        """Of the replicas that other machines run for the server of this one."""
+        """Of the replicas that connect to the server of this machine: those of others, and all that Ray places."""
+        if self.are_replicas_on_ray:
+            return range(self.data_parallel_size)
         if self.data_parallel_address is None or self.data_parallel_start_rank:
             return range(0)
         return range(self.data_parallel_size_local or self.data_parallel_size, self.data_parallel_size)
@@ -300,7 +318,7 @@ class ParallelConfig(Section):
 
     @property
     def ranks(self) -> range:
-        """Of the replicas that this machine runs."""
+        """Of the replicas that this machine runs, or that share it where Ray places them."""
         if self.data_parallel_rank is not None:
             return range(self.data_parallel_rank, self.data_parallel_rank + 1)
         first = self.data_parallel_start_rank or 0

@@ -39,13 +39,7 @@ class RemoteReplicas:
 
     async def connected(self, rank: int) -> ReplicaConnection:
         """Wait for a replica. Raises CannotGather."""
-        async with self._opening:
-            if self._server is None:
-                try:
-                    self._server = await asyncio.start_server(self._admit, self._address, self._port)
-                except OSError as error:
-                    place = f"{self._address}:{self._port}"
-                    raise CannotGather(f"node 0 cannot listen on {place}: {error.strerror or error}") from None
+        await self._listen()
         async with self._changed:
             while (connection := self._waiting[rank]) is None or connection.ended.done():
                 try:
@@ -55,6 +49,23 @@ class RemoteReplicas:
                     logger.warning("waiting for replica %d on %s:%d", rank, self._address, self._port)
             self._waiting[rank], self._in_use[rank] = None, connection
             return connection
+
+    async def _listen(self) -> None:
+        """Raises CannotGather."""
+        async with self._opening:
+            if self._server is not None:
+                return
+            self._address, self._port = await self._place()
+            try:
+                self._server = await asyncio.start_server(self._admit, self._address, self._port)
+            except OSError as error:
+                place = f"{self._address}:{self._port}"
+                raise CannotGather(f"node 0 cannot listen on {place}: {error.strerror or error}") from None
+            self._port = self._server.sockets[0].getsockname()[1]
+
+    async def _place(self) -> tuple[str, int]:
+        """Where to listen; port 0 is any that is free."""
+        return self._address, self._port
 
     async def close(self) -> None:
         if self._server is not None:

@@ -32,7 +32,6 @@ FIXED_EXPERTS = "the number of processes is that of the start: experts move betw
 SAME_TOKENS = "the processes that share the experts of a layer have the same tokens: none is sent to another"
 OWN_EXPERTS = "each process reads its own experts alone"
 NO_NSIGHT = "Nsight Systems profiles GPUs, and processes on Ray compute on CPUs; `observability.profiler_config`"
-RAY_SERVE = "replicas on Ray are those of Ray Serve: use `stoker.ray.build_app`"
 ONE_WORKER = (
     "processes of a model follow one protocol, which no other class implements; add methods with "
     "`parallel.worker_extension_cls`"
