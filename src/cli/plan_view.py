@@ -90,7 +90,11 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     free = "" if plan.device.is_gpu else " free"
     share = f"{ask.memory_share:g} of it, {about(found.budget_bytes)}, to use"
     rows = [
-        *([("replicas", _replicas(plan))] if plan.num_replicas > 1 and plan.distribution is None else []),
+        *(
+            [("replicas", _replicas(plan))]
+            if max(plan.num_replicas, plan.num_on_ray) > 1 and plan.distribution is None
+            else []
+        ),
         *([("processes", _processes(plan))] if plan.ask.num_devices > 1 and plan.distribution is None else []),
         *([("nodes", _nodes(plan))] if plan.num_nodes > 1 else []),
         ("device", f"{about(found.memory_bytes)}{free}; {share}"),
@@ -181,6 +185,9 @@ def _replicas(plan: Plan) -> str:
     """How many there are, and what all need."""
     shared = "a GPU each" if plan.device.is_gpu else "an equal share of this machine each"
     needed = sum([plan.estimate.peak] * plan.num_replicas * plan.ask.num_devices, start=NOTHING)
+    if plan.num_on_ray:
+        there = f"{plan.num_replicas} on a machine like this one, which need {_range(needed)}"
+        return f"{plan.num_on_ray}, on the machines of Ray; decided for {there}; all other numbers are of one"
     return f"{plan.num_replicas}, {shared}; together {_range(needed)}; all other numbers are of one"
 
 

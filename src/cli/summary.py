@@ -34,14 +34,17 @@ def summary(
     url = base_url("localhost" if server.uds else server.host, port, is_tls=server.ssl_certfile is not None)
     per_sequence = -(-info.max_model_len // info.block_size)
     blocks = f"{info.num_kv_tokens} KV tokens in {info.num_blocks} blocks of {info.block_size}"
-    memory, num_replicas = resolved.memory, len(resolved.parallel.ranks)
-    num_remote = len(resolved.parallel.remote_ranks)
+    memory = resolved.memory
+    on_ray = resolved.parallel.are_replicas_on_ray
+    num_remote = len(resolved.parallel.remote_ranks) if not on_ray else 0
+    num_replicas = len(resolved.parallel.served_ranks if on_ray else resolved.parallel.ranks)
+    where = ", actors of Ray" if on_ray else ""
     num_ranks = resolved.parallel.num_ranks
     rows = [
         *([("socket", server.uds)] if server.uds else []),
         ("url", f"{url}/v1"),
         *([] if server.uds or server.disable_web_page else [("page", f"{url}/")]),
-        *([("replicas", f"{num_replicas}; what follows is of each")] if num_replicas > 1 else []),
+        *([("replicas", f"{num_replicas}{where}; what follows is of each")] if num_replicas > 1 else []),
         *([("elsewhere", f"{num_remote} replicas on other machines")] if num_remote else []),
         *([("processes", f"{num_ranks} compute a model; what follows is of the first")] if num_ranks > 1 else []),
         ("model", f"{', '.join(resolved.served_model_names)}, {info.dtype} on {info.device}"),

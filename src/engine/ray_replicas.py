@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from ..config import Resolved, read_machine_spec
 from .nodes.fingerprint import fingerprint
-from .nodes.ray_places import CannotUseRay, RayPlaces, bundle_of, loss
+from .nodes.ray_places import CannotUseRay, RayPlaces, bundle_of, loss, own_signals
 from .nodes.remote_replicas import RemoteReplicas
 from .nodes.replica_connection import ReplicaConnection
 from .nodes.secret import hash_of
@@ -87,7 +87,8 @@ class RayReplicas(RemoteReplicas):
         await super().close()
 
     async def _place(self) -> tuple[str, int]:
-        await self._in_thread(self._enter)
+        with own_signals():
+            await self._in_thread(self._enter)
         assert self._places is not None, "it is connected"
         return self._places.address, 0
 

@@ -37,6 +37,7 @@ class Plan(Record):
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
     num_replicas: int = 1  # of the server; all else is of one process, of which a replica may have several
+    num_on_ray: int = 0  # replicas that Ray places; num_replicas of them share a machine
     num_nodes: int = 1  # machines that have the processes of a replica, each the same number
     distribution: Distribution | None = None  # over several devices; the rest is of one of them, as it was chosen
 
@@ -57,6 +58,7 @@ class Plan(Record):
             "verdict": found.status,
             "reason": found.reason,
             "num_replicas": self.num_replicas,
+            "num_on_ray": self.num_on_ray,
             "num_nodes": self.num_nodes,
             "distribution": self.distribution.model_dump(mode="json") if self.distribution is not None else None,
             "device": {**self.device.model_dump(mode="json"), "is_in_build": self.device.is_in_build},
@@ -166,6 +168,7 @@ def make_plan(
         notes=tuple(_notes(model, device, ask, found)),
         num_nodes=decisions.get("parallel.nnodes") if distribution is None else 1,
         num_replicas=decisions.num_replicas if distribution is None else distribution.shown.data_parallel_size,
+        num_on_ray=0 if distribution is not None else decisions.num_on_ray,
         distribution=distribution,
     )
 

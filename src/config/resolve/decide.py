@@ -68,6 +68,7 @@ class Decisions:
     whole_machine: MachineSpec
     machine: MachineSpec  # the share of one process that computes
     num_replicas: int = 1  # that the server runs
+    num_on_ray: int = 0  # replicas that Ray places; num_replicas of them share a machine
     num_ranks: int = 1  # processes that compute one replica together, of all stages
     num_local_ranks: int = 1  # those of them that are on this machine
     num_stages: int = 1
@@ -153,6 +154,7 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
         whole_machine=machine,
         machine=machine.shared_by(num_replicas * num_local_ranks),
         num_replicas=num_replicas,
+        num_on_ray=parallel.data_parallel_size if parallel.are_replicas_on_ray else 0,
         num_ranks=parallel.num_ranks,
         num_local_ranks=num_local_ranks,
         num_stages=parallel.pipeline_parallel_size,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import signal
 import threading
@@ -44,7 +45,7 @@ class RayPlaces:
         self._bundle: Mapping[str, float] = {}
         self._closing = threading.Event()
         report("connecting to Ray")
-        with _own_signals():
+        with own_signals():
             try:
                 ray.init(ignore_reinit_error=True, include_dashboard=False, configure_logging=False)
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -106,13 +107,26 @@ def loss(error: Exception) -> str:
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
-    """Keeps the handler of SIGTERM, which Ray replaces."""
+def own_signals() -> Iterator[None]:
+    """Keeps the handler of SIGTERM, which Ray replaces: in another thread than the main one by a handler in C++ alone.
+
+    Only the main thread can set it again, so that it uses this around the wait for another thread too.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        log = logging.getLogger("ray._private.worker")
+        log.addFilter(_is_of_others)
+        try:
+            yield
+        finally:
+            log.removeFilter(_is_of_others)
         return
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    """Whether a line is about something else than the handler that is kept."""
+    return "SIGTERM" not in record.getMessage()

@@ -81,10 +81,12 @@ RULES: tuple[Rule, ...] = (
             "parallel.data_parallel_hybrid_lb",
             "parallel.data_parallel_rank",
             "parallel.data_parallel_address",
+            "parallel.data_parallel_backend",
         ),
         is_broken=lambda v: (
             not v.data_parallel_hybrid_lb
             and v.data_parallel_address is None
+            and not (v.data_parallel_backend == "ray" and v.data_parallel_start_rank is None)
             and (
                 v.data_parallel_start_rank is not None
                 or (v.data_parallel_rank is None and (v.data_parallel_size_local or 0) not in (0, v.data_parallel_size))
@@ -155,10 +157,12 @@ RULES: tuple[Rule, ...] = (
         fields=(
             "parallel.data_parallel_address",
             "parallel.data_parallel_start_rank",
+            "parallel.data_parallel_backend",
             "server.api_server_count",
         ),
         is_broken=lambda v: bool(v.config.parallel.remote_ranks) and v.api_server_count > 1,
-        message="`server.api_server_count` is {api_server_count}; replicas of other machines connect to one process",
+        message="`server.api_server_count` is {api_server_count}; replicas of other machines, and those that Ray "
+        "places, connect to one process",
         why="Several API processes connect to engines through files of one machine.",
         fixes=("set `api_server_count` to 1", "write `data_parallel_hybrid_lb` instead: a server on each machine"),
     ),
@@ -208,7 +212,10 @@ RULES: tuple[Rule, ...] = (
         is_broken=lambda v: v.device == "cpu" and v.num_replicas > v.decisions.whole_machine.num_cores,
         message="{num_replicas} replicas share {num_machine_cores} cores",
         why="Engines that take turns on a core are slower than one that batches all requests.",
-        fixes=("set `data_parallel_size` to at most {num_machine_cores}",),
+        fixes=(
+            "set `data_parallel_size` to at most {num_machine_cores}",
+            "with Ray on several machines set `data_parallel_size_local` to the replicas of each",
+        ),
     ),
     Rule(
         id="R430",
@@ -485,6 +492,68 @@ RULES: tuple[Rule, ...] = (
         message="`parallel.distributed_executor_backend` is ray, and `nnodes` is {nnodes}",
         why="With Ray one command is started, and the cluster of RAY_ADDRESS has the machines.",
         fixes=("remove `nnodes` and `node_rank`, or set `distributed_executor_backend` to mp",),
+    ),
+    Rule(
+        id="R470",
+        title="Ray places the replicas of one server",
+        fields=(
+            *("parallel.data_parallel_backend", "parallel.data_parallel_address"),
+            *("parallel.data_parallel_rank", "parallel.data_parallel_hybrid_lb"),
+        ),
+        is_broken=lambda v: (
+            v.data_parallel_backend == "ray"
+            and (v.data_parallel_address is not None or v.data_parallel_rank is not None or v.data_parallel_hybrid_lb)
+        ),
+        message="`parallel.data_parallel_backend` is ray, and `data_parallel_address`, `data_parallel_rank` or "
+        "`data_parallel_hybrid_lb` says where replicas are",
+        why="With Ray one command is started, and the cluster of RAY_ADDRESS has the machines of all replicas.",
+        fixes=("remove `data_parallel_backend`, or the others",),
+    ),
+    Rule(
+        id="R471",
+        title="replicas that Ray places compute on CPUs",
+        fields=("parallel.data_parallel_backend", "parallel.data_parallel_size", "device.device"),
+        is_broken=lambda v: v.config.parallel.are_replicas_on_ray and v.device != "cpu",
+        message="`parallel.data_parallel_backend: ray` is for CPUs",
+        why="The number of GPUs, their kind and their memory are read on the machine with the API, and Ray could choose "
+        "a machine with others.",
+        fixes=("set `device.device: cpu`", "or use Ray Serve: `stoker.ray.build_app` reads the GPUs of each replica"),
+    ),
+    Rule(
+        id="R472",
+        title="an actor of Ray starts no others",
+        fields=(
+            *("parallel.data_parallel_backend", "parallel.data_parallel_size"),
+            "parallel.distributed_executor_backend",
+        ),
+        is_broken=lambda v: v.config.parallel.are_replicas_on_ray and v.distributed_executor_backend == "ray",
+        message="`parallel.data_parallel_backend` and `distributed_executor_backend` are ray",
+        why="All processes of a replica are in its actor, with the CPUs that are reserved for it; actors of its own would "
+        "wait for more.",
+        fixes=("remove `distributed_executor_backend`, or `data_parallel_backend`",),
+    ),
+    Rule(
+        id="R473",
+        title="replicas that Ray places have no addresses for other engines",
+        fields=(
+            *("parallel.data_parallel_backend", "parallel.data_parallel_size"),
+            "kv_transfer.kv_connector",
+        ),
+        is_broken=lambda v: v.config.parallel.are_replicas_on_ray and v.config.kv_transfer.is_between_engines,
+        message="`kv_transfer.kv_connector: {kv_connector}` does not work with `parallel.data_parallel_backend: ray`",
+        why="Other engines read blocks at `kv_transfer.kv_ip`, which is an address of one machine, and Ray chooses "
+        "the machines of replicas.",
+        fixes=("remove `data_parallel_backend`, or `kv_connector`",),
+    ),
+    Rule(
+        id="R474",
+        title="Ray places several replicas",
+        fields=("parallel.data_parallel_backend", "parallel.data_parallel_size"),
+        severity="warning",
+        is_broken=lambda v: v.data_parallel_backend == "ray" and v.data_parallel_size == 1,
+        message="`parallel.data_parallel_backend` has no effect: there is one replica, a process of this machine",
+        why="The only replica runs beside the API.",
+        fixes=("remove `data_parallel_backend`, or raise `data_parallel_size`",),
     ),
     Rule(
         id="R440",

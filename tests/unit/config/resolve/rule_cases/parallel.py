@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from .kv_transfer import FOLDER, SHARED, TCP
+
+_RAY = "-dp 4 -dpb ray"
 MOVING = "--enable-eplb -ep -tp 2"
 HYBRID = "-dp 4 --data-parallel-hybrid-lb"
 CASES: dict[str, tuple[list[str], list[str]]] = {
@@ -16,15 +19,21 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "R140": (["-dpl 2", "-dp 2 -dpl 3"], ["-dp 2 -dpl 2", "-dpl 1"]),
     "R370": (
-        ["-dp 4 -dpl 2", "-dp 4 -dpr 0", "-dp 4 -dpl 2 -dpr 2"],
-        ["-dp 4 -dpl 4", f"{HYBRID} -dpl 2 -dpr 2", "-dp 4 -dpn 3 -dpl 1", "-dp 4 -dpl 2 -dpa localhost"],
+        ["-dp 4 -dpl 2", "-dp 4 -dpr 0", "-dp 4 -dpl 2 -dpr 2", f"{_RAY} -dpr 0"],
+        [
+            "-dp 4 -dpl 4",
+            f"{HYBRID} -dpl 2 -dpr 2",
+            "-dp 4 -dpn 3 -dpl 1",
+            "-dp 4 -dpl 2 -dpa localhost",
+            f"{_RAY} -dpl 2",
+        ],
     ),
     "R411": (
         ["-dp 2 -dpa localhost", "-dp 2 -dpl 2 -dpa localhost", "-dp 4 -dpl 2 -dpr 3 -dpa localhost"],
         ["-dp 2 -dpl 1 -dpa localhost", "-dp 4 -dpl 2 -dpr 2 -dpa localhost", "-dp 2"],
     ),
     "R412": (
-        ["-dp 2 -dpl 1 -dpa localhost -asc 2"],
+        ["-dp 2 -dpl 1 -dpa localhost -asc 2", f"{_RAY} -asc 2"],
         ["-dp 2 -dpl 1 -dpa localhost", "-dp 2 -dpl 1 -dpr 1 -dpa localhost -asc 2", "-dp 2 -asc 2"],
     ),
     "R413": (
@@ -34,7 +43,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R371": (["--data-parallel-external-lb"], ["--data-parallel-external-lb -dpn 0", "-dpn 0"]),
     "R372": (["-dp 2 -dpn 0 -dpl 2"], ["-dp 2 -dpn 0 -dpl 1", "-dp 2 -dpn 0"]),
     "R373": (
-        ["-dp 2 --disable-frontend-multiprocessing"],
+        ["-dp 2 --disable-frontend-multiprocessing", f"{_RAY} -dpl 1 --disable-frontend-multiprocessing"],
         ["-dp 2", "-dp 2 -dpn 1 --disable-frontend-multiprocessing"],
     ),
     "R151": (["--disable-custom-all-reduce"], ["-tp 2 --disable-custom-all-reduce"]),
@@ -76,6 +85,16 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["-n 2 -tp 2 --distributed-executor-backend ray"],
         ["-tp 2 --distributed-executor-backend ray", "-n 2 -tp 2 --distributed-executor-backend mp"],
     ),
+    "R470": (
+        [f"{_RAY} -dpl 2 -dpa localhost", f"{_RAY} -dpn 1", f"{_RAY} -dpl 2 -dpr 2 --data-parallel-hybrid-lb"],
+        [_RAY, f"{_RAY} -dpl 2", "-dp 4 -dpn 1"],
+    ),
+    "R472": (
+        [f"{_RAY} -tp 2 --distributed-executor-backend ray"],
+        [f"{_RAY} -tp 2", "-tp 2 --distributed-executor-backend ray"],
+    ),
+    "R473": ([f"{_RAY} {TCP}"], [f"{_RAY} {SHARED} {FOLDER}", f"-dp 4 {TCP}", f"{_RAY} --kv-directory /tmp/kv"]),
+    "R474": (["-dpb ray"], [_RAY, "-dpb mp"]),
     "R440": (
         ["-tp 2 --distributed-executor-backend external_launcher --master-addr 10.0.0.1"],
         ["-tp 2 --distributed-executor-backend external_launcher", "--master-addr 10.0.0.1"],
@@ -100,9 +119,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--worker-extension-cls tests.own_code:Updates -n 2 -tp 2 --master-addr 127.0.0.1"],
         ["-n 2 -tp 2 --master-addr 127.0.0.1"],
     ),
-    "R375": (["-dp 5"], ["-dp 4", "-dp 8 -dpn 7"]),
+    "R375": (["-dp 5"], ["-dp 4", "-dp 8 -dpn 7", "-dp 8 -dpl 1 -dpb ray"]),
 }
 GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R471": ([_RAY], [f"{_RAY} --device cpu", "-dp 1 -dpb ray"]),
     "R374": (["-dp 2", "-tp 2", "-pp 2"], ["", "-dp 2 -dpn 1", "-dp 2 --device cpu", "-tp 2 --device cpu"]),
     "R430": (
         ["-n 2 -tp 2 --master-addr 127.0.0.1", "-tp 2 --distributed-executor-backend ray"],
