@@ -90,11 +90,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     free = "" if plan.device.is_gpu else " free"
     share = f"{ask.memory_share:g} of it, {about(found.budget_bytes)}, to use"
     rows = [
-        *(
-            [("replicas", _replicas(plan))]
-            if max(plan.num_replicas, plan.num_on_ray) > 1 and plan.distribution is None
-            else []
-        ),
+        *([("replicas", _replicas(plan))] if _has_several(plan) and plan.distribution is None else []),
         *([("processes", _processes(plan))] if plan.ask.num_devices > 1 and plan.distribution is None else []),
         *([("nodes", _nodes(plan))] if plan.num_nodes > 1 else []),
         ("device", f"{about(found.memory_bytes)}{free}; {share}"),
@@ -179,6 +175,10 @@ def _offloaded(plan: Plan) -> list[tuple[str, str]]:
         ("", f"{size} more, {layers}, in host memory; {places}"),
         ("", f"copied in every step: {1000 * seconds:.0f} ms at {link:g} GB/s, so at most {steps:.1f} steps a second"),
     ]
+
+
+def _has_several(plan: Plan) -> bool:
+    return plan.num_replicas > 1 or plan.num_on_ray > 0
 
 
 def _replicas(plan: Plan) -> str:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from ..config import Resolved, read_machine_spec
 from .nodes.fingerprint import fingerprint
+from .nodes.limits import SILENCE_S
 from .nodes.ray_places import CannotUseRay, RayPlaces, bundle_of, loss, own_signals
 from .nodes.remote_replicas import RemoteReplicas
 from .nodes.replica_connection import ReplicaConnection
@@ -23,6 +24,7 @@ from .nodes.secret import hash_of
 from .replica_node import ReplicaNode, ReplicaStart
 
 Result = TypeVar("Result")
+_RETURN_S = 2 * SILENCE_S  # for an actor that has lost the server, to stop its engine and to connect again
 logger = logging.getLogger(__name__)
 
 
@@ -45,7 +47,7 @@ class RayReplicas(RemoteReplicas):
     """Connects to Ray when the first replica is wanted. `close` ends the actors, and a Ray that was started here."""
 
     def __init__(self, resolved: Resolved, report: Callable[[str], None]) -> None:
-        """report: called, in a thread, with what this waits for."""
+        """report: called with what this waits for."""
         self._key = secrets.token_hex(16)
         super().__init__("", 0, resolved.parallel.remote_ranks, fingerprint(resolved), hash_of(self._key))
         self._resolved, self._report = resolved, report
@@ -57,7 +59,7 @@ class RayReplicas(RemoteReplicas):
         self._is_closed = False
 
     async def connected(self, rank: int) -> ReplicaConnection:
-        """Starts an actor, unless there is one already. Raises CannotGather or CannotUseRay."""
+        """Starts an actor, unless there is one that connects again. Raises CannotGather or CannotUseRay."""
         await self._listen()
         joining = asyncio.ensure_future(super().connected(rank))
         try:
@@ -65,9 +67,13 @@ class RayReplicas(RemoteReplicas):
                 is_new = rank not in self._ends or self._ends[rank].done()
                 if is_new:
                     self._ends[rank] = await self._start(rank)
-                await asyncio.wait((joining, self._ends[rank]), return_when=asyncio.FIRST_COMPLETED)
-                if is_new and not joining.done():
-                    raise CannotUseRay(f"replica {rank} (an actor of Ray) {self._ends[rank].result()}")
+                actor, limit_s = self._ends[rank], None if is_new else _RETURN_S
+                done, _ = await asyncio.wait((joining, actor), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    logger.warning("replica %d: its actor of Ray is silent, and is replaced", rank)
+                    del self._ends[rank]
+                elif is_new and not joining.done():
+                    raise CannotUseRay(f"replica {rank} (an actor of Ray) {actor.result()}")
             connection = await joining
         finally:
             joining.cancel()
@@ -80,23 +86,31 @@ class RayReplicas(RemoteReplicas):
         self._is_closed = True
         for end in self._ends.values():
             end.cancel()
-        if self._places is not None:
-            self._places.give_up()
         await self._in_thread(self._leave)
         self._thread.shutdown()
         await super().close()
 
     async def _place(self) -> tuple[str, int]:
+        loop = asyncio.get_running_loop()
+
+        def report(what: str) -> None:
+            loop.call_soon_threadsafe(self._report, what)
+
         with own_signals():
-            await self._in_thread(self._enter)
+            await self._in_thread(self._enter, report)
         assert self._places is not None, "it is connected"
         return self._places.address, 0
 
-    def _enter(self) -> None:
+    def _enter(self, report: Callable[[str], None]) -> None:
         """In the thread."""
-        self._places = RayPlaces("parallel.data_parallel_backend: ray", self._report)
+        self._places = places = RayPlaces("parallel.data_parallel_backend: ray", report)
         parallel = self._resolved.parallel
-        self._places.reserve(bundle_of(self._resolved, parallel.num_ranks), len(parallel.remote_ranks))
+        bundle = bundle_of(self._resolved, parallel.num_ranks)
+        try:
+            places.reserve(bundle, len(parallel.remote_ranks), is_wanted=lambda: not self._is_closed)
+        except BaseException:
+            self._leave()
+            raise
 
     def _leave(self) -> None:
         """In the thread."""

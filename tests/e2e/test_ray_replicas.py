@@ -1,4 +1,4 @@
-"""One server whose replicas are actors of Ray: their answers, their end, and what is left of them after the server's."""
+"""One server whose replicas are actors of Ray: their answers, their end, and the end of the server."""
 
 from __future__ import annotations
 

@@ -43,7 +43,6 @@ class RayPlaces:
         self._names = itertools.count()
         self._group: Any = None
         self._bundle: Mapping[str, float] = {}
-        self._closing = threading.Event()
         report("connecting to Ray")
         with own_signals():
             try:
@@ -52,8 +51,8 @@ class RayPlaces:
                 raise CannotUseRay(f"Ray cannot be used: {error}") from None
         self.address: str = ray.util.get_node_ip_address()  # of this machine, which the others reach
 
-    def reserve(self, bundle: Mapping[str, float], count: int) -> None:
-        """Waits for `count` places with `bundle` each, or until `give_up` in another thread. Raises CannotUseRay."""
+    def reserve(self, bundle: Mapping[str, float], count: int, is_wanted: Callable[[], bool] = lambda: True) -> None:
+        """Waits for `count` places with `bundle` each, as long as they are wanted. Raises CannotUseRay."""
         import ray
 
         what = f"{count} x {bundle['CPU']:g} CPUs and {bundle['memory'] / 2**30:.1f} GiB"
@@ -62,7 +61,7 @@ class RayPlaces:
         self._group = ray.util.placement_group([dict(bundle)] * count, strategy="PACK")
         deadline = time.monotonic() + JOIN_LIMIT_S
         while not self._group.wait(_POLL_S):
-            if self._closing.is_set():
+            if not is_wanted():
                 raise CannotUseRay("the places in Ray are not needed any more")
             if time.monotonic() > deadline:
                 has = ray.cluster_resources()
@@ -70,7 +69,9 @@ class RayPlaces:
                 raise CannotUseRay(f"Ray has not reserved {what} within {JOIN_LIMIT_S:g} s; all machines have {there}")
 
     def run(self, index: int, actor_class: type, name: str, *arguments: object) -> Any:
-        """A reference to what `run` of a new actor returns, in this place, instead of an earlier actor."""
+        """A reference to what `run` of a new actor returns, in this place, instead of an earlier actor.
+
+        Raises CannotUseRay."""
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -83,12 +84,11 @@ class RayPlaces:
             "scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, index),
             "name": f"stoker {name} of {os.getpid()}, start {next(self._names)}",
         }
-        actor = self._actors[index] = ray.remote(actor_class).options(**options).remote()
-        return actor.run.remote(*arguments)
-
-    def give_up(self) -> None:
-        """Ends a wait in another thread."""
-        self._closing.set()
+        try:
+            actor = self._actors[index] = ray.remote(actor_class).options(**options).remote()
+            return actor.run.remote(*arguments)
+        except ray.exceptions.RayError as error:
+            raise CannotUseRay(f"Ray starts no actor: {_first_line(error)}") from None
 
     def close(self) -> None:
         """Ends the actors and gives their place back."""
@@ -103,7 +103,11 @@ class RayPlaces:
 
 def loss(error: Exception) -> str:
     """error: of Ray, about an actor."""
-    return f"was lost by Ray: {str(error).splitlines()[0]}"
+    return f"was lost by Ray: {_first_line(error)}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 @contextmanager

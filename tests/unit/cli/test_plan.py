@@ -66,6 +66,9 @@ def test_replicas_share_a_cpu_and_have_a_gpu_each(tmp_path: Path, capsys: pytest
         assert shared["weights_bytes"] == alone["weights_bytes"]
     assert plan("qwen3-0.6b.yaml", "--device-profile", "cpu.yaml", "-dp", "4") == 0
     assert "4, an equal share of this machine each; together " in capsys.readouterr().out
+    assert plan("qwen3-0.6b.yaml", "--device-profile", "cpu.yaml", "-dp", "4", "-dpl", "2", "-dpb", "ray") == 0
+    said = "4, on the machines of Ray; decided for 2 on a machine like this one, which need "
+    assert said in capsys.readouterr().out
 
 
 def test_several_devices(capsys: pytest.CaptureFixture[str]) -> None:

@@ -515,8 +515,7 @@ RULES: tuple[Rule, ...] = (
         fields=("parallel.data_parallel_backend", "parallel.data_parallel_size", "device.device"),
         is_broken=lambda v: v.config.parallel.are_replicas_on_ray and v.device != "cpu",
         message="`parallel.data_parallel_backend: ray` is for CPUs",
-        why="The number of GPUs, their kind and their memory are read on the machine with the API, and Ray could choose "
-        "a machine with others.",
+        why="GPUs and their memory are read on the machine with the API, and Ray could choose a machine with others.",
         fixes=("set `device.device: cpu`", "or use Ray Serve: `stoker.ray.build_app` reads the GPUs of each replica"),
     ),
     Rule(
@@ -528,7 +527,7 @@ RULES: tuple[Rule, ...] = (
         ),
         is_broken=lambda v: v.config.parallel.are_replicas_on_ray and v.distributed_executor_backend == "ray",
         message="`parallel.data_parallel_backend` and `distributed_executor_backend` are ray",
-        why="All processes of a replica are in its actor, with the CPUs that are reserved for it; actors of its own would "
+        why="All processes of a replica are in its actor, with the CPUs that are reserved for it; further actors would "
         "wait for more.",
         fixes=("remove `distributed_executor_backend`, or `data_parallel_backend`",),
     ),
