@@ -11,10 +11,10 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 from ..config import Resolved, read_machine_spec
+from .nodes.daemon_thread import DaemonThread
 from .nodes.fingerprint import fingerprint
 from .nodes.limits import SILENCE_S
 from .nodes.ray_places import CannotUseRay, RayPlaces, bundle_of, loss, own_signals
@@ -23,8 +23,8 @@ from .nodes.replica_connection import ReplicaConnection
 from .nodes.secret import hash_of
 from .replica_node import ReplicaNode, ReplicaStart
 
-Result = TypeVar("Result")
 _RETURN_S = 2 * SILENCE_S  # for an actor that has lost the server, to stop its engine and to connect again
+_LEAVE_S = 10.0  # for Ray to take the actors and their places back
 logger = logging.getLogger(__name__)
 
 
@@ -53,7 +53,7 @@ class RayReplicas(RemoteReplicas):
         self._resolved, self._report = resolved, report
         self._config = resolved.model_dump_json()
         # One thread as long as this object: the processes of Ray end with the thread that has started them.
-        self._thread = ThreadPoolExecutor(1, "ray")
+        self._thread = DaemonThread("ray")
         self._places: RayPlaces | None = None
         self._ends: dict[int, asyncio.Future[str]] = {}  # of the actors, by rank
         self._is_closed = False
@@ -86,8 +86,10 @@ class RayReplicas(RemoteReplicas):
         self._is_closed = True
         for end in self._ends.values():
             end.cancel()
-        await self._in_thread(self._leave)
-        self._thread.shutdown()
+        leaving = asyncio.ensure_future(self._thread.run(self._leave))
+        if not (await asyncio.wait((leaving,), timeout=_LEAVE_S))[0]:
+            logger.warning("Ray does not answer; the server ends without it")
+        self._thread.close()
         await super().close()
 
     async def _place(self) -> tuple[str, int]:
@@ -97,7 +99,7 @@ class RayReplicas(RemoteReplicas):
             loop.call_soon_threadsafe(self._report, what)
 
         with own_signals():
-            await self._in_thread(self._enter, report)
+            await self._thread.run(self._enter, report)
         assert self._places is not None, "it is connected"
         return self._places.address, 0
 
@@ -126,11 +128,8 @@ class RayReplicas(RemoteReplicas):
         assert self._places is not None, "it is connected"
         index = self._resolved.parallel.remote_ranks.index(rank)
         name, arguments = f"replica {rank}", (self._config, rank, self._address, self._port, self._key)
-        running = await self._in_thread(self._places.run, index, ReplicaActor, name, *arguments)
+        running = await self._thread.run(self._places.run, index, ReplicaActor, name, *arguments)
         return asyncio.ensure_future(_end_of(running, rank))
-
-    async def _in_thread(self, call: Callable[..., Result], *arguments: Any) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
 
 
 async def _end_of(running: Any, rank: int) -> str:

@@ -59,6 +59,7 @@ def test_actors_serve_are_replaced_and_end_with_the_server(tmp_path: Path, clust
     with started(server):
         url = server.wait_ready()
         assert states(url) == {"0": "ready", "1": "ready"}
+        assert "2, actors of Ray; what" in "".join(server.out)
         assert server.engines() == []
         (places,) = reserved()
         assert [place["CPU"] for place in places["bundles"].values()] == [1, 1]

@@ -198,8 +198,8 @@ class ParallelConfig(Section):
         "mp",
         description=(
             "What starts the replicas: `mp`, this command, on its machine; `ray`, a Ray cluster, as actors on its "
-            "machines, each with the CPUs and the memory of a replica reserved. The cluster is that of RAY_ADDRESS, or "
-            "this machine. The API stays in this command."
+            "machines, each with the CPUs and the memory of a replica reserved. The cluster is that of RAY_ADDRESS or "
+            "of `ray start` on this machine, else Ray is started here. The API stays in this command."
         ),
         examples=["ray"],
         json_schema_extra=about(reload="process", devices=("cpu",), aliases=("-dpb",)),

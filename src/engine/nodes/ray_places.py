@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ...config import Resolved
-from .limits import JOIN_LIMIT_S
+from .limits import JOIN_LIMIT_S, SILENCE_S
 
 _POLL_S = 0.25
 
@@ -30,7 +31,7 @@ def bundle_of(resolved: Resolved, num_ranks: int) -> dict[str, float]:
 
 class RayPlaces:
     def __init__(self, option: str, report: Callable[[str], None]) -> None:
-        """Connects to the cluster of RAY_ADDRESS, or starts Ray on this machine. Raises CannotUseRay.
+        """Connects to the cluster of RAY_ADDRESS or of `ray start` here, or starts Ray. Raises CannotUseRay.
 
         option: what asks for Ray. report: called with what this waits for.
         """
@@ -44,6 +45,7 @@ class RayPlaces:
         self._group: Any = None
         self._bundle: Mapping[str, float] = {}
         report("connecting to Ray")
+        _check_address(os.environ.get("RAY_ADDRESS", ""))
         with own_signals():
             try:
                 ray.init(ignore_reinit_error=True, include_dashboard=False, configure_logging=False)
@@ -108,6 +110,17 @@ def loss(error: Exception) -> str:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
+
+
+def _check_address(address: str) -> None:
+    """Ray would wait for minutes. Raises CannotUseRay if nothing listens at HOST:PORT."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=SILENCE_S).close()
+    except OSError as error:
+        raise CannotUseRay(f"Ray cannot be reached at {address} (RAY_ADDRESS): {error.strerror or error}") from None
 
 
 @contextmanager
