@@ -47,7 +47,7 @@ class Request:
     num_kept_tokens: int = 0  # after which its state was found or kept, other than by a passing state
     passing_state: bytes | None = None  # hash of the kept state that its next one replaces
     fetched: FetchedPrefix | None = None  # blocks that are read from a store, while it waits
-    is_looked_up: bool = False  # a store was asked for its prefix
+    asked_after: int | None = None  # blocks that were cached when a store was asked for those after them
     num_offered: int = 0  # first blocks that a store was asked to keep
     num_published: int = 0  # first blocks of each group that were published to the prefix cache, or found in it
     passing_until: int = -1  # the step that may still write to the blocks which it has given back since its admission

@@ -87,6 +87,7 @@ class Sequences:
         """Take slot and blocks back. It waits to be computed again, like a prompt of all its tokens."""
         self.num_preemptions += 1
         request.num_preemptions += 1
+        request.asked_after = None
         request.busy_until = int(self.columns.last_step[request.slot])
         self.columns.read_tail(request)
         self._leave_slot(request)

@@ -30,18 +30,24 @@ class StoredPrefixes:
         self._loads: list[BlockLoad] = []
 
     def is_reading(self, request: Request) -> bool:
-        """Whether a waiting request must wait for its stored blocks. The first call begins to read them."""
+        """Whether a waiting request must wait for its stored blocks.
+
+        The first call begins to read them, and one after which the KV cache has lost more of its prefix.
+        """
         if request.fetched is not None:
             return not request.fetched.fetch.is_done
-        if request.is_looked_up or not request.reads_cache:
+        if not request.reads_cache:
             return False
         start = self._blocks.find_cached(request).num_blocks
+        if request.asked_after is not None and start >= request.asked_after:
+            return False
         hashes = self._stored_after(request, start)
         if hashes and len(self._still_reading()) >= MAX_READING:
             return True
-        request.is_looked_up = True
-        self.num_queried_tokens += len(request.token_ids) - start * self._blocks.block_size
-        _check_names(request)
+        if request.asked_after is None and not request.num_preemptions:
+            self.num_queried_tokens += len(request.token_ids) - start * self._blocks.block_size
+            _check_names(request)
+        request.asked_after = start
         if not hashes:
             return False
         request.fetched = FetchedPrefix(start, self._store.fetch(hashes, request.source))
