@@ -101,7 +101,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
             for each in stored
         ),
         *([("states", _states(plan))] if found.state_bytes else []),
-        *([("for others", f"{about(found.transfer_bytes)} of KV blocks")] if found.transfer_bytes else []),
+        *_blocks_beside(plan),
         *([("experts", f"{about(found.moving_bytes)} while they move")] if found.moving_bytes else []),
         ("KV cache", f"{about(found.kv_cache_bytes)} in {ask.kv_dtype}{_tokens(plan)}"),
     ]
@@ -179,6 +179,13 @@ def _offloaded(plan: Plan) -> list[tuple[str, str]]:
 
 def _has_several(plan: Plan) -> bool:
     return plan.num_replicas > 1 or plan.num_on_ray > 0
+
+
+def _blocks_beside(plan: Plan) -> list[tuple[str, str]]:
+    found = plan.estimate
+    where = " in pinned memory of the host, not counted here" if found.is_on_host else ""
+    sizes = (("for others", found.transfer_bytes), ("offloaded", found.kept_bytes))
+    return [(name, f"{about(size)} of KV blocks{where}") for name, size in sizes if size]
 
 
 def _replicas(plan: Plan) -> str:

@@ -25,6 +25,7 @@ from .starts.on_launched_rank import on_launched_rank
 from .starts.on_ranks import on_ranks
 from .starts.prepared import Prepared
 from .starts.scheduler import scheduler_maker
+from .stores.delayed_saves import DelayedSaves
 from .stores.open_store import open_store
 from .structured.backend import Backend, GrammarError
 from .structured.grammars import Grammars
@@ -125,6 +126,8 @@ def _prepared(resolved: Resolved, phase: Callable[[str], None] | None) -> Iterat
     clock = PhaseClock(phase)
     clock.start("libraries")
     store = open_store(resolved)
+    if store is not None and resolved.device.device != "cpu":
+        store = DelayedSaves(store)
     try:
         with named_by("scheduler.scheduler_cls"):
             make_scheduler = scheduler_maker(resolved, store)

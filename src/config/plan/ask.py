@@ -42,6 +42,8 @@ class Ask(Record):
     cpu_offload_gb: float = 0.0
     offload_prefetch_step: int = 1
     transfer_bytes: int = 0  # host memory for blocks that other engines may read
+    stores_blocks: bool = False  # outside the KV cache
+    kept_bytes: int = 0  # host memory for blocks beside the KV cache
 
     @property
     def num_devices(self) -> int:
@@ -108,6 +110,8 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         cpu_offload_gb=decisions.get("cache.cpu_offload_gb"),
         offload_prefetch_step=decisions.get("cache.offload_prefetch_step"),
         transfer_bytes=decisions.transfer_bytes,
+        stores_blocks=decisions.stores_blocks,
+        kept_bytes=decisions.offload_bytes,
         has_graphs=not no_graphs(decisions, kind),
         has_grammars=not decisions.get("model.skip_tokenizer_init"),
         has_cache_groups=not decisions.get("scheduler.disable_hybrid_kv_cache_manager"),

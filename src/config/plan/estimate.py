@@ -17,7 +17,7 @@ from ...model.sharding import largest_share, of_one_device, of_stages
 from ...model.sizes import DTYPE_BYTES, activation_elements, count_parameters, moving_bytes, state_bytes
 from ...model.spec import ModelSpec
 from ..auto_values import MAX_AUTO_KV_BYTES, num_states
-from ..resolve.gpu_memory import CONTEXT_BYTES, GRAPHS_BYTES, step_bytes
+from ..resolve.gpu_memory import CONTEXT_BYTES, GRAPHS_BYTES, staging_bytes, step_bytes
 from ..schema.types import format_about as about
 from .ask import Ask
 from .devices import DeviceProfile
@@ -56,7 +56,9 @@ class Estimate(Record):
     weight_offload: WeightOffload | None = None  # in the host's memory, not counted in `weights_bytes`
     num_states: int  # recurrent states: of max_num_seqs sequences, and those kept for later requests
     state_bytes: int  # of all of them
-    transfer_bytes: int = 0  # blocks that other engines may read
+    transfer_bytes: int = 0  # blocks that other engines may read; on a GPU they are in the host's memory
+    kept_bytes: int = 0  # blocks beside the KV cache; on a GPU they are in the host's memory
+    is_on_host: bool = False  # these two, and not counted
     moving_bytes: int = 0  # experts on their way to this process
     process: Range
     activations: Range
@@ -74,8 +76,13 @@ class Estimate(Record):
             + self.activations
             + self.graphs
             + self.grammars
-            + (self.weights_bytes + self.state_bytes + self.transfer_bytes + self.moving_bytes + self.kv_cache_bytes)
+            + (self.weights_bytes + self.state_bytes + self.beside_bytes + self.moving_bytes + self.kv_cache_bytes)
         )
+
+    @property
+    def beside_bytes(self) -> int:
+        """Of the device, for blocks outside the KV cache."""
+        return 0 if self.is_on_host else self.transfer_bytes + self.kept_bytes
 
     @property
     def is_blocked(self) -> bool:
@@ -101,13 +108,15 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     states = places * one_state
     budget = int(ask.memory_share * device.memory)
     process, activations = process_memory(model, device, ask), activation_memory(model, device, ask)
+    if device.is_gpu and ask.stores_blocks:
+        activations += staging_bytes(kv.block_bytes)
     graphs = graph_memory(ask)
     grammars = NOTHING if device.is_gpu else grammar_memory(model, ask)
     extra = process + activations + graphs + grammars
     written = _written_kv(ask, kv)
-    transfer = 0 if device.is_gpu else ask.transfer_bytes
+    beside = 0 if device.is_gpu else ask.transfer_bytes + ask.kept_bytes
     moving = moving_bytes(spec, ask.dtype, ask.held_in)
-    fixed = weights + states + transfer + moving
+    fixed = weights + states + beside + moving
     room = budget - fixed - (extra.likely if device.is_gpu else 0)  # a CPU's budget is for weights and KV cache only
     cache = max(0, room if written is None and device.is_gpu else _auto_kv(model, ask, kv, room, written))
     held = kv.longest(cache, model.limit)
@@ -129,7 +138,9 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
         weight_offload=offload,
         num_states=places,
         state_bytes=states,
-        transfer_bytes=transfer,
+        transfer_bytes=ask.transfer_bytes,
+        kept_bytes=ask.kept_bytes,
+        is_on_host=device.is_gpu,
         moving_bytes=moving,
         process=process,
         activations=activations,

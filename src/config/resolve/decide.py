@@ -41,10 +41,10 @@ from ..graph_sizes import usual_sizes, written_sizes
 from ..held_codes import codes_layout
 from ..model_facts import model_facts
 from ..origin import DEFAULT, Layer, Origin
-from ..schema.kv_transfer import SHARED_PATH
+from ..schema.kv_transfer import HOST_BYTES, SHARED_PATH
 from ..schema.options import options
 from ..schema.types import format_about
-from .gpu_memory import reserved_bytes
+from .gpu_memory import reserved_bytes, staging_bytes
 from .resolved import GpuSpec, MachineSpec, MemoryPlan, ModelFiles
 
 if TYPE_CHECKING:
@@ -99,6 +99,17 @@ class Decisions:
     @property
     def is_interpreted(self) -> bool:
         return self.gpu is not None and self.gpu.is_interpreted
+
+    @property
+    def offload_bytes(self) -> int:
+        """Host memory of each replica for KV blocks of its own."""
+        return int((self.get("cache.kv_offloading_size") or 0) * 2**30)
+
+    @property
+    def stores_blocks(self) -> bool:
+        """Whether KV blocks are kept outside the KV cache."""
+        named = (self.get("cache.kv_directory"), self.get("kv_transfer.kv_connector"))
+        return self.offload_bytes > 0 or any(each is not None for each in named)
 
     @property
     def available_memory_bytes(self) -> int:
@@ -162,6 +173,7 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
     )
     _device(done)
     _shared_folder(done, deployment)
+    _offloading(done, deployment)
     _executor(done)
     _server(done)
     if model_files is None:
@@ -204,6 +216,15 @@ def _shared_folder(done: Decisions, deployment: Deployment) -> None:
         done.shared_folder = deployment.absolute(option, transfer.kv_connector_extra_config[SHARED_PATH])
         if done.get("cache.kv_directory") is None:
             done.decide("cache.kv_directory", done.shared_folder, "R400", f"the {SHARED_PATH} of {option}")
+
+
+def _offloading(done: Decisions, deployment: Deployment) -> None:
+    """OffloadingConnector is the long form of `cache.kv_offloading_size`."""
+    transfer = deployment.config.kv_transfer
+    size = transfer.kv_connector_extra_config.get(HOST_BYTES)
+    if transfer.is_offloading and size is not None and done.get("cache.kv_offloading_size") is None:
+        reason = f"the {HOST_BYTES} of kv_transfer.kv_connector_extra_config"
+        done.decide("cache.kv_offloading_size", size / 2**30, "R451", reason)
 
 
 def _best_device(machine: MachineSpec) -> tuple[str, str, str]:
@@ -481,7 +502,9 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     interval = done.get("cache.prefix_cache_retention_interval") if done.get("cache.enable_prefix_caching") else 0
     places = num_states(one_state, seqs, interval)
     states = places * one_state
-    transfer = 0 if done.gpu is not None else done.transfer_bytes
+    if done.gpu is not None and done.stores_blocks and not done.is_interpreted:
+        activations += staging_bytes(block_size * per_token)
+    transfer, kept = (0, 0) if done.gpu is not None else (done.transfer_bytes, done.offload_bytes)
     moving = _moving_bytes(done, model_files)
     block_bytes = block_size * per_token
     done.bytes_of_longest = _bytes_of_longest(done, model_files, groups, block_bytes)
@@ -491,14 +514,14 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
             reason = f"{blocks} blocks, as cache.num_gpu_blocks_override says"
             done.decide("cache.kv_cache_memory_bytes", blocks * block_bytes, "R085", reason)
     elif not block_bytes:
-        fits = weights + states + activations + transfer + moving <= budget
+        fits = weights + states + activations + transfer + kept + moving <= budget
         blocks = fits * done.get("scheduler.max_num_seqs") * -(-_longest(done, model_files) // block_size)
         if written == "auto":
             done.decide("cache.kv_cache_memory_bytes", 0, "R221", "no layer keeps anything of each token")
     elif written != "auto":
         blocks = written // block_bytes
     else:
-        room = budget - weights - states - activations - transfer - moving
+        room = budget - weights - states - activations - transfer - kept - moving
         blocks = _auto_blocks(done, model_files, room, block_bytes, share)
     done.num_kv_blocks = blocks
     pool, limit = blocks * groups.num_groups, max(model_files.max_context, _longest(done, model_files))
@@ -511,6 +534,7 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
         state_bytes=states,
         activation_bytes=activations,
         transfer_bytes=transfer,
+        kept_bytes=kept,
         moving_bytes=moving,
         kv_bytes_per_token=per_token,
         kv_cache_bytes=blocks * block_bytes,

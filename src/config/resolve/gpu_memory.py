@@ -10,6 +10,20 @@ GRAPHS_BYTES = 256 << 20  # of captured graphs: their launches, and memory that 
 SAMPLING_BYTES = 6  # per sequence and vocabulary entry: a float32 bias and a 16-bit count
 
 
+STAGING_PLACES = 4  # for stored blocks on their way, in each direction
+STAGING_PLACE_BYTES = 1 << 24
+
+
+def staged_blocks(block_bytes: int) -> int:
+    """Of one place. block_bytes: of a block in all layers."""
+    return max(1, STAGING_PLACE_BYTES // block_bytes)
+
+
+def staging_bytes(block_bytes: int) -> int:
+    """Of a GPU, for KV blocks that are copied to a store, or from it."""
+    return 2 * STAGING_PLACES * staged_blocks(block_bytes) * block_bytes if block_bytes else 0
+
+
 def step_bytes(
     spec: ModelSpec, dtype: str, max_num_seqs: int, max_num_batched_tokens: int, *, num_devices: int = 1
 ) -> int:

@@ -174,14 +174,15 @@ class MemoryPlan(Record):
     num_states: int = 0  # recurrent states: of max_num_seqs sequences, and those that are kept for later requests
     state_bytes: int = 0  # of all of them
     activation_bytes: int = 0  # reserved for the steps on a GPU; a CPU's budget does not include them
-    transfer_bytes: int = 0  # host memory for blocks that other engines may read
+    transfer_bytes: int = 0  # on a CPU: for blocks that other engines may read
+    kept_bytes: int = 0  # on a CPU: for blocks beside the KV cache (`cache.kv_offloading_size`)
     moving_bytes: int = 0  # experts on their way to this process
     kv_bytes_per_token: int
     kv_cache_bytes: int  # num_kv_blocks x block_size x kv_bytes_per_token
 
     @property
     def total_bytes(self) -> int:
-        others = self.state_bytes + self.transfer_bytes + self.moving_bytes
+        others = self.state_bytes + self.transfer_bytes + self.kept_bytes + self.moving_bytes
         return self.weights_bytes + others + self.kv_cache_bytes
 
 
@@ -298,6 +299,13 @@ class Resolved(Record):
         """What the processes of all stages compute that have the same rank in them: all of the model, or a part with
         tensor parallel."""
         return self.model_files.of_one_rank(self.parallel.tensor_parallel_size).spec
+
+    @property
+    def stores_blocks(self) -> bool:
+        """Whether KV blocks are kept outside the KV cache."""
+        cache = self.cache
+        named = cache.kv_directory is not None or self.kv_transfer.kv_connector is not None
+        return named or cache.kv_offloading_bytes > 0
 
     @property
     def uses_gpus(self) -> bool:

@@ -121,12 +121,19 @@ class Values:
             return "`cache.kv_directory` stores the blocks of one process"
         if self.kv_connector is not None:
             return "`kv_transfer.kv_connector` moves the blocks of one process"
+        if self.kv_offloading_bytes:
+            return "`cache.kv_offloading_size` keeps the blocks of one process"
         return not_divided(files.spec, num_devices, num_stages) or ""
 
     @property
     def block_stores(self) -> str:
         """The options that keep KV blocks outside the KV cache; empty without."""
-        stores = {"cache.kv_directory": self.kv_directory, "kv_transfer.kv_connector": self.kv_connector}
+        offloading = "cache.kv_offloading_size"
+        stores = {
+            "cache.kv_directory": self.kv_directory,
+            offloading: (self.kv_offloading_bytes if self.is_written(offloading) else 0) or None,
+            "kv_transfer.kv_connector": self.kv_connector,
+        }
         return " and ".join(f"`{option}`" for option, value in stores.items() if value is not None)
 
     @property
@@ -168,6 +175,26 @@ class Values:
     def weight_offload(self) -> WeightOffload | None:
         memory = self.decisions.memory
         return None if memory is None else memory.weight_offload
+
+    @property
+    def offloaded_bytes(self) -> int:
+        """Of weights, in host memory."""
+        return 0 if self.weight_offload is None else self.weight_offload.host_bytes
+
+    @property
+    def kv_offloading_bytes(self) -> int:
+        return self.decisions.offload_bytes
+
+    @property
+    def kv_host_bytes(self) -> int:
+        """Host memory for KV blocks outside the KV cache."""
+        return self.decisions.offload_bytes + self.decisions.transfer_bytes
+
+    @property
+    def kv_block_bytes(self) -> int:
+        """0 if the model's files are not known."""
+        memory = self.decisions.memory
+        return 0 if memory is None else int(self.block_size) * memory.kv_bytes_per_token
 
     @property
     def free_host_bytes(self) -> int:
@@ -328,12 +355,15 @@ class Values:
             "num_kv_blocks": self.num_kv_blocks,
             "no_states": "without prefix caching" if self.has_states else "for this model: no layer keeps a state",
         }
+        said["kv_host"] = format_about(self.kv_host_bytes)
+        said["free_for_kv"] = format_about(max(0, self.free_host_bytes - self.offloaded_bytes))
         memory, model_files = self.decisions.memory, self.decisions.model_files
         if (offload := self.weight_offload) is not None:
             said |= {"offloaded": format_about(offload.host_bytes), "free_host": format_about(self.free_host_bytes)}
         if memory is not None and model_files is not None:
             one = self.decisions.bytes_of_longest
-            others = memory.state_bytes + memory.activation_bytes + memory.transfer_bytes + memory.moving_bytes
+            beside = memory.transfer_bytes + memory.kept_bytes + memory.moving_bytes
+            others = memory.state_bytes + memory.activation_bytes + beside
             room = max(0, self.decisions.available_memory_bytes - memory.weights_bytes - others)
             said |= {
                 "max_cached_len": self.max_cached_len,
@@ -350,6 +380,7 @@ class Values:
                     for name, size in (
                         *(("states", memory.state_bytes), ("steps", memory.activation_bytes)),
                         ("blocks for other engines", memory.transfer_bytes),
+                        ("blocks beside the KV cache", memory.kept_bytes),
                         ("experts that move", memory.moving_bytes),
                     )
                     if size

@@ -20,6 +20,10 @@ from .section import Section, about
 from .types import Auto, Count, Flag, Gibibytes, Share, Size, Whole, means, number_or_text
 
 _SUMS_OVERFLOW = "sums exceed the range of float16; write bfloat16"
+_LMCACHE = (
+    "LMCache reads the tables of the engine that it was written for, which this one does not have; write native, and "
+    "`cache.kv_directory` for files"
+)
 _OTHER_8_BIT = "this build's 8-bit formats are int8 on CPUs and fp8 (e4m3) on GPUs; write one of them, or auto"
 
 
@@ -105,7 +109,7 @@ class CacheConfig(Section):
             "Folder in which the KV blocks of prompts are stored, so that a prefix that was computed before a restart, "
             "or evicted from memory, is read instead of computed. Each model, number format and block size has its "
             "own sub-folder. A file that is damaged is removed, and its tokens are computed. The files reveal "
-            "prompts to those who can read them. Unset, nothing is stored. For CPUs."
+            "prompts to those who can read them. Unset, nothing is stored."
         ),
         examples=["/var/cache/stoker/kv"],
         json_schema_extra=about(reload="model", kind="path"),
@@ -118,6 +122,25 @@ class CacheConfig(Section):
         ),
         examples=["100GiB"],
         json_schema_extra=about(reload="model", unit="bytes"),
+    )
+    kv_offloading_size: Gibibytes | None = Field(
+        None,
+        description=(
+            "GiB of host memory for KV blocks of prompts, beside the KV cache. Each block is copied there once it is "
+            "computed; a prefix that the KV cache has evicted since, also that of a preempted sequence, is copied back "
+            "instead of computed. Blocks that were not used for the longest time make room for new ones. On a GPU the "
+            "memory is pinned and allocated at the start, and the copies run beside the steps; tested in Triton's "
+            "interpreter, not measured on a GPU yet. On a CPU it is part of the budget. Each replica has as much. Not "
+            "for models that several processes compute, nor for recurrent layers. Unset, nothing is kept."
+        ),
+        examples=[16],
+        json_schema_extra=about(reload="model", unit="GiB"),
+    )
+    kv_offloading_backend: Literal["native"] = Field(
+        "native",
+        description="What keeps the blocks of `kv_offloading_size`: this engine itself, in its own memory.",
+        examples=["native"],
+        json_schema_extra=about(reload="model", refused={"lmcache": _LMCACHE}),
     )
     prefix_cache_retention_interval: Whole = Field(
         64,
@@ -211,3 +234,7 @@ class CacheConfig(Section):
         examples=["bfloat16"],
         json_schema_extra=about(reload="model", refused=dict.fromkeys(("fp8_e5m2", "fp8_inc"), _OTHER_8_BIT)),
     )
+
+    @property
+    def kv_offloading_bytes(self) -> int:
+        return int((self.kv_offloading_size or 0) * 2**30)

@@ -12,10 +12,10 @@ from .section import Section, about
 from .types import Count, Secret, Size, Whole, parse_one_or_more
 
 SHARED_PATH = "shared_storage_path"  # in kv_connector_extra_config
+HOST_BYTES = "cpu_bytes_to_use"  # there too
 SHARED_FOLDER = ("SharedStorageConnector", "ExampleConnector")
 _FOLDER = "`cache.kv_directory` on storage that both engines reach"
 _TCP = "write `TcpConnector`, which reads blocks over TCP, or " + _FOLDER
-_IN_HOST_MEMORY = "on a CPU the KV cache is in host memory already; on GPUs it is not copied there"
 
 
 def _with_port(url: str) -> str:
@@ -34,15 +34,18 @@ class KVTransferConfig(Section):
 
     json_flags: ClassVar[tuple[str, ...]] = ("--kv-transfer-config",)
 
-    kv_connector: Literal["TcpConnector", "NixlConnector", "SharedStorageConnector", "ExampleConnector"] | None = Field(
+    kv_connector: (
+        Literal["TcpConnector", "NixlConnector", "SharedStorageConnector", "ExampleConnector", "OffloadingConnector"]
+        | None
+    ) = Field(
         None,
         description=(
             "How KV blocks get from the engine that computes a prompt (prefill) to the one that generates the answer "
             "(decode). With `TcpConnector` an engine keeps them in host memory, and others read them over TCP; "
             "`NixlConnector` does the same with NIXL, over RDMA where there is any (extra `nixl`). "
             "`SharedStorageConnector` (also called `ExampleConnector`) writes them to a folder on storage that all "
-            "of them reach. Requests name the blocks in `kv_transfer_params`. Unset, no block leaves the engine. "
-            "For CPUs."
+            "of them reach. Requests name the blocks in `kv_transfer_params`. `OffloadingConnector` is the long form "
+            "of `cache.kv_offloading_size`: the engine keeps blocks for itself. Unset, no block leaves the engine."
         ),
         examples=["TcpConnector"],
         json_schema_extra=about(
@@ -54,8 +57,7 @@ class KVTransferConfig(Section):
                 "P2pNcclConnector": _TCP,
                 "LMCacheConnectorV1": _TCP,
                 "LMCacheMPConnector": _TCP,
-                "OffloadingConnector": _IN_HOST_MEMORY,
-                "MultiConnector": "write `TcpConnector`, and `cache.kv_directory` beside it",
+                "MultiConnector": "write `TcpConnector`, and `cache.kv_directory` or `kv_offloading_size` beside it",
             },
         ),
     )
@@ -100,14 +102,18 @@ class KVTransferConfig(Section):
     kv_connector_extra_config: dict[str, Any] = Field(
         {},
         description=(
-            "With `SharedStorageConnector`: `shared_storage_path`, the folder. It is the same as `cache.kv_directory`."
+            "With `SharedStorageConnector`: `shared_storage_path`, the folder. It is the same as `cache.kv_directory`. "
+            "With `OffloadingConnector`: `cpu_bytes_to_use`, the same as `cache.kv_offloading_size`, in bytes."
         ),
         examples=[{"shared_storage_path": "/mnt/kv"}],
         json_schema_extra=about(
             reload="model",
             json_schema={
                 "type": "object",
-                "properties": {SHARED_PATH: {"type": "string", "minLength": 1}},
+                "properties": {
+                    SHARED_PATH: {"type": "string", "minLength": 1},
+                    HOST_BYTES: {"type": "integer", "minimum": 1},
+                },
                 "additionalProperties": False,
             },
         ),
@@ -154,14 +160,29 @@ class KVTransferConfig(Section):
         return self.kv_connector in SHARED_FOLDER
 
     @property
+    def is_offloading(self) -> bool:
+        """Whether it keeps blocks for this engine alone."""
+        return self.kv_connector == "OffloadingConnector"
+
+    @property
+    def has_roles(self) -> bool:
+        """Whether other engines take part."""
+        return self.is_between_engines or self.is_shared_folder
+
+    @property
+    def settings_of_connector(self) -> frozenset[str]:
+        """Keys of `kv_connector_extra_config` that have an effect."""
+        return frozenset([SHARED_PATH] * self.is_shared_folder + [HOST_BYTES] * self.is_offloading)
+
+    @property
     def reads(self) -> bool:
         """Whether requests may name blocks of other engines."""
-        return self.kv_connector is not None and self.kv_role != "kv_producer"
+        return self.has_roles and self.kv_role != "kv_producer"
 
     @property
     def writes(self) -> bool:
         """Whether requests may have blocks kept for other engines."""
-        return self.kv_connector is not None and self.kv_role != "kv_consumer"
+        return self.has_roles and self.kv_role != "kv_consumer"
 
     @property
     def buffer_bytes(self) -> int:

@@ -5,7 +5,7 @@ A stored block has the keys and values of `block_size` tokens in all groups of l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -79,3 +79,11 @@ class BlockCopy:
     block_hash: bytes
     block_ids: tuple[int, ...]  # of each group of layers
     is_for_others: bool = False
+
+
+class LaterStore(Protocol):
+    """A store for contents that a device is still copying."""
+
+    def save_later(self, blocks: Sequence[tuple[BlockCopy, memoryview]], wait: Callable[[], None]) -> None:
+        """Store these blocks once `wait`, which another thread calls, has returned. None of them is if it raises."""
+        ...

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 
@@ -10,18 +11,35 @@ from ..core.block_store import BlockCopy, BlockLoad, BlockStore
 from .kv_cache import KVCache
 
 
-def load_blocks(cache: KVCache, loads: Sequence[BlockLoad]) -> None:
-    """Raises RuntimeError if the size of a content is not that of a block in each group."""
-    blocks = cache.blocks
-    for load in loads:
-        content = torch.frombuffer(load.content, dtype=torch.uint8)
-        content = content.view(len(load.block_ids), blocks.shape[0], blocks.shape[2])
-        for block_id, own in zip(load.block_ids, content, strict=True):
-            blocks[:, block_id] = own
+class BlockTransfer(Protocol):
+    def load(self, loads: Sequence[BlockLoad]) -> None:
+        """Before a step. Raises RuntimeError if the size of a content is not that of a block in each group."""
+        ...
+
+    def save(self, saves: Sequence[BlockCopy]) -> None:
+        """After a step."""
+        ...
 
 
-def save_blocks(cache: KVCache, saves: Sequence[BlockCopy], store: BlockStore) -> None:
-    blocks = cache.blocks
-    for save in saves:
-        content = torch.stack([blocks[:, block_id] for block_id in save.block_ids])
-        store.save(save.block_hash, content.numpy().reshape(-1).data, is_for_others=save.is_for_others)
+TransferOf = Callable[[KVCache], BlockTransfer]
+
+
+class HostTransfer:
+    """Of a cache in host memory: copies are done at once."""
+
+    def __init__(self, cache: KVCache, store: BlockStore) -> None:
+        self._cache, self._store = cache, store
+
+    def load(self, loads: Sequence[BlockLoad]) -> None:
+        blocks = self._cache.blocks
+        for load in loads:
+            content = torch.frombuffer(load.content, dtype=torch.uint8)
+            content = content.view(len(load.block_ids), blocks.shape[0], blocks.shape[2])
+            for block_id, own in zip(load.block_ids, content, strict=True):
+                blocks[:, block_id] = own
+
+    def save(self, saves: Sequence[BlockCopy]) -> None:
+        blocks = self._cache.blocks
+        for save in saves:
+            content = torch.stack([blocks[:, block_id] for block_id in save.block_ids])
+            self._store.save(save.block_hash, content.numpy().reshape(-1).data, is_for_others=save.is_for_others)

@@ -20,7 +20,6 @@ from ...config.cpu_kernels import torch_table
 from ...config.schema.types import format_about
 from ...model.quantised import scheme_of
 from ..api import EngineInfo, StepLaunches, TokenLogprobs
-from ..core.block_store import BlockStore
 from ..core.step_plan import Int32, StepPlan, StepResult
 from ..kernels.cpu.library import CpuLibrary
 from ..kernels.spans import span
@@ -29,7 +28,7 @@ from ..sampling.logits_processor import LogitsProcessor
 from ..sampling.sampler import Sampler, TokenSampler
 from ..sampling.sampling_table import SamplingTable
 from ..structured.grammars import Grammars
-from .block_transfer import load_blocks, save_blocks
+from .block_transfer import TransferOf
 from .decode_steps import DecodeSteps
 from .engine_info import engine_info
 from .expert_balancer import expert_balancer
@@ -57,7 +56,7 @@ class ModelRunner:
         *,
         captures_steps: bool = True,
         grammars: Grammars | None = None,
-        store: BlockStore | None = None,
+        transfer_of: TransferOf | None = None,
         sampler_of: Callable[[Sampler], TokenSampler] = lambda sampler: sampler,
     ) -> None:
         """
@@ -66,7 +65,7 @@ class ModelRunner:
         load: loads weights and KV cache onto the device. Raises if that fails.
         captures_steps: capture decode steps, if the kernels can, at the first step of each number of rows.
         grammars: None if no request has a constraint.
-        store: where plans have blocks saved; None if they do not.
+        transfer_of: makes what copies blocks of the KV cache to a store and back; None if plans ask for none.
         sampler_of: called with the sampler, returns what is used in its place.
         """
         self._resolved = resolved
@@ -79,7 +78,7 @@ class ModelRunner:
         num_groups = loaded.cache.groups.num_groups
         self.slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling, num_groups)
         self._processors = processors
-        self._store = store
+        self.transfer = None if transfer_of is None else transfer_of(loaded.cache)
         self._captures_steps = captures_steps
         self._sampler_of = sampler_of
         self._num_captured = self._num_single = 0  # steps, replayed and not
@@ -140,13 +139,22 @@ class ModelRunner:
     def compute(self, plan: StepPlan) -> StepResult:
         """The step of a plan that was applied to the slot table."""
         self._copy_states(plan.restored_states)
-        if plan.loads:
-            load_blocks(self._cache, plan.loads)
+        self.load_blocks(plan)
         result = self._compute(plan)
         self._copy_states(plan.kept_states)
-        if plan.saves and self._store is not None:
-            save_blocks(self._cache, plan.saves, self._store)
+        self.save_blocks(plan)
         return result
+
+    def load_blocks(self, plan: StepPlan) -> None:
+        """Before the step of the plan."""
+        if plan.loads:
+            assert self.transfer is not None, "nothing is stored"
+            self.transfer.load(plan.loads)
+
+    def save_blocks(self, plan: StepPlan) -> None:
+        """After the step of the plan."""
+        if plan.saves and self.transfer is not None:
+            self.transfer.save(plan.saves)
 
     def _copy_states(self, places: Int32) -> None:
         if self._cache.states is not None:

@@ -6,25 +6,40 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ...config import Resolved
 from ...config.resolve.gpu import is_interpreting
 from ..device_step_queue import DeviceStepQueue
 from ..engine_core import EngineCore
 from ..leading_devices import LeadingDeviceRunner, OtherDevices
 from ..leading_runner import LeadingSampler
 from ..rank_processes import RankProcesses
+from ..stores.delayed_saves import DelayedSaves
 from .prepared import Prepared, limit_spinning
 
 
 def on_gpu(prepared: Prepared) -> EngineCore:
     from ..runner.cuda.device_runner import DeviceRunner
+    from ..runner.cuda.device_transfer import DeviceTransfer
     from ..runner.rank_loading import ignore_padding
 
     if is_interpreting():
         ignore_padding()
     prepared.clock.stop()
-    runner = DeviceRunner(prepared.resolved, prepared.phase, prepared.processors, grammars=prepared.grammars)
+    transfer_of = None
+    if isinstance(store := prepared.store, DelayedSaves):
+        kept_bytes = _kept_bytes(prepared.resolved)
+        transfer_of = partial(DeviceTransfer, store=store, kept_bytes=kept_bytes)
+    parts = (prepared.resolved, prepared.phase, prepared.processors)
+    runner = DeviceRunner(*parts, grammars=prepared.grammars, transfer_of=transfer_of)
     scheduler = prepared.make_scheduler(runner.num_blocks)  # the number that fits into the memory of the device
     return prepared.core(runner, scheduler, prepared.steps(runner, DeviceStepQueue), idle=runner.idle)
+
+
+def _kept_bytes(resolved: Resolved) -> int:
+    """Of blocks in host memory that this engine pins."""
+    transfer = resolved.kv_transfer
+    buffer_bytes = transfer.buffer_bytes if transfer.kv_connector == "TcpConnector" else 0  # NIXL's is its own
+    return resolved.cache.kv_offloading_bytes + buffer_bytes
 
 
 def on_gpus(prepared: Prepared, rank_lost: Callable[[], None]) -> EngineCore:

@@ -20,7 +20,16 @@ def fingerprint(resolved: Resolved) -> str:
     parts = [
         *(FORMAT, resolved.model_spec, resolved.cache_groups, model.dtype, model.quantization, files.config_json),
         *(cache.kv_cache_dtype, cache.block_size, cache.prefix_caching_hash_algo, resolved.device.device),
+        _computed_scales(resolved),
         *(files.weight_format, model.seed if files.weight_format == "dummy" else None),
         weight_digest(Path(files.model_path), files.weight_files),
     ]
     return hashlib.sha256("\n".join(map(repr, parts)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _computed_scales(resolved: Resolved) -> tuple[int, ...]:
+    """What the scales of an fp8 cache depend on, if the model computes them when it is loaded."""
+    cache, model = resolved.cache, resolved.model
+    if not cache.calculate_kv_scales or cache.kv_cache_dtype != "fp8":
+        return ()
+    return model.seed, model.max_model_len, resolved.scheduler.max_num_batched_tokens

@@ -1,4 +1,5 @@
-"""open_store: the places for blocks that a deployment has, from `cache.kv_directory` and `kv_transfer`."""
+"""open_store: the places for blocks that a deployment has, from `cache.kv_offloading_size`, `cache.kv_directory` and
+`kv_transfer`."""
 
 from __future__ import annotations
 
@@ -10,25 +11,34 @@ from .block_files import BlockFiles
 from .both_stores import BothStores
 from .engine_blocks import EngineBlocks
 from .fingerprint import fingerprint
+from .host_store import HostStore
+from .own_stores import OwnStores
 
 
 def open_store(resolved: Resolved) -> BlockStore | None:
     """None if blocks are kept in the KV cache alone. Raises OSError."""
+    own = _own_store(resolved)
+    transfer = resolved.kv_transfer
+    if not transfer.is_between_engines:
+        return own
+    port = transfer.port_at_rank(resolved.parallel.ranks[0])
+    block_bytes = resolved.memory.kv_bytes_per_token * resolved.cache.block_size
+    with_nixl = transfer.kv_connector == "NixlConnector"
+    buffer_bytes = transfer.buffer_bytes
+    engines = EngineBlocks(transfer.kv_ip, port, fingerprint(resolved), block_bytes, buffer_bytes, with_nixl=with_nixl)
+    return engines if own is None else BothStores(engines, own)
+
+
+def _own_store(resolved: Resolved) -> BlockStore | None:
+    """Of blocks that this engine has computed."""
     transfer, folder = resolved.kv_transfer, resolved.cache.kv_directory
-    if folder is None and not transfer.is_between_engines:
-        return None
-    own = fingerprint(resolved)
-    files = engines = None
+    memory = files = None
+    if size := resolved.cache.kv_offloading_bytes:
+        memory = HostStore(size)
     if folder is not None:
         reads, writes = (transfer.reads, transfer.writes) if transfer.is_shared_folder else (True, True)
-        path, size = Path(folder).expanduser(), resolved.cache.kv_directory_size
-        files = BlockFiles(path, own, size, reads=reads, writes=writes)
-    if transfer.is_between_engines:
-        port = transfer.port_at_rank(resolved.parallel.ranks[0])
-        block_bytes = resolved.memory.kv_bytes_per_token * resolved.cache.block_size
-        with_nixl = transfer.kv_connector == "NixlConnector"
-        buffer_bytes = resolved.memory.transfer_bytes
-        engines = EngineBlocks(transfer.kv_ip, port, own, block_bytes, buffer_bytes, with_nixl=with_nixl)
-    if files is not None and engines is not None:
-        return BothStores(engines, files)
-    return files or engines
+        path, limit = Path(folder).expanduser(), resolved.cache.kv_directory_size
+        files = BlockFiles(path, fingerprint(resolved), limit, reads=reads, writes=writes)
+    if memory is not None and files is not None:
+        return OwnStores(memory, files)
+    return memory or files

@@ -9,7 +9,7 @@ from ..rule import Rule, StatedRule
 from ..values import Values
 
 _STATE_DTYPES = ("cache.mamba_cache_dtype", "cache.mamba_ssm_cache_dtype")
-_BLOCK_STORES = ("cache.kv_directory", "kv_transfer.kv_connector")
+_BLOCK_STORES = ("cache.kv_directory", "cache.kv_offloading_size", "kv_transfer.kv_connector")
 _WIDER = "write `kv_cache_dtype: auto`, or bfloat16, which halves the cache of a float32 model"
 
 
@@ -87,13 +87,29 @@ RULES: tuple[Rule, ...] = (
         fixes=("remove {block_stores}",),
     ),
     Rule(
-        id="R383",
-        title="blocks are stored from host memory",
-        fields=(*_BLOCK_STORES, "device.device"),
-        is_broken=lambda v: bool(v.block_stores) and v.device != "cpu",
-        message="KV blocks outside the KV cache ({block_stores}) are for CPUs",
-        why="Copies between the memory of a GPU and files or other engines are not implemented.",
-        fixes=("remove {block_stores}, or set `device.device: cpu`",),
+        id="R457",
+        title="the host has room for the blocks of a GPU",
+        fields=(
+            *("cache.kv_offloading_size", "kv_transfer.kv_connector_extra_config", "kv_transfer.kv_buffer_size"),
+            "cache.cpu_offload_gb",
+        ),
+        needs_model=True,
+        about_machine=True,
+        is_broken=lambda v: v.device == "cuda" and v.kv_host_bytes > max(0, v.free_host_bytes - v.offloaded_bytes),
+        message="{kv_host} of host memory are for KV blocks, and {free_for_kv} are free",
+        why="The memory is pinned: it cannot be swapped. Weights that `cache.cpu_offload_gb` keeps there are not free.",
+        fixes=("write a smaller size",),
+    ),
+    Rule(
+        id="R458",
+        title="the memory for blocks holds one",
+        fields=("cache.kv_offloading_size", "kv_transfer.kv_connector_extra_config"),
+        needs_model=True,
+        about_machine=True,  # on which the size of a block depends
+        is_broken=lambda v: 0 < v.kv_offloading_bytes < v.kv_block_bytes,
+        message="`cache.kv_offloading_size` {kv_offloading_size} GiB hold no KV block: one has {one_block}",
+        why="A block has the keys and values of `block_size` tokens in all layers, and is kept as a whole.",
+        fixes=("write a larger size, or remove it",),
     ),
     Rule(
         id="R321",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...schema.kv_transfer import SHARED_PATH, KVTransferConfig
+from ...schema.kv_transfer import HOST_BYTES, SHARED_PATH, KVTransferConfig
 from ..rule import Rule, StatedRule
 from ..values import Values
 
@@ -17,6 +17,31 @@ def _transfer(v: Values) -> KVTransferConfig:
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        id="R452",
+        title="offloading needs a size",
+        fields=("kv_transfer.kv_connector", _EXTRA, "cache.kv_offloading_size"),
+        is_broken=lambda v: (
+            _transfer(v).is_offloading
+            and HOST_BYTES not in v.kv_connector_extra_config
+            and not v.is_written("cache.kv_offloading_size")
+        ),
+        message="`kv_transfer.kv_connector: OffloadingConnector` needs a size",
+        why="It is the host memory that KV blocks are kept in.",
+        fixes=(
+            "write `cache.kv_offloading_size: 16` instead of the connector",
+            f"set `kv_connector_extra_config: {{{{{HOST_BYTES}: BYTES}}}}`",
+        ),
+    ),
+    Rule(
+        id="R453",
+        title="there is one memory for blocks of this engine",
+        fields=("cache.kv_offloading_size", "kv_transfer.kv_connector"),
+        is_broken=lambda v: _transfer(v).is_offloading and v.is_written("cache.kv_offloading_size"),
+        message="`cache.kv_offloading_size` and `kv_transfer.kv_connector: OffloadingConnector` are the same",
+        why="The option is the short form of the connector.",
+        fixes=("remove `kv_connector`", "or remove `kv_offloading_size`"),
+    ),
+    Rule(
         id="R403",
         title="shared storage needs its folder",
         fields=("kv_transfer.kv_connector", _EXTRA, "cache.kv_directory"),
@@ -27,12 +52,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="R404",
-        title="only shared storage has further settings",
+        title="further settings belong to a connector",
         fields=(_EXTRA, "kv_transfer.kv_connector"),
-        is_broken=lambda v: bool(v.kv_connector_extra_config) and not _transfer(v).is_shared_folder,
-        message=f"`{_EXTRA}` has no effect: {SHARED_PATH} is a setting of SharedStorageConnector",
+        is_broken=lambda v: bool(set(v.kv_connector_extra_config) - _transfer(v).settings_of_connector),
+        message=f"`{_EXTRA}` is for another connector: {SHARED_PATH} is a setting of SharedStorageConnector, "
+        f"{HOST_BYTES} of OffloadingConnector",
         why="Each connector has settings of its own; those of the others are options.",
-        fixes=("remove `kv_connector_extra_config`", "set `kv_connector: SharedStorageConnector`"),
+        fixes=("remove the setting", "set the `kv_connector` that has it"),
     ),
     Rule(
         id="R405",
@@ -90,9 +116,9 @@ RULES: tuple[Rule, ...] = (
         title="a role needs a connector",
         fields=("kv_transfer.kv_role", "kv_transfer.kv_connector"),
         severity="warning",
-        is_broken=lambda v: v.is_written("kv_transfer.kv_role") and v.kv_connector is None,
-        message="`kv_transfer.kv_role` has no effect without `kv_transfer.kv_connector`",
-        why="Without a connector no block leaves the engine, and none comes from another.",
+        is_broken=lambda v: v.is_written("kv_transfer.kv_role") and not _transfer(v).has_roles,
+        message="`kv_transfer.kv_role` has no effect without a `kv_transfer.kv_connector` between engines",
+        why="Without such a connector no block leaves the engine, and none comes from another.",
         fixes=("set `kv_connector`, or remove `kv_role`",),
     ),
     Rule(
@@ -125,5 +151,11 @@ STATED: tuple[StatedRule, ...] = (
         "shared storage is the folder of stored blocks",
         (_EXTRA, "cache.kv_directory"),
         f"`{SHARED_PATH}` and `cache.kv_directory` are the same folder, with the limit `cache.kv_directory_size`.",
+    ),
+    StatedRule(
+        "R451",
+        "offloading is blocks in host memory",
+        (_EXTRA, "cache.kv_offloading_size"),
+        f"`{HOST_BYTES}` and `cache.kv_offloading_size` are the same memory, in bytes and in GiB.",
     ),
 )

@@ -255,7 +255,7 @@ RULES: tuple[Rule, ...] = (
         title="the model can be divided",
         fields=(
             *("parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"),
-            *("cache.kv_directory", "kv_transfer.kv_connector", "load.load_format"),
+            *("cache.kv_directory", "kv_transfer.kv_connector", "cache.kv_offloading_size", "load.load_format"),
         ),
         exit_code=EXIT_MODEL_FILES,
         is_broken=lambda v: bool(v.not_divided),

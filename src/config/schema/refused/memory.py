@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..types import Count, Flag, Gibibytes, HumanInt, NumberFromZero, Texts, Whole
+from ..types import Count, Flag, HumanInt, NumberFromZero, Texts, Whole
 from .reasons import (
-    KV_ON_DEVICE,
     NO_STATE_SPACE,
     ONE_KV_LAYOUT,
     SLOTS_AS_NEEDED,
@@ -30,20 +29,6 @@ ROWS: tuple[Refused, ...] = (
     Refused("cache.offload_group_size", Whole, 0, WHOLE_LAYERS, "Layers of one group of offloaded layers."),
     Refused("cache.offload_num_in_group", Count, 1, WHOLE_LAYERS, "Layers of a group that are offloaded."),
     Refused("cache.offload_params", Texts, (), WHOLE_LAYERS, "Weights of offloaded layers, by name."),
-    Refused(
-        "cache.kv_offloading_size",
-        Gibibytes | None,
-        None,
-        KV_ON_DEVICE,
-        "GiB of host memory for KV blocks that the device has no room for.",
-    ),
-    Refused(
-        "cache.kv_offloading_backend",
-        Literal["native", "lmcache"],
-        "native",
-        KV_ON_DEVICE,
-        "What stores KV blocks in host memory.",
-    ),
     Refused("cache.kv_cache_dtype_skip_layers", Texts, (), ONE_KV_LAYOUT, "Layers whose KV cache is not quantised."),
     Refused("cache.prefix_match_unit", Count | None, None, WHOLE_BLOCKS, "Tokens after which a shared prefix may end."),
     Refused("cache.swa_bounded_replay", Flag, True, ONE_KV_LAYOUT, "Compute sliding windows again after a prefix hit."),

@@ -57,7 +57,6 @@ SAMPLING_NOISE = "noise of sampling is computed in float32 from a hash of seed a
 NO_WATERMARK = "generated text carries no watermark"
 READ_ON_DEMAND = "set `load.safetensors_load_strategy: eager` for network file systems"
 NO_TRAINING = "weights do not change while the server runs; start it again with the new checkpoint"
-KV_ON_DEVICE = "the KV cache is in the memory of the device; `cache.kv_cache_memory_bytes` sets its size"
 WHOLE_BLOCKS = "a shared prefix ends at the end of a block; choose a smaller `cache.block_size`"
 WHOLE_PROMPT_FITS = "a request is always admitted only when there are blocks for its whole prompt"
 GPU_BY_VARIABLE = "the first GPUs are used, in order; select them with the environment variable CUDA_VISIBLE_DEVICES"

@@ -28,6 +28,7 @@ from ...sampling.logits_processor import LogitsProcessor
 from ...sampling.sampler import NO_VALID_LOGITS, Sampler, TokenSampler
 from ...structured.grammars import Grammars
 from ...structured.guided_rows import GuidedRows
+from ..block_transfer import TransferOf
 from ..model_runner import Load, ModelRunner
 from .buckets import StepShape
 from .loading import load_on_device
@@ -53,6 +54,7 @@ class DeviceRunner:
         *,
         grammars: Grammars | None = None,
         others: OtherRanks | None = None,
+        transfer_of: TransferOf | None = None,
         sampler_of: Callable[[Sampler], TokenSampler] = lambda sampler: sampler,
     ) -> None:
         """Loads the model, or the part of it that rank 0 has, onto the device. The arguments are ModelRunner's.
@@ -68,6 +70,7 @@ class DeviceRunner:
             load=load,
             captures_steps=False,
             grammars=grammars,
+            transfer_of=transfer_of,
             sampler_of=sampler_of,
         )
         slots = resolved.scheduler.max_num_seqs
@@ -123,7 +126,7 @@ class DeviceRunner:
             ticket = self._download.start(plan.num_rows)
             if guided is not None:
                 self._guided = _GuidedStep(guided, partial(self._tokens, plan, ticket))
-            launcher.keep_states(plan)
+            launcher.keep(plan)
         return partial(self._finish, plan, ticket, logprobs, guided)
 
     def execute(self, plan: StepPlan) -> StepResult:

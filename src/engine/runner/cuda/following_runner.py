@@ -40,7 +40,7 @@ class FollowingDeviceRunner:
             if len(again):
                 launcher.step.receive_again(again)
                 launcher.sampled_again(plan, again)
-            launcher.keep_states(plan)
+            launcher.keep(plan)
 
     @torch.inference_mode()
     def capture_next(self) -> None:

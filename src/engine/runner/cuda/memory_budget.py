@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from ....config import Layer, Resolved
-from ....config.resolve.gpu_memory import GRAPHS_BYTES
+from ....config.resolve.gpu_memory import GRAPHS_BYTES, staging_bytes
 from ...kernels.gpu.sample import sampling_workspace
 from .slot_arena import arena_bytes
 
@@ -40,6 +40,8 @@ def blocks_that_fit(resolved: Resolved, memory: DeviceMemory) -> int:
     reserve = memory.step + tables
     if scheduler.cuda_graph_sizes:
         reserve += GRAPHS_BYTES + memory.step  # graphs have a memory pool of their own
+    if resolved.stores_blocks:
+        reserve += staging_bytes(resolved.memory.kv_bytes_per_token * cache.block_size)
     planned, block_bytes = resolved.num_kv_blocks, resolved.memory.kv_bytes_per_token * cache.block_size
     is_open = (
         cache.num_gpu_blocks_override is None and resolved.origin("cache.kv_cache_memory_bytes").layer is Layer.RULE

@@ -75,16 +75,18 @@ class StepLauncher:
         self.step.send(plan, shape, again)
         if self._states is not None:
             self._states.copy(plan.restored_states)
+        self._host.load_blocks(plan)
         return self.graphs.run(shape)
 
     def sampled_again(self, plan: StepPlan, rows: Int64) -> None:
         """After the second sampling: forced tokens may follow the sampled ones."""
         self._host.slots.num_tokens[plan.slots[rows]] = plan.num_computed[rows] + plan.num_tokens[rows] + 1
 
-    def keep_states(self, plan: StepPlan) -> None:
-        """Last of a step: the tokens do not wait for it."""
+    def keep(self, plan: StepPlan) -> None:
+        """Last of a step: copies of states and blocks, for which the tokens do not wait."""
         if self._states is not None:
             self._states.copy(plan.kept_states)
+        self._host.save_blocks(plan)
 
     def compute_on_host(self, plan: StepPlan) -> StepResult:
         """The step of a plan that was applied, by ModelRunner. Waits for all steps before it."""

@@ -31,17 +31,24 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             "--kv-directory /tmp/kv --no-enable-prefix-caching",
             f"{TCP} --no-enable-prefix-caching",
+            "--kv-offloading-size 1 --no-enable-prefix-caching",
             f"{SHARED} {FOLDER} --no-enable-prefix-caching",
         ],
-        ["--kv-directory /tmp/kv", TCP, "--no-enable-prefix-caching"],
+        ["--kv-directory /tmp/kv", TCP, "--no-enable-prefix-caching", "--kv-offloading-size 1"],
     ),
+    "R458": (["--kv-offloading-size 0.000001"], ["--kv-offloading-size 0.01", "--kv-offloading-size 0"]),
     "R381": (
         ["--kv-directory-size 1GiB"],
         ["--kv-directory-size 1GiB --kv-directory /tmp/kv", "--kv-directory-size 10GiB"],
     ),
     "R382": (
-        [f"{_STATES} --kv-directory /tmp/kv", f"{_STATES} {TCP}", f"{_WITHOUT_KEYS} {TCP}"],
-        ["--kv-directory /tmp/kv", TCP, _STATES, _WITHOUT_KEYS, f"{_LATENTS} {TCP}"],
+        [
+            f"{_STATES} --kv-directory /tmp/kv",
+            f"{_STATES} {TCP}",
+            f"{_WITHOUT_KEYS} {TCP}",
+            f"{_STATES} --kv-offloading-size 1",
+        ],
+        ["--kv-directory /tmp/kv", TCP, _STATES, _WITHOUT_KEYS, f"{_LATENTS} {TCP} --kv-offloading-size 1"],
     ),
     "R327": (
         ["--mamba-ssm-cache-dtype bfloat16", "--mamba-cache-dtype bfloat16"],
@@ -97,10 +104,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
 }
 GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
-    "R383": (
-        [TCP, f"--device cuda {TCP}", "--device cuda --kv-directory /tmp/kv"],
-        ["", f"--device cpu {TCP}", "--device cpu --kv-directory /tmp/kv"],
-    ),
     "R090": (
         ["--calculate-kv-scales", "--device cpu --kv-cache-dtype int8 --calculate-kv-scales"],
         ["--kv-cache-dtype fp8 --calculate-kv-scales", "--kv-cache-dtype fp8", ""],
@@ -113,6 +116,14 @@ GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
     "R357": (
         [f"{_LATENTS} --cpu-offload-gb 20"],
         [f"{_LATENTS} --cpu-offload-gb 4", f"{_LATENTS} --cpu-offload-gb 0"],
+    ),
+    "R457": (
+        [
+            "--kv-offloading-size 20",
+            "--kv-offloading-size 6 --kv-transfer-config.kv-connector TcpConnector "
+            "--kv-transfer-config.kv-buffer-size 3GiB",
+        ],
+        ["--kv-offloading-size 6", "--device cpu --kv-offloading-size 6", f"{_LATENTS} --cpu-offload-gb 4"],
     ),
     "R355": (
         [f"{_LATENTS} --kv-cache-dtype fp8 --calculate-kv-scales"],

@@ -13,6 +13,8 @@ PRODUCER = f"{TCP} {_set(kv_role='kv_producer')}"
 CONSUMER = f"{TCP} {_set(kv_role='kv_consumer')}"
 SHARED = _set(kv_connector="SharedStorageConnector")
 FOLDER = _set(kv_connector_extra_config='{"shared_storage_path":"/tmp/kv"}')
+OFFLOADING = _set(kv_connector="OffloadingConnector")
+BYTES = _set(kv_connector_extra_config='{"cpu_bytes_to_use":1048576}')
 SERVERS = _set(prefill_servers="http://10.0.0.4:8000")
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R403": (
@@ -20,8 +22,13 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [f"{SHARED} {FOLDER}", f"{SHARED} --kv-directory /tmp/kv", TCP],
     ),
     "R404": (
-        [FOLDER, f"{TCP} {FOLDER}"],
-        [f"{SHARED} {FOLDER}", f"{_set(kv_connector='ExampleConnector')} {FOLDER}", TCP],
+        [FOLDER, f"{TCP} {FOLDER}", f"{OFFLOADING} {FOLDER}", BYTES, f"{TCP} {BYTES}"],
+        [f"{SHARED} {FOLDER}", f"{_set(kv_connector='ExampleConnector')} {FOLDER}", TCP, f"{OFFLOADING} {BYTES}"],
+    ),
+    "R452": ([OFFLOADING], [f"{OFFLOADING} {BYTES}", "--kv-offloading-size 1", TCP]),
+    "R453": (
+        [f"{OFFLOADING} --kv-offloading-size 1", f"{OFFLOADING} {BYTES} --kv-offloading-size 1"],
+        [f"{OFFLOADING} {BYTES}", f"{TCP} --kv-offloading-size 1", f"{SHARED} {FOLDER} --kv-offloading-size 1"],
     ),
     "R405": (
         [f"{SHARED} {FOLDER} --kv-directory /tmp/other"],
@@ -49,7 +56,11 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "R408": (
-        [_set(kv_role="kv_producer"), _set(kv_role="kv_consumer")],
+        [
+            _set(kv_role="kv_producer"),
+            _set(kv_role="kv_consumer"),
+            f"{OFFLOADING} {BYTES} {_set(kv_role='kv_producer')}",
+        ],
         ["", PRODUCER, f"{SHARED} {FOLDER} {_set(kv_role='kv_both')}"],
     ),
     "R409": (

@@ -73,7 +73,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [MOVING, f"{MOVING} --eplb-config.step_interval 7 --eplb-config.window_size 7"],
     ),
     "R464": ([f"{MOVING} --worker-extension-cls package.module:Class"], [MOVING]),
-    "R385": (["-tp 3", "-tp 2 --kv-directory blocks", "-pp 2 --kv-directory blocks"], ["-tp 2", "-tp 1", "-pp 2"]),
+    "R385": (
+        ["-tp 3", "-tp 2 --kv-directory blocks", "-pp 2 --kv-directory blocks", "-tp 2 --kv-offloading-size 1"],
+        ["-tp 2", "-tp 1", "-pp 2"],
+    ),
     "R386": (["-tp 4 -dp 2", "-tp 2 -pp 3"], ["-tp 4", "-pp 4", "-tp 2 -dp 2", "-tp 4 -dp 2 -dpn 1"]),
     "R420": (["-r 1", "-n 2 -tp 2 -r 2"], ["", "-n 2 -tp 2 -r 1"]),
     "R421": (["-n 2", "-n 3 -tp 4"], ["-n 2 -tp 2", "-n 2 -pp 2", "-n 4 -tp 2 -pp 2"]),

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("triton")
 
 from stoker.config import Layer, Origin
+from stoker.config.resolve.gpu_memory import staging_bytes
 from stoker.engine.kernels.gpu.sample import sampling_workspace
 from stoker.engine.runner.cuda.memory_budget import GRAPHS_BYTES, DeviceMemory, blocks_that_fit
 from stoker.engine.runner.cuda.slot_arena import arena_bytes
@@ -27,6 +28,7 @@ def deployment(
     utilization: float = 0.9,
     sizes: tuple[int, ...] = (1, 8),
     token_bytes: int = 1024,
+    stores_blocks: bool = False,
 ) -> Any:
     layer = Layer.RULE if is_open else Layer.FILE
     return SimpleNamespace(
@@ -37,6 +39,7 @@ def deployment(
         memory=SimpleNamespace(kv_bytes_per_token=token_bytes),
         cache_groups=SimpleNamespace(num_groups=1),
         num_kv_blocks=blocks,
+        stores_blocks=stores_blocks,
         origin=lambda path: Origin(layer=layer),
     )
 
@@ -54,6 +57,12 @@ def test_an_open_cache_takes_what_the_share_leaves(caplog: pytest.LogCaptureFixt
     budget = 9 * GIB - 2 * GIB - STEP - TABLES - WITH_GRAPHS
     assert blocks_that_fit(deployment(10**6), memory(free=8 * GIB)) == budget // BLOCK_BYTES
     assert "not the planned 1000000" in caplog.text
+
+
+def test_blocks_on_their_way_to_a_store_have_memory_of_their_own():
+    storing = deployment(10**6, stores_blocks=True)
+    without = blocks_that_fit(deployment(10**6), memory(free=8 * GIB))
+    assert without - blocks_that_fit(storing, memory(free=8 * GIB)) == -(-staging_bytes(BLOCK_BYTES) // BLOCK_BYTES)
 
 
 def test_other_programs_memory_is_not_counted_with():
