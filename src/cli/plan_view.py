@@ -204,8 +204,10 @@ def _processes(plan: Plan) -> str:
     placed = next((each for each in blocks if isinstance(each, Experts) and each.placement != "divided"), None)
     parts, stages = plan.ask.tensor_parallel_size, plan.ask.pipeline_parallel_size
     staged = f" in {stages} stages" * (stages > 1)
+    shared = plan.ask.decode_context_parallel_size
+    kept = f", {shared} of which share the tokens of each sequence" * (shared > 1)
     experts = "" if placed is None else f", each with {_own_experts(placed, parts)}"
-    return f"{plan.ask.num_devices} compute a model together{staged}{experts}; all other numbers are of one"
+    return f"{plan.ask.num_devices} compute a model together{staged}{kept}{experts}; all other numbers are of one"
 
 
 def _own_experts(placed: Experts, parts: int) -> str:
@@ -250,13 +252,14 @@ def _states(plan: Plan) -> str:
 
 
 def _tokens(plan: Plan) -> str:
-    per_token = plan.estimate.kv.token_bytes
+    kv = plan.estimate.kv
+    per_token = kv.token_bytes
     if not per_token:
         return ""
-    held = plan.estimate.kv_cache_bytes // per_token
-    return (
-        f" = {held} tokens of {about(per_token)}" if not plan.estimate.kv.windows else f", {about(per_token)} a token"
-    )
+    if kv.windows:
+        return f", {about(per_token)} a token"
+    held = kv.num_parts * plan.estimate.kv_cache_bytes // per_token
+    return f" = {held} tokens of {about(per_token)}" + f", of which it keeps 1 in {kv.num_parts}" * (kv.num_parts > 1)
 
 
 def _capacity(plan: Plan) -> list[tuple[str, str]]:

@@ -112,6 +112,37 @@ def _widths(block: FeedForward | None) -> Iterator[tuple[str, int]]:
                 yield "a feed-forward block", block.beside.width
 
 
+def not_parted(spec: ModelSpec, num_devices: int, num_parts: int) -> str | None:
+    """Why `num_parts` of the devices of tensor parallel cannot share the tokens of each sequence; None if they can."""
+    if num_parts == 1:
+        return None
+    mixers = dict.fromkeys(mixer for layer in spec.layers for mixer in layer.mixers)
+    return next((reason for mixer in mixers if (reason := _unparted(mixer, num_devices, num_parts))), None)
+
+
+def _unparted(mixer: Mixer, num_devices: int, num_parts: int) -> str | None:
+    match mixer:
+        case Attention(window=int()):
+            return "some of its layers attend to a window, whose tokens each process keeps"
+        case Attention(has_sinks=True):
+            return "attention has sinks, which would be added once for each process"
+        case Attention(alibi=alibi) if alibi != "none":
+            return "attention depends on the distance of tokens (ALiBi), which a part of them does not have"
+        case LatentAttention(index_heads=count) if count:
+            return "attention is to chosen tokens, and each process chooses among all"
+        case Attention(num_kv_heads=heads):
+            copies = max(1, num_devices // heads)
+        case LatentAttention(is_expanded=False):
+            copies = num_devices
+        case LatentAttention():
+            copies = 1
+        case _:
+            return "some of its layers keep a recurrent state, which is of all tokens before"
+    if copies % num_parts:
+        return f"each of its keys and values is on {copies} of {num_devices} processes, no multiple of {num_parts}"
+    return None
+
+
 def of_one_device(spec: ModelSpec, num_devices: int) -> ModelSpec:
     """What each device computes with tensor parallel: the same on all of them, the vocabulary rounded up.
 

@@ -104,6 +104,19 @@ def test_a_rank_that_ends_or_stops_ends_the_engine_which_is_started_again(how: t
     asyncio.run(scenario())
 
 
+def test_ranks_that_share_the_tokens_of_a_sequence_answer_as_one_process(tmp_path: Path):
+    folder = save(build("llama", num_key_value_heads=1), tmp_path / "model")
+    parallel = {"tensor_parallel_size": 2, "decode_context_parallel_size": 2}
+
+    async def scenario() -> None:
+        async with engine_of(small_deployment(folder, tmp_path)) as client:
+            expected = await tokens_of(client, 40)
+        async with engine_of(small_deployment(folder, tmp_path, parallel=parallel)) as client:
+            assert await asyncio.gather(*(tokens_of(client, 40) for _ in range(3))) == [expected] * 3
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
 def test_ranks_whose_kernels_are_interpreted_answer_as_one_process_and_one_that_is_killed_ends_the_engine(
     tmp_path: Path,

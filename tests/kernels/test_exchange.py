@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from stoker.engine.kernels import select_kernels
-from stoker.engine.kernels.exchange import ExchangeClosed, SharedMemory, own_rows_reference
+from stoker.engine.kernels.exchange import ExchangeClosed, SharedMemory, merge_parts_reference, own_rows_reference
 from stoker.engine.parallel.shared_memory import SharedMemoryRanks
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -71,6 +71,58 @@ def test_rows_of_a_divided_table(dtype: torch.dtype, count: int, width: int) -> 
     with ranks_of(dtype, 3) as ranks:
         for found in on_all(ranks, rows):
             assert torch.equal(found, table[ids])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "own"), [(0, 5), (3, 33), (5, 70_000)])
+def test_columns_come_together_in_each_group(dtype: torch.dtype, rows: int, own: int) -> None:
+    parts = [torch.randn(rows, own).to(dtype) for _ in range(4)]
+    addends = [torch.randn(7).to(dtype) for _ in range(4)]
+    total = sum((each.float() for each in addends[1:]), addends[0].float()).to(dtype)
+
+    def of_group(ranks: SharedMemoryRanks) -> torch.Tensor:
+        first = ranks.rank // 2 * 2
+        found = ranks.gather_in_group(parts[ranks.rank], range(first, first + 2))
+        assert torch.equal(ranks.sum(addends[ranks.rank].clone()), total)  # of all, between those of groups
+        return found
+
+    with ranks_of(dtype, 4) as ranks:
+        for _ in range(3):
+            for rank, found in enumerate(on_all(ranks, of_group)):
+                first = rank // 2 * 2
+                assert torch.equal(found, torch.cat(parts[first : first + 2], 1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "heads", "width"), [(1, 1, 16), (3, 5, 33), (40, 8, 512)])
+def test_parts_of_attention_are_merged_by_their_totals(dtype: torch.dtype, rows: int, heads: int, width: int) -> None:
+    """Two groups of two ranks, several pieces; a part without tokens, and a head without any."""
+    parts = torch.randn(4, rows, 2 * heads, width).to(dtype)
+    log_totals = torch.randn(4, rows, 2 * heads) * 20
+    log_totals[1, 0, 0] = log_totals[2:, 0, -1] = -torch.inf
+    parts[1, 0, 0] = parts[2:, 0, -1] = 0
+
+    def merged(ranks: SharedMemoryRanks) -> torch.Tensor:
+        first = ranks.rank // 2 * 2
+        return ranks.merge_parts(parts[ranks.rank], log_totals[ranks.rank], range(first, first + 2))
+
+    with ranks_of(dtype, 4) as ranks:
+        for rank, found in enumerate(on_all(ranks, merged)):
+            first, own = rank // 2 * 2, slice(rank % 2 * heads, (rank % 2 + 1) * heads)
+            among = slice(first, first + 2)
+            exact = merge_parts_reference(parts[among, :, own].double(), log_totals[among, :, own].double())
+            tolerance = 1e-5 if dtype == torch.float32 else 2**-7
+            torch.testing.assert_close(found.double(), exact.double(), rtol=tolerance, atol=tolerance)
+
+
+def test_a_part_that_is_no_number_is_not_left_out() -> None:
+    parts, log_totals = torch.ones(2, 1, 2, 16), torch.zeros(2, 1, 2)
+    parts[0, 0, 0], log_totals[0, 0, 0] = torch.nan, torch.nan
+    with ranks_of(torch.float32, 2) as ranks:
+        first, second = on_all(ranks, lambda each: each.merge_parts(parts[each.rank], log_totals[each.rank], range(2)))
+    assert first.isnan().all()
+    assert (second == 1).all()
+    assert merge_parts_reference(parts, log_totals)[0, 0].isnan().all()
 
 
 def test_ranks_do_not_wait_for_one_that_has_ended() -> None:

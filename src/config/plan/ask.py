@@ -35,6 +35,7 @@ class Ask(Record):
     has_cache_groups: bool = False  # layers with a window keep the window only
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    decode_context_parallel_size: int = 1
     quantization: str | None = None  # one that the checkpoint does not have
     activations: str | None = None  # `model.activation_quantization`
     keeps_twelve_bits: bool = False

@@ -99,10 +99,17 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     weights -= 0 if offload is None else offload.saved_bytes
     one_state = 0
     if model.files is None:
-        kv = kv_cost(spec, ask.kv_dtype, ask.block_size)
+        kv = kv_cost(spec, ask.kv_dtype, ask.block_size, ask.decode_context_parallel_size)
     else:
         groups = model_cache_groups(spec, model.limit, ask.has_cache_groups)
-        kv = kv_cost_of_groups(groups, spec, ask.kv_dtype, ask.block_size, step_tokens=ask.max_num_batched_tokens)
+        kv = kv_cost_of_groups(
+            groups,
+            spec,
+            ask.kv_dtype,
+            ask.block_size,
+            step_tokens=ask.max_num_batched_tokens,
+            num_parts=ask.decode_context_parallel_size,
+        )
         one_state = state_bytes(spec, ask.dtype, ask.state_dtype)
     places = num_states(one_state, ask.max_num_seqs, ask.retention_interval)
     states = places * one_state

@@ -17,6 +17,7 @@ class KVCost(Record):
     token_bytes: per token, in layers that keep all tokens. windows: window length and bytes per token, of layers that
     keep a window. sequence_bytes: per sequence, independent of its length. step_tokens: maximum of a chunk of a prompt;
     while it is computed, layers that keep a window need more than that. None: they need the window only.
+    num_parts: devices that share the tokens of each sequence; a block has its part of them on each.
     """
 
     block_size: int
@@ -24,12 +25,13 @@ class KVCost(Record):
     windows: tuple[tuple[int, int], ...]
     sequence_bytes: int
     step_tokens: int | None = None
+    num_parts: int = 1
 
     def of(self, num_tokens: int) -> int:
         """Bytes of one sequence of `num_tokens` tokens, in whole blocks."""
         held = self._blocks(num_tokens)
         forgetful = sum(min(held, self._blocks(window)) * size for window, size in self.windows)
-        return held * self.token_bytes + forgetful + self.sequence_bytes
+        return held * self.token_bytes // self.num_parts + forgetful + self.sequence_bytes
 
     def to_admit(self, num_tokens: int) -> int:
         """Bytes that the cache must have for one sequence of `num_tokens` tokens."""
@@ -39,7 +41,7 @@ class KVCost(Record):
         forgetful = sum(
             min(held, blocks_of_window(window, size, self.step_tokens) * size) * each for window, each in self.windows
         )
-        return held * self.token_bytes + forgetful + self.sequence_bytes
+        return held * self.token_bytes // self.num_parts + forgetful + self.sequence_bytes
 
     def num_sequences(self, num_bytes: int, num_tokens: int) -> int:
         """How many sequences of this length fit at a time, admitted one after another."""
@@ -65,7 +67,7 @@ class KVCost(Record):
         return -(-num_tokens // self.block_size) * self.block_size
 
 
-def kv_cost(spec: ModelSpec, kv_dtype: str, block_size: int) -> KVCost:
+def kv_cost(spec: ModelSpec, kv_dtype: str, block_size: int, num_parts: int = 1) -> KVCost:
     """Of an engine that keeps in each layer what the layer needs."""
     per_token, per_sequence = 0, 0
     windows: dict[int, int] = {}
@@ -85,6 +87,7 @@ def kv_cost(spec: ModelSpec, kv_dtype: str, block_size: int) -> KVCost:
         token_bytes=per_token,
         windows=tuple(sorted(windows.items())),
         sequence_bytes=per_sequence,
+        num_parts=num_parts,
     )
 
 
@@ -95,6 +98,7 @@ def kv_cost_of_groups(
     block_size: int,
     *,
     step_tokens: int,
+    num_parts: int = 1,
 ) -> KVCost:
     """Of this build's engine, whose blocks are those of groups of layers. States have memory of their own."""
     keeps = spec.keeps
@@ -106,6 +110,7 @@ def kv_cost_of_groups(
         windows=tuple((window, count * one) for window, count in sorted(counts.items())),
         sequence_bytes=0,
         step_tokens=step_tokens,
+        num_parts=num_parts,
     )
 
 

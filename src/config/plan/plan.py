@@ -126,7 +126,8 @@ def make_plan(
     elif decisions.num_ranks > 1 and not not_divided(model.spec, *decisions.rank_sizes):
         if decisions.model_files is not None:
             model = model.model_copy(update={"spec": decisions.model_files.spec})  # with its experts as they are placed
-        ask = ask.model_copy(update=dict(zip(names, decisions.rank_sizes, strict=True)))
+        parts = {"decode_context_parallel_size": decisions.context_parts(model.spec)}
+        ask = ask.model_copy(update=dict(zip(names, decisions.rank_sizes, strict=True)) | parts)
     found = estimate(model, device, ask)
     if device.name == THIS_MACHINE and decisions.memory is not None:  # the engine will use the decided values
         length = decisions.get("model.max_model_len")
@@ -181,6 +182,8 @@ def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate
         notes.append(f"all numbers are of one of {ask.num_devices} GPUs; no run on several of them was measured")
         if ask.pipeline_parallel_size > 1:
             notes.append("the stages of a pipeline exchange through the host, and their steps are not captured")
+        if ask.decode_context_parallel_size > 1:
+            notes.append("this build shares the tokens of a sequence on CPUs only; this is what it would save on GPUs")
     elif ask.kv_dtype == "fp8" and device.fp8_tflops is None:
         notes.append(f"this build keeps no keys and values in fp8 on {device.shown}; this is what they would need")
     if model.files is None:

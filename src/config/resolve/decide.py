@@ -18,9 +18,9 @@ from ...model.cache_groups import (
 )
 from ...model.offload import WeightOffload, weight_offload
 from ...model.quantised import held_in
-from ...model.sharding import largest_share, not_staged, stages
+from ...model.sharding import largest_share, not_divisible, not_parted, not_staged, stages
 from ...model.sizes import moving_bytes, state_bytes
-from ...model.spec import WeightNames
+from ...model.spec import ModelSpec, WeightNames
 from ..auto_values import (
     BLOCK_SIZE,
     CLIENT_SHARE,
@@ -84,6 +84,13 @@ class Decisions:
     def rank_sizes(self) -> tuple[int, int]:
         """Processes of a stage, and stages."""
         return self.num_ranks // self.num_stages, self.num_stages
+
+    def context_parts(self, spec: ModelSpec) -> int:
+        """Processes that share the tokens of each sequence. spec: the whole model; 1 where they cannot share them."""
+        num_devices, num_parts = self.rank_sizes[0], int(self.get("parallel.decode_context_parallel_size"))
+        if num_devices % num_parts or not_divisible(spec, num_devices) or not_parted(spec, num_devices, num_parts):
+            return 1
+        return num_parts
 
     @property
     def is_behind_another(self) -> bool:
@@ -506,7 +513,7 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
         activations += staging_bytes(block_size * per_token)
     transfer, kept = (0, 0) if done.gpu is not None else (done.transfer_bytes, done.offload_bytes)
     moving = _moving_bytes(done, model_files)
-    block_bytes = block_size * per_token
+    block_bytes = block_size * per_token // done.context_parts((done.model_files or model_files).spec)
     done.bytes_of_longest = _bytes_of_longest(done, model_files, groups, block_bytes)
     written, blocks = done.get("cache.kv_cache_memory_bytes"), done.get("cache.num_gpu_blocks_override")
     if blocks is not None:
@@ -537,6 +544,7 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
         kept_bytes=kept,
         moving_bytes=moving,
         kv_bytes_per_token=per_token,
+        kv_block_bytes=block_bytes,
         kv_cache_bytes=blocks * block_bytes,
     )
     if done.get("scheduler.max_queued_tokens") == "auto":

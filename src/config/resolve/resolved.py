@@ -177,8 +177,9 @@ class MemoryPlan(Record):
     transfer_bytes: int = 0  # on a CPU: for blocks that other engines may read
     kept_bytes: int = 0  # on a CPU: for blocks beside the KV cache (`cache.kv_offloading_size`)
     moving_bytes: int = 0  # experts on their way to this process
-    kv_bytes_per_token: int
-    kv_cache_bytes: int  # num_kv_blocks x block_size x kv_bytes_per_token
+    kv_bytes_per_token: int  # on a process that keeps it
+    kv_block_bytes: int  # of a block of all groups of layers; with context parallel, of the part of one process
+    kv_cache_bytes: int  # num_kv_blocks x kv_block_bytes
 
     @property
     def total_bytes(self) -> int:
@@ -340,7 +341,8 @@ class Resolved(Record):
     def stage_kv_bytes(self, stage: int) -> int:
         """Of the KV cache of a process of this stage."""
         groups, dtype = self.stage_groups(stage), self.cache.kv_cache_dtype
-        return self.num_kv_tokens * kv_bytes_per_token(self.rank_spec, dtype, groups)
+        num_kept = self.num_kv_tokens // self.parallel.decode_context_parallel_size
+        return num_kept * kv_bytes_per_token(self.rank_spec, dtype, groups)
 
     @property
     def num_kept_states(self) -> int:

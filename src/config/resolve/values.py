@@ -14,7 +14,7 @@ from ...input_file import read_file
 from ...model.offload import WeightOffload
 from ...model.quantised import scheme_of
 from ...model.rope import SCALINGS
-from ...model.sharding import not_divided
+from ...model.sharding import not_divided, not_parted
 from ...model.sizes import DTYPE_BYTES
 from ...model.through_transformers import is_tested
 from ..checkpoint.bounded_json import decode
@@ -135,6 +135,15 @@ class Values:
             "kv_transfer.kv_connector": self.kv_connector,
         }
         return " and ".join(f"`{option}`" for option, value in stores.items() if value is not None)
+
+    @property
+    def not_parted(self) -> str:
+        """Why the processes cannot share the tokens of sequences as written; empty if they can."""
+        files, (num_devices, num_stages) = self.decisions.model_files, self.decisions.rank_sizes
+        num_parts = self.decode_context_parallel_size
+        if files is None or num_devices % num_parts or not_divided(files.spec, num_devices, num_stages):
+            return ""
+        return not_parted(files.spec, num_devices, num_parts) or ""
 
     @property
     def max_cached_len(self) -> int:
@@ -338,6 +347,8 @@ class Values:
             "expert_interval": self.config.parallel.expert_balance.step_interval,
             "not_divided": self.not_divided,
             "block_stores": self.block_stores,
+            "not_parted": self.not_parted,
+            "block_part": self.decode_context_parallel_size * self.cp_kv_cache_interleave_size,
             "num_machine_cores": self.decisions.whole_machine.num_cores,
             "num_gpus": self.decisions.gpu.num_visible if self.decisions.gpu else 0,
             "no_graphs": self.no_graphs,
@@ -369,7 +380,7 @@ class Values:
                 "max_cached_len": self.max_cached_len,
                 "one_sequence": format_about(one),
                 "one_sequence_exact": format_size(-(-one // 1024**2) * 1024**2),
-                "one_block": format_size(int(self.block_size) * memory.kv_bytes_per_token),
+                "one_block": format_size(memory.kv_block_bytes),
                 "written_kv_cache": format_size(self.kv_cache_memory_bytes),
                 "kv_cache": format_about(memory.kv_cache_bytes),
                 "weights": format_about(memory.weights_bytes),

@@ -350,6 +350,12 @@ _EPLB = "parallel.eplb_config"
 
 
 class OldParallel(Section):
+    dcp_kv_cache_interleave_size: Count = Field(
+        1,
+        description="Number of consecutive tokens that one process keeps.",
+        examples=[4],
+        json_schema_extra=_renamed("parallel.cp_kv_cache_interleave_size"),
+    )
     num_redundant_experts: Whole | None = Field(
         None,
         ge=0,

@@ -69,6 +69,26 @@ class ParallelConfig(Section):
         examples=[2],
         json_schema_extra=about(reload="model", unit="stages", aliases=("-pp",)),
     )
+    decode_context_parallel_size: Count = Field(
+        1,
+        description=(
+            "Number of processes of `tensor_parallel_size` that share the KV cache of each sequence: each keeps every "
+            "n-th of its tokens, and so n times as many fit. It divides the number of processes that otherwise hold "
+            "the same keys and values: those above the number of key-value heads, and all of them with latent "
+            "attention. In each layer they exchange queries and results of attention."
+        ),
+        examples=[2],
+        json_schema_extra=about(reload="model", unit="processes", devices=("cpu",), aliases=("-dcp",)),
+    )
+    cp_kv_cache_interleave_size: Count = Field(
+        1,
+        description=(
+            "Number of consecutive tokens that one process keeps, with `decode_context_parallel_size`, before the "
+            "next one keeps as many. Both together divide `cache.block_size`."
+        ),
+        examples=[4],
+        json_schema_extra=about(reload="model", unit="tokens", devices=("cpu",)),
+    )
     enable_expert_parallel: Flag = Field(
         False,
         description=(

@@ -51,6 +51,8 @@ class Exchange:
 
     sum_over_ranks: Callable[[SharedMemory, int, int, torch.Tensor], torch.Tensor]
     gather_columns: Callable[[SharedMemory, int, int, torch.Tensor, int], torch.Tensor]
+    gather_in_group: Callable[[SharedMemory, int, int, range, torch.Tensor], torch.Tensor]
+    merge_parts: Callable[[SharedMemory, int, int, range, torch.Tensor, torch.Tensor], torch.Tensor]
     rows_of_owners: Callable[[SharedMemory, int, int, torch.Tensor, torch.Tensor, int], torch.Tensor]
     own_rows: Callable[[torch.Tensor, int, int], torch.Tensor]
     from_rank: Callable[[SharedMemory, int, int, torch.Tensor, int], None]
@@ -65,10 +67,28 @@ def own_rows_reference(ids: torch.Tensor, first: int, rows: int) -> torch.Tensor
     return own.where((own >= 0) & (own < rows), 0)
 
 
+def merge_parts_reference(parts: torch.Tensor, log_totals: torch.Tensor) -> torch.Tensor:
+    """Attention over all tokens, from its results over disjoint parts of them.
+
+    Args:
+        parts: [P, T, H, D], each zeros if there are no tokens in it.
+        log_totals: [P, T, H] float32, the logarithm of each sum of exponentials of scores.
+    Returns:
+        [T, H, D] in the dtype of `parts`; arithmetic in float32.
+
+    Source: FlashDecoding, and arXiv:2205.14135, section 3.1.
+    """
+    largest = log_totals.amax(0)
+    weights = torch.exp(log_totals - largest.where(largest > -torch.inf, 0))
+    weights = weights / weights.sum(0).clamp_min(torch.finfo(torch.float32).tiny)
+    return (parts.float() * weights[..., None]).sum(0).to(parts.dtype)
+
+
 def exchange_cpu(library: CpuLibrary, dtype: torch.dtype) -> Exchange:
     empty = library.memory.empty
     add = library.op("sum_over_ranks", dtype, [POINTER, INT, INT, POINTER, INT64], INT)
-    gather = library.op("gather_columns", dtype, [POINTER, INT, INT, POINTER, POINTER, *[INT64] * 3], INT)
+    gather = library.op("gather_columns", dtype, [POINTER, *[INT] * 4, POINTER, POINTER, *[INT64] * 3], INT)
+    merge = library.op("merge_parts", dtype, [POINTER, *[INT] * 4, *[POINTER] * 3, *[INT64] * 3], INT)
     choose = library.op("rows_of_owners", dtype, [POINTER, INT, INT, POINTER, POINTER, *[INT64] * 3], INT)
     translate = library.function("own_rows", [POINTER, POINTER, *[INT64] * 3])
 
@@ -82,8 +102,37 @@ def exchange_cpu(library: CpuLibrary, dtype: torch.dtype) -> Exchange:
 
         width: at most ranks * C; what is above is padding.
         """
-        out = x if rank else empty(len(x), width, dtype=dtype)
-        _check(gather(memory.address, rank, ranks, pointer(x, dtype), out.data_ptr(), *x.shape, width))
+        out = None if rank else empty(len(x), width, dtype=dtype)
+        to = None if out is None else out.data_ptr()
+        _check(gather(memory.address, rank, ranks, 0, ranks, pointer(x, dtype), to, *x.shape, width))
+        return x if out is None else out
+
+    def gather_in_group(memory: SharedMemory, rank: int, ranks: int, group: range, x: torch.Tensor) -> torch.Tensor:
+        """x: [N, C], the columns of this rank. Returns [N, size of the group * C], those of its group.
+
+        group: consecutive ranks, this one among them. The ranks that are in other groups must call this too.
+        """
+        width = len(group) * x.shape[1]
+        out, size = empty(len(x), width, dtype=dtype), len(group)
+        _check(
+            gather(memory.address, rank, ranks, group.start, size, pointer(x, dtype), out.data_ptr(), *x.shape, width)
+        )
+        return out
+
+    def merge_parts(
+        memory: SharedMemory, rank: int, ranks: int, group: range, part: torch.Tensor, log_totals: torch.Tensor
+    ) -> torch.Tensor:
+        """merge_parts_reference of the parts of a group, for the heads of this rank.
+
+        part: [T, H, D], all heads of the group over the tokens of this rank; log_totals: [T, H] float32.
+        Returns [T, H / size of the group, D].
+        """
+        num_tokens, num_heads, width = part.shape
+        own = num_heads // len(group)
+        out = empty(num_tokens, own, width, dtype=dtype)
+        parts_at, totals_at = pointer(part, dtype), pointer(log_totals, torch.float32)
+        where = memory.address, rank, ranks, group.start, len(group)
+        _check(merge(*where, parts_at, totals_at, out.data_ptr(), num_tokens, own, width))
         return out
 
     def rows_of_owners(
@@ -106,7 +155,7 @@ def exchange_cpu(library: CpuLibrary, dtype: torch.dtype) -> Exchange:
         width = x.numel() * torch.int32.itemsize // dtype.itemsize  # the bits are copied
         _check(choose(memory.address, rank, ranks, pointer(x, torch.int32), owners.data_ptr(), 1, width, 1))
 
-    return Exchange(sum_over_ranks, gather_columns, rows_of_owners, own_rows, from_rank)
+    return Exchange(sum_over_ranks, gather_columns, gather_in_group, merge_parts, rows_of_owners, own_rows, from_rank)
 
 
 def _check(is_closed: int) -> None:

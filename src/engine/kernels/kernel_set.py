@@ -53,7 +53,13 @@ from .experts import (
 )
 from .gated_delta import GatedDelta, gated_delta_cpu, gated_delta_reference
 from .gated_norm import GatedNorm, gated_norm_cpu, gated_norm_reference
-from .latent_attention import LatentAttention, latent_attention_cpu, latent_attention_reference
+from .latent_attention import (
+    AttendLatentPart,
+    LatentAttention,
+    attend_latent_part_reference,
+    latent_attention_cpu,
+    latent_attention_reference,
+)
 from .latent_heads import (
     AbsorbQueries,
     ExpandValues,
@@ -91,7 +97,13 @@ from .linear import (
 )
 from .one_row import one_query, one_row, one_token
 from .output_gate import GateOutputs, gate_outputs_cpu, gate_outputs_reference
-from .paged_attention import PagedAttention, paged_attention_cpu, paged_attention_reference
+from .paged_attention import (
+    AttendPart,
+    PagedAttention,
+    attend_part_reference,
+    paged_attention_cpu,
+    paged_attention_reference,
+)
 from .penalise import after_penalties
 from .rope_and_store import RopeAndStore, rope_and_store_cpu, rope_and_store_reference
 from .route_experts import (
@@ -152,9 +164,11 @@ class KernelSet:
     copy_rows: CopyRows = copy_rows_reference
     rope_and_store: RopeAndStore = rope_and_store_reference
     paged_attention: PagedAttention = paged_attention_reference
+    attend_part: AttendPart = attend_part_reference
     store_latents: StoreLatents = store_latents_reference
     absorb_queries: AbsorbQueries = absorb_queries_reference
     latent_attention: LatentAttention = latent_attention_reference
+    attend_latent_part: AttendLatentPart = attend_latent_part_reference
     expand_values: ExpandValues = expand_values_reference
     store_index_keys: StoreIndexKeys = store_index_keys
     choose_tokens: ChooseTokens = choose_tokens_reference
@@ -223,9 +237,11 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     linear=one_row(linear_reference, 0),
     rope_and_store=one_row(rope_and_store_reference, 0, 5, 6),
     paged_attention=one_query(paged_attention_reference, 0),
+    attend_part=one_query(attend_part_reference, 0),
     store_latents=one_row(store_latents_reference, 0, 6, 7),
     absorb_queries=one_row(absorb_queries_reference, 0, 4),
     latent_attention=one_query(latent_attention_reference, 0),
+    attend_latent_part=one_query(attend_latent_part_reference, 0),
     expand_values=one_row(expand_values_reference, 0),
     choose_tokens=one_query(choose_tokens_reference, 0, 1, 4),
     sparse_latent_attention=one_query(sparse_latent_attention_reference, 0, 1),
@@ -330,12 +346,15 @@ def cpu_kernels(
     torchs = ONE_ROW if batch_invariant else KernelSet()
     recorder = CallRecorder()
     library = recorded(library, recorder)
-    store_latents, latent_attention = store_latents_cpu(library, dtype), latent_attention_cpu(library, dtype)
+    store_latents = store_latents_cpu(library, dtype)
+    latent_attention, attend_latent_part = latent_attention_cpu(library, dtype)
     if kv_dtype in (dtype, torch.int8) and takes_heads(head_dims):
-        rope, attention = rope_and_store_cpu(library, dtype, kv_dtype), paged_attention_cpu(library, dtype, kv_dtype)
+        rope = rope_and_store_cpu(library, dtype, kv_dtype)
+        attention, attend_part = paged_attention_cpu(library, dtype, kv_dtype)
     else:
-        rope, attention = torchs.rope_and_store, torchs.paged_attention
+        rope, attention, attend_part = torchs.rope_and_store, torchs.paged_attention, torchs.attend_part
         store_latents, latent_attention = torchs.store_latents, torchs.latent_attention
+        attend_latent_part = torchs.attend_latent_part
     is_capturable = attention is not torchs.paged_attention and (
         quantization is not None or library.level.multiplies(_name(dtype))
     )
@@ -361,9 +380,11 @@ def cpu_kernels(
         copy_rows=copy_rows_cpu(library),
         rope_and_store=rope,
         paged_attention=attention,
+        attend_part=attend_part,
         store_latents=store_latents,
         absorb_queries=absorb_queries_cpu(library, dtype),
         latent_attention=latent_attention,
+        attend_latent_part=attend_latent_part,
         expand_values=expand_values_cpu(library, dtype),
         choose_tokens=torchs.choose_tokens,
         sparse_latent_attention=torchs.sparse_latent_attention,

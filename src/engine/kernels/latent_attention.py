@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
-from .paged_attention import AttentionStep
+from .paged_attention import AttentionStep, weights_of_visible
 
 _MAX_ELEMENTS = 1 << 24  # of an intermediate result
 
@@ -17,6 +17,14 @@ class LatentAttention(Protocol):
     def __call__(
         self, q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int, /
     ) -> torch.Tensor: ...
+
+
+class AttendLatentPart(Protocol):
+    """As LatentAttention, over the tokens that a rank keeps. Returns what paged_attention.AttendPart returns."""
+
+    def __call__(
+        self, q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int, /
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
 def latent_attention_reference(
@@ -48,6 +56,23 @@ def latent_attention_reference(
     return out
 
 
+def attend_latent_part_reference(
+    q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As AttendLatentPart."""
+    num_tokens, num_heads, width = q.shape
+    out = torch.zeros(num_tokens, num_heads, rank, dtype=q.dtype, device=q.device)
+    log_totals = torch.full((num_tokens, num_heads), -torch.inf, device=q.device)
+    for start, end, context_len, slots in rows_of(step, cache):
+        keys = cache.view(-1, cache.shape[3])[slots, :width].to(q.dtype)
+        for first, stop in parts_of(start, end, num_heads * context_len):
+            own = slice(first, stop)
+            scores = (q[own].reshape(-1, width) @ keys.T).float().view(stop - first, num_heads, -1) * scale
+            weights, log_totals[own] = weights_of_visible(scores, step.visible, own)
+            out[own] = (weights.to(q.dtype).flatten(0, 1) @ keys[:, :rank]).view(stop - first, num_heads, rank)
+    return out, log_totals
+
+
 def rows_of(step: AttentionStep, cache: torch.Tensor) -> Iterator[tuple[int, int, int, torch.Tensor]]:
     """Of each row with queries and a context, which padding has not: its first query and the one after its last, its
     context, and the slots of the tokens of its context."""
@@ -68,13 +93,19 @@ def parts_of(start: int, end: int, elements: int) -> Iterator[tuple[int, int]]:
         yield first, min(end, first + size)
 
 
-def latent_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> LatentAttention:
+def latent_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> tuple[LatentAttention, AttendLatentPart]:
     """The same results for a query in any batch and any chunk."""
     empty = library.memory.empty
-    call = library.op("latent_attention", dtype, [POINTER] * 6 + [INT, INT64] + [INT] * 4 + [INT64, FLOAT])
+    call = library.op("latent_attention", dtype, [POINTER] * 8 + [INT, INT64] + [INT] * 4 + [INT64, FLOAT])
 
-    def latent_attention(
-        q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int
+    def attend(
+        q: torch.Tensor,
+        cache: torch.Tensor,
+        step: AttentionStep,
+        scale: float,
+        rank: int,
+        visible: torch.Tensor | None,
+        log_totals: torch.Tensor | None,
     ) -> torch.Tensor:
         num_tokens, num_heads, width = q.shape
         _, _, block_size, token_stride = cache.shape
@@ -88,7 +119,9 @@ def latent_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> LatentAtten
             pointer(step.query_start, torch.int32),
             pointer(step.context_lens, torch.int32),
             pointer(block_tables, torch.int32),
+            None if visible is None else pointer(visible, torch.int32),
             out.data_ptr(),
+            None if log_totals is None else log_totals.data_ptr(),
             block_tables.shape[0],
             block_tables.shape[1],
             num_heads,
@@ -100,4 +133,15 @@ def latent_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> LatentAtten
         )
         return out
 
-    return latent_attention
+    def latent_attention(
+        q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int
+    ) -> torch.Tensor:
+        return attend(q, cache, step, scale, rank, None, None)
+
+    def attend_latent_part(
+        q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        log_totals = empty(*q.shape[:2], dtype=torch.float32)
+        return attend(q, cache, step, scale, rank, step.visible, log_totals), log_totals
+
+    return latent_attention, attend_latent_part

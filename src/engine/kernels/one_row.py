@@ -50,23 +50,25 @@ class _OneQuery:
     block_tables: torch.Tensor
     max_context_len: int
     max_query_len: int = 1
+    visible: None = None  # all of its context
     plans: dict[Hashable, Any] = field(default_factory=dict)
 
 
-def one_query(attention: Callable[..., torch.Tensor], *by_query: int) -> Callable[..., torch.Tensor]:
+def one_query(attention: Callable[..., Any], *by_query: int) -> Callable[..., Any]:
     """Attention of each query as if it were the only one of the step.
 
     by_query: positions of the arguments that have one entry per query. One of the others is the AttentionStep.
     """
 
-    def call(*arguments: Any) -> torch.Tensor:
+    def call(*arguments: Any) -> Any:
         at, step = next((at, each) for at, each in enumerate(arguments) if hasattr(each, "block_tables"))
         starts, contexts = step.query_start.tolist(), step.context_lens.tolist()
+        visible = getattr(step, "visible", None)
         found = []
         for row, context_len in enumerate(contexts):
             start, end = starts[row], starts[row + 1]
             for token in range(start, end):
-                seen = context_len - (end - 1 - token)
+                seen = context_len - (end - 1 - token) if visible is None else int(visible[token])
                 own: list[Any] = list(arguments)
                 own[at] = _OneQuery(
                     query_start=torch.tensor([0, 1], dtype=torch.int32),
@@ -77,7 +79,11 @@ def one_query(attention: Callable[..., torch.Tensor], *by_query: int) -> Callabl
                 for index in by_query:
                     own[index] = arguments[index][token : token + 1].clone()
                 found.append(attention(*own))
-        return torch.cat(found) if found else attention(*arguments)
+        if not found:
+            return attention(*arguments)
+        if isinstance(found[0], tuple):
+            return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
+        return torch.cat(found)
 
     return call
 

@@ -27,6 +27,8 @@ class AttentionStep(Protocol):
     @property
     def max_context_len(self) -> int: ...
     @property
+    def visible(self) -> torch.Tensor | None: ...  # [T] int32, tokens of the cache that each query sees: of AttendPart
+    @property
     def plans(self) -> dict[Hashable, Any]: ...  # what kernels have computed from the step, for the following layers
 
 
@@ -41,6 +43,28 @@ class PagedAttention(Protocol):
         variant: AttentionVariant = PLAIN,
         /,
     ) -> torch.Tensor: ...
+
+
+class AttendPart(Protocol):
+    """As PagedAttention, over the tokens that a rank keeps, of which there may be none: no windows, slopes or sinks.
+
+    The lengths of the step are of these tokens, which are in their order. A query sees the first `visible` of them, or
+    all of its row if that is None. One that sees none gets zeros.
+
+    Returns also [T, num_heads] float32, the logarithms of the sums of exponentials of the scores, with which results
+    over other tokens can be added (kernels/exchange.py: merge_parts).
+    """
+
+    def __call__(
+        self,
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        step: AttentionStep,
+        scale: float,
+        variant: AttentionVariant = PLAIN,
+        /,
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
 def paged_attention_reference(
@@ -104,6 +128,51 @@ def paged_attention_reference(
     return out
 
 
+def attend_part_reference(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    step: AttentionStep,
+    scale: float,
+    variant: AttentionVariant = PLAIN,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As AttendPart."""
+    num_tokens, num_heads, head_dim = q.shape
+    num_kv_heads, block_size = k_cache.shape[1], k_cache.shape[2]
+    out = torch.zeros(num_tokens, num_heads, head_dim, dtype=q.dtype, device=q.device)
+    log_totals = torch.full((num_tokens, num_heads), -torch.inf, device=q.device)
+    starts, lengths = step.query_start.tolist(), step.context_lens.tolist()
+    for row, context_len in enumerate(lengths):
+        own = slice(starts[row], starts[row + 1])
+        if own.start == own.stop or context_len == 0:
+            continue
+        keys, values = (
+            blocks_in(cache, step.block_tables[row, : -(-context_len // block_size)], q.dtype)
+            .transpose(0, 1)
+            .reshape(num_kv_heads, -1, head_dim)[:, :context_len]
+            .float()
+            .repeat_interleave(num_heads // num_kv_heads, 0)
+            for cache in (k_cache, v_cache)
+        )
+        scores = torch.einsum("thd,hcd->thc", q[own].float(), keys) * (scale * variant.k_scale)
+        if variant.softcap is not None:
+            scores = variant.softcap * torch.tanh(scores / variant.softcap)
+        weights, log_totals[own] = weights_of_visible(scores, step.visible, own)
+        out[own] = (torch.einsum("thc,hcd->thd", weights, values) * variant.v_scale).to(q.dtype)
+    return out.flatten(1), log_totals
+
+
+def weights_of_visible(
+    scores: torch.Tensor, visible: torch.Tensor | None, own: slice
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """scores: [N, H, C] of the queries `own`. Returns their softmax, zeros where nothing is visible, and its
+    logarithms of totals."""
+    if visible is not None:
+        hidden = torch.arange(scores.shape[-1], device=scores.device) >= visible[own, None]
+        scores = scores.masked_fill(hidden[:, None], -torch.inf)
+    return scores.softmax(-1).nan_to_num(0.0), scores.logsumexp(-1)
+
+
 def _attention(
     queries: torch.Tensor,
     keys: torch.Tensor,
@@ -130,23 +199,27 @@ def _attention(
     return (weights @ values).to(queries.dtype)
 
 
-def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype, kv_dtype: torch.dtype) -> PagedAttention:
+def paged_attention_cpu(
+    library: CpuLibrary, dtype: torch.dtype, kv_dtype: torch.dtype
+) -> tuple[PagedAttention, AttendPart]:
     """For heads whose width is a multiple of 16, at most config.cpu_kernels.MAX_HEAD_DIM.
 
     kv_dtype: of the cache: `dtype`, or int8.
     """
     empty = library.memory.empty
     name = "paged_attention_int8" if kv_dtype == torch.int8 else "paged_attention"
-    call = library.op(name, dtype, [POINTER] * 9 + [INT, INT64] + [INT] * 4 + [INT64, INT, FLOAT, FLOAT])
+    call = library.op(name, dtype, [POINTER] * 11 + [INT, INT64] + [INT] * 4 + [INT64, INT, FLOAT, FLOAT])
     no_window = 2**62
 
-    def paged_attention(
+    def attend(
         q: torch.Tensor,
         k_cache: torch.Tensor,
         v_cache: torch.Tensor,
         step: AttentionStep,
         scale: float,
-        variant: AttentionVariant = PLAIN,
+        variant: AttentionVariant,
+        visible: torch.Tensor | None,
+        log_totals: torch.Tensor | None,
     ) -> torch.Tensor:
         num_tokens, num_heads, head_dim = q.shape
         assert variant.k_scale == variant.v_scale == 1, "the C++ kernels read no fp8 cache"
@@ -166,7 +239,9 @@ def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype, kv_dtype: torch
             pointer(block_tables, torch.int32),
             None if sinks is None else pointer(sinks, torch.float32),
             None if slopes is None else pointer(slopes, torch.float32),
+            None if visible is None else pointer(visible, torch.int32),
             out.data_ptr(),
+            None if log_totals is None else log_totals.data_ptr(),
             block_tables.shape[0],
             block_tables.shape[1],
             num_heads,
@@ -180,4 +255,25 @@ def paged_attention_cpu(library: CpuLibrary, dtype: torch.dtype, kv_dtype: torch
         )
         return out
 
-    return paged_attention
+    def paged_attention(
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        step: AttentionStep,
+        scale: float,
+        variant: AttentionVariant = PLAIN,
+    ) -> torch.Tensor:
+        return attend(q, k_cache, v_cache, step, scale, variant, None, None)
+
+    def attend_part(
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        step: AttentionStep,
+        scale: float,
+        variant: AttentionVariant = PLAIN,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        log_totals = empty(*q.shape[:2], dtype=torch.float32)
+        return attend(q, k_cache, v_cache, step, scale, variant, step.visible, log_totals), log_totals
+
+    return paged_attention, attend_part

@@ -55,7 +55,7 @@ def rope_and_store_reference(
         cos_sin: [max_position, R] float32, cosines in the first half and sines in the second; R is even and at most D.
             If R < D, only the first R elements of a head are rotated; None for no rotation.
         positions: [T] int64, the tokens' positions in their sequences.
-        slot_mapping: [T] int64, block_id * block_size + offset.
+        slot_mapping: [T] int64, block_id * block_size + offset; a token with one below 0 is not stored.
         k_cache, v_cache: [num_blocks, num_kv_heads, block_size, D], written in place. In float8_e4m3fn values are
             clipped to its range, -448 to 448; an int8 cache (kv_codes.py) gets them rounded to qkv's dtype first.
         num_kv_heads: 0 prepares the queries of a layer that reads another layer's cache, which is not written.
@@ -83,16 +83,18 @@ def rope_and_store_reference(
         return part
 
     if num_kv_heads:
-        block, offset = slot_mapping // block_size, slot_mapping % block_size
+        stored = slot_mapping >= 0
+        block, offset = slot_mapping[stored] // block_size, slot_mapping[stored] % block_size
         wide_keys = prepared(keys, k_norm)
         if variant.has_value_norm:
             values = values.float()
             values = values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + eps)
         for cache, heads, scale in ((k_cache, wide_keys, variant.k_scale), (v_cache, values, variant.v_scale)):
             if cache.dtype == torch.int8:
-                store_heads(cache, block, offset, heads.to(qkv.dtype))
+                store_heads(cache, block, offset, heads[stored].to(qkv.dtype))
             else:
-                cache[block, :, offset] = to_cache_dtype(heads if scale == 1 else heads * (1 / scale), cache.dtype)
+                kept = heads[stored] if scale == 1 else heads[stored] * (1 / scale)
+                cache[block, :, offset] = to_cache_dtype(kept, cache.dtype)
     wide = prepared(queries, q_norm)
     if variant.query_scales is not None:
         wide = wide * variant.query_scales[positions, None, None]

@@ -50,7 +50,7 @@ def store_latents_reference(
         cos_sin: [max_position, R] float32, cosines in the first half and sines in the second.
         is_interleaved: the rotated pairs are (2 i, 2 i + 1); else (i, i + R // 2).
         positions: [T] int64, the tokens' positions in their sequences.
-        slot_mapping: [T] int64, block_id * block_size + offset.
+        slot_mapping: [T] int64, block_id * block_size + offset; a token with one below 0 is not stored.
         cache: [num_blocks, 1, block_size, at least rank + R]; the first rank + R elements of a token are written.
         query_width: columns before the compressed vector of keys and values.
     Returns:
@@ -64,8 +64,9 @@ def store_latents_reference(
         projected[:, : query_width + rank + rope_dim].float(), [query_width, rank, rope_dim], dim=1
     )
     keys = rotated(keys[:, None], cos_sin[positions].unsqueeze(1), is_interleaved)[:, 0]
-    block, offset = slot_mapping // block_size, slot_mapping % block_size
-    kept = torch.cat((_normed(latents, kv_norm, eps), keys), dim=1)
+    stored = slot_mapping >= 0
+    block, offset = slot_mapping[stored] // block_size, slot_mapping[stored] % block_size
+    kept = torch.cat((_normed(latents, kv_norm, eps), keys), dim=1)[stored]
     cache[block, 0, offset, : rank + rope_dim] = to_cache_dtype(kept, cache.dtype)
     return projected if q_norm is None else _normed(queries, q_norm, eps).to(projected.dtype)
 

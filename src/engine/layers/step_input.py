@@ -27,6 +27,9 @@ class StepInput:
     max_query_len: int
     max_context_len: int
     seq_slots: torch.Tensor = NO_SLOTS  # [R] int32, places of the sequences' recurrent states; -1 of a padding row
+    # [T] int32, tokens in the cache that each query sees, where this rank keeps some tokens of each context
+    # (runner/context_part.py); None where it keeps all: those up to the query's own.
+    visible: torch.Tensor | None = None
     # Values that kernels derive from the above in the first layer that needs them. Cleared at the start of a forward
     # pass: the same tensors may hold another step by then, and a captured graph must contain the derivation.
     plans: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -46,13 +49,15 @@ class StepInput:
         """
         positions = self.positions[tokens]
         rows = torch.searchsorted(self.query_start, tokens.int(), right=True) - 1
+        contexts = positions + 1 if self.visible is None else self.visible[tokens]
         return StepInput(
             token_ids=self.token_ids[tokens],
             positions=positions,
             slot_mapping=self.slot_mapping[tokens],
             query_start=torch.arange(len(tokens) + 1, dtype=torch.int32, device=tokens.device),
-            context_lens=(positions + 1).masked_fill_(tokens < 0, 0).to(torch.int32),
+            context_lens=contexts.masked_fill_(tokens < 0, 0).to(torch.int32),
             block_tables=self.block_tables[rows],
             max_query_len=1,
             max_context_len=self.max_context_len,
+            visible=None if self.visible is None else contexts,
         )

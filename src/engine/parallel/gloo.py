@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from ..kernels.exchange import own_rows_reference
+from ..kernels.exchange import merge_parts_reference, own_rows_reference
 
 Result = TypeVar("Result")
 _POLL = timedelta(seconds=0.25)
@@ -36,12 +36,28 @@ class RanksLost(RuntimeError):
 
 
 class SummingRanks(ABC):
-    """Ranks without memory in common: what they do with rows of owners, with the sum alone."""
+    """Ranks without memory in common: what they do with two operations, the sum and the tensors of all."""
 
     rank: int
 
     @abstractmethod
     def sum(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    @abstractmethod
+    def of_all(self, x: torch.Tensor) -> torch.Tensor:
+        """x: of any shape. Returns [ranks, *shape], those of all ranks."""
+
+    def gather_in_group(self, x: torch.Tensor, group: range) -> torch.Tensor:
+        """As Ranks. The ranks of other groups are among those that exchange."""
+        return self.of_all(x)[group.start : group.stop].transpose(0, 1).flatten(1)
+
+    def merge_parts(self, part: torch.Tensor, log_totals: torch.Tensor, group: range) -> torch.Tensor:
+        """As Ranks."""
+        parts, totals = self.of_all(part), self.of_all(log_totals)
+        own = part.shape[1] // len(group)
+        heads = slice((self.rank - group.start) * own, (self.rank - group.start + 1) * own)
+        among = slice(group.start, group.stop)
+        return merge_parts_reference(parts[among, :, heads], totals[among, :, heads])
 
     def own_rows(self, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
         """As Ranks."""
@@ -89,6 +105,12 @@ class GlooRanks(SummingRanks):
         self._wait(self._group.gather([parts] if parts else [], [x.contiguous()], dist.GatherOptions()))
         return torch.cat(parts, 1)[:, :width].contiguous() if parts else x
 
+    def of_all(self, x: torch.Tensor) -> torch.Tensor:
+        """As SummingRanks."""
+        found = x.new_empty(self.size, *x.shape)
+        self._wait(self._group.allgather([list(found)], [x.contiguous()]))
+        return found
+
     def from_rank(self, x: torch.Tensor, owner: int) -> None:
         """As Ranks."""
         options = dist.BroadcastOptions()
@@ -114,8 +136,9 @@ class GlooRanks(SummingRanks):
                 if self._is_closed.is_set():
                     _abandoned.append(self._group)
                     raise RanksLost from None
-                if work.is_completed():  # it failed
-                    raise
+                if work.is_completed():  # it failed, or has ended since
+                    work.wait()
+                    return
             else:
                 return
 

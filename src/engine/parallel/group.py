@@ -35,6 +35,22 @@ class Ranks(Protocol):
         """x: [N, C], the columns of this rank. Returns [N, width], those of all ranks, on rank 0; x on others."""
         ...
 
+    def gather_in_group(self, x: torch.Tensor, group: range) -> torch.Tensor:
+        """x: [N, C], the columns of this rank. Returns [N, ranks in the group * C], those of its group.
+
+        group: consecutive ranks, this one among them. Ranks of other groups call this at the same time.
+        """
+        ...
+
+    def merge_parts(self, part: torch.Tensor, log_totals: torch.Tensor, group: range) -> torch.Tensor:
+        """Attention of the heads of this rank over the tokens of all ranks of its group.
+
+        part: [T, H, D], all heads of the group over the tokens of this rank; log_totals: [T, H] float32, their
+        logarithms of totals (kernels/paged_attention.py). group: as of `gather_in_group`. Returns [T, H / ranks in the
+        group, D].
+        """
+        ...
+
     def own_rows(self, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
         """ids: [T] int64, rows of a table of which each rank has `rows_each`.
 

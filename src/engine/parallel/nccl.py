@@ -50,12 +50,17 @@ class NcclRanks(SummingRanks):
 
     def gather(self, x: torch.Tensor, width: int) -> torch.Tensor:
         """As Ranks."""
-        parts = x.new_empty(self.size, *x.shape)
-        options = _synchronous(distributed_c10d.AllgatherOptions())  # type: ignore[attr-defined]
-        _queued(self._group._allgather_base(parts, x.contiguous(), options))
+        parts = self.of_all(x)
         if self.rank:
             return x
         return parts.transpose(0, 1).reshape(len(x), -1)[:, :width].contiguous()
+
+    def of_all(self, x: torch.Tensor) -> torch.Tensor:
+        """As SummingRanks."""
+        parts = x.new_empty(self.size, *x.shape)
+        options = _synchronous(distributed_c10d.AllgatherOptions())  # type: ignore[attr-defined]
+        _queued(self._group._allgather_base(parts, x.contiguous(), options))
+        return parts
 
     def from_rank(self, x: torch.Tensor, owner: int) -> None:
         """As Ranks."""

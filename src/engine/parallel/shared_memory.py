@@ -33,6 +33,14 @@ class SharedMemoryRanks:
         """As Ranks."""
         return self._exchange.gather_columns(self._memory, self.rank, self.size, x, width)
 
+    def gather_in_group(self, x: torch.Tensor, group: range) -> torch.Tensor:
+        """As Ranks."""
+        return self._exchange.gather_in_group(self._memory, self.rank, self.size, group, x)
+
+    def merge_parts(self, part: torch.Tensor, log_totals: torch.Tensor, group: range) -> torch.Tensor:
+        """As Ranks."""
+        return self._exchange.merge_parts(self._memory, self.rank, self.size, group, part, log_totals)
+
     def own_rows(self, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
         """As Ranks."""
         return self._exchange.own_rows(ids, self.rank * rows_each, rows_each)

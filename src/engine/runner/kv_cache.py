@@ -12,6 +12,7 @@ from ...model.cache_groups import CacheGroups, View
 from ...model.sizes import KV_SCALE_BYTES
 from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
+from .context_part import ContextPart
 from .kv_memory import KVMemory
 from .state_cache import StateCache
 
@@ -41,6 +42,7 @@ class KVCache:
         device: torch.device | None = None,
         states: StateCache | None = None,
         tensors_by_layer: Sequence[Sequence[tuple[int, int]] | None] | None = None,
+        part: ContextPart | None = None,
     ) -> None:
         """num_blocks: of all groups together.
         tensors: heads and elements of a head, of each tensor of a layer (Keeps in model/spec.py); all of one size.
@@ -48,11 +50,14 @@ class KVCache:
         device: None for host memory.
         states: of the layers with a recurrent state.
         tensors_by_layer: in place of `tensors`, which are those of the widest layer, where layers differ.
+        part: of each block that this cache has; None for all.
 
         Raises MemoryError, with the number of bytes, if the host has too little memory; torch.OutOfMemoryError if the
         device has too little.
         """
         scale = KV_SCALE_BYTES if dtype == torch.int8 else 0
+        self._part = part
+        block_size = block_size if part is None else part.slots
         shapes = [(num_blocks, heads, block_size, width + scale) for heads, width in tensors]
         shape = (groups.num_planes, len(tensors), torch.Size(shapes[0]).numel() if shapes else 0)
         self.groups = groups
@@ -85,6 +90,11 @@ class KVCache:
             self._layers.append((*by_token, *(state or ())))
 
     @property
+    def table(self) -> dict[str, str]:
+        """A row of the start-up table, if other ranks keep other tokens."""
+        return {} if self._part is None else {"kv_cache": str(self._part)}
+
+    @property
     def num_untouched(self) -> int:
         """Bytes that are reserved and not yet resident."""
         return 0 if self._memory is None else self._memory.num_untouched
@@ -102,6 +112,8 @@ class KVCache:
 
     def views(self, steps: Sequence[StepInput]) -> tuple[StepInput, ...]:
         """steps: a step as each group sees it. Returns it for each of `groups.views`."""
+        if self._part is not None:
+            steps = [self._part.of(step) for step in steps]
         return tuple(
             steps[view.group] if view.shares == 1 else _of_parts(steps[view.group], view, self._block_size)
             for view in self.groups.views

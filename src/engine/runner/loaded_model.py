@@ -18,7 +18,8 @@ from ..layers.loading import Loadable
 from ..models.decoder import LaterStage
 from ..models.model import Model
 from ..models.registry import make_later_stage, make_model
-from ..parallel import Ranks
+from ..parallel import Ranks, attending_in_parts
+from .context_part import ContextPart
 from .kv_cache import KVCache, kv_dtype
 from .kv_memory import KVMemory, reserve_kv_memory
 from .loading import load_weights
@@ -81,8 +82,10 @@ def load_on_cpu(
     phases.start("kernels")
     kernels = _kernels(resolved, load)
     ranks = None if ranks_of is None else ranks_of(kernels)
+    kernels = _in_parts(kernels, resolved, ranks)
     model = load_model(resolved, phases, device, kernels, ranks=ranks)
-    return LoadedModel(device, kernels, model, _kv_cache(resolved, phases, kv_memory), compilation, ranks)
+    cache = _kv_cache(resolved, phases, kv_memory, ranks=ranks)
+    return LoadedModel(device, kernels, model, cache, compilation, ranks)
 
 
 def load_later_stage(
@@ -93,19 +96,32 @@ def load_later_stage(
     phases.start("kernels")
     kernels = _kernels(resolved, load_library)
     ranks = None if ranks_of is None else ranks_of(kernels)
+    kernels = _in_parts(kernels, resolved, ranks)
     phases.start("weights")
     layers = make_later_stage(resolved, stage, kernels, device, ranks)
     load_weights(layers, resolved, ranks=ranks)
-    return LoadedStage(kernels, layers, _kv_cache(resolved, phases, None, stage), ranks=ranks)
+    return LoadedStage(kernels, layers, _kv_cache(resolved, phases, None, stage, ranks), ranks=ranks)
 
 
-def _kv_cache(resolved: Resolved, phases: PhaseClock, memory: KVMemory | None, stage: int = 0) -> KVCache:
+def _in_parts(kernels: KernelSet, resolved: Resolved, ranks: Ranks | None) -> KernelSet:
+    num_parts = resolved.parallel.decode_context_parallel_size
+    return kernels if ranks is None or num_parts == 1 else attending_in_parts(kernels, ranks, num_parts)
+
+
+def _kv_cache(
+    resolved: Resolved, phases: PhaseClock, memory: KVMemory | None, stage: int = 0, ranks: Ranks | None = None
+) -> KVCache:
     """memory: None reserves it. The part that the first requests need is touched."""
     phases.start("kv cache")
     memory = memory or reserve_kv_memory(resolved, stage)
     memory.check_room(read_machine_spec().available_memory_bytes - resolved.memory.state_bytes)
     memory.touch_first()
-    return kv_cache_of(resolved, resolved.num_kv_blocks, states_of(resolved, stage=stage), memory, stage=stage)
+    part, parallel = None, resolved.parallel
+    if ranks is not None and (count := parallel.decode_context_parallel_size) > 1:
+        run = parallel.cp_kv_cache_interleave_size
+        part = ContextPart(ranks.rank % count, count, run, resolved.cache.block_size)
+    states = states_of(resolved, stage=stage)
+    return kv_cache_of(resolved, resolved.num_kv_blocks, states, memory, stage=stage, part=part)
 
 
 def load_weights_on_cpu(resolved: Resolved, phases: PhaseClock) -> tuple[KernelSet, Model]:
@@ -204,6 +220,7 @@ def kv_cache_of(
     memory: KVMemory | None = None,
     device: torch.device | None = None,
     stage: int = 0,
+    part: ContextPart | None = None,
 ) -> KVCache:
     """A cache of `num_blocks` blocks for each group of layers, for those of a stage. Raises what KVCache raises."""
     cache, groups = resolved.cache, resolved.stage_groups(stage)
@@ -217,4 +234,5 @@ def kv_cache_of(
         device,
         states,
         [None if keeps is None else keeps.tensors for keeps in resolved.stage_spec(stage).kept_by_layer],
+        part,
     )

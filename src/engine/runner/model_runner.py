@@ -286,7 +286,7 @@ class ModelRunner:
 
     def _table(self) -> dict[str, str]:
         compilation, model = self.loaded.compilation, self._resolved.model
-        others = self._model.table | self._states_table() | self._self_test
+        others = self._model.table | self._cache.table | self._states_table() | self._self_test
         if compilation is not None:
             return torch_table(str(compilation), scheme_of(model.quantization)) | others
         return self._kernels.table | self._decode_steps.table | others

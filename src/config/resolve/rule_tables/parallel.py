@@ -265,6 +265,65 @@ RULES: tuple[Rule, ...] = (
         fixes=("set `tensor_parallel_size` and `pipeline_parallel_size` to 1, or to a divisor",),
     ),
     Rule(
+        id="R134",
+        title="tensor_parallel_size is a multiple of decode_context_parallel_size",
+        fields=("parallel.decode_context_parallel_size", "parallel.tensor_parallel_size"),
+        is_broken=lambda v: v.tensor_parallel_size % v.decode_context_parallel_size != 0,
+        message="`parallel.decode_context_parallel_size` is {decode_context_parallel_size}, and `tensor_parallel_size` "
+        "is {tensor_parallel_size}",
+        why="The processes that share the tokens of each sequence are groups of those of `tensor_parallel_size`.",
+        fixes=("set `decode_context_parallel_size` to a divisor of {tensor_parallel_size}",),
+    ),
+    Rule(
+        id="R480",
+        title="processes that share tokens hold the same keys and values",
+        fields=("parallel.decode_context_parallel_size", "parallel.tensor_parallel_size"),
+        exit_code=EXIT_MODEL_FILES,
+        is_broken=lambda v: bool(v.not_parted),
+        message="{decode_context_parallel_size} processes cannot share the tokens of each sequence "
+        "(`parallel.decode_context_parallel_size`): {not_parted}",
+        why="Each process computes attention over the tokens that it keeps, for the heads of all of them; this needs "
+        "keys and values that they otherwise hold several times, in layers of full attention.",
+        fixes=("remove `decode_context_parallel_size`",),
+    ),
+    Rule(
+        id="R481",
+        title="tokens are shared on CPUs",
+        fields=("parallel.decode_context_parallel_size", "device.device"),
+        is_broken=lambda v: v.decode_context_parallel_size > 1 and v.device == "cuda",
+        message="`parallel.decode_context_parallel_size` is for CPUs",
+        why="The attention kernels of GPUs return no totals of their weights, with which results over parts of a "
+        "context are added.",
+        fixes=("remove `decode_context_parallel_size`",),
+    ),
+    Rule(
+        id="R482",
+        title="each process has an equal part of a block",
+        fields=(
+            *("cache.block_size", "parallel.decode_context_parallel_size"),
+            "parallel.cp_kv_cache_interleave_size",
+        ),
+        is_broken=lambda v: (
+            v.decode_context_parallel_size > 1
+            and v.block_size != "auto"
+            and v.block_size % (v.decode_context_parallel_size * v.cp_kv_cache_interleave_size) != 0
+        ),
+        message="`cache.block_size` is {block_size}, and {decode_context_parallel_size} processes keep "
+        "{cp_kv_cache_interleave_size} tokens each in turn",
+        why="A block has the same positions on all processes, and on each of them an equal part of these.",
+        fixes=("set `cache.block_size` to a multiple of {block_part}, or a lower `cp_kv_cache_interleave_size`",),
+    ),
+    Rule(
+        id="R483",
+        title="tokens in turn need processes that share them",
+        fields=("parallel.cp_kv_cache_interleave_size", "parallel.decode_context_parallel_size"),
+        severity="warning",
+        is_broken=lambda v: v.cp_kv_cache_interleave_size > 1 and v.decode_context_parallel_size == 1,
+        message="`parallel.cp_kv_cache_interleave_size` has no effect without `decode_context_parallel_size`",
+        why="Each process keeps all tokens then.",
+        fixes=("set `decode_context_parallel_size`, or remove `cp_kv_cache_interleave_size`",),
+    ),
+    Rule(
         id="R386",
         title="each process of a model has a core",
         fields=(
@@ -661,12 +720,6 @@ STATED: tuple[StatedRule, ...] = (
         "only one executor supports TPUs",
         ("parallel.distributed_executor_backend",),
         "Cannot occur: this build does not support TPUs.",
-    ),
-    StatedRule(
-        "R134",
-        "tensor_parallel_size is a multiple of decode_context_parallel_size",
-        ("parallel.decode_context_parallel_size", "parallel.tensor_parallel_size"),
-        "Cannot occur: decode_context_parallel_size is 1 in this build.",
     ),
     StatedRule(
         "R135",

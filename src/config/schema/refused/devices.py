@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from ..types import Count, Flag, NumberFromZero, Texts, Whole
 from .reasons import (
-    ALL_TOKENS,
     FIXED_EXPERTS,
+    GATHERED_QUERIES,
     GPU_BY_VARIABLE,
     NO_COUPLING,
     NO_DEVICE_SETTINGS,
@@ -20,23 +20,17 @@ from .reasons import (
     ONE_WORKER,
     OWN_EXPERTS,
     OWN_KERNELS,
+    PARTS_OF_ATTENTION,
     RESTARTED,
     SAME_TOKENS,
     UNDER_NUMACTL,
     WATCHED,
+    WHOLE_PROMPTS,
 )
 from .row import Refused
 
 ROWS: tuple[Refused, ...] = (
     # parallel
-    Refused(
-        "parallel.decode_context_parallel_size",
-        Count,
-        1,
-        ALL_TOKENS,
-        "Number of devices that share the KV cache of each sequence; divides tensor_parallel_size.",
-        aliases=("-dcp",),
-    ),
     Refused("parallel.enable_dbo", Flag, False, NO_OVERLAP, "Overlap computation and communication of two batches."),
     Refused("parallel.dbo_decode_token_threshold", Whole, 32, NO_OVERLAP, "Decode tokens from which a batch is split."),
     Refused("parallel.dbo_prefill_token_threshold", Whole, 512, NO_OVERLAP, "Tokens from which a batch is split."),
@@ -46,22 +40,18 @@ ROWS: tuple[Refused, ...] = (
         "parallel.prefill_context_parallel_size",
         Count,
         1,
-        ALL_TOKENS,
+        WHOLE_PROMPTS,
         "Number of devices that share the computation of a prompt.",
         aliases=("-pcp",),
-    ),
-    Refused("parallel.cp_kv_cache_interleave_size", Count, 1, ALL_TOKENS, "Consecutive tokens that one device stores."),
-    Refused(
-        "parallel.dcp_kv_cache_interleave_size", Count, 1, ALL_TOKENS, "Older name of cp_kv_cache_interleave_size."
     ),
     Refused(
         "parallel.dcp_comm_backend",
         Literal["ag_rs", "a2a"] | None,
         None,
-        ALL_TOKENS,
+        PARTS_OF_ATTENTION,
         "How devices exchange parts of attention.",
     ),
-    Refused("parallel.dcp_q_replicate", Flag, False, ALL_TOKENS, "Compute queries on every device."),
+    Refused("parallel.dcp_q_replicate", Flag, False, GATHERED_QUERIES, "Compute queries on every device."),
     Refused(
         "parallel.distributed_timeout_seconds",
         Count | None,
@@ -79,7 +69,7 @@ ROWS: tuple[Refused, ...] = (
     Refused(
         "parallel.enable_batch_sharded_sampling", Flag, False, ONE_SAMPLER, "Sample a part of the batch on each device."
     ),
-    Refused("parallel.enable_hc_sp", Flag, False, ALL_TOKENS, "Split sequences in hyper-connections."),
+    Refused("parallel.enable_hc_sp", Flag, False, WHOLE_PROMPTS, "Split sequences in hyper-connections."),
     Refused(
         "parallel.enable_shm_tensor_arena",
         Flag,

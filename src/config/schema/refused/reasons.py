@@ -17,7 +17,11 @@ WHOLE_LAYERS = (
 )
 SLOTS_AS_NEEDED = "the scheduler reserves the slots that a step needs"
 ONE_KV_LAYOUT = "the cache of each layer follows from the model; all of them have `cache.kv_cache_dtype`"
-ALL_TOKENS = "each process keeps all tokens of its heads and layers, so the length of a sequence is not divided"
+WHOLE_PROMPTS = "each process computes all tokens of a prompt, with the heads that it has"
+PARTS_OF_ATTENTION = (
+    "processes read the results of attention of the others in the memory that they share, or gather them through Gloo"
+)
+GATHERED_QUERIES = "each process computes the queries of its own heads, and gathers those of the others"
 NO_OVERLAP = (
     "a step is computed whole: its batch is not divided so that one part is computed while another is exchanged; the "
     "stages of `parallel.pipeline_parallel_size` compute several steps at a time"

@@ -147,16 +147,17 @@ class Step {
 
 }  // namespace
 
-#define EXPORT_FOR(T, C, suffix)                                                                                          \
+#define EXPORT_FOR(T, C, suffix)                                                                                       \
     EXPORT void paged_attention_##suffix(                                                                              \
         const T* queries, const C* k_cache, const C* v_cache, const int32_t* query_start, const int32_t* lengths,      \
-        const int32_t* block_tables, const float* sinks, const float* slopes, T* out, int num_rows,                    \
-        int64_t table_stride, int num_heads, int num_kv_heads, int head_dim, int block_size, int64_t window,           \
-        int is_chunked, float scale, float softcap) {                                                                  \
-        const Attention<T, C> call{queries,   k_cache,      v_cache,  out,       query_start,     lengths, block_tables,  \
-                                table_stride, num_heads, num_kv_heads, head_dim, block_size,   window,  is_chunked != 0, \
-                                scale,     softcap,      sinks,    slopes};                                            \
-        Step<T, C>(call, num_rows).run();                                                                                 \
+        const int32_t* block_tables, const float* sinks, const float* slopes, const int32_t* visible, T* out,          \
+        float* log_totals, int num_rows, int64_t table_stride, int num_heads, int num_kv_heads, int head_dim,          \
+        int block_size, int64_t window, int is_chunked, float scale, float softcap) {                                  \
+        const Attention<T, C> call{queries,    k_cache,   v_cache,      out,      query_start,     lengths,            \
+                                   block_tables, table_stride, num_heads, num_kv_heads, head_dim,  block_size,         \
+                                   window,     is_chunked != 0, scale,  softcap,  sinks,           slopes,             \
+                                   visible,    log_totals};                                                            \
+        Step<T, C>(call, num_rows).run();                                                                              \
     }                                                                                                                  \
     CAPTURABLE(paged_attention_##suffix)
 

@@ -22,8 +22,16 @@ struct Attention {
     float scale, softcap;  // softcap: 0 if there is none
     const float* sinks;    // [num_heads], or null
     const float* slopes;   // [num_heads], times the distance of a key from the query; or null
+    // Of a cache that has some tokens of each context, in their order, or null:
+    const int32_t* visible;  // [T], tokens that each query sees
+    float* log_totals;       // [T, num_heads], logarithms of the sums of exponentials of the scores
 
     int group() const { return num_heads / num_kv_heads; }  // query heads that share a kv head
+
+    // Tokens that a query sees if there is no window. query: index in the step, of this row.
+    int64_t context(int row, int64_t query) const {
+        return visible ? visible[query] : context_lens[row] - (query_start[row + 1] - 1 - query);
+    }
 
     // The first token that a query at this position sees.
     int64_t first_visible(int64_t position) const {

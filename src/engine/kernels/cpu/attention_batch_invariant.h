@@ -23,12 +23,12 @@ class BatchInvariantPrefill {
           heads_(call.group()),
           at_once_(std::max(1, kHeadsAtOnce / heads_)),
           query_(call.query_start[row] + first_query),
-          context_(call.context_lens[row] - (call.query_start[row + 1] - query_) + 1),
           stride_((call.head_dim + kStep - 1) / kStep * kStep),
           whole_(memory((num_queries + at_once_) * heads_), num_queries * heads_, stride_),
           part_(whole_.sums + Partial::num_floats(num_queries * heads_, stride_), at_once_ * heads_, stride_) {}
 
     void run() {
+        whole_.clear(num_queries_ * heads_);
         for (int64_t begin = first_visible(0) / kSegment * kSegment; begin < context(num_queries_ - 1);
              begin += kSegment) {
             for (int i = 0; i < num_queries_; i += at_once_) {
@@ -46,7 +46,7 @@ class BatchInvariantPrefill {
         return scratch.reserve<float>(Partial::num_floats(heads, stride_));
     }
 
-    int64_t context(int i) const { return context_ + i; }  // tokens up to and including the query's
+    int64_t context(int i) const { return call_.context(row_, query_ + i); }  // tokens up to the query's, included
     int64_t first_visible(int i) const { return call_.first_visible(context(i) - 1); }
 
     // Queries [first, first + count) and the segment [begin, end).
@@ -76,6 +76,6 @@ class BatchInvariantPrefill {
 
     const Attention<T, C>& call_;
     const int row_, kv_head_, num_queries_, heads_, at_once_;  // heads: those that share the kv head
-    const int64_t query_, context_, stride_;                   // those of the first query
+    const int64_t query_, stride_;                             // query: the first
     Partial whole_, part_;  // of all queries; of some queries and the current segment
 };

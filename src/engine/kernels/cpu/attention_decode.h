@@ -17,6 +17,9 @@
 
 constexpr int64_t kSegment = 512;  // tokens
 
+// 0 for the total of no tokens, so that their result is zeros.
+inline float inverse(float total) { return total == 0 ? 0.0f : 1.0f / total; }
+
 // Softmax-weighted values of some heads over a part of a context, before the division by the total weight.
 // max_score, total: [num_heads]; sums: [num_heads, stride].
 struct Partial {
@@ -75,6 +78,9 @@ struct Partial {
         memcpy(max_score, other.max_score, heads * sizeof(float));
         memcpy(total, other.total, heads * sizeof(float));
     }
+
+    // Minus infinity without tokens. scale: of the scores.
+    float log_total(int64_t head, float scale) const { return max_score[head] * scale + std::log(total[head]); }
 
     // Adds the result of the following part of the context. scale: of the scores.
     void add(Partial part, int heads, float scale) {
@@ -271,8 +277,11 @@ void store_heads(const Attention<T, C>& call, int64_t query, int first_head, int
     for (int head = 0; head < heads; head++) {
         const float sink = call.sink_weight(first_head + head, whole.max_score[head] * call.scale);
         const float* sums = whole.sums + head * whole.stride;
-        const float norm = 1.0f / (whole.total[head] + sink);
+        const float norm = inverse(whole.total[head] + sink);
         T* to = out + head * call.head_dim;
+        if (call.log_totals) {
+            call.log_totals[query * call.num_heads + first_head + head] = whole.log_total(head, call.scale);
+        }
         if constexpr (kCodeProducts && !std::is_same_v<C, T>) {
             for (int d = 0; d < call.head_dim; d += kWidth) store(to + d, load(sums + d) * norm);
         } else {

@@ -71,9 +71,7 @@ class Prefill {
           group_(call.group()),
           rows_(num_queries * group_),
           depth_(round_up(call.head_dim, Product<T>::kDepthStep)) {
-        const int64_t query_len = call.query_start[row + 1] - call.query_start[row];
         first_token_ = call.query_start[row] + first_query;
-        first_position_ = call.context_lens[row] - query_len + first_query;
         const int64_t padded_rows = round_up(rows_, kRows);
         queries_ = buffers().queries.template reserve<A>(padded_rows * depth_);
         keys_ = buffers().keys.template reserve<T>(kKeys * depth_);
@@ -111,7 +109,7 @@ class Prefill {
         return buffers;
     }
 
-    int64_t position(int row) const { return first_position_ + row / group_; }
+    int64_t position(int row) const { return call_.context(row_, first_token_ + row / group_) - 1; }
     int64_t first_visible(int row) const { return call_.first_visible(position(row)); }
 
     int head(int row) const { return kv_head_ * group_ + row % group_; }
@@ -222,7 +220,14 @@ class Prefill {
     void store_out() {
         for (int row = 0; row < rows_; row++) {
             const float sink = call_.sink_weight(head(row), zeros_[row] / kLog2E);
-            const float norm = 1.0f / (sum(load(totals_ + row * kWidth)) + sink);
+            const float total = sum(load(totals_ + row * kWidth)), norm = 1.0f / (total + sink);
+            if (call_.log_totals) {
+                call_.log_totals[at(row) / call_.head_dim] = zeros_[row] / kLog2E + std::log(total);
+            }
+            if (total == 0) {  // no tokens, and no sums
+                memset(call_.out + at(row), 0, call_.head_dim * sizeof(T));
+                continue;
+            }
             for (int d = 0; d < call_.head_dim; d += kWidth) {
                 store(call_.out + at(row) + d, load(sums_ + row * depth_ + d) * norm);
             }
@@ -232,7 +237,7 @@ class Prefill {
     const Attention<T, C>& call_;
     const int row_, kv_head_, group_, rows_;
     const int64_t depth_;  // head_dim, padded for the products
-    int64_t first_token_, first_position_;
+    int64_t first_token_;
     A *queries_, *weights_;  // [rows, depth], [kRows, kKeys]
     T *keys_, *values_;      // panels
     float *scores_, *sums_;  // [kRows, kKeys], [rows, depth]

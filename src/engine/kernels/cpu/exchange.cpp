@@ -3,7 +3,11 @@
 // Every rank has a counter of the pieces that it has written, and two places for them, which it uses in turn. A rank
 // writes a piece once all others have written the one before: they have then read the one before that, whose place the
 // new one takes. Sums are in float32 and in the order of the ranks, so that all ranks have the same result, bit by bit.
+// The ranks of a group, which are consecutive, may exchange among themselves. All groups do so at the same time: a piece
+// waits for all ranks to have written the one before, so that places are free in every group.
 // The reference is in ../exchange.py.
+
+#include <cmath>
 
 #include "parallel.h"
 #include "captured_graph.h"
@@ -47,12 +51,15 @@ class Exchange {
 
     // Returns whether the others have written the piece too.
     bool wait() { return wait(piece_); }
+    bool wait_for(int first, int count) { return wait(piece_, first, count); }
 
     const char* of(int rank) { return memory_.place(rank, piece_); }
 
   private:
-    bool wait(uint64_t piece) {
-        for (int rank = 0; rank < ranks_; rank++) {
+    bool wait(uint64_t piece) { return wait(piece, 0, ranks_); }
+
+    bool wait(uint64_t piece, int first, int count) {
+        for (int rank = first; rank < first + count; rank++) {
             for (int64_t turn = 1; memory_.written[rank].value.load(std::memory_order_acquire) < piece; turn++) {
                 if (rank == rank_) break;
                 if (memory_.is_closed.load(std::memory_order_relaxed)) return false;
@@ -109,22 +116,25 @@ int sum_over_ranks(Memory* memory, int rank, int ranks, T* x, int64_t size) {
     return 0;
 }
 
-// out: [rows, all], only of rank 0; `all` may be less than ranks * own, the last columns are padding.
+// The columns of the ranks [first, first + count). out: [rows, all], null for a rank that does not need it; `all` may be
+// less than count * own, the last columns are padding.
 template <class T>
-int gather_columns(Memory* memory, int rank, int ranks, const T* x, T* out, int64_t rows, int64_t own, int64_t all) {
+int gather_columns(
+    Memory* memory, int rank, int ranks, int first, int count, const T* x, T* out, int64_t rows, int64_t own, int64_t all
+) {
     constexpr int64_t most = kPlace / int64_t(sizeof(T));
     Exchange exchange(memory, rank, ranks);
     for (int64_t start = 0; start < rows * own; start += most) {
-        const int64_t count = rows * own - start < most ? rows * own - start : most;
+        const int64_t size = rows * own - start < most ? rows * own - start : most;
         T* const place = reinterpret_cast<T*>(exchange.begin());
         if (!place) return 1;
-        copy(place, x + start, count);
+        copy(place, x + start, size);
         exchange.publish();
-        if (rank) continue;
-        if (!exchange.wait()) return 1;
-        in_ranges(count, [&](int64_t begin, int64_t end) {
-            for (int other = 0; other < ranks; other++) {
-                const T* const from = reinterpret_cast<const T*>(exchange.of(other));
+        if (!out) continue;
+        if (!exchange.wait_for(first, count)) return 1;
+        in_ranges(size, [&](int64_t begin, int64_t end) {
+            for (int other = 0; other < count; other++) {
+                const T* const from = reinterpret_cast<const T*>(exchange.of(first + other));
                 for (int64_t at = begin; at < end;) {
                     const int64_t row = (start + at) / own, column = (start + at) % own;
                     const int64_t run = own - column < end - at ? own - column : end - at;
@@ -133,6 +143,56 @@ int gather_columns(Memory* memory, int rank, int ranks, const T* x, T* out, int6
                     memcpy(out + row * all + other * own + column, from + at, kept * sizeof(T));
                     at += run;
                 }
+            }
+        });
+    }
+    return 0;
+}
+
+// Attention over the tokens of all ranks of a group, of which each has computed all heads over its own tokens.
+// parts: [rows, count * own, width]; log_totals: [rows, count * own], of each the logarithm of its sum of exponentials.
+// out: [rows, own, width], the heads of this rank: the `own` from (rank - first) * own on.
+template <class T>
+int merge_parts(
+    Memory* memory, int rank, int ranks, int first, int count, const T* parts, const float* log_totals, T* out,
+    int64_t rows, int64_t own, int64_t width
+) {
+    const int64_t unit = width * int64_t(sizeof(T)) + int64_t(sizeof(float)), heads = count * own;  // unit: of a head
+    const int64_t most = kPlace / unit, units = rows * heads, own_head = (rank - first) * own;
+    Exchange exchange(memory, rank, ranks);
+    for (int64_t start = 0; start < units; start += most) {
+        const int64_t size = units - start < most ? units - start : most;
+        char* const place = exchange.begin();
+        if (!place) return 1;
+        const int64_t to_values = size * int64_t(sizeof(float));
+        memcpy(place, log_totals + start, to_values);
+        copy(reinterpret_cast<T*>(place + to_values), parts + start * width, size * width);
+        exchange.publish();
+        if (!exchange.wait_for(first, count)) return 1;
+        parallel_ranges(size, kMinElementsPerThread / width + 1, [&](int64_t begin, int64_t end) {
+            for (int64_t at = begin; at < end; at++) {
+                const int64_t row = (start + at) / heads, head = (start + at) % heads - own_head;
+                if (head < 0 || head >= own) continue;
+                float largest = -__builtin_inff(), total = 0, weights[kMaxRanks];
+                for (int part = 0; part < count; part++) {
+                    weights[part] = reinterpret_cast<const float*>(exchange.of(first + part))[at];
+                    if (weights[part] > largest) largest = weights[part];
+                }
+                for (int part = 0; part < count; part++) {
+                    const bool is_empty = weights[part] == -__builtin_inff();  // a NaN is not, and remains one
+                    weights[part] = is_empty ? 0.0f : std::exp(weights[part] - largest);
+                    total += weights[part];
+                }
+                const float norm = total == 0 ? 0.0f : 1.0f / total;
+                for_each_vector(width, [&](int64_t i, int64_t step) {
+                    Floats sum{};
+                    for (int part = 0; part < count; part++) {
+                        const T* const values = reinterpret_cast<const T*>(exchange.of(first + part) + to_values);
+                        const Floats weight = broadcast(weights[part] * norm);
+                        sum = multiply_add(load_up_to(values + at * width + i, step), weight, sum);
+                    }
+                    store_up_to(out + (row * own + head) * width + i, sum, step);
+                });
             }
         });
     }
@@ -184,11 +244,19 @@ CAPTURABLE(own_rows)
     }                                                                                                                 \
     CAPTURABLE(sum_over_ranks_##suffix)                                                                               \
     EXPORT int gather_columns_##suffix(                                                                               \
-        Memory* memory, int rank, int ranks, const T* x, T* out, int64_t rows, int64_t own, int64_t all               \
+        Memory* memory, int rank, int ranks, int first, int count, const T* x, T* out, int64_t rows, int64_t own,     \
+        int64_t all                                                                                                   \
     ) {                                                                                                               \
-        return gather_columns(memory, rank, ranks, x, out, rows, own, all);                                           \
+        return gather_columns(memory, rank, ranks, first, count, x, out, rows, own, all);                             \
     }                                                                                                                 \
     CAPTURABLE(gather_columns_##suffix)                                                                               \
+    EXPORT int merge_parts_##suffix(                                                                                  \
+        Memory* memory, int rank, int ranks, int first, int count, const T* parts, const float* log_totals, T* out,   \
+        int64_t rows, int64_t own, int64_t width                                                                      \
+    ) {                                                                                                               \
+        return merge_parts(memory, rank, ranks, first, count, parts, log_totals, out, rows, own, width);              \
+    }                                                                                                                 \
+    CAPTURABLE(merge_parts_##suffix)                                                                                  \
     EXPORT int rows_of_owners_##suffix(                                                                               \
         Memory* memory, int rank, int ranks, T* x, const int64_t* ids, int64_t rows, int64_t width, int64_t rows_each \
     ) {                                                                                                               \

@@ -136,6 +136,7 @@ void rope_and_store(const T* qkv, const Heads& queries, const Heads& keys, const
             const T* row = qkv + token * row_width;
             prepare(row, queries, rotation, scale,
                     [&](int h) { return to_queries + (token * queries.count + h) * head_dim; });
+            if (slots[token] < 0) continue;  // another rank keeps the token
             const int64_t block = slots[token] / block_size, offset = slots[token] % block_size;
             const int64_t block_elements = int64_t(block_size) * (head_dim + kScaleElements<C>);
             const auto at = [&](int h) { return (block * keys.count + h) * block_elements + offset * head_dim; };

@@ -30,7 +30,13 @@ struct Latents {
     int num_heads, width, rank, block_size;
     int64_t token_stride;  // elements between two tokens of a block
     float scale;
+    // Of a cache that has some tokens of each context, in their order, or null:
+    const int32_t* visible;  // [T], tokens that each query sees
+    float* log_totals;       // [T, num_heads], logarithms of the sums of exponentials of the scores
 
+    int64_t context(int row, int64_t query) const {
+        return visible ? visible[query] : context_lens[row] - (query_start[row + 1] - 1 - query);
+    }
     int num_queries(int row) const { return query_start[row + 1] - query_start[row]; }
     int64_t query_stride() const { return (width + kStep - 1) / kStep * kStep; }
     int64_t sums_stride() const { return (rank + kStep - 1) / kStep * kStep; }
@@ -78,7 +84,10 @@ class Heads {
     void store(const Partial& whole) const {
         T* to = call_.out + (query_ * call_.num_heads + head_) * call_.rank;
         for (int h = 0; h < count_; h++) {
-            store_sums(whole.sums + h * whole.stride, 1.0f / whole.total[h], call_.rank, to + h * call_.rank);
+            store_sums(whole.sums + h * whole.stride, inverse(whole.total[h]), call_.rank, to + h * call_.rank);
+            if (call_.log_totals) {
+                call_.log_totals[query_ * call_.num_heads + head_ + h] = whole.log_total(h, call_.scale);
+            }
         }
     }
 
@@ -122,7 +131,9 @@ class Step {
 
   private:
     int num_heads(int head, int at_once) const { return std::min(at_once, call_.num_heads - head); }
-    int64_t num_segments(int row) const { return (call_.context_lens[row] + kSegment - 1) / kSegment; }
+    int64_t num_segments(int row) const {  // one of no tokens, so that its result is written
+        return std::max<int64_t>(1, (call_.context_lens[row] + kSegment - 1) / kSegment);
+    }
 
     // Late queries first: they take longest.
     int64_t cut_chunks() {
@@ -184,20 +195,19 @@ class Step {
         float* memory = sums.reserve<float>(size * (count + 1));
         Partial part(memory + size * count, heads, stride);
         const int64_t query = call_.query_start[task.row] + task.first_query;
-        const int64_t context = call_.context_lens[task.row] - call_.num_queries(task.row) + task.first_query + 1;
         alignas(Heads<T>) unsigned char room[kQueries * sizeof(Heads<T>)];
         Heads<T>* own = reinterpret_cast<Heads<T>*>(room);
         for (int i = 0; i < count; i++) {
             new (own + i) Heads<T>(call_, task.row, query + i, task.head, heads, to + i * heads * call_.query_stride());
+            Partial(memory + size * i, heads, stride).clear(heads);
         }
-        for (int64_t begin = 0; begin < context + count - 1; begin += kSegment) {
+        for (int64_t begin = 0; begin < call_.context(task.row, query + count - 1); begin += kSegment) {
             for (int i = 0; i < count; i++) {
-                const int64_t end = std::min(context + i, begin + kSegment);
+                const int64_t end = std::min(call_.context(task.row, query + i), begin + kSegment);
                 if (begin >= end) continue;
                 Partial whole(memory + size * i, heads, stride);
-                Partial& to_add = begin ? part : whole;
-                to_add.clear(heads);
-                own[i].add(begin, end, to_add);
+                if (begin) part.clear(heads);
+                own[i].add(begin, end, begin ? part : whole);
                 if (begin) whole.add(part, heads, call_.scale);
             }
         }
@@ -242,11 +252,13 @@ class Step {
 
 #define EXPORT_FOR(T, suffix)                                                                                          \
     EXPORT void latent_attention_##suffix(const T* queries, const T* cache, const int32_t* query_start,                \
-                                          const int32_t* lengths, const int32_t* block_tables, T* out, int num_rows,   \
-                                          int64_t table_stride, int num_heads, int width, int rank, int block_size,    \
-                                          int64_t token_stride, float scale) {                                         \
+                                          const int32_t* lengths, const int32_t* block_tables, const int32_t* visible, \
+                                          T* out, float* log_totals, int num_rows, int64_t table_stride,               \
+                                          int num_heads, int width, int rank, int block_size, int64_t token_stride,    \
+                                          float scale) {                                                               \
         const Latents<T> call{queries,      cache,     out,   query_start, lengths,    block_tables,                   \
-                              table_stride, num_heads, width, rank,        block_size, token_stride, scale};           \
+                              table_stride, num_heads, width, rank,        block_size, token_stride,                   \
+                              scale,        visible,   log_totals};                                                    \
         Step<T>(call, num_rows).run();                                                                                 \
     }                                                                                                                  \
     CAPTURABLE(latent_attention_##suffix)

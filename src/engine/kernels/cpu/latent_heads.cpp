@@ -55,6 +55,7 @@ void store_latents(const T* projected, int64_t row_width, const float* q_norm, c
         for (int64_t token = begin; token < end; token++) {
             const T* row = projected + token * row_width;
             if (q_norm) normalise(row, q_norm, eps, query_width, queries + token * query_width);
+            if (slots[token] < 0) continue;  // another rank keeps the token
             T* to = cache + slots[token] * token_stride;
             normalise(row + query_width, kv_norm, eps, rank, to);
             rotate_into(row + query_width + rank, cos_sin + positions[token] * rope_dim, rope_dim, is_interleaved,

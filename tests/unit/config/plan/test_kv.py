@@ -32,6 +32,14 @@ def test_a_window_bounds_what_a_layer_keeps() -> None:
     assert ours.num_sequences(whole, 32768) >= 4
 
 
+def test_devices_that_share_tokens_keep_a_part_of_each_block() -> None:
+    spec = read_config(SHAPES["deepseek-v3"][0])[0]
+    whole, part = kv_cost(spec, "bfloat16", 16), kv_cost(spec, "bfloat16", 16, num_parts=8)
+    assert part.block_bytes == whole.block_bytes // 8
+    assert part.num_sequences(1 << 34, 32768) >= 8 * whole.num_sequences(1 << 34, 32768)
+    assert part.longest(1 << 30, 1 << 20) // 16 >= 8 * (whole.longest(1 << 30, 1 << 20) // 16)
+
+
 def test_the_longest_sequence_is_the_last_that_fits() -> None:
     cost = kv_cost(guess(SHAPES["gemma-3-1b"][0]), "bfloat16", 16)
     longest = cost.longest(64 << 20, 32768)

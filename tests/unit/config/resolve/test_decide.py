@@ -215,6 +215,23 @@ def test_the_processes_of_a_model_divide_the_machine_and_the_model(tmp_path: Pat
     assert reason(both, "device.num_threads") == "R223: 1 cores for each of 4 processes"
 
 
+def test_processes_that_share_tokens_have_more_blocks_in_the_same_memory(tmp_path: Path) -> None:
+    def memory(name: str, *words: str) -> tuple[int, int, int, int]:
+        done = decided(tmp_path / name, "-tp", "4", "--kv-cache-memory-bytes", "1MiB", *words)
+        assert done.memory is not None
+        return (
+            done.num_kv_blocks,
+            done.memory.kv_block_bytes,
+            done.memory.kv_cache_bytes,
+            done.memory.kv_bytes_per_token,
+        )
+
+    (blocks, size, cache, token), (shared, part, same, its) = memory("a"), memory("b", "-dcp", "2")
+    assert shared == 2 * blocks
+    assert (2 * part, same, its) == (size, cache, token)
+    assert memory("c", "-dcp", "4") == memory("a")  # a rule refuses it: key heads are held twice
+
+
 def test_a_replica_that_is_alone_on_its_server_has_the_whole_machine(tmp_path: Path) -> None:
     assert decided(tmp_path, "-dp", "4", "-dpn", "3").get("device.num_threads") == 4
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import torch
@@ -40,6 +41,20 @@ def test_a_rank_that_does_not_come_is_not_waited_for_after_close():
         with pytest.raises(RanksLost):
             joining.result(LIMIT_S)
     del store
+
+
+def test_an_operation_that_ends_while_its_wait_times_out_has_not_failed():
+    """As torch's work: a wait with a limit has timed out, and the operation has ended before it is looked at."""
+
+    class Work:
+        def wait(self, limit: timedelta | None = None) -> None:
+            if limit is not None:
+                raise RuntimeError("Operation timed out!")
+
+        def is_completed(self) -> bool:
+            return True
+
+    GlooRanks(Meeting(ADDRESS, 1, ADDRESS), 0, 2, LIMIT_S)._wait(Work())
 
 
 def test_groups_of_one_store_are_apart():

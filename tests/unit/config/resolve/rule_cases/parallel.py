@@ -7,6 +7,7 @@ from .kv_transfer import FOLDER, SHARED, TCP
 _RAY = "-dp 4 -dpb ray"
 MOVING = "--enable-eplb -ep -tp 2"
 HYBRID = "-dp 4 --data-parallel-hybrid-lb"
+_OTHER = "--model {} --load-format dummy --skip-tokenizer-init"
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R137": (["-dpn 1", "-dp 2 -dpn 2"], ["-dpn 0", "-dp 2 -dpn 1"]),
     "R138": (
@@ -77,6 +78,16 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["-tp 3", "-tp 2 --kv-directory blocks", "-pp 2 --kv-directory blocks", "-tp 2 --kv-offloading-size 1"],
         ["-tp 2", "-tp 1", "-pp 2"],
     ),
+    "R134": (["-dcp 2", "-tp 2 -dcp 4"], ["-tp 2", "-tp 2 -dcp 1"]),
+    "R480": (
+        ["-tp 2 -dcp 2", "-tp 4 -dcp 4", *(f"-tp 4 -dcp 2 {_OTHER.format(name)}" for name in ("STATES", "SHARED"))],
+        ["-tp 4 -dcp 2", f"-tp 2 -dcp 2 {_OTHER.format('LATENTS')}"],
+    ),
+    "R482": (
+        ["-tp 4 -dcp 2 --cp-kv-cache-interleave-size 3", "-tp 4 -dcp 2 --block-size 8 --cp-kv-cache-interleave-size 8"],
+        ["-tp 4 -dcp 2", "-tp 4 -dcp 2 --block-size 8 --cp-kv-cache-interleave-size 4"],
+    ),
+    "R483": (["--cp-kv-cache-interleave-size 2"], ["", "-tp 4 -dcp 2 --cp-kv-cache-interleave-size 2"]),
     "R386": (["-tp 4 -dp 2", "-tp 2 -pp 3"], ["-tp 4", "-pp 4", "-tp 2 -dp 2", "-tp 4 -dp 2 -dpn 1"]),
     "R420": (["-r 1", "-n 2 -tp 2 -r 2"], ["", "-n 2 -tp 2 -r 1"]),
     "R421": (["-n 2", "-n 3 -tp 4"], ["-n 2 -tp 2", "-n 2 -pp 2", "-n 4 -tp 2 -pp 2"]),
@@ -135,5 +146,6 @@ GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--worker-extension-cls tests.own_code:Updates"],
         ["", "--worker-extension-cls tests.own_code:Updates --device cpu"],
     ),
+    "R481": (["-tp 4 -dcp 2"], ["-tp 4", "-tp 4 -dcp 2 --device cpu"]),
     "R431": (["-tp 2 --disable-custom-all-reduce"], ["", "-tp 2 --disable-custom-all-reduce --device cpu"]),
 }
