@@ -104,7 +104,14 @@ class RayPlaces:
 
 
 def loss(error: Exception) -> str:
-    """error: of Ray, about an actor."""
+    """error: of Ray, about an actor. What was raised there is not in the first line of Ray's message."""
+    from ray.exceptions import RayTaskError
+
+    if isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
+        return f"has failed: {type(error.cause).__name__}: {' '.join(str(error.cause).split())}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and "ray::" in lines[0]:  # where it was raised, by Ray, and what
+        return f"has failed: {lines[-1]}"
     return f"was lost by Ray: {_first_line(error)}"
 
 
