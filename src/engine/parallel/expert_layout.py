@@ -6,6 +6,7 @@ whose copies share its tokens evenly.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -84,19 +85,23 @@ class _Ranks:
         while True:
             high = max(self._ranks, key=lambda rank: (self._totals[rank], -rank))
             low = min(self._ranks, key=lambda rank: (self._totals[rank], rank))
-            pairs = [
-                (abs(self._totals[high] - self._totals[low] - 2 * (more - less)), expert, other)
-                for expert, more in self._held[high].items()
-                if expert not in self._held[low]
-                for other, less in self._held[low].items()
-                if other not in self._held[high]
-            ]
-            distance = (self._totals[high] - self._totals[low]) * (1 - 1e-9)
-            if self._totals[high] <= even or not pairs or (best := min(pairs))[0] >= distance:
+            difference = self._totals[high] - self._totals[low]
+            best = min(self._exchanges(high, low, difference), default=None)
+            if self._totals[high] <= even or best is None or best[0] >= difference * (1 - 1e-9):
                 return
             _, expert, other = best
             self._move(expert, high, low)
             self._move(other, low, high)
+
+    def _exchanges(self, high: int, low: int, difference: float) -> Iterator[tuple[float, int, int]]:
+        """Of each expert of `high` with those two of `low` whose loads fit best: what remains of the difference, and
+        both experts. All pairs would be as many as experts squared: a second for 512 experts."""
+        others = sorted((less, other) for other, less in self._held[low].items() if other not in self._held[high])
+        for expert, more in self._held[high].items():
+            if expert not in self._held[low]:
+                at = bisect_left(others, (more - difference / 2, -1))
+                for less, other in others[max(0, at - 1) : at + 1]:
+                    yield abs(difference - 2 * (more - less)), expert, other
 
     def layout(self) -> Layout:
         return tuple(_in_places(before, set(after)) for before, after in zip(self._present, self._held, strict=True))

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.engine.parallel.expert_layout import TOLERANCE, balanced_layout, rank_loads
+from stoker.engine.parallel.expert_layout import TOLERANCE, _Ranks, balanced_layout, rank_loads
 from stoker.model.sharding import Layout, first_layout
 from stoker.model.spec import Experts
 
@@ -70,3 +70,19 @@ def test_an_exchange_makes_room_for_a_copy_whose_rank_has_the_expert() -> None:
         layout = balanced_layout(present, loads)
         assert all(len(set(held)) == 3 for held in layout)
         assert max(rank_loads(layout, loads)) <= max(rank_loads(present, loads))
+
+
+@given(st.lists(st.integers(0, 50), min_size=12, max_size=12), st.integers(1, 5))
+def test_the_best_exchange_is_found_without_all_pairs(loads: list[int], common: int) -> None:
+    held = [{expert: float(loads[expert]) for expert in experts} for experts in (range(7), range(7 - common, 12))]
+    ranks = _Ranks(tuple(map(tuple, held)))
+    ranks._held = held
+    high, low = sorted((0, 1), key=lambda rank: -sum(held[rank].values()))
+    difference = sum(held[high].values()) - sum(held[low].values())
+    found = list(ranks._exchanges(high, low, difference))
+    pairs = [(one, other) for one in held[high] for other in held[low] if one not in held[low]]
+    pairs = [(one, other) for one, other in pairs if other not in held[high]]
+    assert {(one, other) for _, one, other in found} <= set(pairs)
+    best = min(abs(difference - 2 * (loads[one] - loads[other])) for one, other in pairs)
+    assert min(left for left, _, _ in found) == best
+    assert len(found) <= 2 * len(held[high])
