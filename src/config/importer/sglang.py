@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...formats.registry import find, reasoning_names, tool_names
+from ..schema.refused.reasons import SAME_TOKENS
 from .counterparts import by_name, choice, gone, needless, section, switch, to
 
 _GPU = "it tunes kernels of a GPU; `engine plan` says which kernels run here"
@@ -10,6 +11,7 @@ _COMPILED = "this build compiles no models: its own kernels and captured graphs 
 _NODES = "this build serves from one machine; run one deployment on each and put a balancer in front"
 _METRICS = "/metrics is always there; `server.disable_log_stats` is what switches statistics off"
 _PRIORITY = "the order is turned round: SGLang serves larger numbers first, here smaller ones come first"
+_EXPERTS = {"1": "false", **{str(size): "true" for size in range(2, 129)}}
 
 TABLE = by_name(
     to("model.model", "--model-path", "--model"),
@@ -79,8 +81,18 @@ TABLE = by_name(
     to("parallel.pipeline_parallel_size", "--pipeline-parallel-size", "--pp-size", "--pp"),
     to("parallel.data_parallel_size", "--data-parallel-size", "--dp-size", "--dp"),
     switch("parallel.disable_custom_all_reduce", "true", "--disable-custom-all-reduce"),
-    gone("experts stay with the model on its one device", "--expert-parallel-size", "--ep-size", "--ep"),
-    gone("experts stay with the model on its one device", "--enable-ep-moe", "--enable-deepep-moe", takes=0),
+    choice(
+        "parallel.enable_expert_parallel",
+        *("--expert-parallel-size", "--ep-size", "--ep"),
+        values=_EXPERTS,
+        only=tuple(_EXPERTS),
+        says="the processes of `parallel.tensor_parallel_size` share the experts",
+    ),
+    switch("parallel.enable_expert_parallel", "true", "--enable-ep-moe"),
+    gone(SAME_TOKENS, "--enable-deepep-moe", takes=0),
+    switch("parallel.enable_eplb", "true", "--enable-eplb"),
+    to("parallel.eplb_config.num_redundant_experts", "--ep-num-redundant-experts"),
+    gone("two numbers here: `parallel.eplb_config` has the window and the interval", "--eplb-rebalance-num-iterations"),
     gone(_NODES, "--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr", "--load-balance-method"),
     gone(_NODES, "--enable-dp-attention", takes=0),
     to("device.device", "--device"),

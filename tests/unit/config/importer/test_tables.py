@@ -43,6 +43,10 @@ def test_a_name_that_an_entry_mentions_exists() -> None:
     [
         (["--tp-size", "1"], "parallel.tensor_parallel_size", 1),
         (["--tp=1"], "parallel.tensor_parallel_size", 1),
+        (["--ep-size", "4"], "parallel.enable_expert_parallel", True),
+        (["--ep", "1"], "parallel.enable_expert_parallel", False),
+        (["--enable-eplb"], "parallel.enable_eplb", True),
+        (["--ep-num-redundant-experts", "4"], "parallel.eplb_config", {"num_redundant_experts": 4}),
         (["--mem-fraction-static", ".5"], "cache.gpu_memory_utilization", 0.5),
         (["--dtype", "float"], "model.dtype", "float32"),
         (["--disable-radix-cache", "--host", "::1"], "cache.enable_prefix_caching", False),
