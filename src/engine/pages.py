@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 
 HUGE_PAGE = 1 << 21
@@ -15,3 +16,10 @@ def map_private(num_bytes: int, *, huge_pages: bool = True) -> mmap.mmap:
     if huge_pages and hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
     return pages
+
+
+def give_back_free() -> None:
+    """What malloc keeps of pieces that were freed goes back to the system, where the C library can (glibc)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -14,6 +14,7 @@ from tests.slow_cases import slow_but
 
 from stoker.config import Resolved
 from stoker.engine.layers.expert_places import ExpertPlaces
+from stoker.engine.pages import give_back_free
 from stoker.engine.runner import expert_balancer
 from stoker.engine.runner.expert_balancer import ExpertBalancer
 from stoker.model.sharding import Layout
@@ -106,8 +107,10 @@ def biased(place: Path, settings: dict[str, Any]) -> Iterator[DividedEngine]:
 
 
 @pytest.mark.effect("parallel.eplb_config")
-def test_a_skewed_load_becomes_even(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_skewed_load_becomes_even(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
     caplog.set_level(logging.INFO)
+    given_back: list[None] = []
+    monkeypatch.setattr(expert_balancer, "give_back_free", lambda: given_back.append(give_back_free()))
     measured: list[float] = []
     settings = {"window_size": 10, "step_interval": 10, "num_redundant_experts": 2, "log_balancedness": True}
     with biased(tmp_path, settings) as engine:
@@ -120,6 +123,7 @@ def test_a_skewed_load_becomes_even(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert logged[0].startswith("experts: balancedness 0.6")  # expert 0 has a copy on both ranks by chance
     assert logged[1].endswith("places have got another expert")
     assert measured[-1] > 0.9
+    assert given_back  # after moves
     assert logged[-1] == f"experts: balancedness {measured[-1]:.3f} over 10 steps"
 
 

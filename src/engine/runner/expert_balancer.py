@@ -21,6 +21,7 @@ from ..kernels import PackedExpert
 from ..layers.expert_places import ExpertPlaces
 from ..layers.experts import Experts
 from ..layers.loading import Loadable
+from ..pages import give_back_free
 from ..parallel import Ranks
 from ..parallel.expert_layout import balanced_layout
 from .expert_transfer import received_expert, sent_expert
@@ -121,7 +122,9 @@ class ExpertBalancer:
             self._moving = self._decided(*self._loads.popleft())
         if self._moving.go_on():
             self._num_places += self._moving.num_places
-            self._moving = None
+            has_moved, self._moving = self._moving.num_places > 0, None
+            if has_moved:
+                give_back_free()
             if not self._loads and self._num_places and self._logs:
                 logger.info("experts: %d places have got another expert", self._num_places)
 
