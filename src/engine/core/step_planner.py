@@ -222,8 +222,9 @@ class StepPlanner:
                 continue
             # One free block more per running sequence, or the next full block of one of them would preempt this one.
             margin = (len(sequences.running) + len(admitted)) * self._num_groups
-            if self.stored is not None:
-                self.stored.place(request, margin)
+            if self.stored is not None and self.stored.place(request, margin):
+                num_passed += 1
+                continue
             cached = blocks.find_cached(request)
             start, known = cached.num_blocks * block_size, len(request.token_ids)
             if self._states.is_coming(request, start):

@@ -25,7 +25,7 @@ class StoredPrefixes:
     def __init__(self, store: BlockStore, blocks: SequenceBlocks) -> None:
         self._store = store
         self._blocks = blocks
-        self.num_queried_tokens = self.num_read_tokens = 0
+        self.num_queried_tokens = self.num_read_tokens = 0  # in all lookups; preempted sequences not counted
         self._reading: list[Request] = []
         self._loads: list[BlockLoad] = []
 
@@ -44,9 +44,10 @@ class StoredPrefixes:
         hashes = self._stored_after(request, start)
         if hashes and len(self._still_reading()) >= MAX_READING:
             return True
-        if request.asked_after is None and not request.num_preemptions:
+        if not request.num_preemptions:
             self.num_queried_tokens += len(request.token_ids) - start * self._blocks.block_size
-            _check_names(request)
+            if request.asked_after is None:
+                _check_names(request)
         request.asked_after = start
         if not hashes:
             return False
@@ -72,27 +73,32 @@ class StoredPrefixes:
         ]
         return self._reading
 
-    def place(self, request: Request, margin: int) -> None:
+    def place(self, request: Request, margin: int) -> bool:
         """Put the blocks that were read into the KV cache, if the whole request fits beside `margin` blocks.
 
-        Otherwise they stay in host memory until it does.
+        Otherwise they stay in host memory until it does. Returns whether the request must wait for stored blocks again:
+        the KV cache has lost blocks before those that were read.
         """
         fetched = request.fetched
         if fetched is None:
-            return
+            return False
         blocks, num_groups = self._blocks, self._blocks.num_groups
         num_needed = -(-len(request.token_ids) // blocks.block_size) * num_groups
         if num_needed + margin > blocks.num_available:
-            return
+            return False
         request.fetched = None
         cached = blocks.find_cached(request)
         first = cached.num_blocks
-        contents = fetched.fetch.contents[max(0, first - fetched.start) :]
-        if first < fetched.start or not contents:
-            return  # blocks before them were evicted meanwhile, or others have computed these
+        if first < fetched.start:
+            return self.is_reading(request) or self.place(request, margin)
+        contents = fetched.fetch.contents[first - fetched.start :]
+        if not contents:
+            return False  # others have computed these blocks
         places = blocks.place(request, cached, len(contents))
         self._loads += map(BlockLoad, places, contents)
-        self.num_read_tokens += len(contents) * blocks.block_size
+        if not request.num_preemptions:
+            self.num_read_tokens += len(contents) * blocks.block_size
+        return False
 
     def take_loads(self) -> list[BlockLoad]:
         """Those that the next plan must execute."""

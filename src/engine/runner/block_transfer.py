@@ -13,7 +13,10 @@ from .kv_cache import KVCache
 
 class BlockTransfer(Protocol):
     def load(self, loads: Sequence[BlockLoad]) -> None:
-        """Before a step. Raises RuntimeError if the size of a content is not that of a block in each group."""
+        """Before a step. The last of two loads of a block stays.
+
+        Raises RuntimeError if the size of a content is not that of a block in each group.
+        """
         ...
 
     def save(self, saves: Sequence[BlockCopy]) -> None:

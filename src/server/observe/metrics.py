@@ -503,13 +503,13 @@ class _EngineFamilies:
         )
         yield self._count(
             "external_prefix_cache_queries",
-            "Prompt tokens looked up in files and other engines, after those in the prefix cache.",
+            "Prompt tokens looked up in host memory, files and other engines, after those in the prefix cache.",
             stats.store_queries,
             vllm=("external_prefix_cache_queries",),
         )
         yield self._count(
             "external_prefix_cache_hits",
-            "Prompt tokens whose KV blocks were read from files and other engines: a part of prefix_cache_hits.",
+            "Prompt tokens whose KV blocks were read from there: a part of prefix_cache_hits.",
             stats.store_hits,
             vllm=("external_prefix_cache_hits",),
         )

@@ -641,7 +641,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="R448",
         title="stored blocks are of the checkpoint's weights",
-        fields=("parallel.worker_extension_cls", "cache.kv_directory", "kv_transfer.kv_connector"),
+        fields=(
+            *("parallel.worker_extension_cls", "cache.kv_directory", "kv_transfer.kv_connector"),
+            "cache.kv_offloading_size",
+        ),
         is_broken=lambda v: bool(v.worker_extension_cls) and bool(v.block_stores),
         message="`parallel.worker_extension_cls` does not work with {block_stores}",
         why="A worker can replace weights, and stored KV blocks would be read that were computed with those before.",

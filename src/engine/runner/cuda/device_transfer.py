@@ -10,7 +10,7 @@ Between the two are places on the device, used in turn. A step that saves more t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
@@ -54,8 +54,8 @@ class DeviceTransfer:
             self._read.popleft()
         places, stream = self._loading, self._loading.stream
         index = self._index([load.block_ids for load in loads])
-        for start in range(0, len(loads), self._per_place):
-            contents = [self._pinned(load.content) for load in loads[start : start + self._per_place]]
+        for start, part in parts_of(loads, self._per_place):
+            contents = [self._pinned(load.content) for load in part]
             into = index[start * self._num_groups :][: len(contents) * self._num_groups]
             place = places.next()
             stream.copy_after(places.used[place])
@@ -101,6 +101,21 @@ class DeviceTransfer:
             return found
         pinned = torch.frombuffer(self._memory.take(), dtype=torch.uint8)
         return pinned.copy_(found)
+
+
+def parts_of(loads: Sequence[BlockLoad], most: int) -> Iterator[tuple[int, Sequence[BlockLoad]]]:
+    """Consecutive loads, at most `most`, and the index of the first. No block is twice among those of a part.
+
+    It is in a plan if a prefix got blocks of one that was placed before it and not admitted: the last load stays.
+    """
+    start, written = 0, set[int]()
+    for at, load in enumerate(loads):
+        if at - start == most or not written.isdisjoint(load.block_ids):
+            yield start, loads[start:at]
+            start, written = at, set()
+        written.update(load.block_ids)
+    if loads:
+        yield start, loads[start:]
 
 
 class _Places:

@@ -125,6 +125,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R448": (
         [
             "--worker-extension-cls tests.own_code:Updates --kv-directory /tmp",
+            "--worker-extension-cls tests.own_code:Updates --kv-offloading-size 1",
             "--worker-extension-cls tests.own_code:Updates --kv-transfer-config.kv-connector TcpConnector",
         ],
         ["--worker-extension-cls tests.own_code:Updates", "--kv-directory /tmp"],

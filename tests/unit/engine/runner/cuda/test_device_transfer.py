@@ -13,7 +13,7 @@ from stoker.config.resolve import gpu_memory
 from stoker.engine.core.block_store import BlockCopy, BlockLoad
 from stoker.engine.runner.cuda import device_transfer
 from stoker.engine.runner.cuda.copy_stream import CopyStream
-from stoker.engine.runner.cuda.device_transfer import DeviceTransfer
+from stoker.engine.runner.cuda.device_transfer import DeviceTransfer, parts_of
 from stoker.engine.runner.cuda.pinned_blocks import PinnedBlocks
 from stoker.engine.runner.kv_cache import KVCache
 from stoker.model.cache_groups import CacheGroups
@@ -117,6 +117,19 @@ def test_blocks_come_back_as_they_were_saved(cache: KVCache, count: int) -> None
     moved = [(second, first) for first, second in ids]  # to other places
     transfer.load([BlockLoad(pair, store.contents[name]) for pair, name in zip(moved, names, strict=True)])
     assert expected(cache, moved) == before
+
+
+def test_the_last_load_of_a_block_stays(cache: KVCache) -> None:
+    """A device writes the rows of one part in any order."""
+    transfer = DeviceTransfer(cache, Store())
+    size = transfer._memory.block_bytes
+    ids = [(0, 1), (2, 3), (4, 0), (4, 5), (6, 7)]
+    loads = [BlockLoad(pair, memoryview(bytearray([index] * size))) for index, pair in enumerate(ids)]
+    assert list(parts_of(loads, 2)) == [(0, loads[:2]), (2, loads[2:3]), (3, loads[3:])]
+    assert list(parts_of(loads, 9)) == [(0, loads[:2]), (2, loads[2:3]), (3, loads[3:])]
+    assert list(parts_of([], 2)) == []
+    transfer.load(loads)
+    assert [int(cache.blocks[0, block_id, 0]) for block_id in range(8)] == [2, 0, 1, 1, 3, 3, 4, 4]
 
 
 @pytest.mark.usefixtures("small_places")
