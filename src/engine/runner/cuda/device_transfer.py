@@ -9,6 +9,7 @@ Between the two are places on the device, used in turn. A step that saves more t
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -21,6 +22,8 @@ from ..kv_cache import KVCache
 from .copy_stream import CopyStream, Event, has_come, wait_for
 from .memory_budget import out_of_memory
 from .pinned_blocks import PinnedBlocks
+
+logger = logging.getLogger(__name__)
 
 
 class DeviceTransfer:
@@ -75,12 +78,16 @@ class DeviceTransfer:
         for start in range(0, len(saves), self._per_place):
             part = saves[start : start + self._per_place]
             source = index[start * self._num_groups :][: len(part) * self._num_groups]
+            try:
+                contents = [self._memory.take() for _ in part]
+            except MemoryError as error:  # costs time later, and fails no step
+                logger.warning("%d KV blocks are not stored: %s", len(saves) - start, error)
+                return
             place = places.next()
             stream.compute_after(places.used[place])
             staged = places.memory[place][: len(source)]
             torch.index_select(self._rows, 0, source, out=staged)
             stream.copy_after(stream.computed())
-            contents = [self._memory.take() for _ in part]
             for content, own in zip(contents, _by_block(staged, len(part)), strict=True):
                 stream.copy(torch.frombuffer(content, dtype=torch.uint8), own)
             arrived = places.used[place] = stream.copied()

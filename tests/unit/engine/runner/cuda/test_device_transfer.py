@@ -147,6 +147,31 @@ def test_a_content_is_kept_until_it_has_been_copied(cache: KVCache) -> None:
     assert expected(cache, block_ids(2)) == before
 
 
+@pytest.mark.usefixtures("small_places")
+def test_blocks_for_which_there_is_no_memory_are_not_stored(
+    cache: KVCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The step that computed them has not failed."""
+    store = Store()
+    block_bytes = GROUPS.num_groups * cache.blocks.shape[0] * cache.blocks.shape[2]
+    transfer = DeviceTransfer(cache, store, kept_bytes=3 * block_bytes, stream_of=LateStream)
+
+    def refuse(self: PinnedBlocks, count: int) -> None:
+        raise MemoryError("the system pins no more")
+
+    monkeypatch.setattr(PinnedBlocks, "_grow", refuse)
+    ids = block_ids(5)
+    before = expected(cache, ids)
+    transfer.save([BlockCopy(bytes([index]), pair) for index, pair in enumerate(ids)])
+    store.finish()
+    assert {name: bytes(content) for name, content in store.contents.items()} == {b"\0": before[0], b"\1": before[1]}
+    assert "3 KV blocks are not stored: the system pins no more" in caplog.text
+    store.contents.clear()
+    transfer.save([BlockCopy(b"later", ids[4])])
+    store.finish()
+    assert bytes(store.contents[b"later"]) == before[4]
+
+
 def test_a_content_of_another_size_is_refused(cache: KVCache) -> None:
     with pytest.raises(RuntimeError, match="a stored block of 3 bytes, not"):
         DeviceTransfer(cache, Store()).load([BlockLoad((0, 1), memoryview(bytearray(3)))])
