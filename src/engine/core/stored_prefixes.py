@@ -76,19 +76,18 @@ class StoredPrefixes:
     def place(self, request: Request, margin: int) -> bool:
         """Put the blocks that were read into the KV cache, if the whole request fits beside `margin` blocks.
 
-        Otherwise they stay in host memory until it does. Returns whether the request must wait for stored blocks again:
-        the KV cache has lost blocks before those that were read.
+        Cached blocks that others hold need no room. Otherwise they stay in host memory until it does. Returns whether
+        the request must wait for stored blocks again: the KV cache has lost blocks before those that were read.
         """
         fetched = request.fetched
         if fetched is None:
             return False
-        blocks, num_groups = self._blocks, self._blocks.num_groups
-        num_needed = -(-len(request.token_ids) // blocks.block_size) * num_groups
-        if num_needed + margin > blocks.num_available:
+        blocks, cached = self._blocks, self._blocks.find_cached(request)
+        first = cached.num_blocks
+        num_new = -(-len(request.token_ids) // blocks.block_size) - first
+        if num_new * blocks.num_groups + margin > blocks.num_available - blocks.num_free_among(cached):
             return False
         request.fetched = None
-        cached = blocks.find_cached(request)
-        first = cached.num_blocks
         if first < fetched.start:
             return self.is_reading(request) or self.place(request, margin)
         contents = fetched.fetch.contents[first - fetched.start :]

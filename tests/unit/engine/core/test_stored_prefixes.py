@@ -83,3 +83,17 @@ def test_the_last_load_of_a_block_in_a_plan_is_of_the_request_that_got_it() -> N
     request = bench.scheduler.sequences.get("admitted")
     assert request is not None
     assert [last[block_id] for block_id in admission.block_ids[0][:14]] == request.block_hashes[:14]
+
+
+def test_blocks_that_a_running_sequence_shares_need_no_room() -> None:
+    bench = StoringBench(num_blocks=13)
+    tokens = prompt(40)
+    bench.compute(tokens)
+    bench.add("runs", tokens[:21], max_tokens=30)
+    bench.step()
+    before = bench.scheduler.stats().store_hits
+    bench.add("shares", tokens, max_tokens=1)
+    plan, _ = bench.step()
+    assert [admission.num_prompt_tokens for admission in plan.admissions] == [40]
+    assert bench.scheduler.stats().store_hits - before == 16
+    assert plan.num_tokens.tolist() == [1, 4]
