@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,21 @@ settings.register_profile("repeatable", derandomize=True)  # a run fails because
 settings.load_profile("repeatable")
 # hypothesis also takes constants of all modules imported so far, which depend on the tests that ran before in a process
 providers.is_local_module_file = lambda _: False
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the cases that `quick_cases` leaves to the slow run."""
+    num_quick: Counter[tuple[pytest.Item | pytest.Collector | None, str]] = Counter()
+    for item in items:
+        quick = item.get_closest_marker("quick_cases")
+        if quick is None or item.get_closest_marker("slow"):
+            continue
+        assert isinstance(item, pytest.Function)
+        test = item.parent, item.originalname
+        num_quick[test] += 1
+        if num_quick[test] > quick.args[0]:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -257,6 +257,7 @@ def test_sigterm_during_the_start_ends_server_and_engine(manifest: Path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.quick_cases(1)
 def test_a_stop_before_there_is_an_event_loop_ends_with_0(number: signal.Signals):
     """SIGTERM ended the process without a word, Ctrl-C with 130 or 1."""
     process = subprocess.Popen(

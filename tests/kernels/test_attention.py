@@ -99,6 +99,7 @@ def test_the_reference_agrees_with_that_of_the_cpu_kernel(device: torch.device):
 
 @PROGRAMS
 @NAMED
+@pytest.mark.quick_cases(2)
 def test_decode(device: torch.device, name: str, programs: int):
     made, variant = batch(DECODES, device=device), on(device, VARIANTS[name])
     assert_attended(decoded(made, variant, programs), made, variant, is_of_one_query(made))
@@ -125,6 +126,7 @@ def test_a_workspace_serves_one_step_after_another(device: torch.device):
 
 @PROGRAMS
 @NAMED
+@pytest.mark.quick_cases(2)
 def test_prefill(device: torch.device, name: str, programs: int):
     made, variant = batch(CHUNKS, device=device), on(device, VARIANTS[name])
     assert_attended(prefilled(made, variant, programs), made, variant, ~is_of_one_query(made))

@@ -149,6 +149,7 @@ def check_rope_and_store(device, dtype, num_heads, num_kv_heads, head_dim, rotar
     ("num_heads", "num_kv_heads", "head_dim", "rotary_dim", "block_size"),
     [(4, 2, 16, 16, 16), (3, 1, 24, 24, 8), (2, 2, 80, 32, 32), (2, 1, 16, None, 8)],
 )
+@pytest.mark.quick_cases(5)
 def test_rope_and_store(device, dtype, has_norms, num_heads, num_kv_heads, head_dim, rotary_dim, block_size):
     sizes = [head_dim] * 2 if has_norms else None
     check_rope_and_store(device, dtype, num_heads, num_kv_heads, head_dim, rotary_dim, block_size, sizes, HeadVariant())
@@ -168,6 +169,7 @@ HEAD_VARIANTS = {
 @DTYPES
 @pytest.mark.parametrize("has_own_weights", [False, True])
 @pytest.mark.parametrize("name", slow_but(HEAD_VARIANTS, "layer norm last", "scales"))
+@pytest.mark.quick_cases(2)
 def test_variants_of_heads(device, dtype, name, has_own_weights):
     variant = HEAD_VARIANTS[name]
     scales = variant.query_scales

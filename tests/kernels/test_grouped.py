@@ -45,6 +45,7 @@ ALL_KINDS = (*KINDS, "table", "one group", "groups of 48")
 @DTYPES
 @pytest.mark.parametrize("kind", slow_but(ALL_KINDS, "gptq", "q6_k", "fp8"))
 @pytest.mark.parametrize("tokens", [2, slow(3), FEW_TOKENS + 1])
+@pytest.mark.quick_cases(1)
 def test_products_are_those_of_the_numbers(device, dtype, kind, tokens):
     weight = weight_of(kind, 70)
     numbers, inputs = weight.numbers(), weight.shape[1]
@@ -60,6 +61,7 @@ def test_products_are_those_of_the_numbers(device, dtype, kind, tokens):
 
 @DTYPES
 @pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.quick_cases(9)
 def test_rows_are_those_of_the_numbers(device, dtype, kind):
     weight = weight_of(kind, 9)
     ids = torch.tensor([8, 0, 3, 3, -1, 9])

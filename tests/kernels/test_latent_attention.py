@@ -25,6 +25,7 @@ def latents(rows: list[tuple[int, int]], num_heads: int, device: torch.device) -
 @pytest.mark.parametrize(
     ("programs", "num_heads"), [(1, 40), (64, 3), slow(1, 3), slow(64, 40), slow(200, 3), slow(200, 40)]
 )
+@pytest.mark.quick_cases(1)
 def test_queries_attend_to_latents(device: torch.device, num_heads: int, programs: int):
     """programs: by them the keys of a query are divided or not."""
     made, cache = latents(ROWS, num_heads, device)

@@ -71,6 +71,7 @@ CASES = [
     ("family", "model"), CASES, ids=lambda each: each if isinstance(each, str) else "-".join(map(str, each.values()))
 )
 @pytest.mark.effect("model.batch_invariant")
+@pytest.mark.quick_cases(1)
 def test_results_are_the_same_alone_and_in_a_batch_of_32(
     family: str, model: dict[str, Any], saved: Callable[[str], Saved], tmp_path: Path
 ):

@@ -96,6 +96,7 @@ def token_ids(outputs: list[EngineOutput]) -> list[list[int]]:
 @pytest.mark.parametrize("ends", ENDS)
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
 @pytest.mark.parametrize("length_penalty", [slow(1.0), slow(0.0), 2.5, slow(-1.0)])
+@pytest.mark.quick_cases(1)
 def test_answers_equal_those_of_transformers(
     ends: str, early_stopping: EarlyStopping, length_penalty: float, checkpoint: Saved, engine: Engine
 ):

@@ -54,6 +54,7 @@ def engine(mixed: Saved, place: Path, blocks: int, scheduler: dict[str, Any] | N
 
 
 @pytest.mark.parametrize("is_ahead", [False, True])
+@pytest.mark.quick_cases(1)
 def test_greedy_output_equals_transformers_generate(mixed: Saved, tmp_path: Path, is_ahead: bool):
     """In chunks, with prefixes from the cache and preempted; then again, with whole prompts in the cache."""
     tried = engine(mixed, tmp_path, 8, {"async_scheduling": is_ahead})
@@ -83,6 +84,7 @@ def test_families_with_windows_equal_transformers_generate(family: str, saved: C
 
 
 @pytest.mark.parametrize("model", [{"dtype": "bfloat16"}, {"dtype": "float32", "enforce_eager": True}])
+@pytest.mark.quick_cases(1)
 def test_the_tokens_are_those_of_one_group(mixed: Saved, tmp_path: Path, model: dict[str, Any]):
     prompts = make_prompts(12)
     alone = engine(mixed, tmp_path, 64, {"disable_hybrid_kv_cache_manager": True}, **model)

@@ -46,6 +46,7 @@ def assert_same(found: list[EngineOutput], expected: list[EngineOutput]) -> None
 @pytest.mark.effect("parallel.cp_kv_cache_interleave_size")
 @pytest.mark.parametrize("family", ["deepseek_v3", ONE_KEY_HEAD])
 @pytest.mark.parametrize("run", [1, 4])
+@pytest.mark.quick_cases(2)
 def test_ranks_that_share_tokens_compute_what_one_process_does(family: str, run: int, folder: Folder, tmp_path: Path):
     """Prompts in chunks, prefixes from the cache, preempted sequences; then again, with all prompts in the cache."""
     alone = Engine(resolved(folder(family), tmp_path, cache=FEW_BLOCKS))
@@ -72,6 +73,7 @@ def test_groups_of_ranks_have_the_key_heads_of_others(family: str, folder: Folde
 
 
 @pytest.mark.parametrize("family", ["deepseek_v3", ONE_KEY_HEAD])
+@pytest.mark.quick_cases(1)
 def test_stages_of_ranks_that_share_tokens(family: str, folder: Folder, tmp_path: Path):
     expected = outputs(Engine(resolved(folder(family), tmp_path)))
     with divided(resolved(folder(family), tmp_path, parallel={**IN_PARTS, "pipeline_parallel_size": 2})) as engine:
@@ -79,6 +81,7 @@ def test_stages_of_ranks_that_share_tokens(family: str, folder: Folder, tmp_path
     assert [each.token_ids for each in found] == [each.token_ids for each in expected]
 
 
+@pytest.mark.slow
 def test_gloo_gives_the_same(folder: Folder, tmp_path: Path):
     """Four ranks: of those that exchange, two are in another group."""
     settings = resolved(folder("deepseek_v3"), tmp_path, parallel={**IN_PARTS, "tensor_parallel_size": 4})
@@ -97,6 +100,7 @@ def test_keys_in_8_bits(cache: dict[str, str], folder: Folder, tmp_path: Path):
 
 
 @pytest.mark.parametrize("family", ["deepseek_v3", ONE_KEY_HEAD])
+@pytest.mark.quick_cases(1)
 def test_a_request_has_one_result_in_any_batch(family: str, folder: Folder, tmp_path: Path):
     model = {"batch_invariant": True}
     settings = resolved(folder(family), tmp_path, model=model, cache=FEW_BLOCKS, parallel=IN_PARTS)

@@ -72,6 +72,7 @@ def cases() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("family", "num_threads", "dtype", "scheme"), list(cases()))
+@pytest.mark.quick_cases(3)
 def test_replayed_steps_give_the_same_bits(
     family: str, num_threads: int, dtype: str, scheme: str | None, both: Callable[..., tuple[Engine, Engine]]
 ):

@@ -36,6 +36,7 @@ def compare(settings: Resolved, alone: Resolved, **how: object) -> None:
 
 @pytest.mark.effect("parallel.enable_expert_parallel")
 @pytest.mark.parametrize("family", slow_but(MIXTURES, "qwen3_moe", "gpt_oss", "deepseek_v3", "gemma4 experts"))
+@pytest.mark.quick_cases(1)
 def test_two_ranks_of_whole_experts_compute_what_one_process_does(
     family: str, saved: Callable[[str], Saved], tmp_path: Path
 ):
@@ -59,12 +60,14 @@ def test_every_second_expert(family: str, saved: Callable[[str], Saved], tmp_pat
 
 
 @pytest.mark.parametrize("strategy", ["linear", "round_robin"])
+@pytest.mark.quick_cases(1)
 def test_ranks_need_not_have_equally_many_experts(strategy: str, tmp_path: Path):
     """Nor an expert whose width they divide."""
     folder = save(build("qwen3_moe", num_experts=5, moe_intermediate_size=33), tmp_path / "model")
     compare(placed(folder, tmp_path, 4, strategy), resolved(folder, tmp_path))
 
 
+@pytest.mark.slow
 def test_over_gloo_and_in_stages(saved: Callable[[str], Saved], tmp_path: Path):
     _, folder = saved("qwen3_moe")
     alone = resolved(folder, tmp_path)

@@ -35,6 +35,7 @@ def make_prompts(count: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("family", families())
+@pytest.mark.quick_cases(1)
 def test_greedy_output_equals_transformers_generate(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     model, folder = saved(family)
     engine = Engine(resolved(folder, tmp_path, cache=FEW_BLOCKS, scheduler=ONE_GROUP))

@@ -88,6 +88,7 @@ def test_computed_scales_keep_large_keys(saved: Callable[[str], Saved], tmp_path
 
 
 @pytest.mark.parametrize("family", ["gemma3", "qwen3_next"])
+@pytest.mark.quick_cases(1)
 def test_computed_scales_of_groups_of_layers(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     """Windows, and recurrent states, which the prompt of random tokens must not change."""
     folder = saved(family)[1]

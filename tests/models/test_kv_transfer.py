@@ -66,6 +66,7 @@ def num_computed(core: EngineCore) -> int:
 
 @FAMILIES
 @pytest.mark.effect("kv_transfer.kv_connector", "kv_transfer.kv_port", "kv_transfer.kv_ip")
+@pytest.mark.quick_cases(1)
 def test_an_engine_continues_a_prompt_that_another_has_computed(start: Start, family: str):
     port = free_port()
     alone, theirs, ours = start(family, kv_connector=None), start(family, kv_port=port), start(family)
@@ -92,6 +93,7 @@ def test_an_engine_reads_a_prompt_from_a_folder(start: Start, tmp_path: Path, fa
 
 
 @FAMILIES
+@pytest.mark.quick_cases(1)
 def test_a_prompt_that_was_cached_is_stored_for_others_too(start: Start, family: str):
     """As far as its blocks are there: those before a window are not."""
     theirs, ours = start(family), start(family)
@@ -132,6 +134,7 @@ def test_blocks_that_cannot_be_read_are_computed(start: Start):
 
 
 @pytest.mark.parametrize("kind", ["other prompt", "shifted", "longer", "none"])
+@pytest.mark.quick_cases(1)
 def test_names_that_are_not_those_of_the_prompt_are_not_read(start: Start, kind: str, caplog: pytest.LogCaptureFixture):
     theirs, ours = start(), start()
     expected, stored = for_others(theirs)
@@ -157,6 +160,7 @@ def test_blocks_of_another_salt_are_not_read(start: Start):
         assert ours.stats.store_hits == num_read
 
 
+@pytest.mark.slow
 def test_the_last_token_of_a_prompt_of_whole_blocks_is_computed(start: Start):
     theirs, ours, prompt = start(), start(), PROMPT[:40]
     expected, stored = for_others(theirs, prompt)
@@ -197,6 +201,7 @@ def test_a_request_that_is_aborted_before_its_blocks_are_stored_leaves_nothing(s
     assert core.stats.num_free_blocks == core.stats.num_blocks
 
 
+@pytest.mark.slow
 def test_several_requests_read_from_several_engines(start: Start):
     prompts = [[number, *PROMPT[: 30 + number]] for number in range(5)]
     engines = [start(), start()]

@@ -60,6 +60,7 @@ def test_a_transposed_tensor_of_a_shared_storage_is_read_right(
 
 
 @pytest.mark.effect("load.load_format", "load.model_loader_extra_config")
+@pytest.mark.slow
 def test_the_numpy_cache_is_written_once_and_then_read(
     saved: Callable[[str], Saved], tmp_path: Path, expected: list[list[int]]
 ):

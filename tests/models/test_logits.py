@@ -92,6 +92,7 @@ def test_logits_equal_transformers(family: str, saved: Callable[[str], Saved], t
 
 
 @pytest.mark.parametrize("model_type", WITH_ENCODERS)
+@pytest.mark.quick_cases(3)
 def test_a_model_with_encoders_is_served_as_text(model_type: str, tmp_path: Path):
     model = build_with_encoders(model_type)
     folder = save(model, tmp_path / "model")

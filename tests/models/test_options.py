@@ -269,6 +269,7 @@ def test_limits_of_prompts_computed_in_part_reach_the_scheduler(start: Start):
 
 @pytest.mark.effect("scheduler.async_scheduling")
 @pytest.mark.parametrize("algo", ["sha256", "sha256_cbor"])
+@pytest.mark.quick_cases(1)
 def test_planning_ahead_changes_no_answer(start: Start, algo: str):
     few = {"num_gpu_blocks_override": 16, "prefix_caching_hash_algo": algo}
     prompts = [[10 + index % 3, *range(20, 30 + index)] for index in range(10)]

@@ -23,6 +23,7 @@ STAGED = {"pipeline_parallel_size": 2}
 
 @pytest.mark.effect("parallel.pipeline_parallel_size")
 @pytest.mark.parametrize("family", families())
+@pytest.mark.quick_cases(3)
 def test_two_stages_compute_what_one_process_does(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     """With as many steps in flight."""
     _, folder = saved(family)
@@ -41,6 +42,7 @@ def test_two_stages_compute_what_one_process_does(family: str, saved: Callable[[
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_moe", "gpt_oss", "qwen3_next", "deepseek_v3", "gemma3"])
+@pytest.mark.quick_cases(2)
 def test_stages_of_two_ranks_each(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     _, folder = saved(family)
     alone = resolved(folder, tmp_path)
@@ -53,6 +55,7 @@ def test_stages_of_two_ranks_each(family: str, saved: Callable[[str], Saved], tm
 
 
 @pytest.mark.parametrize("name", ["compressed-tensors-w4a16-gptq", "bitsandbytes-nf4-double"])
+@pytest.mark.quick_cases(1)
 def test_stages_keep_the_codes_of_a_quantised_checkpoint(name: str, tmp_path: Path):
     """With the kernels that this CPU runs; a stage has whole matrices."""
     alone = resolved(WRITTEN / name, tmp_path)

@@ -33,6 +33,7 @@ def opened(folder: Path) -> Checkpoint:
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.quick_cases(9)
 def test_tensors_are_read_as_what_they_represent(name: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
     values = write(saved("qwen3")[1], tmp_path, METHODS[name])
     checkpoint = opened(tmp_path)

@@ -41,6 +41,7 @@ QUESTIONS = (
 @pytest.mark.parametrize("family", ["qwen3", "qwen3 untied", "llama with biases"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.effect("model.quantization")
+@pytest.mark.quick_cases(6)
 def test_weights_have_the_planned_size(
     scheme: str, family: str, dtype: str, saved: Callable[[str], Saved], tmp_path: Path
 ):
@@ -56,6 +57,7 @@ def test_weights_have_the_planned_size(
 
 @SCHEMES
 @pytest.mark.effect("model.quantization", "load.load_format")
+@pytest.mark.quick_cases(1)
 def test_every_load_format_gives_the_same_quantised_weights(scheme: str, saved: Callable[[str], Saved], tmp_path: Path):
     model, folder = saved("qwen3 untied")
     quantised = {"quantization": scheme}
@@ -77,6 +79,7 @@ def test_every_load_format_gives_the_same_quantised_weights(scheme: str, saved: 
 
 
 @SCHEMES
+@pytest.mark.quick_cases(1)
 def test_torch_and_the_kernels_give_the_same_tokens(scheme: str, saved: Callable[[str], Saved], tmp_path: Path):
     folder = saved("qwen3")[1]
     ours, eager = (
@@ -145,6 +148,7 @@ def plain() -> Iterator[LLM]:
     ],
 )
 @pytest.mark.effect("model.quantization", "model.activation_quantization")
+@pytest.mark.quick_cases(1)
 def test_quantised_tiny_gives_nearly_the_same_answers(
     plain: LLM, scheme: str, activations: str | None, min_equal: int, max_ratio: float
 ):

@@ -107,6 +107,7 @@ def test_all_kinds_of_layers_are_written(family: str, saved: Callable[[str], Sav
 @pytest.mark.effect("load.load_format", "load.safetensors_load_strategy")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", slow_but(METHODS, "gptq ordered", "packed asymmetric", "integers", "nf4"))
+@pytest.mark.quick_cases(3)
 def test_a_quantised_checkpoint_keeps_its_codes(
     name: str, dtype: str, saved: Callable[[str], Saved], tmp_path: Path
 ) -> None:
@@ -194,6 +195,7 @@ def fault(folder: Path, place: Path, **model: Any) -> str:
     ],
 )
 @pytest.mark.effect("load.load_format")
+@pytest.mark.quick_cases(2)
 def test_a_start_of_other_options_is_refused(state: Path, model: dict[str, Any], said: str, tmp_path: Path) -> None:
     message = fault(state, tmp_path, **model)
     assert said in message
@@ -303,6 +305,7 @@ def test_exceptions_outside_of_their_list_are_refused(copied: Path, at: int, val
         (":packed.order", -4, struct.pack("<i", 64), "an order of inputs that it does not have"),
     ],
 )
+@pytest.mark.quick_cases(7)
 def test_a_format_that_lies_is_refused(
     end: str, at: int, content: bytes, said: str, saved: Callable[[str], Saved], tmp_path: Path
 ) -> None:

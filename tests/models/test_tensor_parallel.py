@@ -25,6 +25,7 @@ def outputs(engine: Engine) -> list[tuple[list[int], list[float]]]:
 
 
 @pytest.mark.parametrize("family", families())
+@pytest.mark.quick_cases(3)
 def test_two_ranks_compute_what_one_process_does(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     _, folder = saved(family)
     alone = resolved(folder, tmp_path)

@@ -104,6 +104,7 @@ def test_inputs_are_rounded_where_the_checkpoint_says_so(tmp_path: Path) -> None
     assert engine.generate(prompts) != exact.generate(prompts)
 
 
+@pytest.mark.quick_cases(8)
 def test_logits_and_greedy_tokens_are_those_of_the_library(name: str, tmp_path: Path) -> None:
     wanted, tensors = expected(name)
     limit = 0.3 if name == "compressed-tensors-w8a8" else 1e-4

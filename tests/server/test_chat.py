@@ -353,6 +353,7 @@ def test_a_request_can_have_a_template_with_the_option(folder: Path, tmp_path: P
     ],
     ids=range(9),
 )
+@pytest.mark.quick_cases(4)
 def test_an_invalid_template_of_a_request_is_a_400(folder: Path, template: str):
     served = Served(folder, trust_request_chat_template=True)
     response = served.chat(chat_template=template, max_tokens=1)

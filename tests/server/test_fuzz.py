@@ -180,6 +180,7 @@ def check_random_fields(fuzzed: Served, route: str, data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize("route", LONG)
+@pytest.mark.quick_cases(1)
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_bodies_of_agents_with_other_values_in_them_are_refused_or_served(roomy: Served, route: str, data: Any):

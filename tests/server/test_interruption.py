@@ -56,6 +56,7 @@ def http(port: int, body: dict[str, Any], path: str = "/v1/chat/completions") ->
 )
 @pytest.mark.parametrize("tokens", [0, 5])
 @pytest.mark.parametrize("further", [b"", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"], ids=["", "pipelined"])
+@pytest.mark.quick_cases(8)
 def test_requests_of_a_client_that_leaves_are_aborted(
     folder: Path, caplog: pytest.LogCaptureFixture, fields: dict[str, Any], tokens: int, further: bytes
 ):

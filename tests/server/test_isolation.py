@@ -41,6 +41,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("source", slow_but(BOMBS, *list(BOMBS)[1:3]))
+@pytest.mark.quick_cases(1)
 def test_a_template_is_ended_at_its_limits_also_within_one_operation(tokenizer: Tokenizer, source: str):
     """Before, it held the interpreter for minutes, and /health with it."""
     renderer = Renderer(tokenizer, TemplateSource(source, "a.jinja"), processes=HASTY)
@@ -143,6 +144,7 @@ def test_templates_of_requests_delay_neither_probes_nor_other_requests(folder: P
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_job_whose_caller_has_left_ends_and_its_process_is_used_again():
     """Cancelling must not end the process: clients that connect and leave could keep it from ever being ready."""
     processes = IsolatedProcesses(1)

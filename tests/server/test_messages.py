@@ -97,6 +97,7 @@ def test_blocks_become_messages_of_the_template(tmp_path: Path):
 @pytest.mark.parametrize(
     "arguments", ['{"a": NaN}', '{"a": ' + "[" * 3000, '{"a": "\\ud800"}', '{"a": ' + "[" * 3000 + "]" * 3000 + "}"]
 )
+@pytest.mark.quick_cases(2)
 def test_arguments_that_no_answer_can_have_are_one_text(folder: Path, arguments: str):
     call = f'<tool_call>\n{{"name": "weather", "arguments": {arguments}}}\n</tool_call>'
     served = speaking(folder, call, model={"max_model_len": 100_000})

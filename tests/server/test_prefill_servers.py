@@ -183,6 +183,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("kind", BROKEN)
 @on_a_loop
+@pytest.mark.quick_cases(10)
 async def test_a_prompt_is_computed_here_where_the_answer_is_of_no_use(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -184,6 +184,7 @@ def test_what_one_generating_route_serves_is_known_on_the_other():
 
 
 @pytest.mark.parametrize("route", UNSERVED)
+@pytest.mark.quick_cases(1)
 def test_an_unserved_field_is_refused_by_its_name_or_without_effect(folder: Any, route: Route):
     """With strict_requests, so that a field which is unknown is an error too."""
     served = Served(folder, strict_requests=True)

@@ -301,6 +301,7 @@ def test_a_key_does_not_see_what_another_one_stored(folder: Path):
 @pytest.mark.effect("server.max_stored_bytes")
 @pytest.mark.effect("server.stored_response_ttl")
 @pytest.mark.parametrize("where", ["memory", "file"])
+@pytest.mark.quick_cases(1)
 def test_the_store_is_bounded(folder: Path, tmp_path: Path, where: str):
     def kept(**options: Any) -> list[bool]:
         store = "memory" if where == "memory" else str(tmp_path / f"{sorted(options)[0]}.sqlite")

@@ -44,6 +44,7 @@ def test_other_threads_run_while_many_tokens_are_decoded(tokenizer: Tokenizer):
     assert longest_hold(lambda: tokenizer.decode(token_ids)) < 0.7
 
 
+@pytest.mark.slow
 def test_other_threads_run_while_a_long_answer_is_encoded():
     top = [{"token": "x", "logprob": -1.5, "bytes": [120]}] * 20
     answer = {"choices": [{"logprobs": {"content": [{"token": "x", "top_logprobs": top}] * 20_000}}]}

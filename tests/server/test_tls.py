@@ -116,6 +116,7 @@ def test_the_server_uses_https_with_its_certificate_and_no_plain_http(folder: Pa
     [(0, {"no certificate", "trusted", "untrusted"}), (1, {"no certificate", "trusted"}), (2, {"trusted"})],
     ids=["ignored", "verified", "required"],
 )
+@pytest.mark.quick_cases(1)
 def test_a_client_certificate_is_ignored_verified_or_required(
     folder: Path, tmp_path: Path, ours: Identity, other: Identity, requirement: int, served: set[str]
 ):

@@ -78,6 +78,7 @@ def test_n_gives_n_sequences_and_a_seed_repeats_them(llm: LLM):
 
 @pytest.mark.parametrize("length_penalty", [1.0, -2.0])
 @pytest.mark.parametrize("name", ["random", "trained"])
+@pytest.mark.quick_cases(1)
 def test_beam_search_finds_what_transformers_finds(folder: Path, name: str, length_penalty: float):
     """Also with the trained built-in model, whose best answers end."""
     place = folder if name == "random" else TINY

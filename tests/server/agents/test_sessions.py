@@ -50,6 +50,7 @@ def kept(before: list[int], after: list[int]) -> int:
 
 
 @pytest.mark.parametrize(("agent", "shell"), [(Codex(), "shell_command"), (ClaudeCode(), "Bash")])
+@pytest.mark.quick_cases(1)
 def test_a_session_is_answered_and_each_prompt_begins_with_the_one_before(agent: Agent, shell: str):
     script = [call(shell, command="ls"), "There is a README.md.", call(shell, command="cat x") * 2, "Done.", "Yes."]
     tokenizer = Tokenizer.load(TINY)

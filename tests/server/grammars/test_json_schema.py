@@ -92,6 +92,7 @@ def problems(schema: Any, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("schema", slow_but(SCHEMAS, *QUICK), ids=lambda schema: json.dumps(schema)[:80])
+@pytest.mark.quick_cases(2)
 def test_a_schema_is_obeyed_or_refused_with_its_place(schema: Any):
     grammar, refused = None, None
     try:

@@ -69,6 +69,7 @@ def test_the_joined_pieces_equal_the_full_decode(tokenizer: Tokenizer, data: st.
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(alphabet="aé語😀 Hello", max_size=12))
 def test_byte_fallback_returns_complete_characters(text: str):

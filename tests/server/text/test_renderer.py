@@ -120,6 +120,7 @@ HOSTILE = {
     [slow(*each) if each[1] == TIME else each for each in HOSTILE.items()],
     ids=range(len(HOSTILE)),
 )
+@pytest.mark.quick_cases(4)
 def test_a_hostile_or_broken_template_is_refused(
     tokenizer: Tokenizer, template: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

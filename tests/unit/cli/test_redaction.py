@@ -210,6 +210,7 @@ def write(content: str) -> None:
 
 
 @pytest.mark.parametrize("name", slow_but(RIGHT, *list(RIGHT)[:7]))
+@pytest.mark.quick_cases(1)
 def test_no_verb_shows_the_secret_of_a_deployment_that_is_right(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     write(RIGHT[name])
     assert check(["validate", "deploy.yaml"], capfd) == 0
@@ -218,6 +219,7 @@ def test_no_verb_shows_the_secret_of_a_deployment_that_is_right(name: str, capfd
 
 
 @pytest.mark.parametrize("name", slow_but(WRONG, *list(WRONG)[::4]))
+@pytest.mark.quick_cases(9)
 def test_no_finding_shows_a_secret(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     write(WRONG[name])
     for verb in (
@@ -257,6 +259,7 @@ FLAT = [
 
 
 @pytest.mark.parametrize("content", FLAT)
+@pytest.mark.quick_cases(2)
 def test_no_verb_shows_the_secret_of_a_flat_file(content: str, capfd: pytest.CaptureFixture[str]) -> None:
     Path("flat.yaml").write_text(f"model: ./m\n{content}")
     for form in FORMS:

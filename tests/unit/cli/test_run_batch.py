@@ -81,6 +81,7 @@ def test_a_file_of_requests_becomes_a_file_of_answers(source: Path, tmp_path: Pa
 
 
 @pytest.mark.effect("server.enable_log_requests", "server.max_log_len", "server.disable_access_log")
+@pytest.mark.slow
 def test_flags_say_how_much_is_logged(source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     words = ["-i", str(source), "-o", str(tmp_path / "out.jsonl"), *IN_PROCESS]
     err = run(capfd, "run-batch", *words, "--enable-log-requests", "--max-log-len", "4")[2]

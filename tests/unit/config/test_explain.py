@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from stoker.config.codes import CODES
 from stoker.config.explain import find, option_page
 from stoker.config.page import as_markdown, as_text
@@ -43,6 +45,7 @@ def test_a_name_that_is_a_section_and_an_option_shows_both() -> None:
     assert names("--model") == ["model.model"]
 
 
+@pytest.mark.slow
 def test_any_word_finds_what_mentions_it() -> None:
     (page,) = find("prefix cache")
     assert "cache.enable_prefix_caching" in {fact.name for fact in page.facts}

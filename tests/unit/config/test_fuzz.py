@@ -71,6 +71,7 @@ def test_no_bytes_make_the_loader_stumble(tmp_path: Path, content: bytes) -> Non
 
 @FEW
 @pytest.mark.slow
+@pytest.mark.slow
 @given(st.text("${}:-?aB1_ \n", max_size=30) | st.lists(st.sampled_from(oddities.FORMS)).map("".join))
 def test_a_form_is_filled_in_or_its_place_is_reported(text: str) -> None:
     error: InterpolationError | None = None

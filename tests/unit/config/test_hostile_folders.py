@@ -225,6 +225,7 @@ HUGE: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("made", HUGE.values(), ids=HUGE.keys())
 @pytest.mark.parametrize("load_format", ["auto", "dummy"])
+@pytest.mark.quick_cases(6)
 def test_what_was_endless_is_one_sentence(
     tmp_path: Path, reader: Reader, made: tuple[Any, ...], load_format: str
 ) -> None:

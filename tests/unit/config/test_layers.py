@@ -215,6 +215,7 @@ PRESETS = [
 
 
 @pytest.mark.parametrize(("preset", "path"), PRESETS)
+@pytest.mark.quick_cases(9)
 def test_a_preset_is_stronger_than_the_default_and_weaker_than_all_else(preset: str, path: str, tmp_path: Path) -> None:
     option = options()[path]
     chosen = tmp_path / "preset.yaml"

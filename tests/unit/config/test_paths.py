@@ -42,6 +42,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", slow_but(ODD, "nul", "a folder", "empty"))
 @pytest.mark.parametrize("option", PATHS, ids=lambda option: option.path)
+@pytest.mark.quick_cases(10)
 def test_odd_names_of_files_are_reported(option: object, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert hasattr(option, "section")
     model = "" if option.path == "model.model" else "model:\n  model: ./m\n"

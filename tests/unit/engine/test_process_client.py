@@ -169,6 +169,7 @@ def test_a_killed_engine_ends_every_stream_and_is_restarted_until_its_budget_is_
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_closing_during_a_restart_leaves_no_process():
     async def scenario() -> None:
         async with engine(max_restarts=3) as client:
@@ -197,6 +198,7 @@ def test_an_engine_whose_steps_keep_failing_says_why_and_exits():
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_failed_start_reports_the_root_cause_and_its_exit_code():
     async def scenario() -> None:
         phases: list[str] = []

@@ -144,6 +144,7 @@ def test_what_others_have_sent_counts_as_reported() -> None:
 
 
 @pytest.mark.parametrize(("workload", "num_requests"), [("200 tenants", 2500), ("conversations", 5000)])
+@pytest.mark.quick_cases(1)
 def test_prefixes_are_found_again_and_work_is_spread(workload: str, num_requests: int) -> None:
     found = arrivals(WORKLOADS[workload], random.Random(1), num_requests)
     result = simulate(found, 4, random.Random(1))

@@ -55,6 +55,7 @@ def closing_of(format: Format, with_tokens: bool = True) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.quick_cases(12)
 def test_what_the_grammar_allows_is_what_the_parser_reads(name: str):
     for seed in range(4):
         choice, parallel = CHOICES[seed]

@@ -36,6 +36,7 @@ DIVISIBLE = [(name, parts) for name in SHAPES for parts in (2, 4, 8, 16) if not 
 
 
 @pytest.mark.parametrize(("name", "parts"), DIVISIBLE)
+@pytest.mark.quick_cases(20)
 def test_a_device_has_a_part_of_one_dimension_of_a_tensor_or_all_of_it(name: str, parts: int) -> None:
     spec = spec_of(name)
     one = of_one_device(spec, parts)

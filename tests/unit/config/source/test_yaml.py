@@ -109,6 +109,7 @@ def test_an_empty_file_says_nothing() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.text(alphabet=st.sampled_from(list("ab:-[]{},&*!|>'\"#%@`?<\n\t \x00é€💡\\0~")), max_size=60))
 def test_no_text_makes_the_reader_stumble(text: str) -> None:

@@ -70,6 +70,7 @@ def parts(count: int, run: int) -> list[ContextPart]:
 @DTYPES
 @PARTS
 @pytest.mark.parametrize(("heads", "kv_heads", "width", "softcap"), [(4, 1, 32, None), (6, 2, 80, 3.0)])
+@pytest.mark.quick_cases(4)
 def test_parts_of_the_keys_are_together_all_of_them(
     level: str, dtype: torch.dtype, count: int, run: int, heads: int, kv_heads: int, width: int, softcap: float | None
 ) -> None:

@@ -73,6 +73,7 @@ def run(kernels, case, row, first, end, variant):
 @LEVELS
 @DTYPES
 @pytest.mark.parametrize("variant", [slow(PLAIN), slow(AttentionVariant(37)), AttentionVariant(37, True, 2.0)], ids=str)
+@pytest.mark.quick_cases(1)
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(cuts=st.lists(st.integers(1, 149), max_size=6))
 def test_attention_of_a_token_does_not_depend_on_how_its_prompt_is_chunked(level, dtype, variant, cuts):
@@ -90,6 +91,7 @@ def test_attention_of_a_token_does_not_depend_on_how_its_prompt_is_chunked(level
 @DTYPES
 @pytest.mark.parametrize("variant", [PLAIN, AttentionVariant(700), AttentionVariant(700, True, 2.0)], ids=str)
 @pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.quick_cases(5)
 def test_attention_across_segments_does_not_depend_on_chunks(level, dtype, variant, threads):
     rows = [(150, 1100), (70, 600), (1, 1500)]
     case = make_case(rows, 4, 2, 32, 16, dtype)

@@ -159,6 +159,7 @@ VARIANTS = {
 @DTYPES
 @pytest.mark.parametrize("batch_invariant", [False, slow(True)])
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.quick_cases(11)
 def test_variants_of_models(level, dtype, batch_invariant, variant):
     rows = [(1, 1), (1, 40), (1, 150), (33, 33), (100, 260), (2, 140), (1, 64), (70, 333)]
     check(level, dtype, rows, 4, 2, 32, 16, variant, batch_invariant=batch_invariant)
@@ -174,6 +175,7 @@ def test_variants_of_models(level, dtype, batch_invariant, variant):
         AttentionVariant(slopes=torch.tensor([0.5, 0.1, 0.02, 0.01, 0.003, 0.001])),
     ],
 )
+@pytest.mark.quick_cases(5)
 def test_variants_of_contexts_of_several_segments(level, dtype, variant):
     check(level, dtype, [(1, 1300), (1, 700), (1, 701), (1, 2100)], 6, 3, 32, 16, variant)
     check(level, dtype, [(1, 1300)], 6, 3, 32, 16, variant, threads=2)

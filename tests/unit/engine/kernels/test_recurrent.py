@@ -162,6 +162,7 @@ def test_the_rule_is_that_of_the_paper(level: str, dtype: torch.dtype, shape: tu
 @LEVELS
 @DTYPES
 @pytest.mark.parametrize("shape", SHAPES[1:3])
+@pytest.mark.quick_cases(5)
 def test_results_depend_neither_on_the_batch_nor_on_the_division_into_steps(
     level: str, dtype: torch.dtype, shape: tuple[int, int, int, int]
 ) -> None:

@@ -41,6 +41,7 @@ def test_samples_equal_the_reference(kernels: KernelSet, dtype: torch.dtype, voc
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("vocab_size", [1, 5, 97, 4096, 5001])
+@pytest.mark.quick_cases(6)
 def test_top_p_samples_equal_the_reference(kernels: KernelSet, dtype: torch.dtype, vocab_size: int):
     rows = 120
     logits = make_logits(rows, vocab_size, dtype)

@@ -94,6 +94,7 @@ def test_samples_follow_the_distribution(params: SamplingParams, kernels: Kernel
 
 
 @pytest.mark.parametrize("vocab_size", [1000, 151_936])
+@pytest.mark.quick_cases(2)
 def test_what_is_sampled_from_a_large_vocabulary_is_never_cut_off(vocab_size: int, kernels: KernelSet):
     """More candidates than the first window holds, and tokens that tie, as bfloat16 logits do."""
     generator = torch.Generator().manual_seed(2)

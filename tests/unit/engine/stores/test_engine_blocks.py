@@ -85,6 +85,7 @@ def test_an_engine_reads_what_another_keeps(make: Make):
     assert not any(map(ours.has, NAMES))  # the KV cache has them
 
 
+@pytest.mark.quick_cases(1)
 def test_only_blocks_that_are_for_others_are_kept(make: Make):
     store = make()
     assert store.wants(NAMES[0], is_for_others=True)
@@ -189,6 +190,7 @@ def test_files_have_every_block_and_the_buffer_those_for_others(both: tuple[Both
     assert store.stored(NAMES).hashes == ()
 
 
+@pytest.mark.quick_cases(1)
 def test_blocks_come_from_other_engines_where_a_request_says_so(
     both: tuple[BothStores, EngineBlocks, BlockFiles], make: Make
 ):

@@ -103,6 +103,7 @@ def expected(cache: KVCache, ids: Sequence[tuple[int, int]]) -> list[bytes]:
 
 @pytest.mark.usefixtures("small_places")
 @pytest.mark.parametrize("count", [1, 2, 7, 19])
+@pytest.mark.quick_cases(5)
 def test_blocks_come_back_as_they_were_saved(cache: KVCache, count: int) -> None:
     store = Store()
     transfer = DeviceTransfer(cache, store, stream_of=LateStream)
@@ -177,6 +178,7 @@ def test_a_content_of_another_size_is_refused(cache: KVCache) -> None:
         DeviceTransfer(cache, Store()).load([BlockLoad((0, 1), memoryview(bytearray(3)))])
 
 
+@pytest.mark.slow
 def test_memory_is_free_again_once_its_last_view_is_gone() -> None:
     memory = PinnedBlocks(24, 2, is_pinned=False)
     first, second = memory.take(), memory.take()
