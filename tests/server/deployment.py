@@ -38,7 +38,7 @@ from ..fakes import FakeEngine
 
 MODEL = "org/tiny"
 PROCESSES = IsolatedProcesses()  # of all tests: starting one takes long
-_POOLS: dict[tuple[str, ...], IsolatedProcesses] = {}
+_POOLS: dict[tuple[str, ...], IsolatedProcesses] = {}  # by purpose and limits
 SCHEDULER = {
     "async_scheduling": False,
     "max_num_seqs": 8,
@@ -89,9 +89,9 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
     )
 
 
-def shared(pool: IsolatedProcesses) -> IsolatedProcesses:
-    """The pool of all tests that has the same limits."""
-    return _POOLS.setdefault(pool._processes[0]._arguments, pool)
+def shared(purpose: str, pool: IsolatedProcesses) -> IsolatedProcesses:
+    """The pool of all tests for this purpose that has the same limits."""
+    return _POOLS.setdefault((purpose, *pool._processes[0]._arguments), pool)
 
 
 class Served:
@@ -112,10 +112,10 @@ class Served:
             answers=answer_format and Detection(answer_format, answer_format.name, "set", "", "set"),
             is_draining=lambda: self.is_draining,
         )
-        self.service.long_bodies = shared(self.service.long_bodies)
-        self.service.constraints._processes = shared(self.service.constraints._processes)
+        self.service.long_bodies = shared("bodies", self.service.long_bodies)
+        self.service.constraints._processes = shared("constraints", self.service.constraints._processes)
         if renderer is not None:
-            renderer._processes_of_requests = shared(renderer._processes_of_requests)
+            renderer._processes_of_requests = shared("templates", renderer._processes_of_requests)
         self.app = build_app(self.service)
 
     def client(self) -> httpx.AsyncClient:
