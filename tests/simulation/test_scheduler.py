@@ -1,6 +1,6 @@
 """Seeded runs of the whole scheduler in small worlds: pools that are too small, queues that fill, clients that leave.
 
-About 2,000 steps in the normal run and 40,000 in the slow one; `python -m tests.simulation.run` runs any number. The
+About 2,000 steps in the normal run and 50,000 in the slow one; `python -m tests.simulation.run` runs any number. The
 name of a world determines all of it, so running a failed test again repeats the failure.
 """
 
@@ -90,8 +90,8 @@ def test_recurrent_states_are_those_of_their_prefixes_in_many_worlds(kind: str, 
 def test_every_token_is_right_in_many_worlds(
     policy: str, prefix_caching: bool, chunked_prefill: bool, depth: int
 ) -> None:
-    events = run(policy, prefix_caching, chunked_prefill, depth, num_worlds=6, num_steps=420)
-    assert events["steps"] * len(MODES) >= 40_000
+    events = run(policy, prefix_caching, chunked_prefill, depth, num_worlds=8, num_steps=420)
+    assert events["steps"] * len(MODES) >= 50_000
     for event in ("preemptions", "refused", "invalid", "aborts", "failed steps", "request errors", "ended by stop"):
         assert events[event] > 0, event
     assert (events["tokens from the cache"] > 0) == prefix_caching
