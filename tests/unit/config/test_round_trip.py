@@ -34,8 +34,8 @@ from . import generated
 from .deployments import MACHINE
 from .model_files import write_model
 
-FEW = settings(max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-MANY = settings(FEW, max_examples=1000)
+FEW = settings(max_examples=6, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+MANY = settings(FEW, max_examples=300)
 each_amount = pytest.mark.parametrize(
     "amount",
     [
@@ -210,7 +210,6 @@ def values_of(deployment: Deployment) -> dict[str, Any]:
 
 
 @each_amount
-@pytest.mark.slow
 def test_the_output_of_config_means_the_same(folder: Path, amount: settings) -> None:
     run(amount, check_config, folder, generated.manifests())
 
@@ -264,7 +263,6 @@ def test_a_command_line_of_llama_cpp_becomes_a_manifest_that_is_accepted(folder:
 
 
 @each_amount
-@pytest.mark.slow
 def test_the_output_of_init_full_is_accepted_with_any_options_taken(folder: Path, amount: settings) -> None:
     presets = st.none() | st.sampled_from(preset_names())
     run(amount, check_init, folder, generated.texts, presets, st.integers(0, 2**200))
