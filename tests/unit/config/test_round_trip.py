@@ -35,7 +35,7 @@ from .deployments import MACHINE
 from .model_files import write_model
 
 FEW = settings(max_examples=6, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-MANY = settings(FEW, max_examples=300)
+MANY = settings(FEW, max_examples=150)
 each_amount = pytest.mark.parametrize(
     "amount",
     [
