@@ -68,8 +68,8 @@ def largest_difference(engine: Engine, model: PreTrainedModel, prompts: list[lis
     return worst
 
 
-@pytest.mark.parametrize("model_type", BY_SPEED)
 @pytest.mark.slow
+@pytest.mark.parametrize("model_type", FAMILIES)
 def test_text_is_that_of_transformers(model_type: str, tmp_path: Path):
     """In chunks, mixed steps, with shared prefixes and preemptions: the same tokens, and logits within 1e-4."""
     model = random_model(model_type)
@@ -95,7 +95,7 @@ def test_auto_chooses_transformers_for_what_has_no_own_implementation(model_type
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model_type", BY_SPEED)
+@pytest.mark.parametrize("model_type", QUICK)
 def test_reversed_block_tables_change_the_text(model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The comparison above notices attention that reads the wrong blocks."""
     build = model_runner.build_step_input
