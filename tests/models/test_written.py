@@ -24,6 +24,12 @@ from .test_logits import our_logits
 from .test_quantised_checkpoints import opened
 
 NAMES = sorted(folder.name for folder in WRITTEN.iterdir())
+OF_KERNELS = (  # one for each kind of codes: kernels do not see who wrote them
+    "autoround-gptq", "bitsandbytes-nf4", "compressed-tensors-fp8-block", "compressed-tensors-fp8-dynamic",
+    "compressed-tensors-mxfp4a16", "compressed-tensors-nvfp4", "compressed-tensors-w4a16-asymmetric",
+    "compressed-tensors-w8a8", "gptqmodel-awq-gemm", "gptqmodel-gptq-3", "gptqmodel-gptq-4-act-order",
+    "gptqmodel-gptq-8", "modelopt-mxfp8", "torchao-int6-rows",
+)  # fmt: skip
 
 
 @lru_cache
@@ -38,6 +44,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", OF_KERNELS)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="compiled kernels take no tensors of the CPU")
 def test_tokens_of_cuda_kernels_in_the_interpreter(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = pytest.importorskip("stoker.engine.kernels.gpu.kernels")
