@@ -203,7 +203,7 @@ class Values:
     def kv_block_bytes(self) -> int:
         """0 if the model's files are not known."""
         memory = self.decisions.memory
-        return 0 if memory is None else int(self.block_size) * memory.kv_bytes_per_token
+        return 0 if memory is None else memory.kv_block_bytes
 
     @property
     def free_host_bytes(self) -> int:

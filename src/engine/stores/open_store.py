@@ -22,7 +22,7 @@ def open_store(resolved: Resolved) -> BlockStore | None:
     if not transfer.is_between_engines:
         return own
     port = transfer.port_at_rank(resolved.parallel.ranks[0])
-    block_bytes = resolved.memory.kv_bytes_per_token * resolved.cache.block_size
+    block_bytes = resolved.memory.kv_block_bytes
     with_nixl = transfer.kv_connector == "NixlConnector"
     buffer_bytes = transfer.buffer_bytes
     engines = EngineBlocks(transfer.kv_ip, port, fingerprint(resolved), block_bytes, buffer_bytes, with_nixl=with_nixl)

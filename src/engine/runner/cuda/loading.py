@@ -69,7 +69,7 @@ def load_on_device(
     set_kv_scales(model, resolved, device, states)
 
     def loaded(num_blocks: int) -> LoadedModel:
-        num_bytes = num_blocks * resolved.cache.block_size * planned.kv_bytes_per_token
+        num_bytes = num_blocks * planned.kv_block_bytes
         cache = _allocated("the KV cache", num_bytes, lambda: kv_cache_of(resolved, num_blocks, states, device=device))
         return LoadedModel(device, kernels, model, cache, ranks=ranks)
 
@@ -99,7 +99,7 @@ def load_later_stage_on_device(
     states = _allocated("the recurrent states", planned.state_bytes, lambda: states_of(resolved, device, stage))
 
     def cache_of(num_blocks: int) -> KVCache:
-        num_bytes = num_blocks * resolved.cache.block_size * planned.kv_bytes_per_token
+        num_bytes = num_blocks * planned.kv_block_bytes
         make = partial(kv_cache_of, resolved, num_blocks, states, device=device, stage=stage)
         return _allocated("the KV cache", num_bytes, make)
 

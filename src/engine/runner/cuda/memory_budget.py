@@ -41,8 +41,8 @@ def blocks_that_fit(resolved: Resolved, memory: DeviceMemory) -> int:
     if scheduler.cuda_graph_sizes:
         reserve += GRAPHS_BYTES + memory.step  # graphs have a memory pool of their own
     if resolved.stores_blocks:
-        reserve += staging_bytes(resolved.memory.kv_bytes_per_token * cache.block_size)
-    planned, block_bytes = resolved.num_kv_blocks, resolved.memory.kv_bytes_per_token * cache.block_size
+        reserve += staging_bytes(resolved.memory.kv_block_bytes)
+    planned, block_bytes = resolved.num_kv_blocks, resolved.memory.kv_block_bytes
     is_open = (
         cache.num_gpu_blocks_override is None and resolved.origin("cache.kv_cache_memory_bytes").layer is Layer.RULE
     )

@@ -36,7 +36,7 @@ def deployment(
         cache=SimpleNamespace(block_size=64, gpu_memory_utilization=utilization, num_gpu_blocks_override=None),
         model=SimpleNamespace(max_model_len=640),
         model_spec=SimpleNamespace(vocab_size=1000, has_states=token_bytes == 0),
-        memory=SimpleNamespace(kv_bytes_per_token=token_bytes),
+        memory=SimpleNamespace(kv_block_bytes=64 * token_bytes),
         cache_groups=SimpleNamespace(num_groups=1),
         num_kv_blocks=blocks,
         stores_blocks=stores_blocks,
