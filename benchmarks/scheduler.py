@@ -6,15 +6,24 @@ tokens to the table. finish: creates the outputs. send: encodes the step's messa
 Runners: `tensors` builds input tensors on the host, as for a CPU. `device` is the CUDA runner without its kernels: the
 host work before a graph is launched and after its tokens have arrived.
 
-Usage: python -m benchmarks.scheduler [--runner tensors|device] [rows ...]
+With --ranks, processes that do the same work of their own take the plans and tokens of this one; then a line is of
+this process, which leads them, and `launch` and `collect` have what it sends. The last column is the host work of one
+of the others: from the bytes of the plan to its model inputs, and from the bytes of the tokens to the table.
+
+Usage: python -m benchmarks.scheduler [--runner tensors|device] [--ranks 1 2 4] [rows ...]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import os
+import socket
 import time
 from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,7 +34,9 @@ from stoker.config import load_deployment, read_machine_spec, read_model_files, 
 from stoker.engine.api import EngineRequest, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
 from stoker.engine.dispatch import Dispatch
+from stoker.engine.followers import Follower, Followers
 from stoker.engine.messages import Submit
+from stoker.engine.rank_link import RankLink, Tokens
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.runner.step_input import build_step_input, logit_tokens
 from stoker.engine.sampling.sampling_table import SamplingTable
@@ -63,10 +74,82 @@ class TensorRunner:
         wanted.union(plan.num_batched_tokens)
         self._sampled_rows = wanted.sampled_rows
 
+    def append(self, plan: StepPlan, token_ids: np.ndarray) -> None:
+        self._slots.append(plan.slots[self._sampled_rows], token_ids)
+
     def collect(self, plan: StepPlan) -> StepResult:
-        rows = self._sampled_rows
-        self._slots.append(plan.slots[rows], np.full(len(rows), SAMPLED, np.int32))
+        self.append(plan, np.full(len(self._sampled_rows), SAMPLED, np.int32))
         return StepResult(token_ids=np.where(plan.is_sampled, SAMPLED, np.int32(-1)))
+
+
+class LeadingHost:
+    """Sends other processes what they need to do the same."""
+
+    def __init__(self, runner: HostRunner, others: Followers) -> None:
+        self._runner, self._others = runner, others
+
+    def launch(self, plan: StepPlan) -> None:
+        self._others.send(plan)
+        self._runner.launch(plan)
+
+    def collect(self, plan: StepPlan) -> StepResult:
+        result = self._runner.collect(plan)
+        self._others.send(Tokens(result.token_ids[plan.is_sampled]))
+        return result
+
+
+def follow(end: socket.socket, report: Connection, num_rows: int, max_len: int, block_size: int) -> None:
+    """One of the other processes. Reports its seconds of a step."""
+    torch.set_num_threads(1)
+    link, runner = RankLink(end), tensor_runner(num_rows, max_len, block_size)
+    spent: list[float] = []
+    with contextlib.suppress(EOFError):
+        while True:
+            _wait_readable(end)
+            start = time.thread_time()
+            plan = link.receive()
+            assert isinstance(plan, StepPlan)
+            runner.launch(plan)
+            seconds = time.thread_time() - start
+            _wait_readable(end)
+            start = time.thread_time()
+            sampled = link.receive()
+            assert isinstance(sampled, Tokens)
+            assert sampled.token_ids is not None
+            runner.append(plan, sampled.token_ids)
+            spent.append(seconds + time.thread_time() - start)
+    report.send(sum(spent[-NUM_STEPS:]) / NUM_STEPS)
+
+
+def _wait_readable(end: socket.socket) -> None:
+    """Without being counted."""
+    end.recv(1, socket.MSG_PEEK)
+
+
+class OtherRanks(Followers):
+    """Processes without weights, which nothing watches."""
+
+    def __init__(self, count: int, *shape: int) -> None:
+        """shape: as of MakeRunner."""
+        super().__init__(count + 1)
+        context = get_context("spawn")
+        self._reports, self._processes = [], []
+        for rank in range(1, count + 1):
+            (here, there), (report, theirs) = socket.socketpair(), context.Pipe(duplex=False)
+            process = context.Process(target=follow, args=(there, theirs, *shape))
+            process.start()
+            there.close()
+            self._followers.append(Follower(f"rank {rank}", RankLink(here), None))
+            self._reports.append(report)
+            self._processes.append(process)
+
+    def end(self) -> float:
+        """The mean of their microseconds of a step."""
+        self.close()
+        seconds: list[float] = [report.recv() for report in self._reports]
+        for process in self._processes:
+            process.join()
+        return 1e6 * sum(seconds) / max(1, len(seconds))
 
 
 class DeviceHost:
@@ -84,7 +167,7 @@ class DeviceHost:
         return self._finish()
 
 
-def tensor_runner(num_rows: int, max_len: int, block_size: int) -> HostRunner:
+def tensor_runner(num_rows: int, max_len: int, block_size: int) -> TensorRunner:
     return TensorRunner(SlotTable(num_rows, max_len, block_size, SamplingTable(num_rows, 1000, (2,))))
 
 
@@ -111,7 +194,7 @@ MakeRunner = Callable[[int, int, int], HostRunner]  # of rows, longest sequence,
 RUNNERS: dict[str, tuple[MakeRunner, int]] = {"tensors": (tensor_runner, 16), "device": (device_host, 64)}
 
 
-def measure(num_rows: int, make_runner: MakeRunner, block_size: int) -> dict[str, float]:
+def measure(num_rows: int, make_runner: MakeRunner, block_size: int, num_ranks: int) -> dict[str, float]:
     """Mean microseconds of each stage with `num_rows` decoding sequences. block_size: of the device."""
     max_len = PROMPT_LEN + block_size + 2 * NUM_STEPS
     settings = SchedulerSettings(
@@ -124,7 +207,10 @@ def measure(num_rows: int, make_runner: MakeRunner, block_size: int) -> dict[str
         eos_token_ids=(2,),
     )
     scheduler = Scheduler(settings)
+    others = OtherRanks(num_ranks - 1, num_rows, max_len, block_size)
     runner = make_runner(num_rows, max_len, block_size)
+    if num_ranks > 1:
+        runner = LeadingHost(runner, others)
     core: Any = SimpleNamespace(add=scheduler.add, step=lambda: outputs)
     dispatch: Dispatch[bytes] = Dispatch(core)
     for row in range(num_rows):
@@ -149,22 +235,23 @@ def measure(num_rows: int, make_runner: MakeRunner, block_size: int) -> dict[str
         result = timed("collect", lambda: runner.collect(plan))  # noqa: B023
         outputs = timed("finish", lambda: scheduler.finish_step(plan, result))  # noqa: B023
         timed("send", lambda: [encode(message) for message in dispatch.step().values()])
-    return {stage: seconds / NUM_STEPS * 1e6 for stage, seconds in spent.items()}
+    return {stage: seconds / NUM_STEPS * 1e6 for stage, seconds in spent.items()} | {"other rank": others.end()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", type=int, nargs="*", default=[1, 32, 64, 256, 1024])
     parser.add_argument("--runner", choices=RUNNERS, default="tensors")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1])
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{'rows':>6}" + "".join(f"{stage:>10}" for stage in (*STAGES, "all")) + "   microseconds")
-    for num_rows in chosen.rows:
-        best = min(
-            (measure(num_rows, *RUNNERS[chosen.runner]) for _ in range(NUM_ROUNDS)),
-            key=lambda spent: sum(spent.values()),
-        )
-        print(f"{num_rows:>6}" + "".join(f"{best[stage]:>10.1f}" for stage in STAGES) + f"{sum(best.values()):>10.1f}")
+    columns = (*STAGES, "all", "other rank")
+    print(f"{'rows':>6}{'ranks':>6}" + "".join(f"{name:>11}" for name in columns) + "   microseconds")
+    for num_rows, num_ranks in itertools.product(chosen.rows, chosen.ranks):
+        rounds = (measure(num_rows, *RUNNERS[chosen.runner], num_ranks) for _ in range(NUM_ROUNDS))
+        totals = [spent | {"all": sum(spent[stage] for stage in STAGES)} for spent in rounds]
+        best = min(totals, key=lambda spent: spent["all"])
+        print(f"{num_rows:>6}{num_ranks:>6}" + "".join(f"{best[name]:>11.1f}" for name in columns), flush=True)
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ def test_every_kind_of_layer_gives_the_tokens_of_the_cpu(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["qwen3", "qwen3_5", "mamba2", "lfm2", "gemma3"])
+@pytest.mark.parametrize("family", ["qwen3_5", "mamba2", "gemma3"])
 def test_a_sequence_that_was_preempted_goes_on(family: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
     """Its states are computed again, or taken from those that were kept."""
     folder = saved(family)[1]
@@ -280,6 +280,11 @@ def test_decode_steps_are_padded_to_the_sizes_of_graphs(
     assert all(shape.is_decode and shape.is_fast_path for shape in shapes)
 
 
+# One of each kind of codes; what else differs between METHODS is read before kernels see it.
+KEPT = ("gptq", "gptq 2", "gptq 3", "gptq 8", "awq", "packed asymmetric", "integers", "fp8 channels", "fp8 blocks")
+KEPT += ("mxfp4", "nvfp4", "nf4")
+
+
 @pytest.mark.effect("model.batch_invariant")
 def test_batch_invariance_uses_torchs_kernels_one_row_at_a_time(saved: Callable[[str], Saved], tmp_path: Path):
     sections = {"model": {"batch_invariant": True}}
@@ -291,7 +296,7 @@ def test_batch_invariance_uses_torchs_kernels_one_row_at_a_time(saved: Callable[
     ]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", KEPT)
 @pytest.mark.slow
 def test_a_quantised_checkpoint_keeps_its_codes(name: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
     """The tokens are those of the dequantised weights, and the plan counts the bytes that are held."""

@@ -26,7 +26,7 @@ each_amount = pytest.mark.parametrize(
     [
         settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck)),
         pytest.param(
-            settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck)), marks=pytest.mark.slow
+            settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck)), marks=pytest.mark.slow
         ),
     ],
     ids=["few", "many"],
