@@ -30,6 +30,7 @@ from .engine.api import (
 from .engine.engine_core import EngineCore
 from .engine.engine_loop import EngineLoop
 from .engine.launched.plan_hashes import check_comparable
+from .engine.on_node import bind_this_process
 from .engine.startup import build_core, join_launcher, start_of
 from .offline_batch import OfflineBatch
 from .outputs import Collector, OneOutput, RequestOutput, SequenceCollector
@@ -94,6 +95,8 @@ class LLM:
             raise ValueError(
                 "LLM runs one replica, in this process: leave `data_parallel_size` out, or serve with `engine up`"
             )
+        if resolved.numa_places:
+            bind_this_process(*resolved.numa_places[0])
         self._resolved, launched = join_launcher(resolved)
         self._tokenizer: Tokenizer | None = None
         self._renderer: Renderer | None = None

@@ -19,8 +19,10 @@ from typing import Any, Literal
 
 from .. import __version__
 from ..config.cpu_features import NoKernels, choose_level, this_cpu, wanted_level
+from ..config.cpu_list import format_cpus
 from ..config.diagnostics import FORMAT_VERSION
 from ..config.resolve.machine import read_machine_spec
+from ..config.resolve.numa_nodes import NumaNode
 from ..config.schema.types import format_about
 from .console import print_result
 
@@ -78,11 +80,21 @@ def environment() -> dict[str, dict[str, Any]]:
             "kernels": _kernels(),
         },
         "memory": {"total_bytes": machine.total_memory_bytes, "available_bytes": machine.available_memory_bytes},
+        "numa": {
+            **{f"node {node.number}": _node(node) for node in machine.numa_nodes},
+            "binding": machine.no_memory_policy or "allowed",
+        },
         "gpu": _gpus(),
         "packages": packages(),
         "variables": variables(os.environ),
         "disk": {"hub_cache": _hub_cache(os.environ), **_disk(_hub_cache(os.environ))},
     }
+
+
+def _node(node: NumaNode) -> str:
+    cores = f"cores {format_cpus(node.usable_cpus)}" if node.cores else "no cores of this process"
+    memory = f"{format_about(node.total_memory_bytes)}, {format_about(node.available_memory_bytes)} free"
+    return f"{cores}; {memory}" + ", outside of the cpuset of this process" * (not node.may_use_memory)
 
 
 def packages() -> dict[str, str | None]:

@@ -10,11 +10,14 @@ from ..config import Resolved
 from ..engine.headless_node import HeadlessNode, NodeState
 from ..engine.nodes.fingerprint import fingerprint
 from ..engine.nodes.secret import secret_hash
+from ..engine.on_node import on_node
+from ..engine.process_client import COMMAND
 from ..engine.replica_node import ReplicaNode, ReplicaStart
 from ..server.http.shutdown import Shutdown, on_signals
 from ..server.node_probe import serve_probes
 from .console import print_result
 from .notify import notify_ready
+from .numa_view import place_rows
 from .prepare import engine_environment
 from .server_url import base_url
 
@@ -31,7 +34,8 @@ async def run_node(resolved: Resolved, sockets: list[socket.socket], port: int) 
 
     def listening() -> None:
         url = base_url(resolved.server.host, port)
-        print_result(_summary(resolved, f"{url}/health"))
+        places = [f"  {name:<10}{where}" for name, where in place_rows(resolved)]
+        print_result("\n".join([_summary(resolved, f"{url}/health"), *places]))
         notify_ready()
 
     with on_signals(shutdown):
@@ -49,7 +53,11 @@ def _replica_node(resolved: Resolved) -> ReplicaNode:
     parallel = resolved.parallel
     assert parallel.data_parallel_address is not None, "a rule holds this"
     starts = {
-        rank: ReplicaStart(resolved.replica(rank).model_dump_json(), engine_environment(resolved, index))
+        rank: ReplicaStart(
+            resolved.replica(rank).model_dump_json(),
+            engine_environment(resolved, index),
+            on_node(resolved.replica(rank), 0, COMMAND),
+        )
         for index, rank in enumerate(parallel.ranks)
     }
     place = (parallel.data_parallel_address, parallel.data_parallel_rpc_port)

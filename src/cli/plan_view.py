@@ -13,6 +13,7 @@ from ..config.plan.text import TextForms
 from ..config.schema.types import format_about as about
 from ..model.quantised import TWELVE_BITS
 from ..model.spec import Experts
+from .numa_view import place_text
 
 _INDENT = 14
 _KINDS = {
@@ -33,6 +34,7 @@ def plan_text(plan: Plan, forms: TextForms, decided: Sequence[tuple[str, str, st
         ("devices", _devices(plan)),
         ("model", _model(plan, forms)),
         ("memory", _memory(plan)),
+        ("NUMA nodes", _numa(plan)),
         ("capacity", _capacity(plan)),
         ("speed (estimate)", _speed(plan)),
         ("kernels", list(plan.kernels.items())),
@@ -214,6 +216,21 @@ def _own_experts(placed: Experts, parts: int) -> str:
     own = -(-(placed.count + (placed.redundant or 0)) // parts)
     copies = f" and {placed.redundant} redundant ones" if placed.redundant else ""
     return f"{own} of {placed.count} experts{copies}"
+
+
+def _numa(plan: Plan) -> list[tuple[str, str]]:
+    """Where each process runs, and what those of a node need of its memory."""
+    if plan.numa is None:
+        return []
+    rows = [(each.name, place_text(each.node, each.cores)) for each in plan.numa.processes]
+    for node in plan.numa.nodes:
+        left, is_one = node.available_bytes - node.needed.likely, node.num_processes == 1
+        said = f"{about(node.available_bytes)} free; " + ("1 process" if is_one else f"{node.num_processes} processes")
+        if node.needed.high:
+            rest = f"{'leaves' if left >= 0 else 'lacks'} about {about(abs(left))}"
+            said += f", which {'needs' if is_one else 'need'} {_range(node.needed)}; {rest}"
+        rows.append((f"node {node.number}", said))
+    return rows
 
 
 def _nodes(plan: Plan) -> str:

@@ -24,7 +24,8 @@ from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_INVALID_CONF
 from ..config.resolve.gpu import own_gpus
 from ..engine.client import EngineClient, EngineStartFailed
 from ..engine.in_process_client import InProcessClient
-from ..engine.process_client import EngineProcessClient
+from ..engine.on_node import on_node
+from ..engine.process_client import COMMAND, EngineProcessClient
 from ..engine.replicated_client import ReplicatedClient
 from ..engine.sleep import SleepPolicy
 from ..engine.startup import build_core, exit_code_of
@@ -120,6 +121,7 @@ def engine_processes(resolved: Resolved, on_phase: Callable[[str], None]) -> dic
         rank: EngineProcessClient(
             resolved.replica(rank).model_dump_json(),
             environment=engine_environment(resolved, index),
+            command=on_node(resolved.replica(rank), 0, COMMAND),
             max_restarts=server.engine_restarts,
             on_phase=on_phase if not index else None,
             is_shared=server.api_server_count > 1,

@@ -12,6 +12,7 @@ from ..engine.api import EngineInfo
 from ..formats.detect import Detection
 from ..server.run import Text
 from ..server.text.renderer import Renderer
+from .numa_view import place_rows
 from .server_url import base_url
 
 _INDENT = 12
@@ -47,6 +48,7 @@ def summary(
         *([("replicas", f"{num_replicas}{where}; what follows is of each")] if num_replicas > 1 else []),
         *([("elsewhere", f"{num_remote} replicas on other machines")] if num_remote else []),
         *([("processes", f"{num_ranks} compute a model; what follows is of the first")] if num_ranks > 1 else []),
+        *place_rows(resolved),
         ("model", f"{', '.join(resolved.served_model_names)}, {info.dtype} on {info.device}"),
         ("context", f"{info.max_model_len} tokens"),
         ("capacity", f"{info.num_blocks // per_sequence} sequences at full context ({blocks})"),

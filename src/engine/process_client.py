@@ -42,7 +42,7 @@ class EngineProcessClient(StreamingClient):
         environment: of the engine process; None is that of this process.
         max_restarts: maximum number of restarts in 10 minutes.
         on_phase: called with the name of each start-up phase, at every start.
-        command: starts the engine process; for tests.
+        command: starts the engine process.
         is_shared: whether other processes are its clients too (attached_client.py).
         sleep_policy: when it sleeps by itself; None: never.
         child_of: what makes a start, of the function that takes its messages; None: a process of this machine.

@@ -93,11 +93,13 @@ def joined(
 
 
 def with_files_of(decided: Resolved, own: Resolved) -> Resolved:
-    """The values of node 0, with the files, the machine and the threads of this one."""
+    """The values of node 0, with the files, the machine, the threads and the NUMA nodes of this one."""
     names = ("model_files", "model_path", "machine", "server", "observability")
     own_parts: dict[str, Any] = {name: getattr(own, name) for name in names}
     paths = ("model", "tokenizer", "hf_config_path", "download_dir")
     model = {name: getattr(own.model, name) for name in paths if name in type(own.model).model_fields}
     own_parts["model"] = decided.model.model_copy(update=model)
-    own_parts["device"] = decided.device.model_copy(update={"num_threads": own.device.num_threads})
+    places = ("num_threads", "numa_bind", "numa_bind_nodes", "numa_bind_cpus")
+    device = {name: getattr(own.device, name) for name in places}
+    own_parts["device"] = decided.device.model_copy(update=device)
     return decided.model_copy(update=own_parts)

@@ -17,7 +17,7 @@ from ..config import Resolved
 from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_INVALID_CONFIGURATION
 from ..config.resolve.gpu import own_gpus
 from .followers import Follower, Followers, RankLost
-from .nodes.child import RankChild, children_of_node, close_descriptors, memories_of_node
+from .nodes.child import RankChild, children_of_node, close_descriptors, command_of, memories_of_node
 from .nodes.fingerprint import fingerprint
 from .nodes.gathering import CannotGather, Gathering, Joined, NotGathered
 from .nodes.limits import SILENCE_S
@@ -98,7 +98,8 @@ class RankProcesses(Followers):
                 fds = {"memory": self._memories[stage].fd} if self._memories else {}
                 if rings[own_rank]:
                     fds["before"], fds["after"] = (end.fileno() for end in rings[own_rank][stage])
-                child = RankChild(rank, fds, environment=os.environ | self._gpu_of(rank))
+                environment, command = os.environ | self._gpu_of(rank), command_of(self._resolved, rank)
+                child = RankChild(rank, fds, environment=environment, command=command)
                 self._children.append(child)
                 self._followers.append(Follower(str(child), child.link, child))
                 child.link.send(start)

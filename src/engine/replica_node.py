@@ -37,6 +37,7 @@ class _Refused(Exception):
 class ReplicaStart:
     config: str  # the Resolved as JSON
     environment: Mapping[str, str]
+    command: Sequence[str] = COMMAND
 
 
 class ReplicaNode:
@@ -47,13 +48,11 @@ class ReplicaNode:
         port: int,
         fingerprint: Fingerprint,
         secret: str,
-        command: Sequence[str] = COMMAND,
     ) -> None:
-        """replicas: by rank. address, port: of node 0. secret: a hash. command: starts an engine; for tests."""
+        """replicas: by rank. address, port: of node 0. secret: a hash."""
         self._replicas = dict(replicas)
         self._address, self._port = address, port
         self._fingerprint, self._secret = fingerprint, secret
-        self._command = command
         self._children: dict[int, EngineChild] = {}
         self._ready: set[int] = set()
         self.reason = ""  # of the last end
@@ -166,4 +165,4 @@ class ReplicaNode:
             connection.send(message)
 
         start = self._replicas[rank]
-        return EngineChild(self._command, start.config, pass_on, start.environment)
+        return EngineChild(start.command, start.config, pass_on, start.environment)

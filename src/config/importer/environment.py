@@ -22,7 +22,9 @@ VARIABLES: dict[str, Counterpart] = {
     "VLLM_BATCH_INVARIANT": choice("model.batch_invariant", "VLLM_BATCH_INVARIANT", values={"1": "true", "0": "false"}),
     "VLLM_CPU_KVCACHE_SPACE": to("cache.kv_cache_memory_bytes", "VLLM_CPU_KVCACHE_SPACE", unit="GiB"),
     "OMP_NUM_THREADS": to("device.num_threads", "OMP_NUM_THREADS"),
-    "VLLM_CPU_OMP_THREADS_BIND": gone("start `engine` under numactl or taskset", "VLLM_CPU_OMP_THREADS_BIND"),
+    "VLLM_CPU_OMP_THREADS_BIND": gone(
+        "`device.numa_bind_cpus` names the cores of each process", "VLLM_CPU_OMP_THREADS_BIND"
+    ),
     "VLLM_ATTENTION_BACKEND": gone("`engine plan` says which kernels run here", "VLLM_ATTENTION_BACKEND"),
     "VLLM_USE_V1": needless(_ONE, "VLLM_USE_V1"),
     "VLLM_WORKER_MULTIPROC_METHOD": needless(_ONE, "VLLM_WORKER_MULTIPROC_METHOD"),

@@ -56,7 +56,7 @@ TABLE = by_name(
         *(f"{_PARAMETER}{name}" for name in ("mirostat", "mirostat_eta", "mirostat_tau", "tfs_z", "penalize_newline")),
     ),
     gone(_LAYERS, *(f"{_PARAMETER}{name}" for name in ("num_gpu", "main_gpu", "low_vram", "num_gqa"))),
-    gone("start `engine` under numactl", "PARAMETER numa"),
+    gone("`device.numa_bind` keeps a process on a node", "PARAMETER numa"),
     gone("a context that is full ends the answer; nothing is dropped from it", "PARAMETER num_keep"),
     gone(NO_DRAFTS, "PARAMETER draft_num_predict"),
     needless(_PAGES, "PARAMETER use_mmap", "PARAMETER use_mlock"),

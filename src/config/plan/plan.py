@@ -20,6 +20,7 @@ from .distribution import Distribution, distribute
 from .estimate import Estimate, estimate
 from .kv import by_kind
 from .model import PlannedModel
+from .numa import NumaUse, numa_use
 
 FORMAT_VERSION = 1
 
@@ -39,6 +40,7 @@ class Plan(Record):
     num_replicas: int = 1  # of the server; all else is of one process, of which a replica may have several
     num_on_ray: int = 0  # replicas that Ray places; num_replicas of them share a machine
     num_nodes: int = 1  # machines that have the processes of a replica, each the same number
+    numa: NumaUse | None = None  # where all processes of this machine run, if they are bound
     distribution: Distribution | None = None  # over several devices; the rest is of one of them, as it was chosen
 
     @property
@@ -60,6 +62,7 @@ class Plan(Record):
             "num_replicas": self.num_replicas,
             "num_on_ray": self.num_on_ray,
             "num_nodes": self.num_nodes,
+            "numa": self.numa.model_dump(mode="json") if self.numa is not None else None,
             "distribution": self.distribution.model_dump(mode="json") if self.distribution is not None else None,
             "device": {**self.device.model_dump(mode="json"), "is_in_build": self.device.is_in_build},
             "model": {
@@ -170,6 +173,7 @@ def make_plan(
         num_nodes=decisions.get("parallel.nnodes") if distribution is None else 1,
         num_replicas=decisions.num_replicas if distribution is None else distribution.shown.data_parallel_size,
         num_on_ray=0 if distribution is not None else decisions.num_on_ray,
+        numa=numa_use(decisions, found.peak) if device.name == THIS_MACHINE else None,
         distribution=distribution,
     )
 

@@ -36,6 +36,7 @@ from ..auto_values import (
     auto_num_seqs,
     num_states,
 )
+from ..cpu_list import cpus_problem, format_cpus
 from ..gpu_capability import LEAST_CAPABILITY
 from ..graph_sizes import usual_sizes, written_sizes
 from ..held_codes import codes_layout
@@ -45,6 +46,7 @@ from ..schema.kv_transfer import HOST_BYTES, SHARED_PATH
 from ..schema.options import options
 from ..schema.types import format_about
 from .gpu_memory import reserved_bytes, staging_bytes
+from .numa_places import NoPlaces, NumaPlace, fewest_cpus, least_memory, numa_places
 from .resolved import GpuSpec, MachineSpec, MemoryPlan, ModelFiles
 
 if TYPE_CHECKING:
@@ -74,11 +76,18 @@ class Decisions:
     num_stages: int = 1
     transfer_bytes: int = 0  # host memory of each replica for blocks that other engines may read
     shared_folder: str | None = None  # of a connector
+    numa_places: list[NumaPlace] = field(default_factory=list)  # of all processes of this machine, if they are bound
+    no_numa_places: str = ""  # why this machine does not have those that are written
     memory: MemoryPlan | None = None
     num_kv_blocks: int = 0
     max_cached_len: int = 0  # tokens of the longest sequence that the KV cache holds, at most those of the model
     bytes_of_longest: int = 0  # of KV cache, that a sequence of max_model_len, or of the model's limit, needs
     undecided: set[str] = field(default_factory=set)  # paths that need the model's files
+
+    @property
+    def num_processes(self) -> int:
+        """That compute on this machine."""
+        return self.num_replicas * self.num_local_ranks
 
     @property
     def rank_sizes(self) -> tuple[int, int]:
@@ -178,6 +187,7 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
         num_stages=parallel.pipeline_parallel_size,
         transfer_bytes=config.kv_transfer.buffer_bytes,
     )
+    _numa(done, parallel.process_names)
     _device(done)
     _shared_folder(done, deployment)
     _offloading(done, deployment)
@@ -201,6 +211,37 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
     return done
 
 
+def _numa(done: Decisions, processes: list[str]) -> None:
+    """Binds the processes of this machine, if the options ask for it and the machine has what they name."""
+    bind, nodes, cpus = (f"device.{name}" for name in ("numa_bind", "numa_bind_nodes", "numa_bind_cpus"))
+    named = [path for path in (nodes, cpus) if done.get(path)]
+    if named and not done.is_written(bind):
+        done.decide(bind, True, "R432", f"{named[0]} says where processes run")
+    machine_nodes, counts = done.whole_machine.numa_nodes, {len(done.get(path)) for path in named}
+    is_wrong = not counts <= {len(processes)} or any(map(cpus_problem, done.get(cpus)))
+    if not done.get(bind) or not machine_nodes or is_wrong:  # rules say what is
+        return
+    try:
+        places = numa_places(machine_nodes, processes, nodes=done.get(nodes), cpus=done.get(cpus))
+    except NoPlaces as problem:
+        done.no_numa_places = str(problem)
+        return
+    if nodes not in named:
+        reason = "those of the cores" if named else "spread over those that have cores and memory"
+        done.decide(nodes, tuple(place.node for place in places), "R433", reason)
+    if cpus not in named:
+        reason = "those of the node, divided among its processes"
+        done.decide(cpus, tuple(format_cpus(place.cpus) for place in places), "R433", reason)
+    done.numa_places = places
+    cores = fewest_cpus(places)
+    if done.whole_machine.num_cores < sum(
+        len(node.usable_cpus) for node in machine_nodes
+    ):  # a limit on the time of CPUs
+        cores = min(cores, done.machine.num_cores)
+    machine = done.machine.with_at_most(*least_memory(machine_nodes, places))
+    done.machine = machine.model_copy(update={"num_cores": cores})
+
+
 def _device(done: Decisions) -> None:
     machine = done.machine
     if done.get("device.device") == "auto":
@@ -208,9 +249,9 @@ def _device(done: Decisions) -> None:
     device = done.get("device.device")
     if done.get("device.num_threads") == "auto":
         replicas = "this process" if done.num_replicas == 1 else f"each of {done.num_replicas} replicas"
-        num_processes = done.num_local_ranks * done.num_replicas
-        whose = replicas if done.num_local_ranks == 1 else f"each of {num_processes} processes"
-        done.decide("device.num_threads", machine.num_cores, "R223", f"{machine.num_cores} cores for {whose}")
+        whose = replicas if done.num_local_ranks == 1 else f"each of {done.num_processes} processes"
+        own = " of its NUMA node" if done.numa_places else ""
+        done.decide("device.num_threads", machine.num_cores, "R223", f"{machine.num_cores} cores{own} for {whose}")
     if done.get("cache.block_size") == "auto":
         done.decide("cache.block_size", BLOCK_SIZE[device], "R086", f"the block size for {device}")
 

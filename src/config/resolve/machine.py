@@ -1,6 +1,7 @@
 """MachineSpec of this machine: cores, memory, CPU flags and the GPU that this process may use.
 
-Linux: /proc and /sys, with the limits of the cgroup. macOS: sysctl and vm_stat. GPUs: gpu.py. No third-party library.
+Linux: /proc and /sys, with the limits of the cgroup and of the memory policy. macOS: sysctl and vm_stat. GPUs: gpu.py.
+No third-party library.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import sys
 from pathlib import Path
 
 from ..cpu_kernels import keeps_codes, keeps_twelve_bits
+from ..memory_policy import bound_nodes, no_policy
 from ..open_files import max_open_files
 from .gpu import NoGpu, interpreted_gpu, is_interpreting, read_gpu
+from .numa_nodes import read_numa_nodes
 from .resolved import GpuSpec, MachineSpec
 
 
@@ -35,7 +38,7 @@ def read_machine_spec(root: Path = Path("/"), system: str | None = None) -> Mach
         name, flags = _linux_cpu(root)
         cores = _linux_cores(root)
     gpu, no_gpu = _gpu(total, available)
-    return MachineSpec(
+    machine = MachineSpec(
         system=system,
         architecture=platform.machine(),
         num_cores=cores,
@@ -47,9 +50,13 @@ def read_machine_spec(root: Path = Path("/"), system: str | None = None) -> Mach
         keeps_codes=keeps_codes(),
         has_terminal=sys.stderr is not None and sys.stderr.isatty(),
         max_open_files=max_open_files(),
+        numa_nodes=() if system == "Darwin" else read_numa_nodes(root),
+        no_memory_policy=no_policy(),
         gpu=gpu,
         no_gpu=no_gpu,
     )
+    bound = bound_nodes() if machine.numa_nodes else None  # numactl, or `device.numa_bind` of this process
+    return machine if bound is None else machine.with_memory_of(bound)
 
 
 def _gpu(total: int, available: int) -> tuple[GpuSpec | None, str]:

@@ -35,6 +35,7 @@ from ..schema.parallel import ParallelConfig
 from ..schema.scheduler import SchedulerConfig
 from ..schema.server import ServerConfig
 from ..schema.structured_outputs import StructuredOutputsConfig
+from .numa_nodes import NumaNode
 from .sharded_state import StateShape
 from .stored_as import OwnCodes, StoredAs
 
@@ -134,6 +135,8 @@ class MachineSpec(Record):
     keeps_codes: bool = False  # whether they hold quantised checkpoints as they are
     has_terminal: bool = False  # whether stderr is a terminal
     max_open_files: int | None = None  # of this process; None is no limit
+    numa_nodes: tuple[NumaNode, ...] = ()  # none where the system does not list them
+    no_memory_policy: str = ""  # why this process cannot say which node memory comes from; empty if it can
     gpu: GpuSpec | None = None
     no_gpu: str = ""  # why there is no real GPU; empty if there is one
 
@@ -153,6 +156,21 @@ class MachineSpec(Record):
             "gpu": gpu,
         }
         return self.model_copy(update=share)
+
+    def with_memory_of(self, numbers: set[int]) -> MachineSpec:
+        """With no more memory than these NUMA nodes have."""
+        nodes = [node for node in self.numa_nodes if node.number in numbers]
+        return self.with_at_most(
+            sum(node.total_memory_bytes for node in nodes), sum(node.available_memory_bytes for node in nodes)
+        )
+
+    def with_at_most(self, total: int, available: int) -> MachineSpec:
+        """With no more memory than this."""
+        memory = {
+            "total_memory_bytes": min(self.total_memory_bytes, total),
+            "available_memory_bytes": min(self.available_memory_bytes, available),
+        }
+        return self.model_copy(update=memory)
 
     @property
     def max_connections(self) -> int | None:
@@ -273,7 +291,20 @@ class Resolved(Record):
         """The deployment as the engine with this rank reads it: one replica."""
         alone = {"data_parallel_rank": rank, "data_parallel_start_rank": None, "data_parallel_size_local": None}
         parallel = self.parallel.model_copy(update={**alone, "data_parallel_hybrid_lb": False})
-        return self.model_copy(update={"parallel": parallel})
+        device = self.device
+        if device.numa_bind:
+            first = self.parallel.ranks.index(rank) * parallel.num_local_ranks
+            own = slice(first, first + parallel.num_local_ranks)
+            names = ("numa_bind_nodes", "numa_bind_cpus")
+            device = device.model_copy(update={name: getattr(device, name)[own] for name in names})
+        return self.model_copy(update={"parallel": parallel, "device": device})
+
+    @property
+    def numa_places(self) -> tuple[tuple[int, str], ...]:
+        """Node and cores of each process of this machine, by replica and rank; empty if they are not bound."""
+        if not self.device.numa_bind:
+            return ()
+        return tuple(zip(self.device.numa_bind_nodes, self.device.numa_bind_cpus, strict=True))
 
     @property
     def served_model_names(self) -> tuple[str, ...]:

@@ -21,11 +21,13 @@ from ..checkpoint.bounded_json import decode
 from ..checkpoint.chat_templates import TemplateSource, TemplateUnreadable, template_of
 from ..checkpoint.model_files import MAX_TEMPLATE_BYTES
 from ..checkpoint.settings import settings_problem
+from ..cpu_list import cpus_problem, format_cpus
 from ..origin import Layer
 from ..schema.options import options
 from ..schema.types import format_about, format_size
 from . import sampling
 from .decide import Decisions, decide, no_graphs
+from .numa_places import fewest_cpus, idle_nodes, shared_cpus
 from .resolved import MachineSpec, MemoryPlan
 
 if TYPE_CHECKING:
@@ -99,7 +101,71 @@ class Values:
     @property
     def num_processes(self) -> int:
         """That compute on this machine."""
-        return self.decisions.num_replicas * self.decisions.num_local_ranks
+        return self.decisions.num_processes
+
+    @property
+    def numa_entries(self) -> str:
+        """Why the options of NUMA nodes cannot be meant as they are written; empty if they can."""
+        nodes, cpus, count = self.numa_bind_nodes, self.numa_bind_cpus, self.num_processes
+        if not self.numa_bind:
+            return "`device.numa_bind` is false, and there is a list of places" if nodes or cpus else ""
+        for name, entries in (("numa_bind_nodes", nodes), ("numa_bind_cpus", cpus)):
+            if entries and len(entries) != count:
+                processes = "1 process runs" if count == 1 else f"{count} processes run"
+                said = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
+                return f"`device.{name}` has {said}; {processes} on this machine"
+        for text in cpus:
+            if problem := cpus_problem(text):
+                return f"`{text}` in `device.numa_bind_cpus` {problem}"
+        if self.decisions.gpu is not None and not self.decisions.is_interpreted and not nodes:
+            return "`device.numa_bind` with GPUs needs `device.numa_bind_nodes`"
+        return ""
+
+    @property
+    def not_bound(self) -> str:
+        """Who starts processes that `device.numa_bind` cannot bind; empty if there are none."""
+        if self.disable_frontend_multiprocessing:
+            return "the engine runs in the process of the API (`server.disable_frontend_multiprocessing`)"
+        if self.distributed_executor_backend == "external_launcher":
+            return "a launcher starts the processes (`parallel.distributed_executor_backend`)"
+        if self.distributed_executor_backend == "ray" or self.config.parallel.are_replicas_on_ray:
+            return "Ray places the processes"
+        return ""
+
+    @property
+    def no_numa(self) -> str:
+        """Why processes cannot be bound on this machine; empty if they can."""
+        machine = self.decisions.whole_machine
+        if not machine.numa_nodes:
+            return f"this system ({machine.system}) lists no NUMA nodes"
+        return f"the kernel refuses set_mempolicy: {machine.no_memory_policy}" if machine.no_memory_policy else ""
+
+    @property
+    def no_numa_places(self) -> str:
+        """What this machine does not have, of what the options name; empty if it has all."""
+        places = self.decisions.numa_places
+        if places and self.num_threads > (cores := fewest_cpus(places)):
+            process = next(place.process for place in places if len(place.cpus) == cores)
+            said = "1 core" if cores == 1 else f"{cores} cores"
+            return f"{process} has {said} for the {self.num_threads} threads of `device.num_threads`"
+        return self.decisions.no_numa_places
+
+    @property
+    def numa_waste(self) -> str:
+        """What the places of processes leave unused, or use twice; empty if nothing."""
+        places = self.decisions.numa_places
+        if shared := shared_cpus(places):
+            return f"several processes have the cores {format_cpus(shared)}, and wait for each other there"
+        files = self.decisions.model_files
+        if files is not None and files.state is not None and len({place.node for place in places}) > 1:
+            return "all processes map the same copy of the weights (`load.load_format: sharded_state`), of one node"
+        if any(self.decisions.is_written(f"device.{name}") for name in ("numa_bind_nodes", "numa_bind_cpus")):
+            return ""
+        idle = idle_nodes(self.decisions.whole_machine.numa_nodes, places) if places else []
+        if idle:
+            nodes = f"node {idle[0]} has" if len(idle) == 1 else f"the nodes {', '.join(map(str, idle))} have"
+            return f"{nodes} no process: their cores and memory are not used"
+        return ""
 
     @property
     def not_divided(self) -> str:
@@ -351,6 +417,11 @@ class Values:
             "block_part": self.decode_context_parallel_size * self.cp_kv_cache_interleave_size,
             "num_machine_cores": self.decisions.whole_machine.num_cores,
             "num_gpus": self.decisions.gpu.num_visible if self.decisions.gpu else 0,
+            "numa_entries": self.numa_entries,
+            "not_bound": self.not_bound,
+            "no_numa": self.no_numa,
+            "no_numa_places": self.no_numa_places,
+            "numa_waste": self.numa_waste,
             "no_graphs": self.no_graphs,
             "graph_sizes": ", ".join(map(str, self.cuda_graph_sizes)) or "none",
             **self._gpu_numbers(),
@@ -405,9 +476,11 @@ class Values:
     @property
     def _for_each(self) -> str:
         """After an amount of memory that replicas, or the processes of one, divide among them."""
-        is_shared = self.num_processes > 1 and (self.decisions.gpu is None or self.decisions.is_interpreted)
         what = "replicas" if self.decisions.num_local_ranks == 1 else "processes"
-        return f" for each of {self.num_processes} {what}" if is_shared else ""
+        if self.decisions.gpu is not None and not self.decisions.is_interpreted:
+            return ""
+        where = " on its NUMA node" * bool(self.decisions.numa_places)
+        return (f" for each of {self.num_processes} {what}" if self.num_processes > 1 else "") + where
 
     def _gpu_numbers(self) -> dict[str, Any]:
         """Texts about the GPU and the memory that `gpu_memory_utilization` is a share of."""

@@ -9,7 +9,7 @@ from pydantic import Field
 from ..gpu_capability import LEAST_CAPABILITY, capability_text
 from .refused import with_refused
 from .section import Section, about
-from .types import Auto, Count, Flag
+from .types import Auto, Count, Flag, NodeNumbers, Texts
 
 
 @with_refused("device")
@@ -57,8 +57,42 @@ class DeviceConfig(Section):
         description=(
             "Number of CPU threads that the engine computes with; with a GPU, those that prepare weights and steps for "
             "it. More threads than cores make it slower, because the threads wait for each other. `auto` is one per "
-            "core that this process may use."
+            "core that this process may use; with `numa_bind`, of the process that has the fewest."
         ),
         examples=[8],
         json_schema_extra=about(reload="process", unit="threads"),
+    )
+    numa_bind: Flag = Field(
+        False,
+        description=(
+            "Whether each process that computes keeps to one NUMA node: its threads run on cores of that node, and "
+            "all its memory - weights, KV cache, what it writes for other processes - comes from that node and from no "
+            "other. For machines with several sockets, whose cores read the memory of another socket slowly, with a "
+            "process for each node: `parallel.tensor_parallel_size` or `parallel.data_parallel_size`. The processes "
+            "are spread evenly over the nodes that have cores and memory. Linux only; containers need the capability "
+            "SYS_NICE."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="process"),
+    )
+    numa_bind_nodes: NodeNumbers = Field(
+        (),
+        description=(
+            "NUMA node of each process of this machine, in order: all processes of the first replica by rank, then "
+            "those of the next one. As many as processes; a node may be named several times, and these processes "
+            "divide its cores. Each machine of several has its own list. Implies `numa_bind`; needed with GPUs, where "
+            "`nvidia-smi topo -m` shows the node of each."
+        ),
+        examples=[[0, 1]],
+        json_schema_extra=about(reload="process", unit="nodes"),
+    )
+    numa_bind_cpus: Texts = Field(
+        (),
+        description=(
+            "Cores of each process of this machine, in the same order as `numa_bind_nodes`, as Linux numbers them: "
+            "hyperthreads count as cores. Without `numa_bind_nodes` the node follows from the cores; with it, memory "
+            "may come from another node than the cores, such as one that has memory only. Implies `numa_bind`."
+        ),
+        examples=[["0-15", "16-31"]],
+        json_schema_extra=about(reload="process"),
     )

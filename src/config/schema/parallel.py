@@ -319,6 +319,16 @@ class ParallelConfig(Section):
         return self.distributed_executor_backend != "ray" and self.node_of(first) == self.node_of(last)
 
     @property
+    def process_names(self) -> list[str]:
+        """Of the processes of this machine that compute, in order."""
+        replicas = self.ranks
+        ranks = range(self.node_rank * self.num_local_ranks, (self.node_rank + 1) * self.num_local_ranks)
+        if self.num_ranks == 1:
+            return [f"replica {replica}" for replica in replicas] if len(replicas) > 1 else ["the engine"]
+        prefixes = [f"replica {replica}, " for replica in replicas] if len(replicas) > 1 else [""]
+        return [f"{prefix}rank {rank}" for prefix in prefixes for rank in ranks]
+
+    @property
     def are_replicas_on_ray(self) -> bool:
         return self.data_parallel_backend == "ray" and self.data_parallel_size > 1
 

@@ -7,11 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...config import Resolved
+from ..on_node import on_node
 from ..rank_link import RankLink, Start
 
 if TYPE_CHECKING:
@@ -25,17 +26,27 @@ class RankChild:
     """link: to the process, which ends when the other end is closed."""
 
     def __init__(
-        self, rank: int, fds: Mapping[str, int], flags: Iterable[str] = (), environment: Mapping[str, str] | None = None
+        self,
+        rank: int,
+        fds: Mapping[str, int],
+        flags: Iterable[str] = (),
+        environment: Mapping[str, str] | None = None,
+        command: Sequence[str] = COMMAND,
     ) -> None:
-        """fds: descriptors that it inherits, by the name of its argument. environment: None is that of this process.
-        Raises OSError."""
+        """
+        fds: descriptors that it inherits, by the name of its argument.
+        environment: None is that of this process.
+        command: starts it.
+
+        Raises OSError.
+        """
         self.rank = rank
         self._num_stopped = 0
         mine, its = socket.socketpair()
         with its:
             given = {"rank": rank, "socket": its.fileno(), **fds}
             self.process = subprocess.Popen(
-                [*COMMAND, *(word for name, value in given.items() for word in (f"--{name}", str(value))), *flags],
+                [*command, *(word for name, value in given.items() for word in (f"--{name}", str(value))), *flags],
                 stdin=subprocess.DEVNULL,
                 env=environment,
                 pass_fds=[its.fileno(), *fds.values()],
@@ -69,6 +80,11 @@ class RankChild:
         self.link.close()
 
 
+def command_of(resolved: Resolved, rank: int) -> Sequence[str]:
+    """That starts a rank on this machine, where it is to run."""
+    return on_node(resolved, rank % resolved.parallel.num_local_ranks, COMMAND)
+
+
 def children_of_node(resolved: Resolved, node: int, memories: Mapping[int, SharedMemory]) -> list[RankChild]:
     """Starts the ranks of a node, which connect to node 0; not rank 0 itself. memories: of stages. Raises OSError."""
     parallel = resolved.parallel
@@ -77,7 +93,7 @@ def children_of_node(resolved: Resolved, node: int, memories: Mapping[int, Share
         for rank in range(max(1, node * parallel.num_local_ranks), (node + 1) * parallel.num_local_ranks):
             memory = memories.get(rank // parallel.tensor_parallel_size)
             fds = {} if memory is None else {"memory": memory.fd}
-            children.append(RankChild(rank, fds, ["--joins"]))
+            children.append(RankChild(rank, fds, ["--joins"], command=command_of(resolved, rank)))
             children[-1].link.send(Start(resolved.model_dump_json()))
     except BaseException:
         for child in children:

@@ -31,6 +31,9 @@ _OF_A_NODE = {
     "parallel.data_parallel_rpc_port",
     "model.served_model_name",
     "device.num_threads",
+    "device.numa_bind",
+    "device.numa_bind_nodes",
+    "device.numa_bind_cpus",
 }
 _SHOWN = 60  # characters of a value
 

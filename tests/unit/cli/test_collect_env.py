@@ -12,7 +12,7 @@ from tests.unit.cli.test_app import ROOT, run
 from stoker.cli.collect_env import HIDDEN, environment, variables
 from stoker.config.schema.options import options
 
-SECTIONS = ["system", "python", "cpu", "memory", "gpu", "packages", "variables", "disk"]
+SECTIONS = ["system", "python", "cpu", "memory", "numa", "gpu", "packages", "variables", "disk"]
 
 
 def test_it_prints_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]):

@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.unit.config.imitated_nodes import Node, machine
 from tests.unit.config.plan.shapes import SHAPES, write_config
 
 from stoker.cli.app import main
+from stoker.config import read_machine_spec
 
 
 @pytest.fixture(autouse=True)
@@ -242,3 +244,42 @@ def test_an_interpreter_has_neither_the_kernels_nor_the_speed_of_its_cpu(
     assert (answer["kernels"], answer["speed"]) == ({}, None)
     assert (answer["assumed"]["dtype"], answer["assumed"]["keeps_twelve_bits"]) == ("float32", False)
     assert answer["memory"]["weights_bytes"] == 4 * 596_049_920
+
+
+@pytest.fixture
+def two_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine, with the nodes of another one."""
+    root = tmp_path / "machine"
+    nodes = {0: Node("0-15,32-47"), 1: Node("16-31,48-63", free=20)}
+    monkeypatch.setattr(
+        "stoker.cli.plan.read_machine_spec", lambda: read_machine_spec(machine(root, nodes, siblings=32))
+    )
+
+
+@pytest.mark.usefixtures("two_sockets")
+def test_it_says_where_bound_processes_are_and_what_their_nodes_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("llama-3.1-8b.yaml", "-tp", "2", "--numa-bind", "--device", "cpu", "--max-model-len", "8192")
+    assert plan(*words, "--max-num-seqs", "4", "--kv-cache-memory-bytes", "4GiB") == 0
+    out = capsys.readouterr().out
+    section = out[out.index("NUMA nodes\n") : out.index("capacity\n")].splitlines()
+    assert section[1:3] == [
+        "  rank 0        node 0, cores 0-15,32-47 (32)",
+        "  rank 1        node 1, cores 16-31,48-63 (32)",
+    ]
+    assert re.match(
+        r"  node 0        48\.00 GiB free; 1 process, which needs .* likely 1\d\.\d\d GiB; leaves about 3", section[3]
+    )
+    assert re.match(r"  node 1        28\.00 GiB free; 1 process, which needs .*; leaves about 1", section[4])
+    assert re.search(r"  device\.numa_bind_nodes +\[0, 1\]  \(auto, R433: ", out)
+
+
+@pytest.mark.usefixtures("two_sockets")
+def test_a_node_that_is_too_small_is_no_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("llama-3.1-8b.yaml", "-tp", "2", "--numa-bind", "--device", "cpu", "--kv-cache-memory-bytes", "30GiB")
+    assert plan(*words, "-o", "json") == 4
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["verdict"] == "does not fit"
+    assert "28.00 GiB for each of 2 processes on its NUMA node" in answer["reason"]
+    node = answer["numa"]["nodes"][1]
+    assert (node["number"], node["num_processes"], node["available_bytes"]) == (1, 1, 28 << 30)
+    assert node["needed"]["likely"] > 28 << 30

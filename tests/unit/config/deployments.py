@@ -9,6 +9,7 @@ import pytest
 
 from stoker.config import ConfigError, Deployment, MachineSpec, load_deployment
 from stoker.config.resolve.gpu import interpreted_gpu
+from stoker.config.resolve.numa_nodes import NumaNode
 from stoker.config.resolve.resolved import GpuSpec
 
 GIB = 1 << 30
@@ -29,6 +30,24 @@ H200 = GpuSpec(
 )
 WITH_GPU = MACHINE.model_copy(update={"gpu": H200, "no_gpu": ""})
 INTERPRETING = MACHINE.model_copy(update={"gpu": interpreted_gpu(16 * GIB, 8 * GIB)})
+TWO_SOCKETS = MACHINE.model_copy(  # of 16 cores with two hyperthreads each
+    update={
+        "num_cores": 64,
+        "total_memory_bytes": 128 * GIB,
+        "available_memory_bytes": 76 * GIB,
+        "numa_nodes": tuple(
+            NumaNode(
+                number=number,
+                cpus=tuple(sorted((*range(first, first + 16), *range(first + 32, first + 48)))),
+                cores=tuple((cpu, cpu + 32) for cpu in range(first, first + 16)),
+                total_memory_bytes=64 * GIB,
+                available_memory_bytes=available * GIB,
+                may_use_memory=True,
+            )
+            for number, first, available in ((0, 0, 48), (1, 16, 28))
+        ),
+    }
+)
 
 
 def load(folder: Path, text: str, *words: str, env: dict[str, str] | None = None, **more: Any) -> Deployment:

@@ -23,7 +23,6 @@ from .reasons import (
     PARTS_OF_ATTENTION,
     RESTARTED,
     SAME_TOKENS,
-    UNDER_NUMACTL,
     WATCHED,
     WHOLE_PROMPTS,
 )
@@ -138,9 +137,6 @@ ROWS: tuple[Refused, ...] = (
     # device
     Refused("device.additional_config", dict[str, Any], {}, NO_DEVICE_SETTINGS, "Settings for the device's own code."),
     Refused("device.device_ids", Texts, (), GPU_BY_VARIABLE, "GPUs to use, by number or UUID.", notation="commas"),
-    Refused("device.numa_bind", Flag, False, UNDER_NUMACTL, "Keep the engine and its memory on one NUMA node."),
-    Refused("device.numa_bind_nodes", Texts, (), UNDER_NUMACTL, "NUMA node of each device."),
-    Refused("device.numa_bind_cpus", Texts, (), UNDER_NUMACTL, "Cores of each device."),
     Refused("device.attention_backend", str, "auto", OWN_KERNELS, "Kernels of attention."),
     Refused("device.attention_config", dict[str, Any], {}, OWN_KERNELS, "Settings of attention.", aliases=("-ac",)),
     Refused("device.linear_backend", str, "auto", OWN_KERNELS, "Kernels of matrix products."),

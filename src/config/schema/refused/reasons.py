@@ -64,7 +64,6 @@ NO_TRAINING = "weights do not change while the server runs; start it again with 
 WHOLE_BLOCKS = "a shared prefix ends at the end of a block; choose a smaller `cache.block_size`"
 WHOLE_PROMPT_FITS = "a request is always admitted only when there are blocks for its whole prompt"
 GPU_BY_VARIABLE = "the first GPUs are used, in order; select them with the environment variable CUDA_VISIBLE_DEVICES"
-UNDER_NUMACTL = "start the server under numactl: `numactl --cpunodebind=0 --membind=0 engine up ...`"
 OWN_KERNELS = "kernels are chosen by the device; `engine plan` names them and the reasons"
 NO_MODES = "set `scheduler.max_num_batched_tokens` and `max_num_seqs`; the guide Tuning says how"
 COMPILED_BEFORE = "kernels are compiled before the server is ready, or in the background; the log says when"

@@ -14,7 +14,7 @@ from stoker.config.resolve.rule_tables.server import is_loopback
 from stoker.config.resolve.rules import RULES, STATED
 from stoker.config.schema.options import options
 
-from ..deployments import GIB, H200, INTERPRETING, MACHINE, WITH_GPU
+from ..deployments import GIB, H200, INTERPRETING, MACHINE, TWO_SOCKETS, WITH_GPU
 from ..model_files import write_model
 from ..plan.shapes import NATIVE, SHAPES, write_config
 from .rule_cases import cache, compilation, device, kv_transfer, load, model, parallel, scheduler, server
@@ -29,6 +29,7 @@ MACHINES = {  # by the name of their tables
         update={"gpu": H200.model_copy(update={"name": "Tesla T4", "compute_capability": (7, 5)})}
     ),
     "INTERPRETED_CASES": INTERPRETING,
+    "NUMA_CASES": TWO_SOCKETS,
 }
 ALL_CASES = {
     (rule, kind): cases for table in _TABLES for kind in MACHINES for rule, cases in getattr(table, kind, {}).items()
@@ -81,7 +82,7 @@ def test_every_rule_has_cases_a_number_and_known_options() -> None:
         assert rule.why.endswith("."), rule.id
 
 
-@pytest.mark.parametrize("kind", ["CASES", "GPU_CASES", "OLD_GPU_CASES", "INTERPRETED_CASES"])
+@pytest.mark.parametrize("kind", ["CASES", "GPU_CASES", "OLD_GPU_CASES", "INTERPRETED_CASES", "NUMA_CASES"])
 def test_a_plain_deployment_breaks_nothing(kind: str, broken: Callable[[str, str], set[str]]) -> None:
     assert broken(kind, "") == set()
 

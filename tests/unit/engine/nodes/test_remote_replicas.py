@@ -41,8 +41,8 @@ def free_port() -> int:
 
 
 def node_of(port: int, secret: str = "", fingerprint: dict[str, str] | None = None, **settings: object) -> ReplicaNode:
-    start = ReplicaStart(json.dumps(settings), ENVIRONMENT)
-    return ReplicaNode({1: start}, "127.0.0.1", port, fingerprint or PRINT, secret, COMMAND)
+    start = ReplicaStart(json.dumps(settings), ENVIRONMENT, COMMAND)
+    return ReplicaNode({1: start}, "127.0.0.1", port, fingerprint or PRINT, secret)
 
 
 @asynccontextmanager
