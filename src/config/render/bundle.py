@@ -125,6 +125,12 @@ class Bundle:
         return self.num_processes * threads if isinstance(threads, int) else None
 
     @property
+    def is_bound(self) -> bool:
+        """Whether its processes set a memory policy, for which a container needs the capability SYS_NICE."""
+        device = self.deployment.device
+        return bool(device.numa_bind or device.numa_bind_nodes or device.numa_bind_cpus)
+
+    @property
     def num_replicas(self) -> int:
         """Engines in one server."""
         return len(self.deployment.config.parallel.ranks)

@@ -71,6 +71,7 @@ def _service(bundle: Bundle, wanted: Wanted) -> dict[str, Any]:
         "read_only": True,
         "tmpfs": ["/tmp:exec"],
         "cap_drop": ["ALL"],
+        **_added(bundle),
         "security_opt": ["no-new-privileges:true"],
         "shm_size": "1gb",
     }
@@ -88,6 +89,11 @@ def _service(bundle: Bundle, wanted: Wanted) -> dict[str, Any]:
     if deploy:
         service["deploy"] = deploy
     return service
+
+
+def _added(bundle: Bundle) -> dict[str, Any]:
+    added = Commented(["SYS_NICE"], "device.numa_bind: with it the seccomp profile allows set_mempolicy.")
+    return {"cap_add": added} if bundle.is_bound else {}
 
 
 def _port(bundle: Bundle, replicas: int) -> dict[str, Any]:

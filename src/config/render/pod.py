@@ -78,10 +78,15 @@ def _container(bundle: Bundle, wanted: Wanted, start: Start) -> dict[str, Any]:
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
+            "capabilities": {"drop": ["ALL"], **_added(bundle)},
         },
         "volumeMounts": _mounts(bundle),
     }
+
+
+def _added(bundle: Bundle) -> dict[str, Any]:
+    added = Commented(["SYS_NICE"], "device.numa_bind: with it the seccomp profile allows set_mempolicy.")
+    return {"add": added} if bundle.is_bound else {}
 
 
 def _of_an_api(bundle: Bundle) -> dict[str, Any]:

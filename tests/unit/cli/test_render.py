@@ -258,6 +258,22 @@ def test_memory_and_threads_are_of_all_processes(capsys: pytest.CaptureFixture[s
     assert two >= one + 2 * 1024  # a process has 1 GiB of KV cache and 1 GiB for the rest
 
 
+def test_a_container_may_bind_processes_if_the_deployment_does(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("numa.yaml").write_text(
+        "model: {model: builtin:tiny}\nparallel: {tensor_parallel_size: 2}\nserver: {auth: none}\n"
+        "device: {numa_bind_nodes: [0, 0]}\n"
+    )
+    found = objects(rendered(capsys, "k8s", "numa.yaml"))
+    (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_NICE"]}
+    check_object(found["Deployment"])
+    compose = yaml.safe_load(rendered(capsys, "compose", "numa.yaml"))
+    jsonschema.validate(compose, json.loads((GOLDEN / "compose.schema.json").read_text()))
+    (service,) = compose["services"].values()
+    assert (service["cap_drop"], service["cap_add"]) == (["ALL"], ["SYS_NICE"])
+    assert "SYS_NICE" not in rendered(capsys, "k8s", "open.yaml")
+
+
 def test_without_the_models_files_no_memory_request_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     Path("hub.yaml").write_text("model: {model: org/none}\nserver: {auth: none}\n")
     assert run("k8s", "hub.yaml") == 0
