@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -36,7 +37,7 @@ class RanksLost(RuntimeError):
 
 
 class SummingRanks(ABC):
-    """Ranks without memory in common: what they do with two operations, the sum and the tensors of all."""
+    """Ranks without memory in common: what they do with the sum and the tensors of all."""
 
     rank: int
 
@@ -47,17 +48,19 @@ class SummingRanks(ABC):
     def of_all(self, x: torch.Tensor) -> torch.Tensor:
         """x: of any shape. Returns [ranks, *shape], those of all ranks."""
 
+    def swapped(self, x: torch.Tensor, group: range) -> torch.Tensor:
+        """x: [ranks in the group, *shape], one for each. Returns the same, what each of the group has for this rank."""
+        return self.of_all(x)[group.start : group.stop, self.rank - group.start]
+
     def gather_in_group(self, x: torch.Tensor, group: range) -> torch.Tensor:
-        """As Ranks. The ranks of other groups are among those that exchange."""
-        return self.of_all(x)[group.start : group.stop].transpose(0, 1).flatten(1)
+        """As Ranks."""
+        return self.swapped(x.expand(len(group), *x.shape), group).transpose(0, 1).flatten(1)
 
     def merge_parts(self, part: torch.Tensor, log_totals: torch.Tensor, group: range) -> torch.Tensor:
         """As Ranks."""
-        parts, totals = self.of_all(part), self.of_all(log_totals)
-        own = part.shape[1] // len(group)
-        heads = slice((self.rank - group.start) * own, (self.rank - group.start + 1) * own)
-        among = slice(group.start, group.stop)
-        return merge_parts_reference(parts[among, :, heads], totals[among, :, heads])
+        shape = len(part), len(group), part.shape[1] // len(group)  # tokens, ranks, heads of each
+        by_rank = (each.view(*shape, *each.shape[2:]).transpose(0, 1) for each in (part, log_totals))
+        return merge_parts_reference(*(self.swapped(each, group) for each in by_rank))
 
     def own_rows(self, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
         """As Ranks."""
@@ -77,6 +80,7 @@ class GlooRanks(SummingRanks):
         self.rank, self.size = rank, size
         self._meeting, self._limit = meeting, timedelta(seconds=timeout_s)
         self._group: Any = None
+        self._groups: dict[range, Any] = {}  # of some of the ranks, with this one
         self._is_closed = threading.Event()
 
     @property
@@ -87,7 +91,7 @@ class GlooRanks(SummingRanks):
 
     def join(self) -> None:
         """Waits for all ranks. Raises RuntimeError if one does not come, or after `close`."""
-        self._group = unless_closed(self._joined, self._is_closed, "join-gloo")
+        self._group = self._groups[range(self.size)] = self._connected(range(self.size))
 
     def close(self) -> None:
         """Calls that wait, and later ones, raise RanksLost: a rank that does not answer would be waited for."""
@@ -111,21 +115,34 @@ class GlooRanks(SummingRanks):
         self._wait(self._group.allgather([list(found)], [x.contiguous()]))
         return found
 
+    def swapped(self, x: torch.Tensor, group: range) -> torch.Tensor:
+        """As SummingRanks. The first call connects the group."""
+        if group not in self._groups:
+            self._groups[group] = self._connected(group)
+        sent = x.contiguous()
+        found = torch.empty_like(sent)
+        self._wait(self._groups[group].alltoall_base(found, sent, [], [], dist.AllToAllOptions()))
+        return found
+
     def from_rank(self, x: torch.Tensor, owner: int) -> None:
         """As Ranks."""
         options = dist.BroadcastOptions()
         options.rootRank = owner
         self._wait(self._group.broadcast([x], options))
 
-    def _joined(self) -> Any:
+    def _connected(self, group: range) -> Any:
+        return unless_closed(partial(self._joined, group), self._is_closed, "join-gloo")
+
+    def _joined(self, group: range) -> Any:
         meeting = self._meeting
         store = store_of(meeting, self._limit.total_seconds())
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=meeting.own_address)]
         options._timeout = self._limit
         # not the process group of torch.distributed itself, of which a process has one: users' code may need it
-        prefixed = dist.PrefixStore(meeting.group, store)  # type: ignore[attr-defined]
-        return dist.ProcessGroupGloo(prefixed, self.rank, self.size, options)
+        name = meeting.group if len(group) == self.size else f"{meeting.group}, ranks from {group.start}"
+        prefixed = dist.PrefixStore(name, store)  # type: ignore[attr-defined]
+        return dist.ProcessGroupGloo(prefixed, group.index(self.rank), len(group), options)
 
     def _wait(self, work: Any) -> None:
         """Waits for an operation, and looks at times whether it can still end."""
@@ -134,7 +151,7 @@ class GlooRanks(SummingRanks):
                 work.wait(_POLL)
             except RuntimeError:
                 if self._is_closed.is_set():
-                    _abandoned.append(self._group)
+                    _abandoned.extend(self._groups.values())
                     raise RanksLost from None
                 if work.is_completed():  # it failed, or has ended since
                     work.wait()

@@ -66,3 +66,23 @@ def test_groups_of_one_store_are_apart():
         totals = [each.item() for each in pool.map(GlooRanks.sum, ranks, addends)]
     assert totals == [1, 1, 5, 5]
     del store
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_ranks_exchange_within_a_group_without_the_others(dtype: torch.dtype):
+    """All ranks of a stage got the tensors of all, and waited for all."""
+    store, port = open_store(ADDRESS)
+    ranks = [GlooRanks(Meeting(ADDRESS, port, ADDRESS, "e"), rank, 4, LIMIT_S) for rank in range(4)]
+    group = range(2, 4)
+    columns = torch.arange(12, dtype=dtype).view(2, 3, 2)  # of ranks 2 and 3
+    parts = torch.stack([torch.full((1, 4, 3), value, dtype=dtype) for value in (1, 3)])  # the weights are equal
+    parts[:, :, 2:] *= 10  # heads of rank 3
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(GlooRanks.join, ranks))
+        within = ranks[2:]
+        gathered = list(pool.map(lambda each, x: each.gather_in_group(x, group), within, columns))
+        merged = list(pool.map(lambda each, x: each.merge_parts(x, torch.zeros(1, 4), group), within, parts))
+    assert all(each.tolist() == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]] for each in gathered)
+    assert [each.tolist() for each in merged] == [[[[2.0] * 3] * 2], [[[20.0] * 3] * 2]]
+    assert {each.dtype for each in (*gathered, *merged)} == {dtype}
+    del store
