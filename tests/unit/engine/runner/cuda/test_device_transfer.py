@@ -11,7 +11,7 @@ import torch
 
 from stoker.config.resolve import gpu_memory
 from stoker.engine.core.block_store import BlockCopy, BlockLoad
-from stoker.engine.runner.cuda import device_transfer
+from stoker.engine.runner.cuda import device_transfer, pinned_blocks
 from stoker.engine.runner.cuda.copy_stream import CopyStream
 from stoker.engine.runner.cuda.device_transfer import DeviceTransfer, parts_of
 from stoker.engine.runner.cuda.pinned_blocks import PinnedBlocks
@@ -194,6 +194,19 @@ def test_memory_is_free_again_once_its_last_view_is_gone() -> None:
     held = [memory.take() for _ in range(2)]
     assert memory.num_bytes > size
     assert len(held) == 2
+
+
+@pytest.mark.parametrize("block_bytes", [5 << 20, 22 << 20, (32 << 20) + 1, 43 << 20, 52 << 20, 100 << 20, 3 << 30])
+def test_most_of_what_is_pinned_is_used(block_bytes: int) -> None:
+    """Of blocks above 32 MiB each was allocated by itself, and the rounding took as much again."""
+    assert pinned_blocks.blocks_of_piece(1 << 20) == 64
+    count = pinned_blocks.blocks_of_piece(block_bytes)
+    assert count * block_bytes > 7 / 8 * pinned_blocks.rounded_bytes(count * block_bytes)
+    rest, pinned = 100, 0
+    while rest:
+        count = pinned_blocks.blocks_of_piece(block_bytes, rest)
+        rest, pinned = rest - count, pinned + pinned_blocks.rounded_bytes(count * block_bytes)
+    assert pinned < 102 * block_bytes * 8 / 7  # the last pieces are smaller
 
 
 def test_staging_that_is_reserved_is_what_a_transfer_takes(cache: KVCache) -> None:
