@@ -96,13 +96,14 @@ def test_experts_that_move_one_at_a_time(
 
 
 @contextmanager
-def biased(place: Path, settings: dict[str, Any]) -> Iterator[DividedEngine]:
-    """Nearly all tokens go to experts 0 and 1 of 8, which one of two ranks has at first."""
+def biased(place: Path, settings: dict[str, Any], first_layer: int = 0, num_stages: int = 1) -> Iterator[DividedEngine]:
+    """Nearly all tokens of the layers go to experts 0 and 1 of 8, which one of two ranks has at first."""
     model = build("gpt_oss", num_local_experts=8)
     with torch.no_grad():
-        for layer in model.model.layers:
+        for layer in model.model.layers[first_layer:]:
             layer.mlp.router.bias += torch.tensor([6.0, 6, 2, 1, 0, 0, 0, 0])
-    with divided(moving(save(model, place / "model"), place, settings)) as engine:
+    parallel = {"pipeline_parallel_size": num_stages}
+    with divided(moving(save(model, place / "model"), place, settings, parallel=parallel)) as engine:
         yield engine
 
 
@@ -125,6 +126,19 @@ def test_a_skewed_load_becomes_even(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert measured[-1] > 0.9
     assert given_back  # after moves
     assert logged[-1] == f"experts: balancedness {measured[-1]:.3f} over 10 steps"
+
+
+def test_the_balance_of_a_pipeline_is_that_of_its_worst_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It was that of the first stage."""
+    monkeypatch.setattr(expert_balancer, "balanced_layout", lambda layout, loads: layout)
+    settings = {"window_size": 3, "step_interval": 3}
+    with biased(tmp_path, settings, first_layer=1, num_stages=2) as engine:
+        assert engine.runner._runner.expert_balance is None
+        outputs(engine)
+        first, worst = balancer_of(engine).balancedness, engine.runner._runner.expert_balance
+    assert first is not None
+    assert worst is not None
+    assert worst < 0.6 < first
 
 
 @pytest.mark.parametrize("redundant", [0, 2])

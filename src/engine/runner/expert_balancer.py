@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -153,6 +153,11 @@ def _moves(before: Layout, after: Layout) -> Iterator[_Move]:
 def places_of(layer: Experts) -> ExpertPlaces:
     assert layer.places is not None, "experts that stay"
     return layer.places
+
+
+def worst(balances: Iterable[float | None]) -> float | None:
+    """The smallest one that is measured."""
+    return min((each for each in balances if each is not None), default=None)
 
 
 def expert_balancer(resolved: Resolved, parts: Iterator[Loadable], ranks: Ranks | None) -> ExpertBalancer | None:

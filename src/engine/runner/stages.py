@@ -18,11 +18,11 @@ from ..api import EngineInfo, StepLaunches
 from ..core.step_plan import StepPlan, StepResult
 from ..kernels.spans import span
 from ..layers.step_input import StepInput
-from ..parallel.stages import Hidden, StageLink
+from ..parallel.stages import Hidden, Passed, StageLink
 from ..sampling.sampling_table import SamplingTable
 from .decode_steps import DecodeSteps
 from .engine_info import engine_info
-from .expert_balancer import expert_balancer
+from .expert_balancer import expert_balancer, worst
 from .loaded_model import LoadedStage
 from .measure import PhaseClock
 from .model_runner import LOGIT_ROWS, ModelRunner
@@ -46,6 +46,12 @@ class FirstStageRunner(ModelRunner):
         """link: to the second stage, and from the last one. args, how: as ModelRunner takes them."""
         super().__init__(resolved, *args, **how)
         self._link = link
+        self._worst_balance: float | None = None
+
+    @property
+    def expert_balance(self) -> float | None:
+        """As ModelRunner, of the stage where it is smallest."""
+        return self._worst_balance
 
     def info(self) -> EngineInfo:
         info, layers = super().info(), self._resolved.stage_layers
@@ -75,12 +81,12 @@ class FirstStageRunner(ModelRunner):
                     self._num_single += 1
                     hidden, residual = self._decode(steps)
                 self._copy_states(plan.kept_states)
-                self._link.send(hidden, residual)
+                self._link.send(Passed(hidden, residual, super().expert_balance))
             return BegunStep(plan, wanted, steps[0].num_tokens)
 
     def finish(self, begun: BegunStep) -> StepResult:
         """Samples from what the last stage has computed. Waits for it."""
-        hidden, residual = self._link.receive()
+        hidden, residual, self._worst_balance = self._link.receive()
         rows = begun.wanted.union(begun.num_tokens)
         with self._step_lock, torch.inference_mode():
             return self._results(
@@ -139,7 +145,9 @@ class LaterStageRunner:
             states.copy(plan.restored_states)
         steps = self._cache.views(build_step_input(plan, self._slots, self._device))
         rows = logit_tokens(plan, self._slots).union(steps[0].num_tokens) if self._is_last else None
-        hidden, residual = self._link.receive()
+        hidden, residual, balance = self._link.receive()
+        if self._balancer is not None:
+            balance = worst((balance, self._balancer.balancedness))
         with torch.inference_mode():
             if rows is None and self._decode_steps.takes(steps[0]):
                 self._num_captured += 1
@@ -155,7 +163,7 @@ class LaterStageRunner:
                 hidden, residual = self._layers.forward(hidden, residual, self._cache.by_layer(steps), layers, index)
             if states is not None:
                 states.copy(plan.kept_states)
-            self._link.send(hidden, residual)
+            self._link.send(Passed(hidden, residual, balance))
 
     def warm_up(self, execute: Callable[[StepPlan], object]) -> None:
         """As ModelRunner."""

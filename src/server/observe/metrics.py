@@ -528,8 +528,8 @@ class _EngineFamilies:
         if stats.expert_balance is not None:
             yield self._gauge(
                 "expert_balancedness",
-                "Mean load of the processes that share the experts, divided by the largest: of the first stage, in the "
-                "last window before experts moved.",
+                "Mean load of the processes that share the experts, divided by the largest, in the last window before "
+                "experts moved; of a pipeline, of the stage where it is smallest.",
                 stats.expert_balance,
             )
         state = GaugeMetricFamily(
