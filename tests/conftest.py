@@ -32,10 +32,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if quick is None or item.get_closest_marker("slow"):
             continue
         assert isinstance(item, pytest.Function)
-        test = item.parent, item.originalname
-        num_quick[test] += 1
-        if num_quick[test] > quick.args[0]:
-            item.add_marker(pytest.mark.slow)
+        test, (most,) = (item.parent, item.originalname), quick.args
+        if all(item.callspec.params[name] in values for name, values in quick.kwargs.items()):
+            num_quick[test] += 1
+            if num_quick[test] <= most:
+                continue
+        item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True, scope="session")

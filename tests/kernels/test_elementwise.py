@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.slow_cases import slow_but
 
 from stoker.engine.kernels.activation import ACTIVATIONS, activate_and_mul_reference, activate_reference
 from stoker.engine.kernels.add_layer_norm import add_layer_norm_reference
@@ -168,8 +167,8 @@ HEAD_VARIANTS = {
 
 @DTYPES
 @pytest.mark.parametrize("has_own_weights", [False, True])
-@pytest.mark.parametrize("name", slow_but(HEAD_VARIANTS, "layer norm last", "scales"))
-@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("name", HEAD_VARIANTS)
+@pytest.mark.quick_cases(2, name=["scales", "layer norm last"])
 def test_variants_of_heads(device, dtype, name, has_own_weights):
     variant = HEAD_VARIANTS[name]
     scales = variant.query_scales

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.slow_cases import slow
 
 from stoker.engine.kernels.experts import (
     ExpertGate,
@@ -100,9 +99,9 @@ def choose(device, tokens, num_experts, per_token):
 
 @ALL_DTYPES
 @pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.kind)
-@pytest.mark.parametrize(("tokens", "count", "per_token"), [(1, 3, 2), (7, 5, 3), slow(40, 2, 1)])
-@pytest.mark.parametrize("has_more", [slow(False), True])
-@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize(("tokens", "count", "per_token"), [(1, 3, 2), (7, 5, 3), (40, 2, 1)])
+@pytest.mark.parametrize("has_more", [False, True])
+@pytest.mark.quick_cases(2, has_more=[True])
 def test_experts(device, dtype, gate, tokens, count, per_token, has_more):
     """Fewer rows than a tile, several tiles of an expert, experts without rows; biases and shared experts."""
     hidden, inner = 72, 40

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.slow_cases import slow, slow_but
 from tests.unit.engine.kernels.grouped_weights import KINDS, codes, grouped_of
 
 from stoker.engine.kernels import Grouped, GroupScales, KernelSet
@@ -43,9 +42,9 @@ ALL_KINDS = (*KINDS, "table", "one group", "groups of 48")
 
 
 @DTYPES
-@pytest.mark.parametrize("kind", slow_but(ALL_KINDS, "gptq", "q6_k", "fp8"))
-@pytest.mark.parametrize("tokens", [2, slow(3), FEW_TOKENS + 1])
-@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("tokens", [2, 3, FEW_TOKENS + 1])
+@pytest.mark.quick_cases(1, kind=["gptq"])
 def test_products_are_those_of_the_numbers(device, dtype, kind, tokens):
     weight = weight_of(kind, 70)
     numbers, inputs = weight.numbers(), weight.shape[1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.slow_cases import slow
 
 from stoker.engine.kernels import noise
 from stoker.engine.kernels.sample_tokens import sample_tokens_reference
@@ -40,7 +39,7 @@ def keys_of(rows: int, device: torch.device) -> torch.Tensor:
     return noise.row_keys(np.arange(rows, dtype=np.uint64), np.arange(rows)).to(device)
 
 
-@pytest.mark.parametrize(("rows", "vocab_size"), [(24, 5), (24, 1000), slow(24, 5000)])
+@pytest.mark.parametrize(("rows", "vocab_size"), [(24, 5), (24, 1000), (24, 5000)])
 @DTYPES
 @pytest.mark.parametrize("min_p", [None, 0.05])
 @pytest.mark.quick_cases(1)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.slow_cases import slow
 
 from stoker.engine.api import EngineOutput, EngineRequest
 from stoker.engine.startup import build_core
@@ -56,13 +55,13 @@ ROOMY: dict[str, dict[str, Any]] = {
 CASES = [
     ("qwen3", {"dtype": "float32"}),
     ("qwen3", {"dtype": "bfloat16"}),
-    slow("qwen3", {"dtype": "bfloat16", "quantization": "int8"}),
-    slow("qwen3", {"dtype": "bfloat16", "quantization": "int4"}),
-    slow("qwen3", {"dtype": "float32", "quantization": "int8"}),
-    slow("qwen3 untied", {"dtype": "bfloat16"}),  # heads of 8 elements: torch computes attention
-    slow("mistral", {"dtype": "bfloat16"}),  # a window of 6 tokens
-    slow("qwen2", {"dtype": "bfloat16", "quantization": "int4"}),  # one layer with a window, biases
-    slow("llama", {"dtype": "bfloat16", "enforce_eager": True}),
+    ("qwen3", {"dtype": "bfloat16", "quantization": "int8"}),
+    ("qwen3", {"dtype": "bfloat16", "quantization": "int4"}),
+    ("qwen3", {"dtype": "float32", "quantization": "int8"}),
+    ("qwen3 untied", {"dtype": "bfloat16"}),  # heads of 8 elements: torch computes attention
+    ("mistral", {"dtype": "bfloat16"}),  # a window of 6 tokens
+    ("qwen2", {"dtype": "bfloat16", "quantization": "int4"}),  # one layer with a window, biases
+    ("llama", {"dtype": "bfloat16", "enforce_eager": True}),
     ("llama with biases", {"dtype": "float32", "enforce_eager": True}),
 ]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.slow_cases import slow
 from transformers import PreTrainedModel
 
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
@@ -95,8 +94,8 @@ def token_ids(outputs: list[EngineOutput]) -> list[list[int]]:
 
 @pytest.mark.parametrize("ends", ENDS)
 @pytest.mark.parametrize("early_stopping", [False, True, "never"])
-@pytest.mark.parametrize("length_penalty", [slow(1.0), slow(0.0), 2.5, slow(-1.0)])
-@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("length_penalty", [1.0, 0.0, 2.5, -1.0])
+@pytest.mark.quick_cases(1, length_penalty=[2.5])
 def test_answers_equal_those_of_transformers(
     ends: str, early_stopping: EarlyStopping, length_penalty: float, checkpoint: Saved, engine: Engine
 ):

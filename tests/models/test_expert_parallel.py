@@ -35,7 +35,7 @@ def compare(settings: Resolved, alone: Resolved, **how: object) -> None:
 
 
 @pytest.mark.effect("parallel.enable_expert_parallel")
-@pytest.mark.parametrize("family", slow_but(MIXTURES, "qwen3_moe", "gpt_oss", "deepseek_v3", "gemma4 experts"))
+@pytest.mark.parametrize("family", MIXTURES)
 @pytest.mark.quick_cases(1)
 def test_two_ranks_of_whole_experts_compute_what_one_process_does(
     family: str, saved: Callable[[str], Saved], tmp_path: Path

@@ -106,8 +106,8 @@ def test_all_kinds_of_layers_are_written(family: str, saved: Callable[[str], Sav
 
 @pytest.mark.effect("load.load_format", "load.safetensors_load_strategy")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", slow_but(METHODS, "gptq ordered", "packed asymmetric", "integers", "nf4"))
-@pytest.mark.quick_cases(3)
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.quick_cases(3, name=["gptq ordered", "packed asymmetric", "integers", "nf4"])
 def test_a_quantised_checkpoint_keeps_its_codes(
     name: str, dtype: str, saved: Callable[[str], Saved], tmp_path: Path
 ) -> None:

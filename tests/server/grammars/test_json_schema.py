@@ -15,7 +15,6 @@ import llguidance
 import numpy as np
 import pytest
 from jsonschema.validators import extend, validator_for
-from tests.slow_cases import slow_but
 
 import stoker
 from stoker.server.grammars.json_schema import byte_tokens, grammar_of_schema
@@ -24,7 +23,6 @@ from stoker.server.protocol.errors import ApiError
 
 # Hand-written and generated: every keyword of every draft, alone and together.
 SCHEMAS = [json.loads(line) for line in (Path(__file__).parent / "schemas.jsonl").read_text("utf-8").splitlines()]
-QUICK = SCHEMAS[5::60]
 NUM_TEXTS = 6
 MAX_TOKENS = 600
 
@@ -91,8 +89,8 @@ def problems(schema: Any, text: str) -> list[str]:
     return [error.message for error in kind(schema).iter_errors(json.loads(text))]
 
 
-@pytest.mark.parametrize("schema", slow_but(SCHEMAS, *QUICK), ids=lambda schema: json.dumps(schema)[:80])
-@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: json.dumps(schema)[:80])
+@pytest.mark.quick_cases(2, schema=SCHEMAS[5::60])
 def test_a_schema_is_obeyed_or_refused_with_its_place(schema: Any):
     grammar, refused = None, None
     try:

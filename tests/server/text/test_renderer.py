@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.slow_cases import slow
 from transformers import AutoTokenizer
 
 from stoker.config.checkpoint.chat_templates import TemplateSource
@@ -117,7 +116,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize(
     ("template", "refusal"),
-    [slow(*each) if each[1] == TIME else each for each in HOSTILE.items()],
+    HOSTILE.items(),
     ids=range(len(HOSTILE)),
 )
 @pytest.mark.quick_cases(4)

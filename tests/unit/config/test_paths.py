@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.slow_cases import slow_but
 
 from stoker.cli.app import main
 from stoker.config.schema.options import options
@@ -40,9 +39,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("bytes").write_bytes(bytes(range(256)))
 
 
-@pytest.mark.parametrize("name", slow_but(ODD, "nul", "a folder", "empty"))
+@pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("option", PATHS, ids=lambda option: option.path)
-@pytest.mark.quick_cases(10)
+@pytest.mark.quick_cases(10, name=["nul", "a folder", "empty"])
 def test_odd_names_of_files_are_reported(option: object, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert hasattr(option, "section")
     model = "" if option.path == "model.model" else "model:\n  model: ./m\n"

@@ -2,7 +2,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from tests.slow_cases import slow
 
 from stoker.engine.kernels.attention_variant import PLAIN, AttentionVariant
 
@@ -157,9 +156,9 @@ VARIANTS = {
 
 @LEVELS
 @DTYPES
-@pytest.mark.parametrize("batch_invariant", [False, slow(True)])
+@pytest.mark.parametrize("batch_invariant", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.quick_cases(11)
+@pytest.mark.quick_cases(11, batch_invariant=[False])
 def test_variants_of_models(level, dtype, batch_invariant, variant):
     rows = [(1, 1), (1, 40), (1, 150), (33, 33), (100, 260), (2, 140), (1, 64), (70, 333)]
     check(level, dtype, rows, 4, 2, 32, 16, variant, batch_invariant=batch_invariant)
