@@ -182,11 +182,13 @@ class Generation:
         return delta
 
     async def _one(self, sequence: _Sequence) -> AsyncGenerator[Delta, None]:
-        if self._prefill_servers is not None:
-            await self._prefill(self._prefill_servers, sequence)
+        begun = None if self._prefill_servers is None else await self._prefill(self._prefill_servers, sequence)
         outputs = self._client.generate(sequence.request)
         try:
             async for output in outputs:
+                if begun is not None:
+                    begun(output.num_cached_tokens)
+                    begun = None
                 delta = self._take(sequence, output)
                 yield delta
                 if delta.finish_reason is not None:
@@ -195,14 +197,15 @@ class Generation:
             await close(outputs)
         raise internal_error("the engine ended this request without a reason", "engine_error")
 
-    async def _prefill(self, servers: PrefillServers, sequence: _Sequence) -> None:
-        """Once for each prompt: the first of its sequences asks, and the others wait for it."""
+    async def _prefill(self, servers: PrefillServers, sequence: _Sequence) -> Callable[[int], None] | None:
+        """Once for each prompt: the first of its sequences asks, and the others wait for it. Returns as `prefill`."""
         number = sequence.index // self._per_prompt
-        first = self._firsts[number]
+        first, begun = self._firsts[number], None
         async with self._prefilling[number]:
             if sequence is first:
-                await servers.prefill(sequence.request)
+                begun = await servers.prefill(sequence.request)
         sequence.request.source = first.request.source
+        return begun
 
     async def _merged(self) -> AsyncGenerator[Delta, None]:
         """Deltas of all sequences in order of arrival. Reads at most one delta ahead of each sequence."""

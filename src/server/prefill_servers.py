@@ -2,13 +2,16 @@
 
 A prompt is sent as token ids, whatever route it came from. If no server answers, this one computes it: no request is
 lost with a prefill server. While one computes, it is asked each second whether it lives, so that a process that is
-stopped, or a cut connection, costs a few seconds once.
+stopped, or a cut connection, costs a few seconds once. A server whose blocks are of no use here is asked rarely.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -25,6 +28,8 @@ PROBE_INTERVAL_S = 1.0
 PROBE_TIMEOUT_S = 1.0
 _CONNECT_S = 1.0
 _LOST_AFTER = 2  # probes in a row without an answer
+_UNUSED_LIMIT = 3  # prompts in a row that were computed again here
+_REST_S = 60.0  # before such a server is asked again
 _SAME_START = 256  # tokens: prompts that begin alike go to the same server
 logger = logging.getLogger(__name__)
 
@@ -35,6 +40,8 @@ class _Server:
         self.num_open = 0  # requests
         self.lost = asyncio.Event()  # set while it does not answer
         self.watch: asyncio.Task[None] | None = None
+        self.num_unused = 0  # prompts in a row that were computed again here
+        self.rests_until = 0.0
 
     @property
     def name(self) -> str:
@@ -55,24 +62,27 @@ _NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL)
 class PrefillServers:
     """Call its methods on one event loop."""
 
-    def __init__(self, config: KVTransferConfig, metrics: Metrics) -> None:
+    def __init__(self, config: KVTransferConfig, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._servers = [_Server(url) for url in config.prefill_servers]
         self._min_tokens = config.prefill_min_tokens
         secret = config.prefill_api_key
         self._headers = {} if secret is None else {"Authorization": f"Bearer {secret.get_secret_value()}"}
         self._http: httpx.AsyncClient | None = None
-        self._metrics = metrics
+        self._metrics, self._clock = metrics, clock
 
-    async def prefill(self, request: EngineRequest) -> None:
-        """Have the prompt computed elsewhere, if that can be of use, and note in the request where its blocks are."""
+    async def prefill(self, request: EngineRequest) -> Callable[[int], None] | None:
+        """Have the prompt computed elsewhere, if that can be of use, and note in the request where its blocks are.
+
+        Returns what is to be called when the request begins, with its number of cached tokens, if blocks were named.
+        """
         if len(request.cache_root_text) > MAX_SALT_CHARS:  # a server would refuse it
-            return
+            return None
         is_scored = request.sampling.prompt_logprobs is not None  # of positions that must be computed here
         if request.source or request.is_for_others or is_scored or len(request.prompt_token_ids) < self._min_tokens:
-            return
+            return None
         server = self._choose(request)
         if server is None:
-            return
+            return None
         server.num_open += 1
         if server.watch is None:
             server.watch = asyncio.ensure_future(self._watch(server))
@@ -87,10 +97,28 @@ class PrefillServers:
             logger.warning("prefill server %s: %s; the prompt is computed here", server.name, cause)
         finally:
             server.num_open -= 1
+        # of a single block, whose last token is computed in any case, none may be read
+        is_judged = request.source is not None and len(request.source.hashes) > 1
+        return partial(self._begun, server) if is_judged else None
+
+    def _begun(self, server: _Server, num_cached_tokens: int) -> None:
+        """Without cached tokens none of the server's blocks was read, and both have computed the prompt."""
+        server.num_unused = 0 if num_cached_tokens else server.num_unused + 1
+        if server.num_unused:
+            self._metrics.prefill_unused()
+        if server.num_unused >= _UNUSED_LIMIT:
+            server.rests_until = self._clock() + _REST_S
+            logger.warning(
+                "prefill server %s: the blocks of its last %d prompts were not read; it is asked again in %g s",
+                server.name,
+                server.num_unused,
+                _REST_S,
+            )
 
     def _choose(self, request: EngineRequest) -> _Server | None:
         start = hash(tuple(request.prompt_token_ids[:_SAME_START]))
-        alive = [server for server in self._servers if not server.lost.is_set()]
+        now = self._clock()
+        alive = [server for server in self._servers if not server.lost.is_set() and now >= server.rests_until]
         return min(alive, key=lambda server: (server.num_open, hash((server.url, start))), default=None)
 
     async def _or_lost(self, server: _Server, request: EngineRequest) -> StoredBlocks | None:

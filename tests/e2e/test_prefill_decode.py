@@ -114,6 +114,7 @@ def test_two_servers_answer_as_one_and_none_of_their_requests_is_lost(tmp_path: 
         first, second, third = (range(start, start + NUM_PROMPTS) for start in range(0, 3 * NUM_PROMPTS, NUM_PROMPTS))
         assert asyncio.run(ask(url, first)) == [alone[number] for number in first]
         assert num_read(url) >= NUM_PROMPTS * 64
+        assert metric(httpx.get(f"{url}/metrics").text, "stoker_prefill_unused_total") == 0
 
         async def ask_and_kill() -> list[str]:
             """It is killed while it has prompts: it does not answer them, because it was stopped before."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import wraps
@@ -44,12 +45,14 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def using(*urls: str, **options: Any) -> AsyncIterator[PrefillServers]:
+async def using(
+    *urls: str, clock: Callable[[], float] = time.monotonic, **options: Any
+) -> AsyncIterator[PrefillServers]:
     config = KVTransferConfig(
         kv_connector="TcpConnector", **{"prefill_min_tokens": 8, **options, "prefill_servers": urls}
     )
     idle = EngineSnapshot(EngineStats(), EngineState.READY)
-    servers = PrefillServers(config, Metrics("m", lambda: {0: idle}))
+    servers = PrefillServers(config, Metrics("m", lambda: {0: idle}), clock)
     try:
         yield servers
     finally:
@@ -295,6 +298,37 @@ async def test_a_slow_server_that_lives_is_waited_for(often: None) -> None:
 
 
 @on_a_loop
+async def test_a_server_whose_blocks_are_of_no_use_is_asked_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """Each prompt was computed twice, as long as the prefix cache of the server had been reset."""
+
+    async def ask(num_cached_tokens: int) -> bool:
+        begun = await servers.prefill(request())
+        if begun is not None:
+            begun(num_cached_tokens)
+        return begun is not None
+
+    now = 0.0
+    async with PrefillServer() as server, using(server.url, clock=lambda: now) as servers:
+        assert [await ask(each) for each in (0, 0, 16, 0, 0)] == [True] * 5
+        assert not caplog.records
+        assert [await ask(0) for _ in range(3)] == [True, False, False]
+        assert "the blocks of its last 3 prompts were not read; it is asked again in 60 s" in caplog.text
+        now = 60.0
+        assert [await ask(0) for _ in range(2)] == [True, False]
+        now = 120.0
+        assert [await ask(16) for _ in range(2)] == [True, True]
+        assert '\nstoker_prefill_unused_total{model_name="m"} 6' in servers._metrics.render().decode()
+
+
+@on_a_loop
+async def test_a_prompt_of_one_block_says_nothing_about_a_server() -> None:
+    """Its last token is computed in any case."""
+    async with PrefillServer() as server, using(server.url) as servers:
+        server.answer(Answer({"kv_transfer_params": {**PARAMS, "remote_block_ids": NAMES[:1]}}))
+        assert await servers.prefill(request()) is None
+
+
+@on_a_loop
 async def test_a_client_that_leaves_ends_the_prompt_elsewhere() -> None:
     async with PrefillServer() as server, using(server.url) as servers:
         server.prompt = asyncio.Event().wait  # type: ignore[assignment]
@@ -313,6 +347,7 @@ async def test_a_client_that_leaves_ends_the_prompt_elsewhere() -> None:
 @on_a_loop
 async def test_requests_of_every_route_have_their_prompts_computed_elsewhere(folder: Path) -> None:
     engine = FakeEngine()
+    engine.num_cached_tokens = 16
     async with PrefillServer() as server:
         transfer = {"kv_connector": "TcpConnector", "prefill_servers": [server.url], "prefill_min_tokens": 1}
         served = Served(folder, engine, kv_transfer=transfer)
@@ -333,6 +368,24 @@ async def test_requests_of_every_route_have_their_prompts_computed_elsewhere(fol
             assert answer.status_code == 200, answer.text
         assert [one.source for one in engine.requests] == [SOURCE] * len(routes) + [None]
         assert [body["token_ids"] for body in server.bodies] == [one.prompt_token_ids for one in engine.requests]
+        assert served.service.prefill_servers is not None
+        await served.service.prefill_servers.close()
+
+
+@on_a_loop
+async def test_prompts_that_an_engine_computes_again_are_counted(folder: Path) -> None:
+    engine = FakeEngine()
+    async with PrefillServer() as server:
+        transfer = {"kv_connector": "TcpConnector", "prefill_servers": [server.url], "prefill_min_tokens": 1}
+        served = Served(folder, engine, kv_transfer=transfer)
+        async with served.client() as client:
+            for _ in range(4):
+                body = {"model": MODEL, "prompt": "Hello", "max_tokens": 3, "n": 2}
+                answer = await client.post("/v1/completions", json=body)
+                assert answer.status_code == 200, answer.text
+            metrics = (await client.get("/metrics")).text
+        assert len(server.bodies) == 3
+        assert f'stoker_prefill_unused_total{{model_name="{MODEL}"}} 3' in metrics
         assert served.service.prefill_servers is not None
         await served.service.prefill_servers.close()
 

@@ -337,6 +337,11 @@ class Metrics:
             ("outcome",),
             registry=self._registry,
         )
+        self._prefill_unused = self._counter(
+            "prefill_unused",
+            "Prompts that a prefill server has computed and none of whose blocks was read, so that they were computed "
+            "here too.",
+        )
         self._diverged = self._counter(
             "session_prefix_divergences",
             "Requests of a session whose prompt does not begin with the previous prompt of that session.",
@@ -394,6 +399,9 @@ class Metrics:
 
     def prefilled(self, *, is_computed: bool) -> None:
         self._prefilled.labels("computed" if is_computed else "failed").inc()
+
+    def prefill_unused(self) -> None:
+        self._prefill_unused.inc()
 
     def prefix_diverged(self, num_tokens: int) -> None:
         self._diverged.inc()
