@@ -122,9 +122,10 @@ async def run_server(
     """
     shutdown = shutdown or Shutdown()
     settings = resolved.server
+    served: list[int] = []  # the exit code, at the end of the service: later the caller closes the engine
 
     def exit_code() -> int:
-        return 1 if client.state is EngineState.DEAD else 0
+        return served[0] if served else int(client.state is EngineState.DEAD)
 
     def listening() -> None:
         on_listening()
@@ -166,7 +167,8 @@ async def run_server(
             exit_hard=exit_hard,
             exit_code=exit_code,
         )
-    return exit_code()
+    served.append(exit_code())
+    return served[0]
 
 
 @contextlib.asynccontextmanager

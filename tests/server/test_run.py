@@ -6,11 +6,16 @@ import asyncio
 import io
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from stoker.engine.client import EngineState
 from stoker.logs import HumanFormatter, JsonFormatter, log_fields
+from stoker.server import run as server_run
+from stoker.server.http import serve as http
 from stoker.server.run import STATS_INTERVAL_S, load_text, log_stats
 from stoker.server.text.renderer import TemplateProblem
 
@@ -127,3 +132,26 @@ def test_a_log_record_is_one_line_whatever_its_fields_contain(formatter: logging
         assert (line["area"], line["level"], line["path"], line["total_s"]) == ("server", "info", "x\r\ny z", 0.25)
     else:
         assert 'info server: a\\nb path="x\\\\r\\\\ny z" total_s=0.250\n' in stream.getvalue()
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_an_engine_that_is_closed_after_the_service_has_not_died(
+    folder: Path, dies: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """A process that was forced to exit while it closed the engine had the exit code of one whose engine has died."""
+    codes: list[Callable[[], int]] = []
+
+    async def serve(*args: Any, exit_code: Callable[[], int], **more: Any) -> None:
+        codes.append(exit_code)
+        await http.serve(*args, exit_code=exit_code, **more)
+
+    async def run() -> None:
+        async with on_a_socket(folder, engine):
+            if dies:
+                engine.state = EngineState.DEAD
+        engine.state = EngineState.DEAD
+
+    engine = FakeEngine()
+    monkeypatch.setattr(server_run, "serve", serve)
+    asyncio.run(run())
+    assert [code() for code in codes] == [int(dies)]
