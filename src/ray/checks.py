@@ -5,7 +5,9 @@ Ray Serve listens, balances and counts replicas. Options for these either are re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from ..config import Deployment, Resolved, fetch_model, read_machine_spec, read_model_files, resolve_deployment
 from ..config.diagnostics import Diagnostic, Label
@@ -56,6 +58,14 @@ def check_options(deployment: Deployment, num_replicas: int) -> tuple[str, ...]:
     if found:
         raise ConfigError(found)
     return tuple(path for path in OF_THE_PROXY if path in deployment.origins)
+
+
+def max_replicas(options: Mapping[str, Any]) -> tuple[int, int]:
+    """Of all, and of those on a node. options: of a Ray Serve deployment, as in `deployment_config` of an LLMConfig."""
+    count = options.get("num_replicas", 1)
+    if "autoscaling_config" in options or not isinstance(count, int):
+        count = int((options.get("autoscaling_config") or {}).get("max_replicas", 1))
+    return count, min(count, options.get("max_replicas_per_node") or count)
 
 
 def of_one_replica(deployment: Deployment, num_on_node: int) -> Deployment:

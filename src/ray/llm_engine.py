@@ -14,7 +14,7 @@ from typing import Any
 from ray.llm._internal.serve.core.engine.protocol import LLMEngine
 
 from ..config import Deployment, load_deployment
-from .checks import check_options, resolve_replica
+from .checks import check_options, max_replicas, resolve_replica
 from .in_process import request as send_request
 from .replica import Replica
 
@@ -31,7 +31,7 @@ def deployment_of(llm_config: Any) -> Deployment:
     if loading.tokenizer_source is not None:
         arguments.setdefault("tokenizer", loading.tokenizer_source)
     deployment = load_deployment([], arguments=arguments)
-    check_options(deployment, num_replicas=1)
+    check_options(deployment, max_replicas(llm_config.deployment_config)[0])
     return deployment
 
 
@@ -40,6 +40,7 @@ class StokerEngine(LLMEngine):  # type: ignore[misc]  # mypy sees no Ray
 
     def __init__(self, llm_config: Any) -> None:
         self._deployment = deployment_of(llm_config)
+        self._num_on_node = max_replicas(llm_config.deployment_config)[1]
         self._replica: Replica | None = None
 
     @property
@@ -49,7 +50,9 @@ class StokerEngine(LLMEngine):  # type: ignore[misc]  # mypy sees no Ray
         return self._replica
 
     async def start(self) -> None:
-        self._replica = await Replica.start(await asyncio.to_thread(resolve_replica, self._deployment, 1))
+        self._replica = await Replica.start(
+            await asyncio.to_thread(resolve_replica, self._deployment, self._num_on_node)
+        )
 
     async def shutdown(self) -> None:
         if self._replica is not None:

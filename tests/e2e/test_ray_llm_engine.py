@@ -22,11 +22,13 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-def _config(**engine_kwargs: Any) -> Any:
+def _config(deployment_config: dict[str, Any] | None = None, **engine_kwargs: Any) -> Any:
     from ray.llm._internal.serve.core.configs.llm_config import LLMConfig
 
     source = {"model_id": "chat", "model_source": "builtin:tiny"}
-    return LLMConfig(model_loading_config=source, engine_kwargs=engine_kwargs)
+    return LLMConfig(
+        model_loading_config=source, engine_kwargs=engine_kwargs, deployment_config=deployment_config or {}
+    )
 
 
 def test_it_is_an_engine_of_the_protocol():
@@ -70,3 +72,19 @@ def test_streams_of_chat_and_completions():
             await engine.shutdown()
 
     asyncio.run(run())
+
+
+def test_replicas_of_a_node_share_its_cores():
+    """Each took all of them, and as much memory as if it were alone."""
+    from stoker.ray import StokerEngine
+
+    async def num_threads(**deployment_config: Any) -> int:
+        engine = StokerEngine(_config(deployment_config, max_num_seqs=4, device="cpu"))
+        await engine.start()
+        try:
+            return engine._running.service.resolved.device.num_threads
+        finally:
+            await engine.shutdown()
+
+    alone = asyncio.run(num_threads())
+    assert asyncio.run(num_threads(num_replicas=2)) == max(1, alone // 2)

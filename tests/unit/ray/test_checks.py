@@ -8,7 +8,15 @@ import pytest
 
 from stoker.config import load_deployment
 from stoker.config.errors import ConfigError
-from stoker.ray.checks import OF_THE_PROXY, REFUSED, REFUSED_IF_SEVERAL, check_options, of_one_replica, resolve_replica
+from stoker.ray.checks import (
+    OF_THE_PROXY,
+    REFUSED,
+    REFUSED_IF_SEVERAL,
+    check_options,
+    max_replicas,
+    of_one_replica,
+    resolve_replica,
+)
 
 TINY = ("--model", "builtin:tiny")
 
@@ -18,6 +26,21 @@ def test_every_named_option_exists():
     for path in (*REFUSED, *REFUSED_IF_SEVERAL, *OF_THE_PROXY):
         section, _, name = path.partition(".")
         assert name in type(getattr(config, section)).model_fields
+
+
+def test_replicas_of_a_ray_deployment_are_counted():
+    autoscaling = {"autoscaling_config": {"min_replicas": 1, "max_replicas": 6}}
+    expected: list[tuple[dict[str, object], tuple[int, int]]] = [
+        ({}, (1, 1)),
+        ({"num_replicas": 3}, (3, 3)),
+        ({"num_replicas": 3, "max_replicas_per_node": 2}, (3, 2)),
+        ({"num_replicas": 1, "max_replicas_per_node": 2}, (1, 1)),
+        (autoscaling, (6, 6)),
+        ({"num_replicas": "auto", **autoscaling, "max_replicas_per_node": 4}, (6, 4)),
+        ({"num_replicas": "auto"}, (1, 1)),
+    ]
+    for options, counts in expected:
+        assert max_replicas(options) == counts, options
 
 
 def test_all_refused_options_are_reported_with_their_places(tmp_path: Path):
