@@ -289,8 +289,11 @@ class Resolved(Record):
 
     def replica(self, rank: int) -> Resolved:
         """The deployment as the engine with this rank reads it: one replica."""
-        alone = {"data_parallel_rank": rank, "data_parallel_start_rank": None, "data_parallel_size_local": None}
-        parallel = self.parallel.model_copy(update={**alone, "data_parallel_hybrid_lb": False})
+        alone: dict[str, Any] = {
+            **{"data_parallel_rank": rank, "data_parallel_start_rank": None, "data_parallel_size_local": None},
+            **{"data_parallel_hybrid_lb": False, "data_parallel_multi_port_external_lb": False},
+        }
+        parallel = self.parallel.model_copy(update=alone)
         device = self.device
         if device.numa_bind:
             first = self.parallel.ranks.index(rank) * parallel.num_local_ranks
@@ -298,6 +301,11 @@ class Resolved(Record):
             names = ("numa_bind_nodes", "numa_bind_cpus")
             device = device.model_copy(update={name: getattr(device, name)[own] for name in names})
         return self.model_copy(update={"parallel": parallel, "device": device})
+
+    def server_of(self, rank: int) -> Resolved:
+        """The deployment as the server with this replica alone reads it (`data_parallel_multi_port_external_lb`)."""
+        port = self.parallel.ports(self.server.port)[rank]
+        return self.replica(rank).model_copy(update={"server": self.server.model_copy(update={"port": port})})
 
     @property
     def numa_places(self) -> tuple[tuple[int, str], ...]:

@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     from ..deployment import Deployment
     from ..schema.deployment import DeploymentConfig
 
+_OF_SUPERVISOR = (
+    "parallel.data_parallel_supervisor_port",
+    "parallel.dp_supervisor_probe_interval_s",
+    "parallel.dp_supervisor_probe_timeout_s",
+    "parallel.dp_supervisor_probe_failure_threshold",
+)
+
 
 class Values:
     """An option's value by its name (`v.max_num_seqs`), and what follows from several of them."""
@@ -97,6 +104,30 @@ class Values:
     def num_replicas(self) -> int:
         """That this server runs."""
         return self.decisions.num_replicas
+
+    @property
+    def last_port(self) -> int:
+        """Of the servers of this machine."""
+        return max(self.config.parallel.ports(self.port).values())
+
+    @property
+    def other_ways(self) -> str:
+        """Options that place replicas elsewhere than `data_parallel_multi_port_external_lb` does."""
+        parallel = self.config.parallel
+        found = {
+            "data_parallel_rank": parallel.data_parallel_rank is not None,
+            "data_parallel_hybrid_lb": parallel.data_parallel_hybrid_lb,
+            "data_parallel_address": parallel.data_parallel_address is not None,
+            "data_parallel_backend: ray": parallel.data_parallel_backend == "ray",
+            "nnodes": parallel.nnodes > 1,
+            "server.headless": self.headless,
+        }
+        return ", ".join(f"`{name}`" for name, is_written in found.items() if is_written)
+
+    @property
+    def written_of_supervisor(self) -> str:
+        """Options of the supervisor of several servers that are written."""
+        return ", ".join(f"`{path}`" for path in _OF_SUPERVISOR if self.is_written(path))
 
     @property
     def num_processes(self) -> int:
@@ -404,6 +435,9 @@ class Values:
             "available": format_about(self.decisions.available_memory_bytes) + self._for_each,
             "where": f"the {self.decisions.gpu.name}" if self.decisions.gpu else "this machine",
             "num_replicas": self.num_replicas,
+            "last_port": self.last_port,
+            "other_ways": self.other_ways,
+            "written_of_supervisor": self.written_of_supervisor,
             "num_processes": self.num_processes,
             "num_ranks": self.decisions.num_ranks,
             "no_placement": "one process computes each layer"

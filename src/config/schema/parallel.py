@@ -9,7 +9,7 @@ from pydantic import Field
 
 from .refused import with_refused
 from .section import Section, about
-from .types import Count, Flag, Whole
+from .types import Count, Flag, NumberFromZero, Whole
 
 _EXPERT_BALANCE = {  # JSON Schema of `eplb_config`
     "type": "object",
@@ -228,7 +228,8 @@ class ParallelConfig(Section):
         None,
         description=(
             "Number of those replicas that run on this machine. Unset, all of them. Less is possible with "
-            "`data_parallel_address`, and with `data_parallel_hybrid_lb`, where other servers run the others. With "
+            "`data_parallel_address`, and with `data_parallel_hybrid_lb` or `data_parallel_multi_port_external_lb`, "
+            "where other servers run the others. With "
             "`data_parallel_backend: ray` the number that share a machine: `device.num_threads` and the size of the KV "
             "cache are decided for this many on a machine like this one."
         ),
@@ -247,8 +248,8 @@ class ParallelConfig(Section):
     data_parallel_start_rank: Whole | None = Field(
         None,
         description=(
-            "Rank of the first replica of this machine, with `data_parallel_hybrid_lb`, or on another node than the "
-            "first with `data_parallel_address`."
+            "Rank of the first replica of this machine, with `data_parallel_hybrid_lb` or "
+            "`data_parallel_multi_port_external_lb`, or on another node than the first with `data_parallel_address`."
         ),
         examples=[2],
         json_schema_extra=about(reload="process", aliases=("-dpr",)),
@@ -292,6 +293,54 @@ class ParallelConfig(Section):
         ),
         examples=[True],
         json_schema_extra=about(reload="process", aliases=("-dpe",)),
+    )
+    data_parallel_multi_port_external_lb: Flag = Field(
+        False,
+        description=(
+            "Whether this command starts a server for each of its replicas, on `server.port` and the ports after it, "
+            "for a load balancer outside that chooses among these. The command itself supervises them: it answers for "
+            "all on `data_parallel_supervisor_port`, and starts a server again that ends or fails its probes."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="process", aliases=("-dpm",)),
+    )
+    data_parallel_supervisor_port: Whole = Field(
+        9256,
+        ge=1,
+        le=65535,
+        description=(
+            "Port of /health, /livez, /readyz and /metrics of all servers together, with "
+            "`data_parallel_multi_port_external_lb`. Without TLS and without a key."
+        ),
+        examples=[9300],
+        json_schema_extra=about(reload="process"),
+    )
+    dp_supervisor_probe_interval_s: NumberFromZero = Field(
+        5.0,
+        gt=0,
+        le=86400,
+        description=(
+            "Seconds between two probes of each server. Shorter notices a server that does not answer earlier."
+        ),
+        examples=[2.0],
+        json_schema_extra=about(reload="process", unit="seconds"),
+    )
+    dp_supervisor_probe_timeout_s: NumberFromZero = Field(
+        5.0,
+        gt=0,
+        le=86400,
+        description="Seconds that a server has to answer a probe. After them the probe has failed.",
+        examples=[2.0],
+        json_schema_extra=about(reload="process", unit="seconds"),
+    )
+    dp_supervisor_probe_failure_threshold: Count = Field(
+        3,
+        description=(
+            "Number of failed probes, one after the other, after which a server is ended and started again. A low "
+            "number replaces a server that a busy machine has delayed."
+        ),
+        examples=[2],
+        json_schema_extra=about(reload="process", unit="probes"),
     )
 
     @property
@@ -353,3 +402,9 @@ class ParallelConfig(Section):
             return range(self.data_parallel_rank, self.data_parallel_rank + 1)
         first = self.data_parallel_start_rank or 0
         return range(first, first + (self.data_parallel_size_local or self.data_parallel_size))
+
+    def ports(self, first: int) -> dict[int, int]:
+        """Of the servers of this machine, by the rank of the first replica of each. first: `server.port`."""
+        if not self.data_parallel_multi_port_external_lb:
+            return {self.ranks.start: first}
+        return {rank: first + index for index, rank in enumerate(self.ranks)}

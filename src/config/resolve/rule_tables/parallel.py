@@ -79,12 +79,14 @@ RULES: tuple[Rule, ...] = (
             "parallel.data_parallel_start_rank",
             "parallel.data_parallel_size",
             "parallel.data_parallel_hybrid_lb",
+            "parallel.data_parallel_multi_port_external_lb",
             "parallel.data_parallel_rank",
             "parallel.data_parallel_address",
             "parallel.data_parallel_backend",
         ),
         is_broken=lambda v: (
             not v.data_parallel_hybrid_lb
+            and not v.data_parallel_multi_port_external_lb
             and v.data_parallel_address is None
             and not (v.data_parallel_backend == "ray" and v.data_parallel_start_rank is None)
             and (
@@ -97,17 +99,125 @@ RULES: tuple[Rule, ...] = (
         fixes=(
             "set `data_parallel_address` to the address of the machine with the API",
             "write `data_parallel_hybrid_lb: true`, with a server on each machine behind a load balancer",
+            "write `data_parallel_multi_port_external_lb: true`, with a server for each replica",
             "or remove `data_parallel_size_local` and `data_parallel_start_rank`",
         ),
     ),
     Rule(
         id="R371",
         title="external load balancing needs a rank",
-        fields=("parallel.data_parallel_external_lb", "parallel.data_parallel_rank"),
-        is_broken=lambda v: v.data_parallel_external_lb and v.data_parallel_rank is None,
+        fields=(
+            *("parallel.data_parallel_external_lb", "parallel.data_parallel_rank"),
+            "parallel.data_parallel_multi_port_external_lb",
+        ),
+        is_broken=lambda v: (
+            v.data_parallel_external_lb and v.data_parallel_rank is None and not v.data_parallel_multi_port_external_lb
+        ),
         message="`parallel.data_parallel_external_lb` needs `data_parallel_rank`",
         why="Each server runs one replica; the rank says which, and is the label of its metrics.",
-        fixes=("set `data_parallel_rank`, or remove `data_parallel_external_lb`",),
+        fixes=(
+            "set `data_parallel_rank`, or remove `data_parallel_external_lb`",
+            "or write `data_parallel_multi_port_external_lb`, which starts the servers of all ranks",
+        ),
+    ),
+    Rule(
+        id="R415",
+        title="a server for each replica runs on this machine alone",
+        fields=(
+            *("parallel.data_parallel_multi_port_external_lb", "parallel.data_parallel_rank"),
+            *("parallel.data_parallel_hybrid_lb", "parallel.data_parallel_address"),
+            *("parallel.data_parallel_backend", "parallel.nnodes", "server.headless"),
+        ),
+        is_broken=lambda v: (
+            v.data_parallel_multi_port_external_lb
+            and (
+                v.data_parallel_rank is not None
+                or v.data_parallel_hybrid_lb
+                or v.data_parallel_address is not None
+                or v.data_parallel_backend == "ray"
+                or v.nnodes > 1
+                or v.headless
+            )
+        ),
+        message="`parallel.data_parallel_multi_port_external_lb` contradicts {other_ways}",
+        why="Each server has one replica, on the machine of its port; a server with a rank is started alone.",
+        fixes=("remove `data_parallel_multi_port_external_lb`, or the other",),
+    ),
+    Rule(
+        id="R416",
+        title="each server of a replica has a TCP port",
+        fields=("parallel.data_parallel_multi_port_external_lb", "server.port", "server.uds"),
+        is_broken=lambda v: v.data_parallel_multi_port_external_lb and (v.port == 0 or v.uds is not None),
+        message="`parallel.data_parallel_multi_port_external_lb` needs a `server.port`, and no `server.uds`",
+        why="The servers listen on this port and those after it; a free port and a path are of one server.",
+        fixes=("set `server.port` to the port of the first replica, and remove `server.uds`",),
+    ),
+    Rule(
+        id="R417",
+        title="the ports of servers and supervisor exist and differ",
+        fields=(
+            *("parallel.data_parallel_multi_port_external_lb", "parallel.data_parallel_supervisor_port"),
+            *("server.port", "parallel.data_parallel_size", "parallel.data_parallel_size_local"),
+        ),
+        is_broken=lambda v: (
+            v.data_parallel_multi_port_external_lb
+            and (v.last_port > 65535 or v.port <= v.data_parallel_supervisor_port <= v.last_port)
+        ),
+        message="the servers of {num_replicas} replicas have the ports {port} to {last_port}, and the supervisor has "
+        "{data_parallel_supervisor_port}",
+        why="Ports are at most 65535, and each is of one server.",
+        fixes=("set `server.port` or `data_parallel_supervisor_port` to another port",),
+    ),
+    Rule(
+        id="R418",
+        title="a server of one replica is one process",
+        fields=("parallel.data_parallel_multi_port_external_lb", "server.api_server_count"),
+        is_broken=lambda v: v.data_parallel_multi_port_external_lb and v.api_server_count > 1,
+        message="`server.api_server_count` is {api_server_count}, and "
+        "`parallel.data_parallel_multi_port_external_lb` starts a server for each replica",
+        why="There is an API process for each replica already. The supervisor ends and starts a server as one process.",
+        fixes=("remove `api_server_count`, or `data_parallel_multi_port_external_lb`",),
+    ),
+    Rule(
+        id="R419",
+        title="the ranks of this machine's servers are below data_parallel_size",
+        fields=(
+            *("parallel.data_parallel_multi_port_external_lb", "parallel.data_parallel_start_rank"),
+            *("parallel.data_parallel_size_local", "parallel.data_parallel_size"),
+        ),
+        is_broken=lambda v: (
+            v.data_parallel_multi_port_external_lb and v.config.parallel.ranks.stop > v.data_parallel_size
+        ),
+        message="`parallel.data_parallel_start_rank` is {data_parallel_start_rank}, with {num_replicas} replicas on "
+        "this machine, and `data_parallel_size` is {data_parallel_size}",
+        why="`data_parallel_size` counts the replicas of all machines.",
+        fixes=("on the second of two machines with two replicas each write start rank 2 and local size 2",),
+    ),
+    Rule(
+        id="R427",
+        title="a supervisor needs servers",
+        fields=(
+            *("parallel.data_parallel_supervisor_port", "parallel.dp_supervisor_probe_interval_s"),
+            *("parallel.dp_supervisor_probe_timeout_s", "parallel.dp_supervisor_probe_failure_threshold"),
+            "parallel.data_parallel_multi_port_external_lb",
+        ),
+        severity="warning",
+        is_broken=lambda v: not v.data_parallel_multi_port_external_lb and bool(v.written_of_supervisor),
+        message="{written_of_supervisor} has no effect without `parallel.data_parallel_multi_port_external_lb`",
+        why="A single server has no supervisor; systemd or Kubernetes ask it at `server.port`.",
+        fixes=("set `data_parallel_multi_port_external_lb: true`, or remove it",),
+    ),
+    Rule(
+        id="R428",
+        title="stored responses are of one server",
+        fields=("parallel.data_parallel_multi_port_external_lb", "server.responses_store"),
+        is_broken=lambda v: (
+            v.data_parallel_multi_port_external_lb and v.num_replicas > 1 and v.responses_store is not None
+        ),
+        message="`server.responses_store` keeps responses, and `parallel.data_parallel_multi_port_external_lb` starts "
+        "{num_replicas} servers",
+        why="A stored response is known to the server that has made it alone.",
+        fixes=("remove `responses_store`, or `data_parallel_multi_port_external_lb`",),
     ),
     Rule(
         id="R372",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ..types import Count, Flag, NumberFromZero, Texts, Whole
+from ..types import Count, Flag, Texts, Whole
 from .reasons import (
     FIXED_EXPERTS,
     GATHERED_QUERIES,
@@ -15,7 +15,6 @@ from .reasons import (
     NO_NSIGHT,
     NO_OVERLAP,
     NO_PROMPT_TENSORS,
-    ONE_PORT,
     ONE_SAMPLER,
     ONE_WORKER,
     OWN_EXPERTS,
@@ -77,36 +76,6 @@ ROWS: tuple[Refused, ...] = (
         "Send large tensors to workers through shared memory.",
     ),
     Refused("parallel.ubatch_size", Whole, 0, NO_OVERLAP, "Number of parts of a batch that overlap."),
-    Refused(
-        "parallel.data_parallel_multi_port_external_lb",
-        Flag,
-        False,
-        ONE_PORT,
-        "The same, with a port for each replica.",
-        aliases=("-dpm",),
-    ),
-    Refused("parallel.data_parallel_supervisor_port", Whole, 9256, ONE_PORT, "Port of the health of all replicas."),
-    Refused(
-        "parallel.dp_supervisor_probe_interval_s",
-        NumberFromZero,
-        5.0,
-        ONE_PORT,
-        "Seconds between two checks of the replicas.",
-    ),
-    Refused(
-        "parallel.dp_supervisor_probe_timeout_s",
-        NumberFromZero,
-        5.0,
-        ONE_PORT,
-        "Seconds before a check is repeated.",
-    ),
-    Refused(
-        "parallel.dp_supervisor_probe_failure_threshold",
-        Count,
-        3,
-        ONE_PORT,
-        "Failed checks of an unhealthy replica.",
-    ),
     Refused("parallel.dp_sync_interval", Count, 16, NO_COUPLING, "Steps between two agreements of the replicas."),
     Refused("parallel.disable_nccl_for_dp_synchronization", Flag, False, NO_COUPLING, "Let replicas agree over Gloo."),
     Refused(

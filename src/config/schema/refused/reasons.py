@@ -29,7 +29,6 @@ NO_OVERLAP = (
 WATCHED = "processes of a model are watched: one that ends or stops ends the engine, without a limit to set"
 ONE_SAMPLER = "one process samples for the whole batch"
 ONE_LOG_LINE = "the line of statistics in the log is of all replicas; /metrics has them by replica"
-ONE_PORT = "a server has one port; `parallel.data_parallel_rank` starts one for each replica, with a port of its own"
 NO_COUPLING = "replicas compute independently of each other: there is nothing to agree on"
 RESTARTED = "a replica that fails is started again, and the others serve meanwhile: `server.on_engine_death`"
 FIXED_EXPERTS = "the number of processes is that of the start: experts move between these (`parallel.enable_eplb`)"

@@ -8,6 +8,7 @@ _RAY = "-dp 4 -dpb ray"
 MOVING = "--enable-eplb -ep -tp 2"
 HYBRID = "-dp 4 --data-parallel-hybrid-lb"
 _OTHER = "--model {} --load-format dummy --skip-tokenizer-init"
+PORTS = "-dp 2 -dpm"
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R137": (["-dpn 1", "-dp 2 -dpn 2"], ["-dpn 0", "-dp 2 -dpn 1"]),
     "R138": (
@@ -27,6 +28,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "-dp 4 -dpn 3 -dpl 1",
             "-dp 4 -dpl 2 -dpa localhost",
             f"{_RAY} -dpl 2",
+            "-dp 4 -dpl 2 -dpr 2 -dpm",
         ],
     ),
     "R411": (
@@ -41,7 +43,35 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [f"{HYBRID} -dpl 2 -dpr 2 -dpa localhost", "-dp 4 -dpn 3 -dpl 1 -dpa localhost"],
         [f"{HYBRID} -dpl 2 -dpr 2", "-dp 4 -dpl 2 -dpa localhost"],
     ),
-    "R371": (["--data-parallel-external-lb"], ["--data-parallel-external-lb -dpn 0", "-dpn 0"]),
+    "R371": (
+        ["--data-parallel-external-lb"],
+        ["--data-parallel-external-lb -dpn 0", "-dpn 0", f"{PORTS} --data-parallel-external-lb"],
+    ),
+    "R415": (
+        [
+            *(f"{PORTS} -dpn 1", f"{PORTS} --data-parallel-hybrid-lb -dpl 1 -dpr 1", f"{PORTS} -dpl 1 -dpa localhost"),
+            *(f"{PORTS} -dpb ray", "-dpm -tp 2 -n 2", f"{PORTS} --headless"),
+        ],
+        [PORTS, "-dp 4 -dpm -dpl 2 -dpr 2", "-dpm"],
+    ),
+    "R416": ([f"{PORTS} --port 0", f"{PORTS} --uds engine.sock"], [PORTS, "--port 0", f"{PORTS} --port 9000"]),
+    "R417": (
+        [
+            *(f"{PORTS} --port 65535", f"{PORTS} --port 9255", f"{PORTS} --port 9256"),
+            f"{PORTS} --data-parallel-supervisor-port 8001",
+        ],
+        [f"{PORTS} --port 65534", f"{PORTS} --port 9254", f"{PORTS} --data-parallel-supervisor-port 8002"],
+    ),
+    "R418": ([f"{PORTS} -asc 2"], [PORTS, "-dp 2 -asc 2"]),
+    "R419": (["-dp 4 -dpm -dpr 1", "-dp 4 -dpm -dpr 3 -dpl 2"], ["-dp 4 -dpm -dpr 3 -dpl 1", "-dp 4 -dpm -dpl 2"]),
+    "R427": (
+        ["--data-parallel-supervisor-port 9000", "-dp 2 --dp-supervisor-probe-timeout-s 1"],
+        [f"{PORTS} --data-parallel-supervisor-port 9000", "--data-parallel-supervisor-port 9256"],
+    ),
+    "R428": (
+        [f"{PORTS} --responses-store responses.db"],
+        [PORTS, "-dpm --responses-store responses.db", "-dp 2 --responses-store responses.db"],
+    ),
     "R372": (["-dp 2 -dpn 0 -dpl 2"], ["-dp 2 -dpn 0 -dpl 1", "-dp 2 -dpn 0"]),
     "R373": (
         ["-dp 2 --disable-frontend-multiprocessing", f"{_RAY} -dpl 1 --disable-frontend-multiprocessing"],
