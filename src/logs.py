@@ -82,9 +82,9 @@ def set_up_logging(
     logging.getLogger(HTTP_LOGGER).setLevel((http_level or level).upper())
 
 
-def name_process(number: int) -> None:
+def name_process(number: int, kind: str = "process") -> None:
     """Let every line of this process have the number: several write to the same standard error."""
-    _of_the_process["process"] = number
+    _of_the_process[kind] = number
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:

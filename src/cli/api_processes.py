@@ -11,25 +11,23 @@ import asyncio
 import json
 import logging
 import os
-import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ..config import Resolved
 from ..engine.client import EngineState
 from ..engine.process_client import EngineProcessClient
 from ..engine.supervision import RestartBudget
 from ..server.access.shared_state import SharedState
-from ..server.http.serve import EXIT_S
 from ..server.http.shutdown import Shutdown
 from ..server.observe.metrics import SHARED_FOLDER
 from ..temporary_folder import temporary_folder
 from .api_process import LISTENING
+from .ending import end_servers
 
 COMMAND = (sys.executable, "-m", f"{__package__}.api_process")
 MAX_RESTARTS = 5  # of each API process within 10 minutes
@@ -75,7 +73,7 @@ class ApiProcesses:
             done, _ = await asyncio.wait([requested, *keeping], return_when=asyncio.FIRST_COMPLETED)
             for sock in self._sockets:
                 sock.close()
-            await self._stop(keeping)
+            await end_servers(keeping, self._signal, self._shutdown, self._drain_timeout)
             return 1 if requested not in done or self._is_engine_dead else 0
         finally:
             for engine in self._engines.values():
@@ -144,20 +142,6 @@ class ApiProcesses:
         paths = [str(path) for path in engine.paths]
         change = {"rank": rank, "state": engine.state.value, "reason": engine.reason, "paths": paths}
         return json.dumps(change).encode() + b"\n"
-
-    async def _stop(self, keeping: Sequence[asyncio.Task[None]]) -> None:
-        """End all processes: with a drain after one request to stop, without it after a second one."""
-        self._shutdown.requested.set()  # also after a failure: nothing is started again
-        ended, cut = asyncio.gather(*keeping), asyncio.create_task(self._shutdown.cut.wait())
-        waits: list[asyncio.Future[Any]] = [ended, cut]
-        self._signal(signal.SIGTERM)
-        await asyncio.wait(waits, timeout=self._drain_timeout + 2 * EXIT_S, return_when=asyncio.FIRST_COMPLETED)
-        cut.cancel()
-        if not ended.done():
-            self._signal(signal.SIGTERM)
-            await asyncio.wait([ended], timeout=2 * EXIT_S)
-            self._signal(signal.SIGKILL)
-        await ended
 
     def _signal(self, number: int) -> None:
         for process in list(self._processes.values()):

@@ -93,6 +93,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     share = f"{ask.memory_share:g} of it, {about(found.budget_bytes)}, to use"
     rows = [
         *([("replicas", _replicas(plan))] if _has_several(plan) and plan.distribution is None else []),
+        *([("ports", _ports(plan))] if plan.ports else []),
         *([("processes", _processes(plan))] if plan.ask.num_devices > 1 and plan.distribution is None else []),
         *([("nodes", _nodes(plan))] if plan.num_nodes > 1 else []),
         ("device", f"{about(found.memory_bytes)}{free}; {share}"),
@@ -198,6 +199,12 @@ def _replicas(plan: Plan) -> str:
         there = f"{plan.num_replicas} on a machine like this one, which need {_range(needed)}"
         return f"{plan.num_on_ray}, on the machines of Ray; decided for {there}; all other numbers are of one"
     return f"{plan.num_replicas}, {shared}; together {_range(needed)}; all other numbers are of one"
+
+
+def _ports(plan: Plan) -> str:
+    """Of the servers with a replica each."""
+    servers = ", ".join(f"{port} of replica {rank}" for rank, port in plan.ports.items())
+    return f"{servers}; {plan.supervisor_port} of their supervisor"
 
 
 def _processes(plan: Plan) -> str:

@@ -1,41 +1,26 @@
-"""`engine up` and `engine serve`: read, check, load, serve, in this order, so that errors are found before the wait.
-
-The engine is started as soon as all values are decided; the server's modules and the tokenizer are loaded in parallel.
-"""
+"""`engine up` and `engine serve`: read, check, load, serve, in this order, so that errors are found before the wait."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
 import sys
-import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .. import __version__
-from ..config import Measured, Resolved
+from ..config import Resolved
 from ..engine.launched.launch import check_serves
-from ..engine.process_client import EngineProcessClient
-from ..engine.replicated_client import replicas_of
 from ..logs import configure_logging
 from ..server.http.address import take_address
 from ..server.http.shutdown import Shutdown, on_signals
 from .console import is_coloured, print_result
 from .notify import notify_ready
-from .prepare import engine_client, failing, read, resolve_here, start_beside
+from .prepare import failing, read, resolve_here
+from .replica_ports import take_ports
+from .start import Stopped, port_of, start_and_serve
 from .startup_view import StartupView
-
-if TYPE_CHECKING:
-    from ..server.run import Text
-
-
-Result = TypeVar("Result")
-
-
-class _Stopped(Exception):
-    """Stopped before there was anything to drain."""
 
 
 def run(files: Sequence[Path | str], overrides: Sequence[str] = ()) -> int:
@@ -45,119 +30,64 @@ def run(files: Sequence[Path | str], overrides: Sequence[str] = ()) -> int:
     overrides: words of the command line.
     """
     sockets: list[socket.socket] = []
+    of_replicas: dict[int, list[socket.socket]] = {}
 
     def work() -> int:
         with StartupView(f"stoker {__version__}", is_live=is_coloured(sys.stderr)) as view:
-            resolved = _prepare(files, overrides, view, sockets)
+            resolved = _prepare(files, overrides, view, sockets, of_replicas)
             configure_logging(resolved.server)
+            if of_replicas:
+                from .replica_servers import serve_replicas
+
+                return asyncio.run(serve_replicas(resolved, sockets, of_replicas, view))
             if resolved.server.headless:
                 view.close()
                 from .headless import run_node
 
-                return asyncio.run(run_node(resolved, sockets, _port(sockets)))
+                return asyncio.run(run_node(resolved, sockets, port_of(sockets)))
             return asyncio.run(_serve(resolved, sockets, view))
 
     try:
         return failing(work)
-    except _Stopped:
+    except Stopped:
         raise KeyboardInterrupt from None
     finally:
-        for sock in sockets:
+        for sock in (*sockets, *chain.from_iterable(of_replicas.values())):
             sock.close()
 
 
 def _prepare(
-    files: Sequence[Path | str], overrides: Sequence[str], view: StartupView, sockets: list[socket.socket]
+    files: Sequence[Path | str],
+    overrides: Sequence[str],
+    view: StartupView,
+    sockets: list[socket.socket],
+    of_replicas: dict[int, list[socket.socket]],
 ) -> Resolved:
-    """Binds the address first, so that an address in use is reported before anything is downloaded."""
+    """Binds the address first, so that an address in use is reported before anything is downloaded.
+
+    sockets: gets those of this process. of_replicas: gets those of the servers that it starts, by rank.
+    """
     deployment = read(files, overrides, view)
     check_serves(deployment.config.parallel)
     view.begin("address")
-    server = deployment.server
+    server, parallel = deployment.server, deployment.config.parallel
+    if parallel.data_parallel_multi_port_external_lb:
+        take_ports(server.host, server.port, parallel, sockets, of_replicas)
+        *_, last = parallel.ports(server.port).values()
+        view.note(f"{server.host}:{server.port} to {last}; the supervisor at {parallel.data_parallel_supervisor_port}")
+        return resolve_here(deployment, view)
     uds = None if server.uds is None else deployment.located("server.uds")
     sockets += take_address(server.host, server.port, uds)
-    view.note(uds or f"{server.host}:{_port(sockets)}")
+    view.note(uds or f"{server.host}:{port_of(sockets)}")
     return resolve_here(deployment, view)
 
 
-def load_server(resolved: Resolved) -> tuple[Text, float]:
-    """The text layer, and the seconds it took to load. Raises errors that end the start."""
-    began = time.perf_counter()
-    from ..server.run import check_server, load_text
-
-    check_server(resolved)
-    return load_text(resolved), time.perf_counter() - began
-
-
 async def _serve(resolved: Resolved, sockets: list[socket.socket], view: StartupView) -> int:
+    def on_ready(summary: str) -> None:
+        print_result(summary)
+        notify_ready()
+
     shutdown = Shutdown()
-    with on_signals(shutdown):
-        return await _start_and_serve(resolved, sockets, view, shutdown)
-
-
-async def _start_and_serve(
-    resolved: Resolved, sockets: list[socket.socket], view: StartupView, shutdown: Shutdown
-) -> int:
     view.begin("engine")
-    client = engine_client(resolved, view.part)
-    try:
-        text, seconds = await _unless_stopped(start_beside(client, lambda: load_server(resolved)), shutdown)
-        view.beside("server", seconds)
-        view.close()
-        from ..config.plan import calibration
-        from ..server.run import run_server
-        from .summary import summary
-
-        port = _port(sockets)
-        info = client.info
-        measured = Measured(
-            weights_bytes=info.weights_bytes,
-            kv_cache_bytes=info.kv_cache_bytes,
-            num_kv_blocks=info.num_blocks,
-            resident_bytes=info.resident_bytes,
-            peak_bytes=info.peak_bytes,
-            phases=info.phases,
-            kernels=info.kernels,
-        )
-        calibration.append(calibration.record(resolved, measured, __version__))
-        ready = summary(resolved, info, measured, text, port, view.seconds)
-
-        def on_listening() -> None:
-            # objects created so far live as long as the process: the garbage collector does not have to visit them
-            gc.collect()
-            gc.freeze()
-            print_result(ready)
-            notify_ready()
-
-        if resolved.server.api_server_count > 1:
-            from .api_processes import ApiProcesses
-
-            engines = {
-                rank: each
-                for rank, each in replicas_of(client, resolved.parallel.ranks[0]).items()
-                if isinstance(each, EngineProcessClient)  # a rule refuses an engine in this process
-            }
-            return await ApiProcesses(resolved, engines, sockets, shutdown).run(on_listening)
-        return await run_server(resolved, client, text, sockets, shutdown, on_listening=on_listening)
-    finally:
-        await client.close()
-
-
-async def _unless_stopped(work: Coroutine[Any, Any, Result], shutdown: Shutdown) -> Result:
-    """The result of `work`. At a request to stop, it is cancelled and awaited, and _Stopped is raised."""
-    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(shutdown.requested.wait())]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if shutdown.requested.is_set():
-            raise _Stopped
-        return cast(Result, tasks[0].result())
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _port(sockets: list[socket.socket]) -> int:
-    """The port in use, if 0 was requested; 0 for a Unix socket."""
-    name = sockets[0].getsockname()
-    return 0 if isinstance(name, str) else int(name[1])
+    with on_signals(shutdown):
+        return await start_and_serve(resolved, sockets, view, shutdown, on_ready)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import gc
 import logging
 import os
@@ -30,12 +29,12 @@ from ..logs import configure_logging
 from .engine_core import EngineCore
 from .engine_loop import EngineLoop
 from .messages import ExitReason, Heartbeat, Hello, Message, Phase, Ready
+from .parent_death import die_with_parent
 from .startup import build_core, exit_code_of
 from .wire import WireError, decode, encode
 
 HELLO_LIMIT_S = 30.0
 HEARTBEAT_INTERVAL_S = 1.0
-PR_SET_PDEATHSIG = 1
 logger = logging.getLogger(__name__)
 
 BuildCore = Callable[[str, Callable[[str], None]], EngineCore]
@@ -58,7 +57,7 @@ def main(argv: Sequence[str] | None = None, *, build: BuildCore = build_from_jso
     parser = argparse.ArgumentParser(prog="stoker.engine.process", description=__doc__)
     parser.add_argument("--sockets", type=int, nargs=2, required=True, metavar="FD")
     for_messages, for_heartbeats = parser.parse_args(argv).sockets
-    _die_with_parent()
+    die_with_parent()
     gc.disable()  # loading makes objects that stay; collecting garbage meanwhile takes a tenth of the import time
     stop = StopSignal()
     link = Link(for_messages, stop)
@@ -205,13 +204,8 @@ def _heartbeats(listener: int, core: EngineCore) -> Iterator[None]:
         thread.join()
 
 
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def _is_closed(fd: int) -> bool:
-    """Whether the other end of a pipe is closed: the parent may have died before `_die_with_parent`."""
+    """Whether the other end of a pipe is closed: the parent may have died before `die_with_parent`."""
     poll = select.poll()
     poll.register(fd, 0)  # only POLLHUP, which is always reported
     return any(event & select.POLLHUP for _, event in poll.poll(0))

@@ -22,6 +22,7 @@ REFUSED = {
     "parallel.data_parallel_backend": _BALANCING,
     "parallel.data_parallel_hybrid_lb": _BALANCING,
     "parallel.data_parallel_external_lb": _BALANCING,
+    "parallel.data_parallel_multi_port_external_lb": _BALANCING,
     "server.uds": "the HTTP proxy of Ray Serve accepts the connections: its address is in `http_options`",
     "server.ssl_keyfile": _TLS,
     "server.ssl_certfile": _TLS,

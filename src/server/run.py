@@ -111,12 +111,14 @@ async def run_server(
     shutdown: Shutdown | None = None,
     *,
     on_listening: Callable[[], None] = lambda: None,
+    on_service: Callable[[Service], None] = lambda service: None,
     exit_hard: bool = True,
     shared: SharedState | None = None,
 ) -> int:
     """Serve until a shutdown is requested. Returns the exit code: 0, or 1 if the engine will not be started again.
 
     client: already started. text: from `load_text`. sockets: from `take_address`.
+    on_service: called before `on_listening` with what answers the requests.
     shared: with the other API processes that accept connections from these sockets; None if there is one.
     Raises KeysProblem, TlsProblem, StoreProblem or MiddlewareProblem, unless `check_server` was called before.
     """
@@ -143,6 +145,7 @@ async def run_server(
         is_draining=shutdown.requested.is_set,
         shared=shared,
     )
+    on_service(service)
     files = TlsFiles.of(resolved.server)
     tls = Tls(files) if files else None
     app = build_app(service)

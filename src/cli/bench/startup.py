@@ -12,8 +12,8 @@ from ...config import Resolved
 from ...config.digest import digest
 from ..console import is_coloured
 from ..prepare import engine_client, interruptible, read, resolve_here, start_beside
+from ..start import load_server
 from ..startup_view import StartupView
-from ..up import load_server
 from .figures import spread
 from .measured import Measurement
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pydantic import Field
+
 from ...model.latent import SPARSE_TABLE
 from ...model.quantised import BFLOAT16_ACCURACY, OWN_CODES, SCHEMES, accuracy
 from ...model.record import Record
@@ -39,6 +41,8 @@ class Plan(Record):
     notes: tuple[str, ...]
     num_replicas: int = 1  # of the server; all else is of one process, of which a replica may have several
     num_on_ray: int = 0  # replicas that Ray places; num_replicas of them share a machine
+    ports: dict[int, int] = Field(default_factory=dict)  # by the rank of the replica, if each has a server
+    supervisor_port: int | None = None  # of those servers
     num_nodes: int = 1  # machines that have the processes of a replica, each the same number
     numa: NumaUse | None = None  # where all processes of this machine run, if they are bound
     distribution: Distribution | None = None  # over several devices; the rest is of one of them, as it was chosen
@@ -61,6 +65,8 @@ class Plan(Record):
             "reason": found.reason,
             "num_replicas": self.num_replicas,
             "num_on_ray": self.num_on_ray,
+            "ports": self.ports,
+            "supervisor_port": self.supervisor_port,
             "num_nodes": self.num_nodes,
             "numa": self.numa.model_dump(mode="json") if self.numa is not None else None,
             "distribution": self.distribution.model_dump(mode="json") if self.distribution is not None else None,
@@ -160,7 +166,10 @@ def make_plan(
             kernels |= through_transformers(model.spec)
         elif model.spec.is_sparse:
             kernels |= SPARSE_TABLE
+    has_ports = distribution is None and decisions.get("parallel.data_parallel_multi_port_external_lb")
     return Plan(
+        ports=decisions.ports if has_ports else {},
+        supervisor_port=decisions.get("parallel.data_parallel_supervisor_port") if has_ports else None,
         model=model,
         device=device,
         ask=ask,

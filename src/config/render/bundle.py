@@ -95,6 +95,18 @@ class Bundle:
         return self.deployment.server.port
 
     @property
+    def ports(self) -> dict[str, int]:
+        """Of the API, by name: one, or one for each replica."""
+        ranks = self.deployment.config.parallel.ports(self.port)
+        return {"http" if port == self.port else f"http-{rank}": port for rank, port in ranks.items()}
+
+    @property
+    def supervisor_port(self) -> int | None:
+        """Of the health of several servers."""
+        parallel = self.deployment.config.parallel
+        return parallel.data_parallel_supervisor_port if parallel.data_parallel_multi_port_external_lb else None
+
+    @property
     def grace_s(self) -> int:
         """Seconds that a supervisor has to wait after its signal: the drain and a margin."""
         return math.ceil(self.deployment.server.drain_timeout) + MARGIN_S

@@ -48,7 +48,8 @@ def _service(bundle: Bundle, wanted: Wanted) -> dict[str, Any]:
         "command": ["up", bundle.manifest.target],
         "environment": environment,
         "ports": Commented(
-            [_port(bundle, wanted.replicas)], "This machine only; `host_ip: 0.0.0.0` serves the network."
+            [_port(port, wanted.replicas) for port in bundle.ports.values()],
+            "This machine only; `host_ip: 0.0.0.0` serves the network.",
         ),
         "configs": [_mount(entry) for entry in bundle.files],
     }
@@ -96,10 +97,10 @@ def _added(bundle: Bundle) -> dict[str, Any]:
     return {"cap_add": added} if bundle.is_bound else {}
 
 
-def _port(bundle: Bundle, replicas: int) -> dict[str, Any]:
+def _port(port: int, replicas: int) -> dict[str, Any]:
     """Replicas cannot share one port of the host: each is given a free one."""
-    published = {"published": str(bundle.port)} if replicas == 1 else {}
-    return {"target": bundle.port, **published, "host_ip": "127.0.0.1", "protocol": "tcp"}
+    published = {"published": str(port)} if replicas == 1 else {}
+    return {"target": port, **published, "host_ip": "127.0.0.1", "protocol": "tcp"}
 
 
 def _mount(entry: BundledFile) -> dict[str, Any]:
@@ -115,6 +116,8 @@ def _volumes(bundle: Bundle) -> list[dict[str, Any]]:
 
 
 def _probe(bundle: Bundle) -> str:
+    if bundle.supervisor_port is not None:
+        return _PROBE.format(port=bundle.supervisor_port)
     if bundle.wants_client_certificate:
         text = _SOCKET_PROBE
     else:

@@ -32,6 +32,10 @@ def kserve(bundle: Bundle, wanted: Wanted) -> str:
     if bundle.port != PORT:
         message = f"KServe sends requests to port {PORT} of a pod, and `server.port` is {bundle.port}"
         raise refused_form("server.port", bundle.deployment, message, "remove `port`")
+    if bundle.supervisor_port is not None:
+        path = "parallel.data_parallel_multi_port_external_lb"
+        message = f"KServe sends requests to port {PORT} of a pod alone"
+        raise refused_form(path, bundle.deployment, message, "use `engine render k8s --inference-pool`, or remove it")
     if bundle.num_nodes > 1:
         message = f"this form has one pod for each replica, and `parallel.nnodes` is {bundle.num_nodes}"
         raise refused_form("parallel.nnodes", bundle.deployment, message, "use `engine render k8s`")

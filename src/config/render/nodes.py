@@ -42,13 +42,15 @@ def replicas_on_first_node(deployment: Deployment, num_nodes: int) -> dict[str, 
         raise refused_form("parallel.data_parallel_size", deployment, message, fix)
     on_each = num_replicas // num_nodes
     written = parallel.data_parallel_size_local
-    if parallel.data_parallel_hybrid_lb and written not in (None, on_each):
+    is_of_first = parallel.data_parallel_hybrid_lb or parallel.data_parallel_multi_port_external_lb
+    if is_of_first and written not in (None, on_each):
         message = (
             f"`parallel.data_parallel_size_local` is {written}, and each of {num_nodes} nodes has {on_each} replicas"
         )
         raise refused_form("parallel.data_parallel_size_local", deployment, message, "remove it: --nodes sets it")
+    hybrid = {} if parallel.data_parallel_multi_port_external_lb else {"parallel.data_parallel_hybrid_lb": "true"}
     return {
-        "parallel.data_parallel_hybrid_lb": "true",
+        **hybrid,
         "parallel.data_parallel_size_local": str(on_each),
         _FIRST: "0",
     }

@@ -53,17 +53,18 @@ def config_map(bundle: Bundle, wanted: Wanted) -> dict[str, Any]:
 
 def service(bundle: Bundle, wanted: Wanted, selector: Mapping[str, str]) -> dict[str, Any]:
     """Where clients connect."""
+    ports = [{"name": name, "port": port, "targetPort": name} for name, port in bundle.ports.items()]
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": metadata(wanted),
-        "spec": {"selector": selector, "ports": [{"name": "http", "port": bundle.port, "targetPort": "http"}]},
+        "spec": {"selector": selector, "ports": ports},
     }
 
 
 def headless_service(bundle: Bundle, wanted: Wanted, name: str) -> dict[str, Any]:
     """Gives each pod a name, and lists its ports."""
-    ports = {"http": bundle.port, **peer_ports(bundle)}
+    ports = {**bundle.ports, **peer_ports(bundle)}
     return {
         "apiVersion": "v1",
         "kind": "Service",

@@ -92,8 +92,8 @@ def _added(bundle: Bundle) -> dict[str, Any]:
 def _of_an_api(bundle: Bundle) -> dict[str, Any]:
     return {
         "ports": [
-            {"name": "http", "containerPort": bundle.port},
-            *({"name": name, "containerPort": port} for name, port in peer_ports(bundle).items()),
+            {"name": name, "containerPort": port}
+            for name, port in {**bundle.ports, **_supervisor_port(bundle), **peer_ports(bundle)}.items()
         ],
         **_probes_of_an_api(bundle),
         "lifecycle": {
@@ -156,9 +156,13 @@ def _environment(bundle: Bundle, wanted: Wanted, start: Start) -> list[dict[str,
     ]
 
 
+def _supervisor_port(bundle: Bundle) -> dict[str, int]:
+    return {} if bundle.supervisor_port is None else {"supervisor": bundle.supervisor_port}
+
+
 def _of_a_headless_node(bundle: Bundle) -> dict[str, Any]:
     def asked(path: str) -> dict[str, Any]:
-        return {"httpGet": {"path": path, "port": "http", "scheme": "HTTP"}}
+        return _asked_without_tls(path, "http")
 
     return {
         "ports": [{"name": "http", "containerPort": bundle.port}],
@@ -166,8 +170,14 @@ def _of_a_headless_node(bundle: Bundle) -> dict[str, Any]:
     }
 
 
+def _asked_without_tls(path: str, port: str) -> dict[str, Any]:
+    return {"httpGet": {"path": path, "port": port, "scheme": "HTTP"}}
+
+
 def _probes_of_an_api(bundle: Bundle) -> dict[str, Any]:
     def asked(path: str) -> dict[str, Any]:
+        if bundle.supervisor_port is not None:
+            return _asked_without_tls(path, "supervisor")
         if bundle.wants_client_certificate:
             return {"tcpSocket": {"port": "http"}}
         return {"httpGet": {"path": path, "port": "http", "scheme": "HTTPS" if bundle.has_tls else "HTTP"}}

@@ -70,6 +70,7 @@ class Decisions:
     whole_machine: MachineSpec
     machine: MachineSpec  # the share of one process that computes
     num_replicas: int = 1  # that the server runs
+    ports: dict[int, int] = field(default_factory=dict)  # of the servers of this machine, by the rank of a replica
     num_on_ray: int = 0  # replicas that Ray places; num_replicas of them share a machine
     num_ranks: int = 1  # processes that compute one replica together, of all stages
     num_local_ranks: int = 1  # those of them that are on this machine
@@ -181,6 +182,7 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
         whole_machine=machine,
         machine=machine.shared_by(num_replicas * num_local_ranks),
         num_replicas=num_replicas,
+        ports=parallel.ports(config.server.port),
         num_on_ray=parallel.data_parallel_size if parallel.are_replicas_on_ray else 0,
         num_ranks=parallel.num_ranks,
         num_local_ranks=num_local_ranks,

@@ -108,7 +108,7 @@ class Values:
     @property
     def last_port(self) -> int:
         """Of the servers of this machine."""
-        return max(self.config.parallel.ports(self.port).values())
+        return max(self.decisions.ports.values())
 
     @property
     def other_ways(self) -> str:

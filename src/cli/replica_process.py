@@ -1,0 +1,106 @@
+"""One start of the server of a replica, seen from its supervisor. The other side: replica_server.py."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Callable, Mapping, Sequence
+
+from ..server.http.serve import EXIT_S
+from ..server.replica_health import ProbeAnswer
+from .api_process import MAX_LINE_BYTES
+
+COMMAND = (sys.executable, "-m", f"{__package__}.replica_server")
+
+
+class ReplicaProcess:
+    def __init__(self, rank: int, on_phase: Callable[[str], None], on_summary: Callable[[str], None]) -> None:
+        """on_phase: of its start. on_summary: called once it accepts requests."""
+        self._rank = rank
+        self._on_phase = on_phase
+        self._on_summary = on_summary
+        self._num_probes = 0
+        self._answer: asyncio.Future[ProbeAnswer] | None = None  # to the last of them
+        self._process: Process | None = None
+        self._control: asyncio.StreamWriter | None = None
+        self._is_stopped_early = False  # while it was being started
+        self.is_listening = False
+
+    async def run(self, config: bytes, environment: Mapping[str, str], sockets: Sequence[socket.socket]) -> int:
+        """From its start to its end. Returns the exit code, negative for a signal.
+
+        config: one line. sockets: from `take_ports`; closed here, so that clients are refused once it has ended.
+        """
+        ours, theirs = socket.socketpair()
+        fds = [theirs.fileno(), *(sock.fileno() for sock in sockets)]
+        with theirs:
+            process = self._process = await asyncio.create_subprocess_exec(
+                *COMMAND,
+                *("--rank", str(self._rank), "--control", str(fds[0]), "--listen", *map(str, fds[1:])),
+                env=environment,
+                stdin=DEVNULL,
+                pass_fds=fds,
+                process_group=0,  # Ctrl-C in a terminal reaches the supervisor, which stops them all
+            )
+        for sock in sockets:
+            sock.close()
+        if self._is_stopped_early:
+            process.terminate()
+        reader, self._control = await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES)
+        self._control.write(config)
+        reading = asyncio.create_task(self._read(reader))
+        try:
+            return await process.wait()
+        finally:
+            self.is_listening = False
+            reading.cancel()
+            self._control.close()
+
+    async def probe(self, timeout_s: float) -> ProbeAnswer | None:
+        """None without an answer in time, or if it ended meanwhile."""
+        assert self._control is not None, "it listens"
+        self._num_probes += 1
+        self._answer = asyncio.get_running_loop().create_future()
+        self._control.write(b"%d\n" % self._num_probes)
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(self._answer, timeout_s)
+        return None
+
+    async def replace(self, *, is_answering: bool) -> None:
+        """End it without a drain; at once if it does not answer. Returns when it has ended, or was killed."""
+        assert self._process is not None, "it listened"
+        assert self._control is not None
+        if is_answering:
+            self._control.write_eof()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), 2 * EXIT_S)
+        self.send(signal.SIGKILL)
+
+    def send(self, number: int) -> None:
+        """A signal, if it runs."""
+        if self._process is None:
+            self._is_stopped_early = True
+        elif self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(ConnectionError):  # it was killed
+            while line := await reader.readline():
+                self._take(json.loads(line))
+
+    def _take(self, line: dict[str, object]) -> None:
+        match line:
+            case {"phase": str(name)}:
+                self._on_phase(name)
+            case {"summary": str(text)}:
+                self.is_listening = True
+                self._on_summary(text)
+            case {"probe": int(number), "answer": dict(answer)}:
+                if number == self._num_probes and self._answer is not None and not self._answer.done():
+                    self._answer.set_result(ProbeAnswer(**answer))
