@@ -1,4 +1,4 @@
-"""What a supervisor knows of the servers that it has started, one for each replica. Rules only: it asks nobody.
+"""State of the servers that a supervisor has started, one for each replica. Rules only: answers are passed in.
 
 A probe fails if it has no answer in time, or if the server answers that it has to be replaced. A server that restarts
 its engine is not ready, and is left alone.

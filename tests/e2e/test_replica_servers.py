@@ -14,30 +14,13 @@ import httpx
 import psutil
 import pytest
 from openai import OpenAI
+from tests.free_ports import HOST, free_ports
 
 from .deployment import ENGINE_MODULE, START_LIMIT_S, Server, metric
 from .test_nodes import BODY, answer, started, text, until
 
 pytestmark = pytest.mark.slow
-HOST = "127.0.0.1"
 MODULE = "stoker.cli.replica_server"
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` free ports in succession."""
-    while True:
-        found: list[socket.socket] = []
-        try:
-            found.append(socket.create_server((HOST, 0)))
-            first = found[0].getsockname()[1]
-            found += [socket.create_server((HOST, first + index)) for index in range(1, count)]
-        except (OSError, OverflowError):
-            continue
-        else:
-            return int(first)
-        finally:
-            for each in found:
-                each.close()
 
 
 class Replicas(Server):

@@ -20,9 +20,7 @@ def with_topic(bundle: Bundle, start: Start) -> tuple[Bundle, Start]:
     if not events.is_publishing or events.topic:
         return bundle, start
     if len(bundle.ports) > 1:
-        message = (
-            "routers read the port of a server in the topic of its events, and the servers of a pod have one topic"
-        )
+        message = "routers read the port of a server in the topic of its events, and those of a pod have one topic"
         fix = "remove it, or write a `kv_events.topic` that no router takes for the address of one server"
         raise refused_form("kv_events.enable_kv_cache_events", bundle.deployment, message, fix)
     return _with(bundle, start, "kv_events.topic", f"kv@{_ADDRESS}:{bundle.port}@{model_name(bundle)}")

@@ -66,6 +66,11 @@ def test_replicas_share_a_cpu_and_have_a_gpu_each(tmp_path: Path, capsys: pytest
         alone, shared = (answer["memory"] for answer in found)
         assert shared["memory_bytes"] == (memory or alone["memory_bytes"])
         assert shared["weights_bytes"] == alone["weights_bytes"]
+    assert plan("qwen3-0.6b.yaml", "--device-profile", "cpu.yaml", "-dp", "2", "-dpm", "-o", "json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["ports"], answer["supervisor_port"]) == ({"0": 8000, "1": 8001}, 9256)
+    assert plan("qwen3-0.6b.yaml", "--device-profile", "cpu.yaml", "-dp", "2", "-dpm") == 0
+    assert "8000 of replica 0, 8001 of replica 1; 9256 of their supervisor" in capsys.readouterr().out
     assert plan("qwen3-0.6b.yaml", "--device-profile", "cpu.yaml", "-dp", "4") == 0
     assert "4, an equal share of this machine each; together " in capsys.readouterr().out
     assert plan("qwen3-0.6b.yaml", "--device-profile", "cpu.yaml", "-dp", "4", "-dpl", "2", "-dpb", "ray") == 0

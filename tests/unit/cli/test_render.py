@@ -132,6 +132,17 @@ def test_the_bundle_is_a_deployment_on_the_other_machine(tmp_path: Path, capsys:
     assert Path(deployment.located("server.chat_template")).read_text() == FILES["templates/chat.jinja"]
 
 
+def test_compose_publishes_the_port_of_each_server_and_asks_their_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    parallel = "parallel: {data_parallel_size: 2, data_parallel_multi_port_external_lb: true}"
+    Path("deploy.yaml").write_text(f"model: {{model: builtin:tiny}}\nserver: {{auth: none}}\n{parallel}\n")
+    (service,) = yaml.safe_load(rendered(capsys, "compose"))["services"].values()
+    assert [(each["target"], each["published"]) for each in service["ports"]] == [(8000, "8000"), (8001, "8001")]
+    assert "http://127.0.0.1:9256/readyz" in service["healthcheck"]["test"][-1]
+
+
 def test_ports_and_probes_follow_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     found = objects(rendered(capsys, "k8s"))
     (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]

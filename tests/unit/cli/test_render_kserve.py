@@ -150,6 +150,10 @@ def test_a_folder_is_mounted_by_kserve_from_where_it_is_said_to_be(capsys: pytes
     ("options", "message"),
     [
         ("port: 8080", "KServe sends requests to port 8000"),
+        (
+            "}, parallel: {data_parallel_multi_port_external_lb: true",
+            "KServe sends requests to port 8000 of a pod alone",
+        ),
         ("ssl_certfile: c.pem, ssl_keyfile: k.pem, ssl_ca_certs: c.pem, ssl_cert_reqs: 2", "without a certificate"),
     ],
 )
@@ -158,7 +162,7 @@ def test_a_server_that_kserve_cannot_reach_is_refused(
 ) -> None:
     for name in ("c.pem", "k.pem"):
         Path(name).write_text("PEM")
-    Path("deploy.yaml").write_text(f"model: {{model: Qwen/Qwen3-0.6B}}\nserver: {{auth: none, {options}}}\n")
+    Path("deploy.yaml").write_text(f"{{model: {{model: Qwen/Qwen3-0.6B}}, server: {{auth: none, {options}}}}}\n")
     talk = refused(capsys, "kserve")
     assert "error[C133]" in talk
     assert message in talk

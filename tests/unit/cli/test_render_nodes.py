@@ -46,6 +46,24 @@ def deployment_on(found: dict[str, Any], index: int) -> Deployment:
     return load_deployment([Path("deploy.yaml")], env=variables)
 
 
+def test_a_server_for_each_replica_has_the_same_port_in_all_pods(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("deploy.yaml").write_text(
+        OPEN.replace("size: 6", "size: 6, data_parallel_multi_port_external_lb: true") + EVENTS
+    )
+    found = on_nodes(capsys, 3)
+    for each in found.values():
+        check_object(each)
+    for index in range(3):
+        config = deployment_on(found, index).config
+        assert not config.parallel.data_parallel_hybrid_lb
+        first = 2 * index
+        assert config.parallel.ports(config.server.port) == {first: 8000, first + 1: 8001}
+        assert config.kv_events.at_rank(first).endpoint == "tcp://*:5557"
+    ports = {each["name"]: each["containerPort"] for each in container(found)["ports"]}
+    assert ports.items() >= {"http": 8000, "http-1": 8001, "supervisor": 9256}.items()
+    assert container(found)["readinessProbe"]["httpGet"]["port"] == "supervisor"
+
+
 def test_output_is_deterministic(capsys: pytest.CaptureFixture[str]) -> None:
     text = rendered(capsys, "k8s", name="chat", namespace="llm", nodes=3)
     assert text == (GOLDEN / "nodes.yaml").read_text()

@@ -5,29 +5,11 @@ from __future__ import annotations
 import socket
 
 import pytest
+from tests.free_ports import HOST, free_ports
 
 from stoker.cli.replica_ports import take_ports
 from stoker.config.schema.parallel import ParallelConfig
 from stoker.server.http.address import CannotListen
-
-HOST = "127.0.0.1"
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` free ports in succession."""
-    while True:
-        found: list[socket.socket] = []
-        try:
-            found.append(socket.create_server((HOST, 0)))
-            first = found[0].getsockname()[1]
-            found += [socket.create_server((HOST, first + index)) for index in range(1, count)]
-        except (OSError, OverflowError):
-            continue
-        else:
-            return int(first)
-        finally:
-            for each in found:
-                each.close()
 
 
 def parallel(supervisor_port: int, **more: int) -> ParallelConfig:
