@@ -20,8 +20,11 @@ def metric_pages(what: str) -> list[Page]:
         return []
     from ..engine.client import EngineState
     from ..server.observe.metrics import ALL_STATS, EngineSnapshot, Metrics
+    from ..server.supervisor_probe import SupervisorMetrics
 
     described = Metrics("model", lambda: {0: EngineSnapshot(ALL_STATS, EngineState.READY)}).described()
+    of_supervisor = {family.name: family for family in SupervisorMetrics({}).collect()}
+    described += [(family, ()) for family in of_supervisor.values()]
     if name == "metrics":
         facts = tuple(
             Fact(_full(family.name, family), (family.documentation, *(_full(other, family) for other in others)))
@@ -31,7 +34,10 @@ def metric_pages(what: str) -> list[Page]:
     for family, others in described:
         names = [spelling for one in (family.name, *others) for spelling in _spellings(one, family)]
         if name in names:
-            facts = (Fact("kind", (family.type,)), Fact("read", ("GET /metrics",)))
+            where = (
+                " of the supervisor (`parallel.data_parallel_supervisor_port`)" if family.name in of_supervisor else ""
+            )
+            facts = (Fact("kind", (family.type,)), Fact("read", (f"GET /metrics{where}",)))
             if others:
                 facts += (Fact("in vLLM", tuple(_full(other, family) for other in others)),)
             full = _full(family.name, family)

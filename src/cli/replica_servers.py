@@ -115,10 +115,10 @@ class ReplicaServers:
         """Run one server, and start it again while the budget allows. Returns the exit code of the deployment."""
         health = self.health[rank]
         budget, now = RestartBudget(self._max_restarts), asyncio.get_running_loop().time
-        while True:
+        while not self._shutdown.requested.is_set():
             code = await self._run(rank)
             if self._shutdown.requested.is_set():
-                return 0
+                break
             reason = health.reason if health.must_be_replaced else f"the server {_end(code)}"
             if not health.has_served:  # it would fail again, and has said why
                 logger.critical("replica %d: %s before it accepted requests: stopping", rank, reason)
@@ -133,6 +133,7 @@ class ReplicaServers:
             except CannotListen as error:
                 logger.critical("replica %d: %s: stopping", rank, error)
                 return EXIT_ENVIRONMENT
+        return 0
 
     async def _run(self, rank: int) -> int:
         """One start of a server, to its end."""

@@ -30,10 +30,12 @@ class SupervisorMetrics:
 
     def collect(self) -> Iterator[Metric]:
         ready = GaugeMetricFamily(
-            "stoker_server_ready", "1 while the server of a replica is ready.", labels=("engine",)
+            "stoker_server_ready", "Of a supervisor: 1 while the server is ready.", labels=("engine",)
         )
         restarts = CounterMetricFamily(
-            "stoker_server_restarts", "Starts of a server after it ended or failed its probes.", labels=("engine",)
+            "stoker_server_restarts",
+            "Of a supervisor: new starts of a server, which has ended or failed its probes.",
+            labels=("engine",),
         )
         for rank, each in self._replicas.items():
             ready.add_metric((str(rank),), float(each.is_ready))
