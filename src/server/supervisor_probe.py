@@ -29,14 +29,10 @@ class SupervisorMetrics:
         self._replicas = replicas
 
     def collect(self) -> Iterator[Metric]:
-        ready = GaugeMetricFamily(
-            "stoker_server_ready", "Of a supervisor: 1 while the server is ready.", labels=("engine",)
-        )
-        restarts = CounterMetricFamily(
-            "stoker_server_restarts",
-            "Of a supervisor: new starts of a server, which has ended or failed its probes.",
-            labels=("engine",),
-        )
+        for_ready = "Of a supervisor: 1 while the server of a replica is ready."
+        for_restarts = "Of a supervisor: new starts of a server, which has ended or failed its probes."
+        ready = GaugeMetricFamily("stoker_server_ready", for_ready, labels=("engine",))
+        restarts = CounterMetricFamily("stoker_server_restarts", for_restarts, labels=("engine",))
         for rank, each in self._replicas.items():
             ready.add_metric((str(rank),), float(each.is_ready))
             restarts.add_metric((str(rank),), each.num_restarts)
