@@ -111,7 +111,7 @@ def test_each_replica_has_a_server_and_a_lost_one_returns_while_the_other_serves
         with ThreadPoolExecutor(1) as pool:
             replicas.engine_of(1).suspend()
             asked = pool.submit(answer, replicas.urls[1])
-            lose(replicas, lambda: None, "the engine makes no progress")
+            lose(replicas, lambda: None, "the engine has made no progress for 10 seconds")
             assert asked.exception() is not None or asked.result().status_code == 503
 
         # three restarts are allowed: the next end of a server is that of the deployment
