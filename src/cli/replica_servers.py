@@ -24,6 +24,7 @@ from ..server.supervisor_probe import serve_health
 from .console import print_result
 from .ending import end_servers
 from .notify import notify_ready
+from .numa_view import place_rows
 from .prepare import device_variables
 from .replica_process import ReplicaProcess
 from .server_url import base_url
@@ -195,6 +196,7 @@ def _ports(resolved: Resolved) -> str:
     rows = [("supervisor", f"{base_url(server.host, parallel.data_parallel_supervisor_port)}/health")]
     ports = parallel.ports(server.port)
     rows += [(f"replica {rank}", f"{base_url(server.host, port, is_tls=is_tls)}/v1") for rank, port in ports.items()]
+    rows += place_rows(resolved)
     rows.append(("servers", f"{len(ports)}; what follows is of the first"))
     return "\n".join(f"  {name:<10}  {value}" for name, value in rows)
 

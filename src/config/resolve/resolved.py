@@ -290,8 +290,11 @@ class Resolved(Record):
     def replica(self, rank: int) -> Resolved:
         """The deployment as the engine with this rank reads it: one replica."""
         alone: dict[str, Any] = {
-            **{"data_parallel_rank": rank, "data_parallel_start_rank": None, "data_parallel_size_local": None},
-            **{"data_parallel_hybrid_lb": False, "data_parallel_multi_port_external_lb": False},
+            "data_parallel_rank": rank,
+            "data_parallel_start_rank": None,
+            "data_parallel_size_local": None,
+            "data_parallel_hybrid_lb": False,
+            "data_parallel_multi_port_external_lb": False,
         }
         parallel = self.parallel.model_copy(update=alone)
         device = self.device
