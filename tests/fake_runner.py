@@ -19,6 +19,7 @@ from stoker.config import ModelFilesError
 from stoker.engine.api import EngineInfo, TokenLogprobs
 from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
 from stoker.engine.engine_core import EngineCore
+from stoker.engine.neighbours import Neighbours
 from stoker.engine.process import main
 from stoker.engine.step_queue import InlineStepQueue
 from stoker.engine.thread_step_queue import ThreadStepQueue
@@ -87,7 +88,12 @@ class FakeRunner:
         return StepResult(tokens, logprobs)
 
 
-def build_core(config: str, phase: Callable[[str], None], idle: Callable[[], bool] | None = None) -> EngineCore:
+def build_core(
+    config: str,
+    phase: Callable[[str], None],
+    idle: Callable[[], bool] | None = None,
+    neighbours: Neighbours | None = None,  # it has no experts to share
+) -> EngineCore:
     settings = FakeSettings(**json.loads(config))
     phase("weights")
     if settings.start_error:

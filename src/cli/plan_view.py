@@ -94,6 +94,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     rows = [
         *([("replicas", _replicas(plan))] if _has_several(plan) and plan.distribution is None else []),
         *([("ports", _ports(plan))] if plan.ports else []),
+        *([("experts", _shared_experts(plan))] if plan.sharing is not None else []),
         *([("processes", _processes(plan))] if plan.ask.num_devices > 1 and plan.distribution is None else []),
         *([("nodes", _nodes(plan))] if plan.num_nodes > 1 else []),
         ("device", f"{about(found.memory_bytes)}{free}; {share}"),
@@ -205,6 +206,17 @@ def _ports(plan: Plan) -> str:
     """Of the servers with a replica each."""
     servers = ", ".join(f"{port} of replica {rank}" for rank, port in plan.ports.items())
     return f"{servers}; {plan.supervisor_port} of their supervisor"
+
+
+def _shared_experts(plan: Plan) -> str:
+    """Of replicas that share them."""
+    sharing, spec = plan.sharing, plan.model.spec
+    assert sharing is not None, "each replica has all experts"
+    block = next(layer.feed_forward for layer in spec.layers if isinstance(layer.feed_forward, Experts))
+    return (
+        f"{_own_experts(block, block.num_replicas)} in each replica; {sharing.num_exchanges} exchanges a step through "
+        f"shared memory, {about(sharing.bytes_per_token)} a token"
+    )
 
 
 def _processes(plan: Plan) -> str:

@@ -22,10 +22,13 @@ from ..config import (
 )
 from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_INVALID_CONFIGURATION, EXIT_MODEL_FILES
 from ..config.resolve.gpu import own_gpus
+from ..engine.child import Child
 from ..engine.client import EngineClient, EngineStartFailed
 from ..engine.in_process_client import InProcessClient
+from ..engine.messages import Message
 from ..engine.on_node import on_node
 from ..engine.process_client import COMMAND, EngineProcessClient
+from ..engine.replica_group import ReplicaGroup
 from ..engine.replicated_client import ReplicatedClient
 from ..engine.sleep import SleepPolicy
 from ..engine.startup import build_core, exit_code_of
@@ -117,6 +120,7 @@ def engine_environment(resolved: Resolved, index: int) -> dict[str, str]:
 def engine_processes(resolved: Resolved, on_phase: Callable[[str], None]) -> dict[int, EngineProcessClient]:
     """One client for each replica of this machine, by rank. The first reports its phases; those of all are alike."""
     server, ranks = resolved.server, resolved.parallel.ranks
+    child_of = _children_in_group(resolved) if resolved.shares_experts else {}
     return {
         rank: EngineProcessClient(
             resolved.replica(rank).model_dump_json(),
@@ -126,9 +130,20 @@ def engine_processes(resolved: Resolved, on_phase: Callable[[str], None]) -> dic
             on_phase=on_phase if not index else None,
             is_shared=server.api_server_count > 1,
             sleep_policy=SleepPolicy(resolved.model.sleep_after, resolved.model.sleep_level),
+            child_of=child_of.get(rank),
         )
         for index, rank in enumerate(ranks)
     }
+
+
+def _children_in_group(resolved: Resolved) -> dict[int, Callable[[Callable[[Message], None]], Child]]:
+    """What makes a start of each replica, of those that share experts."""
+    ranks, is_shared = resolved.parallel.ranks, resolved.server.api_server_count > 1
+    configs = {rank: resolved.replica(rank).model_dump_json() for rank in ranks}
+    environments = {rank: engine_environment(resolved, index) for index, rank in enumerate(ranks)}
+    commands = {rank: on_node(resolved.replica(rank), 0, COMMAND) for rank in ranks}
+    group = ReplicaGroup(commands, configs, environments)
+    return {rank: partial(group.child, rank, is_shared=is_shared) for rank in ranks}
 
 
 def device_variables(resolved: Resolved, index: int) -> dict[str, str]:

@@ -39,7 +39,7 @@ def summary(
     on_ray = resolved.parallel.are_replicas_on_ray
     num_remote = len(resolved.parallel.remote_ranks) if not on_ray else 0
     num_replicas = len(resolved.parallel.served_ranks if on_ray else resolved.parallel.ranks)
-    where = ", actors of Ray" if on_ray else ""
+    where = ", actors of Ray" if on_ray else ", which share the experts" * resolved.shares_experts
     num_ranks = resolved.parallel.num_ranks
     rows = [
         *([("socket", server.uds)] if server.uds else []),

@@ -46,6 +46,7 @@ class EngineChild:
         environment: Mapping[str, str] | None = None,
         *,
         is_shared: bool = False,
+        inherits: Sequence[int] = (),
     ) -> None:
         """
         command: starts the process; `--sockets` and two descriptors are added.
@@ -53,12 +54,14 @@ class EngineChild:
         receive: called with each of its messages, on the event loop.
         environment: None is that of this process.
         is_shared: whether other processes connect too; then the paths of the sockets exist until the end.
+        inherits: descriptors that the process has too.
         """
         self._command = command
         self._config = config
         self._receive = receive
         self._environment = environment
         self._is_shared = is_shared
+        self._inherits = inherits
         self._connection = EngineConnection(self._take)
         self._paths = contextlib.ExitStack()
         self.paths: list[Path] = []  # of its sockets, if it is shared
@@ -83,7 +86,7 @@ class EngineChild:
                     *map(str, fds),
                     stdin=PIPE,
                     env=self._environment,
-                    pass_fds=fds,
+                    pass_fds=[*fds, *self._inherits],
                     process_group=0,  # Ctrl-C in a terminal reaches this process, which stops the engine
                 )
         except BaseException:  # a cancelled start too: asyncio has already ended the process

@@ -17,6 +17,7 @@ from .api import CallError, EngineInfo, EngineRequest, EngineStats, InvalidReque
 from .core import SchedulerInterface, StepOutputs, StepPlan
 from .core.block_events import BlockEvent, BlockEvents
 from .core.block_store import BlockStore
+from .core.step_plan import plan_without_rows
 from .held_outputs import HeldOutputs
 from .queue_times import QueueTimes
 from .sampling.named_processors import check_named
@@ -80,6 +81,8 @@ class EngineCore:
     others: the other processes that compute the steps; None if this one does alone.
     free_cache: gives the memory of the KV cache back to the system; None if it cannot.
     store: keeps blocks outside the KV cache; None if nothing does.
+    is_waited_for: whether other replicas have begun a step, in which this engine must take part; None if it computes
+        its steps by itself.
     caller: calls a method of the workers of all processes; None if there are none."""
 
     def __init__(
@@ -99,6 +102,7 @@ class EngineCore:
         free_cache: Callable[[], None] | None = None,
         store: BlockStore | None = None,
         caller: Caller | None = None,
+        is_waited_for: Callable[[], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
@@ -115,6 +119,7 @@ class EngineCore:
         self._free_cache = free_cache
         self._store = store
         self._caller = caller
+        self._is_waited_for = is_waited_for
         self._held = HeldOutputs(store) if store is not None else None
         self._queue_times = QueueTimes(clock)
         self._sink: EventSink | None = None
@@ -172,12 +177,31 @@ class EngineCore:
         self.is_stepping = True  # submitting may take long: the first launch of a kernel compiles it
         try:
             self._submit()
-            outputs = self._oldest_outputs() if self._in_flight else StepOutputs()
+            if self._in_flight:
+                outputs = self._oldest_outputs()
+            else:
+                self.assist()
+                outputs = StepOutputs()
             return outputs if self._held is None else self._held.exchange(outputs)
         finally:
             self.is_stepping = bool(self._in_flight)
             if self._sink is not None and self.block_events is not None:
                 self._sink.put(self.block_events.take())
+
+    def assist(self) -> bool:
+        """Take part in the step that other replicas have begun, if there is one. Only if no step is in flight.
+
+        Returns whether there was one. Raises RunnerUnusable if it fails.
+        """
+        if self._is_waited_for is None or not self._is_waited_for():
+            return False
+        self.is_stepping = True
+        try:
+            self._steps.submit(plan_without_rows()).result()
+        finally:
+            self.is_stepping = False
+            self.num_steps += 1
+        return True
 
     @property
     def block_events(self) -> BlockEvents | None:

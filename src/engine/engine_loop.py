@@ -103,7 +103,7 @@ class EngineLoop(Generic[Client]):
         """Run one step, or postponed work. Returns how long to wait for messages then, as Port.receive takes it."""
         if not self._core.has_work:
             self._free_cache()
-            return 0.0 if self._core.idle() else None
+            return 0.0 if self._core.assist() or self._core.idle() else None
         num_steps = self._core.num_steps
         for client, outputs in self._dispatch.step().items():
             if not self._port.send(client, outputs):

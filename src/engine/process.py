@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import zmq
 
@@ -29,6 +30,7 @@ from ..logs import configure_logging
 from .engine_core import EngineCore
 from .engine_loop import EngineLoop
 from .messages import ExitReason, Heartbeat, Hello, Message, Phase, Ready
+from .neighbours import Doorbell, Neighbours
 from .parent_death import die_with_parent
 from .startup import build_core, exit_code_of
 from .wire import WireError, decode, encode
@@ -37,14 +39,15 @@ HELLO_LIMIT_S = 30.0
 HEARTBEAT_INTERVAL_S = 1.0
 logger = logging.getLogger(__name__)
 
-BuildCore = Callable[[str, Callable[[str], None]], EngineCore]
+BuildCore = Callable[..., EngineCore]  # of the configuration, what takes the phases, and `neighbours` if there are any
 
 
-def build_from_json(config: str, phase: Callable[[str], None]) -> EngineCore:
+def build_from_json(config: str, phase: Callable[[str], None], neighbours: Neighbours | None = None) -> EngineCore:
+    """neighbours: replicas that share the experts of the model with this one."""
     resolved = Resolved.model_validate_json(config)
     configure_logging(resolved.server)
     logger.debug("the engine process %d loads %s", os.getpid(), resolved.model_path)
-    return build_core(resolved, phase, may_compile_later=True, rank_lost=_stop_this_process)
+    return build_core(resolved, phase, may_compile_later=True, rank_lost=_stop_this_process, neighbours=neighbours)
 
 
 def _stop_this_process() -> None:
@@ -56,11 +59,17 @@ def main(argv: Sequence[str] | None = None, *, build: BuildCore = build_from_jso
     """Run an engine until SIGTERM. Returns the exit code; `build` makes the core from the JSON."""
     parser = argparse.ArgumentParser(prog="stoker.engine.process", description=__doc__)
     parser.add_argument("--sockets", type=int, nargs=2, required=True, metavar="FD")
-    for_messages, for_heartbeats = parser.parse_args(argv).sockets
+    parser.add_argument("--neighbours", type=int, nargs="+", metavar="NUMBER")  # of replicas that share experts
+    given = parser.parse_args(argv)
+    for_messages, for_heartbeats = given.sockets
     die_with_parent()
     gc.disable()  # loading makes objects that stay; collecting garbage meanwhile takes a tenth of the import time
     stop = StopSignal()
     link = Link(for_messages, stop)
+    if given.neighbours is not None:
+        neighbours = Neighbours.inherited(given.neighbours)
+        link.watch(neighbours.own_doorbell)
+        build = partial(build, neighbours=neighbours)
     try:
         if not link.wait_for_client(HELLO_LIMIT_S):
             return 0 if stop.is_set else EXIT_FAILED
@@ -127,6 +136,12 @@ class Link:
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(stop.fileno(), zmq.POLLIN)
         self._clients: set[bytes] = set()
+        self._doorbell: Doorbell | None = None
+
+    def watch(self, doorbell: Doorbell) -> None:
+        """`receive` waits no longer when it is rung."""
+        self._doorbell = doorbell
+        self._poller.register(doorbell.fd, zmq.POLLIN)
 
     def wait_for_client(self, limit_s: float) -> bool:
         """Returns whether one sent Hello in time. From then on phases and an exit reason can be reported."""
@@ -143,6 +158,8 @@ class Link:
         messages: list[tuple[bytes, Message]] = []
         if wait_s != 0:
             self._poller.poll(None if wait_s is None else int(wait_s * 1000))
+        if self._doorbell is not None:
+            self._doorbell.silence()  # before the loop looks why it was rung
         while True:
             try:
                 client, data = self._socket.recv_multipart(zmq.NOBLOCK)

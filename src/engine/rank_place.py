@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import Resolved
-from .kernels.exchange import SharedMemory
 from .nodes.fingerprint import fingerprint
 from .nodes.joining import JoinedLink, LinkOf, join
 from .nodes.ring import connect_stages, listen
@@ -19,6 +18,7 @@ from .parallel.gloo import Meeting
 from .rank_link import Join, RankLink
 from .runner.loaded_model import RanksOf
 from .runner.rank_loading import RankLoading, rank_loading
+from .shared_memory import SharedMemory
 
 
 @dataclass(frozen=True, slots=True)

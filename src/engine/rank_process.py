@@ -29,7 +29,6 @@ from ..config.exit_codes import EXIT_FAILED, EXIT_INVALID_CONFIGURATION
 from ..logs import configure_logging
 from .core import StepPlan
 from .following_sampler import FollowingSampler, SamplingFailed
-from .kernels.exchange import SharedMemory
 from .nodes.joining import JoinRefused
 from .parallel.connect import ADDRESS, group_of, stage_link
 from .parallel.gloo import Meeting
@@ -39,6 +38,7 @@ from .rank_place import Place, joined
 from .runner.model_runner import ModelRunner
 from .runner.rank_loading import RankLoading
 from .runner.stages import BegunStep, FirstStageRunner, LaterStageRunner
+from .shared_memory import SharedMemory
 from .startup import exit_code_of
 from .worker import Workplace, worker_class
 

@@ -29,10 +29,10 @@ from .rank_link import Start, packed
 
 if TYPE_CHECKING:  # they import torch
     from .kernels import KernelSet
-    from .kernels.exchange import SharedMemory
     from .parallel import Ranks
     from .parallel.stages import StageLink
     from .runner.loaded_model import RanksOf
+    from .shared_memory import SharedMemory
 
 _POLL_S = 0.25  # of the thread that watches; a process that is stopped in two polls one after the other is given up
 logger = logging.getLogger(__name__)

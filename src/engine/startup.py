@@ -16,9 +16,11 @@ from .event_payloads import EventPayloads
 from .event_publisher import EventPublisher
 from .followers import RankLost
 from .launched.launch import Launch, check_serves, launch_of
+from .neighbours import Neighbours
 from .plugins import PluginError, named_by
 from .runner.measure import PhaseClock
 from .sampling.named_processors import install
+from .starts.beside_replicas import beside_replicas
 from .starts.on_cpu import on_cpu
 from .starts.on_gpus import on_gpu, on_gpus
 from .starts.on_launched_rank import on_launched_rank
@@ -75,6 +77,7 @@ def build_core(
     may_compile_later: bool = False,
     rank_lost: Callable[[], None] = lambda: None,
     launched: Launched | None = None,
+    neighbours: Neighbours | None = None,
 ) -> EngineCore:
     """Load the model and warm it up. Classes that the deployment names are imported first.
 
@@ -84,6 +87,7 @@ def build_core(
             False the start waits for the compilation, so that all results are of the same kernels.
         rank_lost: called, in a thread, when another process of the model has ended; all further steps fail.
         launched: of `join_launcher`, for an external launcher.
+        neighbours: replicas that share the experts of the model with this one.
 
     Raises PluginError, CannotPublish, RankLost, and what the runner raises: ModelFilesError, MemoryError, OSError
     without the device.
@@ -92,11 +96,11 @@ def build_core(
         check_serves(resolved.parallel)
     if not resolved.kv_events.is_publishing:
         with _prepared(resolved, phase) as prepared:
-            return _started(prepared, may_compile_later, rank_lost, launched)
+            return _started(prepared, may_compile_later, rank_lost, launched, neighbours)
     publisher = EventPublisher(resolved.kv_events.at_rank(resolved.parallel.ranks[0]))
     try:
         with _prepared(resolved, phase) as prepared:
-            core = _started(prepared, may_compile_later, rank_lost, launched)
+            core = _started(prepared, may_compile_later, rank_lost, launched, neighbours)
         _publish_events(core, publisher, resolved)
     except BaseException:
         publisher.close()
@@ -143,7 +147,11 @@ def _prepared(resolved: Resolved, phase: Callable[[str], None] | None) -> Iterat
 
 
 def _started(
-    prepared: Prepared, may_compile_later: bool, rank_lost: Callable[[], None], launched: Launched | None
+    prepared: Prepared,
+    may_compile_later: bool,
+    rank_lost: Callable[[], None],
+    launched: Launched | None,
+    neighbours: Neighbours | None,
 ) -> EngineCore:
     resolved = prepared.resolved
     if resolved.device.device != "cpu":
@@ -151,6 +159,8 @@ def _started(
             return on_ranks(prepared, rank_lost, None)
         return on_gpu(prepared) if resolved.parallel.num_ranks == 1 else on_gpus(prepared, rank_lost)
     worker_class(resolved.parallel.worker_extension_cls)  # raises before weights are loaded
+    if neighbours is not None:
+        return beside_replicas(prepared, neighbours)
     if launched is not None and not isinstance(launched, Launch):
         return on_launched_rank(prepared, launched)
     if resolved.parallel.num_ranks > 1:

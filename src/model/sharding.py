@@ -38,9 +38,10 @@ _SUMMED_BIASES = ("o_proj.bias", "out_proj.bias", "down_proj.bias")  # of what i
 
 def not_divisible(spec: ModelSpec, num_devices: int) -> str | None:
     """Why tensor parallel on this number of devices is impossible; None if it is possible."""
+    layers = dict.fromkeys(spec.layers)
     if num_devices == 1:
-        return None
-    obstacles = (reason for layer in dict.fromkeys(spec.layers) for reason in _obstacles(layer, num_devices))
+        return next((reason for layer in layers for reason in _unplaceable(layer, 1)), None)
+    obstacles = (reason for layer in layers for reason in _obstacles(layer, num_devices))
     if (found := next(obstacles, None)) is not None:
         return found
     own = of_one_device(spec, num_devices)
@@ -65,15 +66,18 @@ def _obstacles(layer: LayerSpec, num_devices: int) -> Iterator[str]:
                 pass
             case _:
                 yield f"a layer of the kind {mixer.kind}"
-    if isinstance(layer.feed_forward, Experts) and _is_placed(layer):
-        yield from _unplaceable(layer.feed_forward, num_devices)
+    yield from _unplaceable(layer, num_devices)
     for what, width in _widths(layer.feed_forward):
         if width % num_devices:
             yield f"{what} of width {width} cannot be divided by {num_devices}"
 
 
-def _unplaceable(block: Experts, num_devices: int) -> Iterator[str]:
-    """What is against whole experts on each device."""
+def _unplaceable(layer: LayerSpec, num_devices: int) -> Iterator[str]:
+    """What is against whole experts on each device, of one replica."""
+    block = layer.feed_forward
+    if not isinstance(block, Experts) or block.placement == "divided":
+        return
+    num_devices *= block.num_replicas
     if block.count < num_devices:
         yield f"{block.count} experts cannot be placed on {num_devices} devices"
     if block.redundant is None:
@@ -148,7 +152,7 @@ def of_one_device(spec: ModelSpec, num_devices: int) -> ModelSpec:
 
     Only where `not_divisible` returns None.
     """
-    if num_devices == 1:
+    if num_devices == 1 and not _is_shared(spec):
         return spec
     layers = {layer: _layer(layer, num_devices) for layer in dict.fromkeys(spec.layers)}
     vocabulary = -(-spec.vocab_size // num_devices)
@@ -191,13 +195,15 @@ def _feed_forward(block: FeedForward, parts: int) -> FeedForward:
     if block.placement == "divided":
         own = {"width": block.width // parts}
     else:
-        own = {"held": -(-(block.count + (block.redundant or 0)) // parts)}
+        own = {"held": -(-(block.count + (block.redundant or 0)) // (parts * block.num_replicas))}
     return block.model_copy(update={**own, "shared_width": block.shared_width // parts, "beside": beside})
 
 
-def with_placed_experts(spec: ModelSpec, placement: Placement, redundant: int | None = None) -> ModelSpec:
-    """The model, whose experts several devices share in this way. redundant: as of Experts."""
-    update = {"placement": placement, "redundant": redundant}
+def with_placed_experts(
+    spec: ModelSpec, placement: Placement, redundant: int | None = None, num_replicas: int = 1
+) -> ModelSpec:
+    """The model, whose experts several devices share in this way. redundant, num_replicas: as of Experts."""
+    update = {"placement": placement, "redundant": redundant, "num_replicas": num_replicas}
 
     def placed(layer: LayerSpec) -> LayerSpec:
         block = layer.feed_forward
@@ -269,6 +275,12 @@ def slices(spec: ModelSpec, num_devices: int, rank: int) -> dict[str, Slice]:
         elif rank and name.endswith(_SUMMED_BIASES):
             found[name] = Slice(whole, 0, ())
     return found
+
+
+def _is_shared(spec: ModelSpec) -> bool:
+    """Whether other replicas have some of the experts."""
+    blocks = (layer.feed_forward for layer in spec.layers)
+    return any(isinstance(block, Experts) and block.num_replicas > 1 for block in blocks)
 
 
 def _is_placed(layer: LayerSpec) -> bool:

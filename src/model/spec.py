@@ -388,6 +388,7 @@ class Experts(Record):
     placement: Placement = "divided"
     redundant: int | None = None  # further copies of experts, where these are moved by their load; None: they stay
     held: int | None = None  # experts that one device has, where they are placed; None: all
+    num_replicas: int = 1  # of the model that share the experts, where they are placed
 
     @property
     def activations(self) -> int:
@@ -594,6 +595,19 @@ class ModelSpec(Record):
     @property
     def has_experts(self) -> bool:
         return any(isinstance(layer.feed_forward, Experts) for layer in self.layers)
+
+    @property
+    def num_sharing_experts(self) -> int:
+        """Replicas over which the experts are spread."""
+        blocks = (layer.feed_forward for layer in self.layers)
+        return max((block.num_replicas for block in blocks if isinstance(block, Experts)), default=1)
+
+    @property
+    def held_share(self) -> float:
+        """Of all experts, those that one device has."""
+        blocks = [layer.feed_forward for layer in self.layers if isinstance(layer.feed_forward, Experts)]
+        held = sum(block.count if block.held is None else block.held for block in blocks)
+        return held / sum(block.count for block in blocks) if blocks else 1.0
 
     @property
     def is_latent(self) -> bool:

@@ -30,6 +30,7 @@ REFUSED = {
     "server.api_server_count": "each replica has one API process: raise the number of replicas",
 }
 REFUSED_IF_SEVERAL = {
+    "parallel.enable_expert_parallel": "replicas of Ray Serve are servers of their own, which share no experts",
     "server.responses_store": "a stored response is known to one replica only: use one replica",
 }
 OF_THE_PROXY = (

@@ -6,13 +6,15 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 import pytest
 import torch
 
 from stoker.engine.kernels import select_kernels
-from stoker.engine.kernels.exchange import ExchangeClosed, SharedMemory, merge_parts_reference, own_rows_reference
+from stoker.engine.kernels.exchange import Choice, ExchangeClosed, merge_parts_reference, own_rows_reference
 from stoker.engine.parallel.shared_memory import SharedMemoryRanks
+from stoker.engine.shared_memory import SharedMemory
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -27,7 +29,10 @@ def ranks_of(dtype: torch.dtype, size: int) -> Iterator[list[SharedMemoryRanks]]
     os.close(memory.fd)
 
 
-def on_all(ranks: list[SharedMemoryRanks], call: Callable[[SharedMemoryRanks], torch.Tensor]) -> list[torch.Tensor]:
+Result = TypeVar("Result")
+
+
+def on_all(ranks: list[SharedMemoryRanks], call: Callable[[SharedMemoryRanks], Result]) -> list[Result]:
     with ThreadPoolExecutor(len(ranks)) as pool:
         return list(pool.map(call, ranks))
 
@@ -131,3 +136,59 @@ def test_ranks_do_not_wait_for_one_that_has_ended() -> None:
         ranks[1]._memory.close_exchange()
         with pytest.raises(ExchangeClosed):
             waits.result()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("counts", "width"), [((1, 0, 3), 24), ((0, 5, 2), 24), ((700, 3, 301), 1024)])
+def test_tokens_of_replicas_come_together_and_sums_return(
+    dtype: torch.dtype, counts: tuple[int, ...], width: int
+) -> None:
+    """Rank 2 leaves out a token that it has announced, as a layer does of which few results are needed."""
+    size, total, capacity = len(counts), sum(counts), sum(counts) + 4
+    rows = [*counts[:2], counts[2] - 1]
+    own = [
+        (torch.randn(count, width).to(dtype), torch.randint(9, (count, 2), dtype=torch.int32), torch.rand(count, 2))
+        for count in rows
+    ]
+    bases = [torch.randn(count, width).to(dtype) for count in rows]
+    gates = [torch.randn(count, 1).to(dtype) for count in rows]
+    parts = [torch.randn(capacity, width).to(dtype) for _ in counts]
+    firsts = [sum(counts[:rank]) for rank in range(size)]
+
+    def step(each: SharedMemoryRanks) -> tuple[Choice, torch.Tensor]:
+        exchange, memory, rank = each._exchange, each._memory, each.rank
+        agreed = torch.zeros(size, dtype=torch.int64)
+        exchange.announce_tokens(memory, rank, size, counts[rank])
+        exchange.await_tokens(memory, rank, size, agreed)
+        assert agreed.tolist() == list(counts)
+        gathered = exchange.gather_tokens(memory, rank, agreed, own[rank], capacity)
+        sums = exchange.sum_of_tokens(memory, rank, agreed, parts[rank], rows[rank], bases[rank], gates[rank])
+        assert not any(memory.has_more(rank, other) for other in range(size))
+        return gathered, sums
+
+    with ranks_of(dtype, size) as ranks:
+        for _ in range(2):
+            for rank, ((x, ids, weights), sums) in enumerate(on_all(ranks, step)):
+                for other, (its, its_ids, its_weights) in enumerate(own):
+                    at = slice(firsts[other], firsts[other] + rows[other])
+                    assert torch.equal(x[at], its)
+                    assert torch.equal(ids[at], its_ids)
+                    assert torch.equal(weights[at], its_weights)
+                assert (ids[total - 1 :] == -1).all()
+                at = slice(firsts[rank], firsts[rank] + rows[rank])
+                exact = sum(part[at].double() for part in parts) + bases[rank].double() * gates[rank].double().sigmoid()
+                tolerance = 1e-5 if dtype == torch.float32 else 2**-7
+                torch.testing.assert_close(sums.double(), exact, rtol=tolerance, atol=tolerance)
+
+
+def test_a_replica_that_has_begun_a_step_waits_for_the_others() -> None:
+    with ranks_of(torch.float32, 2) as ranks:
+        exchange, memory = ranks[0]._exchange, ranks[0]._memory
+        assert not memory.has_more(1, 0)
+        exchange.announce_tokens(memory, 0, 2, 7)
+        assert memory.has_more(1, 0)
+        assert not memory.has_more(0, 1)
+        memory.close_exchange()
+        assert memory.is_closed
+        with pytest.raises(ExchangeClosed):
+            exchange.await_tokens(memory, 0, 2, torch.zeros(2, dtype=torch.int64))

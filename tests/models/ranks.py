@@ -13,7 +13,6 @@ from stoker.config import Resolved
 from stoker.engine.api import EngineOutput, EngineRequest
 from stoker.engine.core import Scheduler, StepPlan, StepResult
 from stoker.engine.kernels import KernelSet
-from stoker.engine.kernels.exchange import SharedMemory
 from stoker.engine.leading_runner import LeadingRunner, LeadingSampler, LeadingStageRunner
 from stoker.engine.parallel import Ranks
 from stoker.engine.parallel.connect import ADDRESS, open_store, ranks_in, stage_link, wait_for_all
@@ -24,6 +23,7 @@ from stoker.engine.rank_process import follow, following_runner, no_worker, runn
 from stoker.engine.runner.model_runner import ModelRunner
 from stoker.engine.runner.rank_loading import RankLoading, rank_loading
 from stoker.engine.runner.stages import FirstStageRunner
+from stoker.engine.shared_memory import SharedMemory
 from stoker.engine.starts.scheduler import scheduler_settings
 
 from .engine import Engine, joined

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...formats.registry import find, reasoning_names, tool_names
-from ..schema.refused.reasons import SAME_TOKENS
+from ..schema.refused.reasons import GATHERED_TOKENS
 from .counterparts import by_name, choice, gone, needless, section, switch, to
 
 _GPU = "it tunes kernels of a GPU; `engine plan` says which kernels run here"
@@ -89,7 +89,7 @@ TABLE = by_name(
         says="the processes of `parallel.tensor_parallel_size` share the experts",
     ),
     switch("parallel.enable_expert_parallel", "true", "--enable-ep-moe"),
-    gone(SAME_TOKENS, "--enable-deepep-moe", takes=0),
+    gone(GATHERED_TOKENS, "--enable-deepep-moe", takes=0),
     switch("parallel.enable_eplb", "true", "--enable-eplb"),
     to("parallel.eplb_config.num_redundant_experts", "--ep-num-redundant-experts"),
     gone("two numbers here: `parallel.eplb_config` has the window and the interval", "--eplb-rebalance-num-iterations"),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ...model.record import Record
 from ...model.sharding import not_divisible, not_staged
 from ...model.sizes import DTYPE_BYTES
-from ...model.spec import ModelSpec
+from ...model.spec import Experts, ModelSpec
 from ..schema.types import format_about as about
 from .ask import Ask
 from .capacity import Speed, speed
@@ -22,6 +22,7 @@ from .model import PlannedModel
 Times = tuple[float, float]  # the lowest and the highest
 # Seconds of a collective of a few KiB, and of one message to another node: estimates, not measured with this engine.
 _COLLECTIVE_S, _MESSAGE_S = (5e-6, 20e-6), (5e-6, 40e-6)
+_CHOICE_BYTES = 8  # of an expert and its weight
 _LINK_SHARE = (0.9, 0.6)  # of a link's speed that large messages reach
 
 
@@ -43,6 +44,13 @@ class Exchange(Record):
             for collective, message, share in zip(_COLLECTIVE_S, _MESSAGE_S, _LINK_SHARE, strict=True)
         )
         return low, high
+
+
+class Sharing(Record):
+    """What replicas that share experts exchange in one step."""
+
+    num_exchanges: int  # all replicas wait for each other in each
+    bytes_per_token: int  # that all of them write, of each token of a replica
 
 
 class Placement(Record):
@@ -169,6 +177,19 @@ def exchange_of(spec: ModelSpec, ask: Ask) -> Exchange:
         num_sends=stages if stages > 1 else 0,  # the first one samples
         bytes_per_token=sums * vector * 2 * (parts - 1) // parts,
         sent_per_token=(stages - 1) * 2 * vector,  # the residual, and what the last layer adds to it
+    )
+
+
+def sharing_of(spec: ModelSpec, dtype: str) -> Sharing | None:
+    """In each layer of experts a token and its choice of experts are read by all replicas, and each adds to its output;
+    a step begins with the number of tokens of each replica. None if each replica has all experts."""
+    num_replicas, vector = spec.num_sharing_experts, spec.hidden_size * DTYPE_BYTES[dtype]
+    if num_replicas == 1:
+        return None
+    blocks = [layer.feed_forward for layer in spec.layers if isinstance(layer.feed_forward, Experts)]
+    choices = sum(block.per_token * _CHOICE_BYTES for block in blocks)
+    return Sharing(
+        num_exchanges=1 + 2 * len(blocks), bytes_per_token=len(blocks) * (1 + num_replicas) * vector + choices
     )
 
 

@@ -161,7 +161,7 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
 
 def weights_share(spec: ModelSpec, ask: Ask) -> Fraction:
     """The part of all weights that the device with most of them holds."""
-    if ask.num_devices == 1:
+    if ask.num_devices == 1 and spec.num_sharing_experts == 1:
         return Fraction(1)
     own = of_one_device(spec, ask.tensor_parallel_size)
     share = largest_share(own, ask.pipeline_parallel_size)
@@ -266,6 +266,8 @@ def activation_memory(model: PlannedModel, device: DeviceProfile, ask: Ask) -> R
     """
     spec, size = model.spec, DTYPE_BYTES[ask.dtype]
     whole, shared = activation_elements(spec)
+    if (num_replicas := spec.num_sharing_experts) > 1:  # the tokens of all, and what its experts add to each
+        whole += 2 * num_replicas * spec.hidden_size
     tokens = ask.max_num_batched_tokens * (whole + shared // ask.tensor_parallel_size) * size
     if device.is_gpu:
         sizes = ask.max_num_seqs, ask.max_num_batched_tokens

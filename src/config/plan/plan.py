@@ -18,7 +18,7 @@ from .ask import Ask, ask_of
 from .capacity import Capacity, Speed, capacity, speed
 from .changes import Change, cheapest_changes
 from .devices import THIS_MACHINE, DeviceProfile
-from .distribution import Distribution, distribute
+from .distribution import Distribution, Sharing, distribute, sharing_of
 from .estimate import Estimate, estimate
 from .kv import by_kind
 from .model import PlannedModel
@@ -48,6 +48,11 @@ class Plan(Record):
     distribution: Distribution | None = None  # over several devices; the rest is of one of them, as it was chosen
 
     @property
+    def sharing(self) -> Sharing | None:
+        """What replicas exchange that share experts; None if they do not."""
+        return sharing_of(self.model.spec, self.ask.dtype) if self.distribution is None else None
+
+    @property
     def verdict(self) -> str:
         """Whether it fits, for the first line; and whether this build runs it at all."""
         if self.model.files is None:
@@ -69,6 +74,7 @@ class Plan(Record):
             "supervisor_port": self.supervisor_port,
             "num_nodes": self.num_nodes,
             "numa": self.numa.model_dump(mode="json") if self.numa is not None else None,
+            "sharing": sharing.model_dump(mode="json") if (sharing := self.sharing) is not None else None,
             "distribution": self.distribution.model_dump(mode="json") if self.distribution is not None else None,
             "device": {**self.device.model_dump(mode="json"), "is_in_build": self.device.is_in_build},
             "model": {
@@ -132,7 +138,7 @@ def make_plan(
         shown = distribution.shown
         sizes = {name: getattr(shown, name) for name in names}
         ask = ask.model_copy(update=sizes)
-    elif decisions.num_ranks > 1 and not not_divided(model.spec, *decisions.rank_sizes):
+    elif decisions.has_parts and not not_divided(model.spec, *decisions.rank_sizes):
         if decisions.model_files is not None:
             model = model.model_copy(update={"spec": decisions.model_files.spec})  # with its experts as they are placed
         parts = {"decode_context_parallel_size": decisions.context_parts(model.spec)}

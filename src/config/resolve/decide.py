@@ -95,6 +95,11 @@ class Decisions:
         """Processes of a stage, and stages."""
         return self.num_ranks // self.num_stages, self.num_stages
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether a process has a part of the model."""
+        return self.num_ranks > 1 or (self.model_files is not None and self.model_files.spec.num_sharing_experts > 1)
+
     def context_parts(self, spec: ModelSpec) -> int:
         """Processes that share the tokens of each sequence. spec: the whole model; 1 where they cannot share them."""
         num_devices, num_parts = self.rank_sizes[0], int(self.get("parallel.decode_context_parallel_size"))

@@ -86,22 +86,26 @@ class ModelFiles(Record):
             if (each.is_of_bfloat16 and dtype != "bfloat16") or (each.are_of_experts and layout == "rows"):
                 continue
             otherwise = matrix_bytes(held, dtype, each.outputs, each.inputs)
-            described += (each.row_bytes if layout == "rows" else each.num_bytes) - each.num_matrices * otherwise
+            more = (each.row_bytes if layout == "rows" else each.num_bytes) - each.num_matrices * otherwise
+            described += int(more * self.spec.held_share) if each.are_of_experts else more
         return (
             described if self.num_stored is None else described * self.num_stored // count_parameters(self.spec).total
         )
 
     def placed(self, parallel: ParallelConfig) -> ModelFiles:
         """The files of a model whose experts are placed as the options say."""
-        if not parallel.enable_expert_parallel or parallel.tensor_parallel_size == 1 or not self.spec.has_experts:
+        num_replicas = parallel.num_sharing_experts
+        if num_replicas * parallel.tensor_parallel_size == 1 or not parallel.enable_expert_parallel:
+            return self
+        if not self.spec.has_experts:
             return self
         redundant = parallel.expert_balance.num_redundant_experts if parallel.enable_eplb else None
-        placed = with_placed_experts(self.spec, parallel.expert_placement_strategy, redundant)
+        placed = with_placed_experts(self.spec, parallel.expert_placement_strategy, redundant, num_replicas)
         return self.model_copy(update={"spec": placed})
 
     def of_one_rank(self, num_ranks: int) -> ModelFiles:
         """The files of a model as large as what each rank of a stage has; these ones where it cannot be divided."""
-        if num_ranks == 1 or not_divisible(self.spec, num_ranks):
+        if not_divisible(self.spec, num_ranks):
             return self
         return self.model_copy(update={"spec": of_one_device(self.spec, num_ranks)})
 
@@ -336,6 +340,11 @@ class Resolved(Record):
     @property
     def model_spec(self) -> ModelSpec:
         return self.model_files.spec
+
+    @property
+    def shares_experts(self) -> bool:
+        """Whether the replicas have only some of the experts each, and compute every step together."""
+        return self.parallel.num_sharing_experts > 1 and self.model_spec.has_experts
 
     @property
     def rank_spec(self) -> ModelSpec:

@@ -14,7 +14,7 @@ from ...input_file import read_file
 from ...model.offload import WeightOffload
 from ...model.quantised import scheme_of
 from ...model.rope import SCALINGS
-from ...model.sharding import not_divided, not_parted
+from ...model.sharding import not_divided, not_divisible, not_parted
 from ...model.sizes import DTYPE_BYTES
 from ...model.through_transformers import is_tested
 from ..checkpoint.bounded_json import decode
@@ -29,6 +29,8 @@ from . import sampling
 from .decide import Decisions, decide, no_graphs
 from .numa_places import fewest_cpus, idle_nodes, shared_cpus
 from .resolved import MachineSpec, MemoryPlan
+
+MAX_SHARING = 63  # replicas that exchange through shared memory: src/engine/shared_memory.py
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
@@ -221,6 +223,31 @@ class Values:
         if self.kv_offloading_bytes:
             return "`cache.kv_offloading_size` keeps the blocks of one process"
         return not_divided(files.spec, num_devices, num_stages) or ""
+
+    @property
+    def shares_experts(self) -> bool:
+        """Whether the options say that replicas share experts, and the model may have some."""
+        files = self.decisions.model_files
+        return self.config.parallel.num_sharing_experts > 1 and (files is None or files.spec.has_experts)
+
+    @property
+    def not_shared(self) -> str:
+        """Why replicas cannot share the experts of the model; empty if they can, or are not to."""
+        files = self.decisions.model_files
+        if not self.shares_experts or files is None:
+            return ""
+        if self.data_parallel_size > MAX_SHARING:
+            return f"at most {MAX_SHARING} can exchange through shared memory"
+        if files.implementation == "transformers":
+            return "the model runs through transformers"
+        if self.load_format == "sharded_state":
+            return "the weights are packed with all experts (`load.load_format: sharded_state`)"
+        if self.kv_sharing_fast_prefill and any(source is not None for source in files.spec.keys_of):
+            return (
+                "its last layers are left out where no logits are needed, and other replicas may need them "
+                "(`cache.kv_sharing_fast_prefill`)"
+            )
+        return not_divisible(files.spec, 1) or ""
 
     @property
     def block_stores(self) -> str:
@@ -441,11 +468,12 @@ class Values:
             "num_processes": self.num_processes,
             "num_ranks": self.decisions.num_ranks,
             "no_placement": "one process computes each layer"
-            if self.tensor_parallel_size == 1
+            if self.tensor_parallel_size * self.data_parallel_size == 1
             else "the model has no experts",
             "expert_window": self.config.parallel.expert_balance.window_size,
             "expert_interval": self.config.parallel.expert_balance.step_interval,
             "not_divided": self.not_divided,
+            "not_shared": self.not_shared,
             "block_stores": self.block_stores,
             "not_parted": self.not_parted,
             "block_part": self.decode_context_parallel_size * self.cp_kv_cache_interleave_size,

@@ -94,7 +94,9 @@ class ParallelConfig(Section):
         description=(
             "Whether the processes of `tensor_parallel_size` have whole experts of a mixture, each some of them, "
             "instead of a part of every one. An expert then need not be divisible, and its matrices stay wide; how "
-            "evenly the processes have work depends on which experts the tokens choose."
+            "evenly the processes have work depends on which experts the tokens choose. With `data_parallel_size` the "
+            "replicas share the experts, each with attention and KV cache of its own: each needs less memory, and "
+            "they compute their steps together."
         ),
         examples=[True],
         json_schema_extra=about(reload="model", aliases=("-ep",)),
@@ -351,6 +353,11 @@ class ParallelConfig(Section):
     def num_ranks(self) -> int:
         """Processes that compute one replica together."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def num_sharing_experts(self) -> int:
+        """Replicas over which the experts of a mixture are spread."""
+        return self.data_parallel_size if self.enable_expert_parallel else 1
 
     @property
     def num_local_ranks(self) -> int:

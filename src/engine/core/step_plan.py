@@ -77,6 +77,12 @@ class StepPlan:
         return int(self.num_tokens.sum())
 
 
+def plan_without_rows() -> StepPlan:
+    """Of a step that computes nothing for sequences of this engine."""
+    none: Int32 = np.empty(0, np.int32)
+    return StepPlan(-1, [], [], none, np.empty((0, 1), np.int32), none, none, none, np.empty(0, np.bool_))
+
+
 @dataclass(slots=True)
 class StepResult:
     """What the runner sampled."""

@@ -6,43 +6,21 @@ has ended.
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
+from ..shared_memory import SharedMemory
 from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer
 
-MAX_RANKS = 63
-_HEADER_BYTES, _PLACE_BYTES = 4096, 1 << 20  # of cpu/exchange.cpp
+# Inputs of experts, and those of each token with their weights: x, ids and weights of experts_reference.
+Choice = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class ExchangeClosed(RuntimeError):
     def __init__(self) -> None:
         super().__init__("another process of this model has ended")
-
-
-class SharedMemory:
-    """Memory of the ranks of one model, by a file descriptor that child processes inherit."""
-
-    def __init__(self, fd: int, num_ranks: int) -> None:
-        self.fd = fd
-        self._map = mmap.mmap(fd, _num_bytes(num_ranks))
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-
-    @classmethod
-    def new(cls, num_ranks: int) -> SharedMemory:
-        """Raises OSError. The memory is taken when it is written: a page more for each size of a step."""
-        fd = os.memfd_create("stoker-exchange")
-        os.ftruncate(fd, _num_bytes(num_ranks))
-        return cls(fd, num_ranks)
-
-    def close_exchange(self) -> None:
-        """All functions that wait in it, in every process, raise ExchangeClosed."""
-        self._map[:4] = b"\1\0\0\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +34,12 @@ class Exchange:
     rows_of_owners: Callable[[SharedMemory, int, int, torch.Tensor, torch.Tensor, int], torch.Tensor]
     own_rows: Callable[[torch.Tensor, int, int], torch.Tensor]
     from_rank: Callable[[SharedMemory, int, int, torch.Tensor, int], None]
+    announce_tokens: Callable[[SharedMemory, int, int, int], None]
+    await_tokens: Callable[[SharedMemory, int, int, torch.Tensor], None]
+    gather_tokens: Callable[[SharedMemory, int, torch.Tensor, Choice, int], Choice]
+    sum_of_tokens: Callable[
+        [SharedMemory, int, torch.Tensor, torch.Tensor, int, torch.Tensor | None, torch.Tensor | None], torch.Tensor
+    ]
 
 
 def own_rows_reference(ids: torch.Tensor, first: int, rows: int) -> torch.Tensor:
@@ -91,6 +75,10 @@ def exchange_cpu(library: CpuLibrary, dtype: torch.dtype) -> Exchange:
     merge = library.op("merge_parts", dtype, [POINTER, *[INT] * 4, *[POINTER] * 3, *[INT64] * 3], INT)
     choose = library.op("rows_of_owners", dtype, [POINTER, INT, INT, POINTER, POINTER, *[INT64] * 3], INT)
     translate = library.function("own_rows", [POINTER, POINTER, *[INT64] * 3])
+    announce = library.function("announce_tokens", [POINTER, INT, INT, INT64], INT)
+    wait = library.function("await_tokens", [POINTER, INT, INT, POINTER], INT)
+    gather_all = library.op("gather_tokens", dtype, [POINTER, INT, INT, *[POINTER] * 7, *[INT64] * 4], INT)
+    sum_own = library.op("sum_of_tokens", dtype, [POINTER, INT, INT, *[POINTER] * 5, INT64, INT64], INT)
 
     def sum_over_ranks(memory: SharedMemory, rank: int, ranks: int, x: torch.Tensor) -> torch.Tensor:
         """x: the addend of this rank; it becomes the sum, computed in float32 and rounded once."""
@@ -155,13 +143,65 @@ def exchange_cpu(library: CpuLibrary, dtype: torch.dtype) -> Exchange:
         width = x.numel() * torch.int32.itemsize // dtype.itemsize  # the bits are copied
         _check(choose(memory.address, rank, ranks, pointer(x, torch.int32), owners.data_ptr(), 1, width, 1))
 
-    return Exchange(sum_over_ranks, gather_columns, gather_in_group, merge_parts, rows_of_owners, own_rows, from_rank)
+    def announce_tokens(memory: SharedMemory, rank: int, ranks: int, count: int) -> None:
+        """Begins a step in which this rank has `count` tokens. Does not wait for the others."""
+        _check(announce(memory.address, rank, ranks, count))
+
+    def await_tokens(memory: SharedMemory, rank: int, ranks: int, counts: torch.Tensor) -> None:
+        """counts: [ranks] int64, which become the tokens of each rank in the step that has begun."""
+        _check(wait(memory.address, rank, ranks, pointer(counts, torch.int64)))
+
+    def gather_tokens(memory: SharedMemory, rank: int, counts: torch.Tensor, own: Choice, capacity: int) -> Choice:
+        """The tokens of all ranks, those of rank r in counts[r] rows, one rank after the other.
+
+        Args:
+            counts: [ranks] int64, tokens of each.
+            own: of at most counts[rank] tokens.
+            capacity: rows of the result, at least the sum of `counts`. The experts of rows without a token are -1.
+        """
+        x, ids, weights = own
+        width, per_token = x.shape[1], ids.shape[1]
+        all_x = empty(capacity, width, dtype=dtype)
+        all_ids = empty(capacity, per_token, dtype=torch.int32)
+        all_weights = empty(capacity, per_token, dtype=torch.float32)
+        of_own = pointer(x, dtype), pointer(ids, torch.int32), pointer(weights, torch.float32)
+        of_all = all_x.data_ptr(), all_ids.data_ptr(), all_weights.data_ptr()
+        where = memory.address, rank, len(counts), pointer(counts, torch.int64)
+        _check(gather_all(*where, *of_own, *of_all, len(x), capacity, width, per_token))
+        return all_x, all_ids, all_weights
+
+    def sum_of_tokens(
+        memory: SharedMemory,
+        rank: int,
+        counts: torch.Tensor,
+        x: torch.Tensor,
+        rows: int,
+        base: torch.Tensor | None,
+        base_gate: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """x: [N, W], what this rank has computed for the rows of gather_tokens. Returns [rows, W], the sums over the
+        ranks for its own tokens, and of `base`, as experts_reference adds it."""
+        out = empty(rows, x.shape[1], dtype=dtype)
+        bases = (None if each is None else pointer(each, dtype) for each in (base, base_gate))
+        where = memory.address, rank, len(counts), pointer(counts, torch.int64)
+        _check(sum_own(*where, pointer(x, dtype), *bases, out.data_ptr(), rows, x.shape[1]))
+        return out
+
+    return Exchange(
+        sum_over_ranks,
+        gather_columns,
+        gather_in_group,
+        merge_parts,
+        rows_of_owners,
+        own_rows,
+        from_rank,
+        announce_tokens,
+        await_tokens,
+        gather_tokens,
+        sum_of_tokens,
+    )
 
 
 def _check(is_closed: int) -> None:
     if is_closed:
         raise ExchangeClosed
-
-
-def _num_bytes(num_ranks: int) -> int:
-    return _HEADER_BYTES + 2 * num_ranks * _PLACE_BYTES

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from ...config import Resolved
-from ..kernels.exchange import SharedMemory
+from ..shared_memory import SharedMemory
 from .launch import Launch, MeetingPoint, NotLaunched
 
 

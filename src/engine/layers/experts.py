@@ -16,6 +16,8 @@ import torch
 from ...model.quantised import EXPERT_STEP
 from ...model.sharding import Layout
 from ..kernels import ExpertGate, ExpertWeights, Grouped, GroupedExpert, KernelSet, PackedExpert, PackedExperts, Routing
+from ..kernels.exchange import Choice
+from ..parallel import SharedExperts
 from .expert_places import ExpertPlaces
 from .linear import Finish, Linear
 from .loading import Held, Loadable, TensorReader
@@ -32,6 +34,7 @@ class ExpertSizes:
     hidden: int
     inner: int  # of the gates and of the ups
     own: range | ExpertPlaces | None = None  # those that this process has, which may change; None for all
+    per_token: int = 1
 
     @property
     def held(self) -> Sequence[int]:
@@ -147,6 +150,27 @@ class Experts:
             case own:
                 return self._kernels.own_experts(ids, own)
 
+    def among(
+        self,
+        replicas: SharedExperts,
+        own: Choice,
+        shared: torch.Tensor | None = None,
+        shared_gate: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Computes these experts for the tokens of all replicas, as they do.
+
+        own: the tokens of this one. Returns their outputs, [T, hidden], with those of all experts.
+        """
+        x, ids, weights = replicas.gather(own)
+        part = self._kernels.experts(x, self.own_ids(ids), weights, self.packed, None, None)
+        return replicas.sum(part, len(own[0]), shared, shared_gate)
+
+    def assist(self, replicas: SharedExperts) -> None:
+        """As `among`, without tokens of this replica."""
+        x = torch.empty(0, self.sizes.hidden, dtype=self._dtype)
+        ids = torch.empty(0, self.sizes.per_token, dtype=torch.int32)
+        self.among(replicas, (x, ids, torch.empty(0, self.sizes.per_token, dtype=torch.float32)))
+
     @property
     def places(self) -> ExpertPlaces | None:
         """Of experts that can move; None if they stay."""
@@ -255,14 +279,16 @@ class MixtureOfExperts:
         shared: GatedMLP | MLP | None = None,
         shared_gate: Linear | None = None,
         finish: Finish | None = None,
+        replicas: SharedExperts | None = None,
     ) -> None:
         """experts: all, or those of this process: others compute the others, and `finish` adds. shared: the block that
-        every token goes through; shared_gate: of one output, whose sigmoid multiplies it. finish: as of Linear."""
+        every token goes through; shared_gate: of one output, whose sigmoid multiplies it. finish: as of Linear.
+        replicas: have the other experts, and tokens of their own."""
         self.router = router
         self.experts = experts
         self.shared = shared
         self.shared_gate = shared_gate
-        self._kernels, self._finish = kernels, finish
+        self._kernels, self._finish, self._replicas = kernels, finish, replicas
 
     def loadables(self) -> Iterator[Loadable]:
         yield from self.router.loadables()
@@ -289,6 +315,8 @@ class MixtureOfExperts:
         """As `of`, with what the router returns: the experts' input, those of each token and their weights."""
         shared = None if self.shared is None else self.shared.of(x)
         shared_gate = None if self.shared_gate is None else self.shared_gate(x)
+        if self._replicas is not None:
+            return self.experts.among(self._replicas, (routed, ids, weights), shared, shared_gate)
         own = self.experts.own_ids(ids)
         out = self._kernels.experts(routed, own, weights, self.experts.packed, shared, shared_gate)
         return out if self._finish is None else self._finish(out)

@@ -70,7 +70,7 @@ from ..layers.rotary import cos_sin_table, query_scales
 from ..layers.step_input import StepInput
 from ..layers.token_index import TokenIndex
 from ..layers.vector import Scalar, Vector
-from ..parallel import Ranks
+from ..parallel import Ranks, SharedExperts
 from .layer_stack import Layer, LayerStack, Mix
 from .rope import rope_parameters
 
@@ -247,6 +247,7 @@ class DecoderPart:
         skips_shared: bool = True,
         ranks: Ranks | None = None,
         layers: range | None = None,
+        replicas: SharedExperts | None = None,
     ) -> None:
         """
         quantization: scheme of the linear layers' weights (model/quantised.py).
@@ -254,6 +255,7 @@ class DecoderPart:
         ranks: the processes that compute these layers, each a part of them (model/sharding.py); None if this one does
             alone.
         layers: of this stage; None for all.
+        replicas: share the experts of these layers; None if this one has all of them.
         """
         self.model_spec = model_spec
         self._kernels = kernels
@@ -265,7 +267,9 @@ class DecoderPart:
             self.table |= ranks.table
             self.is_capturable &= ranks.is_capturable
             own = of_one_device(model_spec, ranks.size)
-        make = _Parts(own, kernels, max_model_len, dtype, device, quantization, ranks)
+        if replicas is not None:
+            self.table |= replicas.table
+        make = _Parts(own, kernels, max_model_len, dtype, device, quantization, ranks, replicas)
         layers = layers or range(own.num_layers)
         computed = own.model_copy(update={"layers": own.layers[layers.start : layers.stop]})
         last_full = computed.last_full_layer(skips_shared=skips_shared)
@@ -425,9 +429,10 @@ class _Parts:
         device: torch.device,
         quantization: str | None,
         ranks: Ranks | None,
+        replicas: SharedExperts | None,
     ) -> None:
         """model_spec: of what this process computes."""
-        self._ranks = ranks
+        self._ranks, self._replicas = ranks, replicas
         self._sum = None if ranks is None else ranks.sum
         self._spec = model_spec
         self._kernels = kernels
@@ -677,12 +682,12 @@ class _Parts:
         scales = f"{prefix}.expert_scales" if spec.has_scales else None
         names = ExpertNames(gate if spec.is_gated else None, up, down, has_bias=spec.has_bias, scales=scales)
         own: range | ExpertPlaces | None = None
-        if self._ranks is not None and spec.placement != "divided":
-            size, rank = self._ranks.size, self._ranks.rank
+        if (sharing := self._replicas or self._ranks) is not None and spec.placement != "divided":
+            size, rank = sharing.size, sharing.rank
             own = own_experts(spec, size, rank)
             if spec.redundant is not None:
                 own = ExpertPlaces(first_layout(spec, size), rank, spec.count, self._device)
-        sizes = ExpertSizes(spec.count, hidden, spec.width, own)
+        sizes = ExpertSizes(spec.count, hidden, spec.width, own, spec.per_token)
         scheme = self._scheme and self._scheme.layers
         activation = expert_gate(spec.activation, has_gates=spec.is_gated)
         experts = Experts(names, sizes, activation, self._kernels, self._dtype, self._device, scheme)
@@ -695,7 +700,7 @@ class _Parts:
             part = {f"{prefix}.shared_expert_gate": 1}
             shared_gate = Linear(part, hidden, False, self._kernels, self._dtype, self._device)
         router = self.router(f"{prefix}.gate", spec)
-        mixture = MixtureOfExperts(router, experts, self._kernels, shared, shared_gate, self._sum)
+        mixture = MixtureOfExperts(router, experts, self._kernels, shared, shared_gate, self._sum, self._replicas)
         if spec.beside is None:
             return mixture
         layer = prefix.removesuffix(".mlp")

@@ -9,15 +9,22 @@ from ...model.quantised import scheme_of
 from ...model.spec import ModelSpec
 from ...model.support import not_supported
 from ..kernels import KernelSet
-from ..parallel import Ranks
+from ..parallel import Ranks, SharedExperts
 from .decoder import Decoder, LaterStage
 from .model import Model
 
 
-def make_model(resolved: Resolved, kernels: KernelSet, device: torch.device, ranks: Ranks | None = None) -> Model:
+def make_model(
+    resolved: Resolved,
+    kernels: KernelSet,
+    device: torch.device,
+    ranks: Ranks | None = None,
+    replicas: SharedExperts | None = None,
+) -> Model:
     """The model, or its first stage.
 
-    ranks: compute it together. Raises ModelFilesError, with the reason, for a model that cannot run.
+    ranks: compute it together. replicas: share its experts. Raises ModelFilesError, with the reason, for a model that
+    cannot run.
     """
     spec, dtype = resolved.model_spec, getattr(torch, resolved.model.dtype)
     quantization = scheme_of(resolved.model.quantization)
@@ -29,7 +36,16 @@ def make_model(resolved: Resolved, kernels: KernelSet, device: torch.device, ran
     skips_shared, layers = resolved.cache.kv_sharing_fast_prefill, resolved.stage_layers(0)
     model_len, make = resolved.model.max_model_len, model_class(spec)
     return make(
-        spec, kernels, model_len, dtype, device, quantization, skips_shared=skips_shared, ranks=ranks, layers=layers
+        spec,
+        kernels,
+        model_len,
+        dtype,
+        device,
+        quantization,
+        skips_shared=skips_shared,
+        ranks=ranks,
+        layers=layers,
+        replicas=replicas,
     )
 
 

@@ -8,15 +8,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...config import Resolved
 from ..on_node import on_node
+from ..process_state import StoppedWatch
 from ..rank_link import RankLink, Start
 
 if TYPE_CHECKING:
-    from ..kernels.exchange import SharedMemory  # imports torch
+    from ..shared_memory import SharedMemory
 
 COMMAND = (sys.executable, "-m", f"{__package__.rpartition('.')[0]}.rank_process")
 _END_S = 0.25  # for a process that has closed its connection to end
@@ -41,7 +41,6 @@ class RankChild:
         Raises OSError.
         """
         self.rank = rank
-        self._num_stopped = 0
         mine, its = socket.socketpair()
         with its:
             given = {"rank": rank, "socket": its.fileno(), **fds}
@@ -53,14 +52,14 @@ class RankChild:
                 process_group=0,  # Ctrl-C in a terminal is for the process that starts it
             )
         self.link = RankLink(mine)
+        self._stopped = StoppedWatch(self.process.pid)
 
     def __str__(self) -> str:
         return f"rank {self.rank} of the model (process {self.process.pid})"
 
     def is_stopped(self) -> bool:
         """By SIGSTOP, or a debugger, in two calls one after the other."""
-        self._num_stopped = self._num_stopped + 1 if _is_stopped(self.process.pid) else 0
-        return self._num_stopped > 1
+        return self._stopped.is_stopped()
 
     def end(self) -> str:
         """How it has ended."""
@@ -107,7 +106,7 @@ def memories_of_node(resolved: Resolved, node: int) -> dict[int, SharedMemory]:
     parallel = resolved.parallel
     if parallel.tensor_parallel_size == 1:
         return {}
-    from ..kernels.exchange import SharedMemory
+    from ..shared_memory import SharedMemory
 
     size = parallel.tensor_parallel_size
     stages = (stage for stage in range(resolved.num_stages) if parallel.node_of(stage * size) == node)
@@ -118,12 +117,3 @@ def close_descriptors(memories: Mapping[int, SharedMemory]) -> None:
     """They are mapped here, and inherited by the ranks that have been started."""
     for memory in memories.values():
         os.close(memory.fd)
-
-
-def _is_stopped(pid: int) -> bool:
-    """Of Linux only."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
-    except OSError:
-        return False
-    return state in ("T", "t")

@@ -2,5 +2,6 @@
 
 from .context_parts import attending_in_parts
 from .group import Ranks
+from .shared_experts import SharedExperts
 
-__all__ = ["Ranks", "attending_in_parts"]
+__all__ = ["Ranks", "SharedExperts", "attending_in_parts"]

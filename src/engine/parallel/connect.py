@@ -8,7 +8,7 @@ import torch
 
 from ...config import Resolved
 from ..kernels import KernelSet
-from ..kernels.exchange import SharedMemory
+from ..shared_memory import SharedMemory
 from .gloo import GlooRanks, Meeting, open_store
 from .group import Ranks
 from .nccl import NcclRanks

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ..kernels.exchange import Exchange, SharedMemory
+from ..kernels.exchange import Exchange
+from ..shared_memory import SharedMemory
 
 
 class SharedMemoryRanks:

@@ -25,16 +25,21 @@ class DecodeSteps:
         block_size: int,
         num_views: int,
         device: torch.device,
+        num_rows_of_experts: Callable[[], int | None] = lambda: 0,
     ) -> None:
         """
         compute: what is captured: a tensor or several, of all tokens of a step, for each view of the blocks
             (model/cache_groups.py).
         capture: None where nothing can be captured.
-        max_rows: of a step that is captured. There are at most `max_rows` graphs, some 40 KB each for 28 layers.
+        max_rows: of a step that is captured. There are at most `max_rows` graphs, some 40 KB each for 28 layers; more
+            with replicas that share experts.
+        num_rows_of_experts: on which the graph of the step that is computed depends too; None of a step that is not
+            captured.
         """
         self._compute, self._capture = compute, capture
         self._max_rows, self._max_model_len = max_rows, max_model_len
-        self._graphs: dict[int, tuple[tuple[StepInput, ...], CapturedGraph]] = {}
+        self._num_rows_of_experts = num_rows_of_experts
+        self._graphs: dict[tuple[int, int | None], tuple[tuple[StepInput, ...], CapturedGraph]] = {}
         self.table: dict[str, str] = {}  # the row of the start-up table, where capture failed
 
         def column(count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -55,11 +60,12 @@ class DecodeSteps:
         """step: for any view. None while a profile is recorded: it shows the calls of a replayed step as one."""
         if spans.is_profiling:
             return False
-        return self._capture is not None and step.max_query_len == 1 and step.num_rows <= self._max_rows
+        is_small = step.max_query_len == 1 and step.num_rows <= self._max_rows
+        return self._capture is not None and is_small and self._num_rows_of_experts() is not None
 
     def compute(self, steps: Sequence[StepInput]) -> Any:
         """What `compute` returns, valid until the next step. Only for a step that `takes` accepts."""
-        found = self._graphs.get(steps[0].num_rows)
+        found = self._graphs.get((steps[0].num_rows, self._num_rows_of_experts()))
         if found is None:
             return self._first(steps)
         inputs, graph = found
@@ -95,7 +101,7 @@ class DecodeSteps:
             self._capture = None
             self.table = {"decode_step": f"op by op: {error}"}
             return self._compute(steps) if error.output is None else error.output
-        self._graphs[rows] = inputs, graph
+        self._graphs[rows, self._num_rows_of_experts()] = inputs, graph
         return graph.output
 
 

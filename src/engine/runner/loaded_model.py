@@ -18,7 +18,7 @@ from ..layers.loading import Loadable
 from ..models.decoder import LaterStage
 from ..models.model import Model
 from ..models.registry import make_later_stage, make_model
-from ..parallel import Ranks, attending_in_parts
+from ..parallel import Ranks, SharedExperts, attending_in_parts
 from .context_part import ContextPart
 from .kv_cache import KVCache, kv_dtype
 from .kv_memory import KVMemory, reserve_kv_memory
@@ -28,6 +28,7 @@ from .sharded_state import load_state
 from .state_cache import StateCache
 
 RanksOf = Callable[[KernelSet], Ranks]
+ReplicasOf = Callable[[KernelSet], SharedExperts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class LoadedModel:
     cache: KVCache
     compilation: BackgroundCompilation | None = None  # of kernels that replace these
     ranks: Ranks | None = None  # that compute the model together
+    replicas: SharedExperts | None = None  # that have its other experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ def load_on_cpu(
     *,
     may_compile_later: bool = False,
     ranks_of: RanksOf | None = None,
+    replicas_of: ReplicasOf | None = None,
 ) -> LoadedModel:
     """Loads the model and touches the part of the KV cache that the first requests need.
 
@@ -65,6 +68,7 @@ def load_on_cpu(
         kv_memory: of the KV cache; None reserves it now.
         may_compile_later: kernels that must be compiled are compiled in the background; the model is loaded for torch.
         ranks_of: makes the ranks that compute the model together; None if this process does alone.
+        replicas_of: makes those that share the experts of the model; None if this one has all.
 
     Raises ModelFilesError for weights that do not fit the model, MemoryError for a cache that does not fit into memory.
     """
@@ -83,9 +87,10 @@ def load_on_cpu(
     kernels = _kernels(resolved, load)
     ranks = None if ranks_of is None else ranks_of(kernels)
     kernels = _in_parts(kernels, resolved, ranks)
-    model = load_model(resolved, phases, device, kernels, ranks=ranks)
+    replicas = None if replicas_of is None else replicas_of(kernels)
+    model = load_model(resolved, phases, device, kernels, ranks=ranks, replicas=replicas)
     cache = _kv_cache(resolved, phases, kv_memory, ranks=ranks)
-    return LoadedModel(device, kernels, model, cache, compilation, ranks)
+    return LoadedModel(device, kernels, model, cache, compilation, ranks, replicas)
 
 
 def load_later_stage(
@@ -188,13 +193,14 @@ def load_model(
     kernels: KernelSet,
     watch: Callable[[Model], Callable[[Loadable], None]] | None = None,
     ranks: Ranks | None = None,
+    replicas: SharedExperts | None = None,
 ) -> Model:
     """The model with its weights. Raises ModelFilesError for weights that do not fit it.
 
     watch: called with the model before its weights are loaded; what it returns is called with each part that is.
     """
     phases.start("weights")
-    model = make_model(resolved, kernels, device, ranks)
+    model = make_model(resolved, kernels, device, ranks, replicas)
     is_watched = resolved.load.use_tqdm_on_load and resolved.machine.has_terminal
     progress: Callable[[float], None] | None = phases.progress if is_watched else None
     if resolved.model_files.state is None:

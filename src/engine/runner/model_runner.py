@@ -28,6 +28,7 @@ from ..sampling.logits_processor import LogitsProcessor
 from ..sampling.sampler import Sampler, TokenSampler
 from ..sampling.sampling_table import SamplingTable
 from ..structured.grammars import Grammars
+from .assistance import Assistance
 from .block_transfer import TransferOf
 from .decode_steps import DecodeSteps
 from .engine_info import engine_info
@@ -104,9 +105,12 @@ class ModelRunner:
         self._balancer = expert_balancer(resolved, loaded.model.loadables(), loaded.ranks)
         capture = self._kernels.capture if self._captures_steps and self._model.is_capturable else None
         num_views = len(loaded.cache.groups.views)
+        replicas = loaded.replicas
+        graph_rows = (lambda: 0) if replicas is None else (lambda: replicas.graph_rows)
         self._decode_steps = DecodeSteps(
-            self._decode, capture, max_rows, model_len, block_size, num_views, self._device
+            self._decode, capture, max_rows, model_len, block_size, num_views, self._device, graph_rows
         )
+        self._assistance = None if replicas is None else Assistance(replicas, self._model.loadables(), capture)
 
     def _switch_kernels(self, library: CpuLibrary) -> None:
         """Replaces torch's operations by a library, between two steps and in the thread that has compiled it.
@@ -131,6 +135,12 @@ class ModelRunner:
             self._balance()
             self.slots.apply(plan)
             return self.compute(plan)
+
+    def assist(self) -> None:
+        """Take part in a step without tokens of this replica."""
+        assert self._assistance is not None, "no other replica needs these experts"
+        with self._step_lock, span("step of other replicas"), torch.inference_mode():
+            self._assistance.compute()
 
     def _balance(self) -> None:
         if self._balancer is not None:
@@ -265,6 +275,8 @@ class ModelRunner:
         with self._step_lock:
             load()
             self._decode_steps.forget()
+            if self._assistance is not None:
+                self._assistance.forget()
 
     @property
     def expert_balance(self) -> float | None:

@@ -76,6 +76,7 @@ class Prepared:
         free_cache: Callable[[], None] | None = None,
         caller: Caller | None = None,
         expert_balance: Callable[[], float | None] | None = None,
+        is_waited_for: Callable[[], bool] | None = None,
     ) -> EngineCore:
         """Warms the runner up."""
         with named_by("model.logits_processors"):  # those steps run no other code that the deployment names
@@ -98,6 +99,7 @@ class Prepared:
             free_cache=free_cache,
             store=self.store,
             caller=caller,
+            is_waited_for=is_waited_for,
         )
 
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.config.imitated_nodes import Node, machine
@@ -118,6 +119,30 @@ def test_processes_that_compute_a_model_have_stages_and_experts(
     plan(*words, "-o", "json")
     staged = json.loads(capsys.readouterr().out)
     assert 0.5 < staged["memory"]["weights_bytes"] / divided["memory"]["weights_bytes"] < 0.53
+
+
+def test_replicas_that_share_experts_hold_them_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: 48 layers with 128 experts of 3 matrices of 768 x 2048, in bfloat16; a token is written once, and twice
+    what the experts add, of 2048 elements; and 8 ids and weights of experts."""
+    Path("model").mkdir()
+    Path("model/config.json").write_text(json.dumps(SHAPES["qwen3-30b-a3b"][0]))
+    Path("experts.yaml").write_text("model: {model: ./model, skip_tokenizer_init: true}\nload: {load_format: dummy}\n")
+    cpu = "{title: Some CPU, kind: cpu, memory: 512GiB, bandwidth_gb_per_s: 100, bf16_tflops: 2}"
+    (tmp_path / "cpu.yaml").write_text(cpu)
+    words = ("experts.yaml", "--device-profile", str(tmp_path / "cpu.yaml"), "-dp", "2")
+    plan(*words, "-ep")
+    lines = capsys.readouterr().out.splitlines()
+    said = "64 of 128 experts in each replica; 97 exchanges a step through shared memory, 579 KiB a token"
+    assert f"  experts       {said}" in lines
+    each: list[dict[str, Any]] = []
+    for more in ((), ("-ep",)):
+        plan(*words, *more, "-o", "json")
+        each.append(json.loads(capsys.readouterr().out))
+    apart, together = each
+    saved = apart["memory"]["weights_bytes"] - together["memory"]["weights_bytes"]
+    assert saved == pytest.approx(48 * 64 * 3 * 768 * 2048 * 2, rel=1e-6)
+    assert apart["sharing"] is None
+    assert together["sharing"] == {"num_exchanges": 97, "bytes_per_token": 48 * (3 * 2048 * 2 + 8 * 8)}
 
 
 @pytest.mark.parametrize(

@@ -280,3 +280,45 @@ def test_step_times_are_counted():
     run(engine)
     assert engine.num_steps == engine.stats.num_steps == 3
     assert engine.stats.step_time_s > 0
+
+
+class SharingRunner(FakeRunner):
+    """Another replica has begun `num_begun` steps."""
+
+    def __init__(self, num_begun: int) -> None:
+        super().__init__(FakeSettings())
+        self.num_begun = num_begun
+        self.sizes: list[int] = []
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self.num_begun = max(0, self.num_begun - 1)
+        self.sizes.append(plan.num_batched_tokens)
+        return super().execute(plan)
+
+
+@pytest.mark.parametrize("queue", [InlineStepQueue, ThreadStepQueue])
+def test_an_engine_takes_part_in_steps_of_other_replicas(
+    queue: type[InlineStepQueue] | type[ThreadStepQueue],
+):
+    runner = SharingRunner(2)
+    info = core().info
+    engine = EngineCore(Scheduler(LIMITS), queue(runner), info, is_waited_for=lambda: runner.num_begun > 0)
+    assert [engine.assist() for _ in range(3)] == [True, True, False]
+    assert runner.sizes == [0, 0]
+    assert engine.num_steps == 2
+    engine.add(request("a", [1, 2, 3]))
+    runner.num_begun = 5
+    assert [token for output in run(engine)["a"] for token in output.token_ids] == continuation([1, 2, 3], 6)
+    assert 0 not in runner.sizes[2:]  # its own steps are those of the others
+
+
+def test_work_that_cannot_be_scheduled_does_not_keep_other_replicas_waiting():
+    runner = SharingRunner(1)
+    engine = EngineCore(
+        Scheduler(LIMITS), InlineStepQueue(runner), core().info, is_waited_for=lambda: runner.num_begun > 0
+    )
+    waiting = request("a", [1, 2, 3])
+    waiting.is_ready = lambda: False
+    engine.add(waiting)
+    assert list(engine.step()) == []
+    assert runner.sizes == [0]

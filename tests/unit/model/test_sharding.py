@@ -238,6 +238,20 @@ def test_experts_that_move_have_equally_many_places_on_each_device() -> None:
     assert own.held == 33
 
 
+def test_replicas_share_experts_and_nothing_else() -> None:
+    spec = with_placed_experts(spec_of("qwen3-30b-a3b"), "linear", num_replicas=3)
+    assert not_divisible(spec, 1) is None
+    assert spec.num_sharing_experts == 3
+    own = of_one_device(spec, 1)
+    block = own.layers[0].feed_forward
+    assert isinstance(block, Experts)
+    assert (block.count, block.held, block.width) == (128, 43, 768)
+    assert own.layers[0].mixer == spec.layers[0].mixer
+    assert own.held_share == 43 / 128
+    too_many = with_placed_experts(spec, "linear", num_replicas=129)
+    assert not_divisible(too_many, 1) == "128 experts cannot be placed on 129 devices"
+
+
 def test_placed_experts_are_not_divided() -> None:
     spec = with_placed_experts(spec_of("qwen3-30b-a3b"), "linear")
     assert not any(".experts." in name for name in slices(spec, 4, 1))

@@ -480,16 +480,109 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="R391",
         title="expert parallel needs a mixture of experts on several processes",
-        fields=("parallel.enable_expert_parallel", "parallel.tensor_parallel_size"),
+        fields=(
+            *("parallel.enable_expert_parallel", "parallel.tensor_parallel_size"),
+            "parallel.data_parallel_size",
+        ),
         severity="warning",
         is_broken=lambda v: (
             v.enable_expert_parallel
             and v.decisions.model_files is not None
-            and (v.tensor_parallel_size == 1 or not v.decisions.model_files.spec.has_experts)
+            and (v.tensor_parallel_size * v.data_parallel_size == 1 or not v.decisions.model_files.spec.has_experts)
         ),
         message="`parallel.enable_expert_parallel` has no effect: {no_placement}",
-        why="Experts are placed on the processes of `tensor_parallel_size`.",
-        fixes=("remove `enable_expert_parallel`, or set `tensor_parallel_size`",),
+        why="Experts are placed on the replicas of `data_parallel_size`, or on the processes of "
+        "`tensor_parallel_size`. Replicas of other models compute independently of each other.",
+        fixes=("remove `enable_expert_parallel`, or set `data_parallel_size` or `tensor_parallel_size`",),
+    ),
+    Rule(
+        id="R484",
+        title="replicas share experts on CPUs",
+        fields=("parallel.enable_expert_parallel", "parallel.data_parallel_size", "device.device"),
+        is_broken=lambda v: v.shares_experts and v.device == "cuda",
+        message="`parallel.enable_expert_parallel` with `data_parallel_size` {data_parallel_size} is for CPUs",
+        why="Captured graphs of a GPU have a fixed number of tokens, and those of other replicas are as many as these "
+        "have at the time; nothing exchanges them between GPUs.",
+        fixes=("remove `enable_expert_parallel`: each replica has all experts", "set `data_parallel_size` to 1"),
+    ),
+    Rule(
+        id="R485",
+        title="a replica that shares experts is one process",
+        fields=(
+            *("parallel.enable_expert_parallel", "parallel.data_parallel_size"),
+            *("parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"),
+        ),
+        is_broken=lambda v: v.shares_experts and v.decisions.num_ranks > 1,
+        message="`parallel.enable_expert_parallel` is set, and {data_parallel_size} replicas of {num_ranks} processes "
+        "each are to share the experts",
+        why="The process that samples for a replica also agrees with the other replicas on each step and exchanges "
+        "tokens with them; its other processes have no part in that.",
+        fixes=(
+            "set `tensor_parallel_size` and `pipeline_parallel_size` to 1, and raise `data_parallel_size`",
+            "set `data_parallel_size` to 1: the processes of one replica share the experts",
+            "or remove `enable_expert_parallel`: each replica has all experts",
+        ),
+    ),
+    Rule(
+        id="R486",
+        title="replicas that share experts are on one machine and of one server",
+        fields=(
+            *("parallel.enable_expert_parallel", "parallel.data_parallel_size", "parallel.data_parallel_rank"),
+            *("parallel.data_parallel_hybrid_lb", "parallel.data_parallel_address", "parallel.data_parallel_backend"),
+            "parallel.data_parallel_multi_port_external_lb",
+        ),
+        is_broken=lambda v: (
+            v.shares_experts
+            and (
+                len(v.config.parallel.ranks) < v.data_parallel_size
+                or bool(v.config.parallel.remote_ranks)
+                or v.data_parallel_multi_port_external_lb
+            )
+        ),
+        message="`parallel.enable_expert_parallel` is set, and not all of the {data_parallel_size} replicas are "
+        "processes of this machine and of one server",
+        why="Replicas share experts through memory, and one server starts all of them again when one has ended.",
+        fixes=(
+            "remove `enable_expert_parallel`: each replica has all experts",
+            "or run all replicas here, without `data_parallel_rank`, `data_parallel_hybrid_lb`, "
+            "`data_parallel_address`, `data_parallel_multi_port_external_lb` and `data_parallel_backend: ray`",
+        ),
+    ),
+    Rule(
+        id="R487",
+        title="replicas that share experts exchange with kernels in C++",
+        fields=(
+            *("parallel.enable_expert_parallel", "parallel.data_parallel_size"),
+            *("model.enforce_eager", "parallel.disable_custom_all_reduce"),
+        ),
+        is_broken=lambda v: v.shares_experts and (v.enforce_eager or v.disable_custom_all_reduce),
+        message="`parallel.enable_expert_parallel` with `data_parallel_size` {data_parallel_size} contradicts "
+        "`model.enforce_eager` and `disable_custom_all_reduce`",
+        why="Tokens of other replicas come through shared memory, which the kernels in C++ read; not through Gloo.",
+        fixes=("remove `enforce_eager` and `disable_custom_all_reduce`, or `enable_expert_parallel`",),
+    ),
+    Rule(
+        id="R488",
+        title="the experts of the model can be shared by replicas",
+        fields=(
+            *("parallel.enable_expert_parallel", "parallel.data_parallel_size"),
+            *("load.load_format", "cache.kv_sharing_fast_prefill"),
+        ),
+        exit_code=EXIT_MODEL_FILES,
+        is_broken=lambda v: bool(v.not_shared),
+        message="{data_parallel_size} replicas cannot share the experts of the model: {not_shared}",
+        why="Each replica has some experts of every layer, and takes part in every layer of every step.",
+        fixes=("remove `enable_expert_parallel`: each replica has all experts",),
+    ),
+    Rule(
+        id="R489",
+        title="replicas that share experts do not sleep",
+        fields=("parallel.enable_expert_parallel", "parallel.data_parallel_size", "model.enable_sleep_mode"),
+        is_broken=lambda v: v.shares_experts and v.enable_sleep_mode,
+        message="`model.enable_sleep_mode` contradicts `parallel.enable_expert_parallel` with `data_parallel_size` "
+        "{data_parallel_size}",
+        why="A replica falls asleep by itself, and the others need its experts.",
+        fixes=("remove `enable_sleep_mode`, or `enable_expert_parallel`",),
     ),
     Rule(
         id="R392",
@@ -577,7 +670,7 @@ RULES: tuple[Rule, ...] = (
         title="reductions need several processes",
         fields=("parallel.disable_custom_all_reduce", "parallel.tensor_parallel_size"),
         severity="warning",
-        is_broken=lambda v: v.disable_custom_all_reduce and v.tensor_parallel_size == 1,
+        is_broken=lambda v: v.disable_custom_all_reduce and v.tensor_parallel_size == 1 and not v.shares_experts,
         message="`parallel.disable_custom_all_reduce` has no effect: one process computes the model",
         why="A process alone has nothing to exchange.",
         fixes=("remove `disable_custom_all_reduce`, or set `tensor_parallel_size`",),
@@ -838,8 +931,8 @@ STATED: tuple[StatedRule, ...] = (
         "R135",
         "experts are spread over tensor-parallel times data-parallel devices",
         ("parallel.data_parallel_size", "parallel.tensor_parallel_size"),
-        "Each replica has all experts of its model, so replicas of a mixture of experts do not wait for each other. "
-        "With `enable_expert_parallel` they are spread over the processes of one replica.",
+        "With `enable_expert_parallel`, and one of the two sizes: over the processes of one replica, or over the "
+        "replicas. Without it each replica has all experts, and replicas do not wait for each other.",
     ),
     StatedRule(
         "R136",
@@ -851,7 +944,8 @@ STATED: tuple[StatedRule, ...] = (
         "R141",
         "expert parallelism replaces tensor parallelism of experts",
         ("parallel.enable_expert_parallel",),
-        "The processes of `tensor_parallel_size` have whole experts then; attention and shared experts stay divided.",
+        "The processes of `tensor_parallel_size` have whole experts then; attention and shared experts stay divided. "
+        "Replicas that share experts have all of attention and of shared experts each.",
     ),
     StatedRule(
         "R144",
@@ -870,7 +964,7 @@ STATED: tuple[StatedRule, ...] = (
         "R145",
         "experts are placed linearly or round-robin",
         ("parallel.expert_placement_strategy", "parallel.eplb_config"),
-        "4 experts on 2 processes are {0,1} and {2,3} when placed linearly, {0,2} and {1,3} round-robin.",
+        "4 experts on 2 processes or replicas are {0,1} and {2,3} when placed linearly, {0,2} and {1,3} round-robin.",
     ),
     StatedRule(
         "R146",

@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 from ..types import Count, Flag, Texts, Whole
 from .reasons import (
+    AGREED,
     FIXED_EXPERTS,
     GATHERED_QUERIES,
+    GATHERED_TOKENS,
     GPU_BY_VARIABLE,
-    NO_COUPLING,
     NO_DEVICE_SETTINGS,
     NO_MODES,
     NO_NSIGHT,
@@ -21,7 +22,6 @@ from .reasons import (
     OWN_KERNELS,
     PARTS_OF_ATTENTION,
     RESTARTED,
-    SAME_TOKENS,
     WATCHED,
     WHOLE_PROMPTS,
 )
@@ -76,8 +76,8 @@ ROWS: tuple[Refused, ...] = (
         "Send large tensors to workers through shared memory.",
     ),
     Refused("parallel.ubatch_size", Whole, 0, NO_OVERLAP, "Number of parts of a batch that overlap."),
-    Refused("parallel.dp_sync_interval", Count, 16, NO_COUPLING, "Steps between two agreements of the replicas."),
-    Refused("parallel.disable_nccl_for_dp_synchronization", Flag, False, NO_COUPLING, "Let replicas agree over Gloo."),
+    Refused("parallel.dp_sync_interval", Count, 16, AGREED, "Steps between two agreements of the replicas."),
+    Refused("parallel.disable_nccl_for_dp_synchronization", Flag, False, AGREED, "Let replicas agree over Gloo."),
     Refused(
         "parallel.enable_elastic_ep",
         Flag,
@@ -98,7 +98,7 @@ ROWS: tuple[Refused, ...] = (
         "parallel.all2all_backend",
         str,
         "allgather_reducescatter",
-        SAME_TOKENS,
+        GATHERED_TOKENS,
         "How tokens reach experts on other devices.",
     ),
     Refused("parallel.enable_fault_tolerance", Flag, False, RESTARTED, "Continue without a replica that failed."),

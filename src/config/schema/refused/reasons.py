@@ -29,10 +29,16 @@ NO_OVERLAP = (
 WATCHED = "processes of a model are watched: one that ends or stops ends the engine, without a limit to set"
 ONE_SAMPLER = "one process samples for the whole batch"
 ONE_LOG_LINE = "the line of statistics in the log is of all replicas; /metrics has them by replica"
-NO_COUPLING = "replicas compute independently of each other: there is nothing to agree on"
+AGREED = (
+    "replicas that share experts agree before every step, through the memory that they share; other replicas compute "
+    "independently of each other"
+)
 RESTARTED = "a replica that fails is started again, and the others serve meanwhile: `server.on_engine_death`"
 FIXED_EXPERTS = "the number of processes is that of the start: experts move between these (`parallel.enable_eplb`)"
-SAME_TOKENS = "the processes that share the experts of a layer have the same tokens: none is sent to another"
+GATHERED_TOKENS = (
+    "replicas that share experts gather the tokens of all and return sums, through shared memory; the processes of one "
+    "replica have the same tokens"
+)
 OWN_EXPERTS = "each process reads its own experts alone"
 NO_NSIGHT = "Nsight Systems profiles GPUs, and processes on Ray compute on CPUs; `observability.profiler_config`"
 ONE_WORKER = (

@@ -5,10 +5,14 @@
 // new one takes. Sums are in float32 and in the order of the ranks, so that all ranks have the same result, bit by bit.
 // The ranks of a group, which are consecutive, may exchange among themselves. All groups do so at the same time: a piece
 // waits for all ranks to have written the one before, so that places are free in every group.
-// The reference is in ../exchange.py.
+// Replicas that share the experts of a model are such ranks too, each with tokens of its own. A step of theirs begins with
+// the number of tokens of each; 0 of one that has nothing to compute, which takes part with its experts.
+// The references are in ../exchange.py.
 
+#include <algorithm>
 #include <cmath>
 
+#include "activation.h"
 #include "parallel.h"
 #include "captured_graph.h"
 #include "vector.h"
@@ -18,6 +22,7 @@ namespace {
 constexpr int64_t kPlace = 1 << 20;  // bytes of one place: it stays in the caches; ../exchange.py has the same number
 constexpr int kPatience = 2000;      // pauses, about 50 us
 constexpr int kMaxRanks = 63;
+constexpr int64_t kTokensAt = 64;  // bytes of a piece of tokens before the first one: their number
 
 struct alignas(64) Counter {
     std::atomic<uint64_t> value;
@@ -227,7 +232,106 @@ int rows_of_owners(
     return 0;
 }
 
+// The tokens of all ranks, one rank after the other; those of rank r take counts[r] rows. A rank may have fewer in a
+// layer: the ids of the other rows, up to `capacity`, are -1. x: [rows, width]; ids, weights: [rows, per_token].
+template <class T>
+int gather_tokens(
+    Memory* memory, int rank, int ranks, const int64_t* counts, const T* x, const int32_t* ids, const float* weights,
+    T* all_x, int32_t* all_ids, float* all_weights, int64_t rows, int64_t capacity, int64_t width, int64_t per_token
+) {
+    const int64_t row_bytes = width * int64_t(sizeof(T)), choice_bytes = per_token * 4;
+    const int64_t most = (kPlace - kTokensAt) / (row_bytes + 2 * choice_bytes);
+    const int64_t largest = *std::max_element(counts, counts + ranks);
+    std::fill(all_ids, all_ids + capacity * per_token, -1);
+    Exchange exchange(memory, rank, ranks);
+    for (int64_t start = 0; start < largest; start += most) {
+        const int64_t own = std::clamp<int64_t>(rows - start, 0, most);
+        char* const place = exchange.begin();
+        if (!place) return 1;
+        memcpy(place, &own, sizeof own);
+        char* const to = place + kTokensAt;
+        if (own) {
+            copy(reinterpret_cast<T*>(to), x + start * width, own * width);
+            memcpy(to + own * row_bytes, ids + start * per_token, own * choice_bytes);
+            memcpy(to + own * (row_bytes + choice_bytes), weights + start * per_token, own * choice_bytes);
+        }
+        exchange.publish();
+        if (!exchange.wait()) return 1;
+        for (int64_t other = 0, first = start; other < ranks; first += counts[other++]) {
+            const char* const from = exchange.of(int(other)) + kTokensAt;
+            int64_t count;
+            memcpy(&count, from - kTokensAt, sizeof count);
+            copy(all_x + first * width, reinterpret_cast<const T*>(from), count * width);
+            memcpy(all_ids + first * per_token, from + count * row_bytes, count * choice_bytes);
+            memcpy(all_weights + first * per_token, from + count * (row_bytes + choice_bytes), count * choice_bytes);
+        }
+    }
+    return 0;
+}
+
+// The sum over the ranks for each token of this rank. x: [tokens of all ranks, width], what this rank has computed for
+// them, in the rows of gather_tokens; out: [rows, width]. base, base_gate: as of experts_reference, null for none.
+template <class T>
+int sum_of_tokens(
+    Memory* memory, int rank, int ranks, const int64_t* counts, const T* x, const T* base, const T* base_gate, T* out,
+    int64_t rows, int64_t width
+) {
+    constexpr int64_t most = kPlace / int64_t(sizeof(T));
+    int64_t total = 0, first = 0;
+    for (int other = 0; other < ranks; other++) {
+        if (other == rank) first = total * width;
+        total += counts[other];
+    }
+    Exchange exchange(memory, rank, ranks);
+    for (int64_t start = 0; start < total * width; start += most) {
+        const int64_t count = std::min(total * width - start, most);
+        T* const place = reinterpret_cast<T*>(exchange.begin());
+        if (!place) return 1;
+        copy(place, x + start, count);
+        exchange.publish();
+        if (!exchange.wait()) return 1;
+        const int64_t from = std::max(first, start), to = std::min(first + rows * width, start + count);
+        if (from >= to) continue;
+        in_ranges(to - from, [&](int64_t begin, int64_t end) {
+            for (int64_t at = from + begin; at < from + end;) {
+                const int64_t own = at - first, row = own / width;
+                const int64_t run = std::min(width - own % width, from + end - at);
+                const Floats share = base_gate ? broadcast(sigmoid(load_up_to(base_gate + row, 1))[0]) : broadcast(1.0f);
+                for_each_vector(run, [&](int64_t i, int64_t step) {
+                    Floats sum{};
+                    if (base) sum = load_up_to(base + own + i, step) * share;
+                    for (int other = 0; other < ranks; other++) {
+                        const T* const values = reinterpret_cast<const T*>(exchange.of(other));
+                        sum = sum + load_up_to(values + at - start + i, step);
+                    }
+                    store_up_to(out + own + i, sum, step);
+                });
+                at += run;
+            }
+        });
+    }
+    return 0;
+}
+
 }  // namespace
+
+// Begins a step in which this rank has `count` tokens. Does not wait for ranks that have not begun it.
+EXPORT int announce_tokens(Memory* memory, int rank, int ranks, int64_t count) {
+    Exchange exchange(memory, rank, ranks);
+    char* const place = exchange.begin();
+    if (!place) return 1;
+    memcpy(place, &count, sizeof count);
+    exchange.publish();
+    return 0;
+}
+
+// The tokens of each rank in the step that has begun. Waits for all of them to begin it.
+EXPORT int await_tokens(Memory* memory, int rank, int ranks, int64_t* counts) {
+    Exchange exchange(memory, rank, ranks);
+    if (!exchange.wait()) return 1;
+    for (int other = 0; other < ranks; other++) memcpy(counts + other, exchange.of(other), sizeof *counts);
+    return 0;
+}
 
 // Ids as rows of this rank's part of a table, which begins with row `first`; 0 for rows of others.
 EXPORT void own_rows(const int64_t* ids, int64_t* out, int64_t count, int64_t first, int64_t rows) {
@@ -262,7 +366,25 @@ CAPTURABLE(own_rows)
     ) {                                                                                                               \
         return rows_of_owners(memory, rank, ranks, x, ids, rows, width, rows_each);                                   \
     }                                                                                                                 \
-    CAPTURABLE(rows_of_owners_##suffix)
+    CAPTURABLE(rows_of_owners_##suffix)                                                                               \
+    EXPORT int gather_tokens_##suffix(                                                                                \
+        Memory* memory, int rank, int ranks, const int64_t* counts, const T* x, const int32_t* ids,                   \
+        const float* weights, T* all_x, int32_t* all_ids, float* all_weights, int64_t rows, int64_t capacity,         \
+        int64_t width, int64_t per_token                                                                              \
+    ) {                                                                                                               \
+        return gather_tokens(                                                                                         \
+            memory, rank, ranks, counts, x, ids, weights, all_x, all_ids, all_weights, rows, capacity, width,         \
+            per_token                                                                                                 \
+        );                                                                                                            \
+    }                                                                                                                 \
+    CAPTURABLE(gather_tokens_##suffix)                                                                                \
+    EXPORT int sum_of_tokens_##suffix(                                                                                \
+        Memory* memory, int rank, int ranks, const int64_t* counts, const T* x, const T* base, const T* base_gate,    \
+        T* out, int64_t rows, int64_t width                                                                           \
+    ) {                                                                                                               \
+        return sum_of_tokens(memory, rank, ranks, counts, x, base, base_gate, out, rows, width);                      \
+    }                                                                                                                 \
+    CAPTURABLE(sum_of_tokens_##suffix)
 
 EXPORT_FOR(float, float32)
 EXPORT_FOR(BFloat16, bfloat16)

@@ -52,7 +52,8 @@ def broken(tmp_path: Path) -> Callable[[str, str], set[str]]:
     latents = write_config(
         tmp_path / "latents", SHAPES["deepseek-v2-lite"][0] | {"architectures": ["DeepseekV2ForCausalLM"]}
     )
-    files |= {"WITHOUT-KEYS": without_keys, "SHARED": shared, "LATENTS": latents}
+    mixture = write_config(tmp_path / "mixture", SHAPES["qwen3-30b-a3b"][0] | {"num_experts": 16})
+    files |= {"MIXTURE": mixture, "WITHOUT-KEYS": without_keys, "SHARED": shared, "LATENTS": latents}
 
     def of(kind: str, line: str) -> set[str]:
         words = [str(files.get(word, word)) for word in line.split()]

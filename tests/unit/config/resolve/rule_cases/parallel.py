@@ -9,6 +9,7 @@ MOVING = "--enable-eplb -ep -tp 2"
 HYBRID = "-dp 4 --data-parallel-hybrid-lb"
 _OTHER = "--model {} --load-format dummy --skip-tokenizer-init"
 PORTS = "-dp 2 -dpm"
+_SHARING = f"-ep {_OTHER.format('MIXTURE')}"  # of 16 experts
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R137": (["-dpn 1", "-dp 2 -dpn 2"], ["-dpn 0", "-dp 2 -dpn 1"]),
     "R138": (
@@ -77,7 +78,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["-dp 2 --disable-frontend-multiprocessing", f"{_RAY} -dpl 1 --disable-frontend-multiprocessing"],
         ["-dp 2", "-dp 2 -dpn 1 --disable-frontend-multiprocessing"],
     ),
-    "R151": (["--disable-custom-all-reduce"], ["-tp 2 --disable-custom-all-reduce"]),
+    "R151": (
+        ["--disable-custom-all-reduce"],
+        ["-tp 2 --disable-custom-all-reduce", f"{_SHARING} -dp 2 --disable-custom-all-reduce"],
+    ),
     "R397": (
         ["--distributed-executor-backend uni -tp 2", "--distributed-executor-backend uni -pp 2"],
         ["--distributed-executor-backend uni", "--distributed-executor-backend mp -tp 2"],
@@ -86,7 +90,37 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--distributed-executor-backend mp", "--distributed-executor-backend ray"],
         ["--distributed-executor-backend mp -pp 2", "-pp 2"],
     ),
-    "R391": (["-ep", "-ep -tp 2"], [""]),
+    "R391": (
+        ["-ep", "-ep -tp 2", "-ep -dp 2", f"-ep {_OTHER.format('MIXTURE')}"],
+        ["", f"{_SHARING} -dp 2", f"{_SHARING} -tp 2"],
+    ),
+    "R484": (
+        [f"{_SHARING} -dp 2 --device cuda"],
+        [f"{_SHARING} -dp 2", f"{_SHARING} -tp 2 --device cuda", "-ep -dp 2 --device cuda"],
+    ),
+    "R485": (
+        [f"{_SHARING} -dp 2 -tp 2", f"{_SHARING} -dp 2 -pp 2"],
+        [f"{_SHARING} -dp 2", f"{_SHARING} -tp 2", "-ep -dp 2 -tp 2"],
+    ),
+    "R486": (
+        [
+            f"{_SHARING} -dp 2 -dpn 1",
+            f"{_SHARING} {HYBRID} -dpr 2 -dpl 2",
+            f"{_SHARING} -dp 2 -dpl 1 -dpa localhost",
+            f"{_SHARING} {_RAY}",
+            f"{_SHARING} {PORTS}",
+        ],
+        [f"{_SHARING} -dp 2", f"{_SHARING} -dp 2 -dpl 2", "-ep -dp 2 -dpn 1"],
+    ),
+    "R487": (
+        [f"{_SHARING} -dp 2 --enforce-eager", f"{_SHARING} -dp 2 --disable-custom-all-reduce"],
+        [f"{_SHARING} -dp 2", f"{_SHARING} -tp 2 --disable-custom-all-reduce", "-ep -dp 2 --enforce-eager"],
+    ),
+    "R488": (
+        [f"{_SHARING} -dp 17", f"{_SHARING} -dp 64", f"{_SHARING} -dp 2 --model-impl transformers"],
+        [f"{_SHARING} -dp 16", "-ep -dp 64"],
+    ),
+    "R489": ([f"{_SHARING} -dp 2 --enable-sleep-mode"], [f"{_SHARING} -dp 2", "-ep -dp 2 --enable-sleep-mode"]),
     "R392": (["--expert-placement-strategy round_robin"], ["--expert-placement-strategy round_robin -tp 2 -ep"]),
     "R142": (["--enable-eplb", "--enable-eplb -ep", "--enable-eplb -tp 2"], ["--enable-eplb -ep -tp 2", "-ep -tp 2"]),
     "R143": (

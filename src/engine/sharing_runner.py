@@ -1,0 +1,85 @@
+"""SharingRunner: a ModelRunner with some of the experts. Replicas with the others compute each of its steps too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .api import EngineInfo, StepLaunches
+from .core import StepPlan, StepResult
+from .parallel import SharedExperts
+from .runner.model_runner import ModelRunner
+from .step_queue import RunnerUnusable, cause_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from .core.step_plan import Int32
+    from .sampling.sampler import Int64, Sampled, Sampler
+    from .sampling.sampling_table import Slots
+
+
+class SharingRunner:
+    def __init__(self, runner: ModelRunner, replicas: SharedExperts) -> None:
+        self._runner, self._replicas = runner, replicas
+
+    @property
+    def is_waited_for(self) -> bool:
+        return self._replicas.is_waited_for
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """A step with the others; of a plan without rows, their step.
+
+        Raises RunnerUnusable if it fails: the others have computed a part of it, and no step can follow in any replica.
+        """
+        try:
+            self._replicas.begin(plan.num_batched_tokens)
+            if plan.num_rows:
+                return self._runner.execute(plan)
+            self._runner.assist()
+        except _SamplingFailed as failed:  # after all exchanges: the replicas are ready for the next step
+            raise failed.error from None
+        except BaseException as error:
+            is_of_another = self._replicas.is_closed
+            self._replicas.close()
+            if not isinstance(error, Exception):
+                raise
+            if is_of_another:
+                raise RunnerUnusable("another replica, which has other experts, has ended") from None
+            raise RunnerUnusable(f"a step failed, which other replicas have begun: {cause_of(error)}") from error
+        return StepResult(np.empty(0, np.int32))
+
+    def warm_up(self) -> None:
+        """The others do the same."""
+        self._runner.warm_up(self.execute)
+
+    def free_cache(self) -> None:
+        self._runner.free_cache()
+
+    def info(self) -> EngineInfo:
+        return self._runner.info()
+
+    def launches(self) -> StepLaunches:
+        return self._runner.launches()
+
+
+class SamplerOfOwnTokens:
+    """The sampler of a replica, whose failures are its own."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self.prompt_logprobs = sampler.prompt_logprobs
+
+    def sample(self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: Int32) -> Sampled:
+        """As Sampler. Raises _SamplingFailed."""
+        try:
+            return self._sampler.sample(logits, slots, lengths, token_table)
+        except Exception as error:
+            raise _SamplingFailed(error) from error
+
+
+class _SamplingFailed(Exception):
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
