@@ -94,9 +94,9 @@ class ParallelConfig(Section):
         description=(
             "Whether the processes of `tensor_parallel_size` have whole experts of a mixture, each some of them, "
             "instead of a part of every one. An expert then need not be divisible, and its matrices stay wide; how "
-            "evenly the processes have work depends on which experts the tokens choose. With `data_parallel_size` the "
-            "replicas share the experts, each with attention and KV cache of its own: each needs less memory, and "
-            "they compute their steps together."
+            "evenly the processes have work depends on which experts the tokens choose. With `data_parallel_size`, and "
+            "one process in each replica, the replicas share the experts, each with attention and KV cache of its own: "
+            "each needs less memory, and they compute their steps together."
         ),
         examples=[True],
         json_schema_extra=about(reload="model", aliases=("-ep",)),
@@ -356,8 +356,8 @@ class ParallelConfig(Section):
 
     @property
     def num_sharing_experts(self) -> int:
-        """Replicas over which the experts of a mixture are spread."""
-        return self.data_parallel_size if self.enable_expert_parallel else 1
+        """Replicas over which the experts of a mixture are spread; 1 where the processes of each replica share them."""
+        return self.data_parallel_size if self.enable_expert_parallel and self.tensor_parallel_size == 1 else 1
 
     @property
     def num_local_ranks(self) -> int:

@@ -510,16 +510,16 @@ RULES: tuple[Rule, ...] = (
         title="a replica that shares experts is one process",
         fields=(
             *("parallel.enable_expert_parallel", "parallel.data_parallel_size"),
-            *("parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"),
+            "parallel.pipeline_parallel_size",
         ),
         is_broken=lambda v: v.shares_experts and v.decisions.num_ranks > 1,
-        message="`parallel.enable_expert_parallel` is set, and {data_parallel_size} replicas of {num_ranks} processes "
-        "each are to share the experts",
+        message="`parallel.enable_expert_parallel` is set, and {data_parallel_size} replicas of "
+        "{pipeline_parallel_size} stages each are to share the experts",
         why="The process that samples for a replica also agrees with the other replicas on each step and exchanges "
-        "tokens with them; its other processes have no part in that.",
+        "tokens with them; its other stages have no part in that.",
         fixes=(
-            "set `tensor_parallel_size` and `pipeline_parallel_size` to 1, and raise `data_parallel_size`",
-            "set `data_parallel_size` to 1: the processes of one replica share the experts",
+            "set `pipeline_parallel_size` to 1, and raise `data_parallel_size`",
+            "set `tensor_parallel_size`: the processes of each stage share its experts",
             "or remove `enable_expert_parallel`: each replica has all experts",
         ),
     ),
@@ -931,8 +931,8 @@ STATED: tuple[StatedRule, ...] = (
         "R135",
         "experts are spread over tensor-parallel times data-parallel devices",
         ("parallel.data_parallel_size", "parallel.tensor_parallel_size"),
-        "With `enable_expert_parallel`, and one of the two sizes: over the processes of one replica, or over the "
-        "replicas. Without it each replica has all experts, and replicas do not wait for each other.",
+        "With `enable_expert_parallel`: over the processes of each replica or, where a replica is one process, over "
+        "the replicas. Without it each replica has all experts, and replicas do not wait for each other.",
     ),
     StatedRule(
         "R136",

@@ -99,8 +99,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [f"{_SHARING} -dp 2", f"{_SHARING} -tp 2 --device cuda", "-ep -dp 2 --device cuda"],
     ),
     "R485": (
-        [f"{_SHARING} -dp 2 -tp 2", f"{_SHARING} -dp 2 -pp 2"],
-        [f"{_SHARING} -dp 2", f"{_SHARING} -tp 2", "-ep -dp 2 -tp 2"],
+        [f"{_SHARING} -dp 2 -pp 2"],
+        [f"{_SHARING} -dp 2", f"{_SHARING} -dp 2 -tp 2", f"{_SHARING} -dp 2 -tp 2 -pp 2", "-ep -dp 2 -pp 2"],
     ),
     "R486": (
         [
