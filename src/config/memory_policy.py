@@ -15,7 +15,8 @@ import sys
 _GENERIC = {"get": 236, "set": 237}  # of architectures that share the kernel's table of calls
 _NUMBERS = {"x86_64": {"get": 239, "set": 238}, "aarch64": _GENERIC, "riscv64": _GENERIC}
 _BIND = 2  # MPOL_BIND: from these nodes only, see docs/design/decisions/0046
-_NO_MODE = 0x3FFF  # that the kernel does not know
+_MODES = 0x1FFF  # the bits above are flags, such as that of numactl --balancing
+_NO_MODE = _MODES  # that the kernel does not know
 _MAX_NODES = 1024  # the kernel's own limit
 _WORD_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
 _Mask = ctypes.c_ulong * (_MAX_NODES // _WORD_BITS)
@@ -35,7 +36,7 @@ def bound_nodes() -> set[int] | None:
         _call("get", ctypes.byref(mode), mask, _MAX_NODES + 1, None, 0)
     except OSError:
         return None
-    if mode.value & _NO_MODE != _BIND:
+    if mode.value & _MODES != _BIND:
         return None
     return {node for node in range(_MAX_NODES) if mask[node // _WORD_BITS] >> node % _WORD_BITS & 1}
 
