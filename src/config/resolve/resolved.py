@@ -164,6 +164,8 @@ class MachineSpec(Record):
     def with_memory_of(self, numbers: set[int]) -> MachineSpec:
         """With no more memory than these NUMA nodes have."""
         nodes = [node for node in self.numa_nodes if node.number in numbers]
+        if all(node in nodes or not node.total_memory_bytes for node in self.numa_nodes):
+            return self
         return self.with_at_most(
             sum(node.total_memory_bytes for node in nodes), sum(node.available_memory_bytes for node in nodes)
         )
