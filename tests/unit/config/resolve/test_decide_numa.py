@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from stoker.config import ConfigError, MachineSpec, Resolved, load_deployment, read_model_files, resolve_deployment
+from stoker.config.resolve.gpu import interpreted_gpu
 from stoker.config.resolve.resolve import examine
 from stoker.config.resolve.sharded_state import StateShape
 
@@ -81,6 +82,17 @@ def test_what_a_node_cannot_hold_is_an_error_before_the_start(tmp_path: Path) ->
     assert "this machine has 28.00 GiB for each of 2 replicas on its NUMA node available" in said(
         tmp_path, *words, "--numa-bind"
     )
+
+
+def test_interpreted_gpus_have_the_memory_of_their_nodes(tmp_path: Path) -> None:
+    """They were planned for their part of the whole machine."""
+    gpu = interpreted_gpu(128 * GIB, 76 * GIB)
+    machine = TWO_SOCKETS.model_copy(update={"gpu": gpu})
+    bound = resolved(
+        tmp_path, "-dp", "2", "--device", "cuda", "--dtype", "float32", "--numa-bind-nodes", "0", "1", machine=machine
+    )
+    assert bound.machine.gpu is not None
+    assert (gpu.available_memory_bytes // 2, bound.machine.gpu.available_memory_bytes) == (38 * GIB, 28 * GIB)
 
 
 def test_a_container_without_the_call_says_what_to_change(tmp_path: Path) -> None:
