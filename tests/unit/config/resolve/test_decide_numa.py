@@ -147,6 +147,23 @@ def test_replicas_that_map_one_copy_of_the_weights_are_warned(tmp_path: Path) ->
     assert warned == [[], [said]]
 
 
+@pytest.mark.parametrize(
+    ("words", "warned"),
+    [
+        ((), ["replica 2 uses 16 of its 32 cores: each process has as many threads as the one with the fewest cores"]),
+        (("--num-threads", "16"), []),
+        (("--numa-bind-nodes", "0", "0", "1"), []),
+    ],
+)
+def test_nodes_with_unequal_numbers_of_processes_are_warned(
+    words: tuple[str, ...], warned: list[str], tmp_path: Path
+) -> None:
+    """Half of the cores of a node were not used, without a sign."""
+    deployment = load_deployment([], ["--model", str(write_model(tmp_path)), "-dp", "3", "--numa-bind", *words], {})
+    found = examine(deployment, read_model_files(deployment), TWO_SOCKETS).findings
+    assert [finding.message for finding in found if finding.code == "R439"] == warned
+
+
 def test_memory_that_a_policy_forbids_does_not_count() -> None:
     bound = TWO_SOCKETS.with_memory_of({1})
     assert (bound.total_memory_bytes, bound.available_memory_bytes) == (64 * GIB, 28 * GIB)
