@@ -30,7 +30,7 @@ from .engine.api import (
 from .engine.engine_core import EngineCore
 from .engine.engine_loop import EngineLoop
 from .engine.launched.plan_hashes import check_comparable
-from .engine.on_node import bind_this_process
+from .engine.on_node import bound_to
 from .engine.startup import build_core, join_launcher, start_of
 from .offline_batch import OfflineBatch
 from .outputs import Collector, OneOutput, RequestOutput, SequenceCollector
@@ -95,8 +95,13 @@ class LLM:
             raise ValueError(
                 "LLM runs one replica, in this process: leave `data_parallel_size` out, or serve with `engine up`"
             )
-        if resolved.numa_places:
-            bind_this_process(*resolved.numa_places[0])
+        with contextlib.ExitStack() as until_closed:
+            if resolved.numa_places:
+                until_closed.enter_context(bound_to(*resolved.numa_places[0]))
+            self._start(resolved)
+            self._until_closed = until_closed.pop_all()
+
+    def _start(self, resolved: Resolved) -> None:
         self._resolved, launched = join_launcher(resolved)
         self._tokenizer: Tokenizer | None = None
         self._renderer: Renderer | None = None
@@ -120,6 +125,7 @@ class LLM:
             self._core.close()
         self._core = None
         self._template_processes.close()
+        self._until_closed.close()
 
     @property
     def info(self) -> EngineInfo:

@@ -16,7 +16,7 @@ from .resolve.resolve import examine
 from .resolve.resolved import MachineSpec, ModelFiles
 from .resolve.rules import RULES
 
-_ABOUT_MACHINE = frozenset(rule.id for rule in RULES if rule.about_machine)
+ABOUT_MACHINE = frozenset(rule.id for rule in RULES if rule.about_machine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,6 @@ def report_on(
     findings = [*faults, *examined.findings]
     if is_elsewhere:
         findings = [
-            replace(finding, severity="warning") if finding.code in _ABOUT_MACHINE else finding for finding in findings
+            replace(finding, severity="warning") if finding.code in ABOUT_MACHINE else finding for finding in findings
         ]
     return Report(tuple(in_order(findings)), deployment, examined.decisions, missing)

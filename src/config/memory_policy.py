@@ -11,33 +11,52 @@ import errno
 import os
 import platform
 import sys
+from dataclasses import dataclass
 
 _GENERIC = {"get": 236, "set": 237}  # of architectures that share the kernel's table of calls
 _NUMBERS = {"x86_64": {"get": 239, "set": 238}, "aarch64": _GENERIC, "riscv64": _GENERIC}
 _BIND = 2  # MPOL_BIND: from these nodes only, see docs/design/decisions/0046
-_NO_MODE = 0x3FFF  # that the kernel does not know
+_MODES = 0x1FFF  # the bits above are flags, such as that of numactl --balancing
+_NO_MODE = _MODES  # that the kernel does not know
 _MAX_NODES = 1024  # the kernel's own limit
 _WORD_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
 _Mask = ctypes.c_ulong * (_MAX_NODES // _WORD_BITS)
 
 
+@dataclass(frozen=True, slots=True)
+class Policy:
+    mode: int  # with its flags
+    nodes: frozenset[int]
+
+
+def policy() -> Policy:
+    """Of this thread. Raises OSError."""
+    mode, mask = ctypes.c_int(), _Mask()
+    _call("get", ctypes.byref(mode), mask, _MAX_NODES + 1, None, 0)
+    nodes = (node for node in range(_MAX_NODES) if mask[node // _WORD_BITS] >> node % _WORD_BITS & 1)
+    return Policy(mode.value, frozenset(nodes))
+
+
+def set_policy(policy: Policy) -> None:
+    """Of this thread, and of those that it starts. Raises OSError."""
+    mask = _Mask()
+    for node in policy.nodes:
+        mask[node // _WORD_BITS] |= 1 << node % _WORD_BITS
+    _call("set", policy.mode, mask, _MAX_NODES + 1)
+
+
 def bind_memory(node: int) -> None:
     """All further memory of this thread, and of those that it starts, comes from this node. Raises OSError."""
-    mask = _Mask()
-    mask[node // _WORD_BITS] = 1 << node % _WORD_BITS
-    _call("set", _BIND, mask, _MAX_NODES + 1)
+    set_policy(Policy(_BIND, frozenset({node})))
 
 
 def bound_nodes() -> set[int] | None:
     """The nodes that the memory of this thread must come from; None without such a limit."""
-    mode, mask = ctypes.c_int(), _Mask()
     try:
-        _call("get", ctypes.byref(mode), mask, _MAX_NODES + 1, None, 0)
+        found = policy()
     except OSError:
         return None
-    if mode.value & _NO_MODE != _BIND:
-        return None
-    return {node for node in range(_MAX_NODES) if mask[node // _WORD_BITS] >> node % _WORD_BITS & 1}
+    return set(found.nodes) if found.mode & _MODES == _BIND else None
 
 
 def no_policy() -> str:

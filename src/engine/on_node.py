@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..config.cpu_list import parse_cpus
 from ..config.exit_codes import EXIT_ENVIRONMENT
-from ..config.memory_policy import bind_memory
+from ..config.memory_policy import bind_memory, policy, set_policy
 
 if TYPE_CHECKING:
     from ..config import Resolved
@@ -35,6 +35,25 @@ def bind_this_process(node: int, cpus: str) -> None:
         with contextlib.suppress(ProcessLookupError):  # it has ended
             os.sched_setaffinity(int(thread), numbers)
     bind_memory(node)
+
+
+@contextlib.contextmanager
+def bound_to(node: int, cpus: str) -> Iterator[None]:
+    """Binds this process until the end of the block, to be used in one thread. Raises OSError."""
+    memory, own = policy(), os.sched_getaffinity(0)
+    before: dict[str, set[int]] = {}
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):
+            before[thread] = os.sched_getaffinity(int(thread))
+    try:
+        bind_this_process(node, cpus)
+        yield
+    finally:
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(OSError):  # it has ended, or its cores are gone
+                os.sched_setaffinity(int(thread), before.get(thread, own))
+        with contextlib.suppress(OSError):
+            set_policy(memory)
 
 
 def main(argv: Sequence[str]) -> int:

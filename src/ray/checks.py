@@ -14,6 +14,7 @@ from ..config.diagnostics import Diagnostic, Label
 from ..config.errors import ConfigError
 
 _BALANCING = "Ray Serve distributes requests over replicas, and decides which runs where"
+_BINDING = "each replica is resolved alone, so all those on one machine would be bound to the same cores"
 _TLS = "the HTTP proxy of Ray Serve accepts the connections: configure TLS in front of it"
 REFUSED = {
     "parallel.data_parallel_rank": _BALANCING,
@@ -23,6 +24,9 @@ REFUSED = {
     "parallel.data_parallel_hybrid_lb": _BALANCING,
     "parallel.data_parallel_external_lb": _BALANCING,
     "parallel.data_parallel_multi_port_external_lb": _BALANCING,
+    "device.numa_bind": _BINDING,
+    "device.numa_bind_nodes": _BINDING,
+    "device.numa_bind_cpus": _BINDING,
     "server.uds": "the HTTP proxy of Ray Serve accepts the connections: its address is in `http_options`",
     "server.ssl_keyfile": _TLS,
     "server.ssl_certfile": _TLS,

@@ -82,6 +82,7 @@ def test_an_engine_that_is_started_again_is_bound_again(tmp_path: Path) -> None:
         before = server.engine
         before.kill()
         psutil.wait_procs([before], 60)
+        until(lambda: bool(server.engines()))  # the server may not have noticed the end of the first one before
         until(lambda: is_ready(url))
         assert server.engine.pid != before.pid
         assert cores_of_threads(server.engine.pid) == {(CPUS[1],)}

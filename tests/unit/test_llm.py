@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from transformers import AutoModelForCausalLM
 import stoker.builtin
 from stoker import LLM, BeamSearchParams, SamplingParams
 from stoker.config import ConfigError, ModelFilesError
+from stoker.config.memory_policy import bound_nodes, no_policy
+from stoker.config.resolve.numa_nodes import read_numa_nodes
 from stoker.engine.api import InvalidRequest
 from stoker.engine.core.block_hashes import BlockHasher
 
@@ -51,6 +54,18 @@ def test_results_come_in_order_and_do_not_depend_on_the_batch(llm: LLM):
         assert whole.outputs[0].text == llm.get_tokenizer().decode(whole.outputs[0].token_ids)
         assert (whole.outputs[0].finish_reason, len(whole.outputs[0].token_ids)) == ("length", 12)
         assert whole.finished
+
+
+@pytest.mark.skipif(bool(no_policy()) or not read_numa_nodes(), reason="no NUMA nodes, or no memory policy")
+def test_the_process_is_bound_until_the_end(folder: Path):
+    """It remained bound: the next one could be on the nodes of the first only."""
+    before = os.sched_getaffinity(0)
+    own = max(before)
+    with make(folder, numa_bind_cpus=[str(own)]) as bound:
+        assert len(bound.generate(PROMPTS[0], GREEDY)[0].outputs[0].token_ids) == 12
+        assert (os.sched_getaffinity(0), len(bound_nodes() or ())) == ({own}, 1)
+    threads = {thread: os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")}
+    assert (bound_nodes(), [each for each in threads.values() if each != before]) == (None, [])
 
 
 def test_token_ids_are_a_prompt_in_every_form(llm: LLM):

@@ -18,7 +18,10 @@ class PlacedProcess(Record):
 
 
 class NodeUse(Record):
-    """needed: by all processes on the node; nothing if they keep their model on GPUs."""
+    """
+    needed: by all processes on the node; nothing if they keep their model on GPUs.
+    available_bytes: free on the node, as far as the limits of this process, such as its container's, leave it.
+    """
 
     number: int
     num_processes: int
@@ -48,7 +51,7 @@ def numa_use(decisions: Decisions, of_one: Range) -> NumaUse | None:
                 number=node.number,
                 num_processes=(count := numbers.count(node.number)),
                 needed=sum([each] * count, start=NOTHING),
-                available_bytes=node.available_memory_bytes,
+                available_bytes=min(node.available_memory_bytes, decisions.whole_machine.available_memory_bytes),
             )
             for node in decisions.whole_machine.numa_nodes
             if node.number in numbers

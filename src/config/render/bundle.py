@@ -17,7 +17,7 @@ from ...input_file import FileTooLarge, read_file
 from ..deployment import Deployment
 from ..diagnostics import Diagnostic, Label
 from ..errors import ConfigError
-from ..examine import Report, report_on
+from ..examine import ABOUT_MACHINE, Report, report_on
 from ..origin import Layer
 from ..resolve.resolved import MachineSpec
 from ..schema.options import ENV_PREFIX, Option, options
@@ -181,6 +181,8 @@ def pack(file: Path, home: str, env: Mapping[str, str], *, settings: Mapping[str
     # Secrets need not be on this machine: a value in the environment overrides the file, and is what is checked.
     stand_ins = {options()[path].variable: "-" for path in _secret_paths(file, written)}
     report = report_on([file], [], NOMINAL_MACHINE, env={**written, **stand_ins}, is_elsewhere=True)
+    # the deployment is for another machine than the nominal one
+    report = replace(report, findings=tuple(each for each in report.findings if each.code not in ABOUT_MACHINE))
     if report.deployment is None or report.errors:
         raise ConfigError(report.errors)
     deployment = report.deployment

@@ -1,7 +1,7 @@
 """MachineSpec of this machine: cores, memory, CPU flags and the GPU that this process may use.
 
-Linux: /proc and /sys, with the limits of the cgroup and of the memory policy. macOS: sysctl and vm_stat. GPUs: gpu.py.
-No third-party library.
+Linux: /proc and /sys, with the limits of the cgroup, its cpuset and the memory policy. macOS: sysctl and vm_stat.
+GPUs: gpu.py. No third-party library.
 """
 
 from __future__ import annotations
@@ -55,8 +55,13 @@ def read_machine_spec(root: Path = Path("/"), system: str | None = None) -> Mach
         gpu=gpu,
         no_gpu=no_gpu,
     )
-    bound = bound_nodes() if machine.numa_nodes else None  # numactl, or `device.numa_bind` of this process
-    return machine if bound is None else machine.with_memory_of(bound)
+    if not machine.numa_nodes:
+        return machine
+    policy = bound_nodes()  # numactl, or `device.numa_bind` of this process
+    usable = {
+        node.number for node in machine.numa_nodes if node.may_use_memory and (policy is None or node.number in policy)
+    }
+    return machine.with_memory_of(usable)
 
 
 def _gpu(total: int, available: int) -> tuple[GpuSpec | None, str]:

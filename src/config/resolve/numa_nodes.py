@@ -76,9 +76,12 @@ def _by_core(folder: Path, cpus: list[int]) -> tuple[tuple[int, ...], ...]:
 
 
 def _allowed(status: str, kind: str) -> set[int] | None:
-    """None if the system does not say it."""
-    line = re.search(rf"^{kind}_allowed_list:\s*(\S*)$", status, re.MULTILINE)
-    return None if line is None else set(parse_cpus(line[1]))
+    """None if the system does not say it, or not in a form that is known."""
+    line = re.search(rf"^{kind}_allowed_list:[ \t]*(\S+)$", status, re.MULTILINE)
+    try:
+        return None if line is None else set(parse_cpus(line[1]))
+    except ValueError:
+        return None
 
 
 def _sizes(file: Path, prefix: str = "") -> dict[str, int]:

@@ -164,17 +164,25 @@ class MachineSpec(Record):
     def with_memory_of(self, numbers: set[int]) -> MachineSpec:
         """With no more memory than these NUMA nodes have."""
         nodes = [node for node in self.numa_nodes if node.number in numbers]
+        if all(node in nodes or not node.total_memory_bytes for node in self.numa_nodes):
+            return self
         return self.with_at_most(
             sum(node.total_memory_bytes for node in nodes), sum(node.available_memory_bytes for node in nodes)
         )
 
     def with_at_most(self, total: int, available: int) -> MachineSpec:
-        """With no more memory than this."""
-        memory = {
-            "total_memory_bytes": min(self.total_memory_bytes, total),
-            "available_memory_bytes": min(self.available_memory_bytes, available),
-        }
-        return self.model_copy(update=memory)
+        """With no more memory than this. A real GPU has its own."""
+
+        def limited(memory: MachineSpec | GpuSpec) -> dict[str, int]:
+            return {
+                "total_memory_bytes": min(memory.total_memory_bytes, total),
+                "available_memory_bytes": min(memory.available_memory_bytes, available),
+            }
+
+        gpu = self.gpu
+        if gpu is not None and gpu.is_interpreted:
+            gpu = gpu.model_copy(update=limited(gpu))
+        return self.model_copy(update={**limited(self), "gpu": gpu})
 
     @property
     def max_connections(self) -> int | None:

@@ -198,6 +198,11 @@ class Values:
         if idle:
             nodes = f"node {idle[0]} has" if len(idle) == 1 else f"the nodes {', '.join(map(str, idle))} have"
             return f"{nodes} no process: their cores and memory are not used"
+        if places and not self.decisions.is_written("device.num_threads"):
+            most = max(places, key=lambda place: len(place.cpus))
+            if 2 * self.num_threads <= len(most.cpus) and self.num_threads == fewest_cpus(places):
+                used = f"{most.process} uses {self.num_threads} of its {len(most.cpus)} cores"
+                return f"{used}: each process has as many threads as the one with the fewest cores"
         return ""
 
     @property

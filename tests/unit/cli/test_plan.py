@@ -303,6 +303,22 @@ def test_it_says_where_bound_processes_are_and_what_their_nodes_hold(capsys: pyt
     assert re.search(r"  device\.numa_bind_nodes +\[0, 1\]  \(auto, R433: ", out)
 
 
+def test_a_node_has_no_more_than_the_container_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is free on the node was shown, beside the container's limit in the section above."""
+    files = {"memory.max": 16 << 30, "memory.current": 1 << 30}
+    root = machine(tmp_path / "machine", {0: Node("0-15")})
+    (root / "proc/meminfo").write_text(f"MemTotal: {64 << 20} kB\nMemAvailable: {48 << 20} kB\n")
+    (root / "sys/fs/cgroup").mkdir(parents=True)
+    for name, size in files.items():
+        (root / "sys/fs/cgroup" / name).write_text(str(size))
+    monkeypatch.setattr("stoker.cli.plan.read_machine_spec", lambda: read_machine_spec(root, "Linux"))
+    assert plan("--model", "builtin:tiny", "--numa-bind", "--device", "cpu", "-o", "json") == 0
+    (node,) = json.loads(capsys.readouterr().out)["numa"]["nodes"]
+    assert node["available_bytes"] == 15 << 30
+
+
 @pytest.mark.usefixtures("two_sockets")
 def test_a_node_that_is_too_small_is_no_fit(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("llama-3.1-8b.yaml", "-tp", "2", "--numa-bind", "--device", "cpu", "--kv-cache-memory-bytes", "30GiB")

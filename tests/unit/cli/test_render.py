@@ -285,6 +285,14 @@ def test_a_container_may_bind_processes_if_the_deployment_does(capsys: pytest.Ca
     assert "SYS_NICE" not in rendered(capsys, "k8s", "open.yaml")
 
 
+@pytest.mark.parametrize("device", ["{numa_bind: true}", "{num_threads: 100}", "{device: cuda}"])
+def test_nothing_is_said_about_the_machine_that_is_planned_for(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A deployment with `numa_bind` had the warning that "this system lists no NUMA nodes"."""
+    Path("there.yaml").write_text(f"model: {{model: builtin:tiny}}\nserver: {{auth: none}}\ndevice: {device}\n")
+    assert run("compose", "there.yaml") == 0
+    assert "warning" not in capsys.readouterr().err
+
+
 def test_without_the_models_files_no_memory_request_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     Path("hub.yaml").write_text("model: {model: org/none}\nserver: {auth: none}\n")
     assert run("k8s", "hub.yaml") == 0

@@ -43,6 +43,20 @@ print("bind:0" in policies)
     assert printed(script).splitlines() == ["None", "{0}", "True"]
 
 
+def test_a_policy_with_automatic_balancing_is_a_limit_too() -> None:
+    """As of `numactl --balancing --membind=0`: its flag was taken for a part of the mode."""
+    script = """
+from unittest.mock import patch
+with patch("stoker.config.memory_policy._BIND", 2 | 1 << 13):
+    try: bind_memory(0)
+    except OSError: print("unknown flag")
+print(bound_nodes())
+"""
+    if (found := printed(script)) == "unknown flag\nNone":
+        pytest.skip("Linux before 5.12")
+    assert found == "{0}"
+
+
 def test_a_node_that_does_not_exist_is_refused() -> None:
     script = "\ntry: bind_memory(1023)\nexcept OSError as error: print(error.strerror, bound_nodes())"
     assert printed(script) == "Invalid argument None"

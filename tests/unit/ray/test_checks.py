@@ -58,6 +58,15 @@ def test_all_refused_options_are_reported_with_their_places(tmp_path: Path):
     }
 
 
+@pytest.mark.parametrize("words", [("--numa-bind",), ("--numa-bind-nodes", "0"), ("--numa-bind-cpus", "0")])
+def test_replicas_are_not_bound(words: tuple[str, ...]):
+    """Each replica resolves its deployment alone: all of them were bound to the cores of the first one."""
+    with pytest.raises(ConfigError) as raised:
+        check_options(load_deployment([], (*TINY, *words), env={}), num_replicas=2)
+    (found,) = raised.value.diagnostics
+    assert (found.code, found.path) == ("C132", f"device.{words[0][2:].replace('-', '_')}")
+
+
 def test_one_replica_may_store_responses_and_a_default_may_be_written():
     words = (*TINY, "--responses-store", "r.db", "--api-server-count", "1")
     assert check_options(load_deployment([], words, env={}), num_replicas=1) == ()

@@ -136,7 +136,8 @@ RULES: tuple[Rule, ...] = (
         why="A bound process never uses another node; threads that share a core wait for each other, and cores read "
         "the memory of another node slowly.",
         fixes=(
-            "choose `parallel.tensor_parallel_size` or `parallel.data_parallel_size` so that each node has a process",
+            "choose `parallel.tensor_parallel_size` or `parallel.data_parallel_size` so that each node has as many "
+            "processes",
             "or name nodes in `device.numa_bind_nodes`, and cores in `device.numa_bind_cpus`",
         ),
     ),

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from stoker.config import ConfigError, MachineSpec, Resolved, load_deployment, read_model_files, resolve_deployment
+from stoker.config.resolve.gpu import interpreted_gpu
 from stoker.config.resolve.resolve import examine
 from stoker.config.resolve.sharded_state import StateShape
 
@@ -83,6 +84,17 @@ def test_what_a_node_cannot_hold_is_an_error_before_the_start(tmp_path: Path) ->
     )
 
 
+def test_interpreted_gpus_have_the_memory_of_their_nodes(tmp_path: Path) -> None:
+    """They were planned for their part of the whole machine."""
+    gpu = interpreted_gpu(128 * GIB, 76 * GIB)
+    machine = TWO_SOCKETS.model_copy(update={"gpu": gpu})
+    bound = resolved(
+        tmp_path, "-dp", "2", "--device", "cuda", "--dtype", "float32", "--numa-bind-nodes", "0", "1", machine=machine
+    )
+    assert bound.machine.gpu is not None
+    assert (gpu.available_memory_bytes // 2, bound.machine.gpu.available_memory_bytes) == (38 * GIB, 28 * GIB)
+
+
 def test_a_container_without_the_call_says_what_to_change(tmp_path: Path) -> None:
     inside = TWO_SOCKETS.model_copy(update={"no_memory_policy": "operation not permitted"})
     text = said(tmp_path, "-tp", "2", "--numa-bind", machine=inside)
@@ -133,6 +145,23 @@ def test_replicas_that_map_one_copy_of_the_weights_are_warned(tmp_path: Path) ->
     ]
     said = "all processes map the same copy of the weights (`load.load_format: sharded_state`), of one node"
     assert warned == [[], [said]]
+
+
+@pytest.mark.parametrize(
+    ("words", "warned"),
+    [
+        ((), ["replica 2 uses 16 of its 32 cores: each process has as many threads as the one with the fewest cores"]),
+        (("--num-threads", "16"), []),
+        (("--numa-bind-nodes", "0", "0", "1"), []),
+    ],
+)
+def test_nodes_with_unequal_numbers_of_processes_are_warned(
+    words: tuple[str, ...], warned: list[str], tmp_path: Path
+) -> None:
+    """Half of the cores of a node were not used, without a sign."""
+    deployment = load_deployment([], ["--model", str(write_model(tmp_path)), "-dp", "3", "--numa-bind", *words], {})
+    found = examine(deployment, read_model_files(deployment), TWO_SOCKETS).findings
+    assert [finding.message for finding in found if finding.code == "R439"] == warned
 
 
 def test_memory_that_a_policy_forbids_does_not_count() -> None:

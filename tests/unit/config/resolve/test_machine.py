@@ -8,6 +8,9 @@ import pytest
 from stoker.config.resolve import machine
 from stoker.config.resolve.machine import read_machine_spec
 
+from ..imitated_nodes import Node
+from ..imitated_nodes import machine as imitated
+
 CPUINFO = "processor\t: 0\nmodel name\t: A Fast CPU\nflags\t\t: fpu avx2 avx512_bf16\n\nprocessor\t: 1\n"
 MEMINFO = "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:    8000000 kB\n"
 KB = 1024
@@ -62,6 +65,17 @@ def test_old_cgroups_count_too(tmp_path: Path) -> None:
     )
     model_spec = read_machine_spec(root, "Linux")
     assert (model_spec.total_memory_bytes, model_spec.available_memory_bytes) == (5000 * KB, 4000 * KB)
+
+
+@pytest.mark.parametrize(("allowed", "expected"), [("0-1", (128, 100)), ("1", (64, 28)), ("0,2", (64, 48))])
+def test_memory_outside_of_the_cpuset_does_not_count(allowed: str, expected: tuple[int, int], tmp_path: Path) -> None:
+    """With `docker run --cpuset-mems 1` the memory of all nodes counted. Node 2 has none, so that nothing is limited
+    without it."""
+    nodes = {0: Node("0-1"), 1: Node("2-3", free=20), 2: Node("4-5", 0, 0, 0)}
+    root = imitated(tmp_path, nodes, allowed_nodes=allowed)
+    (root / "proc/meminfo").write_text(f"MemTotal: {128 << 20} kB\nMemAvailable: {100 << 20} kB\n")
+    found = read_machine_spec(root, "Linux")
+    assert (found.total_memory_bytes, found.available_memory_bytes) == tuple(size << 30 for size in expected)
 
 
 def test_a_machine_that_says_nothing(tmp_path: Path) -> None:

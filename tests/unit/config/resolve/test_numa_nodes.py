@@ -51,6 +51,13 @@ def test_a_container_with_a_part_of_the_machine(tmp_path: Path) -> None:
     assert not second.has_usable_memory
 
 
+@pytest.mark.parametrize("text", ["", "all", "0-99999"])
+def test_limits_in_an_unknown_form_do_not_count(text: str, tmp_path: Path) -> None:
+    """They ended every command, of deployments without `device.numa_bind` too, or left no cores."""
+    first, second = two_sockets(tmp_path, allowed_cpus=text, allowed_nodes=text)
+    assert (len(first.cores), first.may_use_memory) == (len(second.cores), second.may_use_memory) == (16, True)
+
+
 def test_nodes_together_have_no_more_than_the_kernel_says(tmp_path: Path) -> None:
     nodes = {0: Node("0-1", free=40, cached=0), 1: Node("2-3", free=20, cached=0)}
     found = read_numa_nodes(machine(tmp_path, nodes, available=54))
