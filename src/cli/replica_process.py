@@ -25,7 +25,7 @@ class ReplicaProcess:
         self._on_phase = on_phase
         self._on_summary = on_summary
         self._num_probes = 0
-        self._answer: asyncio.Future[ProbeAnswer] | None = None  # to the last of them
+        self._answer: asyncio.Future[ProbeAnswer | None] | None = None  # to the last of them
         self._process: Process | None = None
         self._control: asyncio.StreamWriter | None = None
         self._is_stopped_early = False  # while it was being started
@@ -59,6 +59,8 @@ class ReplicaProcess:
         finally:
             self.is_listening = False
             reading.cancel()
+            if self._answer is not None and not self._answer.done():
+                self._answer.set_result(None)
             self._control.close()
 
     async def probe(self, timeout_s: float) -> ProbeAnswer | None:
@@ -75,6 +77,7 @@ class ReplicaProcess:
         """End it without a drain; at once if it does not answer. Returns when it has ended, or was killed."""
         assert self._process is not None, "it listened"
         assert self._control is not None
+        self.is_listening = False  # from now on it is not probed
         if is_answering:
             self._control.write_eof()
             with contextlib.suppress(TimeoutError):
