@@ -32,7 +32,7 @@ class ReplicaProcess:
         self.is_listening = False
 
     async def run(self, config: bytes, environment: Mapping[str, str], sockets: Sequence[socket.socket]) -> int:
-        """From its start to its end. Returns the exit code, negative for a signal.
+        """From its start to its end. Returns the exit code, negative for a signal. Raises what a callback has raised.
 
         config: one line. sockets: from `take_ports`; closed here, so that clients are refused once it has ended.
         """
@@ -55,7 +55,10 @@ class ReplicaProcess:
         self._control.write(config)
         reading = asyncio.create_task(self._read(reader))
         try:
-            return await process.wait()
+            code = await process.wait()
+            if reading.done():
+                reading.result()
+            return code
         finally:
             self.is_listening = False
             reading.cancel()
@@ -93,9 +96,12 @@ class ReplicaProcess:
                 self._process.send_signal(number)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(ConnectionError):  # it was killed
-            while line := await reader.readline():
+        while line := await _next_line(reader):
+            try:
                 self._take(json.loads(line))
+            except Exception:
+                self.send(signal.SIGTERM)  # no answer will be read
+                raise
 
     def _take(self, line: dict[str, object]) -> None:
         match line:
@@ -107,3 +113,10 @@ class ReplicaProcess:
             case {"probe": int(number), "answer": dict(answer)}:
                 if number == self._num_probes and self._answer is not None and not self._answer.done():
                     self._answer.set_result(ProbeAnswer(**answer))
+
+
+async def _next_line(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readline()
+    except ConnectionError:  # it was killed
+        return b""

@@ -81,3 +81,17 @@ def test_a_probe_returns_when_the_server_has_ended(tmp_path: Path, monkeypatch: 
             assert await task == -signal.SIGKILL
 
     asyncio.run(check())
+
+
+def test_a_failure_to_report_a_server_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a closed standard output no answer of the server was read any more: it was replaced again and again."""
+    uses(TO_THE_END, tmp_path, monkeypatch)
+
+    def closed(summary: str) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    async def check() -> None:
+        with pytest.raises(BrokenPipeError):
+            await asyncio.wait_for(ReplicaProcess(0, print, closed).run(b"{}\n", os.environ, []), LIMIT_S)
+
+    asyncio.run(check())
