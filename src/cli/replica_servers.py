@@ -70,7 +70,7 @@ async def serve_replicas(
 class ReplicaServers:
     """Attributes:
     health: of each server, by the rank of its replica.
-    have_listened: whether all servers have accepted requests.
+    have_listened: whether all servers have accepted requests at the same time.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ReplicaServers:
         self.health = {rank: ReplicaHealth(threshold, self._timeout_s) for rank in self._sockets}
         self.have_listened = False
         self._processes: dict[int, ReplicaProcess] = {}
-        self._summaries: dict[int, str] = {}
+        self._summaries: dict[int, str] = {}  # of servers that accept requests
 
     async def run(self) -> int:
         """Until a shutdown is requested, or a server will not be started again. Returns the exit code."""
@@ -153,7 +153,10 @@ class ReplicaServers:
         is_shown = index == 0 and not self.health[rank].has_served
         on_phase = self._on_phase if is_shown else _ignore
         process = self._processes[rank] = ReplicaProcess(rank, on_phase, on_summary)
-        return await process.run(config, environment, self._sockets[rank])
+        try:
+            return await process.run(config, environment, self._sockets[rank])
+        finally:
+            self._summaries.pop(rank, None)
 
     async def _bind_again(self, rank: int) -> list[socket.socket]:
         """Raises CannotListen if another program has taken the port."""

@@ -1,4 +1,4 @@
-"""A server of a replica, seen from its supervisor. In place of the server: a process that writes and reads the same lines."""
+"""A server of a replica, seen from its supervisor. In its place: a process that writes and reads the same lines."""
 
 from __future__ import annotations
 
