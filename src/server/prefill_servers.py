@@ -106,8 +106,9 @@ class PrefillServers:
         server.num_unused = 0 if num_cached_tokens else server.num_unused + 1
         if server.num_unused:
             self._metrics.prefill_unused()
-        if server.num_unused >= _UNUSED_LIMIT:
-            server.rests_until = self._clock() + _REST_S
+        now = self._clock()
+        if server.num_unused >= _UNUSED_LIMIT and now >= server.rests_until:  # not for prompts sent before its rest
+            server.rests_until = now + _REST_S
             logger.warning(
                 "prefill server %s: the blocks of its last %d prompts were not read; it is asked again in %g s",
                 server.name,

@@ -321,6 +321,22 @@ async def test_a_server_whose_blocks_are_of_no_use_is_asked_once_a_minute(caplog
 
 
 @on_a_loop
+async def test_prompts_that_were_asked_for_before_a_rest_do_not_prolong_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Each of them was a warning, and began another minute."""
+    now = 0.0
+    async with PrefillServer() as server, using(server.url, clock=lambda: now) as servers:
+        asked = [await servers.prefill(request()) for _ in range(5)]
+        for at, begun in zip((0.0, 0.0, 0.0, 1.0, 59.0), asked, strict=True):
+            now = at
+            assert begun is not None
+            begun(0)
+        assert len(caplog.records) == 1
+        assert await servers.prefill(request()) is None
+        now = 60.0
+        assert await servers.prefill(request()) is not None
+
+
+@on_a_loop
 async def test_a_prompt_of_one_block_says_nothing_about_a_server() -> None:
     """Its last token is computed in any case."""
     async with PrefillServer() as server, using(server.url) as servers:
