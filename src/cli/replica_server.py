@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import socket
@@ -98,9 +99,10 @@ class _Supervisor:
 
     async def follow(self, reader: asyncio.StreamReader, shutdown: Shutdown) -> None:
         """Answer probes until the supervisor closes the connection, or has ended."""
-        while line := await reader.readline():
-            if self._service is not None:
-                self._send({"probe": int(line), "answer": asdict(_answer(self._service))})
+        with contextlib.suppress(ConnectionError):  # it was killed
+            while line := await reader.readline():
+                if self._service is not None:
+                    self._send({"probe": int(line), "answer": asdict(_answer(self._service))})
         shutdown.request()
         shutdown.request()  # without a drain
 
