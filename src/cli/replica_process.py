@@ -19,9 +19,13 @@ COMMAND = (sys.executable, "-m", f"{__package__}.replica_server")
 
 
 class ReplicaProcess:
-    def __init__(self, rank: int, on_phase: Callable[[str], None], on_summary: Callable[[str], None]) -> None:
-        """on_phase: of its start. on_summary: called once it accepts requests."""
+    def __init__(
+        self, rank: int, began: float, on_phase: Callable[[str], None], on_summary: Callable[[str], None]
+    ) -> None:
+        """began: the command, of time.monotonic, which all processes share. on_phase: of its start.
+        on_summary: called once it accepts requests."""
         self._rank = rank
+        self._began = began
         self._on_phase = on_phase
         self._on_summary = on_summary
         self._num_probes = 0
@@ -41,7 +45,8 @@ class ReplicaProcess:
         with theirs:
             process = self._process = await asyncio.create_subprocess_exec(
                 *COMMAND,
-                *("--rank", str(self._rank), "--control", str(fds[0]), "--listen", *map(str, fds[1:])),
+                *("--rank", str(self._rank), "--began", str(self._began)),
+                *("--control", str(fds[0]), "--listen", *map(str, fds[1:])),
                 env=environment,
                 stdin=DEVNULL,
                 pass_fds=fds,

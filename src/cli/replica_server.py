@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 def main() -> int:
     parser = argparse.ArgumentParser(prog="stoker.cli.replica_server", description=__doc__)
     parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--began", type=float, required=True, help="when the command began, of time.monotonic")
     parser.add_argument("--control", type=int, required=True, metavar="FD")
     parser.add_argument("--listen", type=int, nargs="+", required=True, metavar="FD")
     given = parser.parse_args()
@@ -43,18 +44,18 @@ def main() -> int:
     name_process(given.rank, "replica")
     sockets = [socket.socket(fileno=fd) for fd in given.listen]
     try:
-        return failing(lambda: asyncio.run(_serve(given.control, sockets)))
+        return failing(lambda: asyncio.run(_serve(given.control, sockets, given.began)))
     except Stopped:
         return 0
 
 
-async def _serve(control: int, sockets: list[socket.socket]) -> int:
+async def _serve(control: int, sockets: list[socket.socket], began: float) -> int:
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=control), limit=MAX_LINE_BYTES)
     if not (config := await reader.readline()):
         return 0  # the supervisor has ended
     resolved = Resolved.model_validate_json(config)
     configure_logging(resolved.server)
-    shutdown, supervisor = Shutdown(), _Supervisor(writer)
+    shutdown, supervisor = Shutdown(), _Supervisor(writer, began)
     with on_signals(shutdown):
         following = asyncio.create_task(supervisor.follow(reader, shutdown))
         try:
@@ -69,15 +70,16 @@ async def _serve(control: int, sockets: list[socket.socket]) -> int:
 class _Supervisor:
     """The process that started this one, as the server sees it."""
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, writer: asyncio.StreamWriter, began: float) -> None:
+        """began: its command, of time.monotonic."""
         self._writer = writer
-        self._began = time.perf_counter()
+        self._began = began
         self._is_serving = False
         self._service: Service | None = None
 
     @property
     def seconds(self) -> float:
-        return time.perf_counter() - self._began
+        return time.monotonic() - self._began
 
     def part(self, name: str) -> None:
         if not self._is_serving:

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Mapping
 
 from ..config import Resolved
@@ -54,7 +55,8 @@ async def serve_replicas(
 
     view.begin("engine")
     with on_signals(shutdown):
-        servers = ReplicaServers(resolved, of_replicas, shutdown, view.part, on_listening)
+        began = time.monotonic() - view.seconds
+        servers = ReplicaServers(resolved, of_replicas, shutdown, began, view.part, on_listening)
         health = asyncio.create_task(serve_health(sockets, shutdown, servers.health))
         health.add_done_callback(lambda _: shutdown.requested.set())
         try:
@@ -78,13 +80,16 @@ class ReplicaServers:
         resolved: Resolved,
         sockets: Mapping[int, list[socket.socket]],
         shutdown: Shutdown,
+        began: float,
         on_phase: Callable[[str], None],
         on_listening: Callable[[str], None],
     ) -> None:
-        """on_phase: of the first server. on_listening: called with its summary when all accept requests."""
+        """began: the command, of time.monotonic. on_phase: of the first server.
+        on_listening: called with its summary when all accept requests."""
         self._resolved = resolved
         self._sockets = dict(sockets)
         self._shutdown = shutdown
+        self._began = began
         self._on_phase = on_phase
         self._on_listening = on_listening
         self._max_restarts = resolved.server.engine_restarts
@@ -152,7 +157,7 @@ class ReplicaServers:
 
         is_shown = index == 0 and not self.health[rank].has_served
         on_phase = self._on_phase if is_shown else _ignore
-        process = self._processes[rank] = ReplicaProcess(rank, on_phase, on_summary)
+        process = self._processes[rank] = ReplicaProcess(rank, self._began, on_phase, on_summary)
         try:
             return await process.run(config, environment, self._sockets[rank])
         finally:

@@ -46,7 +46,7 @@ def uses(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def listening() -> tuple[ReplicaProcess, asyncio.Event]:
     listens = asyncio.Event()
-    return ReplicaProcess(0, lambda phase: None, lambda summary: listens.set()), listens
+    return ReplicaProcess(0, 0.0, lambda phase: None, lambda summary: listens.set()), listens
 
 
 def test_a_server_that_is_being_replaced_is_not_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +92,6 @@ def test_a_failure_to_report_a_server_ends_it(tmp_path: Path, monkeypatch: pytes
 
     async def check() -> None:
         with pytest.raises(BrokenPipeError):
-            await asyncio.wait_for(ReplicaProcess(0, print, closed).run(b"{}\n", os.environ, []), LIMIT_S)
+            await asyncio.wait_for(ReplicaProcess(0, 0.0, print, closed).run(b"{}\n", os.environ, []), LIMIT_S)
 
     asyncio.run(check())

@@ -58,7 +58,7 @@ def test_the_start_is_over_when_all_servers_listen_at_the_same_time(
 
     async def check() -> None:
         shutdown = Shutdown()
-        servers = ReplicaServers(resolved(first), sockets, shutdown, lambda phase: None, summaries.append)
+        servers = ReplicaServers(resolved(first), sockets, shutdown, 0.0, lambda phase: None, summaries.append)
         running = asyncio.create_task(servers.run())
         (tmp_path / "0.1.listens").touch()
         await until(lambda: servers.health[0].has_served)
