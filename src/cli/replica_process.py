@@ -121,7 +121,9 @@ class ReplicaProcess:
 
 
 async def _next_line(reader: asyncio.StreamReader) -> bytes:
+    """Empty at the end, which a process that is killed may reach in the middle of a line."""
     try:
-        return await reader.readline()
-    except ConnectionError:  # it was killed
+        line = await reader.readline()
+    except ConnectionError:
         return b""
+    return line if line.endswith(b"\n") else b""

@@ -24,6 +24,7 @@ control.write(json.dumps({"summary": "it listens"}) + chr(10))
 control.flush()
 """
 TO_THE_END = SERVER + "sys.exit(3 if control.read() else 0)"
+CUT_SHORT = SERVER + "control.write('{'); control.flush(); control.readline()"
 SILENT = SERVER + "control.readline(); control.readline()"
 
 
@@ -93,5 +94,19 @@ def test_a_failure_to_report_a_server_ends_it(tmp_path: Path, monkeypatch: pytes
     async def check() -> None:
         with pytest.raises(BrokenPipeError):
             await asyncio.wait_for(ReplicaProcess(0, 0.0, print, closed).run(b"{}\n", os.environ, []), LIMIT_S)
+
+    asyncio.run(check())
+
+
+def test_a_server_that_ends_in_the_middle_of_a_line_has_an_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uses(CUT_SHORT, tmp_path, monkeypatch)
+
+    async def check() -> None:
+        process, listens = listening()
+        async with running(process, listens) as task:
+            await process.replace(is_answering=True)
+            assert await task == 0
 
     asyncio.run(check())
