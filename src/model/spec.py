@@ -532,14 +532,15 @@ class ModelSpec(Record):
         return tuple(layer.keys_of for layer in self.layers)
 
     def last_full_layer(self, *, skips_shared: bool) -> int:
-        """The last layer that must compute all tokens: later ones keep nothing of them.
+        """The last layer that must compute all tokens: later ones keep nothing of them, and no other replica waits.
 
         skips_shared: False counts layers that read the keys and values of others as if they kept their own.
         """
         last = 0
         for index, layer in enumerate(self.layers):
             keeps = any(mixer.keeps.kind != "nothing" for mixer in layer.mixers)
-            if keeps or (layer.keys_of is not None and not skips_shared):
+            is_shared = isinstance(layer.feed_forward, Experts) and layer.feed_forward.num_replicas > 1
+            if keeps or is_shared or (layer.keys_of is not None and not skips_shared):
                 last = index
         return last
 

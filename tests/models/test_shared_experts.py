@@ -135,3 +135,18 @@ def test_a_step_that_fails_ends_all_replicas(saved: Callable[[str], Saved], tmp_
             replica.thread.join()
         assert "a step failed, which other replicas have begun: out of memory" in str(first.failure)
         assert "another replica" in str(second.failure)
+
+
+def test_a_last_layer_of_experts_takes_part_in_steps_without_logits(tmp_path: Path):
+    """It was left out of a chunk of a prompt, as layers after the last one that keeps something of each token are, and
+    the other replica, which computes its experts in every step, waited for it."""
+    types = ["linear_attention", "full_attention", "mlp", "moe"]
+    folder = save(build("nemotron_h", layers_block_type=types), tmp_path / "model")
+    prompts = make_prompts(6)
+    expected = Engine(resolved(folder, tmp_path)).outputs(prompts, PROBABLE)
+    with sharing(shared(folder, tmp_path)) as (first, second):
+        each = requests(prompts)
+        first.submit(each[::2])
+        second.submit(each[1::2])
+        found = first.outputs(3) | second.outputs(3)
+    assert_alike([found[request.request_id] for request in each], expected)
