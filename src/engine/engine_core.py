@@ -274,8 +274,11 @@ class EngineCore:
             self._in_flight.append(_StepInFlight(plan, self._steps.submit(plan)))
 
     def _compiles(self) -> bool:
-        """Waits a little for grammars that are being compiled, because nothing else is to be done."""
-        return self._grammars is not None and self._grammars.wait_any(_COMPILE_WAIT_S)
+        """Waits a little for grammars that are being compiled, because nothing else is to be done. Not in an engine
+        that takes part in steps of other replicas: they would wait too."""
+        if self._grammars is None or self._is_waited_for is not None:
+            return False
+        return self._grammars.wait_any(_COMPILE_WAIT_S)
 
     def _oldest_outputs(self) -> StepOutputs:
         try:

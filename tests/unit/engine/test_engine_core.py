@@ -16,6 +16,7 @@ from stoker.engine.engine_core import EngineCore, RunnerUnusable
 from stoker.engine.plugins import PluginError
 from stoker.engine.sampling.named_processors import make_named
 from stoker.engine.step_queue import InlineStepQueue
+from stoker.engine.structured.grammars import Grammars
 from stoker.engine.thread_step_queue import ThreadStepQueue
 
 LIMITS = SchedulerSettings(num_blocks=50, block_size=4, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=99)
@@ -310,6 +311,34 @@ def test_an_engine_takes_part_in_steps_of_other_replicas(
     runner.num_begun = 5
     assert [token for output in run(engine)["a"] for token in output.token_ids] == continuation([1, 2, 3], 6)
     assert 0 not in runner.sizes[2:]  # its own steps are those of the others
+
+
+class Compiling(Grammars):
+    """A grammar is being compiled. Waiting for it would keep other replicas waiting, which begin a step meanwhile."""
+
+    def __init__(self) -> None:
+        pass
+
+    def prepare(self, sampling: SamplingParams) -> Callable[[], bool]:
+        return lambda: False
+
+    def wait_any(self, timeout_s: float) -> bool:
+        raise AssertionError("another replica may begin a step meanwhile")
+
+
+def test_a_grammar_that_is_being_compiled_does_not_keep_other_replicas_waiting():
+    runner = SharingRunner(1)
+    engine = EngineCore(
+        Scheduler(LIMITS),
+        InlineStepQueue(runner),
+        core().info,
+        grammars=Compiling(),
+        is_waited_for=lambda: runner.num_begun > 0,
+    )
+    engine.add(request("a", [1, 2, 3]))
+    for _ in range(2):
+        assert list(engine.step()) == []
+    assert runner.sizes == [0]
 
 
 def test_work_that_cannot_be_scheduled_does_not_keep_other_replicas_waiting():
