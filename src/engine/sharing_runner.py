@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .api import EngineInfo, StepLaunches
+from .api import EngineInfo, StepLaunches, TokenLogprobs
 from .core import StepPlan, StepResult
 from .parallel import SharedExperts
 from .runner.model_runner import ModelRunner
@@ -69,14 +71,25 @@ class SamplerOfOwnTokens:
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        self.prompt_logprobs = sampler.prompt_logprobs
 
     def sample(self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: Int32) -> Sampled:
         """As Sampler. Raises _SamplingFailed."""
-        try:
+        with _failures():
             return self._sampler.sample(logits, slots, lengths, token_table)
-        except Exception as error:
-            raise _SamplingFailed(error) from error
+
+    def prompt_logprobs(self, logits: torch.Tensor, next_ids: torch.Tensor, slots: Slots) -> list[TokenLogprobs]:
+        """As Sampler. Raises _SamplingFailed."""
+        with _failures():
+            return self._sampler.prompt_logprobs(logits, next_ids, slots)
+
+
+@contextlib.contextmanager
+def _failures() -> Iterator[None]:
+    """Of sampling."""
+    try:
+        yield
+    except Exception as error:
+        raise _SamplingFailed(error) from error
 
 
 class _SamplingFailed(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from tests.slow_cases import slow_but
 
 from stoker.config import Resolved
-from stoker.engine.api import EngineOutput, EngineRequest, SamplingParams
+from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
 
 from .checkpoints import build, save
 from .conftest import Saved
@@ -150,3 +151,24 @@ def test_a_last_layer_of_experts_takes_part_in_steps_without_logits(tmp_path: Pa
         second.submit(each[1::2])
         found = first.outputs(3) | second.outputs(3)
     assert_alike([found[request.request_id] for request in each], expected)
+
+
+@pytest.mark.parametrize("method", ["sample", "prompt_logprobs"])
+def test_a_failure_after_the_last_exchange_is_of_one_replica(
+    method: str, saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Log probabilities of a prompt need as much memory as logits: without it all replicas were ended."""
+    _, folder = saved("qwen3_moe")
+    first_request, later = requests(make_prompts(2), replace(PROBABLE, prompt_logprobs=1))
+    with sharing(shared(folder, tmp_path)) as (first, second):
+
+        def fail(*_: object) -> None:
+            raise MemoryError
+
+        with monkeypatch.context() as failing:
+            failing.setattr(first.runner._sampler._sampler, method, fail)
+            first.submit([first_request])
+            assert first.outputs(1)["0"].finish_reason is FinishReason.ERROR
+        for replica in (first, second):
+            replica.submit([later])
+        assert first.outputs(2)["1"].token_ids == second.outputs(1)["1"].token_ids
