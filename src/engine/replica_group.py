@@ -18,6 +18,7 @@ from .neighbours import Neighbours
 from .process_state import StoppedWatch
 
 _POLL_S = 0.25  # a process that is stopped in two polls one after the other is given up
+_WITHOUT_CAUSE = {"EngineExit", "ExchangeClosed", "ReplicaLost"}  # no reason was given, or another process is the cause
 
 
 class ReplicaGroup:
@@ -121,7 +122,8 @@ class GroupChild:
     async def ended(self) -> ExitReason:
         assert self._child is not None, "start comes first"
         reason = await self._child.ended()
-        return ExitReason("ReplicaLost", self._ended_because) if self._ended_because else reason
+        has_cause = reason.error not in _WITHOUT_CAUSE  # its own: the others may have ended before it
+        return reason if has_cause or not self._ended_because else ExitReason("ReplicaLost", self._ended_because)
 
     async def stop(self, grace_s: float = 1.0) -> None:
         """As EngineChild. The others, which cannot compute without this one, are stopped too."""

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from .sampling.sampling_table import Slots
 
 
+class ReplicaLost(RunnerUnusable):
+    def __init__(self) -> None:
+        super().__init__("another replica, which has other experts, has ended")
+
+
 class SharingRunner:
     def __init__(self, runner: ModelRunner, replicas: SharedExperts) -> None:
         self._runner, self._replicas = runner, replicas
@@ -33,7 +38,8 @@ class SharingRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         """A step with the others; of a plan without rows, their step.
 
-        Raises RunnerUnusable if it fails: the others have computed a part of it, and no step can follow in any replica.
+        Raises RunnerUnusable if it fails: the others have computed a part of it, and no step can follow in any replica;
+        ReplicaLost if another one has ended.
         """
         try:
             self._replicas.begin(plan.num_batched_tokens)
@@ -48,7 +54,7 @@ class SharingRunner:
             if not isinstance(error, Exception):
                 raise
             if is_of_another:
-                raise RunnerUnusable("another replica, which has other experts, has ended") from None
+                raise ReplicaLost from None
             raise RunnerUnusable(f"a step failed, which other replicas have begun: {cause_of(error)}") from error
         return StepResult(np.empty(0, np.int32))
 

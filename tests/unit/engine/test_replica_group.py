@@ -85,6 +85,22 @@ def test_one_that_cannot_start_ends_the_start_of_the_other():
     asyncio.run(scenario())
 
 
+def test_the_reason_that_a_process_gave_itself_is_kept():
+    """Of a step that fails in all replicas, because it failed in one, another may have ended first."""
+
+    async def scenario() -> None:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / ".dev"), str(ROOT)])}
+        group = ReplicaGroup({0: COMMAND}, {0: json.dumps({"start_error": "no weights"})}, {0: environment})
+        child = group.child(0, lambda _: None)
+        await child.start()
+        reason = await child.ended()
+        child.end("replica 1, which has other experts, has ended")
+        assert await child.ended() == reason
+        assert "no weights" in reason.message
+
+    asyncio.run(scenario())
+
+
 def test_descriptors_of_a_start_are_closed_with_it():
     async def scenario() -> int:
         async with started():
