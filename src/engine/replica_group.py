@@ -104,13 +104,12 @@ class GroupChild:
     async def start(self) -> None:
         """Raises OSError."""
         start = self._start = self._group.join(self)
-        child = self._child_of(start.neighbours)
+        child = self._child = self._child_of(start.neighbours)
         try:
             await child.start()
         except BaseException:
             start.end(f"replica {self.rank}, which has other experts, could not be started", self)
             raise
-        self._child = child
         self._tasks = [asyncio.create_task(each) for each in (self._watch_end(start), self._watch_stop(start, child))]
         if start.lost:  # meanwhile
             self.end(start.lost)

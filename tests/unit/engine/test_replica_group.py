@@ -101,6 +101,24 @@ def test_the_reason_that_a_process_gave_itself_is_kept():
     asyncio.run(scenario())
 
 
+def test_a_start_that_is_cancelled_leaves_no_process():
+    """Also while the process does not read its configuration."""
+
+    async def scenario() -> None:
+        config = " " * (1 << 20)  # more than a pipe holds
+        group = ReplicaGroup({0: (sys.executable, "-c", "import signal; signal.pause()")}, {0: config}, {0: os.environ})
+        child = group.child(0, lambda _: None)
+        starting = asyncio.create_task(child.start())
+        await until(lambda: psutil.Process().children() and child.pid is not None, LIMIT_S)
+        process = psutil.Process(child.pid)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await child.stop()
+        assert not process.is_running()
+
+    asyncio.run(scenario())
+
+
 def test_descriptors_of_a_start_are_closed_with_it():
     async def scenario() -> int:
         async with started():
