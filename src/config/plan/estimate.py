@@ -266,8 +266,8 @@ def activation_memory(model: PlannedModel, device: DeviceProfile, ask: Ask) -> R
     """
     spec, size = model.spec, DTYPE_BYTES[ask.dtype]
     whole, shared = activation_elements(spec)
-    if (num_replicas := spec.num_sharing_experts) > 1:  # the tokens of all, and what its experts add to each
-        whole += 2 * num_replicas * spec.hidden_size
+    if (num_replicas := spec.num_sharing_experts) > 1:  # tokens of all, what its experts add to each, and sums
+        whole += num_replicas * spec.hidden_size * (2 + 4 // size)
     tokens = ask.max_num_batched_tokens * (whole + shared // ask.tensor_parallel_size) * size
     if device.is_gpu:
         sizes = ask.max_num_seqs, ask.max_num_batched_tokens
