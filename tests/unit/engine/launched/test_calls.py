@@ -66,9 +66,9 @@ def test_an_interrupted_call_of_a_script_ends_those_of_the_others(connect: Calla
     rank_0, other = connect()
     with ThreadPoolExecutor(1) as pool:
         called = pool.submit(LaunchedCalls(workplace(1), other).call, "interrupted", (), {})
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises((KeyboardInterrupt, RankLost)):  # whichever is first; the other one hears of it
             LaunchedCalls(workplace(0), rank_0).call("interrupted", (), {})
-        with pytest.raises(RankLost):
+        with pytest.raises((KeyboardInterrupt, RankLost)):
             called.result(LIMIT_S)
     with pytest.raises(RankLost, match=" ended in the middle: KeyboardInterrupt: "):
         LaunchedCalls(workplace(0), rank_0).call("place", (), {})
