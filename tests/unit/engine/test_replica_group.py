@@ -50,6 +50,7 @@ async def started(**how: int) -> AsyncIterator[list[EngineProcessClient]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+@pytest.mark.quick_cases(1)
 def test_one_that_ends_or_stops_ends_the_other_and_both_start_again(number: signal.Signals):
     async def scenario() -> None:
         async with started() as (first, second):
@@ -119,6 +120,7 @@ def test_a_start_that_is_cancelled_leaves_no_process():
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_descriptors_of_a_start_are_closed_with_it():
     async def scenario() -> int:
         async with started():
