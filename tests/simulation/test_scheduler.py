@@ -62,7 +62,7 @@ def run_with_states(kind: str, numbers: range, num_steps: int) -> Counter[str]:
     return events
 
 
-@pytest.mark.parametrize("numbers", [range(1), slow(range(1, 40))], ids=str)
+@pytest.mark.parametrize("numbers", [range(1), slow(range(1, 20))], ids=str)
 def test_prompts_share_the_blocks_that_windows_give_back(numbers: range) -> None:
     for number in numbers:
         try:
@@ -77,7 +77,7 @@ def test_recurrent_states_are_those_of_their_prefixes(kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("numbers", [range(start, start + 20) for start in range(0, 40, 20)], ids=str)
+@pytest.mark.parametrize("numbers", [range(start, start + 10) for start in range(0, 20, 10)], ids=str)
 @pytest.mark.parametrize("kind", WITH_STATES)
 def test_recurrent_states_are_those_of_their_prefixes_in_many_worlds(kind: str, numbers: range) -> None:
     events = run_with_states(kind, numbers, num_steps=500)
@@ -97,7 +97,7 @@ def test_every_token_is_right_in_many_worlds(
     assert (events["tokens from the cache"] > 0) == prefix_caching
 
 
-@pytest.mark.parametrize("numbers", [range(2), slow(range(2, 60))], ids=str)
+@pytest.mark.parametrize("numbers", [range(2), slow(range(2, 30))], ids=str)
 def test_steps_of_a_pipeline_are_of_different_sequences(numbers: range) -> None:
     for number in numbers:
         num_stages = 2 + number % 3

@@ -23,7 +23,7 @@ from stoker.server.protocol.errors import ApiError
 
 # Hand-written and generated: every keyword of every draft, alone and together.
 SCHEMAS = [json.loads(line) for line in (Path(__file__).parent / "schemas.jsonl").read_text("utf-8").splitlines()]
-NUM_TEXTS = 6
+NUM_TEXTS = 3
 MAX_TOKENS = 600
 
 
