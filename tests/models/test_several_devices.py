@@ -37,8 +37,8 @@ pytestmark = [
 ]
 TWO = {"tensor_parallel_size": 2}
 ASKED = [replace(sampling, logprobs=1) for sampling in MIXED]
-# Dense, windows in groups of their own, experts, sinks, latents, and layers that keep a state.
-KINDS = ("qwen3", "gemma3", "gpt_oss", "deepseek_v3", "qwen3_next", "mamba2")
+# Windows in groups of their own, experts and sinks, latents, and layers that keep a state.
+KINDS = ("gemma3", "gpt_oss", "deepseek_v3", "qwen3_next")
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def test_two_processes_compute_what_one_does(family: str, saved: Callable[[str],
 
 @pytest.mark.slow
 @pytest.mark.effect("parallel.enable_expert_parallel")
-@pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["deepseek_v3"])
 def test_each_process_has_whole_experts(family: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
     folder = saved(family)[1]
     assert not not_divisible(with_placed_experts(resolved(folder, tmp_path).model_spec, "linear"), 2)
@@ -92,7 +92,7 @@ def test_each_process_has_whole_experts(family: str, saved: Callable[[str], Save
 
 @pytest.mark.slow
 @pytest.mark.effect("parallel.pipeline_parallel_size")
-@pytest.mark.parametrize("family", ["lfm2", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["lfm2"])
 def test_two_stages_compute_what_one_process_does(family: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
     compare(saved(family)[1], tmp_path, parallel={"pipeline_parallel_size": 2})
 
@@ -105,8 +105,8 @@ def test_two_processes_in_each_of_two_stages(saved: Callable[[str], Saved], tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("samplings", "is_ahead"),
-    [([*PLAIN, *RICH], True), ([*PLAIN, *RICH], False), ([*HOSTED, RICH[0]], True)],
-    ids=["device", "device, not ahead", "host"],
+    [([*PLAIN, *RICH], False), ([*HOSTED, RICH[0]], True)],
+    ids=["device", "host, ahead"],
 )
 def test_other_processes_go_on_with_the_tokens_that_the_first_one_samples(
     samplings: list[SamplingParams], is_ahead: bool, saved: Callable[[str], Saved], tmp_path: Path
