@@ -7,6 +7,11 @@ import socket
 HOST = "127.0.0.1"
 
 
+def free_port() -> int:
+    """Where nothing listens."""
+    return free_ports(1)
+
+
 def free_ports(count: int) -> int:
     """The first of `count` free ports in succession."""
     while True:

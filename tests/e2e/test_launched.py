@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.free_ports import free_port
 
 pytestmark = pytest.mark.slow
 LIMIT_S = 120.0
@@ -36,11 +36,6 @@ def environment(rank: int, size: int, port: int, **more: str) -> dict[str, str]:
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
     return {**os.environ, **master, **own, **more}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def start(given: str, env: dict[str, str]) -> subprocess.Popen[str]:

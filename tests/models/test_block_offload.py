@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.free_ports import free_port
 
 pytest.importorskip("triton")
 
 from tests.slow_cases import slow, slow_but
-from tests.unit.engine.stores.odd_servers import free_port
 
 from stoker.engine.api import EngineRequest, SamplingParams
 from stoker.engine.core import Scheduler

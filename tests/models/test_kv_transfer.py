@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.engine.stores.odd_servers import free_port
+from tests.free_ports import free_port
 
 from stoker.engine.api import EngineRequest, FinishReason, StoredBlocks
 from stoker.engine.core import Scheduler

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.fake_runner import continuation
+from tests.free_ports import free_port
 
 from stoker.engine.api import EngineDead, EngineRequest, SamplingParams
 from stoker.engine.client import EngineState
@@ -32,12 +33,6 @@ COMMAND = (sys.executable, "-m", "tests.fake_runner")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / ".dev"), str(ROOT)])}
 PRINT = {"version": "1", "model": "a"}
 LIMIT_S = 30.0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def node_of(port: int, secret: str = "", fingerprint: dict[str, str] | None = None, **settings: object) -> ReplicaNode:

@@ -41,10 +41,3 @@ def read_header(connection: socket.socket) -> Any:
     with connection.makefile("rb") as file:
         (length,) = struct.unpack("!I", file.read(4))
         return msgpack.unpackb(file.read(length))
-
-
-def free_port() -> int:
-    """Where nothing listens."""
-    with socket.create_server((HOST, 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port

@@ -11,6 +11,7 @@ from functools import partial
 
 import msgpack
 import pytest
+from tests.free_ports import free_port
 
 from stoker.engine.stores import block_connection
 from stoker.engine.stores.block_connection import (
@@ -22,7 +23,7 @@ from stoker.engine.stores.block_connection import (
 )
 from stoker.engine.stores.host_blocks import HostBlocks
 
-from .odd_servers import HOST, free_port, header, read_header, serving
+from .odd_servers import HOST, header, read_header, serving
 
 SIZE = 1 << 16
 NAMES = [bytes([number]) * 32 for number in range(4)]

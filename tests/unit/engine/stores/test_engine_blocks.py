@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from tests.free_ports import free_port
 
 from stoker.engine.api import StoredBlocks
 from stoker.engine.core.block_store import BlockStore
@@ -20,7 +21,7 @@ from stoker.engine.stores.future_fetch import FutureFetch
 from stoker.engine.stores.host_blocks import HostBlocks
 from stoker.engine.stores.nixl_blocks import NixlBlocks, NixlMissing
 
-from .odd_servers import HOST, free_port
+from .odd_servers import HOST
 
 SIZE = 64
 NAMES = [bytes([number]) * 32 for number in range(5)]
