@@ -275,6 +275,14 @@ class Values:
         return not_parted(files.spec, num_devices, num_parts) or ""
 
     @property
+    def exchanges_over_network(self) -> bool:
+        """Whether the processes of a stage exchange through Gloo, and steps are not those of a pipeline."""
+        parallel, (num_devices, num_stages) = self.config.parallel, self.decisions.rank_sizes
+        if self.device != "cpu" or num_devices == 1 or num_stages > 1:
+            return False
+        return parallel.disable_custom_all_reduce or self.enforce_eager or not parallel.is_on_one_node(0)
+
+    @property
     def max_cached_len(self) -> int:
         """Tokens of the longest sequence that the KV cache holds."""
         return self.decisions.max_cached_len

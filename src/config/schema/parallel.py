@@ -89,6 +89,40 @@ class ParallelConfig(Section):
         examples=[4],
         json_schema_extra=about(reload="model", unit="tokens", devices=("cpu",)),
     )
+    enable_dbo: Flag = Field(
+        False,
+        description=(
+            "Whether a step with many tokens is computed in two parts, in turns: while the results of one are "
+            "exchanged with the other processes, the other is computed. For the processes of `tensor_parallel_size` "
+            "that exchange over a network (`nnodes`, or Ray). Each part reads all weights: prompts gain as much as "
+            "their exchange takes, single tokens lose unless the network is slow."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="model", devices=("cpu",)),
+    )
+    ubatch_size: Whole = Field(
+        0,
+        ge=0,
+        le=8,
+        description=(
+            "Number of those parts. 0: two with `enable_dbo`, else one. More of them hide a longer exchange, and each "
+            "reads all weights."
+        ),
+        examples=[3],
+        json_schema_extra=about(reload="model", unit="parts", devices=("cpu",)),
+    )
+    dbo_prefill_token_threshold: Count = Field(
+        512,
+        description="Number of tokens from which a step with a part of a prompt is divided.",
+        examples=[256],
+        json_schema_extra=about(reload="model", unit="tokens", devices=("cpu",)),
+    )
+    dbo_decode_token_threshold: Count = Field(
+        32,
+        description="Number of sequences from which a step with one token of each is divided.",
+        examples=[128],
+        json_schema_extra=about(reload="model", unit="tokens", devices=("cpu",)),
+    )
     enable_expert_parallel: Flag = Field(
         False,
         description=(
@@ -348,6 +382,11 @@ class ParallelConfig(Section):
     @property
     def expert_balance(self) -> ExpertBalance:
         return ExpertBalance(**self.eplb_config)
+
+    @property
+    def num_step_parts(self) -> int:
+        """Parts of a step that are computed in turns; 1 if it is computed whole."""
+        return self.ubatch_size or 1 + self.enable_dbo
 
     @property
     def num_ranks(self) -> int:

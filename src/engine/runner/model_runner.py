@@ -31,6 +31,7 @@ from ..structured.grammars import Grammars
 from .assistance import Assistance
 from .block_transfer import TransferOf
 from .decode_steps import DecodeSteps
+from .divided_step import Forward, divided_steps
 from .engine_info import engine_info
 from .expert_balancer import expert_balancer
 from .loaded_model import LoadedModel, load_on_cpu, with_library
@@ -102,6 +103,7 @@ class ModelRunner:
         self._model, self._cache = loaded.model, loaded.cache
         sampler = Sampler(self.slots.sampling, self._kernels, self._processors, resolved.model.logprobs_mode)
         self._sampler = self._sampler_of(sampler)
+        self._divided_steps = divided_steps(resolved, loaded.ranks)
         self._balancer = expert_balancer(resolved, loaded.model.loadables(), loaded.ranks)
         capture = self._kernels.capture if self._captures_steps and self._model.is_capturable else None
         num_views = len(loaded.cache.groups.views)
@@ -171,21 +173,31 @@ class ModelRunner:
             self._cache.states.copy(places)
 
     def _compute(self, plan: StepPlan) -> StepResult:
-        steps = self._cache.views(build_step_input(plan, self.slots, self._device))
-        step = steps[0]
         wanted = logit_tokens(plan, self.slots)
+        rows = wanted.union(plan.num_batched_tokens)
         with torch.inference_mode():
-            rows = wanted.union(step.num_tokens)
-            if rows is None and not len(wanted.prompt) and self._decode_steps.takes(step):
-                logits = self._decode_steps.compute(steps)
-                self._num_captured += 1
-                return self._sample(plan, wanted, np.arange(step.num_tokens), lambda at: logits)
+            if self._divided_steps is not None and self._divided_steps.takes(plan):
+                found = self._divided_steps.compute(plan, rows, lambda part, own: self._forward(self._input(part), own))
+            else:
+                steps = self._input(plan)
+                if rows is None and not len(wanted.prompt) and self._decode_steps.takes(steps[0]):
+                    logits = self._decode_steps.compute(steps)
+                    self._num_captured += 1
+                    return self._sample(plan, wanted, np.arange(plan.num_batched_tokens), lambda at: logits)
+                found = self._forward(steps, rows)
             self._num_single += 1
-            index = None if rows is None else torch.from_numpy(rows).to(self._device)
-            hidden, residual = self._model.forward(self._cache.by_layer(steps), self._cache.layers, index)
             if rows is None:
-                rows = np.arange(step.num_tokens)
-            return self._results(plan, wanted, rows, hidden, residual)
+                rows = np.arange(plan.num_batched_tokens)
+            return self._results(plan, wanted, rows, *found)
+
+    def _input(self, plan: StepPlan) -> tuple[StepInput, ...]:
+        """The step as each view of the cache sees it."""
+        return self._cache.views(build_step_input(plan, self.slots, self._device))
+
+    def _forward(self, steps: Sequence[StepInput], rows: Int64 | None) -> Forward:
+        """rows: the tokens that need logits, as indices into the batch; None for all."""
+        index = None if rows is None else torch.from_numpy(rows).to(self._device)
+        return self._model.forward(self._cache.by_layer(steps), self._cache.layers, index)
 
     def _results(
         self, plan: StepPlan, wanted: LogitTokens, rows: Int64, hidden: torch.Tensor, residual: torch.Tensor | None
@@ -299,6 +311,8 @@ class ModelRunner:
     def _table(self) -> dict[str, str]:
         compilation, model = self.loaded.compilation, self._resolved.model
         others = self._model.table | self._cache.table | self._states_table() | self._self_test
+        if self._divided_steps is not None:
+            others |= self._divided_steps.table
         if compilation is not None:
             return torch_table(str(compilation), scheme_of(model.quantization)) | others
         return self._kernels.table | self._decode_steps.table | others

@@ -434,6 +434,41 @@ RULES: tuple[Rule, ...] = (
         fixes=("set `decode_context_parallel_size`, or remove `cp_kv_cache_interleave_size`",),
     ),
     Rule(
+        id="R490",
+        title="steps are divided where processes exchange over a network",
+        fields=(
+            *("parallel.enable_dbo", "parallel.ubatch_size", "parallel.tensor_parallel_size"),
+            *("parallel.pipeline_parallel_size", "device.device"),
+        ),
+        is_broken=lambda v: v.config.parallel.num_step_parts > 1 and not v.exchanges_over_network,
+        message="`parallel.enable_dbo` and `ubatch_size` are for the processes of `tensor_parallel_size` that exchange "
+        "over a network, on CPUs, in one stage",
+        why="One part of a step is computed while the network has another. In shared memory the exchange is itself "
+        "computed; the stages of a pipeline compute several steps at a time; the step of a GPU is one graph.",
+        fixes=("remove `enable_dbo` and `ubatch_size`", "or set `nnodes` and `tensor_parallel_size`"),
+    ),
+    Rule(
+        id="R491",
+        title="a number of tokens or parts needs steps that are divided",
+        fields=(
+            *("parallel.dbo_prefill_token_threshold", "parallel.dbo_decode_token_threshold"),
+            *("parallel.enable_dbo", "parallel.ubatch_size"),
+        ),
+        severity="warning",
+        is_broken=lambda v: (
+            v.config.parallel.num_step_parts == 1
+            and (
+                v.enable_dbo
+                or v.decisions.is_written("parallel.dbo_prefill_token_threshold")
+                or v.decisions.is_written("parallel.dbo_decode_token_threshold")
+            )
+        ),
+        message="`parallel.enable_dbo`, `dbo_prefill_token_threshold` and `dbo_decode_token_threshold` have no effect: "
+        "steps are computed whole",
+        why="`ubatch_size` is the number of parts of a step; 0 stands for two with `enable_dbo`.",
+        fixes=("set `enable_dbo`, without `ubatch_size: 1`", "or remove these options"),
+    ),
+    Rule(
         id="R386",
         title="each process of a model has a core",
         fields=(

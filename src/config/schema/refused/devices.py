@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ..types import Count, Flag, Texts, Whole
+from ..types import Count, Flag, Texts
 from .reasons import (
     AGREED,
     FIXED_EXPERTS,
@@ -14,7 +14,6 @@ from .reasons import (
     NO_DEVICE_SETTINGS,
     NO_MODES,
     NO_NSIGHT,
-    NO_OVERLAP,
     NO_PROMPT_TENSORS,
     ONE_SAMPLER,
     ONE_WORKER,
@@ -29,9 +28,6 @@ from .row import Refused
 
 ROWS: tuple[Refused, ...] = (
     # parallel
-    Refused("parallel.enable_dbo", Flag, False, NO_OVERLAP, "Overlap computation and communication of two batches."),
-    Refused("parallel.dbo_decode_token_threshold", Whole, 32, NO_OVERLAP, "Decode tokens from which a batch is split."),
-    Refused("parallel.dbo_prefill_token_threshold", Whole, 512, NO_OVERLAP, "Tokens from which a batch is split."),
     Refused("parallel.ray_workers_use_nsight", Flag, False, NO_NSIGHT, "Start Ray workers under the Nsight profiler."),
     Refused("parallel.worker_cls", str, "auto", ONE_WORKER, "Class of the worker of each device."),
     Refused(
@@ -75,7 +71,6 @@ ROWS: tuple[Refused, ...] = (
         NO_PROMPT_TENSORS,
         "Send large tensors to workers through shared memory.",
     ),
-    Refused("parallel.ubatch_size", Whole, 0, NO_OVERLAP, "Number of parts of a batch that overlap."),
     Refused("parallel.dp_sync_interval", Count, 16, AGREED, "Steps between two agreements of the replicas."),
     Refused("parallel.disable_nccl_for_dp_synchronization", Flag, False, AGREED, "Let replicas agree over Gloo."),
     Refused(

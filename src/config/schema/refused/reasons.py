@@ -22,10 +22,6 @@ PARTS_OF_ATTENTION = (
     "processes read the results of attention of the others in the memory that they share, or gather them through Gloo"
 )
 GATHERED_QUERIES = "each process computes the queries of its own heads, and gathers those of the others"
-NO_OVERLAP = (
-    "a step is computed whole: its batch is not divided so that one part is computed while another is exchanged; the "
-    "stages of `parallel.pipeline_parallel_size` compute several steps at a time"
-)
 WATCHED = "processes of a model are watched: one that ends or stops ends the engine, without a limit to set"
 ONE_SAMPLER = "one process samples for the whole batch"
 ONE_LOG_LINE = "the line of statistics in the log is of all replicas; /metrics has them by replica"

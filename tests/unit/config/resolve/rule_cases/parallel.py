@@ -151,6 +151,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["-tp 4 -dcp 2 --cp-kv-cache-interleave-size 3", "-tp 4 -dcp 2 --block-size 8 --cp-kv-cache-interleave-size 8"],
         ["-tp 4 -dcp 2", "-tp 4 -dcp 2 --block-size 8 --cp-kv-cache-interleave-size 4"],
     ),
+    "R490": (
+        ["--enable-dbo", "-tp 2 --enable-dbo", "-tp 2 -pp 2 --enforce-eager --ubatch-size 2"],
+        ["", "-tp 2 --enable-dbo --enforce-eager", "-tp 2 -n 2 --ubatch-size 3", "-tp 2 --ubatch-size 1"],
+    ),
+    "R491": (
+        ["--dbo-decode-token-threshold 8", "-tp 2 --enforce-eager --enable-dbo --ubatch-size 1"],
+        ["-tp 2 --enforce-eager --enable-dbo --dbo-prefill-token-threshold 8"],
+    ),
     "R483": (["--cp-kv-cache-interleave-size 2"], ["", "-tp 4 -dcp 2 --cp-kv-cache-interleave-size 2"]),
     "R386": (["-tp 4 -dp 2", "-tp 2 -pp 3"], ["-tp 4", "-pp 4", "-tp 2 -dp 2", "-tp 4 -dp 2 -dpn 1"]),
     "R420": (["-r 1", "-n 2 -tp 2 -r 2"], ["", "-n 2 -tp 2 -r 1"]),

@@ -1,0 +1,90 @@
+"""DividedSteps: steps computed in parts, so that one part is computed while another is exchanged with other ranks.
+
+The parts take turns at every exchange (parallel/turns.py), and so do all ranks in the same order. A part has
+consecutive tokens of the batch, also of one prompt: in each layer it writes its keys, values and states before a later
+part reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from ...config import Resolved
+from ..core.step_plan import StepPlan
+from ..parallel import Ranks
+from ..parallel.gloo import GlooRanks
+from ..parallel.turns import Turns
+from .step_input import Int64
+
+Forward = tuple[torch.Tensor, torch.Tensor | None]  # hidden states and residual of the tokens with logits
+
+
+@dataclass(frozen=True, slots=True)
+class DividedSteps:
+    turns: Turns
+    num_parts: int
+    prompt_threshold: int  # tokens of a step with a prompt, from which it is divided
+    decode_threshold: int  # and of one without
+
+    @property
+    def table(self) -> dict[str, str]:
+        """A row of the start-up table."""
+        where = f"with prompts from {self.prompt_threshold} tokens, without from {self.decode_threshold} sequences"
+        return {"divided_steps": f"{self.num_parts} parts in turns, one computed while others are exchanged; {where}"}
+
+    def takes(self, plan: StepPlan) -> bool:
+        num_tokens = plan.num_batched_tokens
+        is_decode = num_tokens == plan.num_rows
+        return num_tokens >= max(self.num_parts, self.decode_threshold if is_decode else self.prompt_threshold)
+
+    def compute(
+        self, plan: StepPlan, rows: Int64 | None, forward: Callable[[StepPlan, Int64 | None], Forward]
+    ) -> Forward:
+        """rows: the tokens that need logits, as indices into the batch, ascending; None for all.
+
+        forward: computes a plan without changes of the slot table, likewise.
+        """
+        bounds = np.linspace(0, plan.num_batched_tokens, self.num_parts + 1).astype(np.int64)
+        calls = []
+        for start, end in pairwise(bounds.tolist()):
+            own = None if rows is None else rows[(rows >= start) & (rows < end)] - start
+            calls.append(partial(forward, tokens_of(plan, start, end), own))
+        return _joined(self.turns.compute(calls))
+
+
+def divided_steps(resolved: Resolved, ranks: Ranks | None) -> DividedSteps | None:
+    """None if steps are computed whole."""
+    parallel = resolved.parallel
+    if parallel.num_step_parts == 1 or not isinstance(ranks, GlooRanks):
+        return None
+    return DividedSteps(
+        ranks.turns, parallel.num_step_parts, parallel.dbo_prefill_token_threshold, parallel.dbo_decode_token_threshold
+    )
+
+
+def tokens_of(plan: StepPlan, start: int, end: int) -> StepPlan:
+    """The rows, or parts of rows, that compute the tokens `start` up to `end` of the batch."""
+    last = np.cumsum(plan.num_tokens, dtype=np.int64)
+    first = last - plan.num_tokens
+    skipped = np.maximum(start - first, 0)
+    count = np.minimum(last, end) - first - skipped
+    rows = np.flatnonzero(count > 0)
+    return replace(
+        plan,
+        slots=plan.slots[rows],
+        num_computed=(plan.num_computed + skipped)[rows].astype(np.int32),
+        num_tokens=count[rows].astype(np.int32),
+        is_sampled=(plan.is_sampled & (last <= end))[rows],
+    )
+
+
+def _joined(parts: Sequence[Forward]) -> Forward:
+    hidden = [each for each, _ in parts]
+    residual = [each for _, each in parts if each is not None]
+    return torch.cat(hidden), torch.cat(residual) if residual else None
