@@ -84,11 +84,13 @@ def is_ready(url: str) -> bool:
     return False
 
 
-def ask(url: str, prompt: list[int], salt: str, params: dict[str, Any] | None) -> tuple[float, dict[str, Any]]:
+def ask(
+    url: str, prompt: list[int], salt: str, params: dict[str, Any] | None, num_tokens: int = 1
+) -> tuple[float, dict[str, Any]]:
     """Seconds, and the answer."""
     body = {
         "token_ids": prompt,
-        "sampling_params": {"max_tokens": 1, "temperature": 0, "ignore_eos": True},
+        "sampling_params": {"max_tokens": num_tokens, "temperature": 0, "ignore_eos": True},
         "cache_salt": salt,
         "kv_transfer_params": params,
     }

@@ -61,6 +61,8 @@ class FakeRunner:
             self.cells[list(load.block_ids)] = content
         for slot, start, count in rows:
             self._write(self.slots[slot], start, start + count)
+            if count > 1:  # a row reads nothing that a later one fills
+                self._read(plan, self.slots[slot], start, start + count)
             self._change_state(slot, start, start + count)
         self._copy_states(plan.kept_states)
         result = StepResult(np.full(len(rows), -1, np.int32))

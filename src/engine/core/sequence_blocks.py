@@ -8,8 +8,9 @@ window come back while the prompt is computed, and as many are reserved again fo
 use does not come back: then a chunk is shorter, or waits.
 
 Full blocks are published to the prefix cache when their tokens are scheduled, so requests that arrive together share a
-prefix in the same step. That is safe because the runner writes the keys and values of all tokens of a step, layer by
-layer, before any row attends to them, and executes steps in the order of their plans.
+prefix in the same step: the row that fills a block comes before those that read it. That is safe because the runner
+writes the keys and values of a row, layer by layer, before it or a later row attends to them, and executes steps in the
+order of their plans.
 
 A sequence has one block table for each group of layers (model/cache_groups.py), with a block of each group for the
 same tokens. A group whose layers have a window gives back the blocks before it (`release_passed`).

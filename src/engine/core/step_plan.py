@@ -7,7 +7,7 @@ queued before the tokens of step n are known, and replayed as a graph.
 
 Guarantees to the runner, and its obligations:
 - Plans are executed in order, each one exactly once. Each layer writes the keys and values of all tokens of a step
-  before any row attends, because a row may read blocks that another row of the same step fills.
+  before any later row attends, because a row may read blocks that a row before it fills in the same step.
 - A row's blocks cover num_computed + num_tokens tokens after the plan's changes; those of a group with a window cover
   the tokens that the row's tokens see, and older entries of the runner's table may be blocks of other sequences by now.
   num_computed counts tokens in the cache, from this sequence or others with the same prefix: it may be more than this
