@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 
 import pytest
 import torch
@@ -29,6 +31,31 @@ def test_ranks_add_and_a_rank_that_does_not_answer_is_not_waited_for_after_close
         ranks[0].close()
         with pytest.raises(RanksLost):
             waiting.result(LIMIT_S)
+    del store
+
+
+def test_a_rank_that_does_not_answer_ends_the_parts_of_a_step():
+    """The first part waits again when its turn comes, and the second in the middle of its exchange."""
+    store, port = open_store(ADDRESS)
+    ranks = [GlooRanks(Meeting(ADDRESS, port, ADDRESS, "c"), rank, 2, LIMIT_S) for rank in range(2)]
+    begun, ended = threading.Event(), []
+
+    def part(number: int) -> torch.Tensor:
+        try:
+            if number:
+                begun.set()
+            return ranks[0].sum(torch.ones(1))
+        finally:
+            ended.append(number)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(GlooRanks.join, ranks))
+        waiting = pool.submit(ranks[0].turns.compute, [partial(part, 0), partial(part, 1)])
+        assert begun.wait(LIMIT_S)
+        ranks[0].close()
+        with pytest.raises(RanksLost):
+            waiting.result(LIMIT_S)
+    assert ended == [0, 1]
     del store
 
 
