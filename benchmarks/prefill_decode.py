@@ -1,7 +1,7 @@
 """Compares computing a prompt with reading its KV blocks from another engine, of `kv_transfer`.
 
     python -m benchmarks.prefill_decode [--tokens 4096] [--rounds 3] [--connectors TcpConnector NixlConnector
-        SharedStorageConnector]
+        MooncakeConnector SharedStorageConnector]
 
 Two servers with the shape of Qwen3-0.6B in bfloat16 and dummy weights, on one machine, by turns: one computes a prompt
 for the other; the other computes it too (under another salt), and then reads it. Times are those of requests for one
@@ -30,7 +30,7 @@ import httpx
 from .batch_invariant import MODEL, VOCAB
 
 BLOCK = 16  # tokens
-CONNECTORS = ("TcpConnector", "NixlConnector", "SharedStorageConnector")
+CONNECTORS = ("TcpConnector", "NixlConnector", "MooncakeConnector", "SharedStorageConnector")
 
 
 def free_port() -> int:

@@ -13,6 +13,7 @@ from .types import Count, Secret, Size, Whole, parse_one_or_more
 
 SHARED_PATH = "shared_storage_path"  # in kv_connector_extra_config
 HOST_BYTES = "cpu_bytes_to_use"  # there too
+MOONCAKE_PROTOCOL = "mooncake_protocol"
 SHARED_FOLDER = ("SharedStorageConnector", "ExampleConnector")
 _FOLDER = "`cache.kv_directory` on storage that both engines reach"
 _TCP = "write `TcpConnector`, which reads blocks over TCP, or " + _FOLDER
@@ -35,14 +36,22 @@ class KVTransferConfig(Section):
     json_flags: ClassVar[tuple[str, ...]] = ("--kv-transfer-config",)
 
     kv_connector: (
-        Literal["TcpConnector", "NixlConnector", "SharedStorageConnector", "ExampleConnector", "OffloadingConnector"]
+        Literal[
+            "TcpConnector",
+            "NixlConnector",
+            "MooncakeConnector",
+            "SharedStorageConnector",
+            "ExampleConnector",
+            "OffloadingConnector",
+        ]
         | None
     ) = Field(
         None,
         description=(
             "How KV blocks get from the engine that computes a prompt (prefill) to the one that generates the answer "
             "(decode). With `TcpConnector` an engine keeps them in host memory, and others read them over TCP; "
-            "`NixlConnector` does the same with NIXL, over RDMA where there is any (extra `nixl`). "
+            "`NixlConnector` does the same with NIXL, over RDMA where there is any (extra `nixl`), and "
+            "`MooncakeConnector` with the transfer engine of Mooncake (extra `mooncake`). "
             "`SharedStorageConnector` (also called `ExampleConnector`) writes them to a folder on storage that all "
             "of them reach. Requests name the blocks in `kv_transfer_params`. `OffloadingConnector` is the long form "
             "of `cache.kv_offloading_size`: the engine keeps blocks for itself. Unset, no block leaves the engine."
@@ -51,8 +60,8 @@ class KVTransferConfig(Section):
         json_schema_extra=about(
             reload="model",
             refused={
-                "MooncakeConnector": _TCP,
-                "MooncakeStoreConnector": _TCP,
+                "MooncakeStoreConnector": "write `MooncakeConnector`, which reads blocks from other engines, or "
+                + _FOLDER,
                 "MoRIIOConnector": _TCP,
                 "P2pNcclConnector": _TCP,
                 "LMCacheConnectorV1": _TCP,
@@ -74,7 +83,8 @@ class KVTransferConfig(Section):
         "127.0.0.1",
         min_length=1,
         description=(
-            "With `TcpConnector` and `NixlConnector`: address of this machine at which other engines read its blocks. "
+            "With `TcpConnector`, `NixlConnector`, `MooncakeConnector`: address of this machine at which other engines "
+            "read its blocks. "
             "They get this address, so `0.0.0.0` is none. Everyone who reaches it can read the blocks of a "
             "prompt that he knows: use a private network."
         ),
@@ -85,14 +95,14 @@ class KVTransferConfig(Section):
         5600,
         ge=1,
         le=65535,
-        description="With `TcpConnector` and `NixlConnector`: port of `kv_ip`. It grows by the rank of the replica.",
+        description="With the same connectors: port of `kv_ip`. It grows by the rank of the replica.",
         examples=[5600],
         json_schema_extra=about(reload="model"),
     )
     kv_buffer_size: Size = Field(
         2**30,
         description=(
-            "With `TcpConnector` and `NixlConnector`: host memory for blocks that other engines may read. Those that "
+            "With the same connectors: host memory for blocks that other engines may read. Those that "
             "were not used for the longest time make room for new ones, so it should hold the prompts that are "
             "between prefill and decode: one that is gone is computed again."
         ),
@@ -103,7 +113,8 @@ class KVTransferConfig(Section):
         {},
         description=(
             "With `SharedStorageConnector`: `shared_storage_path`, the folder. It is the same as `cache.kv_directory`. "
-            "With `OffloadingConnector`: `cpu_bytes_to_use`, the same as `cache.kv_offloading_size`, in bytes."
+            "With `OffloadingConnector`: `cpu_bytes_to_use`, the same as `cache.kv_offloading_size`, in bytes. With "
+            "`MooncakeConnector`: `mooncake_protocol`, `tcp` (default) or `rdma`."
         ),
         examples=[{"shared_storage_path": "/mnt/kv"}],
         json_schema_extra=about(
@@ -113,6 +124,7 @@ class KVTransferConfig(Section):
                 "properties": {
                     SHARED_PATH: {"type": "string", "minLength": 1},
                     HOST_BYTES: {"type": "integer", "minimum": 1},
+                    MOONCAKE_PROTOCOL: {"enum": ["tcp", "rdma"]},
                 },
                 "additionalProperties": False,
             },
@@ -153,7 +165,11 @@ class KVTransferConfig(Section):
     @property
     def is_between_engines(self) -> bool:
         """Whether blocks go from the memory of one engine to that of another."""
-        return self.kv_connector in ("TcpConnector", "NixlConnector")
+        return self.kv_connector in ("TcpConnector", "NixlConnector", "MooncakeConnector")
+
+    @property
+    def mooncake_protocol(self) -> str:
+        return str(self.kv_connector_extra_config.get(MOONCAKE_PROTOCOL, "tcp"))
 
     @property
     def is_shared_folder(self) -> bool:
@@ -172,7 +188,12 @@ class KVTransferConfig(Section):
     @property
     def settings_of_connector(self) -> frozenset[str]:
         """Keys of `kv_connector_extra_config` that have an effect."""
-        return frozenset([SHARED_PATH] * self.is_shared_folder + [HOST_BYTES] * self.is_offloading)
+        is_mooncake = self.kv_connector == "MooncakeConnector"
+        return frozenset(
+            [SHARED_PATH] * self.is_shared_folder
+            + [HOST_BYTES] * self.is_offloading
+            + [MOONCAKE_PROTOCOL] * is_mooncake
+        )
 
     @property
     def reads(self) -> bool:

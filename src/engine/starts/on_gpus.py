@@ -38,7 +38,7 @@ def on_gpu(prepared: Prepared) -> EngineCore:
 def _kept_bytes(resolved: Resolved) -> int:
     """Of blocks in host memory that this engine pins."""
     transfer = resolved.kv_transfer
-    buffer_bytes = transfer.buffer_bytes if transfer.kv_connector == "TcpConnector" else 0  # NIXL's is its own
+    buffer_bytes = transfer.buffer_bytes if transfer.kv_connector == "TcpConnector" else 0  # others have their own
     return resolved.cache.kv_offloading_bytes + buffer_bytes
 
 

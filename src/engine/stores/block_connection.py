@@ -1,8 +1,8 @@
 """Blocks over TCP: a server of those in host memory, and the reader of another engine's.
 
 A reader sends which engines it is like (fingerprint.py) and the hashes it wants. The answer has the sizes of the first
-ones, up to the first that is missing, and then their contents. Headers are msgpack after their length. With NIXL
-(nixl_blocks.py) the answer says where the contents are, and the reader fetches them.
+ones, up to the first that is missing, and then their contents. Headers are msgpack after their length. Where a
+library moves them (registered_blocks.py) the answer says where the contents are, and the reader fetches them.
 
 The server answers everyone who knows a hash, which is to know the text; its port belongs into a private network.
 """

@@ -16,7 +16,7 @@ from ..api import StoredBlocks
 from .block_connection import BlockServer, BlocksUnreadable, read_blocks, send_blocks
 from .future_fetch import FutureFetch
 from .host_blocks import HostBlocks
-from .nixl_blocks import NixlBlocks
+from .registered_blocks import Mover, RegisteredBlocks
 
 _READERS = 2  # requests whose blocks are read at a time, as many as the scheduler lets wait for them
 logger = logging.getLogger(__name__)
@@ -26,18 +26,18 @@ class EngineBlocks:
     """Implements core/block_store.py."""
 
     def __init__(
-        self, host: str, port: int, fingerprint: str, block_bytes: int, buffer_bytes: int, *, with_nixl: bool = False
+        self, host: str, port: int, fingerprint: str, block_bytes: int, buffer_bytes: int, mover: Mover | None = None
     ) -> None:
         """
         host: at which others reach this engine. port: 0 is a free one.
         block_bytes: of each block. buffer_bytes: 0 serves nothing.
-        with_nixl: contents are moved by NIXL; all engines must agree. Raises CannotServeBlocks, NixlMissing.
+        mover: moves the contents; all engines have the same kind. None sends them over TCP. Raises CannotServeBlocks.
         """
         self._fingerprint, self._host = fingerprint, host
-        self._buffer: HostBlocks | NixlBlocks
-        if with_nixl:
-            self._buffer = nixl = NixlBlocks(buffer_bytes, block_bytes)
-            self._read_from, answer = nixl.read, nixl.answer
+        self._buffer: HostBlocks | RegisteredBlocks
+        if mover is not None:
+            self._buffer = registered = RegisteredBlocks(mover, buffer_bytes, block_bytes)
+            self._read_from, answer = registered.read, registered.answer
         else:
             self._buffer = blocks = HostBlocks(buffer_bytes)
             self._read_from, answer = partial(read_blocks, num_bytes=block_bytes), partial(send_blocks, blocks)
@@ -68,7 +68,7 @@ class EngineBlocks:
         return FutureFetch(self._readers.submit(self._read, list(hashes), source))
 
     def _read(self, hashes: list[bytes], source: StoredBlocks | None) -> list[memoryview]:
-        """Those in the own buffer, and after these what the source has. In a thread: with NIXL they are copied."""
+        """Those in the own buffer, and after these what the source has. In a thread: registered ones are copied."""
         contents: list[memoryview] = []
         for block_hash in hashes:
             content = self._buffer.get(block_hash)

@@ -12,7 +12,10 @@ from .both_stores import BothStores
 from .engine_blocks import EngineBlocks
 from .fingerprint import fingerprint
 from .host_store import HostStore
+from .mooncake_mover import MooncakeMover
+from .nixl_mover import NixlMover
 from .own_stores import OwnStores
+from .registered_blocks import Mover
 
 
 def open_store(resolved: Resolved) -> BlockStore | None:
@@ -23,10 +26,19 @@ def open_store(resolved: Resolved) -> BlockStore | None:
         return own
     port = transfer.port_at_rank(resolved.parallel.ranks[0])
     block_bytes = resolved.memory.kv_block_bytes
-    with_nixl = transfer.kv_connector == "NixlConnector"
-    buffer_bytes = transfer.buffer_bytes
-    engines = EngineBlocks(transfer.kv_ip, port, fingerprint(resolved), block_bytes, buffer_bytes, with_nixl=with_nixl)
+    size, mover = transfer.buffer_bytes, _mover(resolved)
+    engines = EngineBlocks(transfer.kv_ip, port, fingerprint(resolved), block_bytes, size, mover)
     return engines if own is None else BothStores(engines, own)
+
+
+def _mover(resolved: Resolved) -> Mover | None:
+    """Of the contents of blocks between engines; None for TCP alone. Raises MoverMissing."""
+    transfer = resolved.kv_transfer
+    if transfer.kv_connector == "NixlConnector":
+        return NixlMover()
+    if transfer.kv_connector == "MooncakeConnector":
+        return MooncakeMover(transfer.kv_ip, transfer.mooncake_protocol)
+    return None
 
 
 def _own_store(resolved: Resolved) -> BlockStore | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...schema.kv_transfer import HOST_BYTES, SHARED_PATH, KVTransferConfig
+from ...schema.kv_transfer import HOST_BYTES, MOONCAKE_PROTOCOL, SHARED_PATH, KVTransferConfig
 from ..rule import Rule, StatedRule
 from ..values import Values
 
@@ -56,7 +56,7 @@ RULES: tuple[Rule, ...] = (
         fields=(_EXTRA, "kv_transfer.kv_connector"),
         is_broken=lambda v: bool(set(v.kv_connector_extra_config) - _transfer(v).settings_of_connector),
         message=f"`{_EXTRA}` is for another connector: {SHARED_PATH} is a setting of SharedStorageConnector, "
-        f"{HOST_BYTES} of OffloadingConnector",
+        f"{HOST_BYTES} of OffloadingConnector, {MOONCAKE_PROTOCOL} of MooncakeConnector",
         why="Each connector has settings of its own; those of the others are options.",
         fixes=("remove the setting", "set the `kv_connector` that has it"),
     ),
@@ -82,7 +82,8 @@ RULES: tuple[Rule, ...] = (
         is_broken=lambda v: not _transfer(v).buffer_bytes and any(map(v.is_written, _OF_TCP)),
         message="`kv_transfer.kv_ip`, `kv_port` and `kv_buffer_size` have no effect: no other engine reads blocks from "
         "this one",
-        why="An engine keeps blocks for others with `TcpConnector` and `NixlConnector`, unless it is a `kv_consumer`.",
+        why="An engine keeps blocks for others with `TcpConnector`, `NixlConnector` or `MooncakeConnector`, unless it "
+        "is a `kv_consumer`.",
         fixes=("remove them", "set `kv_connector: TcpConnector`"),
     ),
     Rule(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -19,8 +18,9 @@ from stoker.engine.stores.both_stores import BothStores
 from stoker.engine.stores.engine_blocks import EngineBlocks
 from stoker.engine.stores.future_fetch import FutureFetch
 from stoker.engine.stores.host_blocks import HostBlocks
-from stoker.engine.stores.nixl_blocks import NixlBlocks, NixlMissing
+from stoker.engine.stores.registered_blocks import RegisteredBlocks
 
+from .movers import MOVERS, mover_of
 from .odd_servers import HOST
 
 SIZE = 64
@@ -28,29 +28,18 @@ NAMES = [bytes([number]) * 32 for number in range(5)]
 Make = Callable[..., EngineBlocks]
 
 
-@functools.cache
-def has_nixl() -> bool:
-    try:
-        NixlBlocks(0, SIZE)
-    except NixlMissing:
-        return False
-    return True
-
-
 def content(name: bytes) -> bytes:
     return name * (SIZE // len(name))
 
 
-@pytest.fixture(params=["tcp", "nixl"])
+@pytest.fixture(params=["tcp", *MOVERS])
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     """EngineBlocks with a buffer for this many blocks."""
-    with_nixl = request.param == "nixl"
-    if with_nixl and not has_nixl():
-        pytest.skip("NIXL does not start here")
     with contextlib.ExitStack() as stack:
 
         def build(num_blocks: int = 5, fingerprint: str = "alike") -> EngineBlocks:
-            blocks = EngineBlocks(HOST, 0, fingerprint, SIZE, num_blocks * SIZE, with_nixl=with_nixl)
+            mover = None if request.param == "tcp" else mover_of(request.param)
+            blocks = EngineBlocks(HOST, 0, fingerprint, SIZE, num_blocks * SIZE, mover)
             stack.callback(blocks.close)
             return blocks
 
@@ -127,7 +116,7 @@ def test_own_blocks_are_read_first_and_the_rest_from_the_source(make: Make):
 def test_a_block_that_makes_room_while_others_are_read_ends_them(make: Make, monkeypatch: pytest.MonkeyPatch):
     store = make()
     save(store, [NAMES[0], NAMES[2]])
-    for kind in (HostBlocks, NixlBlocks):
+    for kind in (HostBlocks, RegisteredBlocks):
         monkeypatch.setattr(kind, "__contains__", lambda *_: True)  # it was there a moment ago
     assert read(store, NAMES[:3]) == contents(NAMES[:1])
 
