@@ -36,7 +36,8 @@ class MooncakeMover:
         engine, peer, size = self._engine, source.decode(), [contents.shape[1]]
         self.keep_registered(contents)
         try:
-            with self._lock:  # a transfer for each block: of one for several, the library reports the state of the first alone
+            # A transfer for each block: of one for several, the library reports the state of the first alone.
+            with self._lock:
                 running = {
                     engine.batch_transfer_async_read(peer, [content.ctypes.data], [address], size)
                     for content, address in zip(contents, addresses, strict=True)
