@@ -30,7 +30,7 @@ from ..engine.on_node import on_node
 from ..engine.process_client import COMMAND, EngineProcessClient
 from ..engine.replica_group import ReplicaGroup
 from ..engine.replicated_client import ReplicatedClient
-from ..engine.sleep import SleepPolicy
+from ..engine.sleep import END_PROCESS, FREE_CACHE, SleepPolicy
 from ..engine.startup import build_core, exit_code_of
 from ..logs import LoggingProblem
 from ..server.http.address import CannotListen
@@ -90,7 +90,7 @@ def _with_remote(
             "",
             max_restarts=resolved.server.engine_restarts,
             on_phase=on_phase if not replicas else None,
-            sleep_policy=SleepPolicy(resolved.model.sleep_after, resolved.model.sleep_level),
+            sleep_policy=_sleep_policy(resolved),
             child_of=partial(RemoteChild, remote, rank),
         )
     return ReplicatedClient(replicas, remote.close)
@@ -111,6 +111,11 @@ def _remote_replicas(resolved: Resolved, on_phase: Callable[[str], None]) -> Rem
     return RemoteReplicas(*place, parallel.remote_ranks, fingerprint(resolved), secret_hash())
 
 
+def _sleep_policy(resolved: Resolved) -> SleepPolicy:
+    lowest = FREE_CACHE if resolved.device.device == "cpu" else END_PROCESS
+    return SleepPolicy(resolved.model.sleep_after, resolved.model.sleep_level, lowest)
+
+
 def engine_environment(resolved: Resolved, index: int) -> dict[str, str]:
     """Of an engine process. index: of its replica on this machine."""
     own = {name: value for name, value in os.environ.items() if name not in resolved.secret_variables}
@@ -129,7 +134,7 @@ def engine_processes(resolved: Resolved, on_phase: Callable[[str], None]) -> dic
             max_restarts=server.engine_restarts,
             on_phase=on_phase if not index else None,
             is_shared=server.api_server_count > 1,
-            sleep_policy=SleepPolicy(resolved.model.sleep_after, resolved.model.sleep_level),
+            sleep_policy=_sleep_policy(resolved),
             child_of=child_of.get(rank),
         )
         for index, rank in enumerate(ranks)

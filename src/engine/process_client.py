@@ -123,6 +123,7 @@ class EngineProcessClient(StreamingClient):
         return self._state is EngineState.READY and not len(self._streams) and not self._transition.locked()
 
     async def sleep(self, level: int, *, waits: bool = False) -> None:
+        self._policy.check(level)
         await self._go_to_sleep(level, waits=waits, wakes_on_request=False)
 
     async def _go_to_sleep(self, level: int, *, waits: bool, wakes_on_request: bool) -> None:

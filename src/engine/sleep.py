@@ -2,7 +2,7 @@
 
 Level 1 frees the memory of the KV cache; the process, its weights and captured steps remain, so waking takes no time.
 Level 2 ends the process, which frees everything that it had; waking starts another, as after a failure. A process that
-gave its weights back would keep its libraries, and some hundred megabytes with them.
+gave its weights back would keep its libraries, and some hundred megabytes with them. With GPUs there is level 2 alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
-from .api import EngineDead
+from .api import EngineDead, SleepError
 from .supervision import IdleWatch
 
 FREE_CACHE, END_PROCESS = 1, 2  # levels
@@ -24,6 +24,15 @@ logger = logging.getLogger(__name__)
 class SleepPolicy:
     after_s: float | None = None  # without requests; None: the engine never sleeps by itself
     level: int = END_PROCESS
+    lowest: int = FREE_CACHE  # level that the engine can sleep at
+
+    def check(self, level: int) -> None:
+        """Raises SleepError for a level that it cannot sleep at."""
+        if level < self.lowest:
+            raise SleepError(
+                f"sleep of level {level} is for CPUs: steps that a GPU has captured contain the addresses of its KV "
+                f"cache; level {END_PROCESS} ends the engine process, which frees everything"
+            )
 
 
 class Waking:

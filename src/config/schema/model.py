@@ -340,7 +340,7 @@ class ModelConfig(Section):
         description=(
             "Serve POST /sleep and /wake_up, and GET /is_sleeping, by which an engine that is not used gives its "
             "memory back to the system. Level 1 frees the KV cache, level 2 everything: it ends the engine process, "
-            "and waking loads the model again. For CPUs."
+            "and waking loads the model again. With `device: cuda` there is level 2 alone."
         ),
         examples=[True],
         json_schema_extra=about(reload="process"),

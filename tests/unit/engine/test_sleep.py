@@ -15,11 +15,11 @@ import pytest
 from tests.fake_runner import continuation
 
 from stoker.engine import process_client
-from stoker.engine.api import EngineDead, EngineRequest, SamplingParams
+from stoker.engine.api import EngineDead, EngineRequest, SamplingParams, SleepError
 from stoker.engine.client import EngineState
 from stoker.engine.process_client import EngineProcessClient
 from stoker.engine.replicated_client import ReplicatedClient
-from stoker.engine.sleep import SleepPolicy
+from stoker.engine.sleep import END_PROCESS, SleepPolicy
 from stoker.engine.supervision import IdleWatch
 
 ROOT = Path(__file__).parents[3]
@@ -217,5 +217,19 @@ def test_replicas_sleep_together_or_each_by_itself() -> None:
             assert await tokens_of(both) == continuation([1, 2, 3], 8)
         finally:
             await both.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_on_a_gpu_sleeps_at_level_2_alone() -> None:
+    async def scenario() -> None:
+        async with engine(SleepPolicy(lowest=END_PROCESS)) as started:
+            with pytest.raises(SleepError, match="level 1 is for CPUs"):
+                await started.sleep(1)
+            assert started.state is EngineState.READY
+            await started.sleep(2)
+            assert started.sleep_level == 2
+            await started.wake_up()
+            assert await tokens_of(started) == continuation([1, 2, 3], 8)
 
     asyncio.run(scenario())

@@ -393,12 +393,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="R393",
-        title="sleep is for CPUs",
-        fields=("model.enable_sleep_mode", "device.device"),
-        is_broken=lambda v: v.enable_sleep_mode and v.device != "cpu",
-        message="`model.enable_sleep_mode` is for CPUs",
-        why="Memory of a GPU that is freed and taken again needs addresses that stay the same for captured graphs.",
-        fixes=("remove `enable_sleep_mode`, or set `device.device: cpu`",),
+        title="sleep of level 1 is for CPUs",
+        fields=("model.sleep_level", "model.sleep_after", "device.device"),
+        is_broken=lambda v: v.sleep_after is not None and v.sleep_level == 1 and v.device == "cuda",
+        message="`model.sleep_level: 1` is for CPUs",
+        why="Steps that a GPU has captured contain the addresses of its KV cache.",
+        fixes=("set `sleep_level: 2`, which ends the engine process", "or set `device.device: cpu`"),
     ),
     Rule(
         id="R394",
