@@ -49,7 +49,7 @@ class Follower:
         """Why it is given up; empty if it is not."""
         if self.child is not None and self.child.is_stopped():
             return "is stopped"
-        limit_s = self.silence_s if self.is_loaded else LOADING_SILENCE_S
+        limit_s = self.silence_s if self.is_loaded else max(self.silence_s, LOADING_SILENCE_S)
         if self.heard_at is not None and now - self.heard_at > limit_s:
             return f"has not answered for {limit_s:g} s"
         return ""

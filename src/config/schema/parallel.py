@@ -219,6 +219,20 @@ class ParallelConfig(Section):
         examples=["mp"],
         json_schema_extra=about(reload="model"),
     )
+    cpu_distributed_timeout_seconds: Count | None = Field(
+        None,
+        ge=2,
+        le=86400,
+        description=(
+            "Seconds without a sign of life after which a process or a replica of another machine is given up, and an "
+            "engine with it. Unset, 5; the processes of `external_launcher` have 60. While a process loads it has 60 "
+            "at least. Higher endures interruptions of the network; lower notices the loss of a machine "
+            "earlier. It is also the limit of each exchange through Gloo, 600 if unset, which must be enough for "
+            "kernels that one of the processes compiles."
+        ),
+        examples=[20],
+        json_schema_extra=about(reload="process", unit="seconds"),
+    )
     worker_extension_cls: str = Field(
         "",
         description=(

@@ -11,6 +11,7 @@ from .reasons import (
     GATHERED_QUERIES,
     GATHERED_TOKENS,
     GPU_BY_VARIABLE,
+    LAUNCHED_EXCHANGES,
     NO_DEVICE_SETTINGS,
     NO_MODES,
     NO_NSIGHT,
@@ -21,7 +22,6 @@ from .reasons import (
     OWN_KERNELS,
     PARTS_OF_ATTENTION,
     RESTARTED,
-    WATCHED,
     WHOLE_PROMPTS,
 )
 from .row import Refused
@@ -50,15 +50,8 @@ ROWS: tuple[Refused, ...] = (
         "parallel.distributed_timeout_seconds",
         Count | None,
         None,
-        WATCHED,
+        LAUNCHED_EXCHANGES,
         "Time limit of operations between devices.",
-    ),
-    Refused(
-        "parallel.cpu_distributed_timeout_seconds",
-        Count | None,
-        None,
-        WATCHED,
-        "Time limit of operations between hosts.",
     ),
     Refused(
         "parallel.enable_batch_sharded_sampling", Flag, False, ONE_SAMPLER, "Sample a part of the batch on each device."
