@@ -71,6 +71,11 @@ class ReplicaProcess:
                 self._answer.set_result(None)
             self._control.close()
 
+    @property
+    def pid(self) -> int | None:
+        """None while it is being started."""
+        return None if self._process is None else self._process.pid
+
     async def probe(self, timeout_s: float) -> ProbeAnswer | None:
         """None without an answer in time, or if it ended meanwhile."""
         assert self._control is not None, "it listens"
