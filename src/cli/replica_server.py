@@ -70,6 +70,8 @@ async def _serve(control: int, sockets: list[socket.socket], began: float) -> in
 class _Supervisor:
     """The process that started this one, as the server sees it."""
 
+    shows_places = True  # of all servers
+
     def __init__(self, writer: asyncio.StreamWriter, began: float) -> None:
         """began: its command, of time.monotonic."""
         self._writer = writer
