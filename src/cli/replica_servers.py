@@ -33,6 +33,7 @@ from .orphans import reap_orphans
 from .prepare import device_variables
 from .replica_process import ReplicaProcess
 from .server_url import base_url
+from .serving_process import config_line
 from .start import Stopped
 from .startup_view import StartupView
 
@@ -149,7 +150,6 @@ class ReplicaServers:
     async def _run(self, rank: int) -> int:
         """One start of a server, to its end."""
         resolved = self._resolved.server_of(rank)
-        config = resolved.model_dump_json(context={"reveal_secrets": True}).encode() + b"\n"
         index = rank - self._resolved.parallel.ranks.start
         environment = {**os.environ, **device_variables(self._resolved, index)}
 
@@ -165,7 +165,7 @@ class ReplicaServers:
         process = self._processes[rank] = ReplicaProcess(rank, self._began, on_phase, on_summary)
         limit = asyncio.get_running_loop().call_later(self._start_limit_s, self._give_up, rank, process)
         try:
-            return await process.run(config, environment, self._sockets[rank])
+            return await process.run(config_line(resolved), environment, self._sockets[rank])
         finally:
             limit.cancel()
             self._summaries.pop(rank, None)
@@ -221,8 +221,8 @@ class ReplicaServers:
         """At each interval: processes of servers that were killed, which the first process of a container gets."""
         while True:
             await asyncio.sleep(self._interval_s)
-            known = {process.pid for process in self._processes.values()}
-            if None not in known:  # else one is being started, whose process is not known yet
+            known = [process.pid for process in self._processes.values() if process.pid is not None]
+            if len(known) == len(self._processes):  # else one is being started, whose process is not known yet
                 reap_orphans(known)
 
     def _signal(self, number: int) -> None:
