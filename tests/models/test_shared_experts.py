@@ -153,6 +153,24 @@ def test_a_last_layer_of_experts_takes_part_in_steps_without_logits(tmp_path: Pa
     assert_alike([found[request.request_id] for request in each], expected)
 
 
+def test_layers_that_read_the_keys_of_others_take_part_in_steps_without_logits(tmp_path: Path):
+    """The two were refused together: layers without keys of their own compute only the tokens whose logits are needed,
+    but the last layer with shared experts, and all before it, compute every token."""
+    experts = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}
+    folder = save(build("gemma4 shared", use_double_wide_mlp=False, **experts), tmp_path / "model")
+    prompts = make_prompts(6)
+    expected = Engine(resolved(folder, tmp_path)).outputs(prompts, PROBABLE)
+    settings = shared(folder, tmp_path)
+    assert settings.cache.kv_sharing_fast_prefill
+    assert settings.model_spec.keys_of[-1] is not None
+    with sharing(settings) as (first, second):
+        each = requests(prompts)
+        first.submit(each[:5])
+        second.submit(each[5:])
+        found = first.outputs(5) | second.outputs(1)
+    assert_alike([found[request.request_id] for request in each], expected)
+
+
 @pytest.mark.parametrize("method", ["sample", "prompt_logprobs"])
 def test_a_failure_after_the_last_exchange_is_of_one_replica(
     method: str, saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -247,11 +247,6 @@ class Values:
             return "the model runs through transformers"
         if self.load_format == "sharded_state":
             return "the weights are packed with all experts (`load.load_format: sharded_state`)"
-        if self.kv_sharing_fast_prefill and any(source is not None for source in files.spec.keys_of):
-            return (
-                "its last layers are left out where no logits are needed, and other replicas may need them "
-                "(`cache.kv_sharing_fast_prefill`)"
-            )
         return not_divisible(files.spec, 1) or ""
 
     @property

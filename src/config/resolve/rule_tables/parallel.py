@@ -599,10 +599,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="R488",
         title="the experts of the model can be shared by replicas",
-        fields=(
-            *("parallel.enable_expert_parallel", "parallel.data_parallel_size"),
-            *("load.load_format", "cache.kv_sharing_fast_prefill"),
-        ),
+        fields=("parallel.enable_expert_parallel", "parallel.data_parallel_size", "load.load_format"),
         exit_code=EXIT_MODEL_FILES,
         is_broken=lambda v: bool(v.not_shared),
         message="{data_parallel_size} replicas cannot share the experts of the model: {not_shared}",
