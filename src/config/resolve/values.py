@@ -261,6 +261,13 @@ class Values:
         return " and ".join(f"`{option}`" for option, value in stores.items() if value is not None)
 
     @property
+    def worker_options(self) -> str:
+        """The options that name a class of workers; empty without."""
+        parallel = self.config.parallel
+        names = {"worker_cls": parallel.worker_cls != "auto", "worker_extension_cls": parallel.worker_extension_cls}
+        return " and ".join(f"`parallel.{name}`" for name, is_set in names.items() if is_set)
+
+    @property
     def not_parted(self) -> str:
         """Why the processes cannot share the tokens of sequences as written; empty if they can."""
         files, (num_devices, num_stages) = self.decisions.model_files, self.decisions.rank_sizes
@@ -483,6 +490,7 @@ class Values:
             "not_divided": self.not_divided,
             "not_shared": self.not_shared,
             "block_stores": self.block_stores,
+            "worker_options": self.worker_options,
             "not_parted": self.not_parted,
             "block_part": self.decode_context_parallel_size * self.cp_kv_cache_interleave_size,
             "num_machine_cores": self.decisions.whole_machine.num_cores,

@@ -233,6 +233,17 @@ class ParallelConfig(Section):
         examples=[20],
         json_schema_extra=about(reload="process", unit="seconds"),
     )
+    worker_cls: str = Field(
+        "auto",
+        min_length=1,
+        description=(
+            "Import path of a subclass of `stoker.engine.worker:Worker` that is used in its place in each process of "
+            "the model, `package.module:Class` or with a dot. `LLM.collective_rpc` calls its methods. It adds methods "
+            "as `worker_extension_cls` does, and computes no steps. For `stoker.LLM` alone, on CPUs. `auto` for none."
+        ),
+        examples=["mypackage.workers:OwnWorker"],
+        json_schema_extra=about(reload="process", devices=("cpu",)),
+    )
     worker_extension_cls: str = Field(
         "",
         description=(
@@ -401,6 +412,11 @@ class ParallelConfig(Section):
     def num_step_parts(self) -> int:
         """Parts of a step that are computed in turns; 1 if it is computed whole."""
         return self.ubatch_size or 1 + self.enable_dbo
+
+    @property
+    def has_own_worker(self) -> bool:
+        """Whether calls of `LLM.collective_rpc` can change the weights."""
+        return self.worker_cls != "auto" or bool(self.worker_extension_cls)
 
     @property
     def num_ranks(self) -> int:

@@ -17,7 +17,6 @@ from .reasons import (
     NO_NSIGHT,
     NO_PROMPT_TENSORS,
     ONE_SAMPLER,
-    ONE_WORKER,
     OWN_EXPERTS,
     OWN_KERNELS,
     PARTS_OF_ATTENTION,
@@ -29,7 +28,6 @@ from .row import Refused
 ROWS: tuple[Refused, ...] = (
     # parallel
     Refused("parallel.ray_workers_use_nsight", Flag, False, NO_NSIGHT, "Start Ray workers under the Nsight profiler."),
-    Refused("parallel.worker_cls", str, "auto", ONE_WORKER, "Class of the worker of each device."),
     Refused(
         "parallel.prefill_context_parallel_size",
         Count,
