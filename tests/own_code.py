@@ -11,6 +11,7 @@ import torch
 from stoker.engine.api import EngineRequest
 from stoker.engine.core import Scheduler
 from stoker.engine.sampling.logits_processor import Rows
+from stoker.engine.worker import Worker
 
 
 class Only:
@@ -130,6 +131,16 @@ class WeightUpdates:
 
     def thing(self) -> object:
         return object()
+
+
+class OwnWorker(Worker):
+    """A class of workers."""
+
+    def __init__(self) -> None:
+        self.number = 10 * self.world_size + self.rank
+
+    def own_number(self) -> int:
+        return self.number
 
 
 class HasRank:

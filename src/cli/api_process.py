@@ -1,8 +1,8 @@
 """One of several API processes of a deployment: `python -m stoker.cli.api_process`, started by api_processes.py.
 
-It inherits the listening sockets, a file that all API processes share, and a socket to the process that started it. On
-that socket come the configuration, as one line of JSON with its secrets, and then a line for each change of an engine.
-It answers with one line when it accepts connections. SIGTERM stops it; it also stops when its parent has ended.
+It inherits the listening sockets, a file that all API processes share, and a socket to the process that started it
+(serving_process.py). On that comes a line for each change of an engine. It answers with one line when it accepts
+connections. SIGTERM stops it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import json
 import socket
 import sys
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..config import Resolved
 from ..engine.attached_client import AttachedClient
 from ..engine.client import EngineState
 from ..engine.replicated_client import ReplicatedClient
-from ..logs import configure_logging, name_process
+from ..logs import name_process
 from ..server.access.shared_state import SharedState
 from ..server.http.shutdown import Shutdown, on_signals
 from ..server.run import check_server, load_text, run_server
+from .serving_process import accept, follow
 
 LISTENING = b"listening\n"
-MAX_LINE_BYTES = 64 << 20  # of the configuration
 
 
 def main() -> int:
@@ -45,14 +45,14 @@ def main() -> int:
 
 
 async def _serve(control: int, sockets: list[socket.socket], shared: SharedState) -> int:
-    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=control), limit=MAX_LINE_BYTES)
-    resolved = Resolved.model_validate_json(await reader.readline())
-    configure_logging(resolved.server)
+    if (accepted := await accept(control)) is None:
+        return 0
+    resolved, reader, writer = accepted
     check_server(resolved)
     text = load_text(resolved)
     replicas, shutdown = {rank: AttachedClient() for rank in resolved.parallel.ranks}, Shutdown()
     client = next(iter(replicas.values())) if len(replicas) == 1 else ReplicatedClient(replicas)
-    following = asyncio.create_task(_follow(reader, replicas, shutdown))
+    following = asyncio.create_task(follow(reader, shutdown, partial(_take, replicas)))
 
     def on_listening() -> None:
         gc.collect()
@@ -78,18 +78,15 @@ async def _unless_stopped(replicas: Iterable[AttachedClient], shutdown: Shutdown
         wait.cancel()
 
 
-async def _follow(reader: asyncio.StreamReader, replicas: Mapping[int, AttachedClient], shutdown: Shutdown) -> None:
-    """Attach to each engine whenever it is ready, until the parent has ended."""
-    while line := await reader.readline():
-        change = json.loads(line)
-        client = replicas[change["rank"]]
-        if change["state"] != EngineState.READY:
-            await client.lose(EngineState(change["state"]), change["reason"])
-            continue
-        with contextlib.suppress(OSError):  # it has ended meanwhile, which the next line reports
-            await client.attach([Path(path) for path in change["paths"]])
-    shutdown.request()
-    shutdown.request()  # without a drain: the engine has ended too
+async def _take(replicas: Mapping[int, AttachedClient], line: bytes) -> None:
+    """A change of an engine: attach to it whenever it is ready."""
+    change = json.loads(line)
+    client = replicas[change["rank"]]
+    if change["state"] != EngineState.READY:
+        await client.lose(EngineState(change["state"]), change["reason"])
+        return
+    with contextlib.suppress(OSError):  # it has ended meanwhile, which the next line reports
+        await client.attach([Path(path) for path in change["paths"]])
 
 
 if __name__ == "__main__":

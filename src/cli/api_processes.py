@@ -12,8 +12,7 @@ import json
 import logging
 import os
 import socket
-import sys
-from asyncio.subprocess import DEVNULL, Process
+from asyncio.subprocess import Process
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,8 +27,9 @@ from ..server.observe.metrics import SHARED_FOLDER
 from ..temporary_folder import temporary_folder
 from .api_process import LISTENING
 from .ending import end_servers
+from .serving_process import command_of, config_line, start
 
-COMMAND = (sys.executable, "-m", f"{__package__}.api_process")
+COMMAND = command_of("api_process")
 MAX_RESTARTS = 5  # of each API process within 10 minutes
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class ApiProcesses:
         shutdown: Shutdown,
     ) -> None:
         """engines: by rank, shared and already started. sockets: from `take_address`."""
-        self._config = resolved.model_dump_json(context={"reveal_secrets": True}).encode() + b"\n"
+        self._config = config_line(resolved)
         self._drain_timeout = resolved.server.drain_timeout
         self._num = resolved.server.api_server_count
         self._engines = dict(engines)
@@ -101,21 +101,13 @@ class ApiProcesses:
 
     async def _run(self, index: int, metrics_folder: Path) -> int:
         """One start of a process, to its end. Returns its exit code."""
-        ours, theirs = socket.socketpair()
-        fds = [theirs.fileno(), self._shared.fd, *(sock.fileno() for sock in self._sockets)]
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *COMMAND,
-                *("--process", str(index), "--of", str(self._num), "--control", str(fds[0]), "--shared", str(fds[1])),
-                *("--listen", *map(str, fds[2:])),
-                env={**os.environ, SHARED_FOLDER: str(metrics_folder)},
-                stdin=DEVNULL,
-                pass_fds=fds,
-                process_group=0,  # Ctrl-C in a terminal reaches the parent, which stops them all
-            )
-        reader, writer = await asyncio.open_connection(sock=ours)
+        words = ("--process", str(index), "--of", str(self._num), "--shared", str(self._shared.fd))
+        environment = {**os.environ, SHARED_FOLDER: str(metrics_folder)}
+        process, reader, writer = await start(
+            (*COMMAND, *words), self._config, environment, self._sockets, [self._shared.fd]
+        )
         self._processes[index], self._controls[index] = process, writer
-        writer.write(self._config + b"".join(map(self._engine_line, self._engines)))
+        writer.write(b"".join(map(self._engine_line, self._engines)))
         if self._shutdown.requested.is_set():  # while it was being started
             process.terminate()
         if await reader.readline() == LISTENING:

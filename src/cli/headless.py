@@ -9,6 +9,7 @@ from typing import Any
 from ..config import Resolved
 from ..engine.headless_node import HeadlessNode, NodeState
 from ..engine.nodes.fingerprint import fingerprint
+from ..engine.nodes.limits import silence_of
 from ..engine.nodes.secret import secret_hash
 from ..engine.on_node import on_node
 from ..engine.process_client import COMMAND
@@ -61,7 +62,7 @@ def _replica_node(resolved: Resolved) -> ReplicaNode:
         for index, rank in enumerate(parallel.ranks)
     }
     place = (parallel.data_parallel_address, parallel.data_parallel_rpc_port)
-    return ReplicaNode(starts, *place, fingerprint(resolved), secret_hash())
+    return ReplicaNode(starts, *place, fingerprint(resolved), secret_hash(), silence_of(parallel))
 
 
 def _summary(resolved: Resolved, health: str) -> str:

@@ -119,7 +119,8 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     if found.grammars.high:
         rows.append(("grammars", f"{_range(found.grammars)} for the vocabulary of structured outputs (estimate)"))
     if found.graphs.high:
-        rows.append(("CUDA graphs", f"{_range(found.graphs)} (estimate)"))
+        name, of = ("CUDA graphs", "") if plan.device.is_gpu else ("graphs", " for captured steps")
+        rows.append((name, f"{_range(found.graphs)}{of} (estimate)"))
     left = found.memory_bytes - found.peak.likely
     rows.append(("together", f"{_range(found.peak)}; {'leaves' if left >= 0 else 'lacks'} about {about(abs(left))}"))
     return rows

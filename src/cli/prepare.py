@@ -103,12 +103,13 @@ def _remote_replicas(resolved: Resolved, on_phase: Callable[[str], None]) -> Rem
 
         return RayReplicas(resolved, on_phase)
     from ..engine.nodes.fingerprint import fingerprint
+    from ..engine.nodes.limits import silence_of
     from ..engine.nodes.remote_replicas import RemoteReplicas
     from ..engine.nodes.secret import secret_hash
 
     assert parallel.data_parallel_address is not None, "there are no remote ranks without it"
     place = (parallel.data_parallel_address, parallel.data_parallel_rpc_port)
-    return RemoteReplicas(*place, parallel.remote_ranks, fingerprint(resolved), secret_hash())
+    return RemoteReplicas(*place, parallel.remote_ranks, fingerprint(resolved), secret_hash(), silence_of(parallel))
 
 
 def _sleep_policy(resolved: Resolved) -> SleepPolicy:

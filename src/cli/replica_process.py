@@ -7,15 +7,14 @@ import contextlib
 import json
 import signal
 import socket
-import sys
-from asyncio.subprocess import DEVNULL, Process
+from asyncio.subprocess import Process
 from collections.abc import Callable, Mapping, Sequence
 
 from ..server.http.serve import EXIT_S
 from ..server.replica_health import ProbeAnswer
-from .api_process import MAX_LINE_BYTES
+from .serving_process import command_of, start
 
-COMMAND = (sys.executable, "-m", f"{__package__}.replica_server")
+COMMAND = command_of("replica_server")
 
 
 class ReplicaProcess:
@@ -40,24 +39,13 @@ class ReplicaProcess:
 
         config: one line. sockets: from `take_ports`; closed here, so that clients are refused once it has ended.
         """
-        ours, theirs = socket.socketpair()
-        fds = [theirs.fileno(), *(sock.fileno() for sock in sockets)]
-        with theirs:
-            process = self._process = await asyncio.create_subprocess_exec(
-                *COMMAND,
-                *("--rank", str(self._rank), "--began", str(self._began)),
-                *("--control", str(fds[0]), "--listen", *map(str, fds[1:])),
-                env=environment,
-                stdin=DEVNULL,
-                pass_fds=fds,
-                process_group=0,  # Ctrl-C in a terminal reaches the supervisor, which stops them all
-            )
+        command = (*COMMAND, "--rank", str(self._rank), "--began", str(self._began))
+        process, reader, self._control = await start(command, config, environment, sockets)
+        self._process = process
         for sock in sockets:
             sock.close()
         if self._is_stopped_early:
             process.terminate()
-        reader, self._control = await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES)
-        self._control.write(config)
         reading = asyncio.create_task(self._read(reader))
         try:
             code = await process.wait()
@@ -70,6 +58,11 @@ class ReplicaProcess:
             if self._answer is not None and not self._answer.done():
                 self._answer.set_result(None)
             self._control.close()
+
+    @property
+    def pid(self) -> int | None:
+        """None while it is being started."""
+        return None if self._process is None else self._process.pid
 
     async def probe(self, timeout_s: float) -> ProbeAnswer | None:
         """None without an answer in time, or if it ended meanwhile."""

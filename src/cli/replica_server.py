@@ -1,16 +1,14 @@
 """The server of one replica: `python -m stoker.cli.replica_server`, started by replica_process.py.
 
-It inherits the listening sockets, and a socket to its supervisor. On that come the configuration, as one line of JSON
-with its secrets, and then a line with its number for each probe. It sends lines of JSON: the phases of its start, its
-summary when it accepts requests, and the answers to probes. SIGTERM stops it. It also stops when its supervisor closes
-the socket, without a drain, and on Linux the kernel ends it with its supervisor.
+It inherits the listening sockets, and a socket to its supervisor (serving_process.py). On that comes a line with its
+number for each probe. It sends lines of JSON: the phases of its start, its summary when it accepts requests, and the
+answers to probes. SIGTERM stops it, and on Linux the kernel ends it with its supervisor.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import logging
 import socket
@@ -19,15 +17,14 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from ..config import Resolved
 from ..engine.parent_death import die_with_parent
-from ..logs import configure_logging, name_process
+from ..logs import name_process
 from ..server.health import liveness, state_body
 from ..server.http.shutdown import Shutdown, on_signals
 from ..server.replica_health import ProbeAnswer
 from ..server.service import Service
-from .api_process import MAX_LINE_BYTES
 from .prepare import failing
+from .serving_process import accept, follow
 from .start import Stopped, start_and_serve
 
 logger = logging.getLogger(__name__)
@@ -50,14 +47,12 @@ def main() -> int:
 
 
 async def _serve(control: int, sockets: list[socket.socket], began: float) -> int:
-    reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=control), limit=MAX_LINE_BYTES)
-    if not (config := await reader.readline()):
-        return 0  # the supervisor has ended
-    resolved = Resolved.model_validate_json(config)
-    configure_logging(resolved.server)
+    if (accepted := await accept(control)) is None:
+        return 0
+    resolved, reader, writer = accepted
     shutdown, supervisor = Shutdown(), _Supervisor(writer, began)
     with on_signals(shutdown):
-        following = asyncio.create_task(supervisor.follow(reader, shutdown))
+        following = asyncio.create_task(follow(reader, shutdown, supervisor.take))
         try:
             return await start_and_serve(
                 resolved, sockets, supervisor, shutdown, supervisor.on_ready, supervisor.on_service
@@ -69,6 +64,8 @@ async def _serve(control: int, sockets: list[socket.socket], began: float) -> in
 
 class _Supervisor:
     """The process that started this one, as the server sees it."""
+
+    shows_places = True  # of all servers
 
     def __init__(self, writer: asyncio.StreamWriter, began: float) -> None:
         """began: its command, of time.monotonic."""
@@ -99,14 +96,10 @@ class _Supervisor:
     def on_ready(self, summary: str) -> None:
         self._send({"summary": summary})
 
-    async def follow(self, reader: asyncio.StreamReader, shutdown: Shutdown) -> None:
-        """Answer probes until the supervisor closes the connection, or has ended."""
-        with contextlib.suppress(ConnectionError):  # it was killed
-            while line := await reader.readline():
-                if self._service is not None:
-                    self._send({"probe": int(line), "answer": asdict(_answer(self._service))})
-        shutdown.request()
-        shutdown.request()  # without a drain
+    async def take(self, line: bytes) -> None:
+        """Answer a probe."""
+        if self._service is not None:
+            self._send({"probe": int(line), "answer": asdict(_answer(self._service))})
 
     def _send(self, line: dict[str, Any]) -> None:
         self._writer.write(json.dumps(line).encode() + b"\n")

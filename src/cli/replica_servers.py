@@ -7,7 +7,9 @@ fails its probes, is started again within a budget, on its port, while the other
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
 import os
 import signal
 import socket
@@ -15,7 +17,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from ..config import Resolved
-from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED
+from ..config.exit_codes import EXIT_FAILED
+from ..config.load_limit import LOAD_LIMIT_S
 from ..engine.supervision import RestartBudget
 from ..logs import log_fields
 from ..server.http.address import CannotListen, bind
@@ -26,13 +29,16 @@ from .console import print_result
 from .ending import end_servers
 from .notify import notify_ready
 from .numa_view import place_rows
+from .orphans import reap_orphans
 from .prepare import device_variables
 from .replica_process import ReplicaProcess
 from .server_url import base_url
+from .serving_process import config_line
 from .start import Stopped
 from .startup_view import StartupView
 
-_BIND_LIMIT_S = 5.0  # the kernel may close the sockets of a killed process after it has reported its end
+_FIRST_WAIT_S, _MAX_WAIT_S = 0.1, 5.0  # between two attempts to bind a port
+_REPORT_S = 5.0  # the kernel may close the sockets of a killed process after it has reported its end
 logger = logging.getLogger(__name__)
 
 
@@ -83,15 +89,18 @@ class ReplicaServers:
         began: float,
         on_phase: Callable[[str], None],
         on_listening: Callable[[str], None],
+        start_limit_s: float = LOAD_LIMIT_S,
     ) -> None:
         """began: the command, of time.monotonic. on_phase: of the first server.
-        on_listening: called with its summary when all accept requests."""
+        on_listening: called with its summary when all accept requests.
+        start_limit_s: of each server, after which it is started again."""
         self._resolved = resolved
         self._sockets = dict(sockets)
         self._shutdown = shutdown
         self._began = began
         self._on_phase = on_phase
         self._on_listening = on_listening
+        self._start_limit_s = start_limit_s
         self._max_restarts = resolved.server.engine_restarts
         parallel = resolved.parallel
         self._interval_s = parallel.dp_supervisor_probe_interval_s
@@ -106,6 +115,7 @@ class ReplicaServers:
         """Until a shutdown is requested, or a server will not be started again. Returns the exit code."""
         keeping = [asyncio.create_task(self._keep(rank)) for rank in self.health]
         probing = [asyncio.create_task(self._probe(rank)) for rank in self.health]
+        probing.append(asyncio.create_task(self._reap()))
         requested = asyncio.create_task(self._shutdown.requested.wait())
         try:
             done, _ = await asyncio.wait([requested, *keeping], return_when=asyncio.FIRST_COMPLETED)
@@ -126,7 +136,7 @@ class ReplicaServers:
             if self._shutdown.requested.is_set():
                 break
             reason = health.reason if health.must_be_replaced else f"the server {_end(code)}"
-            if not health.has_served:  # it would fail again, and has said why
+            if not health.has_served and not health.is_overdue:  # it would fail again, and has said why
                 logger.critical("replica %d: %s before it accepted requests: stopping", rank, reason)
                 return code if code > 0 else EXIT_FAILED
             if not budget.take(now()):
@@ -134,17 +144,12 @@ class ReplicaServers:
                 return EXIT_FAILED
             health.restarts(reason)
             log_fields(logger, logging.ERROR, "the server of a replica is restarted", {"rank": rank, "reason": reason})
-            try:
-                self._sockets[rank] = await self._bind_again(rank)
-            except CannotListen as error:
-                logger.critical("replica %d: %s: stopping", rank, error)
-                return EXIT_ENVIRONMENT
+            self._sockets[rank] = await self._bind_again(rank)
         return 0
 
     async def _run(self, rank: int) -> int:
         """One start of a server, to its end."""
         resolved = self._resolved.server_of(rank)
-        config = resolved.model_dump_json(context={"reveal_secrets": True}).encode() + b"\n"
         index = rank - self._resolved.parallel.ranks.start
         environment = {**os.environ, **device_variables(self._resolved, index)}
 
@@ -158,23 +163,40 @@ class ReplicaServers:
         is_shown = index == 0 and not self.health[rank].has_served
         on_phase = self._on_phase if is_shown else _ignore
         process = self._processes[rank] = ReplicaProcess(rank, self._began, on_phase, on_summary)
+        limit = asyncio.get_running_loop().call_later(self._start_limit_s, self._give_up, rank, process)
         try:
-            return await process.run(config, environment, self._sockets[rank])
+            return await process.run(config_line(resolved), environment, self._sockets[rank])
         finally:
+            limit.cancel()
             self._summaries.pop(rank, None)
 
+    def _give_up(self, rank: int, process: ReplicaProcess) -> None:
+        """Ends a server that does not listen yet."""
+        if process.is_listening or self.health[rank].must_be_replaced:
+            return
+        self.health[rank].overdue(self._start_limit_s)
+        self._report_end(rank)
+        process.send(signal.SIGKILL)
+
     async def _bind_again(self, rank: int) -> list[socket.socket]:
-        """Raises CannotListen if another program has taken the port."""
+        """Waits while another program has the port. Empty if a shutdown is requested meanwhile."""
         loop = asyncio.get_running_loop()
         host, port = self._resolved.server.host, self._resolved.server_of(rank).server.port
-        deadline = loop.time() + _BIND_LIMIT_S
-        while True:
+        reports_at, wait_s = loop.time() + _REPORT_S, _FIRST_WAIT_S
+        while not self._shutdown.requested.is_set():
             try:
                 return bind(host, port)
-            except CannotListen:
-                if loop.time() > deadline:
-                    raise
-                await asyncio.sleep(0.1)
+            except CannotListen as error:
+                self.health[rank].waits(str(error))
+                if loop.time() > reports_at:
+                    reports_at = math.inf
+                    what = "the server of a replica waits for its port"
+                    log_fields(logger, logging.ERROR, what, {"rank": rank, "reason": str(error)})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._shutdown.requested.wait()
+            wait_s = min(2 * wait_s, _MAX_WAIT_S)
+        return []
 
     async def _probe(self, rank: int) -> None:
         """At each interval. Ends a server that has failed too often, so that `_keep` starts it again."""
@@ -189,8 +211,19 @@ class ReplicaServers:
                 continue
             health.probed(answer)
             if health.must_be_replaced and not self._shutdown.requested.is_set():
-                log_fields(logger, logging.ERROR, "a server is ended", {"rank": rank, "reason": health.reason})
+                self._report_end(rank)
                 await process.replace(is_answering=answer is not None)
+
+    def _report_end(self, rank: int) -> None:
+        log_fields(logger, logging.ERROR, "a server is ended", {"rank": rank, "reason": self.health[rank].reason})
+
+    async def _reap(self) -> None:
+        """At each interval: processes of servers that were killed, which the first process of a container gets."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            known = [process.pid for process in self._processes.values() if process.pid is not None]
+            if len(known) == len(self._processes):  # else one is being started, whose process is not known yet
+                reap_orphans(known)
 
     def _signal(self, number: int) -> None:
         for process in self._processes.values():

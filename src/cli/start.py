@@ -31,7 +31,13 @@ class Stopped(Exception):
 
 
 class Start(Protocol):
-    """Shows the phases of a start, as StartupView does."""
+    """Shows the phases of a start, as StartupView does.
+
+    Attributes:
+        shows_places: whether it says itself where processes are bound, and the summary does not.
+    """
+
+    shows_places: bool
 
     @property
     def seconds(self) -> float:
@@ -86,7 +92,7 @@ async def start_and_serve(
             kernels=info.kernels,
         )
         calibration.append(calibration.record(resolved, measured, __version__))
-        ready = summary(resolved, info, measured, text, port, view.seconds)
+        ready = summary(resolved, info, measured, text, port, view.seconds, has_places=not view.shows_places)
 
         def on_listening() -> None:
             # objects created so far live as long as the process: the garbage collector does not have to visit them

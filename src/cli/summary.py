@@ -25,11 +25,14 @@ def summary(
     text: Text,
     port: int,
     seconds: float,
+    *,
+    has_places: bool,
 ) -> str:
     """Lines for standard output; the last one is a command to paste.
 
     port: 0 with a Unix socket.
     seconds: from the start of the command to now.
+    has_places: whether it says where processes are bound.
     """
     server = resolved.server
     url = base_url("localhost" if server.uds else server.host, port, is_tls=server.ssl_certfile is not None)
@@ -48,7 +51,7 @@ def summary(
         *([("replicas", f"{num_replicas}{where}; what follows is of each")] if num_replicas > 1 else []),
         *([("elsewhere", f"{num_remote} replicas on other machines")] if num_remote else []),
         *([("processes", f"{num_ranks} compute a model; what follows is of the first")] if num_ranks > 1 else []),
-        *place_rows(resolved),
+        *(place_rows(resolved) if has_places else []),
         ("model", f"{', '.join(resolved.served_model_names)}, {info.dtype} on {info.device}"),
         ("context", f"{info.max_model_len} tokens"),
         ("capacity", f"{info.num_blocks // per_sequence} sequences at full context ({blocks})"),

@@ -17,7 +17,7 @@ from ..config.exit_codes import EXIT_FAILED
 from .nodes.child import RankChild
 from .nodes.limits import ALIVE_S, LOADING_SILENCE_S, SILENCE_S
 from .rank_link import Alive, Failed, Finish, Loaded, RankLink, RankMessage, Returned, Tokens, packed
-from .step_queue import RunnerUnusable
+from .step_queue import FailedAfterExchange, RunnerUnusable
 
 _POLL_S = 0.25  # of the thread that watches; a process that is stopped in two polls one after the other is given up
 
@@ -49,7 +49,7 @@ class Follower:
         """Why it is given up; empty if it is not."""
         if self.child is not None and self.child.is_stopped():
             return "is stopped"
-        limit_s = self.silence_s if self.is_loaded else LOADING_SILENCE_S
+        limit_s = self.silence_s if self.is_loaded else max(self.silence_s, LOADING_SILENCE_S)
         if self.heard_at is not None and now - self.heard_at > limit_s:
             return f"has not answered for {limit_s:g} s"
         return ""
@@ -202,7 +202,7 @@ def in_step(others: Followers, what: str = "a step") -> Iterator[None]:
     others.check()
     try:
         yield
-    except ReportedFailure as failed:
+    except FailedAfterExchange as failed:
         raise failed.error from None
     except BaseException as error:
         try:  # a second interrupt may end the waiting
@@ -211,11 +211,3 @@ def in_step(others: Followers, what: str = "a step") -> Iterator[None]:
         finally:
             others.lose(f"{what} ended in the middle: {type(error).__name__}: {error}")  # the first reason counts
         raise
-
-
-class ReportedFailure(Exception):
-    """Sampling has failed, and the other ranks know it: they are ready for the next step."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from .api import EngineInfo, StepLaunches
 from .core import StepPlan, StepResult
-from .followers import Followers, ReportedFailure, in_step
+from .followers import Followers, in_step
 from .rank_link import Finish, FreeMemory, Tokens
+from .step_queue import FailedAfterExchange
 
 if TYPE_CHECKING:  # they import torch
     import torch
@@ -85,11 +86,11 @@ class LeadingSampler:
         self.prompt_logprobs = sampler.prompt_logprobs
 
     def sample(self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: Int32) -> Sampled:
-        """As Sampler. Raises ReportedFailure."""
+        """As Sampler. Raises FailedAfterExchange, which the others know."""
         try:
             sampled = self._sampler.sample(logits, slots, lengths, token_table)
         except Exception as error:
             self._others.send(Tokens(None))
-            raise ReportedFailure(error) from error
+            raise FailedAfterExchange(error) from error
         self._others.send(Tokens(sampled.token_ids))
         return sampled

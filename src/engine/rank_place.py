@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..config import Resolved
 from .nodes.fingerprint import fingerprint
 from .nodes.joining import JoinedLink, LinkOf, join
+from .nodes.limits import silence_of
 from .nodes.ring import connect_stages, listen
 from .nodes.secret import secret_hash
 from .parallel.agreement import smallest_of
-from .parallel.connect import LIMIT_S, group_of, own_gpu, ranks_in, wait_for_all
+from .parallel.connect import group_of, own_gpu, ranks_in, start_limit_s, wait_for_all
 from .parallel.gloo import Meeting
 from .rank_link import Join, RankLink
 from .runner.loaded_model import RanksOf
@@ -43,15 +45,15 @@ class Place:
         size = parallel.tensor_parallel_size
         if size == 1:
             return None
-        place = (self.memory, self.meeting, self.rank % size, size)
+        place = (self.memory, self.meeting, self.rank % size, parallel)
         gpu = own_gpu(self.resolved)
-        uses_gloo = parallel.disable_custom_all_reduce
-        return lambda kernels: wait_for_all(ranks_in(kernels, *place, uses_gloo=uses_gloo, gpu=gpu))
+        return lambda kernels: wait_for_all(ranks_in(kernels, *place, gpu=gpu))
 
     @property
     def loading(self) -> RankLoading:
         """Of its part of the model."""
-        agree = smallest_of(self.meeting, self.rank, self.resolved.parallel.num_ranks, LIMIT_S)
+        parallel = self.resolved.parallel
+        agree = smallest_of(self.meeting, self.rank, parallel.num_ranks, start_limit_s(parallel))
         return rank_loading(self.resolved, self.ranks_of, agree)
 
 
@@ -60,18 +62,19 @@ def joined(
     rank: int,
     memory: SharedMemory | None,
     secret: str | None = None,
-    link_of: LinkOf = JoinedLink,
+    link_of: LinkOf | None = None,
 ) -> Place:
     """Connects a rank to rank 0, and to the stages next to it.
 
     Args:
         resolved: as decided here.
         secret: the hash of the secret; None for that of the environment.
-        link_of: makes the link to rank 0.
+        link_of: makes the link to rank 0; None for a JoinedLink.
 
     Raises JoinRefused or OSError.
     """
     parallel = resolved.parallel
+    by_default = partial(JoinedLink, silence_s=silence_of(parallel))
     listeners: list[socket.socket] = []
     parts = fingerprint(resolved)
 
@@ -83,7 +86,7 @@ def joined(
         hash_of_secret = secret_hash() if secret is None else secret
         return Join(rank, socket.gethostname(), os.getpid(), place, parts, hash_of_secret)
 
-    link, start = join(parallel.master_addr, parallel.master_port, join_of, link_of=link_of)
+    link, start = join(parallel.master_addr, parallel.master_port, join_of, link_of=link_of or by_default)
     decided = with_files_of(Resolved.model_validate_json(start.resolved), resolved)
     meeting = Meeting(link.address, start.port, link.own_address, group_of(rank, resolved))
     size, stages = parallel.tensor_parallel_size, None

@@ -104,8 +104,7 @@ def compute(place: Place, loaded: Callable[[], None] = lambda: None) -> None:
         loaded()
         follow_on_device(device_runner, link)
         return
-    extension = resolved.parallel.worker_extension_cls
-    kind = worker_class(extension)
+    kind = worker_class(resolved.parallel)
     runner: AnyRunner
     follows: Follow
     if place.stages is None:
@@ -115,7 +114,7 @@ def compute(place: Place, loaded: Callable[[], None] = lambda: None) -> None:
         ring = stage_link(resolved, *place.stages)
         runner, follows = runner_of_stage(resolved, place.stage, link, ring, place.loading)
     model = runner.rank_model(place.rank % resolved.parallel.tensor_parallel_size)
-    answer = Workplace(kind, extension, place.rank, resolved.parallel.num_ranks, model).answer
+    answer = Workplace(kind, resolved.parallel, place.rank, model).answer
     gc.collect()
     gc.freeze()
     loaded()

@@ -20,7 +20,7 @@ from .followers import Follower, Followers, RankLost
 from .nodes.child import RankChild, children_of_node, close_descriptors, command_of, memories_of_node
 from .nodes.fingerprint import fingerprint
 from .nodes.gathering import CannotGather, Gathering, Joined, NotGathered
-from .nodes.limits import SILENCE_S
+from .nodes.limits import SILENCE_S, silence_of
 from .nodes.ray_places import CannotUseRay
 from .nodes.ray_ranks import RayRanks
 from .nodes.ring import KEY_BYTES, connect_stages, listen
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 class RankProcesses(Followers):
-    silence_s = SILENCE_S  # of a rank of another node that has its weights
+    default_silence_s = SILENCE_S  # of a rank of another node that has its weights
     ends_when_refused = False
 
     def __init__(
@@ -154,11 +154,11 @@ class RankProcesses(Followers):
         except NotGathered as error:
             raise RankLost(str(error)) from None
         children = {child.rank: child for child in self._children}
-        now = time.monotonic()
+        now, silence_s = time.monotonic(), silence_of(self._resolved.parallel, self.default_silence_s)
         for rank, each in joined.items():
             child = children.get(rank)
             name = str(child) if child is not None else f"rank {rank} of the model ({self._place(rank, each)})"
-            self._followers.append(Follower(name, each.link, child, now, self.silence_s))
+            self._followers.append(Follower(name, each.link, child, now, silence_s))
         self._introduce(gathering.address, [each.join.place for each in joined.values()])
 
     def _introduce(self, address: str, places: list[list[Any]]) -> None:
@@ -201,9 +201,8 @@ class RankProcesses(Followers):
 
         port = self._store.port
         meeting = Meeting(self._address, port, self._address, group_of(0, self._resolved))
-        uses_gloo = self._resolved.parallel.disable_custom_all_reduce
-        how: dict[str, Any] = {"uses_gloo": uses_gloo, "gpu": own_gpu(self._resolved)}
-        self._ranks = ranks_in(kernels, self._memories.get(0), meeting, 0, self._size, **how)
+        gpu = own_gpu(self._resolved)
+        self._ranks = ranks_in(kernels, self._memories.get(0), meeting, 0, self._resolved.parallel, gpu=gpu)
         if self._failure is not None:
             self._ranks.close()
         self._ranks.join()
@@ -212,11 +211,12 @@ class RankProcesses(Followers):
     def agree(self, number: int) -> int:
         """The smallest of the numbers of all ranks. To be called once, as they do. Raises RankLost."""
         from .parallel.agreement import smallest_of
-        from .parallel.connect import LIMIT_S
+        from .parallel.connect import start_limit_s
         from .parallel.gloo import Meeting
 
+        parallel = self._resolved.parallel
         meeting = Meeting(self._address, self._store.port, self._address)
-        return smallest_of(meeting, 0, self._resolved.parallel.num_ranks, LIMIT_S, self.check)(number)
+        return smallest_of(meeting, 0, parallel.num_ranks, start_limit_s(parallel), self.check)(number)
 
     @property
     def ranks_of(self) -> RanksOf | None:

@@ -16,14 +16,13 @@ from typing import Any
 from ..config import Resolved, read_machine_spec
 from .nodes.daemon_thread import DaemonThread
 from .nodes.fingerprint import fingerprint
-from .nodes.limits import SILENCE_S
+from .nodes.limits import silence_of
 from .nodes.ray_places import CannotUseRay, RayPlaces, bundle_of, loss, own_signals
 from .nodes.remote_replicas import RemoteReplicas
 from .nodes.replica_connection import ReplicaConnection
 from .nodes.secret import hash_of
 from .replica_node import ReplicaNode, ReplicaStart
 
-_RETURN_S = 2 * SILENCE_S  # for an actor that has lost the server, to stop its engine and to connect again
 _LEAVE_S = 10.0  # for Ray to take the actors and their places back
 logger = logging.getLogger(__name__)
 
@@ -37,7 +36,8 @@ class ReplicaActor:
         own = values.model_copy(update={"machine": read_machine_spec()}).replica(rank)
         environment = {name: value for name, value in os.environ.items() if name not in values.secret_variables}
         starts = {rank: ReplicaStart(own.model_dump_json(), environment)}
-        node = ReplicaNode(starts, address, port, fingerprint(values), hash_of(secret))
+        silence_s = silence_of(values.parallel)
+        node = ReplicaNode(starts, address, port, fingerprint(values), hash_of(secret), silence_s)
         asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy())  # Ray's starts no process in a group of its own
         asyncio.run(node.run())
         return f"ended: {node.reason}"
@@ -49,7 +49,9 @@ class RayReplicas(RemoteReplicas):
     def __init__(self, resolved: Resolved, report: Callable[[str], None]) -> None:
         """report: called with what this waits for."""
         self._key = secrets.token_hex(16)
-        super().__init__("", 0, resolved.parallel.remote_ranks, fingerprint(resolved), hash_of(self._key))
+        ranks, silence_s = resolved.parallel.remote_ranks, silence_of(resolved.parallel)
+        super().__init__("", 0, ranks, fingerprint(resolved), hash_of(self._key), silence_s)
+        self._return_s = 2 * silence_s  # for an actor that has lost the server, to stop its engine and to connect again
         self._resolved, self._report = resolved, report
         self._config = resolved.model_dump_json()
         # One thread as long as this object: the processes of Ray end with the thread that has started them.
@@ -67,7 +69,7 @@ class RayReplicas(RemoteReplicas):
                 is_new = rank not in self._ends or self._ends[rank].done()
                 if is_new:
                     self._ends[rank] = await self._start(rank)
-                actor, limit_s = self._ends[rank], None if is_new else _RETURN_S
+                actor, limit_s = self._ends[rank], None if is_new else self._return_s
                 done, _ = await asyncio.wait((joining, actor), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     logger.warning("replica %d: its actor of Ray is silent, and is replaced", rank)

@@ -48,10 +48,12 @@ class ReplicaNode:
         port: int,
         fingerprint: Fingerprint,
         secret: str,
+        silence_s: float = SILENCE_S,
     ) -> None:
-        """replicas: by rank. address, port: of node 0. secret: a hash."""
+        """replicas: by rank. address, port: of node 0. secret: a hash. silence_s: of node 0, after which it is given
+        up."""
         self._replicas = dict(replicas)
-        self._address, self._port = address, port
+        self._address, self._port, self._silence_s = address, port, silence_s
         self._fingerprint, self._secret = fingerprint, secret
         self._children: dict[int, EngineChild] = {}
         self._ready: set[int] = set()
@@ -97,7 +99,7 @@ class ReplicaNode:
         """Raises _Refused, and OSError, EOFError or ValueError while node 0 is not there."""
         async with asyncio.timeout(SILENCE_S):  # here as elsewhere: wait_for may swallow a cancellation on Python 3.11
             reader, writer = await asyncio.open_connection(self._address, self._port)
-        connection = ReplicaConnection(reader, writer)
+        connection = ReplicaConnection(reader, writer, self._silence_s)
         try:
             join: dict[str, Any] = {
                 "rank": rank,

@@ -12,7 +12,7 @@ from .api import EngineInfo, StepLaunches, TokenLogprobs
 from .core import StepPlan, StepResult
 from .parallel import SharedExperts
 from .runner.model_runner import ModelRunner
-from .step_queue import RunnerUnusable, cause_of
+from .step_queue import FailedAfterExchange, RunnerUnusable, cause_of
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +46,7 @@ class SharingRunner:
             if plan.num_rows:
                 return self._runner.execute(plan)
             self._runner.assist()
-        except _SamplingFailed as failed:  # after all exchanges: the replicas are ready for the next step
+        except FailedAfterExchange as failed:
             raise failed.error from None
         except BaseException as error:
             is_of_another = self._replicas.is_closed
@@ -79,12 +79,12 @@ class SamplerOfOwnTokens:
         self._sampler = sampler
 
     def sample(self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: Int32) -> Sampled:
-        """As Sampler. Raises _SamplingFailed."""
+        """As Sampler. Raises FailedAfterExchange."""
         with _failures():
             return self._sampler.sample(logits, slots, lengths, token_table)
 
     def prompt_logprobs(self, logits: torch.Tensor, next_ids: torch.Tensor, slots: Slots) -> list[TokenLogprobs]:
-        """As Sampler. Raises _SamplingFailed."""
+        """As Sampler. Raises FailedAfterExchange."""
         with _failures():
             return self._sampler.prompt_logprobs(logits, next_ids, slots)
 
@@ -95,10 +95,4 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise _SamplingFailed(error) from error
-
-
-class _SamplingFailed(Exception):
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
+        raise FailedAfterExchange(error) from error

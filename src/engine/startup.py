@@ -158,7 +158,7 @@ def _started(
         if resolved.num_stages > 1:
             return on_ranks(prepared, rank_lost, None)
         return on_gpu(prepared) if resolved.parallel.num_ranks == 1 else on_gpus(prepared, rank_lost)
-    worker_class(resolved.parallel.worker_extension_cls)  # raises before weights are loaded
+    worker_class(resolved.parallel)  # raises before weights are loaded
     if neighbours is not None:
         return beside_replicas(prepared, neighbours)
     if launched is not None and not isinstance(launched, Launch):

@@ -47,6 +47,14 @@ class RunnerUnusable(RuntimeError):
     """Steps fail one after another: the engine must be restarted."""
 
 
+class FailedAfterExchange(Exception):
+    """Of a step that several processes compute, after the last thing that they exchange: all are ready for the next."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class FailedOnRank0(Exception):
     """A step failed there; this rank is ready for the next one."""
 

@@ -1,4 +1,5 @@
-"""Worker: what the class of `parallel.worker_extension_cls` is mixed into, one in each process of a model.
+"""Worker: one in each process of a model, or one of a subclass (`parallel.worker_cls`), with the methods of a class
+that is mixed in (`parallel.worker_extension_cls`).
 
 `LLM.collective_rpc` calls a method of all of them, while no request runs.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..config.schema.parallel import ParallelConfig
 from .api import CallError
 from .plugins import PluginError, import_class, named_by
 from .rank_link import Call, Returned
@@ -15,7 +17,7 @@ from .rank_link import Call, Returned
 if TYPE_CHECKING:
     from .runner.rank_model import RankModel  # imports torch
 
-OPTION = "parallel.worker_extension_cls"
+CLASS, EXTENSION = "parallel.worker_cls", "parallel.worker_extension_cls"
 
 
 class Worker:
@@ -24,38 +26,53 @@ class Worker:
     model: RankModel  # the weights of this rank
 
 
-def worker_class(extension: str) -> type[Worker]:
-    """extension: an import path; empty for none. Raises PluginError."""
+def worker_class(parallel: ParallelConfig) -> type[Worker]:
+    """That of the options. Raises PluginError."""
+    kind, extension = Worker, parallel.worker_extension_cls
+    if parallel.worker_cls != "auto":
+        with named_by(CLASS):
+            kind = _imported(parallel.worker_cls)
+            if not issubclass(kind, Worker):
+                base = f"{Worker.__module__}:{Worker.__name__}"
+                raise PluginError(f"{parallel.worker_cls}: the class is not a subclass of {base}")
     if not extension:
-        return Worker
-    with named_by(OPTION):
-        found = import_class(extension, ())
-        if taken := [name for name in Worker.__annotations__ if hasattr(found, name)]:
-            raise PluginError(f"{extension}: the class has {', '.join(taken)}, which a worker has itself")
+        return kind
+    with named_by(EXTENSION):
+        found = _imported(extension)
         try:
-            return type("Worker", (found, Worker), {})
+            return type("Worker", (found, kind), {})
         except TypeError as error:
             raise PluginError(f"{extension}: the class cannot be a base class: {error}") from error
+
+
+def _imported(path: str) -> Any:
+    found = import_class(path, ())
+    if taken := [name for name in Worker.__annotations__ if hasattr(found, name)]:
+        raise PluginError(f"{path}: the class has {', '.join(taken)}, which a worker has itself")
+    return found
 
 
 class Workplace:
     """The worker of this process."""
 
-    def __init__(self, kind: type[Worker], extension: str, rank: int, world_size: int, model: RankModel) -> None:
-        """Its constructor is called without arguments, when it has its attributes. Raises PluginError."""
-        self._extension = extension
-        self._worker = kind.__new__(kind)
-        self._worker.rank, self._worker.world_size, self._worker.model = rank, world_size, model
+    def __init__(self, kind: type[Worker], parallel: ParallelConfig, rank: int, model: RankModel) -> None:
+        """kind: of `worker_class`. Its constructor is called without arguments, when it has its attributes. Raises
+        PluginError."""
+        paths = {CLASS: parallel.worker_cls, EXTENSION: parallel.worker_extension_cls}
+        self._paths = {option: path for option, path in paths.items() if path not in ("", "auto")}
         try:
+            self._worker = kind.__new__(kind)
+            self._worker.rank, self._worker.world_size, self._worker.model = rank, parallel.num_ranks, model
             self._worker.__init__()  # type: ignore[misc]
         except Exception as error:
-            raise PluginError(f"`{OPTION}`: {extension}: cannot be made: {type(error).__name__}: {error}") from error
+            named = ", ".join(f"`{option}`: {path}" for option, path in self._paths.items())
+            raise PluginError(f"{named}: cannot be made: {type(error).__name__}: {error}") from error
 
     def check(self, method: str) -> None:
         """Raises CallError unless the worker has such a method."""
         if method.startswith("_") or not callable(getattr(self._worker, method, None)):
-            place = f"`{OPTION}` is {self._extension}" if self._extension else f"`{OPTION}` is not set"
-            raise CallError(f"the workers have no method `{method}`: {place}")
+            places = [f"`{option}` is {path}" for option, path in self._paths.items()] or [f"`{EXTENSION}` is not set"]
+            raise CallError(f"the workers have no method `{method}`: {', '.join(places)}")
 
     def returned(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
         """What the method returns, and an empty text, or what it raises, as text."""

@@ -40,6 +40,7 @@ class ReplicaHealth:
         self.has_served = False
         self.num_failed = 0  # probes in succession
         self.num_restarts = 0
+        self.is_overdue = False  # it has not accepted requests in the time that a start may take
 
     @property
     def is_ready(self) -> bool:
@@ -47,7 +48,7 @@ class ReplicaHealth:
 
     @property
     def must_be_replaced(self) -> bool:
-        return self.num_failed >= self._threshold
+        return self.is_overdue or self.num_failed >= self._threshold
 
     def listens(self) -> None:
         self.has_served = True
@@ -63,11 +64,20 @@ class ReplicaHealth:
         else:
             self.state, self.reason = answer.state, "" if answer.is_ready else answer.reason
 
+    def overdue(self, limit_s: float) -> None:
+        """limit_s: of its start, in which it has not accepted requests."""
+        self.is_overdue = True
+        self.state, self.reason = "unresponsive", f"the server has not accepted requests within {limit_s:g} s"
+
     def restarts(self, reason: str) -> None:
         """It has ended, and is started again."""
-        self.num_failed = 0
+        self.num_failed, self.is_overdue = 0, False
         self.num_restarts += 1
         self.state, self.reason = "restarting", reason
+
+    def waits(self, reason: str) -> None:
+        """It is started again as soon as it can be. reason: why it cannot."""
+        self.reason = reason
 
 
 def readiness(

@@ -18,7 +18,10 @@ import pytest
 from .deployment import START_LIMIT_S, Server
 
 pytestmark = pytest.mark.slow
-WAYS = {"tensor": {"tensor_parallel_size": 2}, "pipeline": {"pipeline_parallel_size": 2}}
+WAYS = {
+    "tensor": {"tensor_parallel_size": 2},
+    "pipeline": {"pipeline_parallel_size": 2, "cpu_distributed_timeout_seconds": 3},
+}
 BODY = {"model": "builtin:tiny", "prompt": "Once upon a time", "temperature": 0, "max_tokens": 16, "ignore_eos": True}
 
 
@@ -103,6 +106,7 @@ def started(*servers: Server) -> Iterator[None]:
 
 
 @pytest.mark.effect("parallel.nnodes", "parallel.node_rank", "parallel.master_addr", "parallel.master_port")
+@pytest.mark.effect("parallel.cpu_distributed_timeout_seconds")
 @pytest.mark.parametrize("sizes", WAYS.values(), ids=WAYS)
 def test_answers_are_those_of_one_process_and_a_node_that_is_lost_returns(sizes: dict[str, int], tmp_path: Path):
     alone = Server(manifest(tmp_path))
@@ -130,7 +134,9 @@ def test_answers_are_those_of_one_process_and_a_node_that_is_lost_returns(sizes:
             rank.suspend()
 
         lose_in_the_middle(url, stop)
-        assert re.search(r"rank 1 of the model \(node 1, .*\) has not answered for 5 s", "".join(first.err))
+        silence_s = sizes.get("cpu_distributed_timeout_seconds", 5)
+        log = "".join(first.err)
+        assert re.search(rf"rank 1 of the model \(node 1, .*\) has not answered for {silence_s} s", log)
         other.process.resume()
         until(lambda: is_ready(url))
         assert not rank.is_running()

@@ -38,8 +38,9 @@ class Threads:
         self._memories = [SharedMemory.new(self._size) for _ in range(num_stages)]
         self._store, port = open_store(ADDRESS)
         meeting = partial(Meeting, ADDRESS, port, ADDRESS)
+        parallel = settings.parallel.model_copy(update={"disable_custom_all_reduce": uses_gloo})
         self._connect = lambda kernels, stage, rank: wait_for_all(
-            ranks_in(kernels, self._memories[stage], meeting(f"stage {stage}"), rank, self._size, uses_gloo=uses_gloo)
+            ranks_in(kernels, self._memories[stage], meeting(f"stage {stage}"), rank, parallel)
         )
         self.links: list[RankLink] = []
         self._rings: list[StageLink] = []

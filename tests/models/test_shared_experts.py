@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from tests.slow_cases import slow_but
 
 from stoker.config import Resolved
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
+from stoker.engine.kernels.cpu import captured_graph
+from stoker.engine.kernels.cpu.arena import Arena
 
 from .checkpoints import build, save
 from .conftest import Saved
@@ -150,6 +153,48 @@ def test_a_last_layer_of_experts_takes_part_in_steps_without_logits(tmp_path: Pa
         first.submit(each[::2])
         second.submit(each[1::2])
         found = first.outputs(3) | second.outputs(3)
+    assert_alike([found[request.request_id] for request in each], expected)
+
+
+def test_steps_that_are_too_large_to_be_captured_leave_the_others_captured(
+    saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The first of them ended the capture of all."""
+    _, folder = saved("qwen3_moe")
+    prompts = make_prompts(6)
+    expected = Engine(resolved(folder, tmp_path)).outputs(prompts, PROBABLE)
+    with sharing(shared(folder, tmp_path)) as (first, second):
+        first.submit(requests(prompts))
+        first.outputs(6)
+        whole = [set(first.runner._decode_steps._graphs), set(second.runner._assistance._graphs)]
+    monkeypatch.setattr(captured_graph, "Arena", partial(Arena, 6000))
+    with sharing(shared(folder, tmp_path)) as (first, second):
+        first.submit(requests(prompts))
+        found = first.outputs(6)
+        assert first.runner.launches().captured > 0
+        small = [set(first.runner._decode_steps._graphs), set(second.runner._assistance._graphs)]
+        assert "decode_step" not in first.runner._decode_steps.table
+    assert_alike([found[str(index)] for index in range(6)], expected)
+    for few, all_of_them in zip(small, whole, strict=True):
+        assert few
+        assert few < all_of_them
+
+
+def test_layers_that_read_the_keys_of_others_take_part_in_steps_without_logits(tmp_path: Path):
+    """The two were refused together: layers without keys of their own compute only the tokens whose logits are needed,
+    but the last layer with shared experts, and all before it, compute every token."""
+    experts = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}
+    folder = save(build("gemma4 shared", use_double_wide_mlp=False, **experts), tmp_path / "model")
+    prompts = make_prompts(6)
+    expected = Engine(resolved(folder, tmp_path)).outputs(prompts, PROBABLE)
+    settings = shared(folder, tmp_path)
+    assert settings.cache.kv_sharing_fast_prefill
+    assert settings.model_spec.keys_of[-1] is not None
+    with sharing(settings) as (first, second):
+        each = requests(prompts)
+        first.submit(each[:5])
+        second.submit(each[5:])
+        found = first.outputs(5) | second.outputs(1)
     assert_alike([found[request.request_id] for request in each], expected)
 
 

@@ -12,12 +12,14 @@ from safetensors.torch import load_file, save_file
 from tests.tiny_checkpoint import write_checkpoint
 
 from stoker import LLM, SamplingParams
+from stoker.config.schema.parallel import ParallelConfig
 from stoker.engine.api import CallError
+from stoker.engine.launched.launch import OnlyOffline, check_serves
 from stoker.engine.plugins import PluginError
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 PROMPT = list(range(5, 60))  # several blocks, which are cached
-EXTENSION = "tests.own_code:WeightUpdates"
+EXTENSION, OWN = "tests.own_code:WeightUpdates", "tests.own_code:OwnWorker"
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +118,40 @@ def test_a_call_that_cannot_be_made_is_an_error_and_the_engine_goes_on(llm: LLM,
         llm.collective_rpc(*call)  # type: ignore[arg-type]
     assert message in str(failed.value)
     assert tokens(llm) == before
+
+
+@pytest.mark.effect("parallel.worker_cls")
+def test_a_class_of_workers_has_methods_and_gets_those_of_the_extension(folder: Path):
+    with make(folder, "", worker_cls=OWN) as made:
+        assert made.collective_rpc("own_number") == [10]
+        with pytest.raises(CallError) as failed:
+            made.collective_rpc("place")
+        assert str(failed.value) == f"the workers have no method `place`: `parallel.worker_cls` is {OWN}"
+    with make(folder, worker_cls=OWN) as made:
+        assert made.collective_rpc("own_number") == [10]
+        assert made.collective_rpc("place") == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("tests.own_code:WeightUpdates", "the class is not a subclass of stoker.engine.worker:Worker"),
+        ("tests.own_code:run", "tests.own_code:run: not a class"),
+        ("tests.nothing:Own", "tests.nothing cannot be imported: ModuleNotFoundError"),
+    ],
+)
+def test_a_class_that_is_not_one_of_workers_is_refused(folder: Path, path: str, message: str):
+    with pytest.raises(PluginError) as refused:
+        make(folder, "", worker_cls=path)
+    assert str(refused.value).startswith("`parallel.worker_cls`: ")
+    assert message in str(refused.value)
+
+
+def test_a_server_has_no_use_for_workers_of_its_own():
+    for option in ("worker_cls", "worker_extension_cls"):
+        with pytest.raises(OnlyOffline, match=f"`parallel.{option}` is for `stoker.LLM` in a script"):
+            check_serves(ParallelConfig(**{option: OWN}))  # type: ignore[arg-type]
+    check_serves(ParallelConfig())
 
 
 def test_without_an_extension_workers_have_no_methods(folder: Path):

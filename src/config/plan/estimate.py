@@ -27,6 +27,8 @@ from .model import PlannedModel
 Status = Literal["fits", "fits with less context", "may not fit", "does not fit"]
 MIB = 1 << 20
 LOGIT_ROWS = 128  # of one pass, as in engine/runner/model_runner.py
+CAPTURED_ROWS = 128  # for each replica that shares experts, as in engine/parallel/shared_experts.py
+GRAPH_BYTES = 4 << 10  # of each layer in a captured step on a CPU: measured, twelve calls with 300 bytes each
 
 
 class Range(Record):
@@ -117,7 +119,7 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     process, activations = process_memory(model, device, ask), activation_memory(model, device, ask)
     if device.is_gpu and ask.stores_blocks:
         activations += staging_bytes(kv.block_bytes)
-    graphs = graph_memory(ask)
+    graphs = graph_memory(ask) if device.is_gpu else captured_memory(model.spec, ask)
     grammars = NOTHING if device.is_gpu else grammar_memory(model, ask)
     extra = process + activations + graphs + grammars
     written = _written_kv(ask, kv)
@@ -258,6 +260,14 @@ def process_memory(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Rang
     return fixed + Range(low=turns, likely=turns + pages, high=2 * turns + 2 * pages)
 
 
+def _step_elements(spec: ModelSpec, ask: Ask) -> int:
+    """Of a step, for each token of a replica."""
+    whole, shared = activation_elements(spec)
+    if (num_replicas := spec.num_sharing_experts) > 1:  # tokens of all, what its experts add to each, and sums
+        whole += num_replicas * spec.hidden_size * (2 + 4 // DTYPE_BYTES[ask.dtype])
+    return whole + shared // ask.tensor_parallel_size
+
+
 def activation_memory(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Range:
     """Activations of the largest step, as resolve/gpu_memory.py reserves them on a GPU.
 
@@ -265,10 +275,7 @@ def activation_memory(model: PlannedModel, device: DeviceProfile, ask: Ask) -> R
     between 0.7 and 2.3 times this.
     """
     spec, size = model.spec, DTYPE_BYTES[ask.dtype]
-    whole, shared = activation_elements(spec)
-    if (num_replicas := spec.num_sharing_experts) > 1:  # tokens of all, what its experts add to each, and sums
-        whole += num_replicas * spec.hidden_size * (2 + 4 // size)
-    tokens = ask.max_num_batched_tokens * (whole + shared // ask.tensor_parallel_size) * size
+    tokens = ask.max_num_batched_tokens * _step_elements(spec, ask) * size
     if device.is_gpu:
         sizes = ask.max_num_seqs, ask.max_num_batched_tokens
         likely = step_bytes(spec, ask.dtype, *sizes, num_devices=ask.tensor_parallel_size)
@@ -282,6 +289,23 @@ def graph_memory(ask: Ask) -> Range:
     """CUDA graphs: one per batch size, each with its own copy of every launch's arguments. Users of such engines report
     0.3 to 1 GiB for an 8B model."""
     return Range(low=GRAPHS_BYTES // 2, likely=GRAPHS_BYTES, high=4 * GRAPHS_BYTES) if ask.has_graphs else NOTHING
+
+
+def captured_memory(spec: ModelSpec, ask: Ask) -> Range:
+    """On a CPU, of replicas that share experts: the arguments of captured steps, and the memory that these share. Those
+    of one process are a few MiB, which `process_memory` includes."""
+    if spec.num_sharing_experts == 1:
+        return NOTHING
+    graphs = num_captured_steps(ask.max_num_seqs, spec.num_sharing_experts) * spec.num_layers * GRAPH_BYTES
+    shared = CAPTURED_ROWS * _step_elements(spec, ask) * DTYPE_BYTES[ask.dtype]
+    return Range(low=shared // 2, likely=graphs // 2 + shared, high=graphs + 2 * shared)
+
+
+def num_captured_steps(max_num_seqs: int, num_replicas: int) -> int:
+    """The most that one of several replicas captures: of each number of own tokens, none too, with each power of two
+    that the tokens of all are rounded up to."""
+    sizes = [1 << exponent for exponent in range((CAPTURED_ROWS * num_replicas - 1).bit_length() + 1)]
+    return sum(size >= own for own in range(min(max_num_seqs, LOGIT_ROWS) + 1) for size in sizes)
 
 
 def grammar_memory(model: PlannedModel, ask: Ask) -> Range:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..load_limit import LOAD_LIMIT_S
 from ..schema.kv_events import KVEventsConfig, is_bound
 from ..schema.kv_transfer import KVTransferConfig
 from ..schema.options import options
@@ -20,7 +21,6 @@ HOME = "/etc/stoker"
 CACHE = "/var/cache/stoker"
 HOST = "0.0.0.0"
 USER = 10001
-LOAD_LIMIT_S = 3600  # a large model over a slow network
 PRE_STOP_S = 5
 
 

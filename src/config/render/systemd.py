@@ -7,13 +7,13 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from ..load_limit import LOAD_LIMIT_S
 from ..schema.options import options
 from ..yaml_writer import heading
 from .bundle import Bundle, BundledFile, refused_folder
 from .wanted import Wanted
 
 PROGRAM = "/opt/stoker/bin/engine"
-LOAD_LIMIT = "1h"
 
 
 def home(name: str) -> str:
@@ -39,7 +39,7 @@ def systemd(bundle: Bundle, wanted: Wanted, program: str = PROGRAM) -> str:
     service: list[tuple[str, str]] = [
         ("#", "Ready once requests are answered; an hour to fetch and load the model."),
         ("Type", "notify"),
-        ("TimeoutStartSec", LOAD_LIMIT),
+        ("TimeoutStartSec", f"{LOAD_LIMIT_S // 3600}h"),
         ("ExecStart", f"{_word(program)} up {_word(bundle.manifest.target)}"),
         (
             "#",

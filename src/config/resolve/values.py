@@ -247,11 +247,6 @@ class Values:
             return "the model runs through transformers"
         if self.load_format == "sharded_state":
             return "the weights are packed with all experts (`load.load_format: sharded_state`)"
-        if self.kv_sharing_fast_prefill and any(source is not None for source in files.spec.keys_of):
-            return (
-                "its last layers are left out where no logits are needed, and other replicas may need them "
-                "(`cache.kv_sharing_fast_prefill`)"
-            )
         return not_divisible(files.spec, 1) or ""
 
     @property
@@ -264,6 +259,13 @@ class Values:
             "kv_transfer.kv_connector": self.kv_connector,
         }
         return " and ".join(f"`{option}`" for option, value in stores.items() if value is not None)
+
+    @property
+    def worker_options(self) -> str:
+        """The options that name a class of workers; empty without."""
+        parallel = self.config.parallel
+        names = {"worker_cls": parallel.worker_cls != "auto", "worker_extension_cls": parallel.worker_extension_cls}
+        return " and ".join(f"`parallel.{name}`" for name, is_set in names.items() if is_set)
 
     @property
     def not_parted(self) -> str:
@@ -488,6 +490,7 @@ class Values:
             "not_divided": self.not_divided,
             "not_shared": self.not_shared,
             "block_stores": self.block_stores,
+            "worker_options": self.worker_options,
             "not_parted": self.not_parted,
             "block_part": self.decode_context_parallel_size * self.cp_kv_cache_interleave_size,
             "num_machine_cores": self.decisions.whole_machine.num_cores,

@@ -219,6 +219,31 @@ class ParallelConfig(Section):
         examples=["mp"],
         json_schema_extra=about(reload="model"),
     )
+    cpu_distributed_timeout_seconds: Count | None = Field(
+        None,
+        ge=2,
+        le=86400,
+        description=(
+            "Seconds without a sign of life after which a process or a replica of another machine is given up, and an "
+            "engine with it. Unset, 5; the processes of `external_launcher` have 60. While a process loads it has 60 "
+            "at least. Higher endures interruptions of the network; lower notices the loss of a machine "
+            "earlier. It is also the limit of each exchange through Gloo, 600 if unset, which must be enough for "
+            "kernels that one of the processes compiles."
+        ),
+        examples=[20],
+        json_schema_extra=about(reload="process", unit="seconds"),
+    )
+    worker_cls: str = Field(
+        "auto",
+        min_length=1,
+        description=(
+            "Import path of a subclass of `stoker.engine.worker:Worker` that is used in its place in each process of "
+            "the model, `package.module:Class` or with a dot. `LLM.collective_rpc` calls its methods. It adds methods "
+            "as `worker_extension_cls` does, and computes no steps. For `stoker.LLM` alone, on CPUs. `auto` for none."
+        ),
+        examples=["mypackage.workers:OwnWorker"],
+        json_schema_extra=about(reload="process", devices=("cpu",)),
+    )
     worker_extension_cls: str = Field(
         "",
         description=(
@@ -387,6 +412,11 @@ class ParallelConfig(Section):
     def num_step_parts(self) -> int:
         """Parts of a step that are computed in turns; 1 if it is computed whole."""
         return self.ubatch_size or 1 + self.enable_dbo
+
+    @property
+    def has_own_worker(self) -> bool:
+        """Whether calls of `LLM.collective_rpc` can change the weights."""
+        return self.worker_cls != "auto" or bool(self.worker_extension_cls)
 
     @property
     def num_ranks(self) -> int:

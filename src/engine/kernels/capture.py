@@ -20,6 +20,10 @@ class NotCapturable(RuntimeError):
         self.output = output
 
 
+class TooLarge(NotCapturable):
+    """The step has more rows than can be captured; one with fewer may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class CapturedGraph:
     """A computation whose inputs and output stay at the same addresses."""

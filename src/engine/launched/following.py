@@ -23,7 +23,7 @@ from ..followers import RankLost
 from ..following_sampler import SamplingFailed
 from ..kernels import KernelSet
 from ..nodes.joining import JoinedLink
-from ..nodes.limits import OPERATION_LIMIT_S, WAITING_LINE_S
+from ..nodes.limits import LOADING_SILENCE_S, OPERATION_LIMIT_S, WAITING_LINE_S, silence_of
 from ..parallel import Ranks
 from ..parallel.connect import ranks_in, stage_link
 from ..parallel.stages import StageLink
@@ -45,9 +45,11 @@ logger = logging.getLogger(__name__)
 class LaunchedLink(JoinedLink):
     """To rank 0, whose end does not end this process, which is a script of somebody else: calls raise RankLost."""
 
-    def __init__(self, end: socket.socket, rank: int, exit_process: Callable[[int], None], rank_0: str) -> None:
-        """rank_0: its name."""
-        super().__init__(end, rank, exit_process)
+    def __init__(
+        self, end: socket.socket, rank: int, exit_process: Callable[[int], None], silence_s: float, rank_0: str
+    ) -> None:
+        """silence_s: as JoinedLink. rank_0: its name."""
+        super().__init__(end, rank, exit_process, silence_s)
         self.rank_0 = rank_0
         self.failure: RankLost | None = None
         self.begun = 0  # operations
@@ -112,7 +114,7 @@ class LaunchedRank:
         where = {"master_addr": rank_0["address"], "master_port": rank_0["port"]}
         there = resolved.model_copy(update={"parallel": resolved.parallel.model_copy(update=where)})
         name = f"rank 0 of the model ({rank_0['host']}, process {rank_0['pid']})"
-        link_of = partial(LaunchedLink, rank_0=name)
+        link_of = partial(LaunchedLink, silence_s=silence_of(resolved.parallel, LOADING_SILENCE_S), rank_0=name)
         self._place = joined(there, launch.rank, memory, rank_0["secret"], link_of)
         if memory is not None:
             os.close(memory.fd)
@@ -144,9 +146,8 @@ class LaunchedRank:
 
     def _join(self, kernels: KernelSet) -> Ranks:
         place, parallel = self._place, self._place.resolved.parallel
-        size = parallel.tensor_parallel_size
-        how = (place.memory, place.meeting, self._rank % size, size)
-        self._ranks = ranks_in(kernels, *how, uses_gloo=parallel.disable_custom_all_reduce)
+        how = (place.memory, place.meeting, self._rank % parallel.tensor_parallel_size, parallel)
+        self._ranks = ranks_in(kernels, *how)
         if self._link.failure is not None:
             self._ranks.close()
         self._ranks.join()

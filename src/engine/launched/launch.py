@@ -36,9 +36,10 @@ def check_serves(parallel: ParallelConfig) -> None:
             "`parallel.distributed_executor_backend: external_launcher` is for `stoker.LLM` in a script that the "
             "launcher starts; a server starts its processes itself: remove the option, or write mp"
         )
-    if parallel.worker_extension_cls:
+    if parallel.has_own_worker:
+        option = "worker_extension_cls" if parallel.worker_extension_cls else "worker_cls"
         raise OnlyOffline(
-            "`parallel.worker_extension_cls` is for `stoker.LLM` in a script: a server has no call of `collective_rpc`"
+            f"`parallel.{option}` is for `stoker.LLM` in a script: a server has no call of `collective_rpc`"
         )
 
 

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 class LaunchedProcesses(RankProcesses):
     """The other ranks, which the launcher has started."""
 
-    silence_s = LOADING_SILENCE_S  # their scripts may keep the interpreter for a while
+    default_silence_s = LOADING_SILENCE_S  # their scripts may keep the interpreter for a while
     ends_when_refused = True
 
     def __init__(

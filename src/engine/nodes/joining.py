@@ -16,7 +16,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from ..core import StepPlan
-from ..rank_link import Alive, Join, RankLink, RankMessage, Refused, Start
+from ..rank_link import Alive, Join, Operation, RankLink, RankMessage, Refused, Start
 from .limits import ALIVE_S, JOIN_LIMIT_S, LOADING_SILENCE_S, SILENCE_S, WAITING_LINE_S
 
 RANK_0_ENDED = 0  # exit code of a rank that ends because rank 0 has
@@ -31,14 +31,17 @@ class JoinRefused(Exception):
 class JoinedLink(RankLink):
     """Ends this process when rank 0 does: a step may wait for it in C++."""
 
-    def __init__(self, end: socket.socket, rank: int, exit_process: Callable[[int], None]) -> None:
+    def __init__(
+        self, end: socket.socket, rank: int, exit_process: Callable[[int], None], silence_s: float = SILENCE_S
+    ) -> None:
+        """silence_s: of rank 0, after which it is given up once it sends steps."""
         super().__init__(end)
         self._exit_process = exit_process
         self.own_address: str = end.getsockname()[0]
         self.address: str = end.getpeername()[0]
         self._rank = rank
         self._messages: SimpleQueue[RankMessage] = SimpleQueue()
-        self._silence_s = LOADING_SILENCE_S
+        self._silence_s, self._computing_silence_s = max(silence_s, LOADING_SILENCE_S), silence_s
 
     def start(self) -> None:
         """From now on a thread receives."""
@@ -57,8 +60,8 @@ class JoinedLink(RankLink):
                 if poller.poll(ALIVE_S * 1000):
                     message = self.receive_part()  # Alive is sent while a long message arrives
                     heard_at = time.monotonic()
-                    if isinstance(message, StepPlan):
-                        self._silence_s = SILENCE_S
+                    if isinstance(message, StepPlan | Operation):
+                        self._silence_s = self._computing_silence_s
                     if message is not None and not isinstance(message, Alive):
                         self._deliver(message)
                 now = time.monotonic()

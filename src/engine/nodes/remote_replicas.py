@@ -26,9 +26,17 @@ logger = logging.getLogger(__name__)
 class RemoteReplicas:
     """Listens from the first `connected` until `close`, on one event loop."""
 
-    def __init__(self, address: str, port: int, ranks: Iterable[int], fingerprint: Fingerprint, secret: str) -> None:
-        """ranks: of the replicas. secret: a hash (secret.py)."""
-        self._address, self._port = address, port
+    def __init__(
+        self,
+        address: str,
+        port: int,
+        ranks: Iterable[int],
+        fingerprint: Fingerprint,
+        secret: str,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        """ranks: of the replicas. secret: a hash (secret.py). silence_s: after which one is given up."""
+        self._address, self._port, self._silence_s = address, port, silence_s
         self._fingerprint, self._secret = fingerprint, secret
         self._waiting: dict[int, ReplicaConnection | None] = dict.fromkeys(ranks)  # connected, and not in use
         self._in_use: dict[int, ReplicaConnection] = {}
@@ -75,7 +83,7 @@ class RemoteReplicas:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = ReplicaConnection(reader, writer)
+        connection = ReplicaConnection(reader, writer, self._silence_s)
         try:
             async with asyncio.timeout(SILENCE_S):
                 join = json.loads(await connection.read_frame(_MAX_JOIN_BYTES))

@@ -23,8 +23,11 @@ _LENGTH = struct.Struct("!I")
 class ReplicaConnection:
     """Use `run` as a task until the end."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, silence_s: float = SILENCE_S
+    ) -> None:
+        """silence_s: of the other side, after which it is given up."""
+        self._reader, self._writer, self._silence_s = reader, writer, silence_s
         self.receive: Callable[[Message], None] = lambda message: None  # called with each message
         self.started = asyncio.Event()  # node 0 wants the replica
         self.heard = asyncio.Event()  # a frame has come since the start of `run`: the other side lives
@@ -47,7 +50,7 @@ class ReplicaConnection:
         reason = "the connection was closed"
         try:
             while True:
-                async with asyncio.timeout(SILENCE_S):  # wait_for may swallow a cancellation on Python 3.11
+                async with asyncio.timeout(self._silence_s):  # wait_for may swallow a cancellation on Python 3.11
                     frame = await self.read_frame()
                 self.heard.set()
                 if frame == START:
@@ -55,7 +58,7 @@ class ReplicaConnection:
                 elif frame:
                     self.receive(decode(frame))
         except TimeoutError:
-            reason = f"it has been silent for {SILENCE_S:g} s"
+            reason = f"it has been silent for {self._silence_s:g} s"
             self._writer.transport.abort()  # what it has not read would keep the socket open
         except (OSError, EOFError):
             pass

@@ -7,6 +7,7 @@ import socket
 import torch
 
 from ...config import Resolved
+from ...config.schema.parallel import ParallelConfig
 from ..kernels import KernelSet
 from ..shared_memory import SharedMemory
 from .gloo import GlooRanks, Meeting, open_store
@@ -15,9 +16,14 @@ from .nccl import NcclRanks
 from .shared_memory import SharedMemoryRanks
 from .stages import StageLink
 
-__all__ = ["group_of", "open_store", "own_gpu", "ranks_in", "stage_link", "wait_for_all"]
+__all__ = ["group_of", "open_store", "own_gpu", "ranks_in", "stage_link", "start_limit_s", "wait_for_all"]
 
 ADDRESS, LIMIT_S = "127.0.0.1", 600.0
+
+
+def start_limit_s(parallel: ParallelConfig) -> float:
+    """For all ranks to come. No shorter than by default: they may compile kernels before."""
+    return max(LIMIT_S, parallel.cpu_distributed_timeout_seconds or 0)
 
 
 def group_of(rank: int, resolved: Resolved) -> str:
@@ -35,17 +41,17 @@ def ranks_in(
     memory: SharedMemory | None,
     meeting: Meeting,
     rank: int,
-    size: int,
+    parallel: ParallelConfig,
     *,
-    uses_gloo: bool = False,
     gpu: torch.device | None = None,
 ) -> Ranks:
-    """The ranks, as rank `rank` sees them: through NCCL if each has a GPU, else through shared memory if they have one
-    and the kernels can. Not joined."""
+    """The ranks of a stage, as rank `rank` of it sees them: through NCCL if each has a GPU, else through shared memory
+    if they have one and the kernels can. Not joined."""
+    size, limit_s = parallel.tensor_parallel_size, start_limit_s(parallel)
     if gpu is not None:
-        return NcclRanks(meeting, rank, size, gpu, LIMIT_S)
-    if memory is None or kernels.exchange is None or uses_gloo:
-        return GlooRanks(meeting, rank, size, LIMIT_S)
+        return NcclRanks(meeting, rank, size, gpu, limit_s)
+    if memory is None or kernels.exchange is None or parallel.disable_custom_all_reduce:
+        return GlooRanks(meeting, rank, size, limit_s, parallel.cpu_distributed_timeout_seconds or LIMIT_S)
     return SharedMemoryRanks(kernels.exchange, memory, rank, size)
 
 

@@ -76,10 +76,14 @@ class SummingRanks(ABC):
 class GlooRanks(SummingRanks):
     is_capturable = False
 
-    def __init__(self, meeting: Meeting, rank: int, size: int, timeout_s: float) -> None:
-        """timeout_s: of the start, and of each exchange. `join` comes before the first exchange."""
+    def __init__(
+        self, meeting: Meeting, rank: int, size: int, timeout_s: float, exchange_timeout_s: float | None = None
+    ) -> None:
+        """timeout_s: for all ranks to come. exchange_timeout_s: of each exchange; None for the same.
+        `join` comes before the first exchange."""
         self.rank, self.size = rank, size
         self._meeting, self._limit = meeting, timedelta(seconds=timeout_s)
+        self._exchange_limit = timedelta(seconds=exchange_timeout_s or timeout_s)
         self._group: Any = None
         self._groups: dict[range, Any] = {}  # of some of the ranks, with this one
         self._is_closed = threading.Event()
@@ -144,7 +148,9 @@ class GlooRanks(SummingRanks):
         # not the process group of torch.distributed itself, of which a process has one: users' code may need it
         name = meeting.group if len(group) == self.size else f"{meeting.group}, ranks from {group.start}"
         prefixed = dist.PrefixStore(name, store)  # type: ignore[attr-defined]
-        return dist.ProcessGroupGloo(prefixed, group.index(self.rank), len(group), options)
+        joined: Any = dist.ProcessGroupGloo(prefixed, group.index(self.rank), len(group), options)
+        joined.set_timeout(self._exchange_limit)
+        return joined
 
     def _wait(self, work: Any) -> None:
         """Waits for an operation, and looks at times whether it can still end."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..kernels import spans
-from ..kernels.capture import Capture, CapturedGraph, NotCapturable
+from ..kernels.capture import Capture, CapturedGraph, NotCapturable, TooLarge
 from ..layers.experts import Experts
 from ..layers.loading import Loadable
 from ..parallel import SharedExperts
@@ -20,11 +20,12 @@ class Assistance:
         self._replicas, self._capture = replicas, capture
         self._layers = [each for each in loadables if isinstance(each, Experts)]
         self._graphs: dict[int, CapturedGraph] = {}  # by rows
+        self._too_large: set[int] = set()  # rows
 
     def compute(self) -> None:
         """After `begin` of the replicas."""
         rows = self._replicas.graph_rows
-        if self._capture is None or spans.is_profiling or rows is None:
+        if self._capture is None or spans.is_profiling or rows is None or rows in self._too_large:
             self._compute()
         elif rows in self._graphs:
             self._graphs[rows].replay()
@@ -32,7 +33,10 @@ class Assistance:
             try:
                 self._graphs[rows] = self._capture(self._compute)
             except NotCapturable as error:
-                self._capture = None
+                if isinstance(error, TooLarge):
+                    self._too_large.add(rows)
+                else:
+                    self._capture = None
                 if error.output is None:
                     self._compute()
 

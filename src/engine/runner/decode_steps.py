@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from ..kernels import spans
-from ..kernels.capture import Capture, CapturedGraph, NotCapturable
+from ..kernels.capture import Capture, CapturedGraph, NotCapturable, TooLarge
 from ..layers.step_input import StepInput
+
+_Size = tuple[int, int | None]  # rows, and rows of experts
 
 
 class DecodeSteps:
@@ -31,15 +33,16 @@ class DecodeSteps:
         compute: what is captured: a tensor or several, of all tokens of a step, for each view of the blocks
             (model/cache_groups.py).
         capture: None where nothing can be captured.
-        max_rows: of a step that is captured. There are at most `max_rows` graphs, some 40 KB each for 28 layers; more
-            with replicas that share experts.
+        max_rows: of a step that is captured. There are at most `max_rows` graphs, some 80 KB each for 28 layers; more
+            with replicas that share experts (config/plan/estimate.py).
         num_rows_of_experts: on which the graph of the step that is computed depends too; None of a step that is not
             captured.
         """
         self._compute, self._capture = compute, capture
         self._max_rows, self._max_model_len = max_rows, max_model_len
         self._num_rows_of_experts = num_rows_of_experts
-        self._graphs: dict[tuple[int, int | None], tuple[tuple[StepInput, ...], CapturedGraph]] = {}
+        self._graphs: dict[_Size, tuple[tuple[StepInput, ...], CapturedGraph]] = {}
+        self._too_large: set[_Size] = set()
         self.table: dict[str, str] = {}  # the row of the start-up table, where capture failed
 
         def column(count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -61,17 +64,22 @@ class DecodeSteps:
         if spans.is_profiling:
             return False
         is_small = step.max_query_len == 1 and step.num_rows <= self._max_rows
-        return self._capture is not None and is_small and self._num_rows_of_experts() is not None
+        if self._capture is None or not is_small or self._num_rows_of_experts() is None:
+            return False
+        return self._size_of(step) not in self._too_large
 
     def compute(self, steps: Sequence[StepInput]) -> Any:
         """What `compute` returns, valid until the next step. Only for a step that `takes` accepts."""
-        found = self._graphs.get((steps[0].num_rows, self._num_rows_of_experts()))
+        found = self._graphs.get(self._size_of(steps[0]))
         if found is None:
             return self._first(steps)
         inputs, graph = found
         _fill(inputs, steps)
         graph.replay()
         return graph.output
+
+    def _size_of(self, step: StepInput) -> _Size:
+        return step.num_rows, self._num_rows_of_experts()
 
     def forget(self) -> None:
         """Captured graphs: the tensors that they read are replaced."""
@@ -98,10 +106,13 @@ class DecodeSteps:
         try:
             graph = self._capture(lambda: self._compute(inputs))
         except NotCapturable as error:
-            self._capture = None
-            self.table = {"decode_step": f"op by op: {error}"}
+            if isinstance(error, TooLarge):
+                self._too_large.add(self._size_of(steps[0]))
+            else:
+                self._capture = None
+                self.table = {"decode_step": f"op by op: {error}"}
             return self._compute(steps) if error.output is None else error.output
-        self._graphs[rows, self._num_rows_of_experts()] = inputs, graph
+        self._graphs[self._size_of(steps[0])] = inputs, graph
         return graph.output
 
 

@@ -61,9 +61,9 @@ class Prepared:
 
     def workplace(self, rank: int, runner: ModelRunner | LaterStageRunner) -> Workplace:
         parallel = self.resolved.parallel
-        kind = worker_class(parallel.worker_extension_cls)
+        kind = worker_class(parallel)
         model = runner.rank_model(rank % parallel.tensor_parallel_size)
-        return Workplace(kind, parallel.worker_extension_cls, rank, parallel.num_ranks, model)
+        return Workplace(kind, parallel, rank, model)
 
     def core(
         self,

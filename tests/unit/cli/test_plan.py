@@ -134,6 +134,7 @@ def test_replicas_that_share_experts_hold_them_once(tmp_path: Path, capsys: pyte
     lines = capsys.readouterr().out.splitlines()
     said = "64 of 128 experts in each replica; 97 exchanges a step through shared memory, 579 KiB a token"
     assert f"  experts       {said}" in lines
+    assert any(line.startswith("  graphs        ") and "for captured steps" in line for line in lines)
     each: list[dict[str, Any]] = []
     for more in ((), ("-ep",)):
         plan(*words, *more, "-o", "json")
@@ -141,6 +142,8 @@ def test_replicas_that_share_experts_hold_them_once(tmp_path: Path, capsys: pyte
     apart, together = each
     saved = apart["memory"]["weights_bytes"] - together["memory"]["weights_bytes"]
     assert saved == pytest.approx(48 * 64 * 3 * 768 * 2048 * 2, rel=1e-6)
+    assert apart["memory"]["graphs"]["high"] == 0
+    assert together["memory"]["graphs"]["high"] > 383 * 48 * 4096  # the numbers of tokens: test_estimate.py
     assert apart["sharing"] is None
     assert together["sharing"] == {"num_exchanges": 97, "bytes_per_token": 48 * (3 * 2048 * 2 + 8 * 8)}
 

@@ -599,10 +599,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="R488",
         title="the experts of the model can be shared by replicas",
-        fields=(
-            *("parallel.enable_expert_parallel", "parallel.data_parallel_size"),
-            *("load.load_format", "cache.kv_sharing_fast_prefill"),
-        ),
+        fields=("parallel.enable_expert_parallel", "parallel.data_parallel_size", "load.load_format"),
         exit_code=EXIT_MODEL_FILES,
         is_broken=lambda v: bool(v.not_shared),
         message="{data_parallel_size} replicas cannot share the experts of the model: {not_shared}",
@@ -694,11 +691,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="R464",
         title="workers do not replace experts that move",
-        fields=("parallel.enable_eplb", "parallel.worker_extension_cls"),
-        is_broken=lambda v: v.enable_eplb and bool(v.worker_extension_cls),
-        message="`parallel.enable_eplb` contradicts `worker_extension_cls`",
+        fields=("parallel.enable_eplb", "parallel.worker_cls", "parallel.worker_extension_cls"),
+        is_broken=lambda v: v.enable_eplb and bool(v.worker_options),
+        message="`parallel.enable_eplb` contradicts {worker_options}",
         why="A worker replaces weights of the experts that its process has, while others may be on their way to it.",
-        fixes=("remove `enable_eplb`, or `worker_extension_cls`",),
+        fixes=("remove `enable_eplb`, or {worker_options}",),
     ),
     Rule(
         id="R151",
@@ -877,34 +874,46 @@ RULES: tuple[Rule, ...] = (
         fixes=("write `package.module:Class`, or remove it",),
     ),
     Rule(
+        id="R465",
+        title="worker_cls is an import path",
+        fields=("parallel.worker_cls",),
+        is_broken=lambda v: v.worker_cls != "auto" and split_import_path(v.worker_cls) is None,
+        message="`parallel.worker_cls` is not the import path of a class: {worker_cls}",
+        why="Each process of the model imports the class from this module.",
+        fixes=("write `package.module:Class`, or remove it",),
+    ),
+    Rule(
         id="R448",
         title="stored blocks are of the checkpoint's weights",
         fields=(
-            *("parallel.worker_extension_cls", "cache.kv_directory", "kv_transfer.kv_connector"),
-            "cache.kv_offloading_size",
+            *("parallel.worker_cls", "parallel.worker_extension_cls", "cache.kv_directory"),
+            *("kv_transfer.kv_connector", "cache.kv_offloading_size"),
         ),
-        is_broken=lambda v: bool(v.worker_extension_cls) and bool(v.block_stores),
-        message="`parallel.worker_extension_cls` does not work with {block_stores}",
+        is_broken=lambda v: bool(v.worker_options) and bool(v.block_stores),
+        message="{block_stores} cannot be used with {worker_options}",
         why="A worker can replace weights, and stored KV blocks would be read that were computed with those before.",
-        fixes=("remove `worker_extension_cls`, or {block_stores}",),
+        fixes=("remove {worker_options}, or {block_stores}",),
     ),
     Rule(
         id="R449",
         title="workers of GPUs are not called",
-        fields=("parallel.worker_extension_cls", "device.device"),
-        is_broken=lambda v: bool(v.worker_extension_cls) and v.device != "cpu",
-        message="`parallel.worker_extension_cls` is for CPUs",
+        fields=("parallel.worker_cls", "parallel.worker_extension_cls", "device.device"),
+        is_broken=lambda v: bool(v.worker_options) and v.device != "cpu",
+        message="`device.device` is {device}, and {worker_options} for CPUs",
         why="Weights are not replaced in the memory of a GPU, nor in the steps that are captured there.",
-        fixes=("remove `worker_extension_cls`, or set `device.device: cpu`",),
+        fixes=("remove {worker_options}, or set `device.device: cpu`",),
     ),
     Rule(
         id="R450",
         title="workers on other nodes are started by a launcher, or by Ray",
-        fields=("parallel.worker_extension_cls", "parallel.nnodes", "parallel.distributed_executor_backend"),
-        is_broken=lambda v: (
-            bool(v.worker_extension_cls) and v.nnodes > 1 and v.distributed_executor_backend != "external_launcher"
+        fields=(
+            *("parallel.worker_cls", "parallel.worker_extension_cls"),
+            *("parallel.nnodes", "parallel.distributed_executor_backend"),
         ),
-        message="`parallel.worker_extension_cls` is written, and `nnodes` is {nnodes}",
+        is_broken=lambda v: (
+            bool(v.worker_options) and v.nnodes > 1 and v.distributed_executor_backend != "external_launcher"
+        ),
+        message="`parallel.nnodes` is {nnodes}, with {worker_options}",
         why="Other nodes run `engine up`, which has no workers of its own; a script cannot start them.",
         fixes=("start the script with torchrun on each node: `distributed_executor_backend: external_launcher`",),
     ),
@@ -1031,13 +1040,14 @@ STATED: tuple[StatedRule, ...] = (
         "R150",
         "a worker extension is a base class of the worker",
         ("parallel.worker_extension_cls", "parallel.worker_cls"),
-        "The start refuses an extension with an attribute that the worker has itself: rank, world_size, model.",
+        "It may be mixed into `worker_cls`. The start refuses one with an attribute that the worker has itself: rank, "
+        "world_size, model.",
     ),
     StatedRule(
         "R447",
         "workers are called by scripts, not by clients",
-        ("parallel.worker_extension_cls",),
-        "`engine up` refuses it: no endpoint calls `LLM.collective_rpc`.",
+        ("parallel.worker_cls", "parallel.worker_extension_cls"),
+        "`engine up` refuses them: no endpoint calls `LLM.collective_rpc`.",
     ),
     StatedRule(
         "R155",

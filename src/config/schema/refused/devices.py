@@ -11,17 +11,16 @@ from .reasons import (
     GATHERED_QUERIES,
     GATHERED_TOKENS,
     GPU_BY_VARIABLE,
+    LAUNCHED_EXCHANGES,
     NO_DEVICE_SETTINGS,
     NO_MODES,
     NO_NSIGHT,
     NO_PROMPT_TENSORS,
     ONE_SAMPLER,
-    ONE_WORKER,
     OWN_EXPERTS,
     OWN_KERNELS,
     PARTS_OF_ATTENTION,
     RESTARTED,
-    WATCHED,
     WHOLE_PROMPTS,
 )
 from .row import Refused
@@ -29,7 +28,6 @@ from .row import Refused
 ROWS: tuple[Refused, ...] = (
     # parallel
     Refused("parallel.ray_workers_use_nsight", Flag, False, NO_NSIGHT, "Start Ray workers under the Nsight profiler."),
-    Refused("parallel.worker_cls", str, "auto", ONE_WORKER, "Class of the worker of each device."),
     Refused(
         "parallel.prefill_context_parallel_size",
         Count,
@@ -50,15 +48,8 @@ ROWS: tuple[Refused, ...] = (
         "parallel.distributed_timeout_seconds",
         Count | None,
         None,
-        WATCHED,
+        LAUNCHED_EXCHANGES,
         "Time limit of operations between devices.",
-    ),
-    Refused(
-        "parallel.cpu_distributed_timeout_seconds",
-        Count | None,
-        None,
-        WATCHED,
-        "Time limit of operations between hosts.",
     ),
     Refused(
         "parallel.enable_batch_sharded_sampling", Flag, False, ONE_SAMPLER, "Sample a part of the batch on each device."

@@ -22,7 +22,10 @@ PARTS_OF_ATTENTION = (
     "processes read the results of attention of the others in the memory that they share, or gather them through Gloo"
 )
 GATHERED_QUERIES = "each process computes the queries of its own heads, and gathers those of the others"
-WATCHED = "processes of a model are watched: one that ends or stops ends the engine, without a limit to set"
+LAUNCHED_EXCHANGES = (
+    "exchanges of GPUs are launched with their step and have no limit of their own: a process that ends or stops ends "
+    "the engine, and /livez reports a step that does not end"
+)
 ONE_SAMPLER = "one process samples for the whole batch"
 ONE_LOG_LINE = "the line of statistics in the log is of all replicas; /metrics has them by replica"
 AGREED = (
@@ -37,10 +40,6 @@ GATHERED_TOKENS = (
 )
 OWN_EXPERTS = "each process reads its own experts alone"
 NO_NSIGHT = "Nsight Systems profiles GPUs, and processes on Ray compute on CPUs; `observability.profiler_config`"
-ONE_WORKER = (
-    "processes of a model follow one protocol, which no other class implements; add methods with "
-    "`parallel.worker_extension_cls`"
-)
 NO_DEVICE_SETTINGS = "no device of this build has settings besides `device`"
 NO_ADAPTERS = "this build applies no adapters; merge the adapter into the model's weights"
 NO_PROMPT_ADAPTERS = "this build reads no prompt adapters; put the prompt's text into the request"

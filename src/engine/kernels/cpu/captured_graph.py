@@ -17,12 +17,13 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from .. import spans
-from ..capture import Capture, CapturedGraph, NotCapturable
+from ..capture import Capture, CapturedGraph, NotCapturable, TooLarge
 from .arena import Arena, Lease
 from .library import FLOAT, CpuLibrary
 from .memory import ResultMemory
 
 _ALLOCATIONS = ("empty", "new_empty", "empty_like")
+_LARGER = "activations larger than the arena"
 _QUERIES = ("data_ptr", "dim", "element_size", "is_contiguous", "numel", "size", "stride", "untyped_storage", "__len__")
 
 
@@ -134,7 +135,7 @@ class _Intercept(TorchFunctionMode):
                 placed = self._lease.empty(result.shape, result.dtype)
                 if placed is not None:
                     return placed
-            self._recorder.reject("activations larger than the arena")
+            self._recorder.reject(_LARGER)
         elif not (name in _QUERIES or _is_view(name, result, args)):
             self._recorder.reject(f"torch's {name}")
         return result
@@ -172,7 +173,8 @@ def native_capture(library: CpuLibrary, recorder: CallRecorder) -> Capture:
         finally:
             calls = recorder.end()
         if recorder.obstacle:
-            raise NotCapturable(f"{recorder.obstacle} cannot be replayed", output)
+            kind = TooLarge if recorder.obstacle == _LARGER else NotCapturable
+            raise kind(f"{recorder.obstacle} cannot be replayed", output)
         return CapturedGraph(output, _replay_of(calls, replay_graph))
 
     return capture
@@ -190,11 +192,12 @@ def _replay_of(calls: list[_Call], replay_graph: Callable[[int, int], int]) -> C
         if reading is not None:
             entry.next = _Reading(*reading)
         reading = call.reading or reading
-    kept = (table, arguments)  # the closure keeps both alive
+    kept = (table, arguments)  # the closure keeps both alive, and not the calls, which are twice as large
+    names = [call.name for call in calls]
 
     def replay() -> None:
         failed = replay_graph(ctypes.addressof(kept[0]), len(table))
         if failed:
-            raise RuntimeError(f"{calls[failed - 1].name} failed in a captured graph")
+            raise RuntimeError(f"{names[failed - 1]} failed in a captured graph")
 
     return replay

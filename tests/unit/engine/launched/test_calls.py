@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from stoker.config.schema.parallel import ParallelConfig
 from stoker.engine.followers import RankLost
 from stoker.engine.launched.calls import LaunchedCalls
 from stoker.engine.launched.following import LaunchedRank
@@ -35,7 +36,7 @@ class Methods(Worker):
 
 
 def workplace(rank: int) -> Workplace:
-    return Workplace(Methods, "", rank, 2, None)  # type: ignore[arg-type]
+    return Workplace(Methods, ParallelConfig(tensor_parallel_size=2), rank, None)  # type: ignore[arg-type]
 
 
 def test_a_result_of_an_earlier_call_is_not_of_the_next_one(connect: Callable[..., Ranks]):

@@ -37,7 +37,7 @@ def ranks(elsewhere: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Her
         port = taken.getsockname()[1]
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(LaunchedProcesses, "silence_s", SILENCE_S)
+    monkeypatch.setattr(LaunchedProcesses, "default_silence_s", SILENCE_S)
     deployment = load_deployment([], WORDS.split(), env={})
     resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
     command = [sys.executable, str(SCRIPT), str(elsewhere), str(NUM_RANKS), *WORDS.split()]

@@ -22,7 +22,6 @@ from tests.free_ports import free_port
 from stoker.engine.api import EngineDead, EngineRequest, SamplingParams
 from stoker.engine.client import EngineState
 from stoker.engine.headless_node import NodeState
-from stoker.engine.nodes import replica_connection
 from stoker.engine.nodes.gathering import CannotGather
 from stoker.engine.nodes.remote_replicas import RemoteChild, RemoteReplicas
 from stoker.engine.process_client import EngineProcessClient
@@ -179,12 +178,10 @@ def test_a_second_node_of_the_same_rank_waits():
     asyncio.run(scenario())
 
 
-def test_a_silent_side_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(replica_connection, "SILENCE_S", 0.2)
-
+def test_a_silent_side_is_given_up():
     async def scenario() -> None:
         port = free_port()
-        remote = RemoteReplicas("127.0.0.1", port, [1], PRINT, "")
+        remote = RemoteReplicas("127.0.0.1", port, [1], PRINT, "", silence_s=0.2)
         waiting = asyncio.create_task(remote.connected(1))
         await asyncio.sleep(0)
         join = json.dumps({"rank": 1, "host": "x", "secret": "", "fingerprint": PRINT}).encode()

@@ -70,6 +70,16 @@ def test_a_rank_that_does_not_come_is_not_waited_for_after_close():
     del store
 
 
+def test_an_exchange_has_a_limit_of_its_own():
+    store, port = open_store(ADDRESS)
+    ranks = [GlooRanks(Meeting(ADDRESS, port, ADDRESS, "f"), rank, 2, LIMIT_S, 0.5) for rank in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(GlooRanks.join, ranks))
+        with pytest.raises(RuntimeError, match="500ms"):
+            ranks[0].sum(torch.ones(1))
+    del store
+
+
 def test_an_operation_that_ends_while_its_wait_times_out_has_not_failed():
     """As torch's work: a wait with a limit has timed out, and the operation has ended before it is looked at."""
 

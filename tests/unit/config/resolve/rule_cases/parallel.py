@@ -137,7 +137,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [f"{MOVING} --eplb-config.step_interval 999", f"{MOVING} --eplb-config.window_size 3001"],
         [MOVING, f"{MOVING} --eplb-config.step_interval 7 --eplb-config.window_size 7"],
     ),
-    "R464": ([f"{MOVING} --worker-extension-cls package.module:Class"], [MOVING]),
+    "R464": ([f"{MOVING} --worker-extension-cls package.module:Class", f"{MOVING} --worker-cls a.b:C"], [MOVING]),
+    "R465": (["--worker-cls Own"], ["", "--worker-cls auto", "--worker-cls tests.own_code:OwnWorker"]),
     "R385": (
         ["-tp 3", "-tp 2 --kv-directory blocks", "-pp 2 --kv-directory blocks", "-tp 2 --kv-offloading-size 1"],
         ["-tp 2", "-tp 1", "-pp 2"],
@@ -197,6 +198,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R448": (
         [
             "--worker-extension-cls tests.own_code:Updates --kv-directory /tmp",
+            "--worker-cls tests.own_code:OwnWorker --kv-directory /tmp",
             "--worker-extension-cls tests.own_code:Updates --kv-offloading-size 1",
             "--worker-extension-cls tests.own_code:Updates --kv-transfer-config.kv-connector TcpConnector",
         ],

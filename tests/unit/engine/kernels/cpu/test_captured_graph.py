@@ -6,13 +6,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from tests.unit.engine.kernels.levels import LEVEL_NAMES, kernels_of
 
 from stoker.engine.kernels import KernelSet
-from stoker.engine.kernels.capture import NotCapturable
+from stoker.engine.kernels.capture import NotCapturable, TooLarge
+from stoker.engine.kernels.cpu import captured_graph
+from stoker.engine.kernels.cpu.arena import Arena
 
 LEVELS = [name for name in LEVEL_NAMES if name != "torch"]
 pytestmark = pytest.mark.skipif(not LEVELS, reason="no compiler")
@@ -97,6 +100,19 @@ def test_what_torch_computes_cannot_be_captured(change: Callable[[torch.Tensor],
     with torch.inference_mode(), pytest.raises(NotCapturable) as raised:
         kernels.capture(lambda: change(compute()))
     assert str(raised.value) == reason
+
+
+def test_a_step_that_is_too_large_has_an_error_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    """Smaller ones can be captured after it, by the same Capture."""
+    monkeypatch.setattr(captured_graph, "Arena", partial(Arena, 1 << 12))
+    kernels = kernels_of(LEVELS[0], torch.bfloat16)
+    assert kernels.capture is not None
+    large, small = (network(kernels, torch.bfloat16, torch.arange(rows) % VOCAB) for rows in (100, 2))
+    with torch.inference_mode():
+        with pytest.raises(TooLarge, match="activations larger than the arena cannot be replayed") as raised:
+            kernels.capture(large)
+        torch.testing.assert_close(raised.value.output, large(), rtol=0, atol=0)
+        torch.testing.assert_close(kernels.capture(small).output, small(), rtol=0, atol=0)
 
 
 def test_a_replay_does_not_write_to_large_results_of_later_ops():
