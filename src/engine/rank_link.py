@@ -1,4 +1,4 @@
-"""What the processes of one model send each other between steps: plans, then sampled tokens.
+"""What the processes of one model send each other between steps: sampled tokens, and the next plan.
 
 Rank 0 plans, samples and answers; the others compute their part of the same steps. Numbers inside of a step are
 exchanged by engine/parallel. A message is a msgpack array whose first entry is its tag. Both ends of a socket pair are
@@ -90,7 +90,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Sampled in the step that runs. None: sampling failed, and the step is over."""
+    """Sampled in the step that runs, which ends with them. None: sampling failed."""
 
     token_ids: Int32 | None
 
