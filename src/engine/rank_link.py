@@ -346,8 +346,8 @@ def _plan_parts(plan: StepPlan) -> list[Any]:
     tables = (plan.block_ids, plan.restored_states, plan.kept_states)
     return [
         *(plan.step, plan.released_slots, admissions, plan.forced),
-        *map(_bytes, columns),
-        *((table.shape[1], _bytes(table)) for table in tables),
+        *(column.tobytes() for column in columns),
+        *((table.shape[1], table.tobytes()) for table in tables),
     ]
 
 
@@ -358,7 +358,7 @@ def _plan(
     forced: list[Any],
     *columns: Any,
 ) -> StepPlan:
-    block_slots, slots, num_computed, num_tokens, is_sampled = map(_numbers, columns[:5])
+    block_slots, slots, num_computed, num_tokens = map(_numbers, columns[:4])
     block_ids, restored, kept = (_numbers(data).reshape(-1, width) for width, data in columns[5:])
     return StepPlan(
         step=step,
@@ -372,7 +372,7 @@ def _plan(
         slots=slots,
         num_computed=num_computed,
         num_tokens=num_tokens,
-        is_sampled=is_sampled.astype(np.bool_),
+        is_sampled=np.frombuffer(columns[4], np.bool_).copy(),
         restored_states=restored,
         kept_states=kept,
         forced=[(slot, tokens) for slot, tokens in forced],
