@@ -409,4 +409,4 @@ def _bytes(numbers: Any) -> bytes:
 
 
 def _numbers(data: bytes) -> Int32:
-    return np.frombuffer(data, np.int32).copy()  # torch shares only memory that can be written
+    return np.frombuffer(bytearray(data), np.int32)  # torch shares only memory that can be written
