@@ -7,8 +7,8 @@ Runners: `tensors` builds input tensors on the host, as for a CPU. `device` is t
 host work before a graph is launched and after its tokens have arrived.
 
 With --ranks, processes that do the same work of their own take the plans and tokens of this one; then a line is of
-this process, which leads them, and `launch` and `collect` have what it sends. The last column is the host work of one
-of the others: from the bytes of the plan to its model inputs, and from the bytes of the tokens to the table.
+this process, which leads them, and `launch` has what it sends. The last column is the host work of one of the others:
+from the bytes of the tokens to the table, and from the bytes of the plan to its model inputs.
 
 Usage: python -m benchmarks.scheduler [--runner tensors|device] [--ranks 1 2 4] [rows ...]
 """
@@ -94,7 +94,7 @@ class LeadingHost:
 
     def collect(self, plan: StepPlan) -> StepResult:
         result = self._runner.collect(plan)
-        self._others.send(Tokens(result.token_ids[plan.is_sampled]))
+        self._others.hold(Tokens(result.token_ids[plan.is_sampled]))
         return result
 
 
@@ -103,21 +103,21 @@ def follow(end: socket.socket, report: Connection, num_rows: int, max_len: int, 
     torch.set_num_threads(1)
     link, runner = RankLink(end), tensor_runner(num_rows, max_len, block_size)
     spent: list[float] = []
+    plan: StepPlan | None = None
     with contextlib.suppress(EOFError):
         while True:
             _wait_readable(end)
             start = time.thread_time()
-            plan = link.receive()
-            assert isinstance(plan, StepPlan)
+            message = link.receive()
+            if isinstance(message, Tokens):
+                assert plan is not None
+                assert message.token_ids is not None
+                runner.append(plan, message.token_ids)
+                message = link.receive()
+            assert isinstance(message, StepPlan)
+            plan = message
             runner.launch(plan)
-            seconds = time.thread_time() - start
-            _wait_readable(end)
-            start = time.thread_time()
-            sampled = link.receive()
-            assert isinstance(sampled, Tokens)
-            assert sampled.token_ids is not None
-            runner.append(plan, sampled.token_ids)
-            spent.append(seconds + time.thread_time() - start)
+            spent.append(time.thread_time() - start)
     report.send(sum(spent[-NUM_STEPS:]) / NUM_STEPS)
 
 

@@ -71,6 +71,7 @@ class Followers:
         self._failure: RankLost | None = None
         self._is_closed = False
         self._followers: list[Follower] = []
+        self._held = b""  # what was sampled, until the next message
 
     def _start_watching(self) -> None:
         """When all have come."""
@@ -98,15 +99,30 @@ class Followers:
             each.link.close()
 
     def send(self, message: RankMessage) -> None:
-        """What is sampled to the ranks of the first stage, other messages to all. Raises RankLost."""
+        """To the ranks of the first stage what is sampled and Finish, to all ranks other messages. Raises RankLost."""
         data = packed(message)
+        with_held, self._held = self._held + data, b""
         try:
-            for each in self._followers[: self._size - 1] if isinstance(message, Finish | Tokens) else self._followers:
-                each.link.send_bytes(data)
+            for each in self._in_stage:
+                each.link.send_bytes(with_held)
+            if not isinstance(message, Finish | Tokens):
+                for each in self._followers[self._size - 1 :]:
+                    each.link.send_bytes(data)
         except OSError:
             self.wait_failure()
             self.check()
             raise
+
+    def hold(self, tokens: Tokens) -> None:
+        """Sends them in front of the next message, which costs nothing more: waking up a process is most of the cost of
+        a message. The ranks wait for them until then, so nothing may be exchanged before the next message."""
+        if self._in_stage:
+            self._held += packed(tokens)
+
+    @property
+    def _in_stage(self) -> list[Follower]:
+        """Those of the first stage."""
+        return self._followers[: self._size - 1]
 
     def expect_returned(self) -> None:
         """A call begins: what was returned before is not of it."""

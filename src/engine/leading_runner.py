@@ -79,10 +79,13 @@ class LeadingStageRunner(LeadingRunner):
 
 
 class LeadingSampler:
-    """The sampler of rank 0, which sends the others what it has sampled."""
+    """The sampler of rank 0, whose tokens are for the other ranks too: they have them before the next step begins."""
 
     def __init__(self, sampler: Sampler, others: Followers) -> None:
+        from .runner.model_runner import LOGIT_ROWS
+
         self._sampler, self._others = sampler, others
+        self._max_rows = LOGIT_ROWS
         self.prompt_logprobs = sampler.prompt_logprobs
 
     def sample(self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: Int32) -> Sampled:
@@ -90,7 +93,11 @@ class LeadingSampler:
         try:
             sampled = self._sampler.sample(logits, slots, lengths, token_table)
         except Exception as error:
-            self._others.send(Tokens(None))
+            self._others.hold(Tokens(None))
             raise FailedAfterExchange(error) from error
-        self._others.send(Tokens(sampled.token_ids))
+        tokens = Tokens(sampled.token_ids)
+        if len(slots) < self._max_rows:
+            self._others.hold(tokens)
+        else:  # more rows of this step may follow, whose logits are exchanged
+            self._others.send(tokens)
         return sampled

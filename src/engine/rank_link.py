@@ -1,4 +1,4 @@
-"""What the processes of one model send each other between steps: plans, then sampled tokens.
+"""What the processes of one model send each other between steps: sampled tokens, and the next plan.
 
 Rank 0 plans, samples and answers; the others compute their part of the same steps. Numbers inside of a step are
 exchanged by engine/parallel. A message is a msgpack array whose first entry is its tag. Both ends of a socket pair are
@@ -90,7 +90,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Sampled in the step that runs. None: sampling failed, and the step is over."""
+    """Sampled in the step that runs, which ends with them. None: sampling failed."""
 
     token_ids: Int32 | None
 
@@ -346,8 +346,8 @@ def _plan_parts(plan: StepPlan) -> list[Any]:
     tables = (plan.block_ids, plan.restored_states, plan.kept_states)
     return [
         *(plan.step, plan.released_slots, admissions, plan.forced),
-        *map(_bytes, columns),
-        *((table.shape[1], _bytes(table)) for table in tables),
+        *(column.tobytes() for column in columns),
+        *((table.shape[1], table.tobytes()) for table in tables),
     ]
 
 
@@ -358,7 +358,7 @@ def _plan(
     forced: list[Any],
     *columns: Any,
 ) -> StepPlan:
-    block_slots, slots, num_computed, num_tokens, is_sampled = map(_numbers, columns[:5])
+    block_slots, slots, num_computed, num_tokens = map(_numbers, columns[:4])
     block_ids, restored, kept = (_numbers(data).reshape(-1, width) for width, data in columns[5:])
     return StepPlan(
         step=step,
@@ -372,7 +372,7 @@ def _plan(
         slots=slots,
         num_computed=num_computed,
         num_tokens=num_tokens,
-        is_sampled=is_sampled.astype(np.bool_),
+        is_sampled=np.frombuffer(columns[4], np.bool_).copy(),
         restored_states=restored,
         kept_states=kept,
         forced=[(slot, tokens) for slot, tokens in forced],
@@ -409,4 +409,4 @@ def _bytes(numbers: Any) -> bytes:
 
 
 def _numbers(data: bytes) -> Int32:
-    return np.frombuffer(data, np.int32).copy()  # torch shares only memory that can be written
+    return np.frombuffer(bytearray(data), np.int32)  # torch shares only memory that can be written

@@ -12,13 +12,14 @@ from threading import Thread
 from stoker.config import Resolved
 from stoker.engine.api import EngineOutput, EngineRequest
 from stoker.engine.core import Scheduler, StepPlan, StepResult
+from stoker.engine.followers import Follower, Followers
 from stoker.engine.kernels import KernelSet
 from stoker.engine.leading_runner import LeadingRunner, LeadingSampler, LeadingStageRunner
 from stoker.engine.parallel import Ranks
 from stoker.engine.parallel.connect import ADDRESS, open_store, ranks_in, stage_link, wait_for_all
 from stoker.engine.parallel.gloo import Meeting
 from stoker.engine.parallel.stages import StageLink
-from stoker.engine.rank_link import Finish, Loaded, RankLink, Tokens
+from stoker.engine.rank_link import Loaded, RankLink
 from stoker.engine.rank_process import follow, following_runner, no_worker, runner_of_stage
 from stoker.engine.runner.model_runner import ModelRunner
 from stoker.engine.runner.rank_loading import RankLoading, rank_loading
@@ -29,12 +30,13 @@ from stoker.engine.starts.scheduler import scheduler_settings
 from .engine import Engine, joined
 
 
-class Threads:
+class Threads(Followers):
     """Instead of RankProcesses: the other ranks as threads of this process."""
 
     def __init__(self, settings: Resolved, *, uses_gloo: bool = False) -> None:
+        super().__init__(settings.parallel.tensor_parallel_size)
         self._settings = settings
-        self._size, num_stages = settings.parallel.tensor_parallel_size, settings.num_stages
+        num_stages = settings.num_stages
         self._memories = [SharedMemory.new(self._size) for _ in range(num_stages)]
         self._store, port = open_store(ADDRESS)
         meeting = partial(Meeting, ADDRESS, port, ADDRESS)
@@ -42,7 +44,6 @@ class Threads:
         self._connect = lambda kernels, stage, rank: wait_for_all(
             ranks_in(kernels, self._memories[stage], meeting(f"stage {stage}"), rank, parallel)
         )
-        self.links: list[RankLink] = []
         self._rings: list[StageLink] = []
         self._threads: list[Thread] = []
         pairs = [[socket.socketpair() for _ in range(num_stages)] for _ in range(self._size * (num_stages > 1))]
@@ -53,7 +54,7 @@ class Threads:
                 self._rings.append(stage_link(settings, ends[stage - 1][1], ends[stage][0]))
             if rank:
                 mine, its = map(RankLink, socket.socketpair())
-                self.links.append(mine)
+                self._followers.append(Follower(f"rank {rank}", mine, None))
                 self._threads.append(Thread(target=self._compute, args=(its, rank)))
                 self._threads[-1].start()
 
@@ -76,31 +77,25 @@ class Threads:
         return rank_loading(self._settings, self._ranks_of(rank), lambda number: number)
 
     def leading(self) -> LeadingRunner:
-        how = {"load": self._loading(0).first, "sampler_of": lambda sampler: LeadingSampler(sampler, self)}  # type: ignore[arg-type]
+        how = {"load": self._loading(0).first, "sampler_of": lambda sampler: LeadingSampler(sampler, self)}
         leading: LeadingRunner
         if self._rings:
-            leading = LeadingStageRunner(FirstStageRunner(self._rings[0], self._settings, **how), self)  # type: ignore[arg-type]
+            leading = LeadingStageRunner(FirstStageRunner(self._rings[0], self._settings, **how), self)
         else:
-            leading = LeadingRunner(ModelRunner(self._settings, **how), self)  # type: ignore[arg-type]
-        assert all(isinstance(link.receive(), Loaded) for link in self.links)
+            leading = LeadingRunner(ModelRunner(self._settings, **how), self)
+        assert all(isinstance(each.link.receive(), Loaded) for each in self._followers)
         return leading
 
-    def send(self, message) -> None:
-        for link in self.links[: self._size - 1] if isinstance(message, Finish | Tokens) else self.links:
-            link.send(message)
+    def wait_failure(self) -> None:
+        """Nothing watches the threads."""
 
-    def check(self) -> None: ...
-
-    def wait_failure(self) -> None: ...
-
-    def lose(self, reason: str) -> None:
+    def lose(self, reason: str, exit_code: int = 1) -> None:
         raise AssertionError(reason)
 
     def close(self) -> None:
         for memory in self._memories:
             memory.close_exchange()
-        for link in self.links:
-            link.close()
+        super().close()
         for thread in self._threads:
             thread.join()
         for ring in self._rings:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.engine.api import EngineRequest, SamplingParams
+from stoker.engine.runner import model_runner
 from stoker.model.sharding import not_divisible
 
 from .checkpoints import families
@@ -80,6 +81,20 @@ def test_everything_that_requests_ask_for(saved: Callable[[str], Saved], tmp_pat
             if entry is not None and other is not None:
                 assert entry.token_ids == other.token_ids
                 assert entry.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+@pytest.mark.parametrize("num_stages", [1, 2])
+def test_steps_of_more_rows_than_are_sampled_at_a_time(
+    num_stages: int, saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The ranks exchange the logits of the next rows, so they need the tokens of those before at once."""
+    _, folder = saved("qwen3")
+    expected = Engine(resolved(folder, tmp_path)).outputs(make_prompts(7), PROBABLE)
+    monkeypatch.setattr(model_runner, "LOGIT_ROWS", 3)
+    parallel = {"tensor_parallel_size": 2, "pipeline_parallel_size": num_stages}
+    with divided(resolved(folder, tmp_path, parallel=parallel)) as engine:
+        found = engine.outputs(make_prompts(7), PROBABLE)
+    assert [each.token_ids for each in found] == [each.token_ids for each in expected]
 
 
 def test_a_step_whose_sampling_fails_leaves_all_ranks_ready_for_the_next(

@@ -12,8 +12,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from unittest.mock import patch
 
+import numpy as np
+
 from stoker.engine import followers
 from stoker.engine.core import SchedulerSettings, StepPlan, StepResult
+from stoker.engine.core.step_plan import Int32
 from stoker.engine.followers import Follower, Followers
 from stoker.engine.rank_link import Alive, Loaded, RankLink, Tokens
 from stoker.engine.runner.slot_table import SlotTable
@@ -33,14 +36,21 @@ class _Rank:
             settings.max_num_seqs, settings.max_model_len, settings.block_size, sampling, settings.num_groups
         )
         self._received: deque[object] = deque()
+        self._sampled: Int32 = np.empty(0, np.int32)  # slots that get a token in the newest step
         self.is_stalled = False
         self._link.send(Loaded())
 
-    def begin(self) -> None:
-        """Take the plan of the step that runs."""
-        plan = self._next()
-        assert isinstance(plan, StepPlan)
-        self._table.apply(plan)
+    def begin(self, runner: FakeRunner) -> None:
+        """Take what was sampled in the step before, and the plan of the step that runs. runner: of rank 0."""
+        message = self._next()
+        if isinstance(message, Tokens):
+            assert message.token_ids is not None
+            self._table.append(self._sampled, message.token_ids)
+            self._check(runner)
+            message = self._next()
+        assert isinstance(message, StepPlan)
+        self._table.apply(message)
+        self._sampled = message.slots[message.is_sampled]
 
     def _next(self) -> object:
         while not self._received:
@@ -52,12 +62,9 @@ class _Rank:
         if not isinstance(message, Alive):
             self._received.append(message)
 
-    def finish(self, plan: StepPlan, runner: FakeRunner) -> None:
-        """Take what was sampled. runner: of rank 0, which knows the same now."""
-        tokens, table = self._next(), self._table
-        assert isinstance(tokens, Tokens)
-        assert tokens.token_ids is not None
-        table.append(plan.slots[plan.is_sampled], tokens.token_ids[plan.is_sampled])
+    def _check(self, runner: FakeRunner) -> None:
+        """Between two steps it knows what rank 0 does."""
+        table = self._table
         for slot, state in runner.slots.items():
             assert table.token_ids[slot, : table.num_tokens[slot]].tolist() == state.token_ids, (
                 "a rank has other tokens"
@@ -129,12 +136,10 @@ class RunnerOfRanks:
     def execute(self, plan: StepPlan) -> StepResult:
         ranks = self._ranks
         for rank in ranks.others:
-            rank.begin()
+            rank.begin(self._runner)
         if ranks.dies_in_step is not None:
             ranks.others[ranks.dies_in_step % len(ranks.others)].end()
             raise RuntimeError("the exchange was closed")
         result = self._runner.execute(plan)
-        ranks.send(Tokens(result.token_ids))
-        for rank in ranks.others:
-            rank.finish(plan, self._runner)
+        ranks.hold(Tokens(result.token_ids[plan.is_sampled]))
         return result
