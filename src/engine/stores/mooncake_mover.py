@@ -5,22 +5,31 @@ from __future__ import annotations
 import importlib
 import os
 import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
-from .registered_blocks import Memory, MoverMissing, not_done_yet
+from .registered_blocks import POLL_S, Memory, MoverMissing
 
 _CONNECTOR = "`kv_transfer.kv_connector: MooncakeConnector`"
 _REFUSED = 0  # instead of a transfer
-_RUNS, _DONE = 0, 1  # its state; others have failed
+_RUNS, _DONE, _LATE = 0, 1, -2  # its state; others have failed
+_UNENDED = _RUNS, _LATE  # in which it may still write
+_MAX_READS = 4  # that have not ended, those that were given up counted
+_SLOW_POLL_S = 0.25  # of those
 
 
 class MooncakeMover:
-    """Implements registered_blocks.Mover."""
+    """Implements registered_blocks.Mover.
+
+    Each read has a thread, because Mooncake waits minutes for a process that does not answer, and cannot end a
+    transfer: its thread has the memory for as long as something may be written there.
+    """
 
     def __init__(self, host: str, protocol: str) -> None:
         """host: at which others reach this process. protocol: tcp or rdma. Raises MoverMissing."""
-        self._engine, self._lock = _new_engine(host, protocol), threading.Lock()
+        self._engine, self._reads = _new_engine(host, protocol), threading.BoundedSemaphore(_MAX_READS)
         address = f"[{host}]" if ":" in host else host
         self._own = f"{address}:{self._engine.get_rpc_port()}".encode()
 
@@ -33,30 +42,58 @@ class MooncakeMover:
         return self._own
 
     def read(self, source: bytes, addresses: Sequence[int], contents: Memory, deadline: float) -> None:
-        engine, peer, size = self._engine, source.decode(), [contents.shape[1]]
-        self.keep_registered(contents)
+        peer = source.decode()
+        if not self._reads.acquire(blocking=False):
+            raise ConnectionError("earlier transfers have not ended")
+        outcome: Future[None] = Future()
+        arguments = peer, addresses, contents, deadline, outcome
+        threading.Thread(target=self._read, args=arguments, name="mooncake-read", daemon=True).start()
         try:
-            # A transfer for each block: of one for several, the library reports the state of the first alone.
-            with self._lock:
-                running = {
-                    engine.batch_transfer_async_read(peer, [content.ctypes.data], [address], size)
-                    for content, address in zip(contents, addresses, strict=True)
-                }
-            if _REFUSED in running:
-                raise ConnectionError("a transfer was refused")
-            while running:
-                states = {each: engine.transfer_check_status(each) for each in running}
-                if any(state not in (_RUNS, _DONE) for state in states.values()):
-                    raise ConnectionError("a transfer has failed")
-                running = {each for each, state in states.items() if state == _RUNS}
-                if running:
-                    not_done_yet(deadline)
-        finally:
-            engine.unregister_memory(contents.ctypes.data)
+            outcome.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            raise TimeoutError("the transfer makes no progress") from None
+
+    def _read(
+        self, peer: str, addresses: Sequence[int], contents: Memory, deadline: float, outcome: Future[None]
+    ) -> None:
+        """Goes on after `outcome`, until nothing is written to `contents`."""
+        error: Exception | None = None
+        try:
+            self.keep_registered(contents)
+            try:
+                self._transfer(peer, addresses, contents, deadline, outcome)
+            finally:
+                self._engine.unregister_memory(contents.ctypes.data)
+        except Exception as failure:
+            error = failure
+        self._reads.release()
+        if not outcome.done():
+            outcome.set_exception(error) if error is not None else outcome.set_result(None)
+
+    def _transfer(
+        self, peer: str, addresses: Sequence[int], contents: Memory, deadline: float, outcome: Future[None]
+    ) -> None:
+        """A transfer for each block: of one for several, the state of the first is told alone."""
+        running, size = set(), [contents.shape[1]]
+        for content, address in zip(contents, addresses, strict=True):
+            begun = self._engine.batch_transfer_async_read(peer, [content.ctypes.data], [address], size)
+            if begun == _REFUSED:
+                outcome.set_exception(ConnectionError("a transfer was refused"))
+                break
+            running.add(begun)
+        while running:
+            states = {each: self._engine.transfer_check_status(each) for each in running}
+            if not outcome.done() and any(state not in (_RUNS, _DONE) for state in states.values()):
+                outcome.set_exception(ConnectionError("a transfer has failed"))
+            running = {each for each, state in states.items() if state in _UNENDED}
+            if running:
+                time.sleep(POLL_S if time.monotonic() < deadline else _SLOW_POLL_S)
 
 
 def _new_engine(host: str, protocol: str) -> Any:
-    os.environ.setdefault("GLOG_minloglevel", "2")  # errors alone, unless it is set
+    os.environ.setdefault("MC_LOG_LEVEL", "ERROR")
+    if ":" in host:
+        os.environ.setdefault("MC_USE_IPV6", "1")
     try:
         engine: Any = importlib.import_module("mooncake.engine").TransferEngine()
     except ImportError as error:  # also where a library of the system is missing

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -16,6 +17,7 @@ from .registered_blocks import Memory, MoverMissing, not_done_yet
 
 _PACKAGES = ("nixl", "nixl_cu12", "nixl_cu13")
 _MEMORY = "DRAM"
+_MAX_ABANDONED = 4
 # Of UCX, unless they are set: with its own 8 KiB a block over TCP takes 1.5 to 2 times as long.
 _TCP_SEGMENTS = {"UCX_TCP_TX_SEG_SIZE": "64k", "UCX_TCP_RX_SEG_SIZE": "64k"}
 
@@ -26,6 +28,7 @@ class NixlMover:
     def __init__(self) -> None:
         """Raises MoverMissing."""
         self._agent, self._lock = _new_agent(), threading.Lock()  # an agent is for one thread at a time
+        self._abandoned: deque[Memory] = deque(maxlen=_MAX_ABANDONED)  # of transfers that have failed
 
     def keep_registered(self, memory: Memory) -> None:
         self._register(memory)
@@ -59,6 +62,8 @@ class NixlMover:
                 raise ConnectionError("the transfer failed")
             is_done = True
         finally:
+            if not is_done:
+                self._abandoned.append(contents)  # NIXL may still write there
             with self._lock:
                 if handle is not None:
                     with suppress(Exception):  # it may still run

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import zlib
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -20,7 +20,6 @@ import numpy.typing as npt
 from .block_connection import BlocksUnreadable, ask, longest_s, send_header
 
 POLL_S = 0.0005
-_MAX_ABANDONED = 4
 Memory = npt.NDArray[np.uint8]
 
 
@@ -43,7 +42,8 @@ class Mover(Protocol):
     def read(self, source: bytes, addresses: Sequence[int], contents: Memory, deadline: float) -> None:
         """addresses: of blocks at the source. contents: [blocks, bytes], which get them. deadline: time.monotonic().
 
-        Raises what the library raises, ConnectionError, or TimeoutError; then it may still write to `contents`.
+        Raises what the library raises, ConnectionError, or TimeoutError. If the library may still write to `contents`
+        then, the mover keeps them.
         """
         ...
 
@@ -58,7 +58,6 @@ class RegisteredBlocks:
         self._free = list(range(len(self._places)))
         self._used: OrderedDict[bytes, int] = OrderedDict()  # place by hash, least recently used first
         self._places_lock = threading.Lock()
-        self._abandoned: deque[Memory] = deque(maxlen=_MAX_ABANDONED)  # of reads that have failed
         if len(self._places):
             mover.keep_registered(self._places)
 
@@ -122,7 +121,6 @@ class RegisteredBlocks:
             deadline = time.monotonic() + longest_s(contents.nbytes)
             self._mover.read(source, [address for address, _ in entries], contents, deadline)
         except Exception as error:  # libraries have classes of their own for them
-            self._abandoned.append(contents)  # it may still be written to
             raise BlocksUnreadable(f"{where}: {type(error).__name__}: {error}", []) from error
         whole: list[memoryview] = []
         for (_, checksum), content in zip(entries, contents, strict=True):
