@@ -277,12 +277,13 @@ class Values:
         return not_parted(files.spec, num_devices, num_parts) or ""
 
     @property
-    def exchanges_over_network(self) -> bool:
-        """Whether the processes of a stage exchange through Gloo, and steps are not those of a pipeline."""
+    def exchanges_over_gloo(self) -> bool:
+        """Whether the processes of some stage do."""
         parallel, (num_devices, num_stages) = self.config.parallel, self.decisions.rank_sizes
-        if self.device != "cpu" or num_devices == 1 or num_stages > 1:
+        if self.device != "cpu" or num_devices == 1:
             return False
-        return parallel.disable_custom_all_reduce or self.enforce_eager or not parallel.is_on_one_node(0)
+        are_on_one_node = all(map(parallel.is_on_one_node, range(num_stages)))
+        return parallel.disable_custom_all_reduce or self.enforce_eager or not are_on_one_node
 
     @property
     def max_cached_len(self) -> int:

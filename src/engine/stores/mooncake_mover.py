@@ -73,7 +73,7 @@ class MooncakeMover:
     def _transfer(
         self, peer: str, addresses: Sequence[int], contents: Memory, deadline: float, outcome: Future[None]
     ) -> None:
-        """A transfer for each block: of one for several, the library reports the state of the first alone."""
+        """A transfer for each block: of one for several, only the state of the first is reported."""
         running, size = set(), [contents.shape[1]]
         for content, address in zip(contents, addresses, strict=True):
             begun = self._engine.batch_transfer_async_read(peer, [content.ctypes.data], [address], size)

@@ -440,7 +440,9 @@ RULES: tuple[Rule, ...] = (
             *("parallel.enable_dbo", "parallel.ubatch_size", "parallel.tensor_parallel_size"),
             *("parallel.pipeline_parallel_size", "device.device"),
         ),
-        is_broken=lambda v: v.config.parallel.num_step_parts > 1 and not v.exchanges_over_network,
+        is_broken=lambda v: (
+            v.config.parallel.num_step_parts > 1 and not (v.exchanges_over_gloo and v.decisions.num_stages == 1)
+        ),
         message="`parallel.enable_dbo` and `ubatch_size` are for the processes of `tensor_parallel_size` that exchange "
         "over a network, on CPUs, in one stage",
         why="One part of a step is computed while the network has another. In shared memory the exchange is itself "
@@ -675,6 +677,21 @@ RULES: tuple[Rule, ...] = (
         why="Which process computes an expert depends on the load and on the place of the token in the batch, and with "
         "it the order in which the outputs of experts are added.",
         fixes=("remove `enable_eplb`, or `batch_invariant`",),
+    ),
+    Rule(
+        id="R492",
+        title="results that do not depend on the batch need sums in the order of the processes",
+        fields=("model.batch_invariant", "parallel.tensor_parallel_size", "parallel.disable_custom_all_reduce"),
+        is_broken=lambda v: v.batch_invariant and v.exchanges_over_gloo and v.decisions.rank_sizes[0] > 2,
+        message="`model.batch_invariant` does not hold for the {tensor_parallel_size} processes of "
+        "`tensor_parallel_size` that exchange over a network",
+        why="Gloo adds what more than two processes have computed in an order that depends on the place of the token "
+        "in the batch. In shared memory the order is that of the processes.",
+        fixes=(
+            "set `tensor_parallel_size: 2`",
+            "or have the processes on one machine, without `disable_custom_all_reduce` and `enforce_eager`",
+            "or remove `batch_invariant`",
+        ),
     ),
     Rule(
         id="R463",

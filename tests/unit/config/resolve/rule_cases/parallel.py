@@ -160,6 +160,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--dbo-decode-token-threshold 8", "-tp 2 --enforce-eager --enable-dbo --ubatch-size 1"],
         ["-tp 2 --enforce-eager --enable-dbo --dbo-prefill-token-threshold 8"],
     ),
+    "R492": (
+        ["-tp 4 --batch-invariant --enforce-eager", "-tp 4 -n 2 --batch-invariant"],
+        ["-tp 4 --batch-invariant", "-tp 2 -n 2 --batch-invariant", "-tp 4 --enforce-eager"],
+    ),
     "R483": (["--cp-kv-cache-interleave-size 2"], ["", "-tp 4 -dcp 2 --cp-kv-cache-interleave-size 2"]),
     "R386": (["-tp 4 -dp 2", "-tp 2 -pp 3"], ["-tp 4", "-pp 4", "-tp 2 -dp 2", "-tp 4 -dp 2 -dpn 1"]),
     "R420": (["-r 1", "-n 2 -tp 2 -r 2"], ["", "-n 2 -tp 2 -r 1"]),
