@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,6 +15,9 @@ from hypothesis.internal.conjecture import providers
 
 if not os.path.exists("/dev/nvidiactl"):  # of NVIDIA's driver
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is first imported, by whichever test that is
+    importlib.import_module("tests.interpreter.sitecustomize")
+    if (folder := str(Path(__file__).with_name("interpreter"))) not in (path := os.environ.get("PYTHONPATH", "")):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, path)))  # of processes that tests start
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: processes of tests would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.triton_interpreter import replace_builtins_once
 
 HAS_GPU = torch.cuda.is_available()
-if not HAS_GPU:
-    replace_builtins_once()
 
 
 @pytest.fixture(scope="session")

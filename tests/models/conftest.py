@@ -4,8 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from tests.triton_interpreter import replace_builtins_once
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
@@ -13,8 +11,6 @@ from .checkpoints import build, save
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()
-if not torch.cuda.is_available():
-    replace_builtins_once()
 
 Saved = tuple[PreTrainedModel, Path]
 
