@@ -299,15 +299,18 @@ def test_batch_invariance_uses_torchs_kernels_one_row_at_a_time(saved: Callable[
 @pytest.mark.parametrize("name", KEPT)
 @pytest.mark.slow
 def test_a_quantised_checkpoint_keeps_its_codes(name: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
-    """The tokens are those of the dequantised weights, and the plan counts the bytes that are held."""
+    """Log-probabilities are those of the dequantised weights, and the plan counts the bytes that are held."""
     folder = tmp_path / "quantised"
     write(saved("qwen3")[1], folder, METHODS[name])
-    settings = resolved(folder, tmp_path, WITH_GPU, device={"device": "cuda"})
-    engine = build_core(settings)
-    samplings = [GREEDY] * len(PROMPTS)
-    assert [each.token_ids for each in run(engine, samplings)] == [
-        each.token_ids for each in run(core(folder, tmp_path, "cpu"), samplings)
-    ]
+    settings = resolved(folder, tmp_path, WITH_GPU, device={"device": "cuda"}, **SMALL)
+    engine, asked = build_core(settings), [replace(GREEDY, max_tokens=2, logprobs=5)]
+    (expected,) = run(core(folder, tmp_path, "cpu", **SMALL), asked, PROMPTS[:1])
+    (found,) = run(engine, asked, PROMPTS[:1])
+    assert found.token_ids == expected.token_ids
+    assert found.logprobs is not None
+    for entry, same in zip(found.logprobs, expected.logprobs or [], strict=True):
+        assert entry.token_ids == same.token_ids
+        assert entry.logprobs == pytest.approx(same.logprobs, abs=1e-4)
     held = engine.info.weights_bytes
     assert held == settings.memory.weights_bytes
     files = settings.model_files
