@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import Any
 
 import openai
 import pytest
+from tests.free_ports import free_port
 
 from stoker.config.errors import ConfigError
 
@@ -56,9 +56,7 @@ class _Running:
 def running() -> Iterator[_Running]:
     from stoker.ray import app_builder
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": port})

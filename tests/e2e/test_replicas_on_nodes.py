@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
+from tests.free_ports import free_port
 
 from .deployment import START_LIMIT_S, Server
 from .test_nodes import BODY, Node, answer, lose_in_the_middle, started, text, until
@@ -20,8 +20,7 @@ OTHER = ("--data-parallel-start-rank", "1")
 
 
 def manifest(folder: Path, **more: object) -> Path:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     parallel = {
         "data_parallel_size": 2,
         "data_parallel_size_local": 1,

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from tests.free_ports import free_port
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 120.0
@@ -32,9 +32,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 class Running:
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         keys = folder / "keys.yaml"
         keys.write_text("keys: {a: {requests_per_minute: 6, secrets: [{key: sk-a}]}}")
         options = {"port": self.port, "api-server-count": 2, "api-key": "k", "api-keys-file": keys}

@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from tests.free_ports import free_port
 
 from stoker.engine.client import EngineState
 from stoker.engine.replicated_client import ReplicatedClient
@@ -136,9 +136,7 @@ def test_metrics_of_engines_are_labelled_with_their_rank(replicated: Served, eng
 
 class Running:
     def __init__(self, folder: Path, *words: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.log = folder / "log"
         environment = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "TMPDIR": str(folder)}
         command = [sys.executable, "-m", "stoker", "serve", "builtin:tiny", "--port", str(self.port), *words]

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.free_ports import free_port
 
 from stoker.server.tool_server import servers
 from stoker.server.tool_server.servers import MAX_RESULT_CHARS, ToolResult, ToolServer, ToolServerError
@@ -26,9 +27,7 @@ STDIO = {"command": [sys.executable, PROGRAM], "allowed_tools": ALLOWED}
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen([sys.executable, PROGRAM, str(port)], stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from threading import Thread
 
 import pytest
+from tests.free_ports import free_port
 
 from stoker.config import Resolved, load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.launched.following import LaunchedRank
@@ -28,8 +28,7 @@ def resolved() -> Resolved:
 @pytest.fixture
 def connect(resolved: Resolved, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ranks]]:
     """Connects two ranks. Its arguments are their limits, and whether the other one has loaded."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(port))
     made: list[LaunchedProcesses | LaunchedRank] = []

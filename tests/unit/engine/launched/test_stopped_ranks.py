@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.free_ports import free_port
 
 from stoker.config import Resolved, load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.followers import RankLost
@@ -33,8 +33,7 @@ Here = dict[int, LaunchedProcesses | LaunchedRank]
 @contextmanager
 def ranks(elsewhere: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Here, Callable[[], None]]]:
     """All that have joined, without the one that is a process of its own, and what stops that one."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(LaunchedProcesses, "default_silence_s", SILENCE_S)
