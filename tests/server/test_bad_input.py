@@ -174,6 +174,7 @@ FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
     FIELDS,
     ids=[f"{param}-{code}-{i}" for i, (_, _, code, param) in enumerate(FIELDS)],
 )
+@pytest.mark.quick_cases(40)
 def test_an_invalid_field_is_a_400_with_its_name(
     served: Served, path: str, fields: dict[str, Any], code: str, param: str
 ):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.slow_cases import slow
 
 from stoker.config.schema.server import ServerConfig
 from stoker.engine.client import EngineState
@@ -96,7 +95,8 @@ def test_only_the_named_routes_are_open_on_a_server_with_keys(folder: Path):
 
 
 @pytest.mark.parametrize("path", ABSENT)
-@pytest.mark.parametrize("method", ["POST", slow("GET")])
+@pytest.mark.parametrize("method", ["POST", "GET"])
+@pytest.mark.quick_cases(12, method=["POST"])
 def test_a_route_of_another_server_says_why_it_is_absent(folder: Path, path: str, method: str):
     called = path.replace("{rest:path}", "x/y")
     answer = Served(folder).request(method, called)

@@ -26,7 +26,7 @@ def run(numbers: range, num_steps: int) -> Counter[str]:
     return events
 
 
-@pytest.mark.parametrize("numbers", [range(10), slow(range(10, 40))], ids=str)
+@pytest.mark.parametrize("numbers", [range(10), slow(range(10, 30))], ids=str)
 def test_each_request_ends_once_where_engines_and_ranks_end(numbers: range) -> None:
     events = run(numbers, 100)
     expected = ["ended by length", "ended by leaving", "ended by the end of an engine", "engines that ended"]

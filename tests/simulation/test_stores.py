@@ -22,7 +22,7 @@ def run(numbers: range, num_steps: int, *, fails: bool = True) -> Counter[str]:
     return events
 
 
-@pytest.mark.parametrize("numbers", [range(8), slow(range(8, 40))], ids=str)
+@pytest.mark.parametrize("numbers", [range(8), slow(range(8, 30))], ids=str)
 def test_stored_prefixes_are_right_and_no_request_is_lost_where_stores_fail(numbers: range) -> None:
     events = run(numbers, 150)
     expected = ["tokens read from stores", "blocks for others", "held outputs", "aborts"]

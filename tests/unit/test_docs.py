@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,15 +47,19 @@ def test_options_metrics_and_codes_in_a_guide_exist(page: str):
         assert name in BY_ID, name
 
 
-@pytest.mark.parametrize("page", sorted(str(path.relative_to(ROOT)) for path in (DOCS / "design").rglob("*.md")))
-def test_source_files_that_a_design_page_names_exist(page: str):
+@cache
+def source_files() -> list[str]:
     folders = [ROOT / folder for folder in ("src", "tests", "tools", "benchmarks")]
-    files = [
+    return [
         path.as_posix() for path in [*ROOT.glob("*.py"), *(path for folder in folders for path in folder.rglob("*"))]
     ]
+
+
+@pytest.mark.parametrize("page", sorted(str(path.relative_to(ROOT)) for path in (DOCS / "design").rglob("*.md")))
+def test_source_files_that_a_design_page_names_exist(page: str):
     for span in code_spans((ROOT / page).read_text("utf-8")):
         if re.fullmatch(r"[\w/]+\.(py|cpp|h)", span):
-            assert any(file.endswith(f"/{span}") for file in files), span
+            assert any(file.endswith(f"/{span}") for file in source_files()), span
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from stoker.config.schema.options import options
@@ -11,10 +12,15 @@ from stoker.config.schema.options import options
 TESTS = Path(__file__).parents[1]
 
 
-def shown() -> Iterator[tuple[str, str]]:
+@cache
+def shown() -> list[tuple[str, str]]:
     """Path of an option -> place of a test that is marked with it, over all test files."""
-    for file in sorted(TESTS.rglob("test_*.py")):
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+    return [found for file in sorted(TESTS.rglob("test_*.py")) for found in _shown(file, file.read_text("utf-8"))]
+
+
+def _shown(file: Path, source: str) -> Iterator[tuple[str, str]]:
+    if "pytest.mark.effect(" in source:
+        for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.effect":
                 for argument in node.args:
                     yield ast.literal_eval(argument), f"{file.relative_to(TESTS)}:{node.lineno}"

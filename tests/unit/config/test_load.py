@@ -89,6 +89,7 @@ def test_file_environment_flag_and_argument_mean_the_same(tmp_path: Path, chosen
 
 
 @pytest.mark.parametrize("option", WRITABLE, ids=lambda option: option.path)
+@pytest.mark.quick_cases(80)
 def test_the_command_line_beats_the_environment_and_that_the_file(option: Option, tmp_path: Path) -> None:
     """Every option, each layer with a value of its own."""
     pairs: dict[str, list[Any]] = {

@@ -66,6 +66,7 @@ def broken(tmp_path: Path) -> Callable[[str, str], set[str]]:
 
 
 @pytest.mark.parametrize(("rule", "kind"), ALL_CASES)
+@pytest.mark.quick_cases(70)
 def test_a_rule_is_broken_and_kept(rule: str, kind: str, broken: Callable[[str, str], set[str]]) -> None:
     bad, good = ALL_CASES[rule, kind]
     for line in bad:
