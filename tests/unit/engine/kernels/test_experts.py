@@ -273,6 +273,7 @@ def test_the_order_of_a_tokens_experts_has_no_effect(level, dtype):
 @SCHEMES
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("tokens", [1, 5])
+@pytest.mark.quick_cases(8)
 def test_a_captured_step_routes_again(level, dtype, scheme, threads, tokens):
     """The experts of a replayed step are those of its own tokens."""
     if level == "portable" and dtype == torch.float32:

@@ -93,6 +93,7 @@ def packer(level: str, kernels: KernelSet):
 @LEVELS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.quick_cases(14)
 def test_kernels_multiply_the_numbers_of_the_checkpoint(level: str, kind: str, dtype: torch.dtype):
     """Of a model in bfloat16, few rows multiply codes, and many rows the numbers, each rounded once."""
     kernels = kernels_of(level, dtype, has_quantised=True, threads=2)

@@ -61,6 +61,7 @@ def check(level, dtype, rows, heads, kv_heads, head_dim, block_size, variant=PLA
     ("heads", "kv_heads", "head_dim", "block_size"),
     [(1, 1, 16, 8), (4, 2, 128, 16), (7, 1, 80, 16), (20, 1, 48, 128), (2, 2, 256, 64), (4, 2, 512, 16)],
 )
+@pytest.mark.quick_cases(8)
 def test_rows_of_any_length_and_group(level, dtype, heads, kv_heads, head_dim, block_size):
     check(level, dtype, [(1, 1), (1, 17), (7, 7), (1, 33), (33, 40), (1, 600)], heads, kv_heads, head_dim, block_size)
 

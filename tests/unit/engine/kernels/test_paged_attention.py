@@ -109,6 +109,7 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
         (4, 2, 512, 16),
     ],
 )
+@pytest.mark.quick_cases(12)
 def test_decode_rows_of_any_length_and_group(level, dtype, heads, kv_heads, head_dim, block_size):
     rows = [(1, context) for context in (1, 2, 7, 8, 16, 17, 31, 32, 33, 64, 65, 100)]
     check(level, dtype, rows, heads, kv_heads, head_dim, block_size)
@@ -120,6 +121,7 @@ def test_decode_rows_of_any_length_and_group(level, dtype, heads, kv_heads, head
     ("heads", "kv_heads", "head_dim", "block_size"),
     [(1, 1, 16, 8), (4, 2, 128, 16), (8, 2, 64, 32), (7, 1, 80, 16), (3, 1, 96, 64), (4, 2, 512, 16)],
 )
+@pytest.mark.quick_cases(12)
 def test_prefill_chunks_attend_to_earlier_tokens_only(level, dtype, heads, kv_heads, head_dim, block_size):
     rows = [(2, 2), (7, 7), (33, 40), (100, 133), (2, 130), (50, 178)]
     check(level, dtype, rows, heads, kv_heads, head_dim, block_size)
@@ -135,6 +137,7 @@ def test_decode_and_prefill_rows_share_a_step(level, dtype):
 @LEVELS
 @DTYPES
 @pytest.mark.parametrize("window", [1, 5, 16, 64, 1000])
+@pytest.mark.quick_cases(8)
 def test_a_window_hides_the_older_tokens(level, dtype, window):
     rows = [(1, 1), (1, 40), (1, 150), (33, 33), (100, 260), (2, 140)]
     check(level, dtype, rows, 4, 2, 32, 16, AttentionVariant(window))

@@ -140,6 +140,7 @@ SHAPES = [(1, 1, 8, 3), (2, 4, 24, 20), (1, 2, 128, 128), (2, 2, 16, 100)]
 @LEVELS
 @DTYPES
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.quick_cases(6)
 def test_the_rule_is_that_of_the_paper(level: str, dtype: torch.dtype, shape: tuple[int, int, int, int]) -> None:
     inputs = delta_inputs(shape, dtype)
     exact, state = inputs["state"].double(), inputs["state"].clone()

@@ -82,6 +82,7 @@ def check(level, dtype, heads, kv_heads, head_dim, rotary_dim, norm_sizes, varia
         (4, 2, 512, 128, True),
     ],
 )
+@pytest.mark.quick_cases(12)
 def test_queries_and_keys_are_rotated_and_the_cache_is_written(
     level, dtype, heads, kv_heads, head_dim, rotary_dim, has_norms
 ):
@@ -124,6 +125,7 @@ def test_queries_alone_leave_the_cache_as_it_is(level, dtype, norm_size):
     ("heads", "kv_heads", "head_dim", "rotary_dim"),
     [(4, 2, 64, 64), (7, 1, 80, 20), slow(2, 2, 128, 128), slow(3, 1, 48, None)],
 )
+@pytest.mark.quick_cases(48)
 def test_variants_of_models(level, dtype, heads, kv_heads, head_dim, rotary_dim, variant, has_own_weights):
     sizes = [heads * head_dim, kv_heads * head_dim] if has_own_weights else [head_dim] * 2
     check(level, dtype, heads, kv_heads, head_dim, rotary_dim, sizes, variant)

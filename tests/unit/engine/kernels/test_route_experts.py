@@ -125,6 +125,7 @@ def test_of_equal_scores_the_lower_index_is_chosen(level):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("experts", "per_token"), [(1, 1), (2, 2), (16, 3), (100, 10), (512, 10)])
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid", "softmax_of_chosen"])
+@pytest.mark.quick_cases(15)
 def test_any_number_of_experts(level, dtype, experts, per_token, scoring):
     logits = (torch.randperm(33 * experts).view(33, experts) / (4 * experts) - 4).to(dtype)  # few are equal
     routing = Routing(experts, per_token, scoring, renormalises=True, scale=0.5)

@@ -66,6 +66,7 @@ def by_row(inputs: dict[str, Any]) -> list[dict[str, Any]]:
 @DTYPES
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("limits", [(0.0, math.inf), (0.4, 1.1)])
+@pytest.mark.quick_cases(10)
 def test_the_state_space_is_that_of_the_paper(
     level: str, dtype: torch.dtype, shape: tuple[int, int, int, int], limits: tuple[float, float]
 ) -> None:

@@ -267,6 +267,7 @@ def step_of(first: int, end: int) -> StepInput:
 @pytest.mark.parametrize("level", ["torch", BEST])
 @pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.quick_cases(20)
 def test_attention_equals_transformers(name: str, level: str, dtype: torch.dtype):
     """A prompt in two chunks, then token by token."""
     torch.manual_seed(0)

@@ -252,6 +252,7 @@ def test_a_router_in_float32_does_not_round_its_logits(level):
 @DTYPES
 @pytest.mark.parametrize("scheme", [None, "int8", "int4"])
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+@pytest.mark.quick_cases(8)
 def test_layouts_and_formats_are_loaded_alike(level, dtype, scheme, family):
     """Converted while it is read, and read as it is stored: the same weights."""
     _, first, tensors = made(family, level, dtype, scheme)
