@@ -32,6 +32,15 @@ from .test_mutations import Fault
 from .worlds import Broken, World, run_story
 
 MAX_WORLDS = 60
+# Of faults that few worlds show: one that does, which is tried before the others.
+KNOWN_WORLDS = {
+    "damaged_blocks_are_read": 45,
+    "outputs_of_aborted_requests_stay_held": 14,
+    "ranks_that_are_silent_are_waited_for": 16,
+    "one_restart_more_than_allowed": 6,
+    "blocks_get_places_that_are_not_there": 6,
+    "blocks_of_another_fingerprint_are_sent": 8,
+}
 IN_EVERY_RUN = {"requests_of_an_engine_that_ended_wait"}
 
 
@@ -129,8 +138,8 @@ OF_DEPLOYMENTS: dict[str, Fault | Mutation] = {
 } | {"one_restart_more_than_allowed": Mutation(RestartBudget, "take", swap(ast.GtE, ast.Gt), 1)}
 
 
-def _first_broken(run: Callable[[int], object]) -> Broken | None:
-    for number in range(MAX_WORLDS):
+def _first_broken(run: Callable[[int], object], known: int) -> Broken | None:
+    for number in sorted(range(MAX_WORLDS), key=lambda number: number != known):
         try:
             run(number)
         except Broken as broken:
@@ -151,7 +160,7 @@ def _cases() -> Iterator[tuple[str, Fault | Mutation, Callable[[int], None]]]:
     yield from ((name, fault, _deployed) for name, fault in OF_DEPLOYMENTS.items())
 
 
-CASES = {name: partial(_first_broken, run) for name, _, run in _cases()}
+CASES = {name: partial(_first_broken, run, KNOWN_WORLDS.get(name, 0)) for name, _, run in _cases()}
 
 
 @pytest.mark.parametrize("name", slow_but(CASES, *IN_EVERY_RUN))

@@ -43,6 +43,18 @@ from .worlds import Broken, World, run_story
 
 MAX_WORLDS = 60
 STEPS_PER_WORLD = 300
+# Of faults that few worlds show: one that does, which is tried before the others.
+KNOWN_WORLDS = {
+    "states_stay_kept_after_a_failed_step": 13,
+    "the_last_known_token_may_come_from_the_cache": 6,
+    "blocks_are_published_before_they_are_full": 6,
+    "a_long_prompt_takes_the_whole_budget": 3,
+    "states_of_decode_rows_are_kept_late": 4,
+    "more_is_reserved_than_there_is": 2,
+    "states_of_decode_rows_are_found_before_the_step_is_finished": 3,
+    "states_of_decode_rows_get_another_hash": 3,
+    "places_of_unwanted_states_are_lost": 3,
+}
 IN_EVERY_RUN = {  # the others are slow tests
     "shared_blocks_stay_held",
     "hashes_do_not_cover_the_previous_block",
@@ -233,8 +245,8 @@ FAULTS |= {
 }
 
 
-def first_broken() -> Broken | None:
-    for number in range(MAX_WORLDS):
+def first_broken(known: int = 0) -> Broken | None:
+    for number in sorted(range(MAX_WORLDS), key=lambda number: number != known):
         for world in (World.of(f"mutations {number}"), World.short_of_window_blocks(number)):
             try:
                 run_story(world, STEPS_PER_WORLD)
@@ -252,7 +264,7 @@ def each(faults: Iterable[str]) -> list[Any]:
 def test_the_simulation_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = FAULTS[name]
     monkeypatch.setattr(fault.owner, fault.name, fault.attribute())
-    assert first_broken() is not None
+    assert first_broken(KNOWN_WORLDS.get(name, 0)) is not None
 
 
 @pytest.mark.slow
