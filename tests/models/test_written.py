@@ -44,12 +44,12 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="compiled kernels take no tensors of the CPU")
 def test_tokens_of_cuda_kernels_in_the_interpreter(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = pytest.importorskip("stoker.engine.kernels.gpu.kernels")
-    few = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
-    expected = Engine(resolved(WRITTEN / name, tmp_path)).generate([PROMPT[:7]], few)
+    few = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+    expected = Engine(resolved(WRITTEN / name, tmp_path)).generate([PROMPT[:3]], few)
     kernels = gpu.gpu_kernels(torch.device("cpu"), max_rows=16)
     monkeypatch.setattr(loaded_model, "select_kernels", lambda *_, **__: kernels)
     engine = Engine(resolved(WRITTEN / name, tmp_path))
-    assert engine.generate([PROMPT[:7]], few) == expected
+    assert engine.generate([PROMPT[:3]], few) == expected
     assert engine.runner.info().kernels["linear"].startswith("triton ")
 
 
@@ -63,6 +63,7 @@ def test_older_exports_of_modelopt_have_a_file_of_their_own(tmp_path: Path) -> N
     assert [(each.method, each.num_matrices) for each in found] == [("fp8, a scale per matrix", 14)]
 
 
+@pytest.mark.quick_cases(12)
 def test_matrices_are_those_of_the_library(name: str) -> None:
     checkpoint, (_, tensors) = opened(WRITTEN / name), expected(name)
     quantised = {tensor for tensor, stored in checkpoint.tensors.items() if stored.packed is not None}
