@@ -23,7 +23,7 @@ from stoker.server.protocol.errors import ApiError
 
 # Hand-written and generated: every keyword of every draft, alone and together.
 SCHEMAS = [json.loads(line) for line in (Path(__file__).parent / "schemas.jsonl").read_text("utf-8").splitlines()]
-NUM_TEXTS = 3
+NUM_TEXTS = 6
 MAX_TOKENS = 600
 
 
@@ -39,6 +39,13 @@ def vocabulary() -> llguidance.LLTokenizer:
     return llguidance.LLTokenizer(file.read_text("utf-8"))
 
 
+@functools.cache
+def closing() -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Of each token: whether it begins with what can end a value."""
+    tokens = vocabulary()
+    return np.array([tokens.decode_bytes([each])[:1] in b'"]},:0' for each in range(tokens.vocab_size)])
+
+
 def sampled_text(grammar: str, randomness: random.Random) -> str | None:
     """What a model without any preference writes; None if it does not come to an end."""
     tokens = vocabulary()
@@ -47,10 +54,11 @@ def sampled_text(grammar: str, randomness: random.Random) -> str | None:
     while len(token_ids) < MAX_TOKENS:
         mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         assert not matcher.is_error(), matcher.get_error()
-        allowed = np.flatnonzero(np.unpackbits(mask, count=tokens.vocab_size, bitorder="little")).tolist()
-        assert allowed, "no token is allowed"
-        closing = [each for each in allowed if tokens.decode_bytes([each])[:1] in b'"]},:0']
-        token_id = randomness.choice(closing if closing and len(token_ids) > 60 else allowed)
+        allowed = np.flatnonzero(np.unpackbits(mask, count=tokens.vocab_size, bitorder="little"))
+        assert allowed.size, "no token is allowed"
+        if len(token_ids) > 60 and closing()[allowed].any():
+            allowed = allowed[closing()[allowed]]
+        token_id = int(randomness.choice(allowed))
         if token_id in tokens.eos_tokens:
             break
         token_ids.append(token_id)
