@@ -74,18 +74,19 @@ def alone() -> object:
     return results
 
 
-@pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
-def test_every_rank_of_torchrun_returns_what_one_process_returns(options: dict[str, object], alone: object):
+def results_of(started: list[subprocess.Popen[str]]) -> list[object]:
+    """The first line of each rank, which goes on."""
+    lines = [each.stdout.readline() for each in started if each.stdout is not None]
+    return [result for line in lines for result in printed(line, "results")]
+
+
+@pytest.mark.parametrize("way", ["tensor", "asynchronous"])
+def test_every_rank_of_torchrun_returns_what_one_process_returns(way: str, alone: object):
+    options = WAYS[way]
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(SCRIPT), argument(options)]
     done = subprocess.run(command, text=True, capture_output=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr
     assert printed(done.stdout, "results") == [alone, alone]
-
-
-def test_stages_of_several_ranks(alone: object):
-    with ranks(argument({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}), 4) as started:
-        outs = [each.communicate(timeout=LIMIT_S) for each in started]
-    assert [printed(out, "results") for out, _ in outs] == [[alone]] * 4, [err for _, err in outs]
 
 
 def test_ranks_on_two_machines(alone: object):
@@ -97,22 +98,18 @@ def test_ranks_on_two_machines(alone: object):
     assert [printed(out, "results") for out, _ in outs] == [[alone], [alone]], [err for _, err in outs]
 
 
-@pytest.mark.parametrize(("way", "victim"), [("tensor", 0), ("gloo", 1), ("pipeline", 0), ("pipeline", 1)])
-def test_a_rank_that_is_killed_ends_the_others_which_name_it(way: str, victim: int):
+@pytest.mark.parametrize(("way", "victim"), [("tensor", 0), ("gloo", 1), ("pipeline", 0)])
+def test_ranks_answer_until_one_is_killed_which_the_others_name(way: str, victim: int, alone: object):
     with ranks(argument(WAYS[way], more=FOREVER)) as started:
-        for each in started:
-            assert each.stdout is not None
-            assert "results" in each.stdout.readline()
+        assert results_of(started) == [alone] * 2
         started[victim].send_signal(signal.SIGKILL)
         assert f"rank {victim} of the model (" in end(started[1 - victim])
 
 
-def test_a_rank_that_is_killed_ends_those_of_other_stages():
+def test_stages_of_several_ranks_and_one_that_is_killed(alone: object):
     given = argument({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, more=FOREVER)
     with ranks(given, 4) as started:
-        for each in started:
-            assert each.stdout is not None
-            assert "results" in each.stdout.readline()
+        assert results_of(started) == [alone] * 4
         started[3].send_signal(signal.SIGKILL)
         for each in started[:3]:
             assert "rank 3 of the model (" in end(each)
@@ -155,17 +152,25 @@ def test_a_rank_with_other_options_is_refused():
         assert "`model.seed` is 1 on node 0 and 2 on" in end(each)
 
 
+EXTENSION: dict[str, object] = {"worker_extension_cls": "tests.own_code:WeightUpdates"}
+WITH_TESTS = {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+
+
+def calls_of_one_script(options: dict[str, object]) -> list[object]:
+    command = [sys.executable, str(SCRIPT), json.dumps({"options": EXTENSION | options})]
+    return printed(subprocess.check_output(command, text=True, env=os.environ | WITH_TESTS, cwd=ROOT), "calls")
+
+
+@pytest.fixture(scope="module")
+def calls_of_one_process() -> list[object]:
+    return calls_of_one_script({})
+
+
 @pytest.mark.parametrize("way", ["tensor", "pipeline"])
-def test_workers_of_all_ranks_are_called(way: str, alone: object):
+def test_workers_of_all_ranks_are_called(way: str, alone: object, calls_of_one_process: list[object]):
     """By one script whose ranks are its children, and by the scripts of a launcher."""
-    extension = {"worker_extension_cls": "tests.own_code:WeightUpdates"}
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    found = []
-    for options in (extension, extension | WAYS[way]):
-        given = json.dumps({"options": options})
-        out = subprocess.check_output([sys.executable, str(SCRIPT), given], text=True, env=env, cwd=ROOT)
-        found += printed(out, "calls")
-    with ranks(argument(extension | WAYS[way]), 2, PYTHONPATH=env["PYTHONPATH"]) as started:
+    found = calls_of_one_process + calls_of_one_script(WAYS[way])
+    with ranks(argument(EXTENSION | WAYS[way]), 2, **WITH_TESTS) as started:
         outs = [each.communicate(timeout=LIMIT_S) for each in started]
     found += [calls for out, _ in outs for calls in printed(out, "calls")]
     assert len(found) == 4, [err for _, err in outs]
