@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.unit.engine.kernels.levels import EMULATED_AMX, runnable_levels
+from tests.unit.engine.kernels.levels import EMULATED_AMX, library_of, runnable_levels
 
 from stoker.config import cpu_features
 from stoker.engine.api import EngineRequest, SamplingParams
@@ -55,6 +55,7 @@ def test_results_are_the_same_alone_again_and_together(
     """Alone; alone again with the prompt in the prefix cache; all 24 together in steps of 60 tokens, twice."""
     monkeypatch.setitem(cpu_features.LEVELS, EMULATED_AMX.name, EMULATED_AMX)
     monkeypatch.setenv(cpu_features.VARIABLE, level)
+    library_of(level, is_batch_invariant=True)
     model = {"dtype": dtype, "batch_invariant": True, "max_model_len": 256}
     cache = {"num_gpu_blocks_override": 512}
     one = Engine(resolved(wide, tmp_path, model=model, cache=cache, scheduler={"max_num_batched_tokens": 256}))

@@ -1,10 +1,12 @@
 """Every kernel set that this machine can run, for tests that apply to all of them."""
 
 import torch
+from filelock import FileLock
 
 from stoker.config.cpu_features import LEVELS, Level, NoKernels, choose_level, find_compiler, this_cpu
-from stoker.config.cpu_library import LibrarySpec
-from stoker.engine.kernels.cpu.library import load_library
+from stoker.config.cpu_library import LibrarySpec, default_cache_dir
+from stoker.engine.kernels.cpu.build import compile_libraries
+from stoker.engine.kernels.cpu.library import CpuLibrary, is_loadable, load_library
 from stoker.engine.kernels.kernel_set import KernelSet, cpu_kernels, torch_kernels
 
 # The AMX kernels with tile products emulated in C++ (tiles.h), so that CPUs without AMX test them too. They convert to
@@ -27,6 +29,18 @@ BEST = choose_level("auto", this_cpu())[0].name if len(LEVEL_NAMES) > 1 else "to
 _BY_NAME = {level.name: level for level in runnable_levels()}
 
 
+def library_of(name: str, is_batch_invariant: bool, has_quantised: bool = False) -> CpuLibrary:
+    """Both libraries of a level are compiled at once: most of their files are the same."""
+    spec, folder = LibrarySpec(_BY_NAME[name], is_batch_invariant, has_quantised), default_cache_dir()
+    if folder is not None and not is_loadable(spec):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        both = [LibrarySpec(spec.level, each, has_quantised=True) for each in (False, True)]
+        with FileLock(folder / f"{both[0].file_name}.lock"):  # as those have who compile it
+            if not is_loadable(spec):
+                compile_libraries(both, folder, lambda _: None)
+    return load_library(spec)
+
+
 def kernels_of(
     name: str,
     dtype: torch.dtype,
@@ -45,7 +59,7 @@ def kernels_of(
         kernels = torch_kernels("", batch_invariant=batch_invariant, activations=activations)
     else:
         has_quantised = not batch_invariant if has_quantised is None else has_quantised
-        library = load_library(LibrarySpec(_BY_NAME[name], batch_invariant, has_quantised))
+        library = library_of(name, batch_invariant, has_quantised)
         kernels = cpu_kernels(
             library, dtype, head_dim, kv_dtype or dtype, name, activations=activations, batch_invariant=batch_invariant
         )
