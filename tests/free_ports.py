@@ -1,4 +1,4 @@
-"""Free ports of this machine, not of those that it gives to whoever binds port 0 or connects meanwhile."""
+"""Free ports of this machine, outside the range from which the kernel takes ports itself."""
 
 from __future__ import annotations
 
