@@ -13,7 +13,7 @@ from stoker.config import ConfigError, Deployment, load_deployment
 from stoker.config.schema.options import Option, options
 
 from .deployments import load
-from .generated import mappings
+from .generated import is_taken, mappings
 
 WRITABLE = [
     option
@@ -60,7 +60,7 @@ def values(option: Option) -> st.SearchStrategy[Any]:
         case "duration":
             return st.sampled_from([1, 0.5, "30s", "500ms", "1m30s"])
         case _:
-            return st.sampled_from([1, 7, 100, *option.choices])
+            return st.sampled_from([value for value in (1, 7, 100, *option.choices) if is_taken(option, value)])
 
 
 def text_of(value: Any) -> str:

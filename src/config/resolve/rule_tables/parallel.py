@@ -461,8 +461,8 @@ RULES: tuple[Rule, ...] = (
             v.config.parallel.num_step_parts == 1
             and (
                 v.enable_dbo
-                or v.decisions.is_written("parallel.dbo_prefill_token_threshold")
-                or v.decisions.is_written("parallel.dbo_decode_token_threshold")
+                or v.is_written("parallel.dbo_prefill_token_threshold")
+                or v.is_written("parallel.dbo_decode_token_threshold")
             )
         ),
         message="`parallel.enable_dbo`, `dbo_prefill_token_threshold` and `dbo_decode_token_threshold` have no effect: "
