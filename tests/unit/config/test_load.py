@@ -102,7 +102,8 @@ def test_the_command_line_beats_the_environment_and_that_the_file(option: Option
         "size": [1, 2, 3],
         "duration": [1, 2, 3],
     }
-    choices = [*option.choices] * 3 if option.kind == "choice" else [1, 2, 3]
+    numbers = [number for number in range(1, 6) if is_taken(option, number)]
+    choices = [*option.choices] * 3 if option.kind == "choice" else numbers
     file_value, variable, flag = pairs.get(option.kind, choices)[:3]
     if option.name == "root_path":
         file_value, variable, flag = "/a", "/b", "/c"
