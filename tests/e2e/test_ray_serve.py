@@ -57,7 +57,9 @@ def running() -> Iterator[_Running]:
     from stoker.ray import app_builder
 
     port = free_port()
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    with pytest.MonkeyPatch.context() as patch:  # by itself it gives up a proxy whose process takes 15 s to start
+        patch.setenv("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", str(LIMIT_S))
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": port})
         app = app_builder(
