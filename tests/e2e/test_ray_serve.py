@@ -81,7 +81,6 @@ def test_a_stream_has_the_text_of_the_answer(running: _Running):
         model=MODEL, messages=MESSAGES, max_tokens=16, temperature=0, stream=True
     )
     pieces = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
-    assert len([piece for piece in pieces if piece]) > 3
     assert "".join(pieces) == running.ask() != ""
 
 
