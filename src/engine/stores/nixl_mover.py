@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,7 +14,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from .registered_blocks import Memory, MoverMissing, not_done_yet
+from .registered_blocks import POLL_S, Memory, MoverMissing
 
 _PACKAGES = ("nixl", "nixl_cu12", "nixl_cu13")
 _MEMORY = "DRAM"
@@ -55,7 +56,9 @@ class NixlMover:
                 handle = agent.initialize_xfer("READ", local, remote, name)
                 state = agent.transfer(handle)
             while state == "PROC":
-                not_done_yet(deadline)
+                time.sleep(POLL_S)
+                if time.monotonic() > deadline:
+                    raise TimeoutError("the transfer makes no progress")
                 with self._lock:
                     state = agent.check_xfer_state(handle)
             if state != "DONE":

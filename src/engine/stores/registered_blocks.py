@@ -130,13 +130,6 @@ class RegisteredBlocks:
         return whole
 
 
-def not_done_yet(deadline: float) -> None:
-    """Called while a read runs. Raises TimeoutError after its deadline."""
-    time.sleep(POLL_S)
-    if time.monotonic() > deadline:
-        raise TimeoutError("the transfer makes no progress")
-
-
 def _checked(header: Any, most: int) -> tuple[bytes, list[tuple[int, int]]]:
     match header:
         case [bytes(source), [*entries]] if len(entries) <= most:
