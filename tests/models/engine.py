@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stoker.config import MachineSpec, Resolved, load_deployment, read_model_files, resolve_deployment
 from stoker.config.cpu_kernels import keeps_codes
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
@@ -92,3 +94,14 @@ def joined(first: EngineOutput, second: EngineOutput) -> EngineOutput:
         prompt_logprobs=first.prompt_logprobs,
         num_cached_tokens=first.num_cached_tokens,
     )
+
+
+def assert_prompts_scored_alike(found: list[EngineOutput], expected: list[EngineOutput]) -> None:
+    """The same tokens, and nearly the same log-probabilities of their prompts."""
+    for mine, its in zip(found, expected, strict=True):
+        assert mine.token_ids == its.token_ids
+        assert (mine.prompt_logprobs is None) == (its.prompt_logprobs is None)
+        for entry, other in zip(mine.prompt_logprobs or [], its.prompt_logprobs or [], strict=True):
+            if entry is not None and other is not None:
+                assert entry.token_ids == other.token_ids
+                assert entry.logprobs == pytest.approx(other.logprobs, abs=1e-4)

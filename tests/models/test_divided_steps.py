@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from stoker.engine.api import SamplingParams
-from stoker.engine.parallel.turns import Turns
+from stoker.engine.parallel.turns import call_in_turns
+from stoker.engine.runner import divided_step
 from stoker.model.sharding import not_divisible
 
 from .checkpoints import families
 from .conftest import Saved
-from .engine import Engine, resolved
+from .engine import Engine, assert_prompts_scored_alike, resolved
 from .ranks import divided
 from .test_context_parallel import assert_same, outputs
 from .test_generation import FEW_BLOCKS, make_prompts
@@ -27,13 +28,12 @@ LOW = {"dbo_prefill_token_threshold": 3, "dbo_decode_token_threshold": 2}
 def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of parts of each divided step, of all ranks."""
     found: list[int] = []
-    compute = Turns.compute
 
-    def counted(self: Turns, calls):
+    def counted(calls):
         found.append(len(calls))
-        return compute(self, calls)
+        return call_in_turns(calls)
 
-    monkeypatch.setattr(Turns, "compute", counted)
+    monkeypatch.setattr(divided_step, "call_in_turns", counted)
     return found
 
 
@@ -101,9 +101,4 @@ def test_log_probabilities_of_prompts(saved: Callable[[str], Saved], tmp_path: P
     with divided(settings, uses_gloo=True) as engine:
         found = engine.outputs(make_prompts(6), sampling)
     assert counts
-    for mine, its in zip(found, expected, strict=True):
-        assert mine.token_ids == its.token_ids
-        for entry, other in zip(mine.prompt_logprobs or [], its.prompt_logprobs or [], strict=True):
-            if entry is not None and other is not None:
-                assert entry.token_ids == other.token_ids
-                assert entry.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    assert_prompts_scored_alike(found, expected)

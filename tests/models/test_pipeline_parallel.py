@@ -13,7 +13,7 @@ from stoker.model.sharding import not_divided
 
 from .checkpoints import families
 from .conftest import Saved
-from .engine import Engine, resolved
+from .engine import Engine, assert_prompts_scored_alike, resolved
 from .ranks import divided
 from .test_generation import make_prompts
 from .test_tensor_parallel import PROBABLE, outputs
@@ -75,12 +75,7 @@ def test_everything_that_requests_ask_for(saved: Callable[[str], Saved], tmp_pat
     expected = Engine(resolved(folder, tmp_path)).outputs(make_prompts(6), sampling)
     with divided(resolved(folder, tmp_path, parallel=STAGED)) as engine:
         found = engine.outputs(make_prompts(6), sampling)
-    for mine, its in zip(found, expected, strict=True):
-        assert mine.token_ids == its.token_ids
-        for entry, other in zip(mine.prompt_logprobs or [], its.prompt_logprobs or [], strict=True):
-            if entry is not None and other is not None:
-                assert entry.token_ids == other.token_ids
-                assert entry.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    assert_prompts_scored_alike(found, expected)
 
 
 def test_a_step_whose_sampling_fails_leaves_all_stages_ready_for_the_next(

@@ -13,7 +13,7 @@ from stoker.model.sharding import not_divisible
 
 from .checkpoints import families
 from .conftest import Saved
-from .engine import Engine, resolved
+from .engine import Engine, assert_prompts_scored_alike, resolved
 from .ranks import divided
 from .test_generation import make_prompts
 
@@ -74,13 +74,7 @@ def test_everything_that_requests_ask_for(saved: Callable[[str], Saved], tmp_pat
     expected = Engine(resolved(folder, tmp_path)).outputs(make_prompts(6), sampling)
     with divided(resolved(folder, tmp_path, parallel={"tensor_parallel_size": 2})) as engine:
         found = engine.outputs(make_prompts(6), sampling)
-    for mine, its in zip(found, expected, strict=True):
-        assert mine.token_ids == its.token_ids
-        assert (mine.prompt_logprobs is None) == (its.prompt_logprobs is None)
-        for entry, other in zip(mine.prompt_logprobs or [], its.prompt_logprobs or [], strict=True):
-            if entry is not None and other is not None:
-                assert entry.token_ids == other.token_ids
-                assert entry.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    assert_prompts_scored_alike(found, expected)
 
 
 @pytest.mark.parametrize("num_stages", [1, 2])

@@ -1,4 +1,4 @@
-"""Turns: calls that share a thread. Where one waits for other processes, the next one goes on.
+"""Calls that share a thread by turns: where one waits for other processes, the next one goes on.
 
 Each call is a greenlet, not a thread: the kernels' threads belong to the thread that calls them, and the order in which
 the calls go on is the same in every process.
@@ -15,35 +15,36 @@ from greenlet import getcurrent, greenlet
 Result = TypeVar("Result")
 
 
-class Turns:
-    def __init__(self) -> None:
-        self._waiting: deque[greenlet] = deque()  # calls that have begun, without the one whose turn it is
+class _Call(greenlet):
+    """Others may run greenlets of their own in this thread: those give no turns."""
 
-    def compute(self, calls: Sequence[Callable[[], Result]]) -> list[Result]:
-        """What the calls return. Each goes on until it gives its turn, then the next one does.
 
-        Raises what the first of them raises that fails; the others end where they wait.
-        """
-        results: dict[greenlet, Result] = {}
-        parts = [greenlet(call) for call in calls]
-        self._waiting.extend(parts)
-        try:
-            while self._waiting:
-                part = self._waiting.popleft()
-                result = part.switch()
-                if part.dead:
-                    results[part] = result
-                else:
-                    self._waiting.append(part)
-        finally:
-            self._waiting.clear()
-            for part in parts:
-                if not part.dead:
-                    part.throw()
-        return [results[part] for part in parts]
+def call_in_turns(calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    """What the calls return. Each goes on until it gives its turn, then the next one does.
 
-    def give(self) -> None:
-        """Called by one of the calls while it has nothing to compute: returns when its next turn comes."""
-        parent = getcurrent().parent
-        if parent is not None:
-            parent.switch()
+    Raises what the first of them raises that fails; the others end where they wait.
+    """
+    begun = [_Call(call) for call in calls]
+    results: dict[greenlet, Result] = {}
+    waiting = deque(begun)
+    try:
+        while waiting:
+            call = waiting.popleft()
+            result = call.switch()
+            if call.dead:
+                results[call] = result
+            else:
+                waiting.append(call)
+    finally:
+        for call in begun:
+            if not call.dead:
+                call.throw()
+    return [results[call] for call in begun]
+
+
+def give_turn() -> None:
+    """Called by one of the calls while it has nothing to compute: returns when its next turn comes. Called by others it
+    does nothing."""
+    current = getcurrent()
+    if isinstance(current, _Call) and current.parent is not None:
+        current.parent.switch()

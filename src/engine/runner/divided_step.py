@@ -19,7 +19,7 @@ from ...config import Resolved
 from ..core.step_plan import StepPlan
 from ..parallel import Ranks
 from ..parallel.gloo import GlooRanks
-from ..parallel.turns import Turns
+from ..parallel.turns import call_in_turns
 from .step_input import Int64
 
 Forward = tuple[torch.Tensor, torch.Tensor | None]  # hidden states and residual of the tokens with logits
@@ -27,7 +27,6 @@ Forward = tuple[torch.Tensor, torch.Tensor | None]  # hidden states and residual
 
 @dataclass(frozen=True, slots=True)
 class DividedSteps:
-    turns: Turns
     num_parts: int
     prompt_threshold: int  # tokens of a step with a prompt, from which it is divided
     decode_threshold: int  # and of one without
@@ -55,7 +54,7 @@ class DividedSteps:
         for start, end in pairwise(bounds.tolist()):
             own = None if rows is None else rows[(rows >= start) & (rows < end)] - start
             calls.append(partial(forward, tokens_of(plan, start, end), own))
-        return _joined(self.turns.compute(calls))
+        return _joined(call_in_turns(calls))
 
 
 def divided_steps(resolved: Resolved, ranks: Ranks | None) -> DividedSteps | None:
@@ -63,9 +62,8 @@ def divided_steps(resolved: Resolved, ranks: Ranks | None) -> DividedSteps | Non
     parallel = resolved.parallel
     if parallel.num_step_parts == 1 or not isinstance(ranks, GlooRanks):
         return None
-    return DividedSteps(
-        ranks.turns, parallel.num_step_parts, parallel.dbo_prefill_token_threshold, parallel.dbo_decode_token_threshold
-    )
+    thresholds = parallel.dbo_prefill_token_threshold, parallel.dbo_decode_token_threshold
+    return DividedSteps(parallel.num_step_parts, *thresholds)
 
 
 def tokens_of(plan: StepPlan, start: int, end: int) -> StepPlan:

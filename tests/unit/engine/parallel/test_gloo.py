@@ -12,6 +12,7 @@ import torch
 
 from stoker.engine.parallel.connect import ADDRESS, open_store
 from stoker.engine.parallel.gloo import GlooRanks, Meeting, RanksLost
+from stoker.engine.parallel.turns import call_in_turns
 
 LIMIT_S = 120.0
 
@@ -50,7 +51,7 @@ def test_a_rank_that_does_not_answer_ends_the_parts_of_a_step():
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(GlooRanks.join, ranks))
-        waiting = pool.submit(ranks[0].turns.compute, [partial(part, 0), partial(part, 1)])
+        waiting = pool.submit(call_in_turns, [partial(part, 0), partial(part, 1)])
         assert begun.wait(LIMIT_S)
         ranks[0].close()
         with pytest.raises(RanksLost):

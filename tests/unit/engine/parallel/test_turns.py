@@ -6,68 +6,74 @@ from collections.abc import Callable
 from threading import Thread
 
 import pytest
+from greenlet import greenlet
 
-from stoker.engine.parallel.turns import Turns
+from stoker.engine.parallel.turns import call_in_turns, give_turn
 
 
 def test_each_goes_on_where_the_one_before_gives_its_turn():
-    turns, seen = Turns(), []
+    seen: list[str] = []
 
     def call(name: str, count: int) -> Callable[[], str]:
         def work() -> str:
             for number in range(count):
                 seen.append(f"{name}{number}")
-                turns.give()
+                give_turn()
             return name
 
         return work
 
-    assert turns.compute([call("a", 2), call("b", 3), call("c", 1)]) == ["a", "b", "c"]
+    assert call_in_turns([call("a", 2), call("b", 3), call("c", 1)]) == ["a", "b", "c"]
     assert seen == ["a0", "b0", "c0", "a1", "b1", "b2"]
-    assert turns.compute([call("d", 1)]) == ["d"]
+    assert call_in_turns([call("d", 1)]) == ["d"]
 
 
 def test_nobody_else_waits_outside_of_calls():
-    Turns().give()
+    give_turn()
+
+
+def test_a_greenlet_of_somebody_else_gives_no_turn():
+    seen = []
+    other = greenlet(lambda: (give_turn(), seen.append("went on")))
+    other.switch()
+    assert seen == ["went on"]
 
 
 def test_one_that_fails_ends_the_others_where_they_wait():
-    turns, ended = Turns(), []
+    ended: list[str] = []
 
     def waits() -> None:
         try:
-            turns.give()
-            turns.give()
+            give_turn()
+            give_turn()
         finally:
             ended.append("waits")
 
     def fails() -> None:
-        turns.give()
+        give_turn()
         raise ValueError("no")
 
     def never() -> None:
         ended.append("never")
 
     with pytest.raises(ValueError, match="no"):
-        turns.compute([waits, fails])
+        call_in_turns([waits, fails])
     assert ended == ["waits"]
     with pytest.raises(ValueError, match="no"):
-        turns.compute([lambda: int("no"), never])
+        call_in_turns([lambda: int("no"), never])
     assert ended == ["waits"]
-    assert turns.compute([lambda: 1]) == [1]
+    assert call_in_turns([lambda: 1]) == [1]
 
 
 def test_each_thread_has_its_own():
     found: list[list[int]] = []
 
     def work() -> None:
-        turns = Turns()
-
         def call() -> int:
-            turns.give()
+            give_turn()
             return 1
 
-        found.append(turns.compute([call] * 3))
+        found.append(call_in_turns([call] * 3))
 
     threads = [Thread(target=work) for _ in range(4)]
     for thread in threads:
