@@ -33,16 +33,15 @@ from .engine import Engine, joined
 class Threads(Followers):
     """Instead of RankProcesses: the other ranks as threads of this process."""
 
-    def __init__(self, settings: Resolved, *, uses_gloo: bool = False) -> None:
+    def __init__(self, settings: Resolved) -> None:
         super().__init__(settings.parallel.tensor_parallel_size)
         self._settings = settings
         num_stages = settings.num_stages
         self._memories = [SharedMemory.new(self._size) for _ in range(num_stages)]
         self._store, port = open_store(ADDRESS)
         meeting = partial(Meeting, ADDRESS, port, ADDRESS)
-        parallel = settings.parallel.model_copy(update={"disable_custom_all_reduce": uses_gloo})
         self._connect = lambda kernels, stage, rank: wait_for_all(
-            ranks_in(kernels, self._memories[stage], meeting(f"stage {stage}"), rank, parallel)
+            ranks_in(kernels, self._memories[stage], meeting(f"stage {stage}"), rank, settings.parallel)
         )
         self._rings: list[StageLink] = []
         self._threads: list[Thread] = []
@@ -132,8 +131,8 @@ class DividedEngine(Engine):
 
 
 @contextlib.contextmanager
-def divided(settings: Resolved, **how) -> Iterator[DividedEngine]:
-    others = Threads(settings, **how)
+def divided(settings: Resolved) -> Iterator[DividedEngine]:
+    others = Threads(settings)
     try:
         yield DividedEngine(settings, others)
     finally:

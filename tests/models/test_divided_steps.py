@@ -51,7 +51,7 @@ def test_parts_compute_what_a_whole_step_does(
     whole = Engine(alone)
     expected = outputs(whole)
     settings = resolved(folder, tmp_path, cache=FEW_BLOCKS, parallel={**OVER_NETWORK, **LOW, "enable_dbo": True})
-    with divided(settings, uses_gloo=True) as engine:
+    with divided(settings) as engine:
         table = engine.runner.info().kernels["divided_steps"]
         assert_same(outputs(engine), expected)
         assert engine.scheduler.stats().num_preemptions == whole.scheduler.stats().num_preemptions
@@ -66,7 +66,7 @@ def test_more_parts_than_two(sharing: dict[str, int], saved: Callable[[str], Sav
     _, folder = saved("deepseek_v3")
     expected = outputs(Engine(resolved(folder, tmp_path)))
     settings = resolved(folder, tmp_path, parallel={**OVER_NETWORK, **LOW, "ubatch_size": 3, **sharing})
-    with divided(settings, uses_gloo=True) as engine:
+    with divided(settings) as engine:
         assert_same(outputs(engine), expected)
     assert set(counts) == {3}
 
@@ -81,7 +81,7 @@ def test_thresholds(
     _, folder = saved("qwen3")
     limits = {"dbo_prefill_token_threshold": prompt, "dbo_decode_token_threshold": decode}
     settings = resolved(folder, tmp_path, parallel={**OVER_NETWORK, "enable_dbo": True, **limits})
-    with divided(settings, uses_gloo=True) as engine:
+    with divided(settings) as engine:
         counts.clear()
         few = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
         engine.outputs([[5, 6, 7, 8, 9, 10, 11, 12]], few)
@@ -98,7 +98,7 @@ def test_log_probabilities_of_prompts(saved: Callable[[str], Saved], tmp_path: P
     sampling = SamplingParams(max_tokens=3, temperature=0, prompt_logprobs=2, ignore_eos=True)
     expected = Engine(resolved(folder, tmp_path)).outputs(make_prompts(6), sampling)
     settings = resolved(folder, tmp_path, parallel={**OVER_NETWORK, **LOW, "enable_dbo": True})
-    with divided(settings, uses_gloo=True) as engine:
+    with divided(settings) as engine:
         found = engine.outputs(make_prompts(6), sampling)
     assert counts
     assert_prompts_scored_alike(found, expected)

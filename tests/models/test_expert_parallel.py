@@ -25,9 +25,9 @@ def placed(folder: Path, place: Path, size: int = 2, strategy: str = "linear", *
     return resolved(folder, place, parallel={**parallel, **more})
 
 
-def compare(settings: Resolved, alone: Resolved, **how: object) -> None:
+def compare(settings: Resolved, alone: Resolved) -> None:
     expected = outputs(Engine(alone))
-    with divided(settings, **how) as engine:
+    with divided(settings) as engine:
         found = outputs(engine)
     for (tokens, logprobs), (its, theirs) in zip(found, expected, strict=True):
         assert tokens == its
@@ -71,7 +71,7 @@ def test_ranks_need_not_have_equally_many_experts(strategy: str, tmp_path: Path)
 def test_over_gloo_and_in_stages(saved: Callable[[str], Saved], tmp_path: Path):
     _, folder = saved("qwen3_moe")
     alone = resolved(folder, tmp_path)
-    compare(placed(folder, tmp_path, disable_custom_all_reduce=True), alone, uses_gloo=True)
+    compare(placed(folder, tmp_path, disable_custom_all_reduce=True), alone)
     compare(placed(folder, tmp_path, pipeline_parallel_size=2), alone)
 
 

@@ -48,7 +48,7 @@ def test_gloo_gives_the_same(saved: Callable[[str], Saved], tmp_path: Path):
     parallel = {"tensor_parallel_size": 2, "disable_custom_all_reduce": True}
     settings = resolved(folder, tmp_path, parallel=parallel)
     expected = outputs(Engine(resolved(folder, tmp_path)))
-    with divided(settings, uses_gloo=settings.parallel.disable_custom_all_reduce) as engine:
+    with divided(settings) as engine:
         assert "Gloo" in engine.runner.info().kernels["exchange"]
         assert engine.runner.info().kernels["decode_step"] == "op by op: what Gloo does is not captured"
         assert [tokens for tokens, _ in outputs(engine)] == [tokens for tokens, _ in expected]
