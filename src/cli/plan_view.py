@@ -226,10 +226,14 @@ def _processes(plan: Plan) -> str:
     placed = next((each for each in blocks if isinstance(each, Experts) and each.placement != "divided"), None)
     parts, stages = plan.ask.tensor_parallel_size, plan.ask.pipeline_parallel_size
     staged = f" in {stages} stages" * (stages > 1)
+    groups = plan.ask.prefill_context_parallel_size
+    prompts = f", in {groups} groups of {parts} with all weights" * (min(groups, parts) > 1)
+    prompts += ", which share the tokens of prompts" * (groups > 1)
     shared = plan.ask.decode_context_parallel_size
     kept = f", {shared} of which share the tokens of each sequence" * (shared > 1)
     experts = "" if placed is None else f", each with {_own_experts(placed, parts)}"
-    return f"{plan.ask.num_devices} compute a model together{staged}{kept}{experts}; all other numbers are of one"
+    together = f"{plan.ask.num_devices} compute a model together{staged}{prompts}{kept}{experts}"
+    return f"{together}; all other numbers are of one"
 
 
 def _own_experts(placed: Experts, parts: int) -> str:

@@ -15,8 +15,8 @@ from .nodes.limits import silence_of
 from .nodes.ring import connect_stages, listen
 from .nodes.secret import secret_hash
 from .parallel.agreement import smallest_of
-from .parallel.connect import group_of, own_gpu, ranks_in, start_limit_s, wait_for_all
-from .parallel.gloo import Meeting
+from .parallel.connect import group_of, own_gpu, prompt_ranks_in, ranks_in, start_limit_s, wait_for_all
+from .parallel.gloo import GlooRanks, Meeting
 from .rank_link import Join, RankLink
 from .runner.loaded_model import RanksOf
 from .runner.rank_loading import RankLoading, rank_loading
@@ -36,7 +36,7 @@ class Place:
 
     @property
     def stage(self) -> int:
-        return self.rank // self.resolved.parallel.tensor_parallel_size
+        return self.resolved.parallel.stage_of(self.rank)
 
     @property
     def ranks_of(self) -> RanksOf | None:
@@ -54,7 +54,12 @@ class Place:
         """Of its part of the model."""
         parallel = self.resolved.parallel
         agree = smallest_of(self.meeting, self.rank, parallel.num_ranks, start_limit_s(parallel))
-        return rank_loading(self.resolved, self.ranks_of, agree)
+        return rank_loading(self.resolved, self.ranks_of, agree, self._prompt_ranks)
+
+    def _prompt_ranks(self) -> GlooRanks | None:
+        """Joins them; None if no other rank computes tokens of the same prompts."""
+        ranks = prompt_ranks_in(self.meeting, self.rank, self.resolved.parallel)
+        return None if ranks is None else wait_for_all(ranks)
 
 
 def joined(

@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..config import Resolved
 from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_INVALID_CONFIGURATION
@@ -30,11 +30,12 @@ from .rank_link import Start, packed
 if TYPE_CHECKING:  # they import torch
     from .kernels import KernelSet
     from .parallel import Ranks
+    from .parallel.gloo import GlooRanks, Meeting
     from .parallel.stages import StageLink
     from .runner.loaded_model import RanksOf
     from .shared_memory import SharedMemory
 
-_POLL_S = 0.25  # of the thread that watches; a process that is stopped in two polls one after the other is given up
+RanksT = TypeVar("RanksT", bound="Ranks")
 logger = logging.getLogger(__name__)
 
 
@@ -55,11 +56,12 @@ class RankProcesses(Followers):
         """
         from .parallel.connect import ADDRESS
 
-        super().__init__(resolved.parallel.tensor_parallel_size, lost)
+        parallel = resolved.parallel
+        super().__init__(parallel.tensor_parallel_size * parallel.prefill_context_parallel_size, lost)
         self._resolved = resolved
         self._children: list[RankChild] = []
-        self._memories: dict[int, SharedMemory] = {}  # of the stages whose ranks are all on this machine
-        self._ranks: Ranks | None = None
+        self._memories: dict[int, SharedMemory] = {}  # of the groups whose ranks are all on this machine
+        self._ranks: list[Ranks] = []  # that rank 0 exchanges with
         self._stage_ends: Callable[[], tuple[socket.socket, socket.socket]] | None = None
         self._open_ends: tuple[socket.socket, ...] = ()
         self._stage_link: StageLink | None = None
@@ -88,14 +90,15 @@ class RankProcesses(Followers):
 
     def _start(self, port: int) -> None:
         """All ranks, on this machine. They inherit connections to each other."""
-        num_stages = self._resolved.num_stages
+        num_stages, parallel = self._resolved.num_stages, self._resolved.parallel
         rings = [_ring(num_stages) for _ in range(self._size)]
         own_ends = rings[0][0] if num_stages > 1 else None
         start = Start(self._resolved.model_dump_json(), port)
         try:
-            for rank in range(1, self._resolved.parallel.num_ranks):
+            for rank in range(1, parallel.num_ranks):
                 stage, own_rank = divmod(rank, self._size)
-                fds = {"memory": self._memories[stage].fd} if self._memories else {}
+                group = rank // parallel.tensor_parallel_size
+                fds = {"memory": self._memories[group].fd} if self._memories else {}
                 if rings[own_rank]:
                     fds["before"], fds["after"] = (end.fileno() for end in rings[own_rank][stage])
                 environment, command = os.environ | self._gpu_of(rank), command_of(self._resolved, rank)
@@ -195,18 +198,33 @@ class RankProcesses(Followers):
             raise RankLost(ended)
 
     def ranks(self, kernels: KernelSet) -> Ranks:
-        """Those of the first stage, as rank 0 sees them. Raises RuntimeError if one does not come."""
-        from .parallel.connect import group_of, own_gpu, ranks_in
+        """Those of the first group, as rank 0 sees them. Raises RuntimeError if one does not come."""
+        from .parallel.connect import own_gpu, ranks_in
+
+        gpu = own_gpu(self._resolved)
+        place = self._memories.get(0), self._meeting, 0, self._resolved.parallel
+        return self._joined(ranks_in(kernels, *place, gpu=gpu))
+
+    def prompt_ranks(self) -> GlooRanks | None:
+        """Those that share prompts with rank 0; None if there are none. Raises as `ranks`."""
+        from .parallel.connect import prompt_ranks_in
+
+        ranks = prompt_ranks_in(self._meeting, 0, self._resolved.parallel)
+        return None if ranks is None else self._joined(ranks)
+
+    @property
+    def _meeting(self) -> Meeting:
+        from .parallel.connect import group_of
         from .parallel.gloo import Meeting
 
-        port = self._store.port
-        meeting = Meeting(self._address, port, self._address, group_of(0, self._resolved))
-        gpu = own_gpu(self._resolved)
-        self._ranks = ranks_in(kernels, self._memories.get(0), meeting, 0, self._resolved.parallel, gpu=gpu)
+        return Meeting(self._address, self._store.port, self._address, group_of(0, self._resolved))
+
+    def _joined(self, ranks: RanksT) -> RanksT:
+        self._ranks.append(ranks)
         if self._failure is not None:
-            self._ranks.close()
-        self._ranks.join()
-        return self._ranks
+            ranks.close()
+        ranks.join()
+        return ranks
 
     def agree(self, number: int) -> int:
         """The smallest of the numbers of all ranks. To be called once, as they do. Raises RankLost."""
@@ -220,8 +238,8 @@ class RankProcesses(Followers):
 
     @property
     def ranks_of(self) -> RanksOf | None:
-        """Makes the ranks of the first stage; None if rank 0 is its only one."""
-        return self.ranks if self._size > 1 else None
+        """Makes the ranks of the first group; None if rank 0 is its only one."""
+        return self.ranks if self._resolved.parallel.tensor_parallel_size > 1 else None
 
     def stage_link(self) -> StageLink:
         """To the next stage, and from the last one. To be called once. Raises RankLost or OSError."""
@@ -240,8 +258,8 @@ class RankProcesses(Followers):
             ends = self._open_ends
         for memory in self._memories.values():
             memory.close_exchange()
-        if self._ranks is not None:
-            self._ranks.close()
+        for ranks in self._ranks:
+            ranks.close()
         for end in ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -249,8 +267,8 @@ class RankProcesses(Followers):
     def close(self) -> None:
         """As Followers. Releases what was used to reach them."""
         self._is_closed = True
-        if self._ranks is not None:
-            self._ranks.close()
+        for ranks in self._ranks:
+            ranks.close()
         super().close()
         if self._stage_link is not None:
             self._stage_link.close()

@@ -147,6 +147,22 @@ def _unparted(mixer: Mixer, num_devices: int, num_parts: int) -> str | None:
     return None
 
 
+def not_shared_in_time(spec: ModelSpec) -> str | None:
+    """Why devices with the same weights cannot compute different tokens of a prompt; None if they can."""
+    mixers = dict.fromkeys(mixer for layer in spec.layers for mixer in layer.mixers)
+    return next((reason for mixer in mixers if (reason := _undivided_in_time(mixer))), None)
+
+
+def _undivided_in_time(mixer: Mixer) -> str | None:
+    match mixer:
+        case LatentAttention(index_heads=count) if count:
+            return "attention is to tokens that are chosen before the others have come"
+        case Attention() | LatentAttention():
+            return None
+        case _:
+            return "some of its layers keep a recurrent state, which is of all tokens before"
+
+
 def of_one_device(spec: ModelSpec, num_devices: int) -> ModelSpec:
     """What each device computes with tensor parallel: the same on all of them, the vocabulary rounded up.
 

@@ -16,8 +16,15 @@ from stoker.engine.followers import Follower, Followers
 from stoker.engine.kernels import KernelSet
 from stoker.engine.leading_runner import LeadingRunner, LeadingSampler, LeadingStageRunner
 from stoker.engine.parallel import Ranks
-from stoker.engine.parallel.connect import ADDRESS, open_store, ranks_in, stage_link, wait_for_all
-from stoker.engine.parallel.gloo import Meeting
+from stoker.engine.parallel.connect import (
+    ADDRESS,
+    open_store,
+    prompt_ranks_in,
+    ranks_in,
+    stage_link,
+    wait_for_all,
+)
+from stoker.engine.parallel.gloo import GlooRanks, Meeting
 from stoker.engine.parallel.stages import StageLink
 from stoker.engine.rank_link import Loaded, RankLink
 from stoker.engine.rank_process import follow, following_runner, no_worker, runner_of_stage
@@ -34,14 +41,15 @@ class Threads(Followers):
     """Instead of RankProcesses: the other ranks as threads of this process."""
 
     def __init__(self, settings: Resolved) -> None:
-        super().__init__(settings.parallel.tensor_parallel_size)
+        parallel = settings.parallel
+        super().__init__(parallel.tensor_parallel_size * parallel.prefill_context_parallel_size)
         self._settings = settings
-        num_stages = settings.num_stages
-        self._memories = [SharedMemory.new(self._size) for _ in range(num_stages)]
+        num_stages, self._num_parts = settings.num_stages, parallel.tensor_parallel_size
+        self._memories = [SharedMemory.new(self._num_parts) for _ in range(parallel.num_groups)]
         self._store, port = open_store(ADDRESS)
-        meeting = partial(Meeting, ADDRESS, port, ADDRESS)
-        self._connect = lambda kernels, stage, rank: wait_for_all(
-            ranks_in(kernels, self._memories[stage], meeting(f"stage {stage}"), rank, settings.parallel)
+        meeting = self._meeting = partial(Meeting, ADDRESS, port, ADDRESS)
+        self._connect = lambda kernels, group, rank: wait_for_all(
+            ranks_in(kernels, self._memories[group], meeting(f"group {group}"), rank, settings.parallel)
         )
         self._rings: list[StageLink] = []
         self._threads: list[Thread] = []
@@ -67,13 +75,18 @@ class Threads(Followers):
                 follow(following_runner(self._settings, link, self._loading(rank)), link)
 
     def _ranks_of(self, rank: int) -> Callable[[KernelSet], Ranks] | None:
-        stage, own_rank = divmod(rank, self._size)
-        if self._size == 1:
+        group, own_rank = divmod(rank, self._num_parts)
+        if self._num_parts == 1:
             return None
-        return lambda kernels: self._connect(kernels, stage, own_rank)
+        return lambda kernels: self._connect(kernels, group, own_rank)
+
+    def _prompt_ranks(self, rank: int) -> GlooRanks | None:
+        found = prompt_ranks_in(self._meeting(), rank, self._settings.parallel)
+        return None if found is None else wait_for_all(found)
 
     def _loading(self, rank: int) -> RankLoading:
-        return rank_loading(self._settings, self._ranks_of(rank), lambda number: number)
+        prompt_ranks_of = partial(self._prompt_ranks, rank)
+        return rank_loading(self._settings, self._ranks_of(rank), lambda number: number, prompt_ranks_of)
 
     def leading(self) -> LeadingRunner:
         how = {"load": self._loading(0).first, "sampler_of": lambda sampler: LeadingSampler(sampler, self)}

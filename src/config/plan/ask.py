@@ -35,6 +35,7 @@ class Ask(Record):
     has_cache_groups: bool = False  # layers with a window keep the window only
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    prefill_context_parallel_size: int = 1
     decode_context_parallel_size: int = 1
     quantization: str | None = None  # one that the checkpoint does not have
     activations: str | None = None  # `model.activation_quantization`
@@ -49,7 +50,7 @@ class Ask(Record):
     @property
     def num_devices(self) -> int:
         """Of one replica of the model."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.prefill_context_parallel_size
 
     @property
     def held_in(self) -> str | None:

@@ -143,6 +143,10 @@ def make_plan(
             model = model.model_copy(update={"spec": decisions.model_files.spec})  # with its experts as they are placed
         parts = {"decode_context_parallel_size": decisions.context_parts(model.spec)}
         ask = ask.model_copy(update=dict(zip(names, decisions.rank_sizes, strict=True)) | parts)
+    if devices is None:
+        ask = ask.model_copy(
+            update={"prefill_context_parallel_size": decisions.get("parallel.prefill_context_parallel_size")}
+        )
     found = estimate(model, device, ask)
     if device.name == THIS_MACHINE and decisions.memory is not None:  # the engine will use the decided values
         length = decisions.get("model.max_model_len")

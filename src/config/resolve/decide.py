@@ -92,13 +92,14 @@ class Decisions:
 
     @property
     def rank_sizes(self) -> tuple[int, int]:
-        """Processes of a stage, and stages."""
-        return self.num_ranks // self.num_stages, self.num_stages
+        """Processes with the parts of a stage, and stages."""
+        return int(self.get("parallel.tensor_parallel_size")), self.num_stages
 
     @property
     def has_parts(self) -> bool:
         """Whether a process has a part of the model."""
-        return self.num_ranks > 1 or (self.model_files is not None and self.model_files.spec.num_sharing_experts > 1)
+        is_divided = self.rank_sizes != (1, 1)
+        return is_divided or (self.model_files is not None and self.model_files.spec.num_sharing_experts > 1)
 
     def context_parts(self, spec: ModelSpec) -> int:
         """Processes that share the tokens of each sequence. spec: the whole model; 1 where they cannot share them."""

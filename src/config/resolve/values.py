@@ -14,7 +14,7 @@ from ...input_file import read_file
 from ...model.offload import WeightOffload
 from ...model.quantised import scheme_of
 from ...model.rope import SCALINGS
-from ...model.sharding import not_divided, not_divisible, not_parted
+from ...model.sharding import not_divided, not_divisible, not_parted, not_shared_in_time
 from ...model.sizes import DTYPE_BYTES
 from ...model.through_transformers import is_tested
 from ..checkpoint.bounded_json import decode
@@ -277,12 +277,39 @@ class Values:
         return not_parted(files.spec, num_devices, num_parts) or ""
 
     @property
+    def against_shared_prompts(self) -> str:
+        """The options with which processes do not share prompts; empty without."""
+        parallel = self.config.parallel
+        found = {
+            "parallel.pipeline_parallel_size": parallel.pipeline_parallel_size > 1,
+            "parallel.decode_context_parallel_size": parallel.decode_context_parallel_size > 1,
+            "parallel.enable_dbo": parallel.enable_dbo,
+            "parallel.ubatch_size": parallel.ubatch_size > 1,
+            "parallel.enable_eplb": parallel.enable_eplb,
+            "parallel.distributed_executor_backend": parallel.distributed_executor_backend == "external_launcher",
+        }
+        options = [f"`{name}`" for name, is_set in found.items() if is_set]
+        if self.shares_experts:
+            options.append("`parallel.enable_expert_parallel` with `data_parallel_size`")
+        return " and ".join(filter(None, [*options, self.block_stores]))
+
+    @property
+    def no_shared_prompts(self) -> str:
+        """Why processes cannot share prompts to the model; empty if they can, or are not to."""
+        files = self.decisions.model_files
+        if files is None or self.prefill_context_parallel_size == 1:
+            return ""
+        if files.implementation == "transformers":
+            return "the model runs through transformers"
+        return not_shared_in_time(files.spec) or ""
+
+    @property
     def exchanges_over_gloo(self) -> bool:
         """Whether the processes of some stage do."""
-        parallel, (num_devices, num_stages) = self.config.parallel, self.decisions.rank_sizes
+        parallel, (num_devices, _) = self.config.parallel, self.decisions.rank_sizes
         if self.device != "cpu" or num_devices == 1:
             return False
-        are_on_one_node = all(map(parallel.is_on_one_node, range(num_stages)))
+        are_on_one_node = all(map(parallel.is_on_one_node, range(parallel.num_groups)))
         return parallel.disable_custom_all_reduce or self.enforce_eager or not are_on_one_node
 
     @property
@@ -493,6 +520,8 @@ class Values:
             "block_stores": self.block_stores,
             "worker_options": self.worker_options,
             "not_parted": self.not_parted,
+            "against_shared_prompts": self.against_shared_prompts,
+            "no_shared_prompts": self.no_shared_prompts,
             "block_part": self.decode_context_parallel_size * self.cp_kv_cache_interleave_size,
             "num_machine_cores": self.decisions.whole_machine.num_cores,
             "num_gpus": self.decisions.gpu.num_visible if self.decisions.gpu else 0,

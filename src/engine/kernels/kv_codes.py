@@ -29,6 +29,11 @@ def codes_and_scales(cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return codes, blocks[..., block_size * head_dim :].view(torch.float32)
 
 
+def views_by_token(cache: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Views of a contiguous cache of any format, whose [block, :, offset] together are what a token keeps there."""
+    return codes_and_scales(cache) if cache.dtype == torch.int8 else (cache,)
+
+
 def to_codes(heads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """heads: [..., D]. Returns int8 codes [..., D] and float32 scales [...]; not finite where a value is not."""
     wide = heads.float()

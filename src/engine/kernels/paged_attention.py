@@ -29,6 +29,8 @@ class AttentionStep(Protocol):
     @property
     def visible(self) -> torch.Tensor | None: ...  # [T] int32, tokens of the cache that each query sees: of AttendPart
     @property
+    def slots_by_rank(self) -> torch.Tensor | None: ...  # [ranks, W] int64, what each writes: parallel/prompt_parts.py
+    @property
     def plans(self) -> dict[Hashable, Any]: ...  # what kernels have computed from the step, for the following layers
 
 

@@ -85,7 +85,7 @@ def command_of(resolved: Resolved, rank: int) -> Sequence[str]:
 
 
 def children_of_node(resolved: Resolved, node: int, memories: Mapping[int, SharedMemory]) -> list[RankChild]:
-    """Starts the ranks of a node, which connect to node 0; not rank 0 itself. memories: of stages. Raises OSError."""
+    """Starts the ranks of a node, which connect to node 0; not rank 0 itself. memories: of groups. Raises OSError."""
     parallel = resolved.parallel
     children: list[RankChild] = []
     try:
@@ -102,15 +102,15 @@ def children_of_node(resolved: Resolved, node: int, memories: Mapping[int, Share
 
 
 def memories_of_node(resolved: Resolved, node: int) -> dict[int, SharedMemory]:
-    """By stage, of those stages of several ranks that are on this node as a whole. Raises OSError."""
+    """By group, of those groups of several ranks that are on this node as a whole. Raises OSError."""
     parallel = resolved.parallel
     if parallel.tensor_parallel_size == 1:
         return {}
     from ..shared_memory import SharedMemory
 
     size = parallel.tensor_parallel_size
-    stages = (stage for stage in range(resolved.num_stages) if parallel.node_of(stage * size) == node)
-    return {stage: SharedMemory.new(size) for stage in stages if parallel.is_on_one_node(stage)}
+    groups = (group for group in range(parallel.num_groups) if parallel.node_of(group * size) == node)
+    return {group: SharedMemory.new(size) for group in groups if parallel.is_on_one_node(group)}
 
 
 def close_descriptors(memories: Mapping[int, SharedMemory]) -> None:

@@ -2,6 +2,7 @@
 
 from .context_parts import attending_in_parts
 from .group import Ranks
+from .prompt_parts import attending_to_all
 from .shared_experts import SharedExperts
 
-__all__ = ["Ranks", "SharedExperts", "attending_in_parts"]
+__all__ = ["Ranks", "SharedExperts", "attending_in_parts", "attending_to_all"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
+from typing import TypeVar
 
 import torch
 
@@ -16,8 +18,18 @@ from .nccl import NcclRanks
 from .shared_memory import SharedMemoryRanks
 from .stages import StageLink
 
-__all__ = ["group_of", "open_store", "own_gpu", "ranks_in", "stage_link", "start_limit_s", "wait_for_all"]
+__all__ = [
+    "group_of",
+    "open_store",
+    "own_gpu",
+    "prompt_ranks_in",
+    "ranks_in",
+    "stage_link",
+    "start_limit_s",
+    "wait_for_all",
+]
 
+RanksT = TypeVar("RanksT", bound=Ranks)
 ADDRESS, LIMIT_S = "127.0.0.1", 600.0
 
 
@@ -27,8 +39,8 @@ def start_limit_s(parallel: ParallelConfig) -> float:
 
 
 def group_of(rank: int, resolved: Resolved) -> str:
-    """The name of the ranks of one stage, where they meet."""
-    return f"stage {rank // resolved.parallel.tensor_parallel_size}"
+    """The name of the ranks that have the parts of the same weights, where they meet."""
+    return f"group {rank // resolved.parallel.tensor_parallel_size}"
 
 
 def own_gpu(resolved: Resolved) -> torch.device | None:
@@ -55,7 +67,17 @@ def ranks_in(
     return SharedMemoryRanks(kernels.exchange, memory, rank, size)
 
 
-def wait_for_all(ranks: Ranks) -> Ranks:
+def prompt_ranks_in(meeting: Meeting, rank: int, parallel: ParallelConfig) -> GlooRanks | None:
+    """The ranks that share prompts, as rank `rank` of all sees them: those with the same part of the weights. Not
+    joined; None if there are no others. meeting: with any group."""
+    size, groups = parallel.tensor_parallel_size, parallel.prefill_context_parallel_size
+    if groups == 1:
+        return None
+    limits = start_limit_s(parallel), parallel.cpu_distributed_timeout_seconds or LIMIT_S
+    return GlooRanks(replace(meeting, group=f"prompts {rank % size}"), rank // size, groups, *limits)
+
+
+def wait_for_all(ranks: RanksT) -> RanksT:
     """Joins them. Raises RuntimeError if one does not come."""
     ranks.join()
     return ranks

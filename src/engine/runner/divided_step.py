@@ -1,4 +1,4 @@
-"""DividedSteps: steps computed in parts, so that one part is computed while another is exchanged with other ranks.
+"""DividedSteps: steps computed in parts by each rank, so that one part is computed while another is exchanged.
 
 The parts take turns at every exchange (parallel/turns.py), and so do all ranks in the same order. A part has
 consecutive tokens of the batch, also of one prompt: in each layer it writes its keys, values and states before a later
@@ -7,8 +7,8 @@ part reads them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
@@ -21,8 +21,7 @@ from ..parallel import Ranks
 from ..parallel.gloo import GlooRanks
 from ..parallel.turns import call_in_turns
 from .step_input import Int64
-
-Forward = tuple[torch.Tensor, torch.Tensor | None]  # hidden states and residual of the tokens with logits
+from .step_part import Forward, Hidden, StepPart, tokens_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +32,23 @@ class DividedSteps:
 
     @property
     def table(self) -> dict[str, str]:
-        """A row of the start-up table."""
+        """As StepDivision."""
         where = f"with prompts from {self.prompt_threshold} tokens, without from {self.decode_threshold} sequences"
         return {"divided_steps": f"{self.num_parts} parts in turns, one computed while others are exchanged; {where}"}
 
     def takes(self, plan: StepPlan) -> bool:
+        """As StepDivision."""
         num_tokens = plan.num_batched_tokens
         is_decode = num_tokens == plan.num_rows
         return num_tokens >= max(self.num_parts, self.decode_threshold if is_decode else self.prompt_threshold)
 
-    def compute(
-        self, plan: StepPlan, rows: Int64 | None, forward: Callable[[StepPlan, Int64 | None], Forward]
-    ) -> Forward:
-        """rows: the tokens that need logits, as indices into the batch, ascending; None for all.
-
-        forward: computes a plan without changes of the slot table, likewise.
-        """
+    def compute(self, plan: StepPlan, rows: Int64 | None, forward: Forward) -> Hidden:
+        """As StepDivision."""
         bounds = np.linspace(0, plan.num_batched_tokens, self.num_parts + 1).astype(np.int64)
         calls = []
         for start, end in pairwise(bounds.tolist()):
             own = None if rows is None else rows[(rows >= start) & (rows < end)] - start
-            calls.append(partial(forward, tokens_of(plan, start, end), own))
+            calls.append(partial(forward, StepPart(tokens_of(plan, range(start, end)), own)))
         return _joined(call_in_turns(calls))
 
 
@@ -66,23 +61,7 @@ def divided_steps(resolved: Resolved, ranks: Ranks | None) -> DividedSteps | Non
     return DividedSteps(parallel.num_step_parts, *thresholds)
 
 
-def tokens_of(plan: StepPlan, start: int, end: int) -> StepPlan:
-    """The rows, or parts of rows, that compute the tokens `start` up to `end` of the batch."""
-    last = np.cumsum(plan.num_tokens, dtype=np.int64)
-    first = last - plan.num_tokens
-    skipped = np.maximum(start - first, 0)
-    count = np.minimum(last, end) - first - skipped
-    rows = np.flatnonzero(count > 0)
-    return replace(
-        plan,
-        slots=plan.slots[rows],
-        num_computed=(plan.num_computed + skipped)[rows].astype(np.int32),
-        num_tokens=count[rows].astype(np.int32),
-        is_sampled=(plan.is_sampled & (last <= end))[rows],
-    )
-
-
-def _joined(parts: Sequence[Forward]) -> Forward:
+def _joined(parts: Sequence[Hidden]) -> Hidden:
     hidden = [each for each, _ in parts]
     residual = [each for _, each in parts if each is not None]
     return torch.cat(hidden), torch.cat(residual) if residual else None

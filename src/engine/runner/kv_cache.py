@@ -133,6 +133,15 @@ class KVCache:
 
 def _of_parts(step: StepInput, view: View, block_size: int) -> StepInput:
     """The step of a layer that uses one part of each block: block b becomes block b * shares + part."""
-    blocks = torch.div(step.slot_mapping, block_size, rounding_mode="floor")
-    slots = step.slot_mapping + (blocks * (view.shares - 1) + view.part) * block_size
-    return replace(step, slot_mapping=slots, block_tables=step.block_tables * view.shares + view.part)
+
+    def of_part(slots: torch.Tensor) -> torch.Tensor:
+        """Slots below 0 remain so."""
+        blocks = torch.div(slots, block_size, rounding_mode="floor")
+        return slots + (blocks * (view.shares - 1) + view.part) * block_size
+
+    return replace(
+        step,
+        slot_mapping=of_part(step.slot_mapping),
+        block_tables=step.block_tables * view.shares + view.part,
+        slots_by_rank=None if step.slots_by_rank is None else of_part(step.slots_by_rank),
+    )

@@ -18,7 +18,8 @@ from ..layers.loading import Loadable
 from ..models.decoder import LaterStage
 from ..models.model import Model
 from ..models.registry import make_later_stage, make_model
-from ..parallel import Ranks, SharedExperts, attending_in_parts
+from ..parallel import Ranks, SharedExperts, attending_in_parts, attending_to_all
+from ..parallel.gloo import GlooRanks
 from .context_part import ContextPart
 from .kv_cache import KVCache, kv_dtype
 from .kv_memory import KVMemory, reserve_kv_memory
@@ -28,6 +29,7 @@ from .sharded_state import load_state
 from .state_cache import StateCache
 
 RanksOf = Callable[[KernelSet], Ranks]
+PromptRanksOf = Callable[[], GlooRanks | None]
 ReplicasOf = Callable[[KernelSet], SharedExperts]
 
 
@@ -39,6 +41,7 @@ class LoadedModel:
     cache: KVCache
     compilation: BackgroundCompilation | None = None  # of kernels that replace these
     ranks: Ranks | None = None  # that compute the model together
+    prompt_ranks: GlooRanks | None = None  # that compute other tokens of the same prompts
     replicas: SharedExperts | None = None  # that have its other experts
 
 
@@ -60,6 +63,7 @@ def load_on_cpu(
     *,
     may_compile_later: bool = False,
     ranks_of: RanksOf | None = None,
+    prompt_ranks_of: PromptRanksOf = lambda: None,
     replicas_of: ReplicasOf | None = None,
 ) -> LoadedModel:
     """Loads the model and touches the part of the KV cache that the first requests need.
@@ -68,6 +72,7 @@ def load_on_cpu(
         kv_memory: of the KV cache; None reserves it now.
         may_compile_later: kernels that must be compiled are compiled in the background; the model is loaded for torch.
         ranks_of: makes the ranks that compute the model together; None if this process does alone.
+        prompt_ranks_of: makes those that compute other tokens of the same prompts, if there are any.
         replicas_of: makes those that share the experts of the model; None if this one has all.
 
     Raises ModelFilesError for weights that do not fit the model, MemoryError for a cache that does not fit into memory.
@@ -87,10 +92,13 @@ def load_on_cpu(
     kernels = _kernels(resolved, load)
     ranks = None if ranks_of is None else ranks_of(kernels)
     kernels = _in_parts(kernels, resolved, ranks)
+    prompt_ranks = prompt_ranks_of()
+    if prompt_ranks is not None:
+        kernels = attending_to_all(kernels, prompt_ranks)
     replicas = None if replicas_of is None else replicas_of(kernels)
     model = load_model(resolved, phases, device, kernels, ranks=ranks, replicas=replicas)
     cache = _kv_cache(resolved, phases, kv_memory, ranks=ranks)
-    return LoadedModel(device, kernels, model, cache, compilation, ranks, replicas)
+    return LoadedModel(device, kernels, model, cache, compilation, ranks, prompt_ranks, replicas)
 
 
 def load_later_stage(

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,15 +32,17 @@ from ..structured.grammars import Grammars
 from .assistance import Assistance
 from .block_transfer import TransferOf
 from .decode_steps import DecodeSteps
-from .divided_step import Forward, divided_steps
+from .divided_step import divided_steps
 from .engine_info import engine_info
 from .expert_balancer import expert_balancer
 from .loaded_model import LoadedModel, load_on_cpu, with_library
 from .measure import PhaseClock
 from .rank_model import RankModel
 from .self_test import self_test
+from .shared_step import SharedSteps
 from .slot_table import SlotTable
 from .step_input import Int64, LogitTokens, build_step_input, logit_tokens
+from .step_part import Hidden, StepDivision, StepPart
 from .warm_up import warm_up_plans
 
 logger = logging.getLogger(__name__)
@@ -103,7 +106,9 @@ class ModelRunner:
         self._model, self._cache = loaded.model, loaded.cache
         sampler = Sampler(self.slots.sampling, self._kernels, self._processors, resolved.model.logprobs_mode)
         self._sampler = self._sampler_of(sampler)
-        self._divided_steps = divided_steps(resolved, loaded.ranks)
+        self._division: StepDivision | None = divided_steps(resolved, loaded.ranks)
+        if loaded.prompt_ranks is not None:
+            self._division = SharedSteps(loaded.prompt_ranks, self.slots)
         self._balancer = expert_balancer(resolved, loaded.model.loadables(), loaded.ranks)
         capture = self._kernels.capture if self._captures_steps and self._model.is_capturable else None
         num_views = len(loaded.cache.groups.views)
@@ -176,8 +181,8 @@ class ModelRunner:
         wanted = logit_tokens(plan, self.slots)
         rows = wanted.union(plan.num_batched_tokens)
         with torch.inference_mode():
-            if self._divided_steps is not None and self._divided_steps.takes(plan):
-                found = self._divided_steps.compute(plan, rows, lambda part, own: self._forward(self._input(part), own))
+            if self._division is not None and self._division.takes(plan):
+                found = self._division.compute(plan, rows, self._forward_part)
             else:
                 steps = self._input(plan)
                 if rows is None and not len(wanted.prompt) and self._decode_steps.takes(steps[0]):
@@ -194,7 +199,14 @@ class ModelRunner:
         """The step as each view of the cache sees it."""
         return self._cache.views(build_step_input(plan, self.slots, self._device))
 
-    def _forward(self, steps: Sequence[StepInput], rows: Int64 | None) -> Forward:
+    def _forward_part(self, part: StepPart) -> Hidden:
+        steps = build_step_input(part.plan, self.slots, self._device)
+        if part.slots_by_rank:
+            by_group = zip(steps, part.slots_by_rank, strict=True)
+            steps = tuple(replace(step, slots_by_rank=each) for step, each in by_group)
+        return self._forward(self._cache.views(steps), part.rows)
+
+    def _forward(self, steps: Sequence[StepInput], rows: Int64 | None) -> Hidden:
         """rows: the tokens that need logits, as indices into the batch; None for all."""
         index = None if rows is None else torch.from_numpy(rows).to(self._device)
         return self._model.forward(self._cache.by_layer(steps), self._cache.layers, index)
@@ -311,8 +323,8 @@ class ModelRunner:
     def _table(self) -> dict[str, str]:
         compilation, model = self.loaded.compilation, self._resolved.model
         others = self._model.table | self._cache.table | self._states_table() | self._self_test
-        if self._divided_steps is not None:
-            others |= self._divided_steps.table
+        if self._division is not None:
+            others |= self._division.table
         if compilation is not None:
             return torch_table(str(compilation), scheme_of(model.quantization)) | others
         return self._kernels.table | self._decode_steps.table | others

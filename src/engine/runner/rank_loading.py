@@ -9,7 +9,7 @@ from functools import partial
 
 from ...config import Resolved
 from ..parallel.agreement import Agree
-from .loaded_model import LoadedStage, RanksOf, load_later_stage, load_on_cpu
+from .loaded_model import LoadedStage, PromptRanksOf, RanksOf, load_later_stage, load_on_cpu
 from .measure import PhaseClock
 from .model_runner import Load
 
@@ -23,11 +23,17 @@ class RankLoading:
     captures_steps: bool  # whether ModelRunner captures decode steps
 
 
-def rank_loading(resolved: Resolved, ranks_of: RanksOf | None, agree: Agree) -> RankLoading:
-    """ranks_of: makes the ranks of the stage; None if this is its only one. agree: on the number of blocks."""
+def rank_loading(
+    resolved: Resolved, ranks_of: RanksOf | None, agree: Agree, prompt_ranks_of: PromptRanksOf = lambda: None
+) -> RankLoading:
+    """
+    ranks_of: makes the ranks with other parts of the same weights; None if this is the only one.
+    agree: on the number of blocks.
+    prompt_ranks_of: makes those that compute other tokens of the same prompts, if there are any.
+    """
     if resolved.device.device == "cpu":
         return RankLoading(
-            partial(load_on_cpu, ranks_of=ranks_of),
+            partial(load_on_cpu, ranks_of=ranks_of, prompt_ranks_of=prompt_ranks_of),
             lambda stage: partial(load_later_stage, stage=stage, ranks_of=ranks_of),
             captures_steps=True,
         )

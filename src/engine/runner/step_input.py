@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..core.step_plan import StepPlan
+from ..core.step_plan import Int32, StepPlan
 from ..layers.step_input import StepInput
 from .slot_table import SlotTable
 
@@ -36,21 +36,12 @@ class LogitTokens:
 
 def build_step_input(plan: StepPlan, slots: SlotTable, device: torch.device) -> tuple[StepInput, ...]:
     """The step as each group of layers sees it. The plan must have been applied to `slots`."""
-    num_rows, max_query_len = plan.num_rows, int(plan.num_tokens.max())
+    max_query_len = int(plan.num_tokens.max())
     context_lens, row_slots = plan.num_computed + plan.num_tokens, plan.slots.astype(np.int64)
-    if max_query_len == 1:  # steady decode: rows are tokens
-        query_start = np.arange(num_rows + 1, dtype=np.int32)
-        positions, token_slots = plan.num_computed.astype(np.int64), row_slots
-    else:
-        query_start = np.zeros(num_rows + 1, np.int32)
-        np.cumsum(plan.num_tokens, out=query_start[1:])
-        positions = np.arange(query_start[-1]) + np.repeat(plan.num_computed - query_start[:-1], plan.num_tokens)
-        token_slots = np.repeat(row_slots, plan.num_tokens)
-    block_size = slots.block_size
-    block, offset = np.divmod(positions, block_size)
-    slot_mapping = slots.blocks_at(token_slots, block) * np.int64(block_size) + offset
+    query_start, positions, token_slots = _tokens(plan, row_slots)
+    slot_mapping = _written_slots(positions, token_slots, slots)
     max_context_len = int(context_lens.max())
-    max_blocks = -(-max_context_len // block_size)
+    max_blocks = -(-max_context_len // slots.block_size)
 
     def tensor(values: npt.NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(values) if device.type == "cpu" else torch.from_numpy(values).to(device)
@@ -72,6 +63,28 @@ def build_step_input(plan: StepPlan, slots: SlotTable, device: torch.device) -> 
         )
         for mapping, table in zip(slot_mapping, slots.block_ids, strict=True)
     )
+
+
+def written_slots(plan: StepPlan, slots: SlotTable) -> Int64:
+    """[groups of layers, T], the slot of each token. The plan must have been applied to `slots`."""
+    _, positions, token_slots = _tokens(plan, plan.slots.astype(np.int64))
+    return _written_slots(positions, token_slots, slots)
+
+
+def _tokens(plan: StepPlan, row_slots: Int64) -> tuple[Int32, Int64, Int64]:
+    """The first token of each row and the end of the last, then of each token its position and the slot of its row."""
+    if len(row_slots) == plan.num_batched_tokens:  # steady decode: rows are tokens
+        return np.arange(len(row_slots) + 1, dtype=np.int32), plan.num_computed.astype(np.int64), row_slots
+    query_start = np.zeros(len(row_slots) + 1, np.int32)
+    np.cumsum(plan.num_tokens, out=query_start[1:])
+    positions = np.arange(query_start[-1]) + np.repeat(plan.num_computed - query_start[:-1], plan.num_tokens)
+    return query_start, positions, np.repeat(row_slots, plan.num_tokens)
+
+
+def _written_slots(positions: Int64, token_slots: Int64, slots: SlotTable) -> Int64:
+    block, offset = np.divmod(positions, slots.block_size)
+    found: Int64 = slots.blocks_at(token_slots, block) * np.int64(slots.block_size) + offset
+    return found
 
 
 def logit_tokens(plan: StepPlan, slots: SlotTable) -> LogitTokens:

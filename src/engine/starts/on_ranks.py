@@ -51,7 +51,7 @@ def _core(prepared: Prepared, others: RankProcesses) -> EngineCore:
 
     prepared.clock.stop()
     resolved, launched = prepared.resolved, others if isinstance(others, LaunchedProcesses) else None
-    loading = rank_loading(resolved, others.ranks_of, others.agree)
+    loading = rank_loading(resolved, others.ranks_of, others.agree, others.prompt_ranks)
     how: dict[str, Any] = {"grammars": prepared.grammars, "captures_steps": loading.captures_steps}
     how["sampler_of"] = partial(LeadingSampler, others=others)
     parts = (resolved, prepared.phase, prepared.processors, loading.first)

@@ -471,11 +471,43 @@ RULES: tuple[Rule, ...] = (
         fixes=("set `enable_dbo`, without `ubatch_size: 1`", "or remove these options"),
     ),
     Rule(
+        id="R493",
+        title="processes share prompts on CPUs, with all layers and all keys and values each",
+        fields=(
+            *("parallel.prefill_context_parallel_size", "device.device"),
+            *("parallel.pipeline_parallel_size", "parallel.decode_context_parallel_size"),
+            *("parallel.enable_dbo", "parallel.ubatch_size", "parallel.enable_eplb"),
+            *("parallel.enable_expert_parallel", "parallel.data_parallel_size"),
+            *("parallel.distributed_executor_backend", "cache.kv_directory"),
+            *("kv_transfer.kv_connector", "cache.kv_offloading_size"),
+        ),
+        is_broken=lambda v: (
+            v.prefill_context_parallel_size > 1 and (v.device == "cuda" or bool(v.against_shared_prompts))
+        ),
+        message="`parallel.prefill_context_parallel_size` is for CPUs, and not used together with stages of a "
+        "pipeline, shared tokens of a cache, steps in parts, experts that move or are shared by replicas, KV blocks "
+        "that are stored, or a launcher. Here: `device.device: {device}`; {against_shared_prompts}",
+        why="Each process computes some tokens of a step through all layers at once, and has the keys and values of "
+        "all tokens after it. Stored blocks are read and written by one process.",
+        fixes=("remove `prefill_context_parallel_size`, or the others",),
+    ),
+    Rule(
+        id="R494",
+        title="tokens of the model's prompts can be computed at the same time",
+        fields=("parallel.prefill_context_parallel_size",),
+        exit_code=EXIT_MODEL_FILES,
+        is_broken=lambda v: bool(v.no_shared_prompts),
+        message="{prefill_context_parallel_size} processes cannot share prompts "
+        "(`parallel.prefill_context_parallel_size`): {no_shared_prompts}",
+        why="Each process computes some tokens of a prompt through a layer, when the others compute theirs.",
+        fixes=("remove `prefill_context_parallel_size`", "or set `tensor_parallel_size`, if the model allows it"),
+    ),
+    Rule(
         id="R386",
         title="each process of a model has a core",
         fields=(
             *("parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"),
-            *("parallel.data_parallel_size", "device.device"),
+            *("parallel.prefill_context_parallel_size", "parallel.data_parallel_size", "device.device"),
         ),
         severity="warning",
         about_machine=True,
@@ -485,14 +517,14 @@ RULES: tuple[Rule, ...] = (
         message="{num_processes} processes share {num_machine_cores} cores",
         why="The processes of a model wait for each other many times a token: with fewer cores than processes each "
         "waits until the others had a core.",
-        fixes=("lower `tensor_parallel_size` or `pipeline_parallel_size`",),
+        fixes=("lower `tensor_parallel_size`, `pipeline_parallel_size` or `prefill_context_parallel_size`",),
     ),
     Rule(
         id="R397",
         title="the executor fits the number of processes",
         fields=(
             *("parallel.distributed_executor_backend", "parallel.tensor_parallel_size"),
-            "parallel.pipeline_parallel_size",
+            *("parallel.pipeline_parallel_size", "parallel.prefill_context_parallel_size"),
         ),
         is_broken=lambda v: v.distributed_executor_backend == "uni" and v.decisions.num_ranks > 1,
         message="`parallel.distributed_executor_backend` is uni, and {num_ranks} processes are to compute the model",
@@ -511,7 +543,8 @@ RULES: tuple[Rule, ...] = (
         ),
         message="`parallel.distributed_executor_backend: {distributed_executor_backend}` has no effect: one process "
         "computes the model",
-        why="Processes are started for `tensor_parallel_size` and `pipeline_parallel_size`.",
+        why="Processes are started for `tensor_parallel_size`, `pipeline_parallel_size` and "
+        "`prefill_context_parallel_size`.",
         fixes=("remove `distributed_executor_backend`, or set one of the sizes",),
     ),
     Rule(
@@ -736,11 +769,17 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="R421",
         title="each node has the same number of processes",
-        fields=("parallel.nnodes", "parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"),
+        fields=(
+            *("parallel.nnodes", "parallel.tensor_parallel_size"),
+            *("parallel.pipeline_parallel_size", "parallel.prefill_context_parallel_size"),
+        ),
         is_broken=lambda v: v.decisions.num_ranks % v.nnodes != 0,
         message="the {num_ranks} processes of a model cannot be divided among {nnodes} nodes",
         why="Consecutive processes are on one node: of 4 on 2 nodes the first 2 are on node 0.",
-        fixes=("make `tensor_parallel_size` times `pipeline_parallel_size` a multiple of `nnodes`",),
+        fixes=(
+            "make `tensor_parallel_size` times `pipeline_parallel_size`, or times `prefill_context_parallel_size`, a "
+            "multiple of `nnodes`",
+        ),
     ),
     Rule(
         id="R422",

@@ -29,14 +29,6 @@ ROWS: tuple[Refused, ...] = (
     # parallel
     Refused("parallel.ray_workers_use_nsight", Flag, False, NO_NSIGHT, "Start Ray workers under the Nsight profiler."),
     Refused(
-        "parallel.prefill_context_parallel_size",
-        Count,
-        1,
-        WHOLE_PROMPTS,
-        "Number of devices that share the computation of a prompt.",
-        aliases=("-pcp",),
-    ),
-    Refused(
         "parallel.dcp_comm_backend",
         Literal["ag_rs", "a2a"] | None,
         None,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.engine.core.step_plan import plan_without_rows
-from stoker.engine.runner.divided_step import tokens_of
+from stoker.engine.runner.step_part import tokens_of
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9), st.booleans()), min_size=1, max_size=9), st.data())
@@ -34,7 +34,7 @@ def test_parts_compute_each_token_once_and_in_order(rows: list[tuple[int, int, b
 
     total = plan.num_batched_tokens
     cuts = sorted(data.draw(st.sets(st.integers(1, total - 1), max_size=3))) if total > 1 else []
-    parts = [tokens_of(plan, start, end) for start, end in zip([0, *cuts], [*cuts, total], strict=True)]
+    parts = [tokens_of(plan, range(start, end)) for start, end in zip([0, *cuts], [*cuts, total], strict=True)]
     assert list(chain.from_iterable(map(tokens, parts))) == tokens(plan)
     assert all(part.num_rows and part.num_tokens.min() > 0 for part in parts)
     ends = chain.from_iterable(part.slots[part.is_sampled] for part in parts)
@@ -50,6 +50,6 @@ def test_the_whole_is_a_part():
         num_tokens=np.array([2, 1], np.int32),
         is_sampled=np.array([True, False]),
     )
-    whole = tokens_of(plan, 0, 3)
+    whole = tokens_of(plan, range(3))
     for name in ("slots", "num_computed", "num_tokens", "is_sampled"):
         assert getattr(whole, name) == pytest.approx(getattr(plan, name))

@@ -1,0 +1,63 @@
+"""StepPart: some of the tokens of a step, which are computed by a forward pass of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from ..core.step_plan import StepPlan
+from .step_input import Int64
+
+Hidden = tuple[torch.Tensor, torch.Tensor | None]  # hidden states and residual of the tokens with logits
+
+
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    plan: StepPlan  # its changes of the slot table are made
+    rows: Int64 | None  # the tokens that need logits, as indices into the plan's batch, ascending; None for all
+    slots_by_rank: tuple[torch.Tensor, ...] = ()  # for each group of layers as of StepInput; empty for None
+
+
+Forward = Callable[[StepPart], Hidden]
+
+
+class StepDivision(Protocol):
+    """How steps are divided into parts."""
+
+    @property
+    def table(self) -> dict[str, str]:
+        """A row of the start-up table."""
+        ...
+
+    def takes(self, plan: StepPlan) -> bool:
+        """Whether this step is divided."""
+        ...
+
+    def compute(self, plan: StepPlan, rows: Int64 | None, forward: Forward) -> Hidden:
+        """plan, rows: of the whole step, as of StepPart. Returns what `forward` would return for it."""
+        ...
+
+
+def tokens_of(plan: StepPlan, *ranges: range) -> StepPlan:
+    """The rows, or parts of rows, that compute these tokens of the batch. ranges: ascending."""
+    last = np.cumsum(plan.num_tokens, dtype=np.int64)
+    first = last - plan.num_tokens
+    found = []
+    for tokens in ranges:
+        skipped = np.maximum(tokens.start - first, 0)
+        count = np.minimum(last, tokens.stop) - first - skipped
+        rows = np.flatnonzero(count > 0)
+        is_sampled = plan.is_sampled & (last <= tokens.stop)
+        found.append([each[rows] for each in (plan.slots, plan.num_computed + skipped, count, is_sampled)])
+    slots, num_computed, num_tokens, is_sampled = (np.concatenate(each) for each in zip(*found, strict=True))
+    return replace(
+        plan,
+        slots=slots,
+        num_computed=num_computed.astype(np.int32),
+        num_tokens=num_tokens.astype(np.int32),
+        is_sampled=is_sampled,
+    )

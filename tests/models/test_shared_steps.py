@@ -1,0 +1,91 @@
+"""Ranks that share the tokens of prompts compute what one process does. Here they are threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stoker.engine.api import SamplingParams
+from stoker.engine.runner import shared_step
+from stoker.engine.runner.shared_step import SharedSteps
+from stoker.model.sharding import not_divisible, not_shared_in_time
+
+from .checkpoints import families
+from .conftest import Saved
+from .engine import Engine, assert_prompts_scored_alike, resolved
+from .ranks import divided
+from .test_context_parallel import assert_same, outputs
+from .test_generation import FEW_BLOCKS, make_prompts
+
+
+@pytest.fixture(autouse=True)
+def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The tokens of each shared step, of all ranks. Steps of few tokens are shared too."""
+    found: list[int] = []
+    compute = SharedSteps.compute
+
+    def counted(self, plan, *rest):
+        found.append(plan.num_batched_tokens)
+        return compute(self, plan, *rest)
+
+    monkeypatch.setattr(SharedSteps, "compute", counted)
+    monkeypatch.setattr(shared_step, "MIN_TOKENS_EACH", 2)
+    return found
+
+
+@pytest.mark.effect("parallel.prefill_context_parallel_size")
+@pytest.mark.parametrize("family", families())
+@pytest.mark.quick_cases(3, family=["qwen3", "deepseek_v3", "gpt_oss"])
+def test_shared_prompts_give_what_one_process_does(
+    family: str, saved: Callable[[str], Saved], tmp_path: Path, counts: list[int]
+):
+    """Prompts in chunks, prefixes from the cache, also of the same step, and preempted sequences."""
+    _, folder = saved(family)
+    alone = resolved(folder, tmp_path, cache=FEW_BLOCKS)
+    if reason := not_shared_in_time(alone.model_spec):
+        pytest.skip(reason)
+    whole = Engine(alone)
+    expected = outputs(whole)
+    settings = resolved(folder, tmp_path, cache=FEW_BLOCKS, parallel={"prefill_context_parallel_size": 2})
+    with divided(settings) as engine:
+        table = engine.runner.info().kernels["shared_steps"]
+        assert_same(outputs(engine), expected)
+        assert engine.scheduler.stats().num_preemptions == whole.scheduler.stats().num_preemptions
+    assert "by 2 processes" in table
+    assert len(counts) > 10
+
+
+@pytest.mark.parametrize("sizes", [(3, 1), (2, 2)], ids=str)
+@pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
+def test_other_numbers_of_ranks(
+    family: str, sizes: tuple[int, int], saved: Callable[[str], Saved], tmp_path: Path, counts: list[int]
+):
+    _, folder = saved(family)
+    alone = resolved(folder, tmp_path)
+    assert not not_divisible(alone.model_spec, 2)
+    expected = outputs(Engine(alone))
+    names = "prefill_context_parallel_size", "tensor_parallel_size"
+    with divided(resolved(folder, tmp_path, parallel=dict(zip(names, sizes, strict=True)))) as engine:
+        assert_same(outputs(engine), expected)
+    assert counts
+
+
+def test_a_cache_in_int8(saved: Callable[[str], Saved], tmp_path: Path):
+    """Codes and scales of a token are in different places."""
+    _, folder = saved("llama")
+    cache = {"kv_cache_dtype": "int8"}
+    expected = outputs(Engine(resolved(folder, tmp_path, cache=cache)))
+    with divided(resolved(folder, tmp_path, cache=cache, parallel={"prefill_context_parallel_size": 2})) as engine:
+        assert_same(outputs(engine), expected)
+
+
+def test_log_probabilities_of_prompts(saved: Callable[[str], Saved], tmp_path: Path, counts: list[int]):
+    _, folder = saved("llama")
+    sampling = SamplingParams(max_tokens=3, temperature=0, prompt_logprobs=2, ignore_eos=True)
+    expected = Engine(resolved(folder, tmp_path)).outputs(make_prompts(6), sampling)
+    with divided(resolved(folder, tmp_path, parallel={"prefill_context_parallel_size": 2})) as engine:
+        found = engine.outputs(make_prompts(6), sampling)
+    assert counts
+    assert_prompts_scored_alike(found, expected)
