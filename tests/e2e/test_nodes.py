@@ -21,7 +21,9 @@ pytestmark = pytest.mark.slow
 WAYS = {
     "tensor": {"tensor_parallel_size": 2},
     "pipeline": {"pipeline_parallel_size": 2, "cpu_distributed_timeout_seconds": 3},
+    "prompts": {"prefill_context_parallel_size": 2},
 }
+LONG = "Once upon a time there was a server that answered. " * 8
 BODY = {"model": "builtin:tiny", "prompt": "Once upon a time", "temperature": 0, "max_tokens": 16, "ignore_eos": True}
 
 
@@ -85,6 +87,12 @@ def lose_in_the_middle(url: str, lose: Callable[[], object], headers: dict[str, 
         assert any("engine_restarting" in line for line in lines)
 
 
+def lose_before_a_prompt(url: str, lose: Callable[[], object]) -> None:
+    """As `lose_in_the_middle`, where the nodes share prompts and each computes single tokens alone."""
+    lose()
+    assert "engine_restarting" in answer(url, prompt=LONG[::-1]).text
+
+
 def is_ready(url: str) -> bool:
     return httpx.get(f"{url}/readyz").status_code == 200
 
@@ -112,16 +120,20 @@ def test_answers_are_those_of_one_process_and_a_node_that_is_lost_returns(sizes:
     alone = Server(manifest(tmp_path))
     with started(alone):
         expected = text(answer(alone.wait_ready()))
+        expected_of_long = answer(alone.wait_ready(), prompt=LONG)
+    assert expected_of_long.json()["usage"]["prompt_tokens"] > 64
+    lose_and_ask = lose_before_a_prompt if "prefill_context_parallel_size" in sizes else lose_in_the_middle
     file = on_two_nodes(tmp_path, **sizes)
     other = Node(file, "--node-rank", "1")
     first = Server(file)
     with started(first, other):
         url, probe = first.wait_ready(), other.wait_ready()
         assert text(answer(url)) == expected
+        assert text(answer(url, prompt=LONG)) == text(expected_of_long)
         assert httpx.get(probe).json()["state"] == "ready"
 
         # a rank is killed
-        lose_in_the_middle(url, other.rank().kill)
+        lose_and_ask(url, other.rank().kill)
         assert re.search(r"rank 1 of the model \(node 1, .*\) has closed its connection", "".join(first.err))
         until(lambda: is_ready(url))
         assert text(answer(url)) == expected
@@ -133,7 +145,7 @@ def test_answers_are_those_of_one_process_and_a_node_that_is_lost_returns(sizes:
             other.process.suspend()
             rank.suspend()
 
-        lose_in_the_middle(url, stop)
+        lose_and_ask(url, stop)
         silence_s = sizes.get("cpu_distributed_timeout_seconds", 5)
         log = "".join(first.err)
         assert re.search(rf"rank 1 of the model \(node 1, .*\) has not answered for {silence_s} s", log)

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,16 @@ from stoker.engine.client import EngineStartFailed, EngineState
 from stoker.engine.process_client import EngineProcessClient
 
 pytestmark = pytest.mark.slow
+PROMPT = range(1, 101)  # long enough to be shared
 LIMIT_S = 60.0  # of what takes a second or two here
 ARGUMENTS = ["--model", "builtin:tiny", "--max-model-len", "256"]
-TENSOR, PIPELINE = ("--tensor-parallel-size", "2"), ("--pipeline-parallel-size", "2")
-WAYS = {"shared memory": TENSOR, "gloo": (*TENSOR, "--disable-custom-all-reduce"), "pipeline": PIPELINE}
+TENSOR = "--tensor-parallel-size", "2"
+WAYS = {
+    "shared memory": TENSOR,
+    "gloo": (*TENSOR, "--disable-custom-all-reduce"),
+    "pipeline": ("--pipeline-parallel-size", "2"),
+    "prompts": ("--prefill-context-parallel-size", "2"),
+}
 
 
 @asynccontextmanager
@@ -46,10 +52,16 @@ async def engine_of(resolved: Resolved) -> AsyncIterator[EngineProcessClient]:
         await client.close()
 
 
-async def tokens_of(client: EngineProcessClient, max_tokens: int = 8) -> list[int]:
+async def tokens_of(
+    client: EngineProcessClient, max_tokens: int = 8, prompt: Sequence[int] = (1, 2, 3), seen: list[int] | None = None
+) -> list[int]:
+    """seen: gets the tokens as they come."""
     sampling = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
-    request = EngineRequest(request_id=str(time.monotonic_ns()), prompt_token_ids=[1, 2, 3], sampling=sampling)
-    return [token async for output in client.generate(request) for token in output.token_ids]
+    request = EngineRequest(request_id=str(time.monotonic_ns()), prompt_token_ids=list(prompt), sampling=sampling)
+    found: list[int] = [] if seen is None else seen
+    async for output in client.generate(request):
+        found += output.token_ids
+    return found
 
 
 def other_rank(client: EngineProcessClient) -> psutil.Process:
@@ -69,18 +81,19 @@ async def until(condition: Callable[[], bool]) -> None:
 def test_a_rank_that_ends_or_stops_ends_the_engine_which_is_started_again(how: tuple[str, ...]):
     async def scenario() -> None:
         async with engine(*how) as client:
-            expected = await tokens_of(client)
+            expected = await tokens_of(client, prompt=PROMPT)
 
             # killed while both compute
-            running = [asyncio.create_task(tokens_of(client, 250)) for _ in range(3)]
-            await asyncio.sleep(0.05)
+            seen: list[list[int]] = [[], [], []]
+            running = [asyncio.create_task(tokens_of(client, 150, PROMPT, each)) for each in seen]
+            await until(lambda: all(seen))
             other_rank(client).kill()
             for end in await asyncio.gather(*running, return_exceptions=True):
                 assert isinstance(end, EngineDead)
                 assert "rank 1 of the model" in end.reason
                 assert "SIGKILL" in end.reason
             await until(lambda: client.state is EngineState.READY)
-            assert await tokens_of(client) == expected
+            assert await tokens_of(client, prompt=PROMPT) == expected
 
             # stopped while nothing runs
             stopped = other_rank(client)
@@ -89,7 +102,7 @@ def test_a_rank_that_ends_or_stops_ends_the_engine_which_is_started_again(how: t
             assert client.reason.endswith("is stopped")
             assert not stopped.is_running() or stopped.status() == psutil.STATUS_ZOMBIE
             await until(lambda: client.state is EngineState.READY)
-            assert await tokens_of(client) == expected
+            assert await tokens_of(client, prompt=PROMPT) == expected
 
             # rank 0 is killed
             orphan = other_rank(client)
@@ -97,7 +110,7 @@ def test_a_rank_that_ends_or_stops_ends_the_engine_which_is_started_again(how: t
             os.kill(client.pid, signal.SIGKILL)
             await until(lambda: not orphan.is_running())
             await until(lambda: client.state is EngineState.READY)
-            assert await tokens_of(client) == expected
+            assert await tokens_of(client, prompt=PROMPT) == expected
             last = other_rank(client)
         await until(lambda: not last.is_running())
 

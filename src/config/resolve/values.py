@@ -287,6 +287,7 @@ class Values:
             "parallel.ubatch_size": parallel.ubatch_size > 1,
             "parallel.enable_eplb": parallel.enable_eplb,
             "parallel.distributed_executor_backend": parallel.distributed_executor_backend == "external_launcher",
+            "device.device: cuda": self.device == "cuda",
         }
         options = [f"`{name}`" for name, is_set in found.items() if is_set]
         if self.shares_experts:

@@ -8,7 +8,7 @@ from .grouped import Grouped, GroupScales
 from .head_variant import PLAIN_HEADS, HeadVariant
 from .kernel_set import KernelSet, select_kernels
 from .linear import PackedLinear
-from .paged_attention import AttentionStep
+from .paged_attention import AttentionStep, SlotsOfRanks
 from .quantised import Integers
 from .route_experts import ExpertCopies, Routing
 from .state_space import StateSpaceWeights
@@ -32,6 +32,7 @@ __all__ = [
     "PackedExperts",
     "PackedLinear",
     "Routing",
+    "SlotsOfRanks",
     "StateSpaceWeights",
     "select_kernels",
 ]

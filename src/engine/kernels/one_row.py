@@ -51,7 +51,7 @@ class _OneQuery:
     max_context_len: int
     max_query_len: int = 1
     visible: None = None  # all of its context
-    slots_by_rank: None = None
+    by_rank: None = None
     plans: dict[Hashable, Any] = field(default_factory=dict)
 
 

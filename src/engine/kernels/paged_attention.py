@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -11,6 +12,14 @@ import torch.nn.functional as F
 from .attention_variant import PLAIN, AttentionVariant
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 from .kv_codes import blocks_in
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsOfRanks:
+    """What each rank writes, where ranks compute different tokens of a step (runner/shared_step.py)."""
+
+    slots: torch.Tensor  # [ranks, W] int64, -1 after the last one of a rank
+    fetched: set[int] = field(default_factory=set)  # addresses of caches that have what the other ranks have written
 
 
 class AttentionStep(Protocol):
@@ -29,7 +38,7 @@ class AttentionStep(Protocol):
     @property
     def visible(self) -> torch.Tensor | None: ...  # [T] int32, tokens of the cache that each query sees: of AttendPart
     @property
-    def slots_by_rank(self) -> torch.Tensor | None: ...  # [ranks, W] int64, what each writes: parallel/prompt_parts.py
+    def by_rank(self) -> SlotsOfRanks | None: ...
     @property
     def plans(self) -> dict[Hashable, Any]: ...  # what kernels have computed from the step, for the following layers
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from ..kernels import SlotsOfRanks
+
 NO_SLOTS = torch.empty(0, dtype=torch.int32)
 
 
@@ -30,9 +32,7 @@ class StepInput:
     # [T] int32, tokens in the cache that each query sees, where this rank keeps some tokens of each context
     # (runner/context_part.py); None where it keeps all: those up to the query's own.
     visible: torch.Tensor | None = None
-    # [ranks, W] int64, the slots that each rank writes, -1 after its last one, where ranks compute different tokens of
-    # the step (runner/shared_step.py); None where this rank writes all.
-    slots_by_rank: torch.Tensor | None = None
+    by_rank: SlotsOfRanks | None = None  # None where this rank writes all tokens
     # Values that kernels derive from the above in the first layer that needs them. Cleared at the start of a forward
     # pass: the same tensors may hold another step by then, and a captured graph must contain the derivation.
     plans: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -63,5 +63,5 @@ class StepInput:
             max_query_len=1,
             max_context_len=self.max_context_len,
             visible=None if self.visible is None else contexts,
-            slots_by_rank=self.slots_by_rank,
+            by_rank=self.by_rank,
         )

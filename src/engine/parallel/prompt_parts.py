@@ -1,7 +1,7 @@
 """Prefill context parallel: ranks with the same weights compute different tokens of a step.
 
 Each writes the keys and values of its own tokens, and before it attends gets from the others those of theirs, as they
-are in the cache: in its number format, with scales if it has them (docs/design/decisions/0048).
+are in the cache: in its number format, with scales if it has them (docs/design/decisions/0051).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Gathering(Protocol):
 
 
 def attending_to_all(kernels: KernelSet, ranks: Gathering) -> KernelSet:
-    """The kernels, whose attention first gets what other ranks have written, where the step has `slots_by_rank`."""
+    """The kernels, whose attention first gets what other ranks have written, where the step has `by_rank`."""
 
     def paged_attention(
         q: torch.Tensor,
@@ -55,11 +55,11 @@ def fetch(ranks: Gathering, step: AttentionStep, *caches: torch.Tensor) -> None:
 
     Layers that read the same caches find it done.
     """
-    slots = step.slots_by_rank
-    key = "cells of other ranks", caches[0].data_ptr()
-    if slots is None or key in step.plans:
+    address = caches[0].data_ptr()
+    if step.by_rank is None or address in step.by_rank.fetched:
         return
-    step.plans[key] = True
+    step.by_rank.fetched.add(address)
+    slots = step.by_rank.slots
     block, offset = (part.clamp(min=0) for part in (slots // caches[0].shape[2], slots % caches[0].shape[2]))
     views = [view for cache in caches for view in views_by_token(cache)]
     own = [view[block[ranks.rank], :, offset[ranks.rank]].flatten(1).view(torch.uint8) for view in views]

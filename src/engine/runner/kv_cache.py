@@ -10,6 +10,7 @@ import torch
 
 from ...model.cache_groups import CacheGroups, View
 from ...model.sizes import KV_SCALE_BYTES
+from ..kernels import SlotsOfRanks
 from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
 from .context_part import ContextPart
@@ -143,5 +144,5 @@ def _of_parts(step: StepInput, view: View, block_size: int) -> StepInput:
         step,
         slot_mapping=of_part(step.slot_mapping),
         block_tables=step.block_tables * view.shares + view.part,
-        slots_by_rank=None if step.slots_by_rank is None else of_part(step.slots_by_rank),
+        by_rank=None if step.by_rank is None else SlotsOfRanks(of_part(step.by_rank.slots)),
     )

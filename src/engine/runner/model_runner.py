@@ -22,6 +22,7 @@ from ...config.schema.types import format_about
 from ...model.quantised import scheme_of
 from ..api import EngineInfo, StepLaunches, TokenLogprobs
 from ..core.step_plan import Int32, StepPlan, StepResult
+from ..kernels import SlotsOfRanks
 from ..kernels.cpu.library import CpuLibrary
 from ..kernels.spans import span
 from ..layers.step_input import StepInput
@@ -203,7 +204,7 @@ class ModelRunner:
         steps = build_step_input(part.plan, self.slots, self._device)
         if part.slots_by_rank:
             by_group = zip(steps, part.slots_by_rank, strict=True)
-            steps = tuple(replace(step, slots_by_rank=each) for step, each in by_group)
+            steps = tuple(replace(step, by_rank=SlotsOfRanks(each)) for step, each in by_group)
         return self._forward(self._cache.views(steps), part.rows)
 
     def _forward(self, steps: Sequence[StepInput], rows: Int64 | None) -> Hidden:

@@ -19,7 +19,7 @@ Hidden = tuple[torch.Tensor, torch.Tensor | None]  # hidden states and residual 
 class StepPart:
     plan: StepPlan  # its changes of the slot table are made
     rows: Int64 | None  # the tokens that need logits, as indices into the plan's batch, ascending; None for all
-    slots_by_rank: tuple[torch.Tensor, ...] = ()  # for each group of layers as of StepInput; empty for None
+    slots_by_rank: tuple[torch.Tensor, ...] = ()  # of SlotsOfRanks for each group of layers; empty without
 
 
 Forward = Callable[[StepPart], Hidden]

@@ -481,14 +481,11 @@ RULES: tuple[Rule, ...] = (
             *("parallel.distributed_executor_backend", "cache.kv_directory"),
             *("kv_transfer.kv_connector", "cache.kv_offloading_size"),
         ),
-        is_broken=lambda v: (
-            v.prefill_context_parallel_size > 1 and (v.device == "cuda" or bool(v.against_shared_prompts))
-        ),
-        message="`parallel.prefill_context_parallel_size` is for CPUs, and not used together with stages of a "
-        "pipeline, shared tokens of a cache, steps in parts, experts that move or are shared by replicas, KV blocks "
-        "that are stored, or a launcher. Here: `device.device: {device}`; {against_shared_prompts}",
-        why="Each process computes some tokens of a step through all layers at once, and has the keys and values of "
-        "all tokens after it. Stored blocks are read and written by one process.",
+        is_broken=lambda v: v.prefill_context_parallel_size > 1 and bool(v.against_shared_prompts),
+        message="`parallel.prefill_context_parallel_size` contradicts {against_shared_prompts}",
+        why="Each process computes some tokens of a step through all layers, on CPUs, and has the keys and values of "
+        "all tokens after it. Stored blocks are read by one process, experts move between those that compute the same "
+        "tokens, and processes of a launcher are those of one group.",
         fixes=("remove `prefill_context_parallel_size`, or the others",),
     ),
     Rule(
@@ -999,7 +996,8 @@ STATED: tuple[StatedRule, ...] = (
         "R132",
         "the number of workers is tensor-parallel times pipeline-parallel size",
         ("parallel.distributed_executor_backend", "parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"),
-        "The engine or a launcher starts tensor_parallel_size times pipeline_parallel_size processes for a replica.",
+        "The engine or a launcher starts tensor_parallel_size times pipeline_parallel_size processes for a replica; "
+        "the engine starts tensor_parallel_size times prefill_context_parallel_size where processes share prompts.",
     ),
     StatedRule(
         "R443",

@@ -164,6 +164,18 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["-tp 4 --batch-invariant --enforce-eager", "-tp 4 -n 2 --batch-invariant"],
         ["-tp 4 --batch-invariant", "-tp 2 -n 2 --batch-invariant", "-tp 4 --enforce-eager"],
     ),
+    "R493": (
+        [
+            *("-pcp 2 -pp 2", "-pcp 2 -tp 4 -dcp 2", "-pcp 2 -tp 2 -n 2 --ubatch-size 2", f"-pcp 2 {MOVING}"),
+            *("-pcp 2 --device cuda", "-pcp 2 --kv-directory blocks", "-pcp 2 --kv-offloading-size 1"),
+            f"-pcp 2 {_SHARING} -dp 2",
+        ],
+        ["-pcp 2", "-pcp 2 -tp 2", "-pcp 4 -n 2", "-pcp 2 -dp 2", f"-pcp 2 -tp 2 {_SHARING}"],
+    ),
+    "R494": (
+        [f"-pcp 2 {_OTHER.format('STATES')}", "-pcp 2 --model-impl transformers"],
+        ["-pcp 2", f"-pcp 2 {_OTHER.format('LATENTS')}", f"-pcp 2 {_OTHER.format('SHARED')}", _OTHER.format("STATES")],
+    ),
     "R483": (["--cp-kv-cache-interleave-size 2"], ["", "-tp 4 -dcp 2 --cp-kv-cache-interleave-size 2"]),
     "R386": (["-tp 4 -dp 2", "-tp 2 -pp 3"], ["-tp 4", "-pp 4", "-tp 2 -dp 2", "-tp 4 -dp 2 -dpn 1"]),
     "R420": (["-r 1", "-n 2 -tp 2 -r 2"], ["", "-n 2 -tp 2 -r 1"]),

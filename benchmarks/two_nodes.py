@@ -1,12 +1,12 @@
-"""Compares steps that are computed in parts (`parallel.enable_dbo`) with whole ones, over a network of known speed.
+"""Compares the ways in which two nodes compute a model together, over a network of known speed.
 
-    sudo python -m benchmarks.divided_steps [--gbit 1] [--prompt 2048] [--sequences 1] [--tokens 1] [--parts 2 3]
-        [--rounds 3]
+    sudo python -m benchmarks.two_nodes [--gbit 1] [--prompt 2048] [--sequences 1] [--tokens 1] [--rounds 3]
+        [--ways tensor "2 parts" prompts]
 
 Two nodes are two network namespaces of this machine, connected by a virtual link whose rate the kernel limits in each
-direction (tc-tbf). A model with the shape of Qwen3-0.6B in bfloat16 and dummy weights is divided over both, one process
-and one thread on each; a deployment for each number of parts. All stay loaded and answer by turns. Times are those of
-requests, with HTTP and JSON; a ratio is of two neighbouring measurements, above 1 where parts are faster.
+direction (tc-tbf). A model with the shape of Qwen3-0.6B in bfloat16 and dummy weights is computed by both, one process
+and one thread on each; a deployment for each way. All stay loaded and answer by turns. Times are those of requests,
+with HTTP and JSON; a ratio is of two neighbouring measurements, above 1 where a way is faster than the first one.
 """
 
 from __future__ import annotations
@@ -30,6 +30,13 @@ from .prefill_decode import ask, is_ready
 
 SPACES = ("stoker-a", "stoker-b")
 ADDRESSES = ("10.219.0.1", "10.219.0.2")
+WAYS = {
+    "one": {},  # node 0 alone
+    "tensor": {"tensor_parallel_size": 2},
+    "2 parts": {"tensor_parallel_size": 2, "ubatch_size": 2},
+    "3 parts": {"tensor_parallel_size": 2, "ubatch_size": 3},
+    "prompts": {"prefill_context_parallel_size": 2},
+}
 INSIDE = "STOKER_BENCHMARK_NAMESPACE"  # set in the process that runs in the first namespace
 
 
@@ -56,11 +63,11 @@ def network(gbit: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def deployed(folder: Path, index: int, parts: int, options: argparse.Namespace) -> Iterator[str]:
-    """The address of the first of two nodes."""
-    files = []
+def deployed(folder: Path, index: int, way: str, options: argparse.Namespace) -> Iterator[str]:
+    """The address of the first node."""
+    files, num_nodes = [], 1 if way == "one" else 2
     length = options.prompt + options.tokens + 16
-    for node in range(2):
+    for node in range(num_nodes):
         deployment = {
             "model": {"model": str(MODEL), "dtype": "bfloat16", "skip_tokenizer_init": True, "max_model_len": length},
             "load": {"load_format": "dummy"},
@@ -68,20 +75,19 @@ def deployed(folder: Path, index: int, parts: int, options: argparse.Namespace) 
             "scheduler": {"max_num_seqs": options.sequences, "max_num_batched_tokens": 2048},
             "device": {"num_threads": 1},
             "parallel": {
-                "tensor_parallel_size": 2,
-                "nnodes": 2,
+                **WAYS[way],
+                "nnodes": num_nodes,
                 "node_rank": node,
                 "master_addr": ADDRESSES[0],
                 "master_port": 29500 + index,
-                "ubatch_size": parts,
             },
             "server": {"port": 8000 + index, "headless": node > 0},
         }
-        files.append(folder / f"{parts}-parts-{node}.yaml")
+        files.append(folder / f"{index}-{node}.yaml")
         files[-1].write_text(json.dumps(deployment))
     url = f"http://127.0.0.1:{8000 + index}"
     with contextlib.ExitStack() as stack:
-        for space, file in zip(SPACES, files, strict=True):
+        for space, file in zip(SPACES, files, strict=False):
             log = stack.enter_context(file.with_suffix(".log").open("w"))
             command = ["ip", "netns", "exec", space, sys.executable, "-m", "stoker", "up", str(file)]
             process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -104,17 +110,16 @@ def seconds(url: str, number: int, options: argparse.Namespace) -> float:
 
 
 def measure(options: argparse.Namespace) -> None:
-    parts = [1, *options.parts]
-    ratios: dict[int, list[float]] = {number: [] for number in options.parts}
+    ratios: dict[str, list[float]] = {way: [] for way in options.ways[1:]}
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="divided-steps-")))
-        urls = [stack.enter_context(deployed(folder, *each, options)) for each in enumerate(parts)]
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="two-nodes-")))
+        urls = [stack.enter_context(deployed(folder, *each, options)) for each in enumerate(options.ways)]
         for number in range(options.rounds + 1):
             found = [seconds(url, number, options) for url in urls]
             if not number:
                 continue  # pages are touched
-            for count, its in zip(options.parts, found[1:], strict=True):
-                ratios[count].append(found[0] / its)
+            for its, way in zip(found[1:], ratios.values(), strict=True):
+                way.append(found[0] / its)
             print(f"| {number} | " + " | ".join(f"{each:.2f}" for each in found) + " |", flush=True)
     print("| ratio | | " + " | ".join(f"{statistics.median(each):.2f}" for each in ratios.values()) + " |", flush=True)
 
@@ -125,16 +130,16 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=2048, help="tokens")
     parser.add_argument("--sequences", type=int, default=1, help="at a time")
     parser.add_argument("--tokens", type=int, default=1, help="of each answer")
-    parser.add_argument("--parts", type=int, nargs="+", default=[2])
+    parser.add_argument("--ways", nargs="+", default=["tensor", "2 parts", "prompts"], choices=WAYS)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     if INSIDE in os.environ:
         measure(options)
         return
     with network(options.gbit):
-        print("| round | whole, s | " + " | ".join(f"{each} parts, s" for each in options.parts) + " |", flush=True)
-        print("|---" * (2 + len(options.parts)) + "|", flush=True)
-        here = ["ip", "netns", "exec", SPACES[0], sys.executable, "-m", "benchmarks.divided_steps", *sys.argv[1:]]
+        print("| round | " + " | ".join(f"{each}, s" for each in options.ways) + " |", flush=True)
+        print("|---" * (1 + len(options.ways)) + "|", flush=True)
+        here = ["ip", "netns", "exec", SPACES[0], sys.executable, "-m", "benchmarks.two_nodes", *sys.argv[1:]]
         subprocess.run(here, check=True, env={**os.environ, INSIDE: SPACES[0]})
 
 
