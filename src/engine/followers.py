@@ -102,12 +102,14 @@ class Followers:
         """To the ranks of the first stage what is sampled and Finish, to all ranks other messages. Raises RankLost."""
         data = packed(message)
         with_held, self._held = self._held + data, b""
+        self._send_bytes(with_held, self._in_stage)
+        if not isinstance(message, Finish | Tokens):
+            self._send_bytes(data, self._followers[self._size - 1 :])
+
+    def _send_bytes(self, data: bytes, followers: list[Follower]) -> None:
         try:
-            for each in self._in_stage:
-                each.link.send_bytes(with_held)
-            if not isinstance(message, Finish | Tokens):
-                for each in self._followers[self._size - 1 :]:
-                    each.link.send_bytes(data)
+            for each in followers:
+                each.link.send_bytes(data)
         except OSError:
             self.wait_failure()
             self.check()
@@ -118,6 +120,12 @@ class Followers:
         a message. The ranks wait for them until then, so nothing may be exchanged before the next message."""
         if self._in_stage:
             self._held += packed(tokens)
+
+    def flush(self) -> None:
+        """Sends what is held: the ranks exchange now. Raises RankLost."""
+        if self._held:
+            held, self._held = self._held, b""
+            self._send_bytes(held, self._in_stage)
 
     @property
     def _in_stage(self) -> list[Follower]:

@@ -23,6 +23,7 @@ import numpy as np
 
 from .api import SamplingParams, TokenLogprobs
 from .core import StepPlan, StepResult
+from .core.block_store import BlockCopy, BlockLoad
 from .core.step_plan import Admission, Int32
 
 _LENGTH = struct.Struct("<Q")
@@ -251,8 +252,8 @@ class RankLink:
 
 
 def packed(message: RankMessage) -> bytes:
-    """A plan is packed for a rank that samples nothing: of the sampling parameters it has only what decides which
-    logits are computed."""
+    """A plan is packed for a rank that samples and stores nothing: of the sampling parameters it has only what decides
+    which logits are computed, of stored blocks their places in the cache."""
     match message:
         case Start(resolved, port, key, places):
             parts: list[Any] = ["start", resolved, port, key, places]
@@ -344,8 +345,9 @@ def _plan_parts(plan: StepPlan) -> list[Any]:
     ]
     columns = (plan.block_slots, plan.slots, plan.num_computed, plan.num_tokens, plan.is_sampled)
     tables = (plan.block_ids, plan.restored_states, plan.kept_states)
+    copied = ([each.block_ids for each in copies] for copies in (plan.loads, plan.saves))
     return [
-        *(plan.step, plan.released_slots, admissions, plan.forced),
+        *(plan.step, plan.released_slots, admissions, plan.forced, *copied),
         *(column.tobytes() for column in columns),
         *((table.shape[1], table.tobytes()) for table in tables),
     ]
@@ -356,6 +358,8 @@ def _plan(
     released_slots: list[int],
     admissions: list[Any],
     forced: list[Any],
+    loads: list[list[int]],
+    saves: list[list[int]],
     *columns: Any,
 ) -> StepPlan:
     block_slots, slots, num_computed, num_tokens = map(_numbers, columns[:4])
@@ -376,6 +380,8 @@ def _plan(
         restored_states=restored,
         kept_states=kept,
         forced=[(slot, tokens) for slot, tokens in forced],
+        loads=[BlockLoad(tuple(block_ids), memoryview(b"")) for block_ids in loads],
+        saves=[BlockCopy(b"", tuple(block_ids), is_for_others=False) for block_ids in saves],
     )
 
 

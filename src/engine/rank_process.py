@@ -37,6 +37,7 @@ from .rank_link import Call, Capture, DeviceStep, Failed, Finish, FreeMemory, Lo
 from .rank_place import Place, joined
 from .runner.model_runner import ModelRunner
 from .runner.rank_loading import RankLoading
+from .runner.rank_transfer import rank_transfer
 from .runner.stages import BegunStep, FirstStageRunner, LaterStageRunner
 from .shared_memory import SharedMemory
 from .startup import exit_code_of
@@ -146,6 +147,8 @@ def following_runner(
 ) -> RunnerT:
     """The runner of another rank than 0 of the first stage, with its part of the weights."""
     how: dict[str, Any] = {"load": loading.first, "captures_steps": loading.captures_steps}
+    if resolved.stores_blocks:
+        how["transfer_of"] = rank_transfer(resolved)
     return runner(resolved, sampler_of=lambda _: FollowingSampler(link), **how)
 
 

@@ -147,6 +147,16 @@ def _unparted(mixer: Mixer, num_devices: int, num_parts: int) -> str | None:
     return None
 
 
+def holders_of_blocks(spec: ModelSpec, num_devices: int) -> tuple[tuple[int, ...], bool]:
+    """The devices whose keys and values are kept when blocks are stored, in order, and whether what they have together
+    is what one device with all heads would have; else it is that of all devices."""
+    kept = [keeps for keeps in spec.kept_by_layer if keeps is not None]
+    if len({(keeps.width, keeps.num_heads) for keeps in kept}) > 1:
+        return tuple(range(num_devices)), num_devices == 1
+    heads = kept[0].num_heads if kept else 0
+    return tuple(range(0, num_devices, max(1, num_devices // heads))) if heads else (0,), True
+
+
 def not_shared_in_time(spec: ModelSpec) -> str | None:
     """Why devices with the same weights cannot compute different tokens of a prompt; None if they can."""
     mixers = dict.fromkeys(mixer for layer in spec.layers for mixer in layer.mixers)

@@ -12,6 +12,7 @@ from threading import Thread
 from stoker.config import Resolved
 from stoker.engine.api import EngineOutput, EngineRequest
 from stoker.engine.core import Scheduler, StepPlan, StepResult
+from stoker.engine.core.block_store import BlockStore
 from stoker.engine.followers import Follower, Followers
 from stoker.engine.kernels import KernelSet
 from stoker.engine.leading_runner import LeadingRunner, LeadingSampler, LeadingStageRunner
@@ -30,6 +31,7 @@ from stoker.engine.rank_link import Loaded, RankLink
 from stoker.engine.rank_process import follow, following_runner, no_worker, runner_of_stage
 from stoker.engine.runner.model_runner import ModelRunner
 from stoker.engine.runner.rank_loading import RankLoading, rank_loading
+from stoker.engine.runner.rank_transfer import rank_transfer
 from stoker.engine.runner.stages import FirstStageRunner
 from stoker.engine.shared_memory import SharedMemory
 from stoker.engine.starts.scheduler import scheduler_settings
@@ -88,8 +90,10 @@ class Threads(Followers):
         prompt_ranks_of = partial(self._prompt_ranks, rank)
         return rank_loading(self._settings, self._ranks_of(rank), lambda number: number, prompt_ranks_of)
 
-    def leading(self) -> LeadingRunner:
+    def leading(self, store: BlockStore | None) -> LeadingRunner:
         how = {"load": self._loading(0).first, "sampler_of": lambda sampler: LeadingSampler(sampler, self)}
+        if store is not None:
+            how["transfer_of"] = rank_transfer(self._settings, store, self.flush)
         leading: LeadingRunner
         if self._rings:
             leading = LeadingStageRunner(FirstStageRunner(self._rings[0], self._settings, **how), self)
@@ -115,10 +119,10 @@ class Threads(Followers):
 
 
 class DividedEngine(Engine):
-    def __init__(self, settings: Resolved, others: Threads) -> None:
-        self.runner = others.leading()  # type: ignore[assignment]
+    def __init__(self, settings: Resolved, others: Threads, store: BlockStore | None) -> None:
+        self.runner = others.leading(store)  # type: ignore[assignment]
         self.runner.warm_up()
-        self.scheduler = Scheduler(scheduler_settings(settings))
+        self.scheduler = Scheduler(scheduler_settings(settings, store))
         self.num_mixed_steps = 0
         self.max_in_flight = 0  # steps at a time
         self._depth = settings.num_stages
@@ -144,9 +148,10 @@ class DividedEngine(Engine):
 
 
 @contextlib.contextmanager
-def divided(settings: Resolved) -> Iterator[DividedEngine]:
+def divided(settings: Resolved, store: BlockStore | None = None) -> Iterator[DividedEngine]:
+    """store: of rank 0."""
     others = Threads(settings)
     try:
-        yield DividedEngine(settings, others)
+        yield DividedEngine(settings, others, store)
     finally:
         others.close()

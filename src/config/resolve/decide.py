@@ -129,6 +129,12 @@ class Decisions:
         return int((self.get("cache.kv_offloading_size") or 0) * 2**30)
 
     @property
+    def stored_shares(self) -> tuple[int, int]:
+        """Host memory for blocks that other engines may read, and for others: the share of one process. The first
+        process of a replica has all of it, and the others of its machine leave it as much of theirs."""
+        return -(-self.transfer_bytes // self.num_local_ranks), -(-self.offload_bytes // self.num_local_ranks)
+
+    @property
     def stores_blocks(self) -> bool:
         """Whether KV blocks are kept outside the KV cache."""
         named = (self.get("cache.kv_directory"), self.get("kv_transfer.kv_connector"))
@@ -560,7 +566,7 @@ def _memory(done: Decisions, model_files: ModelFiles) -> None:
     states = places * one_state
     if done.gpu is not None and done.stores_blocks and not done.is_interpreted:
         activations += staging_bytes(block_size * per_token)
-    transfer, kept = (0, 0) if done.gpu is not None else (done.transfer_bytes, done.offload_bytes)
+    transfer, kept = (0, 0) if done.gpu is not None else done.stored_shares
     moving = _moving_bytes(done, model_files)
     block_bytes = block_size * per_token // done.context_parts((done.model_files or model_files).spec)
     done.bytes_of_longest = _bytes_of_longest(done, model_files, groups, block_bytes)

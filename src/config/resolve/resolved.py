@@ -13,7 +13,15 @@ from ...model.cache_groups import CacheGroups, kv_bytes_per_token, longest_seque
 from ...model.offload import WeightOffload
 from ...model.quantised import TWELVE_BITS
 from ...model.record import Record
-from ...model.sharding import not_divisible, not_staged, of_one_device, of_stages, stages, with_placed_experts
+from ...model.sharding import (
+    holders_of_blocks,
+    not_divisible,
+    not_staged,
+    of_one_device,
+    of_stages,
+    stages,
+    with_placed_experts,
+)
 from ...model.sizes import count_parameters, matrix_bytes, weights_bytes
 from ...model.spec import ModelSpec, WeightNames
 from ...model.through_transformers import Implementation
@@ -366,6 +374,16 @@ class Resolved(Record):
         cache = self.cache
         named = cache.kv_directory is not None or self.kv_transfer.kv_connector is not None
         return named or cache.kv_offloading_bytes > 0
+
+    @property
+    def block_holders(self) -> tuple[tuple[int, ...], bool]:
+        """As holders_of_blocks, of the processes of a replica."""
+        return holders_of_blocks(self.model_files.spec, self.parallel.tensor_parallel_size)
+
+    @property
+    def stored_block_bytes(self) -> int:
+        """Of a block outside the KV cache."""
+        return self.memory.kv_block_bytes * len(self.block_holders[0])
 
     @property
     def uses_gpus(self) -> bool:

@@ -14,7 +14,7 @@ from ...input_file import read_file
 from ...model.offload import WeightOffload
 from ...model.quantised import scheme_of
 from ...model.rope import SCALINGS
-from ...model.sharding import not_divided, not_divisible, not_parted, not_shared_in_time
+from ...model.sharding import holders_of_blocks, not_divided, not_divisible, not_parted, not_shared_in_time
 from ...model.sizes import DTYPE_BYTES
 from ...model.through_transformers import is_tested
 from ..checkpoint.bounded_json import decode
@@ -221,13 +221,21 @@ class Values:
             return "the factors of an fp8 cache (`cache.kv_cache_dtype`) are of all layers"
         if num_stages > 1 and self.weight_offload is not None:
             return "`cache.cpu_offload_gb` is of the layers of all stages"
-        if self.kv_directory is not None:
-            return "`cache.kv_directory` stores the blocks of one process"
-        if self.kv_connector is not None:
-            return "`kv_transfer.kv_connector` moves the blocks of one process"
-        if self.kv_offloading_bytes:
-            return "`cache.kv_offloading_size` keeps the blocks of one process"
+        if self.block_stores and self.no_stored_parts:
+            return f"{self.block_stores} cannot be used with {self.no_stored_parts}"
         return not_divided(files.spec, num_devices, num_stages) or ""
+
+    @property
+    def no_stored_parts(self) -> str:
+        """Why parts of KV blocks that several processes have are not stored; empty if they are."""
+        if self.device == "cuda":
+            return "several GPUs"
+        if self.decisions.num_stages > 1:
+            return "`pipeline_parallel_size`: a block is complete when the last stage has computed it"
+        if self.decode_context_parallel_size > 1:
+            return "`decode_context_parallel_size`: each process has other tokens of a block"
+        is_launched = self.distributed_executor_backend == "external_launcher"
+        return "a launcher: each of its processes plans the same steps" if is_launched else ""
 
     @property
     def shares_experts(self) -> bool:
@@ -292,7 +300,7 @@ class Values:
         options = [f"`{name}`" for name, is_set in found.items() if is_set]
         if self.shares_experts:
             options.append("`parallel.enable_expert_parallel` with `data_parallel_size`")
-        return " and ".join(filter(None, [*options, self.block_stores]))
+        return " and ".join(options)
 
     @property
     def no_shared_prompts(self) -> str:
@@ -368,10 +376,13 @@ class Values:
         return self.decisions.offload_bytes + self.decisions.transfer_bytes
 
     @property
-    def kv_block_bytes(self) -> int:
+    def stored_block_bytes(self) -> int:
         """0 if the model's files are not known."""
-        memory = self.decisions.memory
-        return 0 if memory is None else memory.kv_block_bytes
+        memory, files = self.decisions.memory, self.decisions.model_files
+        if memory is None or files is None:
+            return 0
+        holders, _ = holders_of_blocks(files.spec, self.decisions.rank_sizes[0])
+        return memory.kv_block_bytes * len(holders)
 
     @property
     def free_host_bytes(self) -> int:
@@ -560,7 +571,7 @@ class Values:
                 "max_cached_len": self.max_cached_len,
                 "one_sequence": format_about(one),
                 "one_sequence_exact": format_size(-(-one // 1024**2) * 1024**2),
-                "one_block": format_size(memory.kv_block_bytes),
+                "one_block": format_size(self.stored_block_bytes),
                 "written_kv_cache": format_size(self.kv_cache_memory_bytes),
                 "kv_cache": format_about(memory.kv_cache_bytes),
                 "weights": format_about(memory.weights_bytes),

@@ -9,6 +9,7 @@ import torch
 
 from ..core.block_store import BlockCopy, BlockLoad, BlockStore
 from .kv_cache import KVCache
+from .loaded_model import LoadedModel
 
 
 class BlockTransfer(Protocol):
@@ -24,7 +25,12 @@ class BlockTransfer(Protocol):
         ...
 
 
-TransferOf = Callable[[KVCache], BlockTransfer]
+TransferOf = Callable[[LoadedModel], BlockTransfer]
+
+
+def host_transfer(store: BlockStore | None) -> TransferOf | None:
+    """Of a model that one process computes; None without a store."""
+    return None if store is None else lambda loaded: HostTransfer(loaded.cache, store)
 
 
 class HostTransfer:

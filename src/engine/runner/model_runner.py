@@ -84,7 +84,7 @@ class ModelRunner:
         num_groups = loaded.cache.groups.num_groups
         self.slots = SlotTable(scheduler.max_num_seqs, model_len, block_size, sampling, num_groups)
         self._processors = processors
-        self.transfer = None if transfer_of is None else transfer_of(loaded.cache)
+        self.transfer = None if transfer_of is None else transfer_of(loaded)
         self._captures_steps = captures_steps
         self._sampler_of = sampler_of
         self._num_captured = self._num_single = 0  # steps, replayed and not

@@ -15,7 +15,7 @@ def beside_replicas(prepared: Prepared, neighbours: Neighbours) -> EngineCore:
     """It waits for kernels that must be compiled: all replicas need the same. Raises OSError without them."""
     limit_spinning()
     from ..parallel.shared_experts import SharedExperts
-    from ..runner.block_transfer import HostTransfer
+    from ..runner.block_transfer import host_transfer
     from ..runner.loaded_model import load_on_cpu
     from ..runner.model_runner import ModelRunner
     from ..sharing_runner import SamplerOfOwnTokens, SharingRunner
@@ -23,8 +23,7 @@ def beside_replicas(prepared: Prepared, neighbours: Neighbours) -> EngineCore:
     prepared.clock.stop()
     load = partial(load_on_cpu, replicas_of=partial(SharedExperts.of, neighbours=neighbours))
     parts = (prepared.resolved, prepared.phase, prepared.processors, load)
-    transfer_of = None if prepared.store is None else partial(HostTransfer, store=prepared.store)
-    how: dict[str, Any] = {"grammars": prepared.grammars, "transfer_of": transfer_of}
+    how: dict[str, Any] = {"grammars": prepared.grammars, "transfer_of": host_transfer(prepared.store)}
     runner = ModelRunner(*parts, **how, sampler_of=SamplerOfOwnTokens)
     replicas = runner.loaded.replicas
     assert replicas is not None, "load_on_cpu has joined them"

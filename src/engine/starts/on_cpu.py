@@ -19,15 +19,14 @@ def on_cpu(prepared: Prepared, *, may_compile_later: bool) -> EngineCore:
     kv_memory = reserve_kv_memory(resolved)
     scheduler = prepared.make_scheduler(resolved.num_kv_blocks * resolved.cache_groups.num_groups)
     with prefaulted_pages(resolved.memory.weights_bytes, kv_memory.touch_first):
-        from ..runner.block_transfer import HostTransfer  # torch: takes a second, and is a phase of its own
+        from ..runner.block_transfer import host_transfer  # torch: takes a second, and is a phase of its own
         from ..runner.loaded_model import load_on_cpu
         from ..runner.model_runner import ModelRunner
 
     prepared.clock.stop()
     load = partial(load_on_cpu, kv_memory=kv_memory, may_compile_later=may_compile_later)
     parts = (resolved, prepared.phase, prepared.processors, load)
-    transfer_of = None if prepared.store is None else partial(HostTransfer, store=prepared.store)
-    runner = ModelRunner(*parts, grammars=prepared.grammars, transfer_of=transfer_of)
+    runner = ModelRunner(*parts, grammars=prepared.grammars, transfer_of=host_transfer(prepared.store))
     steps = prepared.steps(runner, ThreadStepQueue)
     caller = prepared.workplace(0, runner).call_alone
     core = prepared.core(runner, scheduler, steps, free_cache=runner.free_cache, caller=caller)

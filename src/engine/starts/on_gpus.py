@@ -19,7 +19,7 @@ from .prepared import Prepared, limit_spinning
 
 def on_gpu(prepared: Prepared) -> EngineCore:
     from ..runner.cuda.device_runner import DeviceRunner
-    from ..runner.cuda.device_transfer import DeviceTransfer
+    from ..runner.cuda.device_transfer import device_transfer
     from ..runner.rank_loading import ignore_padding
 
     if is_interpreting():
@@ -27,8 +27,7 @@ def on_gpu(prepared: Prepared) -> EngineCore:
     prepared.clock.stop()
     transfer_of = None
     if isinstance(store := prepared.store, DelayedSaves):
-        kept_bytes = _kept_bytes(prepared.resolved)
-        transfer_of = partial(DeviceTransfer, store=store, kept_bytes=kept_bytes)
+        transfer_of = device_transfer(store, _kept_bytes(prepared.resolved))
     parts = (prepared.resolved, prepared.phase, prepared.processors)
     runner = DeviceRunner(*parts, grammars=prepared.grammars, transfer_of=transfer_of)
     scheduler = prepared.make_scheduler(runner.num_blocks)  # the number that fits into the memory of the device

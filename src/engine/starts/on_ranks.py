@@ -46,6 +46,7 @@ def _core(prepared: Prepared, others: RankProcesses) -> EngineCore:
     from ..launched.calls import LaunchedCalls
     from ..runner.model_runner import ModelRunner
     from ..runner.rank_loading import rank_loading
+    from ..runner.rank_transfer import rank_transfer
     from ..runner.stages import FirstStageRunner
     from ..worker_calls import LeadingCalls
 
@@ -54,6 +55,8 @@ def _core(prepared: Prepared, others: RankProcesses) -> EngineCore:
     loading = rank_loading(resolved, others.ranks_of, others.agree, others.prompt_ranks)
     how: dict[str, Any] = {"grammars": prepared.grammars, "captures_steps": loading.captures_steps}
     how["sampler_of"] = partial(LeadingSampler, others=others)
+    if prepared.store is not None:
+        how["transfer_of"] = rank_transfer(resolved, prepared.store, others.flush)
     parts = (resolved, prepared.phase, prepared.processors, loading.first)
     runner: ModelRunner
     together: LeadingRunner

@@ -24,6 +24,9 @@ def fingerprint(resolved: Resolved) -> str:
         *(files.weight_format, model.seed if files.weight_format == "dummy" else None),
         weight_digest(Path(files.model_path), files.weight_files),
     ]
+    holders, is_whole = resolved.block_holders
+    if not is_whole:
+        parts.append(holders)
     return hashlib.sha256("\n".join(map(repr, parts)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 

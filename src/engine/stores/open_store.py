@@ -25,7 +25,7 @@ def open_store(resolved: Resolved) -> BlockStore | None:
     if not transfer.is_between_engines:
         return own
     port = transfer.port_at_rank(resolved.parallel.ranks[0])
-    block_bytes = resolved.memory.kv_block_bytes
+    block_bytes = resolved.stored_block_bytes
     size, mover = transfer.buffer_bytes, _mover(resolved)
     engines = EngineBlocks(transfer.kv_ip, port, fingerprint(resolved), block_bytes, size, mover)
     return engines if own is None else BothStores(engines, own)

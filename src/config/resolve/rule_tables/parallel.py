@@ -478,14 +478,13 @@ RULES: tuple[Rule, ...] = (
             *("parallel.pipeline_parallel_size", "parallel.decode_context_parallel_size"),
             *("parallel.enable_dbo", "parallel.ubatch_size", "parallel.enable_eplb"),
             *("parallel.enable_expert_parallel", "parallel.data_parallel_size"),
-            *("parallel.distributed_executor_backend", "cache.kv_directory"),
-            *("kv_transfer.kv_connector", "cache.kv_offloading_size"),
+            "parallel.distributed_executor_backend",
         ),
         is_broken=lambda v: v.prefill_context_parallel_size > 1 and bool(v.against_shared_prompts),
         message="`parallel.prefill_context_parallel_size` contradicts {against_shared_prompts}",
         why="Each process computes some tokens of a step through all layers, on CPUs, and has the keys and values of "
-        "all tokens after it. Stored blocks are read by one process, experts move between those that compute the same "
-        "tokens, and processes of a launcher are those of one group.",
+        "all tokens after it. Experts move between processes that compute the same tokens, and processes of a "
+        "launcher are those of one group.",
         fixes=("remove `prefill_context_parallel_size`, or the others",),
     ),
     Rule(

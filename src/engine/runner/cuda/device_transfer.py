@@ -18,12 +18,18 @@ import torch
 
 from ....config.resolve.gpu_memory import STAGING_PLACES, staged_blocks
 from ...core.block_store import BlockCopy, BlockLoad, LaterStore
+from ..block_transfer import TransferOf
 from ..kv_cache import KVCache
 from .copy_stream import CopyStream, Event, has_come, wait_for
 from .memory_budget import out_of_memory
 from .pinned_blocks import PinnedBlocks
 
 logger = logging.getLogger(__name__)
+
+
+def device_transfer(store: LaterStore, kept_bytes: int) -> TransferOf:
+    """kept_bytes: as of DeviceTransfer."""
+    return lambda loaded: DeviceTransfer(loaded.cache, store, kept_bytes)
 
 
 class DeviceTransfer:

@@ -140,8 +140,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R464": ([f"{MOVING} --worker-extension-cls package.module:Class", f"{MOVING} --worker-cls a.b:C"], [MOVING]),
     "R465": (["--worker-cls Own"], ["", "--worker-cls auto", "--worker-cls tests.own_code:OwnWorker"]),
     "R385": (
-        ["-tp 3", "-tp 2 --kv-directory blocks", "-pp 2 --kv-directory blocks", "-tp 2 --kv-offloading-size 1"],
-        ["-tp 2", "-tp 1", "-pp 2"],
+        [
+            *("-tp 3", "-pp 2 --kv-directory blocks", "-tp 4 -dcp 2 --kv-offloading-size 1"),
+            *(
+                "-tp 2 --kv-directory blocks --device cuda",
+                "-tp 2 --kv-directory blocks --distributed-executor-backend external_launcher",
+            ),
+        ],
+        ["-tp 2", "-tp 1", "-pp 2", "-tp 2 --kv-directory blocks", "-tp 2 --kv-offloading-size 1"],
     ),
     "R134": (["-dcp 2", "-tp 2 -dcp 4"], ["-tp 2", "-tp 2 -dcp 1"]),
     "R480": (
@@ -167,10 +173,16 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R493": (
         [
             *("-pcp 2 -pp 2", "-pcp 2 -tp 4 -dcp 2", "-pcp 2 -tp 2 -n 2 --ubatch-size 2", f"-pcp 2 {MOVING}"),
-            *("-pcp 2 --device cuda", "-pcp 2 --kv-directory blocks", "-pcp 2 --kv-offloading-size 1"),
-            f"-pcp 2 {_SHARING} -dp 2",
+            *("-pcp 2 --device cuda", f"-pcp 2 {_SHARING} -dp 2"),
         ],
-        ["-pcp 2", "-pcp 2 -tp 2", "-pcp 4 -n 2", "-pcp 2 -dp 2", f"-pcp 2 -tp 2 {_SHARING}"],
+        [
+            "-pcp 2",
+            "-pcp 2 --kv-directory blocks",
+            "-pcp 2 -tp 2",
+            "-pcp 4 -n 2",
+            "-pcp 2 -dp 2",
+            f"-pcp 2 -tp 2 {_SHARING}",
+        ],
     ),
     "R494": (
         [f"-pcp 2 {_OTHER.format('STATES')}", "-pcp 2 --model-impl transformers"],
