@@ -29,10 +29,15 @@ def prompt(number: int) -> str:
 
 
 @contextmanager
-def server(folder: Path, name: str, *, port: int = 0, **transfer: Any) -> Iterator[tuple[Server, str]]:
+def server(
+    folder: Path, name: str, *, port: int = 0, parallel: dict[str, int] | None = None, **transfer: Any
+) -> Iterator[tuple[Server, str]]:
+    """In float32 with `parallel`: processes that have parts of the model round differently in bfloat16."""
     manifest = write_manifest(folder / f"{name}.yaml", Path("builtin:tiny"), port=port)
-    content = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps(content | {"kv_transfer": transfer}))
+    content = json.loads(manifest.read_text()) | {"kv_transfer": transfer}
+    if parallel is not None:
+        content["model"]["dtype"], content["parallel"] = "float32", parallel
+    manifest.write_text(json.dumps(content))
     with serving(manifest) as (process, url):
         yield process, url
 
@@ -135,6 +140,22 @@ def test_two_servers_answer_as_one_and_none_of_their_requests_is_lost(tmp_path: 
             answers += asyncio.run(ask(url, range(number, number + 1)))
         assert answers == [alone[number] for number in third]
         until_it_reads_again(url)
+
+
+def test_servers_of_several_processes_read_each_others_blocks(tmp_path: Path):
+    """One shares prompts over two processes, the other has parts of the model in each of two."""
+    numbers, port = range(NUM_PROMPTS), free_port()
+    with server(tmp_path, "one", parallel={}) as (_, url):
+        expected = asyncio.run(ask(url, numbers))
+    both = {"kv_connector": "TcpConnector", "prefill_servers": [f"http://{HOST}:{port}"]}
+    prompts, tensor = {"prefill_context_parallel_size": 2}, {"tensor_parallel_size": 2}
+    prefill = {"kv_connector": "TcpConnector", "kv_port": free_port(), "kv_role": "kv_producer"}
+    with ExitStack() as stack:
+        stack.enter_context(server(tmp_path, "prefill", port=port, parallel=prompts, **prefill))
+        decode = server(tmp_path, "decode", parallel=tensor, kv_role="kv_consumer", prefill_min_tokens=32, **both)
+        _, url = stack.enter_context(decode)
+        assert asyncio.run(ask(url, numbers)) == expected
+        assert num_read(url) >= NUM_PROMPTS * 64
 
 
 def test_a_prefill_server_that_is_stopped_costs_a_few_seconds_once(tmp_path: Path, alone: list[str]):
