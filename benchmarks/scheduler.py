@@ -8,9 +8,10 @@ host work before a graph is launched and after its tokens have arrived.
 
 With --ranks, processes that do the same work of their own take the plans and tokens of this one; then a line is of
 this process, which leads them, and `launch` has what it sends. The last column is the host work of one of the others:
-from the bytes of the tokens to the table, and from the bytes of the plan to its model inputs.
+from the bytes of the tokens to the table, and from the bytes of the plan to its model inputs. With --own-core this
+process has one core alone, as where each process has cores of its own, and all others share the rest.
 
-Usage: python -m benchmarks.scheduler [--runner tensors|device] [--ranks 1 2 4] [rows ...]
+Usage: python -m benchmarks.scheduler [--runner tensors|device] [--ranks 1 2 4] [--own-core] [rows ...]
 """
 
 from __future__ import annotations
@@ -98,10 +99,11 @@ class LeadingHost:
         return result
 
 
-def follow(end: socket.socket, report: Connection, num_rows: int, max_len: int, block_size: int) -> None:
-    """One of the other processes. Reports its seconds of a step."""
+def follow(end: socket.socket, report: Connection, cores: set[int], *shape: int) -> None:
+    """One of the other processes, on these cores. Reports its seconds of a step. shape: as of MakeRunner."""
+    os.sched_setaffinity(0, cores)
     torch.set_num_threads(1)
-    link, runner = RankLink(end), tensor_runner(num_rows, max_len, block_size)
+    link, runner = RankLink(end), tensor_runner(*shape)
     spent: list[float] = []
     plan: StepPlan | None = None
     with contextlib.suppress(EOFError):
@@ -129,14 +131,14 @@ def _wait_readable(end: socket.socket) -> None:
 class OtherRanks(Followers):
     """Processes without weights, which nothing watches."""
 
-    def __init__(self, count: int, *shape: int) -> None:
-        """shape: as of MakeRunner."""
+    def __init__(self, count: int, cores: set[int], *shape: int) -> None:
+        """cores: on which they run. shape: as of MakeRunner."""
         super().__init__(count + 1)
         context = get_context("spawn")
         self._reports, self._processes = [], []
         for rank in range(1, count + 1):
             (here, there), (report, theirs) = socket.socketpair(), context.Pipe(duplex=False)
-            process = context.Process(target=follow, args=(there, theirs, *shape))
+            process = context.Process(target=follow, args=(there, theirs, cores, *shape))
             process.start()
             there.close()
             self._followers.append(Follower(f"rank {rank}", RankLink(here), None))
@@ -194,8 +196,11 @@ MakeRunner = Callable[[int, int, int], HostRunner]  # of rows, longest sequence,
 RUNNERS: dict[str, tuple[MakeRunner, int]] = {"tensors": (tensor_runner, 16), "device": (device_host, 64)}
 
 
-def measure(num_rows: int, make_runner: MakeRunner, block_size: int, num_ranks: int) -> dict[str, float]:
-    """Mean microseconds of each stage with `num_rows` decoding sequences. block_size: of the device."""
+def measure(
+    num_rows: int, make_runner: MakeRunner, block_size: int, num_ranks: int, cores: set[int]
+) -> dict[str, float]:
+    """Mean microseconds of each stage with `num_rows` decoding sequences. block_size: of the device. cores: of the
+    other processes."""
     max_len = PROMPT_LEN + block_size + 2 * NUM_STEPS
     settings = SchedulerSettings(
         num_blocks=num_rows * (max_len // block_size + 2),
@@ -207,7 +212,7 @@ def measure(num_rows: int, make_runner: MakeRunner, block_size: int, num_ranks: 
         eos_token_ids=(2,),
     )
     scheduler = Scheduler(settings)
-    others = OtherRanks(num_ranks - 1, num_rows, max_len, block_size)
+    others = OtherRanks(num_ranks - 1, cores, num_rows, max_len, block_size)
     runner = make_runner(num_rows, max_len, block_size)
     if num_ranks > 1:
         runner = LeadingHost(runner, others)
@@ -243,12 +248,18 @@ def main() -> None:
     parser.add_argument("rows", type=int, nargs="*", default=[1, 32, 64, 256, 1024])
     parser.add_argument("--runner", choices=RUNNERS, default="tensors")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1])
+    parser.add_argument("--own-core", action="store_true", help="no other process of these runs on that of the first")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
+    cores = os.sched_getaffinity(0)
+    if chosen.own_core:
+        own = min(cores)
+        os.sched_setaffinity(0, {own})
+        cores -= {own}
     columns = (*STAGES, "all", "other rank")
     print(f"{'rows':>6}{'ranks':>6}" + "".join(f"{name:>11}" for name in columns) + "   microseconds")
     for num_rows, num_ranks in itertools.product(chosen.rows, chosen.ranks):
-        rounds = (measure(num_rows, *RUNNERS[chosen.runner], num_ranks) for _ in range(NUM_ROUNDS))
+        rounds = (measure(num_rows, *RUNNERS[chosen.runner], num_ranks, cores) for _ in range(NUM_ROUNDS))
         totals = [spent | {"all": sum(spent[stage] for stage in STAGES)} for spent in rounds]
         best = min(totals, key=lambda spent: spent["all"])
         print(f"{num_rows:>6}{num_ranks:>6}" + "".join(f"{best[name]:>11.1f}" for name in columns), flush=True)
