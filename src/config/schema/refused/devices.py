@@ -21,7 +21,7 @@ from .reasons import (
     OWN_KERNELS,
     PARTS_OF_ATTENTION,
     RESTARTED,
-    WHOLE_PROMPTS,
+    SAME_TOKENS,
 )
 from .row import Refused
 
@@ -46,7 +46,7 @@ ROWS: tuple[Refused, ...] = (
     Refused(
         "parallel.enable_batch_sharded_sampling", Flag, False, ONE_SAMPLER, "Sample a part of the batch on each device."
     ),
-    Refused("parallel.enable_hc_sp", Flag, False, WHOLE_PROMPTS, "Split sequences in hyper-connections."),
+    Refused("parallel.enable_hc_sp", Flag, False, SAME_TOKENS, "Split sequences in hyper-connections."),
     Refused(
         "parallel.enable_shm_tensor_arena",
         Flag,

@@ -17,7 +17,10 @@ WHOLE_LAYERS = (
 )
 SLOTS_AS_NEEDED = "the scheduler reserves the slots that a step needs"
 ONE_KV_LAYOUT = "the cache of each layer follows from the model; all of them have `cache.kv_cache_dtype`"
-WHOLE_PROMPTS = "each process computes all tokens of a prompt, with the heads that it has"
+SAME_TOKENS = (
+    "the processes of `parallel.tensor_parallel_size` compute the same tokens; those of "
+    "`parallel.prefill_context_parallel_size` share them, in all layers"
+)
 PARTS_OF_ATTENTION = (
     "processes read the results of attention of the others in the memory that they share, or gather them through Gloo"
 )
