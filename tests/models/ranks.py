@@ -39,6 +39,9 @@ from stoker.engine.starts.scheduler import scheduler_settings
 from .engine import Engine, joined
 
 
+_END_S = 10.0  # for the steps that they still have; then a failed step is the reason that they do not end
+
+
 class Threads(Followers):
     """Instead of RankProcesses: the other ranks as threads of this process."""
 
@@ -109,9 +112,11 @@ class Threads(Followers):
         raise AssertionError(reason)
 
     def close(self) -> None:
+        super().close()
+        for thread in self._threads:  # groups that share prompts may be behind: they compute single tokens alone
+            thread.join(_END_S)
         for memory in self._memories:
             memory.close_exchange()
-        super().close()
         for thread in self._threads:
             thread.join()
         for ring in self._rings:

@@ -67,9 +67,9 @@ def test_sources_are_shown_in_order_without_their_secrets(capsys: pytest.Capture
 
 def test_refused_options_are_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
     run(["deploy.yaml"], [])
-    assert "prefill_context_parallel_size" not in out(capsys)
-    run(["deploy.yaml"], ["--prefill-context-parallel-size", "1"])
-    assert "prefill_context_parallel_size: 1" in out(capsys)
+    assert "dp_sync_interval" not in out(capsys)
+    run(["deploy.yaml"], ["--dp-sync-interval", "16"])
+    assert "dp_sync_interval: 16" in out(capsys)
 
 
 def test_a_refused_option_shows_what_this_build_does(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,7 +37,7 @@ scheduler:
 model:
   seed: ${TEAM_SEED}
   revision: !!binary bWFpbg==
-parallel: {prefill_context_parallel_size: 2}
+parallel: {dp_sync_interval: 2}
 server:
   port: 8000
   port: 8001
