@@ -26,7 +26,7 @@ def write(folder: Path, url: str, **transfer: Any) -> Path:
     )
     manifest = yaml.safe_load(shown("yaml"))
     manifest["model"] = {"model": "builtin:tiny", "dtype": "float32"}
-    manifest["server"] = {"port": 0}
+    manifest["server"] = {"port": 0, "enable_prompt_tokens_details": True}
     manifest["kv_transfer"]["kv_connector_extra_config"]["url"] = url
     manifest["kv_transfer"] |= transfer
     file = folder / "deploy.yaml"
@@ -43,8 +43,8 @@ def run(file: Path, num_answers: int = 1) -> tuple[list[str], int, str]:
             client.completions.create(model="builtin:tiny", prompt=PROMPT, temperature=0, max_tokens=12)
             for _ in range(num_answers)
         ]
-        details = answers[0].usage.prompt_tokens_details
-        return [each.choices[0].text for each in answers], details.cached_tokens if details else 0, "".join(server.err)
+        cached = answers[0].usage.prompt_tokens_details.cached_tokens
+        return [each.choices[0].text for each in answers], cached, "".join(server.err)
 
 
 @pytest.mark.slow
