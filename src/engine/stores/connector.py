@@ -49,7 +49,8 @@ class Connector(Protocol):
         """
 
     def close(self) -> None:
-        """Nothing is loaded or saved any more. Not called if another call does not return."""
+        """Nothing is loaded or saved any more. Not called if another call does not return, or if the engine is
+        killed: a server that stops gives it a second."""
 
 
 def connector_of(resolved: Resolved) -> Connector:
