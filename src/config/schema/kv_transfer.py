@@ -50,9 +50,7 @@ def _not_refused(name: str) -> str:
     return name
 
 
-_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-OwnConnector = Annotated[str, Field(pattern=rf"^{_NAME}([.:]{_NAME})*$"), AfterValidator(_not_refused)]
-Module = Annotated[str, Field(pattern=rf"^{_NAME}([.]{_NAME})*$")]
+OwnConnector = Annotated[str, Field(min_length=1), AfterValidator(_not_refused)]
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#@\x00-\x1f\x7f]+/?$"), AfterValidator(_with_port)]
 
 
@@ -77,8 +75,9 @@ class KVTransferConfig(Section):
         examples=["TcpConnector"],
         json_schema_extra=about(reload="model", refused=_REFUSED),
     )
-    kv_connector_module_path: Module | None = Field(
+    kv_connector_module_path: str | None = Field(
         None,
+        min_length=1,
         description=(
             "Module of the class that `kv_connector` names, if that is a connector of your own: `OwnStore` in "
             "`mypackage.stores` is `mypackage.stores:OwnStore`. The engine imports it, and it stores KV blocks for "

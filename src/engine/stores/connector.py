@@ -1,6 +1,6 @@
 """Connector: a class of the user's own that stores KV blocks, anywhere (`kv_transfer.kv_connector`).
 
-It stores bytes by key, and knows nothing of models, layers or tokens. The engine decides what is stored and read,
+It stores bytes by key, and has no part in models, layers or tokens. The engine decides what is stored and read,
 checks what it gets (connector_store.py), and computes what it does not get. Example: docs/guide/kv-connector.md.
 """
 

@@ -90,6 +90,19 @@ RULES: tuple[Rule, ...] = (
         fixes=("set `kv_connector` to the name of the class, without its module", f"or remove `{_MODULE}`"),
     ),
     Rule(
+        id="R479",
+        title="a module of a connector can be imported",
+        fields=(_MODULE, "kv_transfer.kv_connector"),
+        is_broken=lambda v: (
+            v.kv_connector_module_path is not None
+            and bool(own := _transfer(v).own_connector)
+            and split_import_path(own) is None
+        ),
+        message="`{kv_connector}` in `{kv_connector_module_path}` is not a class in a Python module",
+        why="The engine imports the module by its name, and not by the name of a file or of a distribution.",
+        fixes=("write the module as `import` does, `package.module`, and the name of the class alone",),
+    ),
+    Rule(
         id="R477",
         title="blocks are in a folder or in a store of your own",
         fields=("kv_transfer.kv_connector", _MODULE, "cache.kv_directory"),

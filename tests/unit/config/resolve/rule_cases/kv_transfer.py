@@ -42,6 +42,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [MODULE, f"{TCP} {MODULE}", f"{OWN} {MODULE}"],
         [OWN, f"{_set(kv_connector='OwnStore')} {MODULE}", TCP],
     ),
+    "R479": (
+        [f"{_set(kv_connector='OwnStore')} {_set(kv_connector_module_path=name)}" for name in ("my-stores", "a/b.py")],
+        [f"{_set(kv_connector='OwnStore')} {MODULE}", OWN],
+    ),
     "R477": (
         [f"{OWN} --kv-directory /tmp/kv"],
         [OWN, f"{OWN} --kv-offloading-size 1", f"{TCP} --kv-directory /tmp/kv"],
