@@ -18,14 +18,15 @@ from .test_nodes import started
 PROMPT = "The engine reads what another one has computed. " * 12
 
 
-def write(folder: Path, url: str, **transfer: Any) -> Path:
-    """The deployment and the module of the guide, with a small model."""
+def write(folder: Path, url: str, num_processes: int = 1, **transfer: Any) -> Path:
+    """The deployment and the module of the guide, with a small model that several processes compute."""
     (folder / f"{MODULE}.py").write_text(shown("python"))
     (folder / "failing.py").write_text(
         f"from {MODULE} import HttpStore\n\nclass Failing(HttpStore):\n    def load(self, keys):\n        1 / 0\n"
     )
     manifest = yaml.safe_load(shown("yaml"))
     manifest["model"] = {"model": "builtin:tiny", "dtype": "float32"}
+    manifest["parallel"] = {"tensor_parallel_size": num_processes}
     manifest["server"] = {"port": 0, "enable_prompt_tokens_details": True}
     manifest["kv_transfer"]["kv_connector_extra_config"]["url"] = url
     manifest["kv_transfer"] |= transfer
@@ -57,6 +58,9 @@ def test_a_second_start_reads_a_prompt_and_one_that_cannot_computes_it(tmp_path:
         assert server.stored
         again, num_cached, _ = run(file)
         assert again == first
+        assert num_cached >= 16 * (len(server.stored) - 2)
+        texts, num_cached, _ = run(write(tmp_path, server.url, num_processes=2))
+        assert texts == first
         assert num_cached >= 16 * (len(server.stored) - 2)
         file = write(tmp_path, server.url, kv_connector="failing:Failing", kv_connector_module_path=None)
         texts, num_cached, log = run(file, 3)

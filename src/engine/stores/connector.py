@@ -25,8 +25,8 @@ class Connector(Protocol):
     all other calls.
 
     Failures: what `load` and `save` raise costs the blocks alone, whose tokens are computed. So does a call that is
-    silent for 10 s; until it returns, nothing else is loaded, or saved. Every engine process has an object of its own,
-    and engines on several machines may use the same storage.
+    silent for 10 s; until it returns, nothing else is loaded, or saved. Every replica has an object, in its first
+    process, and engines on several machines may use the same storage.
     """
 
     def load(self, keys: Sequence[str]) -> Iterable[bytes | bytearray | memoryview | None]:

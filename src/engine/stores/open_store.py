@@ -56,7 +56,7 @@ def _lasting_store(resolved: Resolved) -> BlockFiles | ConnectorStore | None:
     transfer, folder = resolved.kv_transfer, resolved.cache.kv_directory
     reads, writes = (transfer.reads, transfer.writes) if transfer.is_storage else (True, True)
     if path := transfer.own_connector:
-        connector, size = connector_of(resolved), resolved.memory.kv_block_bytes
+        connector, size = connector_of(resolved), resolved.stored_block_bytes
         return ConnectorStore(connector, path, fingerprint(resolved), size, reads=reads, writes=writes)
     if folder is None:
         return None
