@@ -16,6 +16,8 @@ from stoker.config.exit_codes import EXIT_INVALID_CONFIGURATION
 from stoker.engine.engine_core import EngineCore
 from stoker.engine.plugins import PluginError
 from stoker.engine.startup import build_core
+from stoker.engine.stores import connector_store
+from stoker.engine.stores.connector_store import ConnectorStore
 
 from .conftest import Saved
 from .engine import resolved
@@ -95,6 +97,25 @@ def test_answers_are_the_same_with_a_connector_that_fails(start: Start, name: st
     assert failing.stats.store_hits == (16 if name == "RaisesAfterTwo" else 0)
     assert failing.stats.store_failures >= num_failures
     assert failing.stats.num_free_blocks == failing.stats.num_blocks
+
+
+def test_an_answer_is_computed_if_a_connector_hangs(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    first = start(**named("DictStore", tmp_path))
+    expected = answer(first, PROMPT)
+    first.close()
+    monkeypatch.setattr(connector_store, "CALL_LIMIT_S", 0.1)
+    hanging = start(**named("Hangs", tmp_path))
+    assert answer(hanging, PROMPT) == expected
+    assert hanging.stats.store_hits == 8  # what was yielded before
+    assert answer(hanging, [9, *PROMPT])  # is not loaded
+    assert hanging.stats.store_failures >= 1
+    store = hanging._store
+    assert isinstance(store, ConnectorStore)
+    connector = store._connector
+    assert isinstance(connector, own_stores.Hangs)
+    connector.go_on.set()
+    hanging.close()
+    assert connector.asked == [5]
 
 
 @pytest.mark.parametrize(
