@@ -129,7 +129,7 @@ def _values(option: Option, home: str) -> list[dict[str, Any]]:
         text = {"anyOf": [{"enum": list(option.words)}, interpolation]}
     match option.kind:
         case "text":
-            return [text]
+            return [*([{"enum": list(option.choices)}] if option.choices else []), text]
         case "texts":
             return [text, {"type": "array", "items": text}]
         case "mapping":

@@ -305,6 +305,7 @@ class EngineStats:
     prefix_hits: int = 0  # of those, found
     store_queries: int = 0  # prompt tokens looked up outside the KV cache, since start
     store_hits: int = 0  # of those, read from there
+    store_failures: int = 0  # reads and writes there that have failed
     num_preemptions: int = 0
     num_steps: int = 0
     num_step_tokens: int = 0  # computed in these steps

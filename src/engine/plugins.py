@@ -24,12 +24,12 @@ class PluginError(DeploymentError):
 
 
 @contextlib.contextmanager
-def named_by(option: str) -> Iterator[None]:
-    """Put the option at the start of PluginError messages."""
+def named_by(option: str, place: str = "") -> Iterator[None]:
+    """Put the option, and the place where it was written, at the start of PluginError messages."""
     try:
         yield
     except PluginError as error:
-        raise PluginError(f"`{option}`: {error}") from error
+        raise PluginError(f"`{option}`{f' ({place})' if place else ''}: {error}") from error
 
 
 def import_named(path: str) -> Any:

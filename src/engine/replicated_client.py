@@ -183,6 +183,7 @@ def _sum(found: list[EngineStats]) -> EngineStats:
         prefix_hits=sum(stats.prefix_hits for stats in found),
         store_queries=sum(stats.store_queries for stats in found),
         store_hits=sum(stats.store_hits for stats in found),
+        store_failures=sum(stats.store_failures for stats in found),
         num_preemptions=sum(stats.num_preemptions for stats in found),
         num_steps=sum(stats.num_steps for stats in found),
         num_step_tokens=sum(stats.num_step_tokens for stats in found),

@@ -146,6 +146,9 @@ def connector(name: str, folder: Path) -> dict[str, Any]:
             return files | HOST
         case "shared storage":
             return {"transfer": {"kv_connector": "SharedStorageConnector"}} | files
+        case "own":
+            shelf = {"shelf": str(folder)}
+            return {"transfer": {"kv_connector": "tests.own_stores:DictStore", "kv_connector_extra_config": shelf}}
         case "tcp":
             return {"transfer": {"kv_connector": "TcpConnector", "kv_port": free_port()}}
         case _:
@@ -156,7 +159,7 @@ def connector(name: str, folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("family", "name"),
     [
-        *(("qwen3", name) for name in ("host memory and files", "shared storage", "tcp")),
+        *(("qwen3", name) for name in ("host memory and files", "shared storage", "tcp", "own")),
         *((family, "all") for family in FAMILIES if family != "gemma3"),
     ],
 )

@@ -23,8 +23,10 @@ from ..checkpoint.model_files import MAX_TEMPLATE_BYTES
 from ..checkpoint.settings import settings_problem
 from ..cpu_list import cpus_problem, format_cpus
 from ..origin import Layer
+from ..schema.kv_transfer import BUILT_IN
 from ..schema.options import options
 from ..schema.types import format_about, format_size
+from ..suggest import close, did_you_mean
 from . import sampling
 from .decide import Decisions, decide, no_graphs
 from .numa_places import fewest_cpus, idle_nodes, shared_cpus
@@ -267,6 +269,12 @@ class Values:
             "kv_transfer.kv_connector": self.kv_connector,
         }
         return " and ".join(f"`{option}`" for option, value in stores.items() if value is not None)
+
+    @property
+    def connector_meant(self) -> str:
+        """Connectors of this build whose names resemble the one that is written."""
+        meant = did_you_mean(close(self.kv_connector or "", BUILT_IN))
+        return f" ({meant})" if meant else ""
 
     @property
     def worker_options(self) -> str:
@@ -530,6 +538,7 @@ class Values:
             "not_divided": self.not_divided,
             "not_shared": self.not_shared,
             "block_stores": self.block_stores,
+            "connector_meant": self.connector_meant,
             "worker_options": self.worker_options,
             "not_parted": self.not_parted,
             "against_shared_prompts": self.against_shared_prompts,

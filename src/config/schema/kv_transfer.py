@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -15,8 +15,25 @@ SHARED_PATH = "shared_storage_path"  # in kv_connector_extra_config
 HOST_BYTES = "cpu_bytes_to_use"  # there too
 MOONCAKE_PROTOCOL = "mooncake_protocol"
 SHARED_FOLDER = ("SharedStorageConnector", "ExampleConnector")
+BuiltIn = Literal[
+    "TcpConnector",
+    "NixlConnector",
+    "MooncakeConnector",
+    "SharedStorageConnector",
+    "ExampleConnector",
+    "OffloadingConnector",
+]
+BUILT_IN: tuple[str, ...] = get_args(BuiltIn)
 _FOLDER = "`cache.kv_directory` on storage that both engines reach"
 _TCP = "write `TcpConnector`, which reads blocks over TCP, or " + _FOLDER
+_REFUSED = {
+    "MooncakeStoreConnector": "write `MooncakeConnector`, which reads blocks from other engines, or " + _FOLDER,
+    "MoRIIOConnector": _TCP,
+    "P2pNcclConnector": _TCP,
+    "LMCacheConnectorV1": _TCP,
+    "LMCacheMPConnector": _TCP,
+    "MultiConnector": "write `TcpConnector`, and `cache.kv_directory` or `kv_offloading_size` beside it",
+}
 
 
 def _with_port(url: str) -> str:
@@ -26,6 +43,14 @@ def _with_port(url: str) -> str:
     return url
 
 
+def _not_refused(name: str) -> str:
+    """Raises ValueError for a class that only another engine can use."""
+    if name in _REFUSED:
+        raise ValueError("not available in this build")
+    return name
+
+
+OwnConnector = Annotated[str, Field(min_length=1), AfterValidator(_not_refused)]
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#@\x00-\x1f\x7f]+/?$"), AfterValidator(_with_port)]
 
 
@@ -35,17 +60,7 @@ class KVTransferConfig(Section):
 
     json_flags: ClassVar[tuple[str, ...]] = ("--kv-transfer-config",)
 
-    kv_connector: (
-        Literal[
-            "TcpConnector",
-            "NixlConnector",
-            "MooncakeConnector",
-            "SharedStorageConnector",
-            "ExampleConnector",
-            "OffloadingConnector",
-        ]
-        | None
-    ) = Field(
+    kv_connector: BuiltIn | OwnConnector | None = Field(
         None,
         description=(
             "How KV blocks get from the engine that computes a prompt (prefill) to the one that generates the answer "
@@ -54,21 +69,22 @@ class KVTransferConfig(Section):
             "`MooncakeConnector` with the transfer engine of Mooncake (extra `mooncake`). "
             "`SharedStorageConnector` (also called `ExampleConnector`) writes them to a folder on storage that all "
             "of them reach. Requests name the blocks in `kv_transfer_params`. `OffloadingConnector` is the long form "
-            "of `cache.kv_offloading_size`: the engine keeps blocks for itself. Unset, no block leaves the engine."
+            "of `cache.kv_offloading_size`: the engine keeps blocks for itself. The import path of a class, "
+            "`package.module:Class`, stores them wherever this class does. Unset, no block leaves the engine."
         ),
         examples=["TcpConnector"],
-        json_schema_extra=about(
-            reload="model",
-            refused={
-                "MooncakeStoreConnector": "write `MooncakeConnector`, which reads blocks from other engines, or "
-                + _FOLDER,
-                "MoRIIOConnector": _TCP,
-                "P2pNcclConnector": _TCP,
-                "LMCacheConnectorV1": _TCP,
-                "LMCacheMPConnector": _TCP,
-                "MultiConnector": "write `TcpConnector`, and `cache.kv_directory` or `kv_offloading_size` beside it",
-            },
+        json_schema_extra=about(reload="model", refused=_REFUSED),
+    )
+    kv_connector_module_path: str | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "Module of the class that `kv_connector` names, if that is a connector of your own: `OwnStore` in "
+            "`mypackage.stores` is `mypackage.stores:OwnStore`. The engine imports it, and it stores KV blocks for "
+            "this engine and for others. engine/stores/connector.py lists its methods."
         ),
+        examples=["mypackage.stores"],
+        json_schema_extra=about(reload="model"),
     )
     kv_role: Literal["kv_producer", "kv_consumer", "kv_both"] = Field(
         "kv_both",
@@ -114,7 +130,8 @@ class KVTransferConfig(Section):
         description=(
             "With `SharedStorageConnector`: `shared_storage_path`, the folder. It is the same as `cache.kv_directory`. "
             "With `OffloadingConnector`: `cpu_bytes_to_use`, the same as `cache.kv_offloading_size`, in bytes. With "
-            "`MooncakeConnector`: `mooncake_protocol`, `tcp` (default) or `rdma`."
+            "`MooncakeConnector`: `mooncake_protocol`, `tcp` (default) or `rdma`. With a class of your own: its "
+            "keyword arguments, which are checked against its `settings_schema` if it has one."
         ),
         examples=[{"shared_storage_path": "/mnt/kv"}],
         json_schema_extra=about(
@@ -126,7 +143,6 @@ class KVTransferConfig(Section):
                     HOST_BYTES: {"type": "integer", "minimum": 1},
                     MOONCAKE_PROTOCOL: {"enum": ["tcp", "rdma"]},
                 },
-                "additionalProperties": False,
             },
         ),
     )
@@ -181,13 +197,28 @@ class KVTransferConfig(Section):
         return self.kv_connector == "OffloadingConnector"
 
     @property
+    def own_connector(self) -> str:
+        """Import path of the class that stores blocks; empty if it is one of this build, or if none is named."""
+        if self.kv_connector is None or self.kv_connector in BUILT_IN:
+            return ""
+        module = self.kv_connector_module_path
+        return self.kv_connector if module is None else f"{module}:{self.kv_connector}"
+
+    @property
+    def is_storage(self) -> bool:
+        """Whether blocks are kept where other engines may read them, too."""
+        return self.is_shared_folder or bool(self.own_connector)
+
+    @property
     def has_roles(self) -> bool:
         """Whether other engines take part."""
-        return self.is_between_engines or self.is_shared_folder
+        return self.is_between_engines or self.is_storage
 
     @property
     def settings_of_connector(self) -> frozenset[str]:
-        """Keys of `kv_connector_extra_config` that have an effect."""
+        """Keys of `kv_connector_extra_config` that have an effect. A class of the user's own checks its settings."""
+        if self.own_connector:
+            return frozenset(self.kv_connector_extra_config)
         is_mooncake = self.kv_connector == "MooncakeConnector"
         return frozenset(
             [SHARED_PATH] * self.is_shared_folder

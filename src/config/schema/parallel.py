@@ -269,6 +269,16 @@ class ParallelConfig(Section):
         examples=["mypackage.updates:WeightUpdates"],
         json_schema_extra=about(reload="process", devices=("cpu",)),
     )
+    ray_workers_use_nsight: Flag = Field(
+        False,
+        description=(
+            "Run the processes that actors of `distributed_executor_backend: ray` start under Nsight Systems: it "
+            "samples their CPUs, traces calls of the system, and writes a report when they end. `nsys` must be in the "
+            "PATH of Ray on each machine. The first process of the model is no actor, and has no report."
+        ),
+        examples=[True],
+        json_schema_extra=about(reload="process", devices=("cpu",)),
+    )
     disable_custom_all_reduce: Flag = Field(
         False,
         description=(

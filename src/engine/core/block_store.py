@@ -27,6 +27,11 @@ class Fetch(Protocol):
 class BlockStore(Protocol):
     """Its methods may be called from any thread, and do not wait for a disk."""
 
+    @property
+    def num_failures(self) -> int:
+        """Reads and writes that have failed, since the start."""
+        ...
+
     def has(self, block_hash: bytes) -> bool:
         """Whether the block can be read, as far as this engine knows."""
         ...

@@ -77,6 +77,7 @@ class Scheduler:
             prefix_hits=blocks.num_hit_tokens,
             store_queries=0 if stored is None else stored.num_queried_tokens,
             store_hits=0 if stored is None else stored.num_read_tokens,
+            store_failures=0 if stored is None else stored.num_failures,
             num_preemptions=sequences.num_preemptions,
             num_steps=sequences.steps.num_planned,
             num_step_tokens=int(sequences.steps.tokens.total),

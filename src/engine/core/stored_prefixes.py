@@ -29,6 +29,10 @@ class StoredPrefixes:
         self._reading: list[Request] = []
         self._loads: list[BlockLoad] = []
 
+    @property
+    def num_failures(self) -> int:
+        return self._store.num_failures
+
     def is_reading(self, request: Request) -> bool:
         """Whether a waiting request must wait for its stored blocks.
 

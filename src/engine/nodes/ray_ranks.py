@@ -14,7 +14,8 @@ from typing import Any
 
 from ...config import Resolved, read_machine_spec
 from ..rank_link import Start
-from .child import RankChild
+from .child import COMMAND, RankChild
+from .nsight import under_nsight
 from .ray_places import RayPlaces, bundle_of, loss
 from .secret import VARIABLE, hash_of
 
@@ -28,7 +29,8 @@ class RankActor:
         """Until the process ends. Returns how it has ended."""
         values = Resolved.model_validate_json(resolved)
         values = values.model_copy(update={"machine": read_machine_spec()})
-        child = RankChild(rank, {}, ["--joins"], {**os.environ, VARIABLE: secret})
+        command = under_nsight(COMMAND, rank) if values.parallel.ray_workers_use_nsight else COMMAND
+        child = RankChild(rank, {}, ["--joins"], {**os.environ, VARIABLE: secret}, command)
         try:
             child.link.send(Start(values.model_dump_json()))
             while child.process.poll() is None:

@@ -16,7 +16,6 @@ import logging
 import os
 import threading
 import time
-import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,12 +23,12 @@ from itertools import takewhile
 from pathlib import Path
 
 from ..api import StoredBlocks
+from .checksum import SUM_BYTES, checksum
 from .future_fetch import FutureFetch
 
 _SUFFIX = ".kv"
-_SUM_BYTES = 4
 _OLD_PART_S = 3600.0
-_MAX_QUEUED_BYTES = 1 << 30  # blocks that wait to be written
+MAX_QUEUED_BYTES = 1 << 30  # blocks that wait to be written
 logger = logging.getLogger(__name__)
 
 
@@ -46,6 +45,7 @@ class BlockFiles:
         self._lock = threading.Lock()
         self._sizes: OrderedDict[str, int] = OrderedDict()  # by path in the folder, least recently used first
         self._num_bytes = 0
+        self.num_failures = 0
         self._queued: set[bytes] = set()
         self._queued_bytes = 0
         self._find_files()
@@ -116,12 +116,14 @@ class BlockFiles:
                 num_read = file.readinto(whole)
         except (OSError, MemoryError) as error:
             if not isinstance(error, FileNotFoundError):  # it may wait to be written, or another engine removed it
+                self.num_failures += 1
                 logger.warning("a stored KV block cannot be read, its tokens are computed: %s", error)
             self._forget(name)
             return None
         view = memoryview(whole)
-        content, checksum = view[:-_SUM_BYTES], view[-_SUM_BYTES:]
-        if num_read != len(whole) or bytes(checksum) != _checksum(block_hash, content):
+        content, its_sum = view[:-SUM_BYTES], view[-SUM_BYTES:]
+        if num_read != len(whole) or bytes(its_sum) != checksum(block_hash, content):
+            self.num_failures += 1
             logger.warning("a stored KV block is damaged and is removed, its tokens are computed: %s", path)
             with contextlib.suppress(OSError):  # of a folder that is only read
                 path.unlink(missing_ok=True)
@@ -145,7 +147,7 @@ class BlockFiles:
         if not self.wants(block_hash, is_for_others=is_for_others):
             return
         with self._lock:
-            if self._queued_bytes + len(content) > _MAX_QUEUED_BYTES:
+            if self._queued_bytes + len(content) > MAX_QUEUED_BYTES:
                 return
             self._queued.add(block_hash)
             self._queued_bytes += len(content)
@@ -155,17 +157,18 @@ class BlockFiles:
         name = self._name(block_hash)
         path = self._folder / name
         part = path.with_suffix(f".{os.getpid()}.part")
-        size = len(content) + _SUM_BYTES
+        size = len(content) + SUM_BYTES
         try:
             self._make_room(size)
             with part.open("wb") as file:
                 file.write(content)
-                file.write(_checksum(block_hash, content))
+                file.write(checksum(block_hash, content))
             part.rename(path)
             with self._lock:
                 self._num_bytes += size - self._sizes.get(name, 0)  # a reader may have found another engine's
                 self._sizes[name] = size
         except OSError as error:
+            self.num_failures += 1
             logger.warning("a KV block could not be stored: %s", error)
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
@@ -190,7 +193,3 @@ class BlockFiles:
         """After what was saved is in its files."""
         self._reader.shutdown(wait=False, cancel_futures=True)
         self._writer.shutdown()
-
-
-def _checksum(block_hash: bytes, content: memoryview) -> bytes:
-    return zlib.crc32(content, zlib.crc32(block_hash)).to_bytes(_SUM_BYTES, "little")

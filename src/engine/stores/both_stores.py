@@ -1,4 +1,5 @@
-"""BothStores: the blocks of other engines, and beside them those that this one keeps in files or in host memory."""
+"""BothStores: the blocks of other engines, and beside them those that this one keeps in files, in host memory or with a
+connector."""
 
 from __future__ import annotations
 
@@ -36,6 +37,10 @@ class BothStores:
 
     def __init__(self, engines: EngineBlocks, own: BlockStore) -> None:
         self._engines, self._own = engines, own
+
+    @property
+    def num_failures(self) -> int:
+        return self._engines.num_failures + self._own.num_failures
 
     def has(self, block_hash: bytes) -> bool:
         return self._own.has(block_hash)

@@ -43,6 +43,10 @@ class DelayedSaves:
     def _is_arriving(self, block_hash: bytes) -> bool:
         return block_hash in self._arriving
 
+    @property
+    def num_failures(self) -> int:
+        return self._store.num_failures
+
     def has(self, block_hash: bytes) -> bool:
         return self._store.has(block_hash)
 

@@ -34,6 +34,7 @@ class EngineBlocks:
         mover: moves the contents; all engines have the same kind. None sends them over TCP. Raises CannotServeBlocks.
         """
         self._fingerprint, self._host = fingerprint, host
+        self.num_failures = 0
         self._buffer: HostBlocks | RegisteredBlocks
         if mover is not None:
             self._buffer = registered = RegisteredBlocks(mover, buffer_bytes, block_bytes)
@@ -81,6 +82,7 @@ class EngineBlocks:
         try:
             return contents + self._read_from(source.host, source.port, self._fingerprint, missing)
         except BlocksUnreadable as error:
+            self.num_failures += 1
             logger.warning("KV blocks of another engine cannot be read, their tokens are computed: %s", error)
             return contents + error.contents
 

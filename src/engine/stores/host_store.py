@@ -22,6 +22,7 @@ class HostStore:
 
     def __init__(self, max_bytes: int) -> None:
         self._blocks = HostBlocks(max_bytes)
+        self.num_failures = 0
 
     def has(self, block_hash: bytes) -> bool:
         return block_hash in self._blocks

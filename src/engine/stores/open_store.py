@@ -9,6 +9,8 @@ from ...config import Resolved
 from ..core.block_store import BlockStore
 from .block_files import BlockFiles
 from .both_stores import BothStores
+from .connector import connector_of
+from .connector_store import ConnectorStore
 from .engine_blocks import EngineBlocks
 from .fingerprint import fingerprint
 from .host_store import HostStore
@@ -19,7 +21,7 @@ from .registered_blocks import Mover
 
 
 def open_store(resolved: Resolved) -> BlockStore | None:
-    """None if blocks are kept in the KV cache alone. Raises OSError."""
+    """None if blocks are kept in the KV cache alone. Raises OSError, or PluginError for an own connector."""
     own = _own_store(resolved)
     transfer = resolved.kv_transfer
     if not transfer.is_between_engines:
@@ -43,14 +45,20 @@ def _mover(resolved: Resolved) -> Mover | None:
 
 def _own_store(resolved: Resolved) -> BlockStore | None:
     """Of blocks that this engine has computed."""
-    transfer, folder = resolved.kv_transfer, resolved.cache.kv_directory
-    memory = files = None
+    memory, lasting = None, _lasting_store(resolved)
     if size := resolved.cache.kv_offloading_bytes:
         memory = HostStore(size)
-    if folder is not None:
-        reads, writes = (transfer.reads, transfer.writes) if transfer.is_shared_folder else (True, True)
-        path, limit = Path(folder).expanduser(), resolved.cache.kv_directory_size
-        files = BlockFiles(path, fingerprint(resolved), limit, reads=reads, writes=writes)
-    if memory is not None and files is not None:
-        return OwnStores(memory, files)
-    return memory or files
+    return OwnStores(memory, lasting) if memory is not None and lasting is not None else memory or lasting
+
+
+def _lasting_store(resolved: Resolved) -> BlockFiles | ConnectorStore | None:
+    """Of blocks that outlive this engine."""
+    transfer, folder = resolved.kv_transfer, resolved.cache.kv_directory
+    reads, writes = (transfer.reads, transfer.writes) if transfer.is_storage else (True, True)
+    if path := transfer.own_connector:
+        connector, size = connector_of(resolved), resolved.stored_block_bytes
+        return ConnectorStore(connector, path, fingerprint(resolved), size, reads=reads, writes=writes)
+    if folder is None:
+        return None
+    limit = resolved.cache.kv_directory_size
+    return BlockFiles(Path(folder).expanduser(), fingerprint(resolved), limit, reads=reads, writes=writes)

@@ -522,6 +522,11 @@ class _EngineFamilies:
             vllm=("external_prefix_cache_hits",),
         )
         yield self._count(
+            "kv_store_failures",
+            "Reads and writes of KV blocks there that have failed. The tokens are computed.",
+            stats.store_failures,
+        )
+        yield self._count(
             "preemptions",
             "Preemptions: a sequence gave its blocks back to make room and was run again later.",
             stats.num_preemptions,

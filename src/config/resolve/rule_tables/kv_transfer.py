@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from ...schema.kv_transfer import HOST_BYTES, MOONCAKE_PROTOCOL, SHARED_PATH, KVTransferConfig
+from ...schema.kv_transfer import BUILT_IN, HOST_BYTES, MOONCAKE_PROTOCOL, SHARED_PATH, KVTransferConfig
+from ..import_path import split_import_path
 from ..rule import Rule, StatedRule
 from ..values import Values
 
 _EXTRA = "kv_transfer.kv_connector_extra_config"
+_MODULE = "kv_transfer.kv_connector_module_path"
 MAX_PORT = 65535
 _OF_TCP = ("kv_transfer.kv_ip", "kv_transfer.kv_port", "kv_transfer.kv_buffer_size")
 
@@ -55,10 +57,59 @@ RULES: tuple[Rule, ...] = (
         title="further settings belong to a connector",
         fields=(_EXTRA, "kv_transfer.kv_connector"),
         is_broken=lambda v: bool(set(v.kv_connector_extra_config) - _transfer(v).settings_of_connector),
-        message=f"`{_EXTRA}` is for another connector: {SHARED_PATH} is a setting of SharedStorageConnector, "
-        f"{HOST_BYTES} of OffloadingConnector, {MOONCAKE_PROTOCOL} of MooncakeConnector",
+        message=f"`{_EXTRA}` has a setting that the connector lacks: {SHARED_PATH} is a setting of "
+        f"SharedStorageConnector, {HOST_BYTES} of OffloadingConnector, {MOONCAKE_PROTOCOL} of MooncakeConnector",
         why="Each connector has settings of its own; those of the others are options.",
         fixes=("remove the setting", "set the `kv_connector` that has it"),
+    ),
+    Rule(
+        id="R475",
+        title="a connector of your own is in a module",
+        fields=("kv_transfer.kv_connector", _MODULE),
+        is_broken=lambda v: (
+            v.kv_connector_module_path is None
+            and bool(own := _transfer(v).own_connector)
+            and split_import_path(own) is None
+        ),
+        message="`kv_transfer.kv_connector: {kv_connector}` is not a connector of this build{connector_meant}, and no "
+        "module is named",
+        why="A class of your own is imported from its module.",
+        fixes=(f"write {', '.join(BUILT_IN[:-1])} or {BUILT_IN[-1]}", "or write the class as `package.module:Class`"),
+    ),
+    Rule(
+        id="R476",
+        title="a module has a connector",
+        fields=(_MODULE, "kv_transfer.kv_connector"),
+        is_broken=lambda v: (
+            v.kv_connector_module_path is not None
+            and (not _transfer(v).own_connector or bool({*":."} & {*v.kv_connector}))
+        ),
+        message=f"`{_MODULE}: {{kv_connector_module_path}}` is for a class of this module, and `kv_connector` is "
+        "{kv_connector}",
+        why="Connectors of this build are in no module of yours, and an import path has its module.",
+        fixes=("set `kv_connector` to the name of the class, without its module", f"or remove `{_MODULE}`"),
+    ),
+    Rule(
+        id="R479",
+        title="a module of a connector can be imported",
+        fields=(_MODULE, "kv_transfer.kv_connector"),
+        is_broken=lambda v: (
+            v.kv_connector_module_path is not None
+            and bool(own := _transfer(v).own_connector)
+            and split_import_path(own) is None
+        ),
+        message="`{kv_connector}` in `{kv_connector_module_path}` is not a class in a Python module",
+        why="The engine imports the module by its name, and not by the name of a file or of a distribution.",
+        fixes=("write the module as `import` does, `package.module`, and the name of the class alone",),
+    ),
+    Rule(
+        id="R477",
+        title="blocks are in a folder or in a store of your own",
+        fields=("kv_transfer.kv_connector", _MODULE, "cache.kv_directory"),
+        is_broken=lambda v: bool(_transfer(v).own_connector) and v.kv_directory is not None,
+        message="`kv_transfer.kv_connector: {kv_connector}` and `cache.kv_directory` are two stores of the same blocks",
+        why="Both are for blocks that outlive the engine; `cache.kv_offloading_size` may be set beside either.",
+        fixes=("remove one of them",),
     ),
     Rule(
         id="R405",
@@ -147,6 +198,14 @@ RULES: tuple[Rule, ...] = (
 )
 
 STATED: tuple[StatedRule, ...] = (
+    StatedRule(
+        "R478",
+        "a connector of your own is imported when the engine starts",
+        ("kv_transfer.kv_connector", _MODULE),
+        "`engine validate` runs no code of the deployment: it checks the form of the import path. A module that does "
+        "not exist, a class without the methods, or settings that it does not take end the start before weights are "
+        "loaded.",
+    ),
     StatedRule(
         "R400",
         "shared storage is the folder of stored blocks",

@@ -917,6 +917,15 @@ RULES: tuple[Rule, ...] = (
         fixes=("remove `node_rank`, `master_addr` and `master_port`: they are arguments of torchrun",),
     ),
     Rule(
+        id="R148",
+        title="a profiler of Ray workers needs Ray",
+        fields=("parallel.ray_workers_use_nsight", "parallel.distributed_executor_backend"),
+        is_broken=lambda v: v.ray_workers_use_nsight and v.distributed_executor_backend != "ray",
+        message="`parallel.ray_workers_use_nsight` needs `distributed_executor_backend: ray`",
+        why="Ray starts its actors under `nsys profile`; other processes of a model are not started by Ray.",
+        fixes=("set `distributed_executor_backend: ray`", "or run the command itself under `nsys profile`"),
+    ),
+    Rule(
         id="R446",
         title="worker_extension_cls is an import path",
         fields=("parallel.worker_extension_cls",),
@@ -1076,12 +1085,6 @@ STATED: tuple[StatedRule, ...] = (
         ("parallel.max_parallel_loading_workers", "parallel.tensor_parallel_size"),
         "In other engines it limits the workers of several devices; with one device it is the number of weight files "
         "that are read at the same time.",
-    ),
-    StatedRule(
-        "R148",
-        "a profiler of Ray workers needs Ray",
-        ("parallel.ray_workers_use_nsight", "parallel.distributed_executor_backend"),
-        "Cannot occur: the profiler is refused.",
     ),
     StatedRule(
         "R149",

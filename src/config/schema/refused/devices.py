@@ -14,7 +14,6 @@ from .reasons import (
     LAUNCHED_EXCHANGES,
     NO_DEVICE_SETTINGS,
     NO_MODES,
-    NO_NSIGHT,
     NO_PROMPT_TENSORS,
     ONE_SAMPLER,
     OWN_EXPERTS,
@@ -27,7 +26,6 @@ from .row import Refused
 
 ROWS: tuple[Refused, ...] = (
     # parallel
-    Refused("parallel.ray_workers_use_nsight", Flag, False, NO_NSIGHT, "Start Ray workers under the Nsight profiler."),
     Refused(
         "parallel.dcp_comm_backend",
         Literal["ag_rs", "a2a"] | None,

@@ -75,11 +75,4 @@ ROWS: tuple[Refused, ...] = (
         "Where blocks are kept for other engines.",
         same=("cpu",),
     ),
-    Refused(
-        "kv_transfer.kv_connector_module_path",
-        str | None,
-        None,
-        "connectors of other engines are written for their classes; this build has its own",
-        "Module with a further connector.",
-    ),
 )

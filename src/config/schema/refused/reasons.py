@@ -42,7 +42,6 @@ GATHERED_TOKENS = (
     "replica have the same tokens"
 )
 OWN_EXPERTS = "each process reads its own experts alone"
-NO_NSIGHT = "Nsight Systems profiles GPUs, and processes on Ray compute on CPUs; `observability.profiler_config`"
 NO_DEVICE_SETTINGS = "no device of this build has settings besides `device`"
 NO_ADAPTERS = "this build applies no adapters; merge the adapter into the model's weights"
 NO_PROMPT_ADAPTERS = "this build reads no prompt adapters; put the prompt's text into the request"

@@ -14,6 +14,9 @@ CONSUMER = f"{TCP} {_set(kv_role='kv_consumer')}"
 SHARED = _set(kv_connector="SharedStorageConnector")
 FOLDER = _set(kv_connector_extra_config='{"shared_storage_path":"/tmp/kv"}')
 OFFLOADING = _set(kv_connector="OffloadingConnector")
+OWN = _set(kv_connector="mypackage.stores:OwnStore")
+OWN_SETTING = _set(kv_connector_extra_config='{"bucket":"kv"}')
+MODULE = _set(kv_connector_module_path="mypackage.stores")
 BYTES = _set(kv_connector_extra_config='{"cpu_bytes_to_use":1048576}')
 SERVERS = _set(prefill_servers="http://10.0.0.4:8000")
 CASES: dict[str, tuple[list[str], list[str]]] = {
@@ -22,8 +25,30 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [f"{SHARED} {FOLDER}", f"{SHARED} --kv-directory /tmp/kv", TCP],
     ),
     "R404": (
-        [FOLDER, f"{TCP} {FOLDER}", f"{OFFLOADING} {FOLDER}", BYTES, f"{TCP} {BYTES}"],
-        [f"{SHARED} {FOLDER}", f"{_set(kv_connector='ExampleConnector')} {FOLDER}", TCP, f"{OFFLOADING} {BYTES}"],
+        [FOLDER, f"{TCP} {FOLDER}", f"{OFFLOADING} {FOLDER}", BYTES, f"{TCP} {BYTES}", f"{TCP} {OWN_SETTING}"],
+        [
+            f"{OWN} {OWN_SETTING}",
+            f"{SHARED} {FOLDER}",
+            f"{_set(kv_connector='ExampleConnector')} {FOLDER}",
+            TCP,
+            f"{OFFLOADING} {BYTES}",
+        ],
+    ),
+    "R475": (
+        [_set(kv_connector="TcpConector"), _set(kv_connector="OwnStore")],
+        [OWN, f"{_set(kv_connector='OwnStore')} {MODULE}", TCP],
+    ),
+    "R476": (
+        [MODULE, f"{TCP} {MODULE}", f"{OWN} {MODULE}"],
+        [OWN, f"{_set(kv_connector='OwnStore')} {MODULE}", TCP],
+    ),
+    "R479": (
+        [f"{_set(kv_connector='OwnStore')} {_set(kv_connector_module_path=name)}" for name in ("my-stores", "a/b.py")],
+        [f"{_set(kv_connector='OwnStore')} {MODULE}", OWN],
+    ),
+    "R477": (
+        [f"{OWN} --kv-directory /tmp/kv"],
+        [OWN, f"{OWN} --kv-offloading-size 1", f"{TCP} --kv-directory /tmp/kv"],
     ),
     "R452": ([OFFLOADING], [f"{OFFLOADING} {BYTES}", "--kv-offloading-size 1", TCP]),
     "R453": (

@@ -222,6 +222,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--distributed-executor-backend external_launcher --kv-events-config.enable-kv-cache-events true"],
         ["--distributed-executor-backend external_launcher"],
     ),
+    "R148": (
+        ["--ray-workers-use-nsight", "-tp 2 --ray-workers-use-nsight"],
+        ["", "-tp 2 --distributed-executor-backend ray --ray-workers-use-nsight"],
+    ),
     "R446": (["--worker-extension-cls Updates"], ["", "--worker-extension-cls tests.own_code:Updates"]),
     "R448": (
         [

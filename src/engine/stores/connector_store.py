@@ -1,0 +1,206 @@
+"""ConnectorStore: KV blocks that a connector of the user's own stores (connector.py).
+
+Its calls run in two threads. What is not loaded is computed: nothing that the connector raises, returns or waits for
+reaches a request. While a call is overdue, its thread is given nothing more.
+
+Which blocks are stored is not asked beforehand, since the scheduler does not wait for a network: each prompt with
+unknown full blocks costs one call of `load`, beside the steps of others.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import takewhile
+
+from ..api import StoredBlocks
+from .block_files import MAX_QUEUED_BYTES
+from .call_thread import CallThread
+from .checksum import SUM_BYTES, checksum
+from .connector import Connector
+
+CALL_LIMIT_S = 10.0
+_MAX_KNOWN = 1 << 17  # hashes, with 100 bytes each; a block that is forgotten is saved again
+logger = logging.getLogger(__name__)
+
+
+class _Load:
+    """Implements Fetch of core/block_store.py."""
+
+    def __init__(self, hashes: list[bytes], is_given_up: Callable[[], bool]) -> None:
+        self.hashes, self._is_given_up = hashes, is_given_up
+        self._lock = threading.Lock()
+        self.contents: list[memoryview] = []
+        self.is_over = False
+
+    def add(self, content: memoryview) -> bool:
+        """Whether it is still waited for."""
+        with self._lock:
+            if not self.is_over:
+                self.contents.append(content)
+            return not self.is_over
+
+    def end(self) -> None:
+        with self._lock:
+            self.is_over = True
+
+    @property
+    def is_done(self) -> bool:
+        if not self.is_over and self._is_given_up():
+            self.end()
+        return self.is_over
+
+
+class ConnectorStore:
+    """Implements core/block_store.py."""
+
+    def __init__(
+        self,
+        connector: Connector,
+        name: str,
+        fingerprint: str,
+        block_bytes: int,
+        *,
+        reads: bool = True,
+        writes: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """name: of the connector, for messages. block_bytes: of each block."""
+        self._connector, self._name, self._fingerprint = connector, name, fingerprint
+        self._block_bytes, self._reads, self._writes, self._clock = block_bytes, reads, writes, clock
+        self.num_failures = 0
+        self._lock = threading.Lock()
+        self._known: OrderedDict[bytes, None] = OrderedDict()  # were loaded or saved, least recently used first
+        self._queued: set[bytes] = set()
+        self._queued_bytes = 0
+        self._logged: set[str] = set()
+        self._is_closed = False
+        self._loads = CallThread("load-blocks", CALL_LIMIT_S, clock)
+        self._saves = CallThread("save-blocks", CALL_LIMIT_S, clock)
+        self._overdue: set[CallThread] = set()  # counted
+
+    def _key(self, block_hash: bytes) -> str:
+        return f"{self._fingerprint}-{block_hash.hex()}"
+
+    def has(self, block_hash: bytes) -> bool:
+        return self._reads and not self._is_overdue(self._loads, "load")
+
+    def wants(self, block_hash: bytes, *, is_for_others: bool) -> bool:
+        if not self._writes or self._is_overdue(self._saves, "save"):
+            return False
+        with self._lock:
+            if block_hash in self._known:
+                self._known.move_to_end(block_hash)
+                return False
+            return block_hash not in self._queued
+
+    def is_saving(self, block_hash: bytes) -> bool:
+        with self._lock:
+            is_queued = block_hash in self._queued
+        return is_queued and not self._is_overdue(self._saves, "save")
+
+    def stored(self, hashes: Sequence[bytes]) -> StoredBlocks:
+        with self._lock:
+            return StoredBlocks(tuple(takewhile(self._known.__contains__, hashes)))
+
+    def fetch(self, hashes: Sequence[bytes], source: StoredBlocks | None) -> _Load:
+        load = _Load(list(hashes), partial(self._is_overdue, self._loads, "load"))
+        self._loads.submit(partial(self._load, load))
+        return load
+
+    def _load(self, load: _Load) -> None:
+        try:
+            if load.is_over or self._is_closed or not load.hashes:
+                return
+            contents = self._connector.load([self._key(block_hash) for block_hash in load.hashes])
+            for block_hash, content in zip(load.hashes, contents, strict=False):
+                if content is None or not load.add(self._checked(block_hash, content)):
+                    break
+                self._loads.progress()
+        except BaseException as error:  # SystemExit too, which would end this thread
+            self._failed("load", error)
+        finally:
+            load.end()
+            self._remember(load.hashes, len(load.contents))
+
+    def _checked(self, block_hash: bytes, content: bytes | bytearray | memoryview) -> memoryview:
+        """A copy: the connector may use its buffer again. Raises ValueError, or TypeError for what is not bytes."""
+        copy = memoryview(bytearray(memoryview(content)))
+        if len(copy) != self._block_bytes + SUM_BYTES:
+            raise ValueError(f"a block of {len(copy)} bytes, {self._block_bytes + SUM_BYTES} were saved")
+        if bytes(copy[-SUM_BYTES:]) != checksum(block_hash, copy[:-SUM_BYTES]):
+            raise ValueError(f"a block that differs from what was saved as {self._key(block_hash)}")
+        return copy[:-SUM_BYTES]
+
+    def _remember(self, hashes: Sequence[bytes], num_stored: int) -> None:
+        """The first ones are stored. The others are computed, and saved then."""
+        with self._lock:
+            for index, block_hash in enumerate(hashes):
+                self._known.pop(block_hash, None)
+                if index < num_stored:
+                    self._known[block_hash] = None
+            while len(self._known) > _MAX_KNOWN:
+                self._known.popitem(last=False)
+
+    def save(self, block_hash: bytes, content: memoryview, *, is_for_others: bool) -> None:
+        """Dropped while too much waits to be saved: a later request with this prefix stores it."""
+        if not self.wants(block_hash, is_for_others=is_for_others):
+            return
+        with self._lock:
+            if self._queued_bytes + content.nbytes > MAX_QUEUED_BYTES:
+                return
+            self._queued.add(block_hash)
+            self._queued_bytes += content.nbytes
+        self._saves.submit(partial(self._save, block_hash, content))
+
+    def _save(self, block_hash: bytes, content: memoryview) -> None:
+        try:
+            self._connector.save(self._key(block_hash), b"".join((content, checksum(block_hash, content))))
+            self._remember([block_hash], 1)
+        except BaseException as error:
+            self._failed("save", error)
+        finally:
+            with self._lock:
+                self._queued.discard(block_hash)
+                self._queued_bytes -= content.nbytes
+
+    def _is_overdue(self, thread: CallThread, method: str) -> bool:
+        if not thread.is_overdue:
+            self._overdue.discard(thread)
+            return False
+        if thread not in self._overdue:
+            self._overdue.add(thread)
+            self._failed(
+                method, TimeoutError(f"no answer within {CALL_LIMIT_S:g} s; it is not called until it returns")
+            )
+        return True
+
+    def _failed(self, method: str, error: BaseException) -> None:
+        with self._lock:
+            self.num_failures += 1
+            is_new = method not in self._logged
+            self._logged.add(method)
+        if is_new:
+            text = "`%s` of the connector %s has failed, tokens are computed; further failures are only counted"
+            logger.warning(text, method, self._name, exc_info=error)
+
+    def close(self) -> None:
+        """After what was saved is stored, unless a call is overdue."""
+        self._is_closed = True
+        if not all([self._loads.close(), self._saves.close()]):
+            logger.warning("a call of the connector %s does not return, so it is not closed", self._name)
+            return
+        last = CallThread("close-blocks", CALL_LIMIT_S, self._clock)
+        last.submit(self._close)
+        if not last.close():
+            logger.warning("`close` of the connector %s does not return", self._name)
+
+    def _close(self) -> None:
+        try:
+            self._connector.close()
+        except BaseException as error:
+            self._failed("close", error)
