@@ -19,8 +19,8 @@ import zmq
 
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.api import EngineRequest, SamplingParams
-from stoker.engine.engine_core import EngineCore
-from stoker.engine.startup import build_core
+from stoker.engine.loop.engine_core import EngineCore
+from stoker.engine.starts.startup import build_core
 
 PROMPT_LEN = 128  # tokens; the answers have as many
 

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from stoker.engine.routing import CHUNK, Placement, Reported, Router
+from stoker.engine.client.routing import CHUNK, Placement, Reported, Router
 
 PREFILL_TOKENS_PER_S = 10_000
 DECODE_S = 0.02  # for one token of a sequence

@@ -34,10 +34,10 @@ import torch
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.api import EngineRequest, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
-from stoker.engine.dispatch import Dispatch
-from stoker.engine.followers import Follower, Followers
+from stoker.engine.loop.dispatch import Dispatch
 from stoker.engine.messages import Submit
-from stoker.engine.rank_link import RankLink, Tokens
+from stoker.engine.nodes.rank_link import RankLink, Tokens
+from stoker.engine.ranks.followers import Follower, Followers
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.runner.step_input import build_step_input, logit_tokens
 from stoker.engine.sampling.sampling_table import SamplingTable

@@ -25,7 +25,7 @@ import numpy as np
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.config.resolve.resolved import Resolved
 from stoker.engine.api import EngineInfo, EngineOutput, FinishReason
-from stoker.engine.client import EngineState, StreamingClient
+from stoker.engine.client.engine_client import EngineState, StreamingClient
 from stoker.engine.messages import Message, Outputs, Submit
 from stoker.engine.wire import decode, encode
 from stoker.server.http.serve import Shutdown

@@ -26,7 +26,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from stoker import LLM
 from stoker.engine.api import Constraint, EngineRequest, SamplingParams
 from stoker.engine.core import step_results
-from stoker.engine.engine_core import EngineCore
+from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.structured.guidance import Guidance
 from stoker.server.grammars.json_schema import grammar_of_schema
 

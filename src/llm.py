@@ -27,11 +27,11 @@ from .engine.api import (
     check_allowed,
     fan_out,
 )
-from .engine.engine_core import EngineCore
-from .engine.engine_loop import EngineLoop
-from .engine.launched.plan_hashes import check_comparable
-from .engine.on_node import bound_to
-from .engine.startup import build_core, join_launcher, start_of
+from .engine.loop.engine_core import EngineCore
+from .engine.loop.engine_loop import EngineLoop
+from .engine.processes.on_node import bound_to
+from .engine.ranks.launched.plan_hashes import check_comparable
+from .engine.starts.startup import build_core, join_launcher, start_of
 from .offline_batch import OfflineBatch
 from .outputs import Collector, OneOutput, RequestOutput, SequenceCollector
 from .server.beam_search import BeamSearch, BeamSearchParams, check_searchable

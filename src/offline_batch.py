@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
 from .engine.api import EngineOutput, EngineRequest, QueueFull
-from .engine.dispatch import refusal
-from .engine.engine_core import EngineCore
+from .engine.loop.dispatch import refusal
+from .engine.loop.engine_core import EngineCore
 from .engine.messages import Abort, Message, Outputs, Refused, Submit
 from .outputs import Collector
 

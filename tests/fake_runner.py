@@ -18,11 +18,11 @@ import numpy as np
 from stoker.config import ModelFilesError
 from stoker.engine.api import EngineInfo, TokenLogprobs
 from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
-from stoker.engine.engine_core import EngineCore
-from stoker.engine.neighbours import Neighbours
+from stoker.engine.loop.engine_core import EngineCore
+from stoker.engine.loop.step_queue import InlineStepQueue
+from stoker.engine.loop.thread_step_queue import ThreadStepQueue
+from stoker.engine.memory.neighbours import Neighbours
 from stoker.engine.process import main
-from stoker.engine.step_queue import InlineStepQueue
-from stoker.engine.thread_step_queue import ThreadStepQueue
 
 VOCAB_SIZE = 1000
 EOS = 0

@@ -18,7 +18,7 @@ from stoker.engine.api import (
     StoredBlocks,
     TokenLogprobs,
 )
-from stoker.engine.client import EngineState
+from stoker.engine.client.engine_client import EngineState
 
 
 def next_token(prefix: list[int], vocab_size: int, seed: int | None = None) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from stoker.engine.client import EngineState
+from stoker.engine.client.engine_client import EngineState
 from stoker.server.observe.metrics import ALL_STATS, EngineSnapshot, Metrics
 
 FOLDER = Path(__file__).parents[1] / "deployments" / "monitoring"

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from random import Random
 
-from stoker.engine.brief_paths import PREFIX
+from stoker.engine.client.brief_paths import PREFIX
 
 from .catalogue import Attack, Fell, Scene, expect
 from .server import Server, Usage, manifest

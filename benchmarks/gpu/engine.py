@@ -15,8 +15,8 @@ from typing import Any
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.config.resolve.gpu import interpreted_gpu
 from stoker.engine.api import EngineRequest, SamplingParams
-from stoker.engine.engine_core import EngineCore
-from stoker.engine.startup import build_core
+from stoker.engine.loop.engine_core import EngineCore
+from stoker.engine.starts.startup import build_core
 
 from .part import Context
 from .requests import TEMPERATURE, prompt_of

@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..engine.attached_client import AttachedClient
-from ..engine.client import EngineState
-from ..engine.replicated_client import ReplicatedClient
+from ..engine.client.attached import AttachedClient
+from ..engine.client.engine_client import EngineState
+from ..engine.client.replicated import ReplicatedClient
 from ..logs import name_process
 from ..server.access.shared_state import SharedState
 from ..server.http.shutdown import Shutdown, on_signals

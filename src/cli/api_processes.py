@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 
 from ..config import Resolved
-from ..engine.client import EngineState
-from ..engine.process_client import EngineProcessClient
-from ..engine.supervision import RestartBudget
+from ..engine.client.engine_client import EngineState
+from ..engine.client.process import EngineProcessClient
+from ..engine.processes.supervision import RestartBudget
 from ..server.access.shared_state import SharedState
 from ..server.http.shutdown import Shutdown
 from ..server.observe.metrics import SHARED_FOLDER

@@ -7,13 +7,13 @@ import socket
 from typing import Any
 
 from ..config import Resolved
-from ..engine.headless_node import HeadlessNode, NodeState
+from ..engine.client.process import COMMAND
 from ..engine.nodes.fingerprint import fingerprint
+from ..engine.nodes.headless_node import HeadlessNode, NodeState
 from ..engine.nodes.limits import silence_of
 from ..engine.nodes.secret import secret_hash
-from ..engine.on_node import on_node
-from ..engine.process_client import COMMAND
-from ..engine.replica_node import ReplicaNode, ReplicaStart
+from ..engine.processes.on_node import on_node
+from ..engine.replicas.node import ReplicaNode, ReplicaStart
 from ..server.http.shutdown import Shutdown, on_signals
 from ..server.node_probe import serve_probes
 from .console import print_result

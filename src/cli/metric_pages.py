@@ -18,7 +18,7 @@ def metric_pages(what: str) -> list[Page]:
     name = what.strip().lower()
     if name != "metrics" and not name.startswith(("stoker_", "vllm:")):
         return []
-    from ..engine.client import EngineState
+    from ..engine.client.engine_client import EngineState
     from ..server.observe.metrics import ALL_STATS, EngineSnapshot, Metrics
     from ..server.supervisor_probe import SupervisorMetrics
 

@@ -22,23 +22,23 @@ from ..config import (
 )
 from ..config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED, EXIT_INVALID_CONFIGURATION, EXIT_MODEL_FILES
 from ..config.resolve.gpu import own_gpus
-from ..engine.child import Child
-from ..engine.client import EngineClient, EngineStartFailed
-from ..engine.in_process_client import InProcessClient
+from ..engine.client.child import Child
+from ..engine.client.engine_client import EngineClient, EngineStartFailed
+from ..engine.client.in_process import InProcessClient
+from ..engine.client.process import COMMAND, EngineProcessClient
+from ..engine.client.replicated import ReplicatedClient
+from ..engine.client.sleep import END_PROCESS, FREE_CACHE, SleepPolicy
 from ..engine.messages import Message
-from ..engine.on_node import on_node
-from ..engine.process_client import COMMAND, EngineProcessClient
-from ..engine.replica_group import ReplicaGroup
-from ..engine.replicated_client import ReplicatedClient
-from ..engine.sleep import END_PROCESS, FREE_CACHE, SleepPolicy
-from ..engine.startup import build_core, exit_code_of
+from ..engine.processes.on_node import on_node
+from ..engine.replicas.group import ReplicaGroup
+from ..engine.starts.startup import build_core, exit_code_of
 from ..logs import LoggingProblem
 from ..server.http.address import CannotListen
 from .console import print_message
 from .startup_view import StartupView
 
 if TYPE_CHECKING:
-    from ..engine.nodes.remote_replicas import RemoteReplicas
+    from ..engine.replicas.remote import RemoteReplicas
 
 Result = TypeVar("Result")
 
@@ -82,7 +82,7 @@ def _with_remote(
     resolved: Resolved, replicas: dict[int, EngineProcessClient], on_phase: Callable[[str], None]
 ) -> ReplicatedClient:
     """The replicas of this machine, and those that others run for this server."""
-    from ..engine.nodes.remote_replicas import RemoteChild
+    from ..engine.replicas.remote import RemoteChild
 
     remote = _remote_replicas(resolved, on_phase)
     for rank in resolved.parallel.remote_ranks:
@@ -99,13 +99,13 @@ def _with_remote(
 def _remote_replicas(resolved: Resolved, on_phase: Callable[[str], None]) -> RemoteReplicas:
     parallel = resolved.parallel
     if parallel.are_replicas_on_ray:
-        from ..engine.ray_replicas import RayReplicas
+        from ..engine.replicas.on_ray import RayReplicas
 
         return RayReplicas(resolved, on_phase)
     from ..engine.nodes.fingerprint import fingerprint
     from ..engine.nodes.limits import silence_of
-    from ..engine.nodes.remote_replicas import RemoteReplicas
     from ..engine.nodes.secret import secret_hash
+    from ..engine.replicas.remote import RemoteReplicas
 
     assert parallel.data_parallel_address is not None, "there are no remote ranks without it"
     place = (parallel.data_parallel_address, parallel.data_parallel_rpc_port)

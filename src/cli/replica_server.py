@@ -17,7 +17,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from ..engine.parent_death import die_with_parent
+from ..engine.processes.parent_death import die_with_parent
 from ..logs import name_process
 from ..server.health import liveness, state_body
 from ..server.http.shutdown import Shutdown, on_signals

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from ..config import Resolved
 from ..config.exit_codes import EXIT_FAILED
 from ..config.load_limit import LOAD_LIMIT_S
-from ..engine.supervision import RestartBudget
+from ..engine.processes.supervision import RestartBudget
 from ..logs import log_fields
 from ..server.http.address import CannotListen, bind
 from ..server.http.shutdown import Shutdown, on_signals

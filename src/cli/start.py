@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from .. import __version__
 from ..config import Measured, Resolved
-from ..engine.process_client import EngineProcessClient
-from ..engine.replicated_client import replicas_of
+from ..engine.client.process import EngineProcessClient
+from ..engine.client.replicated import replicas_of
 from ..server.http.shutdown import Shutdown
 from .prepare import engine_client, start_beside
 

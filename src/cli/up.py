@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..config import Resolved
-from ..engine.launched.launch import check_serves
+from ..engine.ranks.launched.launch import check_serves
 from ..logs import configure_logging
 from ..server.http.address import take_address
 from ..server.http.shutdown import Shutdown, on_signals

@@ -1,6 +1,6 @@
 """The interface between the server and the engine: requests in, outputs out.
 
-Plain records, no torch, no sockets. `wire.py` encodes them, `client.py` sends them, `core/` acts on them.
+Plain records, no torch, no sockets. `wire.py` encodes them, `client/engine_client.py` sends them, `core/` acts on them.
 A request here is one sequence: a client's `n=4` is four requests that share a prompt (see `fan_out`).
 """
 

@@ -27,12 +27,12 @@ import zmq
 from ..config import Resolved
 from ..config.exit_codes import EXIT_FAILED
 from ..logs import configure_logging
-from .engine_core import EngineCore
-from .engine_loop import EngineLoop
+from .loop.engine_core import EngineCore
+from .loop.engine_loop import EngineLoop
+from .memory.neighbours import Doorbell, Neighbours
 from .messages import ExitReason, Heartbeat, Hello, Message, Phase, Ready
-from .neighbours import Doorbell, Neighbours
-from .parent_death import die_with_parent
-from .startup import build_core, exit_code_of
+from .processes.parent_death import die_with_parent
+from .starts.startup import build_core, exit_code_of
 from .wire import WireError, decode, encode
 
 HELLO_LIMIT_S = 30.0

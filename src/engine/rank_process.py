@@ -28,19 +28,19 @@ from ..config import Resolved
 from ..config.exit_codes import EXIT_FAILED, EXIT_INVALID_CONFIGURATION
 from ..logs import configure_logging
 from .core import StepPlan
-from .following_sampler import FollowingSampler, SamplingFailed
+from .memory.shared_memory import SharedMemory
 from .nodes.joining import JoinRefused
+from .nodes.rank_link import Call, Capture, DeviceStep, Failed, Finish, FreeMemory, Loaded, RankLink, Returned, Start
 from .parallel.connect import ADDRESS, group_of, stage_link
 from .parallel.gloo import Meeting
 from .parallel.stages import StageLink
-from .rank_link import Call, Capture, DeviceStep, Failed, Finish, FreeMemory, Loaded, RankLink, Returned, Start
-from .rank_place import Place, joined
+from .ranks.following_sampler import FollowingSampler, SamplingFailed
+from .ranks.place import Place, joined
 from .runner.model_runner import ModelRunner
 from .runner.rank_loading import RankLoading
 from .runner.rank_transfer import rank_transfer
 from .runner.stages import BegunStep, FirstStageRunner, LaterStageRunner
-from .shared_memory import SharedMemory
-from .startup import exit_code_of
+from .starts.startup import exit_code_of
 from .worker import Workplace, worker_class
 
 if TYPE_CHECKING:

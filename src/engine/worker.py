@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..config.schema.parallel import ParallelConfig
 from .api import CallError
+from .nodes.rank_link import Call, Returned
 from .plugins import PluginError, import_class, named_by
-from .rank_link import Call, Returned
 
 if TYPE_CHECKING:
     from .runner.rank_model import RankModel  # imports torch
@@ -91,7 +91,7 @@ class Workplace:
 
     def answer(self, call: Call) -> Returned:
         """To a call of rank 0."""
-        from .rank_values import packed_values, unpacked_values
+        from .nodes.rank_values import packed_values, unpacked_values
 
         args, kwargs = unpacked_values(call.arguments)
         return packed_values(*self.returned(call.method, args, kwargs))

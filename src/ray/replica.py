@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from ..cli.prepare import engine_client, start_beside
 from ..config import Resolved
 from ..config.open_files import raise_limit
-from ..engine.client import EngineClient, EngineState
+from ..engine.client.engine_client import EngineClient, EngineState
 from ..logs import configure_logging
 from ..server.app import build_app
 from ..server.health import liveness

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from ..engine.api import EngineOutput, EngineRequest, FinishReason, QueueFull, fan_out
-from ..engine.client import EngineClient
+from ..engine.client.engine_client import EngineClient
 from .beam_search import BeamSearch, BeamSearchParams
 from .engine_errors import generation_failed
 from .generation import SENT_PER_TURN, Generation, close

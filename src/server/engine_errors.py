@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..engine.api import GRAMMAR_FAILED, FinishReason
-from ..engine.client import EngineState
+from ..engine.client.engine_client import EngineState
 from .protocol.errors import ApiError, bad_request, internal_error, unavailable
 from .text.generated_sequence import GenerationFailed
 

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import Any
 
 from ..engine.api import EngineDead, EngineOutput, EngineRequest, QueueFull, StoredBlocks
-from ..engine.client import EngineClient
+from ..engine.client.engine_client import EngineClient
 from .engine_errors import generation_failed, stopped_during_request
 from .observe.metrics import Metrics
 from .observe.request_metrics import Charge, RequestMetrics, no_charge

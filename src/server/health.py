@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..engine.client import EngineState
+from ..engine.client.engine_client import EngineState
 from . import engine_errors
 from .protocol.errors import ApiError, unavailable
 from .service import Service

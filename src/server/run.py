@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..config import Resolved
 from ..config.open_files import raise_limit
-from ..engine.client import EngineClient, EngineState
+from ..engine.client.engine_client import EngineClient, EngineState
 from ..formats.detect import Detection
 from ..logs import log_fields
 from .access.keys_file import read_keys

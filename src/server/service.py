@@ -11,8 +11,8 @@ from typing import Any
 
 from ..config import Resolved
 from ..engine.api import EngineInfo
-from ..engine.client import EngineClient, EngineState
-from ..engine.replicated_client import replicas_of
+from ..engine.client.engine_client import EngineClient, EngineState
+from ..engine.client.replicated import replicas_of
 from ..formats.detect import Detection
 from ..formats.format import Format
 from ..logs import log_fields

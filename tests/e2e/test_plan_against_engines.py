@@ -21,7 +21,7 @@ from stoker.config import load_deployment, read_machine_spec, read_model_files, 
 from stoker.config.plan.calibration import planned_memory
 import stoker.engine.process
 from stoker.engine.api import EngineRequest, SamplingParams
-from stoker.engine.startup import build_core
+from stoker.engine.starts.startup import build_core
 
 def held():
     lines = open("/proc/self/status").read().splitlines()

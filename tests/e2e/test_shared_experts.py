@@ -20,9 +20,9 @@ from tests.models.test_shared_experts import PROBABLE, requests, shared
 from stoker.cli.prepare import engine_client
 from stoker.config import Resolved
 from stoker.engine.api import EngineDead, EngineRequest
-from stoker.engine.client import EngineState
-from stoker.engine.process_client import EngineProcessClient
-from stoker.engine.replicated_client import ReplicatedClient
+from stoker.engine.client.engine_client import EngineState
+from stoker.engine.client.process import EngineProcessClient
+from stoker.engine.client.replicated import ReplicatedClient
 
 from .test_tensor_parallel import until
 

@@ -19,8 +19,8 @@ from tests.models.engine import resolved as small_deployment
 
 from stoker.config import Resolved, load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.api import EngineDead, EngineRequest, SamplingParams
-from stoker.engine.client import EngineStartFailed, EngineState
-from stoker.engine.process_client import EngineProcessClient
+from stoker.engine.client.engine_client import EngineStartFailed, EngineState
+from stoker.engine.client.process import EngineProcessClient
 
 pytestmark = pytest.mark.slow
 PROMPT = range(1, 101)  # long enough to be shared

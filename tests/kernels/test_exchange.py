@@ -13,8 +13,8 @@ import torch
 
 from stoker.engine.kernels import select_kernels
 from stoker.engine.kernels.exchange import Choice, ExchangeClosed, merge_parts_reference, own_rows_reference
+from stoker.engine.memory.shared_memory import SharedMemory
 from stoker.engine.parallel.shared_memory import SharedMemoryRanks
-from stoker.engine.shared_memory import SharedMemory
 
 DTYPES = [torch.float32, torch.bfloat16]
 

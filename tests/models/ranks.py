@@ -13,9 +13,9 @@ from stoker.config import Resolved
 from stoker.engine.api import EngineOutput, EngineRequest
 from stoker.engine.core import Scheduler, StepPlan, StepResult
 from stoker.engine.core.block_store import BlockStore
-from stoker.engine.followers import Follower, Followers
 from stoker.engine.kernels import KernelSet
-from stoker.engine.leading_runner import LeadingRunner, LeadingSampler, LeadingStageRunner
+from stoker.engine.memory.shared_memory import SharedMemory
+from stoker.engine.nodes.rank_link import Loaded, RankLink
 from stoker.engine.parallel import Ranks
 from stoker.engine.parallel.connect import (
     ADDRESS,
@@ -27,17 +27,16 @@ from stoker.engine.parallel.connect import (
 )
 from stoker.engine.parallel.gloo import GlooRanks, Meeting
 from stoker.engine.parallel.stages import StageLink
-from stoker.engine.rank_link import Loaded, RankLink
 from stoker.engine.rank_process import follow, following_runner, no_worker, runner_of_stage
+from stoker.engine.ranks.followers import Follower, Followers
+from stoker.engine.ranks.leading_runner import LeadingRunner, LeadingSampler, LeadingStageRunner
 from stoker.engine.runner.model_runner import ModelRunner
 from stoker.engine.runner.rank_loading import RankLoading, rank_loading
 from stoker.engine.runner.rank_transfer import rank_transfer
 from stoker.engine.runner.stages import FirstStageRunner
-from stoker.engine.shared_memory import SharedMemory
 from stoker.engine.starts.scheduler import scheduler_settings
 
 from .engine import Engine, joined
-
 
 _END_S = 10.0  # for the steps that they still have; then a failed step is the reason that they do not end
 

@@ -13,14 +13,14 @@ from threading import Barrier, Condition, Thread
 from stoker.config import Resolved
 from stoker.engine.api import EngineOutput, EngineRequest
 from stoker.engine.core import Scheduler, StepPlan, StepResult
-from stoker.engine.engine_core import EngineCore
-from stoker.engine.neighbours import Neighbours
+from stoker.engine.loop.engine_core import EngineCore
+from stoker.engine.loop.step_queue import InlineStepQueue
+from stoker.engine.memory.neighbours import Neighbours
 from stoker.engine.parallel import SharedExperts
 from stoker.engine.runner.loaded_model import load_on_cpu
 from stoker.engine.runner.model_runner import ModelRunner
-from stoker.engine.sharing_runner import SamplerOfOwnTokens, SharingRunner
+from stoker.engine.runner.sharing_runner import SamplerOfOwnTokens, SharingRunner
 from stoker.engine.starts.scheduler import scheduler_settings
-from stoker.engine.step_queue import InlineStepQueue
 
 from .engine import joined
 

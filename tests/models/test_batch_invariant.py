@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stoker.engine.api import EngineOutput, EngineRequest
-from stoker.engine.startup import build_core
+from stoker.engine.starts.startup import build_core
 
 from .checkpoints import VOCAB
 from .conftest import Saved

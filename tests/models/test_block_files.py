@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stoker.engine.core import Scheduler
-from stoker.engine.engine_core import EngineCore
-from stoker.engine.startup import build_core
+from stoker.engine.loop.engine_core import EngineCore
+from stoker.engine.starts.startup import build_core
 from stoker.engine.stores.block_files import BlockFiles
 
 from .conftest import Saved

@@ -20,8 +20,8 @@ from tests.slow_cases import slow, slow_but
 
 from stoker.engine.api import EngineRequest, SamplingParams
 from stoker.engine.core import Scheduler
-from stoker.engine.engine_core import EngineCore
-from stoker.engine.startup import build_core
+from stoker.engine.loop.engine_core import EngineCore
+from stoker.engine.starts.startup import build_core
 from stoker.engine.stores.delayed_saves import DelayedSaves
 from stoker.engine.stores.fingerprint import fingerprint
 from stoker.engine.stores.host_store import HostStore

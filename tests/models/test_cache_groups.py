@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.slow_cases import slow
 
-from stoker.engine.startup import build_core
+from stoker.engine.starts.startup import build_core
 
 from .checkpoints import build, references, save
 from .conftest import Saved

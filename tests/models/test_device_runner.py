@@ -24,15 +24,15 @@ from stoker.config.resolve.gpu import interpreted_gpu
 from stoker.convert.loaded_state import pack
 from stoker.convert.loaded_state import save as save_packed
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
-from stoker.engine.engine_core import EngineCore
 from stoker.engine.kernels.gpu.launch import is_interpreted
 from stoker.engine.layers.step_input import StepInput
+from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.runner.cuda.buckets import StepShape
 from stoker.engine.runner.cuda.device_runner import DeviceRunner
 from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.measure import PhaseClock
 from stoker.engine.runner.state_cache import StateCache
-from stoker.engine.startup import build_core
+from stoker.engine.starts.startup import build_core
 
 from .checkpoints import build, save
 from .conftest import Saved

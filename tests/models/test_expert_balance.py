@@ -14,7 +14,7 @@ from tests.slow_cases import slow_but
 
 from stoker.config import Resolved
 from stoker.engine.layers.expert_places import ExpertPlaces
-from stoker.engine.pages import give_back_free
+from stoker.engine.memory.pages import give_back_free
 from stoker.engine.runner import expert_balancer
 from stoker.engine.runner.expert_balancer import ExpertBalancer
 from stoker.model.sharding import Layout

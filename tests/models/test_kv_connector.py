@@ -13,9 +13,9 @@ from tests import own_stores
 from tests.blocks_over_http import MODULE, shown, storage
 
 from stoker.config.exit_codes import EXIT_INVALID_CONFIGURATION
-from stoker.engine.engine_core import EngineCore
+from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.plugins import PluginError
-from stoker.engine.startup import build_core
+from stoker.engine.starts.startup import build_core
 from stoker.engine.stores import connector_store
 from stoker.engine.stores.connector_store import ConnectorStore
 

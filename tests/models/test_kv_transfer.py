@@ -12,8 +12,8 @@ from tests.free_ports import free_port
 
 from stoker.engine.api import EngineRequest, FinishReason, StoredBlocks
 from stoker.engine.core import Scheduler
-from stoker.engine.engine_core import EngineCore
-from stoker.engine.startup import build_core
+from stoker.engine.loop.engine_core import EngineCore
+from stoker.engine.starts.startup import build_core
 
 from .conftest import Saved
 from .engine import GREEDY, resolved

@@ -14,9 +14,9 @@ pytest.importorskip("triton")
 
 from stoker.config import read_machine_spec
 from stoker.engine.api import EngineOutput, SamplingParams
-from stoker.engine.engine_core import EngineCore
 from stoker.engine.kernels.gpu import launch
-from stoker.engine.startup import build_core
+from stoker.engine.loop.engine_core import EngineCore
+from stoker.engine.starts.startup import build_core
 
 from .checkpoints import FAMILIES
 from .conftest import Saved

@@ -30,11 +30,11 @@ from stoker.engine.api import (
     QueueFull,
     SamplingParams,
 )
-from stoker.engine.engine_core import EngineCore
 from stoker.engine.kernels import spans
+from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.plugins import PluginError
 from stoker.engine.starts.prepared import profiler_of
-from stoker.engine.startup import build_core
+from stoker.engine.starts.startup import build_core
 
 from .conftest import Saved
 from .engine import MACHINE, resolved

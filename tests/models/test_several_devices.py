@@ -20,8 +20,8 @@ pytest.importorskip("triton")
 
 
 from stoker.engine.api import EngineOutput, EngineRequest, SamplingParams
-from stoker.engine.engine_core import EngineCore
-from stoker.engine.followers import RankLost
+from stoker.engine.loop.engine_core import EngineCore
+from stoker.engine.ranks.followers import RankLost
 from stoker.model.sharding import not_divisible, with_placed_experts
 
 from .checkpoints import build, save

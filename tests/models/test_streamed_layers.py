@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from stoker.engine.engine_core import EngineCore
+from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.models.decoder import Decoder
 from stoker.engine.runner.cuda.device_runner import DeviceRunner
 from stoker.engine.runner.cuda.streamed_layers import StreamedLayer

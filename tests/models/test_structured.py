@@ -24,8 +24,8 @@ from stoker.engine.api import (
     SamplingParams,
 )
 from stoker.engine.core import step_results
-from stoker.engine.engine_core import EngineCore
-from stoker.engine.startup import build_core
+from stoker.engine.loop.engine_core import EngineCore
+from stoker.engine.starts.startup import build_core
 
 from .engine import joined, resolved
 from .test_device_runner import WITH_GPU

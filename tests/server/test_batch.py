@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stoker.engine.client import EngineState
+from stoker.engine.client.engine_client import EngineState
 from stoker.server.batch.lines import lines_of
 from stoker.server.batch.part_file import Counts, PartFile, PartFileInUse
 from stoker.server.batch.run import Batch, EngineGone

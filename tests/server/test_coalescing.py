@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stoker.engine.api import EngineInfo, EngineOutput, FinishReason
-from stoker.engine.client import EngineState, StreamingClient
+from stoker.engine.client.engine_client import EngineState, StreamingClient
 from stoker.engine.messages import Message, Outputs, Submit
 
 from ..fakes import FakeEngine

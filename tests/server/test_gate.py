@@ -15,7 +15,7 @@ import pytest
 from starlette.routing import Route
 
 from stoker.config.schema.server import ServerConfig
-from stoker.engine.client import EngineState
+from stoker.engine.client.engine_client import EngineState
 from stoker.logs import JsonFormatter
 from stoker.server.access.auth import open_paths
 from stoker.server.http.limits import UNCOUNTED_BYTES

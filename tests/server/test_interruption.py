@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from stoker.engine.api import GRAMMAR_FAILED
-from stoker.engine.client import EngineState
+from stoker.engine.client.engine_client import EngineState
 
 from ..fakes import FakeEngine
 from .deployment import MODEL, Served, events, on_a_socket

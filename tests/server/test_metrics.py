@@ -13,7 +13,7 @@ from tools.monitoring import ALERTS, NAME, PANELS
 
 from stoker.config.schema.observability import ObservabilityConfig
 from stoker.engine.api import Distribution, EngineStats, Work
-from stoker.engine.client import EngineState
+from stoker.engine.client.engine_client import EngineState
 from stoker.server.observe.metrics import EngineSnapshot, Metrics, one_two_five
 
 from .. import virtual_time

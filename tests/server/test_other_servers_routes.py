@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stoker.config.schema.server import ServerConfig
-from stoker.engine.client import EngineState
+from stoker.engine.client.engine_client import EngineState
 from stoker.server.routes.absent import TABLE, disabled
 from stoker.server.routes.table import routes_of
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from stoker.config.schema.kv_transfer import KVTransferConfig
 from stoker.engine.api import EngineRequest, EngineStats, SamplingParams, StoredBlocks
-from stoker.engine.client import EngineState
+from stoker.engine.client.engine_client import EngineState
 from stoker.server import prefill_servers
 from stoker.server.observe.metrics import EngineSnapshot, Metrics
 from stoker.server.prefill_servers import PrefillServers

@@ -19,8 +19,8 @@ import psutil
 import pytest
 from tests.free_ports import free_port
 
-from stoker.engine.client import EngineState
-from stoker.engine.replicated_client import ReplicatedClient
+from stoker.engine.client.engine_client import EngineState
+from stoker.engine.client.replicated import ReplicatedClient
 
 from ..fakes import FakeEngine
 from .deployment import MODEL, Served

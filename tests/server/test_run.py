@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stoker.engine.client import EngineState
+from stoker.engine.client.engine_client import EngineState
 from stoker.logs import HumanFormatter, JsonFormatter, log_fields
 from stoker.server import run as server_run
 from stoker.server.http import serve as http

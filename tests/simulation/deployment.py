@@ -17,12 +17,12 @@ from typing import Any
 from tests.virtual_time import VirtualTimeLoop
 
 from stoker.engine.api import EngineDead, EngineRequest, FinishReason, InvalidRequest, QueueFull, StoredBlocks
-from stoker.engine.client import EngineState
+from stoker.engine.client.engine_client import EngineState
+from stoker.engine.client.process import EngineProcessClient
+from stoker.engine.client.replicated import ReplicatedClient
 from stoker.engine.core import SchedulerSettings
 from stoker.engine.messages import Message
-from stoker.engine.process_client import EngineProcessClient
-from stoker.engine.replicated_client import ReplicatedClient
-from stoker.engine.supervision import RESTART_WINDOW_S, STALL_LIMIT_S
+from stoker.engine.processes.supervision import RESTART_WINDOW_S, STALL_LIMIT_S
 
 from .deployed_actions import Action, FailStart, FailStep, Kill, LoseRank, Pass, Stall, StallRank, Tick
 from .engines import EngineStart

@@ -14,10 +14,10 @@ from typing import Any
 
 from stoker.engine.api import EngineInfo
 from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan
-from stoker.engine.engine_core import EngineCore
-from stoker.engine.engine_loop import EngineLoop
-from stoker.engine.leading_runner import LeadingRunner
+from stoker.engine.loop.engine_core import EngineCore
+from stoker.engine.loop.engine_loop import EngineLoop
 from stoker.engine.messages import ExitReason, Heartbeat, Message, Ready, Submit
+from stoker.engine.ranks.leading_runner import LeadingRunner
 from stoker.engine.wire import decode, encode
 
 from .invariants import Invariants

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from stoker.engine.core import Scheduler, StepPlan
 from stoker.engine.core.prefix_cache import NO_BLOCK
 from stoker.engine.core.request import Request
-from stoker.engine.event_payloads import CacheView
+from stoker.engine.kv_events.payloads import CacheView
 
 from .runner import FakeRunner
 from .truth import Client

@@ -14,11 +14,11 @@ from unittest.mock import patch
 
 import numpy as np
 
-from stoker.engine import followers
 from stoker.engine.core import SchedulerSettings, StepPlan, StepResult
 from stoker.engine.core.step_plan import Int32
-from stoker.engine.followers import Follower, Followers
-from stoker.engine.rank_link import Alive, Loaded, RankLink, Tokens
+from stoker.engine.nodes.rank_link import Alive, Loaded, RankLink, Tokens
+from stoker.engine.ranks import followers
+from stoker.engine.ranks.followers import Follower, Followers
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.sampling.sampling_table import SamplingTable
 

@@ -21,7 +21,7 @@ from stoker.engine.api import (
     StoredBlocks,
 )
 from stoker.engine.core import Scheduler, SchedulerSettings, StepOutputs, StepPlan, StepResult
-from stoker.engine.held_outputs import HeldOutputs
+from stoker.engine.loop.held_outputs import HeldOutputs
 
 from .invariants import Invariants
 from .runner import FakeRunner

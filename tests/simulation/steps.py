@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from stoker.engine.core import StepPlan, StepResult
-from stoker.engine.step_queue import NotStarted, TimedResult
+from stoker.engine.loop.step_queue import NotStarted, TimedResult
 
 from .invariants import Invariants
 from .runner import FakeRunner

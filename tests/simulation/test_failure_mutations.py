@@ -14,17 +14,18 @@ from typing import Any
 import pytest
 from tests.slow_cases import slow_but
 
-from stoker.engine import rank_link, streams
+from stoker.engine.client import streams
+from stoker.engine.client.replicated import ReplicatedClient
+from stoker.engine.client.routing import Router
+from stoker.engine.client.streams import Streams
 from stoker.engine.core.stored_prefixes import StoredPrefixes
-from stoker.engine.followers import Follower
-from stoker.engine.held_outputs import HeldOutputs
-from stoker.engine.replicated_client import ReplicatedClient
-from stoker.engine.routing import Router
+from stoker.engine.loop.held_outputs import HeldOutputs
+from stoker.engine.nodes import rank_link
+from stoker.engine.processes.supervision import RestartBudget
+from stoker.engine.ranks.followers import Follower
 from stoker.engine.stores import block_connection, block_files, engine_blocks
 from stoker.engine.stores.block_files import BlockFiles
 from stoker.engine.stores.host_blocks import HostBlocks
-from stoker.engine.streams import Streams
-from stoker.engine.supervision import RestartBudget
 
 from .ast_mutation import Mutation, dropped_call, dropped_update, swap
 from .deployed_worlds import DeployedWorld, run_deployed_story

@@ -6,8 +6,8 @@ import pytest
 from tests.fake_runner import build_core, continuation
 
 from stoker.engine.api import EngineRequest, InvalidRequest, SamplingParams
-from stoker.engine.engine_core import EngineCore
-from stoker.engine.engine_loop import EngineLoop
+from stoker.engine.loop.engine_core import EngineCore
+from stoker.engine.loop.engine_loop import EngineLoop
 from stoker.offline_batch import OfflineBatch
 from stoker.outputs import RequestOutput, SequenceCollector
 

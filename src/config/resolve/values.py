@@ -32,7 +32,7 @@ from .decide import Decisions, decide, no_graphs
 from .numa_places import fewest_cpus, idle_nodes, shared_cpus
 from .resolved import MachineSpec, MemoryPlan
 
-MAX_SHARING = 63  # replicas that exchange through shared memory: src/engine/shared_memory.py
+MAX_SHARING = 63  # replicas that exchange through shared memory: src/engine/memory/shared_memory.py
 
 if TYPE_CHECKING:
     from ..deployment import Deployment

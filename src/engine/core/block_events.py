@@ -4,7 +4,7 @@ A block is cached when its tokens are scheduled, before they are computed. Chang
 out when its step is finished, and all later ones after them: the order is kept. Blocks that no request can use any
 more (of an earlier epoch) are not reported, though they stay in the cache until they are reused.
 
-Does not know how events are encoded and sent: see ../event_payloads.py and ../event_publisher.py.
+Does not know how events are encoded and sent: see ../kv_events/payloads.py and ../kv_events/publisher.py.
 """
 
 from __future__ import annotations

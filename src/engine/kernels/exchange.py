@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..shared_memory import SharedMemory
+from ..memory.shared_memory import SharedMemory
 from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer
 
 # Inputs of experts, and those of each token with their weights: x, ids and weights of experts_reference.

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...config import Resolved
-from ..on_node import on_node
-from ..process_state import StoppedWatch
-from ..rank_link import RankLink, Start
+from ..processes.on_node import on_node
+from ..processes.process_state import StoppedWatch
+from .rank_link import RankLink, Start
 
 if TYPE_CHECKING:
-    from ..shared_memory import SharedMemory
+    from ..memory.shared_memory import SharedMemory
 
 COMMAND = (sys.executable, "-m", f"{__package__.rpartition('.')[0]}.rank_process")
 _END_S = 0.25  # for a process that has closed its connection to end
@@ -106,7 +106,7 @@ def memories_of_node(resolved: Resolved, node: int) -> dict[int, SharedMemory]:
     parallel = resolved.parallel
     if parallel.tensor_parallel_size == 1:
         return {}
-    from ..shared_memory import SharedMemory
+    from ..memory.shared_memory import SharedMemory
 
     size = parallel.tensor_parallel_size
     groups = (group for group in range(parallel.num_groups) if parallel.node_of(group * size) == node)

@@ -14,8 +14,8 @@ from typing import Any
 from ...config import Resolved
 from ...config.origin import Layer
 from ...config.schema.options import options
+from ...model.weight_digest import weight_digest
 from ...version import __version__
-from ..weight_digest import weight_digest
 
 Fingerprint = Mapping[str, str]  # text by what it is of
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import msgpack
 
-from ..rank_link import Alive, Join, RankLink, Refused
 from .fingerprint import Fingerprint, differences
 from .limits import ALIVE_S, JOIN_LIMIT_S, SILENCE_S
+from .rank_link import Alive, Join, RankLink, Refused
 
 _MAX_JOIN_BYTES = 1 << 20
 _POLL_S = 0.25

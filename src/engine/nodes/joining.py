@@ -16,8 +16,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from ..core import StepPlan
-from ..rank_link import Alive, Join, Operation, RankLink, RankMessage, Refused, Start
 from .limits import ALIVE_S, JOIN_LIMIT_S, LOADING_SILENCE_S, SILENCE_S, WAITING_LINE_S
+from .rank_link import Alive, Join, Operation, RankLink, RankMessage, Refused, Start
 
 RANK_0_ENDED = 0  # exit code of a rank that ends because rank 0 has
 _RETRY_S = 0.25

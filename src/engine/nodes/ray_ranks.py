@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ...config import Resolved, read_machine_spec
-from ..rank_link import Start
 from .child import COMMAND, RankChild
 from .nsight import under_nsight
+from .rank_link import Start
 from .ray_places import RayPlaces, bundle_of, loss
 from .secret import VARIABLE, hash_of
 

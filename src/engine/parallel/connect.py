@@ -11,7 +11,7 @@ import torch
 from ...config import Resolved
 from ...config.schema.parallel import ParallelConfig
 from ..kernels import KernelSet
-from ..shared_memory import SharedMemory
+from ..memory.shared_memory import SharedMemory
 from .gloo import GlooRanks, Meeting, open_store
 from .group import Ranks
 from .nccl import NcclRanks

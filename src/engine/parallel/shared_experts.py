@@ -12,7 +12,7 @@ import torch
 
 from ..kernels import KernelSet
 from ..kernels.exchange import Choice, Exchange, ExchangeClosed
-from ..neighbours import Neighbours
+from ..memory.neighbours import Neighbours
 
 CAPTURED_ROWS = (
     128  # for each replica, up to which the rows of a step are a power of two: captured steps have few sizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..kernels.exchange import Exchange
-from ..shared_memory import SharedMemory
+from ..memory.shared_memory import SharedMemory
 
 
 class SharedMemoryRanks:

@@ -21,7 +21,7 @@ from ..kernels import PackedExpert
 from ..layers.expert_places import ExpertPlaces
 from ..layers.experts import Experts
 from ..layers.loading import Loadable
-from ..pages import give_back_free
+from ..memory.pages import give_back_free
 from ..parallel import Ranks
 from ..parallel.expert_layout import balanced_layout
 from .expert_transfer import received_expert, sent_expert

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable
 
 from ...config import Resolved
-from ..pages import HUGE_PAGE, map_private
+from ..memory.pages import HUGE_PAGE, map_private
 
 _madvise = getattr(ctypes.CDLL(None, use_errno=True), "madvise", None) if os.name == "posix" else None
 if _madvise is not None:

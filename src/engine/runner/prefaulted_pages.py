@@ -12,7 +12,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterator
 
-from ..pages import HUGE_PAGE, map_private
+from ..memory.pages import HUGE_PAGE, map_private
 
 
 @contextlib.contextmanager

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ..engine_core import EngineCore
-from ..neighbours import Neighbours
-from ..thread_step_queue import ThreadStepQueue
+from ..loop.engine_core import EngineCore
+from ..loop.thread_step_queue import ThreadStepQueue
+from ..memory.neighbours import Neighbours
 from .prepared import Prepared, limit_spinning
 
 
@@ -18,7 +18,7 @@ def beside_replicas(prepared: Prepared, neighbours: Neighbours) -> EngineCore:
     from ..runner.block_transfer import host_transfer
     from ..runner.loaded_model import load_on_cpu
     from ..runner.model_runner import ModelRunner
-    from ..sharing_runner import SamplerOfOwnTokens, SharingRunner
+    from ..runner.sharing_runner import SamplerOfOwnTokens, SharingRunner
 
     prepared.clock.stop()
     load = partial(load_on_cpu, replicas_of=partial(SharedExperts.of, neighbours=neighbours))

@@ -6,10 +6,10 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 
-from ..engine_core import EngineCore
+from ..loop.engine_core import EngineCore
+from ..loop.thread_step_queue import ThreadStepQueue
 from ..runner.kv_memory import IdleGap, reserve_kv_memory
 from ..runner.prefaulted_pages import prefaulted_pages
-from ..thread_step_queue import ThreadStepQueue
 from .prepared import Prepared, limit_spinning
 
 

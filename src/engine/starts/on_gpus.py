@@ -8,11 +8,11 @@ from typing import Any
 
 from ...config import Resolved
 from ...config.resolve.gpu import is_interpreting
-from ..device_step_queue import DeviceStepQueue
-from ..engine_core import EngineCore
-from ..leading_devices import LeadingDeviceRunner, OtherDevices
-from ..leading_runner import LeadingSampler
-from ..rank_processes import RankProcesses
+from ..loop.device_step_queue import DeviceStepQueue
+from ..loop.engine_core import EngineCore
+from ..ranks.leading_devices import LeadingDeviceRunner, OtherDevices
+from ..ranks.leading_runner import LeadingSampler
+from ..ranks.processes import RankProcesses
 from ..stores.delayed_saves import DelayedSaves
 from .prepared import Prepared, limit_spinning
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..device_step_queue import DeviceStepQueue
-from ..engine_core import EngineCore
-from ..rank_link import Loaded
-from ..step_queue import StepQueue
-from ..thread_step_queue import ThreadStepQueue
+from ..loop.device_step_queue import DeviceStepQueue
+from ..loop.engine_core import EngineCore
+from ..loop.step_queue import StepQueue
+from ..loop.thread_step_queue import ThreadStepQueue
+from ..nodes.rank_link import Loaded
 from .prepared import Prepared, limit_spinning
 
 if TYPE_CHECKING:
-    from ..launched.following import LaunchedRank, LaunchedRunner, LaunchedStageRunner  # import torch
+    from ..ranks.launched.following import LaunchedRank, LaunchedRunner, LaunchedStageRunner  # import torch
     from ..runner.model_runner import ModelRunner
     from ..runner.stages import FirstStageRunner, LaterStageRunner
 
 
 def on_launched_rank(prepared: Prepared, others: LaunchedRank) -> EngineCore:
     limit_spinning()
-    from ..following_sampler import FollowingSampler
-    from ..launched.calls import LaunchedCalls
-    from ..launched.following import LaunchedRunner, LaunchedStageRunner
+    from ..ranks.following_sampler import FollowingSampler
+    from ..ranks.launched.calls import LaunchedCalls
+    from ..ranks.launched.following import LaunchedRunner, LaunchedStageRunner
     from ..runner.loaded_model import load_later_stage, load_on_cpu
     from ..runner.model_runner import ModelRunner
     from ..runner.stages import FirstStageRunner, LaterStageRunner

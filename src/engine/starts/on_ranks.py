@@ -7,14 +7,14 @@ from functools import partial
 from typing import Any
 
 from ...config import DeploymentError
-from ..device_step_queue import DeviceStepQueue
-from ..engine_core import EngineCore
-from ..launched.launch import Launch
-from ..launched.leading import LaunchedLeadingRunner, LaunchedLeadingStageRunner, LaunchedProcesses
-from ..leading_runner import LeadingRunner, LeadingSampler, LeadingStageRunner
-from ..rank_processes import RankProcesses
-from ..step_queue import StepQueue
-from ..thread_step_queue import ThreadStepQueue
+from ..loop.device_step_queue import DeviceStepQueue
+from ..loop.engine_core import EngineCore
+from ..loop.step_queue import StepQueue
+from ..loop.thread_step_queue import ThreadStepQueue
+from ..ranks.launched.launch import Launch
+from ..ranks.launched.leading import LaunchedLeadingRunner, LaunchedLeadingStageRunner, LaunchedProcesses
+from ..ranks.leading_runner import LeadingRunner, LeadingSampler, LeadingStageRunner
+from ..ranks.processes import RankProcesses
 from .prepared import Prepared, limit_spinning
 
 
@@ -43,12 +43,12 @@ def on_ranks(prepared: Prepared, rank_lost: Callable[[], None], launch: Launch |
 
 
 def _core(prepared: Prepared, others: RankProcesses) -> EngineCore:
-    from ..launched.calls import LaunchedCalls
+    from ..ranks.launched.calls import LaunchedCalls
+    from ..ranks.worker_calls import LeadingCalls
     from ..runner.model_runner import ModelRunner
     from ..runner.rank_loading import rank_loading
     from ..runner.rank_transfer import rank_transfer
     from ..runner.stages import FirstStageRunner
-    from ..worker_calls import LeadingCalls
 
     prepared.clock.stop()
     resolved, launched = prepared.resolved, others if isinstance(others, LaunchedProcesses) else None

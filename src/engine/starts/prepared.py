@@ -12,17 +12,17 @@ from ...config.schema.observability import ObservabilityConfig
 from ..api import EngineInfo, StepLaunches
 from ..core import SchedulerInterface
 from ..core.block_store import BlockStore
-from ..engine_core import Caller, EngineCore, OtherProcesses
+from ..loop.engine_core import Caller, EngineCore, OtherProcesses
+from ..loop.step_queue import InlineStepQueue, Runner, StepQueue
 from ..plugins import named_by
 from ..runner.measure import PhaseClock
-from ..step_queue import InlineStepQueue, Runner, StepQueue
 from ..structured.grammars import Grammars
 from ..worker import Workplace, worker_class
 from .scheduler import MakeScheduler
 
 if TYPE_CHECKING:
-    from ..profiler import Profiler  # imports torch
     from ..runner.model_runner import ModelRunner
+    from ..runner.profiler import Profiler  # imports torch
     from ..runner.stages import LaterStageRunner
     from ..sampling.logits_processor import LogitsProcessor
 
@@ -105,7 +105,7 @@ class Prepared:
 
 def profiler_of(observability: ObservabilityConfig) -> Profiler | None:
     from ..kernels import spans
-    from ..profiler import Profiler
+    from ..runner.profiler import Profiler
 
     spans.is_marking = observability.enable_layerwise_nvtx_tracing
     settings = observability.profiler_config

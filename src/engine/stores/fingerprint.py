@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from ...config import Resolved
-from ..weight_digest import weight_digest
+from ...model.weight_digest import weight_digest
 
 FORMAT = "stoker blocks 2"
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, BinaryIO
 
-from ...engine.client import EngineState
+from ...engine.client.engine_client import EngineState
 from ..protocol.batches import ROUTES
 from ..protocol.errors import ApiError
 from ..service import Service

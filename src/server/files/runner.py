@@ -22,7 +22,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from ...engine.client import EngineState
+from ...engine.client.engine_client import EngineState
 from ...input_file import open_file
 from ...logs import log_fields
 from ..batch.call import App

@@ -21,7 +21,7 @@ from prometheus_client.samples import Sample
 
 from ...config.schema.observability import BucketFamily, ObservabilityConfig, has_hidden_metrics
 from ...engine.api import Distribution, EngineStats, StepLaunches, Work
-from ...engine.client import EngineState
+from ...engine.client.engine_client import EngineState
 
 # Buckets: ours, and those of vLLM, with which its dashboards and autoscalers compute. A histogram has both; its copy
 # under vLLM's name has vLLM's alone.

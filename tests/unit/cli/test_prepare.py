@@ -15,8 +15,8 @@ from stoker.config import (
     read_model_files,
     resolve_deployment,
 )
-from stoker.engine.process_client import EngineProcessClient
-from stoker.engine.replicated_client import ReplicatedClient
+from stoker.engine.client.process import EngineProcessClient
+from stoker.engine.client.replicated import ReplicatedClient
 
 from ..config.deployments import H200, WITH_GPU
 

@@ -11,8 +11,8 @@ import pytest
 
 from stoker.engine.nodes.gathering import CannotGather, Gathering, Joined, NotGathered
 from stoker.engine.nodes.joining import RANK_0_ENDED, JoinRefused, join
+from stoker.engine.nodes.rank_link import Alive, Join, RankLink, Start, Tokens
 from stoker.engine.nodes.secret import hash_of, secret_hash
-from stoker.engine.rank_link import Alive, Join, RankLink, Start, Tokens
 
 LIMIT_S = 60.0
 PRINT = {"version": "1", "`model.dtype`": '"float32"'}

@@ -9,7 +9,7 @@ import pytest
 
 from stoker.engine.nodes import joining
 from stoker.engine.nodes.joining import JoinedLink
-from stoker.engine.rank_link import Alive, Call, RankLink, packed
+from stoker.engine.nodes.rank_link import Alive, Call, RankLink, packed
 
 LIMIT_S = 60.0
 CALL = Call("update", bytes(1000))

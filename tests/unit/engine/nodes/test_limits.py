@@ -8,11 +8,11 @@ from threading import Event
 import pytest
 
 from stoker.config.schema.parallel import ParallelConfig
-from stoker.engine.followers import Follower
 from stoker.engine.nodes.joining import JoinedLink
 from stoker.engine.nodes.limits import ALIVE_S, LOADING_SILENCE_S, SILENCE_S, silence_of
+from stoker.engine.nodes.rank_link import Operation, RankLink
 from stoker.engine.parallel.connect import LIMIT_S, start_limit_s
-from stoker.engine.rank_link import Operation, RankLink
+from stoker.engine.ranks.followers import Follower
 
 END_S = 60.0
 

@@ -11,8 +11,8 @@ from stoker.config.cpu_features import NoKernels, choose_level, this_cpu, wanted
 from stoker.config.cpu_library import LibrarySpec
 from stoker.engine.kernels.cpu.library import load_library
 from stoker.engine.kernels.exchange import exchange_cpu
+from stoker.engine.memory.shared_memory import SharedMemory
 from stoker.engine.parallel.shared_memory import SharedMemoryRanks
-from stoker.engine.shared_memory import SharedMemory
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -1,0 +1,1 @@
+"""The server's side of an engine, or of several: submit, stream, abort, and the state of the engine."""

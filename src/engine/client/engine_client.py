@@ -1,0 +1,256 @@
+"""The server's side of the engine: submit, stream, abort, and the state of the engine.
+
+EngineClient is the contract. Its implementations are process.py (an engine process, restarted when it dies),
+attached.py (one that another process supervises), in_process.py (a thread of this process), and
+replicated.py (several of them).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from enum import StrEnum
+from typing import Protocol
+
+from ..api import EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats, ProfileError, SleepError
+from ..loop.dispatch import refusal
+from ..messages import Abort, ExitReason, Message, Outputs, Profile, Profiled, Refused, Stats, Submit
+from ..processes.supervision import STALL_LIMIT_S, Watchdog
+from .streams import Streams
+
+WATCH_INTERVAL_S = 0.5
+logger = logging.getLogger(__name__)
+
+
+class EngineState(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"  # died, a new process is loading
+    SLEEPING = "sleeping"  # its memory is free, until it is woken
+    STALLED = "stalled"  # it runs and has work, but makes no progress
+    DEAD = "dead"  # it will not be restarted
+
+
+class EngineClient(Protocol):
+    """One engine, in a process or in a thread. Call every method on the event loop that started it."""
+
+    @property
+    def state(self) -> EngineState: ...
+
+    @property
+    def reason(self) -> str:
+        """Why the state is not READY; empty when it is."""
+        ...
+
+    @property
+    def info(self) -> EngineInfo:
+        """Measured at the start. Raises RuntimeError before `start` has returned."""
+        ...
+
+    @property
+    def stats(self) -> EngineStats: ...
+
+    async def start(self) -> EngineInfo:
+        """Start the engine and wait until it can serve. Raises EngineDead with the cause."""
+        ...
+
+    def generate(self, request: EngineRequest) -> AsyncIterator[EngineOutput]:
+        """Outputs of one request (sampling.n is 1), the last with a finish_reason. Closing the iterator aborts it.
+
+        Raises, at the first step: InvalidRequest, QueueFull, EngineDead. EngineDead may also come later.
+        """
+        ...
+
+    async def profile(self, *, is_start: bool) -> str:
+        """Start or end a profile of the steps. Returns the file of its trace at the end.
+
+        Raises ProfileError if that is not possible now, EngineDead.
+        """
+        ...
+
+    async def sleep(self, level: int, *, waits: bool = False) -> None:
+        """Free memory until `wake_up`. Requests are refused from now on with EngineDead; open ones fail with it.
+
+        level: 1 frees the KV cache, 2 the weights too. An engine that sleeps can sleep deeper. waits: for open requests
+        to end, instead. Raises SleepError, and EngineDead if it is not ready.
+        """
+        ...
+
+    async def wake_up(self) -> None:
+        """Return when it can serve. Raises EngineDead with the cause if it cannot; it sleeps on then."""
+        ...
+
+    @property
+    def sleep_level(self) -> int:
+        """0: awake."""
+        ...
+
+    @property
+    def is_available(self) -> bool:
+        """Whether it serves a request that arrives now: it is ready, or the request wakes it."""
+        ...
+
+    async def close(self) -> None:
+        """Stop the engine; open requests end with FinishReason.ABORT."""
+        ...
+
+
+class EngineStartFailed(EngineDead):
+    """The engine never became ready. `error` is the class of the cause, `exit_code` the exit status of the command."""
+
+    def __init__(self, reason: ExitReason) -> None:
+        super().__init__(reason.message)
+        self.error = reason.error
+        self.exit_code = reason.exit_code or 1
+
+
+class StreamingClient(ABC):
+    """State and streams, and messages for them: the part that both kinds of engine share."""
+
+    def __init__(self, stall_limit_s: float = STALL_LIMIT_S) -> None:
+        self._state = EngineState.STARTING
+        self._reason = "the engine is starting"
+        self._info: EngineInfo | None = None
+        self._stats = EngineStats()
+        self._streams = Streams()
+        self._profiles: deque[asyncio.Future[str]] = deque()  # asked for, oldest first
+        self._stall_limit_s = stall_limit_s
+        self._watchdog = Watchdog(0.0, limit_s=stall_limit_s)
+
+    @property
+    def state(self) -> EngineState:
+        return self._state
+
+    @property
+    def reason(self) -> str:
+        return self._reason
+
+    @property
+    def has_started(self) -> bool:
+        """Whether `info` is known."""
+        return self._info is not None
+
+    @property
+    def info(self) -> EngineInfo:
+        if self._info is None:
+            raise RuntimeError("the engine has not started yet")
+        return self._info
+
+    @property
+    def stats(self) -> EngineStats:
+        return self._stats
+
+    @property
+    def sleep_level(self) -> int:
+        return 0
+
+    @property
+    def is_available(self) -> bool:
+        """Whether it serves a request that arrives now."""
+        return self._state is EngineState.READY
+
+    async def sleep(self, level: int, *, waits: bool = False) -> None:
+        """As EngineClient has it; for an engine that this process does not start and stop."""
+        raise SleepError("this engine cannot sleep: it is no process of this one")
+
+    async def wake_up(self) -> None:  # noqa: B027  # it is awake
+        """As EngineClient has it."""
+
+    async def _prepare(self) -> None:  # noqa: B027  # only an engine that sleeps by itself needs it
+        """Called before a request is sent."""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+        await self._prepare()
+        if self._state is not EngineState.READY:
+            raise EngineDead(self._reason)
+        stream = self._streams.open(request.request_id)
+        try:
+            self._send(Submit(stream.handle, request))
+            while True:
+                output = await stream.next()
+                yield output
+                if output.finish_reason is not None:
+                    return
+        finally:
+            self._streams.close(stream)
+            if not stream.is_finished:
+                self._send(Abort([stream.handle]))
+
+    async def profile(self, *, is_start: bool) -> str:
+        if self._state is not EngineState.READY:
+            raise EngineDead(self._reason)
+        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._profiles.append(done)
+        self._send(Profile(is_start))
+        return await done
+
+    @abstractmethod
+    async def start(self) -> EngineInfo:
+        """As EngineClient has it."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """As EngineClient has it."""
+
+    @abstractmethod
+    def _send(self, message: Message) -> None:
+        """Raises InvalidRequest for a request that cannot be sent."""
+
+    def _receive(self, message: Message) -> None:
+        match message:
+            case Outputs():
+                self._watchdog.progress(asyncio.get_running_loop().time())
+                self._streams.deliver_tokens(message.handles.tolist(), message.token_ids.tolist())
+                for handle, output in zip(message.record_handles, message.records, strict=True):
+                    self._streams.deliver(handle, output)
+            case Stats():
+                self._stats = message.stats
+            case Profiled():
+                done = self._profiles.popleft()
+                if done.done():  # the caller has gone
+                    return
+                if message.error:
+                    done.set_exception(ProfileError(message.error))
+                else:
+                    done.set_result(message.path)
+            case Refused():
+                self._streams.refuse(message.handle, refusal(message))
+            case _:
+                logger.error("the engine sent %s, which only a client may send", type(message).__name__)
+
+    def _set(self, state: EngineState, reason: str = "") -> None:
+        self._state, self._reason = state, reason
+
+    def _lose(self, state: EngineState, reason: str) -> None:
+        """The engine has ended: open streams fail."""
+        self._set(state, reason)  # first: consumers that wake up may read it
+        self._stats = EngineStats()
+        self._streams.fail_all(EngineDead, reason)
+        while self._profiles:
+            done = self._profiles.popleft()
+            if not done.done():
+                done.set_exception(EngineDead(reason))
+
+    def _poll_heartbeat(self, now: float) -> None:  # noqa: B027  # an engine process sends heartbeats
+        """Give the watchdog a heartbeat, for an engine that sends none."""
+
+    async def _watch_progress(self) -> None:
+        """Change between READY and STALLED, until cancelled."""
+        now = asyncio.get_running_loop().time
+        last = now()
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            is_late = now() - last > 4 * WATCH_INTERVAL_S  # this event loop was blocked, with messages unread
+            last = now()
+            self._poll_heartbeat(last)
+            if is_late or not len(self._streams) or self._state not in (EngineState.READY, EngineState.STALLED):
+                self._watchdog.progress(last)
+            if self._state is EngineState.READY and self._watchdog.is_stalled(last):
+                self._set(EngineState.STALLED, f"the engine has made no progress for {self._stall_limit_s:g} seconds")
+                logger.error(self._reason)
+            elif self._state is EngineState.STALLED and not self._watchdog.is_stalled(last):
+                self._set(EngineState.READY)
+                logger.warning("the engine makes progress again")

@@ -1,0 +1,131 @@
+"""Open streams of a client: outputs are delivered by handle; one asyncio consumer per stream takes them.
+
+Outputs for a consumer that is slower than the engine are not queued: they are merged into one EngineOutput.
+Call all methods on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ..api import EngineOutput, FinishReason
+
+
+def merge(earlier: EngineOutput, later: EngineOutput) -> None:
+    """Append `later` to `earlier`, as if both came from one step."""
+    earlier.token_ids += later.token_ids
+    if later.logprobs is not None:
+        earlier.logprobs = [*(earlier.logprobs or ()), *later.logprobs]
+    if later.prompt_logprobs is not None:
+        earlier.prompt_logprobs = [*(earlier.prompt_logprobs or ()), *later.prompt_logprobs]
+    earlier.finish_reason = later.finish_reason
+    earlier.stop_reason = later.stop_reason
+    earlier.num_cached_tokens = max(earlier.num_cached_tokens, later.num_cached_tokens)
+    earlier.stored = later.stored
+    earlier.queued_s = later.queued_s if earlier.queued_s is None else earlier.queued_s
+    earlier.error = later.error
+
+
+class Stream:
+    """Outputs of one request that have arrived and were not taken yet."""
+
+    def __init__(self, handle: int, request_id: str) -> None:
+        self.handle = handle
+        self.request_id = request_id
+        self.is_finished = False  # its last output or its error has arrived
+        self._pending: EngineOutput | None = None
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, output: EngineOutput) -> None:
+        output.request_id = self.request_id
+        if self._pending is None:
+            self._pending = output
+        else:
+            merge(self._pending, output)
+        self.is_finished = output.finish_reason is not None
+        self._wake()
+
+    def put_token(self, token_id: int) -> None:
+        """As `put`, for a token and nothing else."""
+        if self._pending is None:
+            self._pending = EngineOutput(request_id=self.request_id, token_ids=[token_id])
+        else:
+            self._pending.token_ids.append(token_id)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """Pending outputs are still delivered, then `error` is raised."""
+        self._error = error
+        self.is_finished = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def next(self) -> EngineOutput:
+        """The outputs since the last call, merged, or the error that ended the stream."""
+        while True:
+            if self._pending is not None:
+                output, self._pending = self._pending, None
+                return output
+            if self._error is not None:
+                raise self._error
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+
+class Streams:
+    """The open streams of one client, by handles that the engine returns with each output."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Stream] = {}
+        self._last_handle = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def handles(self) -> list[int]:
+        return list(self._open)
+
+    def open(self, request_id: str) -> Stream:
+        self._last_handle = self._last_handle % (2**31 - 1) + 1  # handles travel as int32
+        stream = self._open[self._last_handle] = Stream(self._last_handle, request_id)
+        return stream
+
+    def close(self, stream: Stream) -> None:
+        self._open.pop(stream.handle, None)
+
+    def deliver(self, handle: int, output: EngineOutput) -> None:
+        """Outputs for a handle that is not open are dropped: its consumer has closed it."""
+        stream = self._open.get(handle)
+        if stream is not None and not stream.is_finished:
+            stream.put(output)
+
+    def deliver_tokens(self, handles: list[int], token_ids: list[int]) -> None:
+        """One plain token for each handle."""
+        find = self._open.get
+        for handle, token_id in zip(handles, token_ids, strict=True):
+            stream = find(handle)
+            if stream is not None and not stream.is_finished:
+                stream.put_token(token_id)
+
+    def refuse(self, handle: int, error: Exception) -> None:
+        stream = self._open.get(handle)
+        if stream is not None and not stream.is_finished:
+            stream.fail(error)
+
+    def fail_all(self, error_of: type[Exception], reason: str) -> None:
+        """End every open stream with a separate exception (a shared one would collect tracebacks)."""
+        for stream in self._open.values():
+            if not stream.is_finished:
+                stream.fail(error_of(reason))
+
+    def abort_all(self) -> None:
+        """End every open stream with FinishReason.ABORT."""
+        for stream in self._open.values():
+            if not stream.is_finished:
+                stream.put(EngineOutput(request_id="", token_ids=[], finish_reason=FinishReason.ABORT))

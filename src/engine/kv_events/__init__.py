@@ -1,0 +1,1 @@
+"""Events about the KV cache: what they say, and how they reach those who subscribe."""

@@ -1,0 +1,39 @@
+"""The sampler of a rank that samples nothing itself: rank 0 does."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from ..api import TokenLogprobs
+from ..nodes.rank_link import RankMessage, Tokens
+from ..sampling.sampler import Int64, Sampled
+from ..sampling.sampling_table import Slots
+
+
+class Receiving(Protocol):
+    def receive(self) -> RankMessage: ...
+
+
+class SamplingFailed(Exception):
+    """On rank 0. The step is over."""
+
+
+class FollowingSampler:
+    """Receives what rank 0 has sampled."""
+
+    def __init__(self, link: Receiving) -> None:
+        self._link = link
+
+    def sample(self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: object) -> Sampled:
+        """logits: a part, not used."""
+        message = self._link.receive()
+        assert isinstance(message, Tokens), message
+        if message.token_ids is None:
+            raise SamplingFailed
+        return Sampled(message.token_ids, {})
+
+    def prompt_logprobs(self, logits: torch.Tensor, next_ids: torch.Tensor, slots: Slots) -> list[TokenLogprobs]:
+        """Empty: rank 0 has them."""
+        return [TokenLogprobs([], [], 0)] * len(slots)
