@@ -1,8 +1,8 @@
 """The server's side of the engine: submit, stream, abort, and the state of the engine.
 
 EngineClient is the contract. Its implementations are process.py (an engine process, restarted when it dies),
-attached.py (one that another process supervises), in_process.py (a thread of this process), and
-replicated.py (several of them).
+attached.py (one that another process supervises), in_process.py (a thread of this process), and replicated.py (several
+engines that serve the same model).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Events about the KV cache: what they say, and how they reach those who subscribe."""
+"""Events about the blocks of the KV cache, for routers: `payloads` encodes them, `publisher` sends them over ZMQ."""

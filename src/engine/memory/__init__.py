@@ -1,1 +1,1 @@
-"""Memory that is mapped from the system: of one process, or shared by several. No torch."""
+"""Memory mapped from the operating system: private (`pages`), or shared by processes of a machine. No torch."""

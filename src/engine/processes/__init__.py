@@ -1,1 +1,1 @@
-"""Processes of this machine: where they run, whether they are stopped, when they end or start again."""
+"""Processes of this machine: bound to a NUMA node, stopped, ended with their parent, stalled or started again."""

@@ -1,1 +1,4 @@
-"""Engines that serve the same model, seen from the processes that start them on each machine."""
+"""Engines that serve the same model: a group that shares experts, those of other machines, and those that Ray places.
+
+`remote` and `connection` are how a server reaches the engines of another machine, on which `node` runs them.
+"""

@@ -80,7 +80,7 @@ class LaunchedProcesses(RankProcesses):
         self.send(operation)
 
     def in_step(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """As `in_step` of ranks/followers.py."""
+        """As `in_step` of ../ranks/followers.py."""
         return in_step(self, what)
 
     def reported(self, compute: Callable[[], StepResult]) -> StepResult:
