@@ -19,7 +19,7 @@ from stoker.config import load_deployment, read_machine_spec, read_model_files, 
 from stoker.engine.api import EngineRequest, SamplingParams
 from stoker.engine.core import Scheduler
 from stoker.engine.runner.model_runner import ModelRunner
-from stoker.engine.starts.startup import scheduler_settings
+from stoker.engine.starts.scheduler import scheduler_settings
 
 MODELS = Path(__file__).parent / "models"
 TOKENS = 12  # of each request
