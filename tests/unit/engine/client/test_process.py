@@ -62,7 +62,7 @@ async def tokens_of(client: EngineProcessClient, wanted: EngineRequest) -> list[
     return tokens
 
 
-async def until(condition, limit_s: float = 5.0) -> float:  # type: ignore[no-untyped-def]
+async def until(condition, limit_s: float = 60.0) -> float:  # type: ignore[no-untyped-def]
     """Seconds until the condition held."""
     started = time.monotonic()
     while not condition():
