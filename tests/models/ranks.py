@@ -112,7 +112,7 @@ class Threads(Followers):
 
     def close(self) -> None:
         super().close()
-        for thread in self._threads:  # groups that share prompts may be behind: they compute single tokens alone
+        for thread in self._threads:  # groups that share prompts may have steps left: they compute single tokens alone
             thread.join(_END_S)
         for memory in self._memories:
             memory.close_exchange()
