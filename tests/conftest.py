@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import re
 import signal
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -23,10 +24,19 @@ if not os.path.exists("/dev/nvidiactl"):  # of NVIDIA's driver
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: processes of tests would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_ALL_ARE_SLOW = re.compile(r"^pytestmark = .*pytest\.mark\.slow\b", re.MULTILINE)
+
 settings.register_profile("repeatable", derandomize=True)  # a run fails because of the change it tests, not by chance
 settings.load_profile("repeatable")
 # hypothesis also takes constants of all modules imported so far, which depend on the tests that ran before in a process
 providers.is_local_module_file = lambda _: False
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Modules whose tests are all slow: importing what they use takes seconds."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return _ALL_ARE_SLOW.search(collection_path.read_text("utf-8")) is not None or None
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects

@@ -69,6 +69,7 @@ def test_a_second_start_reads_a_prompt_and_one_that_cannot_computes_it(tmp_path:
         assert log.count("ZeroDivisionError") == 1
 
 
+@pytest.mark.slow
 def test_a_missing_module_is_valid_and_ends_the_start_with_the_line_of_the_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

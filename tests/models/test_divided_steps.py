@@ -62,6 +62,7 @@ def test_parts_compute_what_a_whole_step_does(
 
 @pytest.mark.effect("parallel.ubatch_size")
 @pytest.mark.parametrize("sharing", [{}, {"tensor_parallel_size": 4, "decode_context_parallel_size": 2}], ids=str)
+@pytest.mark.quick_cases(1, sharing=[{}])
 def test_more_parts_than_two(sharing: dict[str, int], saved: Callable[[str], Saved], tmp_path: Path, counts: list[int]):
     _, folder = saved("deepseek_v3")
     expected = outputs(Engine(resolved(folder, tmp_path)))

@@ -130,6 +130,7 @@ def test_a_deployment_ends_while_a_server_waits_for_its_port(folder: Path) -> No
         sock.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_while_it_starts_is_started_again(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It was waited for without end: only servers that listen are probed."""
     first = free_ports(3)

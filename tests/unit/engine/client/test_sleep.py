@@ -221,6 +221,7 @@ def test_replicas_sleep_together_or_each_by_itself() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_an_engine_on_a_gpu_sleeps_at_level_2_alone() -> None:
     async def scenario() -> None:
         async with engine(SleepPolicy(lowest=END_PROCESS)) as started:
