@@ -5,6 +5,7 @@ What the KV cache has evicted is copied back instead of computed, and the tokens
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.free_ports import free_port
 pytest.importorskip("triton")
 
 from tests.slow_cases import slow, slow_but
+from tests.unit.engine.stores.lmcache_servers import LikeLmcache
 
 from stoker.engine.api import EngineRequest, SamplingParams
 from stoker.engine.core import Scheduler
@@ -177,6 +179,23 @@ def test_another_engine_reads_the_blocks_of_a_device(start: Start, family: str, 
     assert found == expected
     assert second.stats.store_hits == 16
     assert second.stats.num_step_tokens == 3
+
+
+@pytest.mark.slow
+def test_an_lmcache_server_keeps_the_blocks_of_a_device(start: Start) -> None:
+    expected = ask(start("cpu"))
+    with contextlib.closing(LikeLmcache()) as server:
+        place = {"lmcache.mp.host": "127.0.0.1", "lmcache.mp.port": server.port, "lmcache.mp.mq_timeout": 60}
+        transfer = {"kv_connector": "LMCacheMPConnector", "kv_connector_extra_config": place}
+        first, second = start("cuda", transfer=transfer), start("cuda", transfer=transfer)
+        for core in (first, second):
+            store_of(core).flush()  # the server is found beside the start
+        assert ask(first) == expected
+        store_of(first).flush()
+        assert ask(second) == expected
+        assert second.stats.store_hits == 16
+        for core in (first, second):
+            core.close()
 
 
 @pytest.mark.slow

@@ -21,8 +21,8 @@ from .types import Auto, Count, Flag, Gibibytes, Share, Size, Whole, means, numb
 
 _SUMS_OVERFLOW = "sums exceed the range of float16; write bfloat16"
 _LMCACHE = (
-    "LMCache reads the tables of the engine that it was written for, which this one does not have; write native, and "
-    "`cache.kv_directory` for files"
+    "LMCache keeps blocks in a server of its own: write `kv_transfer.kv_connector: LMCacheMPConnector`, and native to "
+    "keep some in this engine too"
 )
 _OTHER_8_BIT = "this build's 8-bit formats are int8 on CPUs and fp8 (e4m3) on GPUs; write one of them, or auto"
 

@@ -14,6 +14,8 @@ from .types import Count, Secret, Size, Whole, parse_one_or_more
 SHARED_PATH = "shared_storage_path"  # in kv_connector_extra_config
 HOST_BYTES = "cpu_bytes_to_use"  # there too
 MOONCAKE_PROTOCOL = "mooncake_protocol"
+LMCACHE_HOST, LMCACHE_PORT = "lmcache.mp.host", "lmcache.mp.port"
+LMCACHE_LIMIT = "lmcache.mp.mq_timeout"  # seconds
 SHARED_FOLDER = ("SharedStorageConnector", "ExampleConnector")
 BuiltIn = Literal[
     "TcpConnector",
@@ -22,16 +24,18 @@ BuiltIn = Literal[
     "SharedStorageConnector",
     "ExampleConnector",
     "OffloadingConnector",
+    "LMCacheMPConnector",
 ]
 BUILT_IN: tuple[str, ...] = get_args(BuiltIn)
+_LMCACHE_HOST_PATTERN = r"^(tcp://)?([^\s/:\[\]]+|\[[0-9A-Fa-f:.]+\])$"
 _FOLDER = "`cache.kv_directory` on storage that both engines reach"
 _TCP = "write `TcpConnector`, which reads blocks over TCP, or " + _FOLDER
 _REFUSED = {
     "MooncakeStoreConnector": "write `MooncakeConnector`, which reads blocks from other engines, or " + _FOLDER,
     "MoRIIOConnector": _TCP,
     "P2pNcclConnector": _TCP,
-    "LMCacheConnectorV1": _TCP,
-    "LMCacheMPConnector": _TCP,
+    "LMCacheConnectorV1": "LMCache in the process of the engine needs CUDA and older packages; write "
+    "`LMCacheMPConnector`, which uses an LMCache server",
     "MultiConnector": "write `TcpConnector`, and `cache.kv_directory` or `kv_offloading_size` beside it",
 }
 
@@ -69,7 +73,8 @@ class KVTransferConfig(Section):
             "`MooncakeConnector` with the transfer engine of Mooncake (extra `mooncake`). "
             "`SharedStorageConnector` (also called `ExampleConnector`) writes them to a folder on storage that all "
             "of them reach. Requests name the blocks in `kv_transfer_params`. `OffloadingConnector` is the long form "
-            "of `cache.kv_offloading_size`: the engine keeps blocks for itself. The import path of a class, "
+            "of `cache.kv_offloading_size`: the engine keeps blocks for itself. `LMCacheMPConnector` keeps the blocks "
+            "of all prompts in an LMCache server on the same machine. The import path of a class, "
             "`package.module:Class`, stores them wherever this class does. Unset, no block leaves the engine."
         ),
         examples=["TcpConnector"],
@@ -130,8 +135,10 @@ class KVTransferConfig(Section):
         description=(
             "With `SharedStorageConnector`: `shared_storage_path`, the folder. It is the same as `cache.kv_directory`. "
             "With `OffloadingConnector`: `cpu_bytes_to_use`, the same as `cache.kv_offloading_size`, in bytes. With "
-            "`MooncakeConnector`: `mooncake_protocol`, `tcp` (default) or `rdma`. With a class of your own: its "
-            "keyword arguments, which are checked against its `settings_schema` if it has one."
+            "`MooncakeConnector`: `mooncake_protocol`, `tcp` (default) or `rdma`. With `LMCacheMPConnector`: "
+            f"`{LMCACHE_HOST}` and `{LMCACHE_PORT}` of the server (localhost, 5555), and `{LMCACHE_LIMIT}`, the "
+            "seconds without an answer after which prompts are computed (3). With a class of your own: its keyword "
+            " arguments, which are checked against its `settings_schema` if it has one."
         ),
         examples=[{"shared_storage_path": "/mnt/kv"}],
         json_schema_extra=about(
@@ -142,6 +149,9 @@ class KVTransferConfig(Section):
                     SHARED_PATH: {"type": "string", "minLength": 1},
                     HOST_BYTES: {"type": "integer", "minimum": 1},
                     MOONCAKE_PROTOCOL: {"enum": ["tcp", "rdma"]},
+                    LMCACHE_HOST: {"type": "string", "pattern": _LMCACHE_HOST_PATTERN},
+                    LMCACHE_PORT: {"type": "integer", "minimum": 1, "maximum": 65535},
+                    LMCACHE_LIMIT: {"type": "number", "minimum": 0.1, "maximum": 600},
                 },
             },
         ),
@@ -192,6 +202,20 @@ class KVTransferConfig(Section):
         return self.kv_connector in SHARED_FOLDER
 
     @property
+    def is_lmcache(self) -> bool:
+        return self.kv_connector == "LMCacheMPConnector"
+
+    @property
+    def lmcache_address(self) -> str:
+        settings = self.kv_connector_extra_config
+        host = str(settings.get(LMCACHE_HOST, "localhost")).removeprefix("tcp://")
+        return f"tcp://{host}:{settings.get(LMCACHE_PORT, 5555)}"
+
+    @property
+    def lmcache_limit_s(self) -> float:
+        return float(self.kv_connector_extra_config.get(LMCACHE_LIMIT, 3))
+
+    @property
     def is_offloading(self) -> bool:
         """Whether it keeps blocks for this engine alone."""
         return self.kv_connector == "OffloadingConnector"
@@ -207,7 +231,7 @@ class KVTransferConfig(Section):
     @property
     def is_storage(self) -> bool:
         """Whether blocks are kept where other engines may read them, too."""
-        return self.is_shared_folder or bool(self.own_connector)
+        return self.is_shared_folder or self.is_lmcache or bool(self.own_connector)
 
     @property
     def has_roles(self) -> bool:
@@ -224,6 +248,7 @@ class KVTransferConfig(Section):
             [SHARED_PATH] * self.is_shared_folder
             + [HOST_BYTES] * self.is_offloading
             + [MOONCAKE_PROTOCOL] * is_mooncake
+            + [LMCACHE_HOST, LMCACHE_PORT, LMCACHE_LIMIT] * self.is_lmcache
         )
 
     @property

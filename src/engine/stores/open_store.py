@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from ...config import Resolved
@@ -14,6 +15,8 @@ from .connector_store import ConnectorStore
 from .engine_blocks import EngineBlocks
 from .fingerprint import fingerprint
 from .host_store import HostStore
+from .lmcache_blocks import LmcacheBlocks
+from .lmcache_connection import LmcacheConnection
 from .mooncake_mover import MooncakeMover
 from .nixl_mover import NixlMover
 from .own_stores import OwnStores
@@ -51,13 +54,17 @@ def _own_store(resolved: Resolved) -> BlockStore | None:
     return OwnStores(memory, lasting) if memory is not None and lasting is not None else memory or lasting
 
 
-def _lasting_store(resolved: Resolved) -> BlockFiles | ConnectorStore | None:
+def _lasting_store(resolved: Resolved) -> BlockStore | None:
     """Of blocks that outlive this engine."""
     transfer, folder = resolved.kv_transfer, resolved.cache.kv_directory
     reads, writes = (transfer.reads, transfer.writes) if transfer.is_storage else (True, True)
     if path := transfer.own_connector:
         connector, size = connector_of(resolved), resolved.stored_block_bytes
         return ConnectorStore(connector, path, fingerprint(resolved), size, reads=reads, writes=writes)
+    if transfer.is_lmcache:
+        address, limit_s = transfer.lmcache_address, transfer.lmcache_limit_s
+        connect = partial(LmcacheConnection, address, fingerprint(resolved), resolved.stored_block_bytes, limit_s)
+        return LmcacheBlocks(connect, reads=reads, writes=writes)
     if folder is None:
         return None
     limit = resolved.cache.kv_directory_size

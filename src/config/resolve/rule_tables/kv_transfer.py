@@ -58,7 +58,8 @@ RULES: tuple[Rule, ...] = (
         fields=(_EXTRA, "kv_transfer.kv_connector"),
         is_broken=lambda v: bool(set(v.kv_connector_extra_config) - _transfer(v).settings_of_connector),
         message=f"`{_EXTRA}` has a setting that the connector lacks: {SHARED_PATH} is a setting of "
-        f"SharedStorageConnector, {HOST_BYTES} of OffloadingConnector, {MOONCAKE_PROTOCOL} of MooncakeConnector",
+        f"SharedStorageConnector, {HOST_BYTES} of OffloadingConnector, {MOONCAKE_PROTOCOL} of MooncakeConnector, "
+        "those with lmcache of LMCacheMPConnector",
         why="Each connector has settings of its own; those of the others are options.",
         fixes=("remove the setting", "set the `kv_connector` that has it"),
     ),
@@ -110,6 +111,15 @@ RULES: tuple[Rule, ...] = (
         message="`kv_transfer.kv_connector: {kv_connector}` and `cache.kv_directory` are two stores of the same blocks",
         why="Both are for blocks that outlive the engine; `cache.kv_offloading_size` may be set beside either.",
         fixes=("remove one of them",),
+    ),
+    Rule(
+        id="R454",
+        title="files or LMCache keep the blocks of prompts",
+        fields=("cache.kv_directory", "kv_transfer.kv_connector"),
+        is_broken=lambda v: _transfer(v).is_lmcache and v.is_written("cache.kv_directory"),
+        message="`cache.kv_directory` and `kv_transfer.kv_connector: LMCacheMPConnector` keep the same blocks twice",
+        why="A block outside the engine is in one place; LMCache itself writes files (`lmcache server --l2-adapter`).",
+        fixes=("remove `kv_directory`", "remove `kv_connector`"),
     ),
     Rule(
         id="R405",

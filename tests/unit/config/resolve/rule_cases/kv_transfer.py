@@ -18,6 +18,8 @@ OWN = _set(kv_connector="mypackage.stores:OwnStore")
 OWN_SETTING = _set(kv_connector_extra_config='{"bucket":"kv"}')
 MODULE = _set(kv_connector_module_path="mypackage.stores")
 BYTES = _set(kv_connector_extra_config='{"cpu_bytes_to_use":1048576}')
+LMCACHE = _set(kv_connector="LMCacheMPConnector")
+PORT = _set(kv_connector_extra_config='{"lmcache.mp.port":5556}')
 SERVERS = _set(prefill_servers="http://10.0.0.4:8000")
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R403": (
@@ -25,9 +27,13 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [f"{SHARED} {FOLDER}", f"{SHARED} --kv-directory /tmp/kv", TCP],
     ),
     "R404": (
-        [FOLDER, f"{TCP} {FOLDER}", f"{OFFLOADING} {FOLDER}", BYTES, f"{TCP} {BYTES}", f"{TCP} {OWN_SETTING}"],
+        [
+            *(FOLDER, f"{TCP} {FOLDER}", f"{OFFLOADING} {FOLDER}", BYTES, f"{TCP} {BYTES}", f"{TCP} {OWN_SETTING}"),
+            *(f"{TCP} {PORT}", f"{LMCACHE} {BYTES}"),
+        ],
         [
             f"{OWN} {OWN_SETTING}",
+            f"{LMCACHE} {PORT}",
             f"{SHARED} {FOLDER}",
             f"{_set(kv_connector='ExampleConnector')} {FOLDER}",
             TCP,
@@ -49,6 +55,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R477": (
         [f"{OWN} --kv-directory /tmp/kv"],
         [OWN, f"{OWN} --kv-offloading-size 1", f"{TCP} --kv-directory /tmp/kv"],
+    ),
+    "R454": (
+        [f"{LMCACHE} --kv-directory /tmp/kv"],
+        [LMCACHE, f"{LMCACHE} --kv-offloading-size 1", f"{TCP} --kv-directory /tmp/kv"],
     ),
     "R452": ([OFFLOADING], [f"{OFFLOADING} {BYTES}", "--kv-offloading-size 1", TCP]),
     "R453": (
@@ -86,7 +96,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             _set(kv_role="kv_consumer"),
             f"{OFFLOADING} {BYTES} {_set(kv_role='kv_producer')}",
         ],
-        ["", PRODUCER, f"{SHARED} {FOLDER} {_set(kv_role='kv_both')}"],
+        ["", PRODUCER, f"{SHARED} {FOLDER} {_set(kv_role='kv_both')}", f"{LMCACHE} {_set(kv_role='kv_producer')}"],
     ),
     "R409": (
         [SERVERS, f"{PRODUCER} {SERVERS}"],

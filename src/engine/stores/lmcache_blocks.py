@@ -1,0 +1,168 @@
+"""LmcacheBlocks: KV cache blocks in an LMCache server, which other engines of this machine use too.
+
+Whether the server has a block is known only once it was asked: a prompt with blocks that are not in the KV cache asks
+once, while others are computed. A server that does not answer is asked again by this store alone, so that at most the
+request that noticed it waits for it, and prompts are computed meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
+
+from ..api import StoredBlocks
+from .block_files import MAX_QUEUED_BYTES
+from .future_fetch import FutureFetch
+from .lmcache_connection import MAX_BATCH, LmcacheConnection
+from .lmcache_requests import LmcacheUnavailable
+
+RETRY_S = 10.0
+_MAX_KNOWN = 1 << 17  # hashes of blocks that the server has got or given
+logger = logging.getLogger(__name__)
+
+
+class LmcacheBlocks:
+    """Implements core/block_store.py."""
+
+    def __init__(
+        self,
+        connect: Callable[[], LmcacheConnection],
+        *,
+        reads: bool = True,
+        writes: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reads, self._writes, self._clock = reads, writes, clock
+        self._for_reads, self._for_saves = connect(), connect()
+        self.num_failures = 0
+        self._lock = threading.Lock()
+        self._known: OrderedDict[bytes, None] = OrderedDict()  # least recently used first
+        self._queue: deque[tuple[bytes, memoryview]] = deque()
+        self._queued: set[bytes] = set()
+        self._queued_bytes = 0
+        self._is_up = self._is_reported = False
+        self._retry_at: float | None = None  # None: it is being asked
+        self._reader = ThreadPoolExecutor(1, "read-blocks")
+        self._writer = ThreadPoolExecutor(1, "write-blocks")
+        self._reader.submit(self._look)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the server answers. If it did not, ask again after a while."""
+        with self._lock:
+            must_look = self._retry_at is not None and self._clock() >= self._retry_at
+            if must_look:
+                self._retry_at = None
+        if must_look:
+            self._reader.submit(self._look)
+        return self._is_up
+
+    def _look(self) -> None:
+        try:
+            self._for_reads.register()
+        except LmcacheUnavailable as error:
+            self._lost(error)
+            return
+        if self._is_reported:
+            logger.info("LMCache can be used again")
+        self._is_up, self._is_reported = True, False
+
+    def _lost(self, error: LmcacheUnavailable) -> None:
+        with self._lock:
+            self.num_failures += 1
+            if not self._is_reported:
+                logger.warning("LMCache cannot be used, prompts are computed: %s", error)
+            self._is_up, self._is_reported, self._retry_at = False, True, self._clock() + RETRY_S
+
+    def has(self, block_hash: bytes) -> bool:
+        """It may have any block."""
+        return self._reads and self.is_up
+
+    def wants(self, block_hash: bytes, *, is_for_others: bool) -> bool:
+        if not self._writes or not self.is_up:
+            return False
+        with self._lock:
+            if block_hash in self._known:
+                self._known.move_to_end(block_hash)
+                return False
+            return block_hash not in self._queued
+
+    def is_saving(self, block_hash: bytes) -> bool:
+        with self._lock:
+            return block_hash in self._queued
+
+    def stored(self, hashes: Sequence[bytes]) -> StoredBlocks:
+        with self._lock:
+            return StoredBlocks(tuple(takewhile(self._known.__contains__, hashes)))
+
+    def fetch(self, hashes: Sequence[bytes], source: StoredBlocks | None) -> FutureFetch:
+        return FutureFetch(self._reader.submit(self._read, list(hashes)))
+
+    def _read(self, hashes: list[bytes]) -> list[memoryview]:
+        if not self._is_up:  # lost while this request waited
+            return []
+        try:
+            contents = self._for_reads.read(hashes)
+        except LmcacheUnavailable as error:
+            self._lost(error)
+            return error.contents
+        with self._lock:
+            for block_hash in hashes[len(contents) :]:
+                self._known.pop(block_hash, None)  # the server has evicted it: save it again
+        self._remember(hashes[: len(contents)])
+        return contents
+
+    def _remember(self, hashes: Sequence[bytes]) -> None:
+        with self._lock:
+            for block_hash in hashes:
+                self._known[block_hash] = None
+                self._known.move_to_end(block_hash)
+            while len(self._known) > _MAX_KNOWN:
+                self._known.popitem(last=False)
+
+    def save(self, block_hash: bytes, content: memoryview, *, is_for_others: bool) -> None:
+        """Dropped while more than a gibibyte waits to be saved."""
+        if not self.wants(block_hash, is_for_others=is_for_others):
+            return
+        with self._lock:
+            if self._queued_bytes + len(content) > MAX_QUEUED_BYTES:
+                return
+            self._queue.append((block_hash, content))
+            self._queued.add(block_hash)
+            self._queued_bytes += len(content)
+        self._writer.submit(self._write)
+
+    def _write(self) -> None:
+        """Save a batch of what is queued: nothing is left for the calls of the other blocks in it."""
+        with self._lock:
+            batch = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
+        if not batch:
+            return
+        hashes = [block_hash for block_hash, _ in batch]
+        try:
+            if self._is_up:
+                self._for_saves.save(batch)
+                self._remember(hashes)
+        except LmcacheUnavailable as error:
+            self._lost(error)
+        finally:
+            with self._lock:
+                self._queued.difference_update(hashes)
+                self._queued_bytes -= sum(len(content) for _, content in batch)
+
+    def flush(self) -> None:
+        """Wait until the server has all blocks that were saved, or is given up."""
+        self._reader.submit(lambda: None).result()
+        self._writer.submit(lambda: None).result()
+
+    def close(self) -> None:
+        """After what was saved is with the server."""
+        self._reader.shutdown(cancel_futures=True)
+        self._writer.shutdown()
+        self._for_reads.close()
+        self._for_saves.close()
