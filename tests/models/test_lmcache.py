@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stoker.engine.engine_core import EngineCore
-from stoker.engine.startup import build_core
 from tests.slow_cases import slow
 from tests.unit.engine.stores.lmcache_servers import LikeLmcache
 
 from stoker.engine.core import Scheduler
+from stoker.engine.loop.engine_core import EngineCore
+from stoker.engine.starts.startup import build_core
 from stoker.engine.stores.lmcache_blocks import LmcacheBlocks
 from stoker.engine.stores.own_stores import OwnStores
 
@@ -56,7 +56,7 @@ def settle(core: EngineCore) -> None:
     assert isinstance(scheduler, Scheduler)
     store = scheduler.settings.store
     if isinstance(store, OwnStores):
-        store = store._kept  # type: ignore[assignment]
+        store = store._lasting  # type: ignore[assignment]
     if isinstance(store, LmcacheBlocks):
         store.flush()
 

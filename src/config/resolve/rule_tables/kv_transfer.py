@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from ...schema.kv_transfer import BUILT_IN, HOST_BYTES, MOONCAKE_PROTOCOL, SHARED_PATH, KVTransferConfig
+from ...schema.kv_transfer import (
+    BUILT_IN,
+    HOST_BYTES,
+    LMCACHE_HOST,
+    LMCACHE_LIMIT,
+    LMCACHE_PORT,
+    MOONCAKE_PROTOCOL,
+    SHARED_PATH,
+    KVTransferConfig,
+)
 from ..import_path import split_import_path
 from ..rule import Rule, StatedRule
 from ..values import Values
@@ -59,7 +68,7 @@ RULES: tuple[Rule, ...] = (
         is_broken=lambda v: bool(set(v.kv_connector_extra_config) - _transfer(v).settings_of_connector),
         message=f"`{_EXTRA}` has a setting that the connector lacks: {SHARED_PATH} is a setting of "
         f"SharedStorageConnector, {HOST_BYTES} of OffloadingConnector, {MOONCAKE_PROTOCOL} of MooncakeConnector, "
-        "those with lmcache of LMCacheMPConnector",
+        f"{LMCACHE_HOST}, {LMCACHE_PORT} and {LMCACHE_LIMIT} of LMCacheMPConnector",
         why="Each connector has settings of its own; those of the others are options.",
         fixes=("remove the setting", "set the `kv_connector` that has it"),
     ),
