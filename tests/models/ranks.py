@@ -92,7 +92,7 @@ class Threads(Followers):
         prompt_ranks_of = partial(self._prompt_ranks, rank)
         return rank_loading(self._settings, self._ranks_of(rank), lambda number: number, prompt_ranks_of)
 
-    def leading(self, store: BlockStore | None) -> LeadingRunner:
+    def leading(self, store: BlockStore | None = None) -> LeadingRunner:
         how = {"load": self._loading(0).first, "sampler_of": lambda sampler: LeadingSampler(sampler, self)}
         if store is not None:
             how["transfer_of"] = rank_transfer(self._settings, store, self.flush)
