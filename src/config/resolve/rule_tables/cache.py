@@ -107,7 +107,7 @@ RULES: tuple[Rule, ...] = (
         needs_model=True,
         about_machine=True,  # on which the size of a block depends
         is_broken=lambda v: 0 < v.kv_offloading_bytes < v.stored_block_bytes,
-        message="`cache.kv_offloading_size` {kv_offloading_size} GiB hold no KV block: one has {one_block}",
+        message="`cache.kv_offloading_size` {kv_offloading_size} GiB hold no KV block: one has {one_stored_block}",
         why="A block has the keys and values of `block_size` tokens in all layers, and is kept as a whole.",
         fixes=("write a larger size, or remove it",),
     ),

@@ -110,6 +110,14 @@ def test_too_little_memory_is_the_machines_fault(tmp_path: Path) -> None:
     assert "this machine has 8.00 GiB available" in str(caught.value)
 
 
+def test_a_block_of_the_cache_is_that_of_one_process_and_a_stored_one_that_of_all(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolved(tmp_path, "-tp", "2", "--kv-cache-memory-bytes", "1000", "--kv-offloading-size", "0.000001")
+    said = str(caught.value)
+    assert "one block of 16 tokens needs 1KiB" in said
+    assert "hold no KV block: one has 2KiB" in said
+
+
 def test_warnings_travel_with_the_result(tmp_path: Path) -> None:
     record = resolved(tmp_path, "--max-logprobs", "-1")
     assert [text.splitlines()[0][:14] for text in record.warnings] == ["warning[R057]:"]
