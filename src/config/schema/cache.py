@@ -131,7 +131,7 @@ class CacheConfig(Section):
             "instead of computed. Blocks that were not used for the longest time make room for new ones. On a GPU the "
             "memory is pinned and allocated at the start, and the copies run beside the steps; tested in Triton's "
             "interpreter, not measured on a GPU yet. On a CPU it is part of the budget. Each replica has as much. Not "
-            "for models that several processes compute, nor for recurrent layers. Unset, nothing is kept."
+            "for models on several GPUs, in stages or of a launcher, nor for recurrent layers. Unset, nothing is kept."
         ),
         examples=[16],
         json_schema_extra=about(reload="model", unit="GiB"),

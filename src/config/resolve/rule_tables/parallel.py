@@ -366,13 +366,18 @@ RULES: tuple[Rule, ...] = (
         fields=(
             *("parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"),
             *("cache.kv_directory", "kv_transfer.kv_connector", "cache.kv_offloading_size", "load.load_format"),
+            *("parallel.decode_context_parallel_size", "parallel.distributed_executor_backend", "device.device"),
         ),
         exit_code=EXIT_MODEL_FILES,
         is_broken=lambda v: bool(v.not_divided),
         message="the model cannot be divided over {num_ranks} processes: {not_divided}",
         why="With tensor parallel each process has as many heads, and as many columns of each feed-forward block, as "
-        "the others; a stage of a pipeline has layers that read of other stages their results alone.",
-        fixes=("set `tensor_parallel_size` and `pipeline_parallel_size` to 1, or to a divisor",),
+        "the others; a stage of a pipeline has layers that read of other stages their results alone. Stored blocks are "
+        "those of all heads, which the processes on CPUs put together after each step.",
+        fixes=(
+            "set `tensor_parallel_size` and `pipeline_parallel_size` to 1, or to a divisor",
+            "or remove the other option that is named",
+        ),
     ),
     Rule(
         id="R134",
