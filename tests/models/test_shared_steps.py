@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.engine.api import SamplingParams
+from stoker.engine.parallel.gloo import GlooRanks
 from stoker.engine.runner import shared_step
 from stoker.engine.runner.shared_step import SharedSteps
 from stoker.model.sharding import not_divisible, not_shared_in_time
@@ -89,3 +90,25 @@ def test_log_probabilities_of_prompts(saved: Callable[[str], Saved], tmp_path: P
         found = engine.outputs(make_prompts(6), sampling)
     assert counts
     assert_prompts_scored_alike(found, expected)
+
+
+def test_no_rank_is_far_ahead_while_each_computes_single_tokens(
+    saved: Callable[[str], Saved], tmp_path: Path, counts: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    """Else the next prompt would wait for all steps that a slower rank has to compute before it."""
+    exchanges: list[int] = []
+    of_all = GlooRanks.of_all
+
+    def counted(self, x):
+        exchanges.append(self.rank)
+        return of_all(self, x)
+
+    monkeypatch.setattr(GlooRanks, "of_all", counted)
+    _, folder = saved("llama")
+    sampling = SamplingParams(max_tokens=48, temperature=0, ignore_eos=True)
+    with divided(resolved(folder, tmp_path, parallel={"prefill_context_parallel_size": 2})) as engine:
+        for each in (counts, exchanges):  # of the warm-up
+            each.clear()
+        engine.outputs([[5]], sampling)
+    assert not counts
+    assert exchanges.count(0) == exchanges.count(1) == 48 // shared_step.MAX_STEPS_AHEAD

@@ -42,6 +42,9 @@ class DividedSteps:
         is_decode = num_tokens == plan.num_rows
         return num_tokens >= max(self.num_parts, self.decode_threshold if is_decode else self.prompt_threshold)
 
+    def before_whole(self, plan: StepPlan) -> None:
+        """As StepDivision. The ranks meet in its exchanges."""
+
     def compute(self, plan: StepPlan, rows: Int64 | None, forward: Forward) -> Hidden:
         """As StepDivision."""
         bounds = np.linspace(0, plan.num_batched_tokens, self.num_parts + 1).astype(np.int64)

@@ -185,6 +185,8 @@ class ModelRunner:
             if self._division is not None and self._division.takes(plan):
                 found = self._division.compute(plan, rows, self._forward_part)
             else:
+                if self._division is not None:
+                    self._division.before_whole(plan)
                 steps = self._input(plan)
                 if rows is None and not len(wanted.prompt) and self._decode_steps.takes(steps[0]):
                     logits = self._decode_steps.compute(steps)

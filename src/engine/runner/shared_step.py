@@ -2,7 +2,7 @@
 
 All ranks have the same weights, plans and slot tables. In each layer a rank gets the keys and values of the tokens that
 others compute (parallel/prompt_parts.py), so all caches are the same after a step. A step of few tokens is not shared:
-each rank computes all of it.
+each rank computes all of it, and after some of them they wait for each other.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .step_input import Int64, written_slots
 from .step_part import Forward, Hidden, StepPart, tokens_of
 
 MIN_TOKENS_EACH = 32  # with fewer, each rank would read all weights for a part that is hardly faster than the whole
+MAX_STEPS_AHEAD = 16  # of the slowest rank, while each computes whole steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,11 @@ class SharedSteps:
     def takes(self, plan: StepPlan) -> bool:
         """As StepDivision."""
         return plan.num_batched_tokens >= self.ranks.size * MIN_TOKENS_EACH
+
+    def before_whole(self, plan: StepPlan) -> None:
+        """As StepDivision. Else the next prompt would wait for all steps that a slower rank has not computed yet."""
+        if plan.step % MAX_STEPS_AHEAD == 0:
+            self.ranks.of_all(torch.zeros(1))
 
     def compute(self, plan: StepPlan, rows: Int64 | None, forward: Forward) -> Hidden:
         """As StepDivision."""

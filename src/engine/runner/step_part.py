@@ -37,6 +37,10 @@ class StepDivision(Protocol):
         """Whether this step is divided."""
         ...
 
+    def before_whole(self, plan: StepPlan) -> None:
+        """Before a step that is not divided."""
+        ...
+
     def compute(self, plan: StepPlan, rows: Int64 | None, forward: Forward) -> Hidden:
         """plan, rows: of the whole step, as of StepPart. Returns what `forward` would return for it."""
         ...
