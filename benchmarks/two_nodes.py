@@ -36,6 +36,7 @@ WAYS = {
     "2 parts": {"tensor_parallel_size": 2, "ubatch_size": 2},
     "3 parts": {"tensor_parallel_size": 2, "ubatch_size": 3},
     "prompts": {"prefill_context_parallel_size": 2},
+    "prompts, 2 parts": {"prefill_context_parallel_size": 2, "ubatch_size": 2},
 }
 INSIDE = "STOKER_BENCHMARK_NAMESPACE"  # set in the process that runs in the first namespace
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stoker.engine.api import SamplingParams
 from stoker.engine.parallel.gloo import GlooRanks
+from stoker.engine.parallel.turns import call_in_turns
 from stoker.engine.runner import shared_step
 from stoker.engine.runner.shared_step import SharedSteps
 from stoker.model.sharding import not_divisible, not_shared_in_time
@@ -58,19 +60,39 @@ def test_shared_prompts_give_what_one_process_does(
     assert len(counts) > 10
 
 
-@pytest.mark.parametrize("sizes", [(3, 1), (2, 2)], ids=str)
-@pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
+@pytest.mark.parametrize("in_turns", [False, True], ids=["whole", "in turns"])
+@pytest.mark.parametrize("sizes", [(2, 1), (3, 1), (2, 2)], ids=str)
+@pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3", "gemma3", "gemma4 shared"])
+@pytest.mark.quick_cases(2, family=["deepseek_v3"], sizes=[(2, 2)])
 def test_other_numbers_of_ranks(
-    family: str, sizes: tuple[int, int], saved: Callable[[str], Saved], tmp_path: Path, counts: list[int]
+    family: str,
+    sizes: tuple[int, int],
+    in_turns: bool,
+    saved: Callable[[str], Saved],
+    tmp_path: Path,
+    counts: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    """Also where the two pieces of each rank are computed in turns."""
+    turns: list[int] = []
+
+    def counted(calls):
+        turns.append(len(calls))
+        return call_in_turns(calls)
+
+    monkeypatch.setattr(shared_step, "call_in_turns", counted)
     _, folder = saved(family)
     alone = resolved(folder, tmp_path)
     assert not not_divisible(alone.model_spec, 2)
     expected = outputs(Engine(alone))
     names = "prefill_context_parallel_size", "tensor_parallel_size"
-    with divided(resolved(folder, tmp_path, parallel=dict(zip(names, sizes, strict=True)))) as engine:
+    parallel: dict[str, Any] = dict(zip(names, sizes, strict=True))
+    if in_turns:
+        parallel |= {"enable_dbo": True, "dbo_prefill_token_threshold": 4, "dbo_decode_token_threshold": 4}
+    with divided(resolved(folder, tmp_path, parallel=parallel)) as engine:
         assert_same(outputs(engine), expected)
     assert counts
+    assert max(turns) == 1 + in_turns
 
 
 def test_a_cache_in_int8(saved: Callable[[str], Saved], tmp_path: Path):

@@ -299,8 +299,7 @@ class Values:
         found = {
             "parallel.pipeline_parallel_size": parallel.pipeline_parallel_size > 1,
             "parallel.decode_context_parallel_size": parallel.decode_context_parallel_size > 1,
-            "parallel.enable_dbo": parallel.enable_dbo,
-            "parallel.ubatch_size": parallel.ubatch_size > 1,
+            "parallel.ubatch_size": parallel.num_step_parts > 2,
             "parallel.enable_eplb": parallel.enable_eplb,
             "parallel.distributed_executor_backend": parallel.distributed_executor_backend == "external_launcher",
             "device.device: cuda": self.device == "cuda",

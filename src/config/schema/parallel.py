@@ -106,8 +106,9 @@ class ParallelConfig(Section):
         description=(
             "Whether a step with many tokens is computed in two parts, in turns: while the results of one are "
             "exchanged with the other processes, the other is computed. For the processes of `tensor_parallel_size` "
-            "that exchange over a network (`nnodes`, or Ray). Each part reads all weights: prompts gain as much as "
-            "their exchange takes, single tokens lose unless the network is slow."
+            "that exchange over a network (`nnodes`, or Ray), and those of `prefill_context_parallel_size`. Each part "
+            "reads all weights: prompts gain as much as their exchange takes, single tokens lose unless the network is "
+            "slow."
         ),
         examples=[True],
         json_schema_extra=about(reload="model", devices=("cpu",)),

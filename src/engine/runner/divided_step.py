@@ -7,21 +7,17 @@ part reads them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
-import torch
 
 from ...config import Resolved
 from ..core.step_plan import StepPlan
-from ..parallel import Ranks
-from ..parallel.gloo import GlooRanks
 from ..parallel.turns import call_in_turns
 from .step_input import Int64
-from .step_part import Forward, Hidden, StepPart, tokens_of
+from .step_part import Forward, Hidden, StepPart, joined, tokens_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +48,13 @@ class DividedSteps:
         for start, end in pairwise(bounds.tolist()):
             own = None if rows is None else rows[(rows >= start) & (rows < end)] - start
             calls.append(partial(forward, StepPart(tokens_of(plan, range(start, end)), own)))
-        return _joined(call_in_turns(calls))
+        return joined(call_in_turns(calls))
 
 
-def divided_steps(resolved: Resolved, ranks: Ranks | None) -> DividedSteps | None:
+def divided_steps(resolved: Resolved) -> DividedSteps | None:
     """None if steps are computed whole."""
     parallel = resolved.parallel
-    if parallel.num_step_parts == 1 or not isinstance(ranks, GlooRanks):
+    if parallel.num_step_parts == 1:
         return None
     thresholds = parallel.dbo_prefill_token_threshold, parallel.dbo_decode_token_threshold
     return DividedSteps(parallel.num_step_parts, *thresholds)
-
-
-def _joined(parts: Sequence[Hidden]) -> Hidden:
-    hidden = [each for each, _ in parts]
-    residual = [each for _, each in parts if each is not None]
-    return torch.cat(hidden), torch.cat(residual) if residual else None

@@ -3,20 +3,26 @@
 All ranks have the same weights, plans and slot tables. In each layer a rank gets the keys and values of the tokens that
 others compute (parallel/prompt_parts.py), so all caches are the same after a step. A step of few tokens is not shared:
 each rank computes all of it, and after some of them they wait for each other.
+
+The two pieces that a rank has can be computed in turns, as the parts of divided_step.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
 from ..core.step_plan import StepPlan
 from ..parallel.prompt_parts import Gathering
+from ..parallel.turns import call_in_turns
+from .divided_step import DividedSteps
 from .slot_table import SlotTable
 from .step_input import Int64, written_slots
-from .step_part import Forward, Hidden, StepPart, tokens_of
+from .step_part import Forward, Hidden, StepPart, joined, tokens_of
 
 MIN_TOKENS_EACH = 32  # with fewer, each rank would read all weights for a part that is hardly faster than the whole
 MAX_STEPS_AHEAD = 16  # of the slowest rank, while each computes whole steps
@@ -26,12 +32,14 @@ MAX_STEPS_AHEAD = 16  # of the slowest rank, while each computes whole steps
 class SharedSteps:
     ranks: Gathering
     slots: SlotTable
+    in_turns: DividedSteps | None = None  # which steps are computed so; None for none
 
     @property
     def table(self) -> dict[str, str]:
         """As StepDivision."""
         count = self.ranks.size
-        return {"shared_steps": f"from {count * MIN_TOKENS_EACH} tokens on, by {count} processes with all weights"}
+        shared = f"from {count * MIN_TOKENS_EACH} tokens on, by {count} processes with all weights"
+        return {"shared_steps": shared} | ({} if self.in_turns is None else self.in_turns.table)
 
     def takes(self, plan: StepPlan) -> bool:
         """As StepDivision."""
@@ -44,13 +52,21 @@ class SharedSteps:
 
     def compute(self, plan: StepPlan, rows: Int64 | None, forward: Forward) -> Hidden:
         """As StepDivision."""
-        num_tokens, rank = plan.num_batched_tokens, self.ranks.rank
+        num_tokens, size = plan.num_batched_tokens, self.ranks.size
+        pieces = [pieces_of(rank, size, num_tokens) for rank in range(size)]
+        if self.in_turns is not None and self.in_turns.takes(plan):
+            parts = [self._part(plan, rows, [[own[index]] for own in pieces]) for index in range(2)]
+        else:
+            parts = [self._part(plan, rows, pieces)]
+        own = joined(call_in_turns([partial(forward, part) for part in parts]))
         wanted = np.arange(num_tokens) if rows is None else rows
-        shares = [shares_of(each, self.ranks.size, num_tokens) for each in range(self.ranks.size)]
-        tokens = [np.concatenate([np.arange(each.start, each.stop) for each in share]) for share in shares]
-        own = None if rows is None else np.flatnonzero(np.isin(tokens[rank], rows))
-        part = StepPart(tokens_of(plan, *shares[rank]), own, self._slots_by_rank(plan, tokens))
-        return self._gathered(forward(part), [np.flatnonzero(np.isin(wanted, each)) for each in tokens])
+        return self._gathered(own, [np.flatnonzero(np.isin(wanted, _tokens(each))) for each in pieces])
+
+    def _part(self, plan: StepPlan, rows: Int64 | None, pieces: Sequence[Sequence[range]]) -> StepPart:
+        """Of this rank. pieces: of each rank."""
+        own, tokens = self.ranks.rank, [_tokens(each) for each in pieces]
+        own_rows = None if rows is None else np.flatnonzero(np.isin(tokens[own], rows))
+        return StepPart(tokens_of(plan, *pieces[own]), own_rows, self._slots_by_rank(plan, tokens))
 
     def _slots_by_rank(self, plan: StepPlan, tokens: list[Int64]) -> tuple[torch.Tensor, ...]:
         by_group = written_slots(plan, self.slots)
@@ -77,9 +93,13 @@ class SharedSteps:
         return whole[:, :width].contiguous(), whole[:, width:].contiguous()
 
 
-def shares_of(rank: int, num_ranks: int, num_tokens: int) -> list[range]:
+def pieces_of(rank: int, num_ranks: int, num_tokens: int) -> list[range]:
     """The tokens of a rank: one piece near the beginning and one as near to the end, so that those of one prompt have
     the same number of tokens before them on all ranks. Sources: Liu et al., arXiv:2310.01889; Brandon et al.,
     arXiv:2311.09431."""
     bounds = np.linspace(0, num_tokens, 2 * num_ranks + 1).astype(int).tolist()
     return [range(bounds[piece], bounds[piece + 1]) for piece in (rank, 2 * num_ranks - 1 - rank)]
+
+
+def _tokens(pieces: Sequence[range]) -> Int64:
+    return np.concatenate([np.arange(piece.start, piece.stop) for piece in pieces])

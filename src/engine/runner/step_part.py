@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -65,3 +65,9 @@ def tokens_of(plan: StepPlan, *ranges: range) -> StepPlan:
         num_tokens=num_tokens.astype(np.int32),
         is_sampled=is_sampled,
     )
+
+
+def joined(parts: Sequence[Hidden]) -> Hidden:
+    hidden = [each for each, _ in parts]
+    residual = [each for _, each in parts if each is not None]
+    return torch.cat(hidden), torch.cat(residual) if residual else None

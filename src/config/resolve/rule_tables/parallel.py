@@ -443,13 +443,15 @@ RULES: tuple[Rule, ...] = (
         title="steps are divided where processes exchange over a network",
         fields=(
             *("parallel.enable_dbo", "parallel.ubatch_size", "parallel.tensor_parallel_size"),
-            *("parallel.pipeline_parallel_size", "device.device"),
+            *("parallel.pipeline_parallel_size", "parallel.prefill_context_parallel_size", "device.device"),
         ),
         is_broken=lambda v: (
-            v.config.parallel.num_step_parts > 1 and not (v.exchanges_over_gloo and v.decisions.num_stages == 1)
+            v.config.parallel.num_step_parts > 1
+            and v.prefill_context_parallel_size == 1
+            and not (v.exchanges_over_gloo and v.decisions.num_stages == 1)
         ),
         message="`parallel.enable_dbo` and `ubatch_size` are for the processes of `tensor_parallel_size` that exchange "
-        "over a network, on CPUs, in one stage",
+        "over a network, on CPUs, in one stage, and for those of `prefill_context_parallel_size`",
         why="One part of a step is computed while the network has another. In shared memory the exchange is itself "
         "computed; the stages of a pipeline compute several steps at a time; the step of a GPU is one graph.",
         fixes=("remove `enable_dbo` and `ubatch_size`", "or set `nnodes` and `tensor_parallel_size`"),
@@ -481,15 +483,15 @@ RULES: tuple[Rule, ...] = (
         fields=(
             *("parallel.prefill_context_parallel_size", "device.device"),
             *("parallel.pipeline_parallel_size", "parallel.decode_context_parallel_size"),
-            *("parallel.enable_dbo", "parallel.ubatch_size", "parallel.enable_eplb"),
+            *("parallel.ubatch_size", "parallel.enable_eplb"),
             *("parallel.enable_expert_parallel", "parallel.data_parallel_size"),
             "parallel.distributed_executor_backend",
         ),
         is_broken=lambda v: v.prefill_context_parallel_size > 1 and bool(v.against_shared_prompts),
         message="`parallel.prefill_context_parallel_size` contradicts {against_shared_prompts}",
         why="Each process computes some tokens of a step through all layers, on CPUs, and has the keys and values of "
-        "all tokens after it. Experts move between processes that compute the same tokens, and processes of a "
-        "launcher are those of one group.",
+        "all tokens after it. These are two pieces of the step, which may be computed in turns. Experts move between "
+        "processes that compute the same tokens, and processes of a launcher are those of one group.",
         fixes=("remove `prefill_context_parallel_size`, or the others",),
     ),
     Rule(

@@ -160,7 +160,13 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "R490": (
         ["--enable-dbo", "-tp 2 --enable-dbo", "-tp 2 -pp 2 --enforce-eager --ubatch-size 2"],
-        ["", "-tp 2 --enable-dbo --enforce-eager", "-tp 2 -n 2 --ubatch-size 3", "-tp 2 --ubatch-size 1"],
+        [
+            "",
+            "-pcp 2 --enable-dbo",
+            "-tp 2 --enable-dbo --enforce-eager",
+            "-tp 2 -n 2 --ubatch-size 3",
+            "-tp 2 --ubatch-size 1",
+        ],
     ),
     "R491": (
         ["--dbo-decode-token-threshold 8", "-tp 2 --enforce-eager --enable-dbo --ubatch-size 1"],
@@ -172,11 +178,12 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "R493": (
         [
-            *("-pcp 2 -pp 2", "-pcp 2 -tp 4 -dcp 2", "-pcp 2 -tp 2 -n 2 --ubatch-size 2", f"-pcp 2 {MOVING}"),
+            *("-pcp 2 -pp 2", "-pcp 2 -tp 4 -dcp 2", "-pcp 2 --ubatch-size 3", f"-pcp 2 {MOVING}"),
             *("-pcp 2 --device cuda", f"-pcp 2 {_SHARING} -dp 2"),
         ],
         [
             "-pcp 2",
+            "-pcp 2 --enable-dbo",
             "-pcp 2 --kv-directory blocks",
             "-pcp 2 -tp 2",
             "-pcp 4 -n 2",
