@@ -25,6 +25,7 @@ from ..cpu_list import cpus_problem, format_cpus
 from ..origin import Layer
 from ..schema.kv_transfer import BUILT_IN
 from ..schema.options import options
+from ..schema.parallel import MIN_TOKENS_EACH
 from ..schema.types import format_about, format_size
 from ..suggest import close, did_you_mean
 from . import sampling
@@ -310,6 +311,11 @@ class Values:
         return " and ".join(options)
 
     @property
+    def fewest_shared_tokens(self) -> int:
+        """Of a step."""
+        return int(self.prefill_context_parallel_size) * MIN_TOKENS_EACH
+
+    @property
     def no_shared_prompts(self) -> str:
         """Why processes cannot share prompts to the model; empty if they can, or are not to."""
         files = self.decisions.model_files
@@ -542,6 +548,7 @@ class Values:
             "not_parted": self.not_parted,
             "against_shared_prompts": self.against_shared_prompts,
             "no_shared_prompts": self.no_shared_prompts,
+            "fewest_shared_tokens": self.fewest_shared_tokens,
             "block_part": self.decode_context_parallel_size * self.cp_kv_cache_interleave_size,
             "num_machine_cores": self.decisions.whole_machine.num_cores,
             "num_gpus": self.decisions.gpu.num_visible if self.decisions.gpu else 0,

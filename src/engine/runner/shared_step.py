@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from ...config.schema.parallel import MIN_TOKENS_EACH
 from ..core.step_plan import StepPlan
 from ..parallel.prompt_parts import Gathering
 from ..parallel.turns import call_in_turns
@@ -24,7 +25,6 @@ from .slot_table import SlotTable
 from .step_input import Int64, written_slots
 from .step_part import Forward, Hidden, StepPart, joined, tokens_of
 
-MIN_TOKENS_EACH = 32  # with fewer, each rank would read all weights for a part that is hardly faster than the whole
 MAX_STEPS_AHEAD = 16  # of the slowest rank, while each computes whole steps
 
 

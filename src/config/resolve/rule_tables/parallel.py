@@ -495,6 +495,21 @@ RULES: tuple[Rule, ...] = (
         fixes=("remove `prefill_context_parallel_size`, or the others",),
     ),
     Rule(
+        id="R495",
+        title="some steps have enough tokens to be shared",
+        fields=("parallel.prefill_context_parallel_size", "scheduler.max_num_batched_tokens"),
+        severity="warning",
+        is_broken=lambda v: (
+            v.prefill_context_parallel_size > 1
+            and v.max_num_batched_tokens != "auto"
+            and v.max_num_batched_tokens < v.fewest_shared_tokens
+        ),
+        message="`parallel.prefill_context_parallel_size` has no effect: a step has at most {max_num_batched_tokens} "
+        "tokens, and those from {fewest_shared_tokens} on are shared",
+        why="Every process computes a step of few tokens alone, because it has to read all weights for any of them.",
+        fixes=("raise `max_num_batched_tokens`, or remove `prefill_context_parallel_size`",),
+    ),
+    Rule(
         id="R494",
         title="tokens of the model's prompts can be computed at the same time",
         fields=("parallel.prefill_context_parallel_size",),
@@ -537,7 +552,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="R398",
         title="several processes need a size above 1",
-        fields=("parallel.distributed_executor_backend", "parallel.tensor_parallel_size"),
+        fields=(
+            *("parallel.distributed_executor_backend", "parallel.tensor_parallel_size"),
+            *("parallel.pipeline_parallel_size", "parallel.prefill_context_parallel_size"),
+        ),
         severity="warning",
         is_broken=lambda v: (
             v.decisions.is_written("parallel.distributed_executor_backend")

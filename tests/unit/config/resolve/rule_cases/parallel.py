@@ -191,6 +191,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             f"-pcp 2 -tp 2 {_SHARING}",
         ],
     ),
+    "R495": (["-pcp 4 --max-num-batched-tokens 127"], ["-pcp 4 --max-num-batched-tokens 128", "-pcp 2"]),
     "R494": (
         [f"-pcp 2 {_OTHER.format('STATES')}", "-pcp 2 --model-impl transformers"],
         ["-pcp 2", f"-pcp 2 {_OTHER.format('LATENTS')}", f"-pcp 2 {_OTHER.format('SHARED')}", _OTHER.format("STATES")],
