@@ -11,8 +11,8 @@ from .refused import with_refused
 from .section import Section, about
 from .types import Count, Flag, NumberFromZero, Whole
 
-# Tokens of a shared step for each of the processes that share it: with fewer, each would read all weights for a part that
-# is hardly faster than the whole.
+# Of a shared step, for each of the processes that share it: with fewer, each would read all weights for a part that is
+# hardly faster than the whole.
 MIN_TOKENS_EACH = 32
 _EXPERT_BALANCE = {  # JSON Schema of `eplb_config`
     "type": "object",
@@ -78,8 +78,8 @@ class ParallelConfig(Section):
             "Number of processes, or of groups of `tensor_parallel_size` processes, that share the tokens of each "
             "step with a long prompt. Each has all weights, or those of its group, and all of the KV cache, and gets "
             "in each layer the keys and values of the tokens that the others compute: with few key-value heads a "
-            "fraction of what `tensor_parallel_size` exchanges. Steps of at least 32 tokens for each are shared. Prompts are computed faster over a network, single "
-            "tokens as fast as without."
+            "fraction of what `tensor_parallel_size` exchanges. Steps of at least 32 tokens for each are shared. "
+            "Prompts are computed faster over a network, single tokens as fast as without."
         ),
         examples=[2],
         json_schema_extra=about(reload="model", unit="groups", devices=("cpu",), aliases=("-pcp",)),
