@@ -5,11 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from stoker.server.text import template
 from stoker.server.text.tokenizer import Tokenizer
 
 from ..fakes import FakeEngine
 from .deployment import Served
 from .tiny_tokenizer import write_tokenizer
+
+
+@pytest.fixture(autouse=True)
+def _short_messages_are_rendered_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is: a virtual clock does not wait for the processes that would do it otherwise."""
+    monkeypatch.setattr(template, "LOCAL_S", 60.0)
 
 
 @pytest.fixture(scope="session")
