@@ -1,14 +1,18 @@
-"""RankLink: what may be said to a process that does not read."""
+"""RankLink: what may be said to a process that does not read, and what a plan says."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from threading import Thread
 
 import pytest
 
+from stoker.engine.core import StepPlan
+from stoker.engine.core.block_store import BlockCopy, BlockLoad
+from stoker.engine.core.step_plan import plan_without_rows
 from stoker.engine.nodes.rank_link import Alive, Failed, RankLink, packed
 
 LIMIT_S = 60.0
@@ -73,3 +77,19 @@ def test_what_is_offered_to_a_process_that_has_ended_fails(ends: tuple[socket.so
     theirs.close()
     with pytest.raises(OSError, match="Broken pipe"):
         RankLink(ours).offer(Alive())
+
+
+def test_another_rank_knows_where_blocks_are_copied_and_not_what_they_are(
+    ends: tuple[socket.socket, socket.socket],
+):
+    plan = replace(
+        plan_without_rows(),
+        loads=[BlockLoad((3, 7), memoryview(b"content"))],
+        saves=[BlockCopy(b"hash", (1, 2), is_for_others=True), BlockCopy(b"next", (4, 5), is_for_others=False)],
+    )
+    ours, theirs = map(RankLink, ends)
+    ours.send(plan)
+    found = theirs.receive()
+    assert isinstance(found, StepPlan)
+    assert [(load.block_ids, bytes(load.content)) for load in found.loads] == [((3, 7), b"")]
+    assert [(save.block_ids, save.block_hash) for save in found.saves] == [((1, 2), b""), ((4, 5), b"")]

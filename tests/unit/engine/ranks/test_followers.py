@@ -83,6 +83,16 @@ def test_tokens_come_with_the_next_message_and_before_it(connect: Callable[[int,
     assert [kinds(end) for end in others.ends] == [[StepPlan]] * 2
 
 
+def test_tokens_are_sent_alone_before_blocks_are_exchanged(connect: Callable[[int, int], Others]):
+    others = connect(3, 3)
+    others.hold(tokens(5))
+    others.flush()
+    others.flush()
+    assert [kinds(end) for end in others.ends] == [[Tokens], [Tokens], []]
+    others.send(plan_without_rows())
+    assert [kinds(end) for end in others.ends] == [[StepPlan]] * 3
+
+
 @pytest.mark.parametrize("message", [Call("name", b""), FreeMemory()])
 def test_what_comes_between_two_steps_comes_after_the_tokens(
     message: RankMessage, connect: Callable[[int, int], Others]
