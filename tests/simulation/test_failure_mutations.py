@@ -110,7 +110,7 @@ def _requests_are_sent_to_engines_that_start(
 OF_STORES: dict[str, Fault | Mutation] = {
     fault.wrong.__name__.strip("_"): fault
     for fault in (
-        Fault(block_files, "_checksum", _damaged_blocks_are_read),
+        Fault(block_files, "checksum", _damaged_blocks_are_read),
         Fault(BlockFiles, "_name", _files_of_another_fingerprint_are_read),
         Fault(block_connection, "_serve", _blocks_of_another_fingerprint_are_sent),
         Fault(engine_blocks, "send_blocks", _blocks_after_a_missing_one_are_sent),
