@@ -71,6 +71,7 @@ class Parts:
                 self.kind = "wholes" if item.kind == "whole" else "texts"
                 self.bounds += item.bounds if self.kind == "wholes" else ()
                 self.words = tuple(map(str, item.choices))
+                self.pattern = item.pattern
             else:
                 self.kind = "text"
 

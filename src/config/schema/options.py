@@ -49,7 +49,7 @@ class Option:
     bounds: tuple[Any, ...]  # of annotated_types
     spellings: tuple[int, ...]  # numbers that mean `auto`
     min_length: int  # of a text
-    pattern: str | None  # of a text
+    pattern: str | None  # of a text, or of each
     is_nullable: bool
     is_secret: bool
 

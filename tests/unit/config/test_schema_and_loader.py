@@ -96,3 +96,10 @@ def test_the_schema_and_the_loader_agree_on_whole_manifests(tmp_path: Path, data
     said = codes(tmp_path, content)
     assume(CONFLICT not in said)
     assert VALIDATORS[0].is_valid(content) == (not said), (content, said)
+
+
+@pytest.mark.parametrize("value", [False, [8000], ["ftp://a.example"], "a.example"])
+def test_the_schema_knows_the_form_of_each_text_of_a_list(value: Any) -> None:
+    for validator in VALIDATORS:
+        assert validator.is_valid({"kv_transfer": {"prefill_servers": "http://a.example:8000"}})
+        assert not validator.is_valid({"kv_transfer": {"prefill_servers": value}})
