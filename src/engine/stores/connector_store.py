@@ -12,19 +12,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import takewhile
 
 from ..api import StoredBlocks
 from .block_files import MAX_QUEUED_BYTES
 from .call_thread import CallThread
 from .checksum import SUM_BYTES, checksum
 from .connector import Connector
+from .known_blocks import KnownBlocks
 
 CALL_LIMIT_S = 10.0
-_MAX_KNOWN = 1 << 17  # hashes, with 100 bytes each; a block that is forgotten is saved again
 logger = logging.getLogger(__name__)
 
 
@@ -74,7 +72,7 @@ class ConnectorStore:
         self._block_bytes, self._reads, self._writes, self._clock = block_bytes, reads, writes, clock
         self.num_failures = 0
         self._lock = threading.Lock()
-        self._known: OrderedDict[bytes, None] = OrderedDict()  # were loaded or saved, least recently used first
+        self._known = KnownBlocks()  # were loaded or saved
         self._queued: set[bytes] = set()
         self._queued_bytes = 0
         self._logged: set[str] = set()
@@ -92,20 +90,18 @@ class ConnectorStore:
     def wants(self, block_hash: bytes, *, is_for_others: bool) -> bool:
         if not self._writes or self._is_overdue(self._saves, "save"):
             return False
-        with self._lock:
-            if block_hash in self._known:
-                self._known.move_to_end(block_hash)
-                return False
-            return block_hash not in self._queued
+        # in this order: a block is known before it leaves the queue
+        return not self._is_queued(block_hash) and not self._known.touch(block_hash)
 
     def is_saving(self, block_hash: bytes) -> bool:
+        return self._is_queued(block_hash) and not self._is_overdue(self._saves, "save")
+
+    def _is_queued(self, block_hash: bytes) -> bool:
         with self._lock:
-            is_queued = block_hash in self._queued
-        return is_queued and not self._is_overdue(self._saves, "save")
+            return block_hash in self._queued
 
     def stored(self, hashes: Sequence[bytes]) -> StoredBlocks:
-        with self._lock:
-            return StoredBlocks(tuple(takewhile(self._known.__contains__, hashes)))
+        return self._known.stored(hashes)
 
     def fetch(self, hashes: Sequence[bytes], source: StoredBlocks | None) -> _Load:
         load = _Load(list(hashes), partial(self._is_overdue, self._loads, "load"))
@@ -125,7 +121,8 @@ class ConnectorStore:
             self._failed("load", error)
         finally:
             load.end()
-            self._remember(load.hashes, len(load.contents))
+            self._known.forget(load.hashes[len(load.contents) :])  # they are computed, and saved then
+            self._known.add(load.hashes[: len(load.contents)])
 
     def _checked(self, block_hash: bytes, content: bytes | bytearray | memoryview) -> memoryview:
         """A copy: the connector may use its buffer again. Raises ValueError, or TypeError for what is not bytes."""
@@ -135,16 +132,6 @@ class ConnectorStore:
         if bytes(copy[-SUM_BYTES:]) != checksum(block_hash, copy[:-SUM_BYTES]):
             raise ValueError(f"a block that differs from what was saved as {self._key(block_hash)}")
         return copy[:-SUM_BYTES]
-
-    def _remember(self, hashes: Sequence[bytes], num_stored: int) -> None:
-        """The first ones are stored. The others are computed, and saved then."""
-        with self._lock:
-            for index, block_hash in enumerate(hashes):
-                self._known.pop(block_hash, None)
-                if index < num_stored:
-                    self._known[block_hash] = None
-            while len(self._known) > _MAX_KNOWN:
-                self._known.popitem(last=False)
 
     def save(self, block_hash: bytes, content: memoryview, *, is_for_others: bool) -> None:
         """Dropped while too much waits to be saved: a later request with this prefix stores it."""
@@ -160,7 +147,7 @@ class ConnectorStore:
     def _save(self, block_hash: bytes, content: memoryview) -> None:
         try:
             self._connector.save(self._key(block_hash), b"".join((content, checksum(block_hash, content))))
-            self._remember([block_hash], 1)
+            self._known.add([block_hash])
         except BaseException as error:
             self._failed("save", error)
         finally:

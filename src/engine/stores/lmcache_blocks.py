@@ -10,19 +10,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import takewhile
 
 from ..api import StoredBlocks
 from .block_files import MAX_QUEUED_BYTES
 from .future_fetch import FutureFetch
+from .known_blocks import KnownBlocks
 from .lmcache_connection import MAX_BATCH, LmcacheConnection
 from .lmcache_requests import LmcacheUnavailable
 
 RETRY_S = 10.0
-_MAX_KNOWN = 1 << 17  # hashes of blocks that the server has got or given
 logger = logging.getLogger(__name__)
 
 
@@ -41,7 +40,7 @@ class LmcacheBlocks:
         self._for_reads, self._for_saves = connect(), connect()
         self.num_failures = 0
         self._lock = threading.Lock()
-        self._known: OrderedDict[bytes, None] = OrderedDict()  # least recently used first
+        self._known = KnownBlocks()
         self._queue: deque[tuple[bytes, memoryview]] = deque()
         self._queued: set[bytes] = set()
         self._queued_bytes = 0
@@ -86,19 +85,15 @@ class LmcacheBlocks:
     def wants(self, block_hash: bytes, *, is_for_others: bool) -> bool:
         if not self._writes or not self.is_up:
             return False
-        with self._lock:
-            if block_hash in self._known:
-                self._known.move_to_end(block_hash)
-                return False
-            return block_hash not in self._queued
+        # in this order: a block is known before it leaves the queue
+        return not self.is_saving(block_hash) and not self._known.touch(block_hash)
 
     def is_saving(self, block_hash: bytes) -> bool:
         with self._lock:
             return block_hash in self._queued
 
     def stored(self, hashes: Sequence[bytes]) -> StoredBlocks:
-        with self._lock:
-            return StoredBlocks(tuple(takewhile(self._known.__contains__, hashes)))
+        return self._known.stored(hashes)
 
     def fetch(self, hashes: Sequence[bytes], source: StoredBlocks | None) -> FutureFetch:
         return FutureFetch(self._reader.submit(self._read, list(hashes)))
@@ -111,19 +106,9 @@ class LmcacheBlocks:
         except LmcacheUnavailable as error:
             self._lost(error)
             return error.contents
-        with self._lock:
-            for block_hash in hashes[len(contents) :]:
-                self._known.pop(block_hash, None)  # the server has evicted it: save it again
-        self._remember(hashes[: len(contents)])
+        self._known.forget(hashes[len(contents) :])
+        self._known.add(hashes[: len(contents)])
         return contents
-
-    def _remember(self, hashes: Sequence[bytes]) -> None:
-        with self._lock:
-            for block_hash in hashes:
-                self._known[block_hash] = None
-                self._known.move_to_end(block_hash)
-            while len(self._known) > _MAX_KNOWN:
-                self._known.popitem(last=False)
 
     def save(self, block_hash: bytes, content: memoryview, *, is_for_others: bool) -> None:
         """Dropped while more than a gibibyte waits to be saved."""
@@ -147,7 +132,7 @@ class LmcacheBlocks:
         try:
             if self._is_up:
                 self._for_saves.save(batch)
-                self._remember(hashes)
+                self._known.add(hashes)
         except LmcacheUnavailable as error:
             self._lost(error)
         finally:
