@@ -59,11 +59,11 @@ def ranks_in(
 ) -> Ranks:
     """The ranks of a stage, as rank `rank` of it sees them: through NCCL if each has a GPU, else through shared memory
     if they have one and the kernels can. Not joined."""
-    size, limit_s = parallel.tensor_parallel_size, start_limit_s(parallel)
+    size = parallel.tensor_parallel_size
     if gpu is not None:
-        return NcclRanks(meeting, rank, size, gpu, limit_s)
+        return NcclRanks(meeting, rank, size, gpu, start_limit_s(parallel))
     if memory is None or kernels.exchange is None or parallel.disable_custom_all_reduce:
-        return GlooRanks(meeting, rank, size, limit_s, parallel.cpu_distributed_timeout_seconds or LIMIT_S)
+        return _gloo_ranks(meeting, rank, size, parallel)
     return SharedMemoryRanks(kernels.exchange, memory, rank, size)
 
 
@@ -73,8 +73,12 @@ def prompt_ranks_in(meeting: Meeting, rank: int, parallel: ParallelConfig) -> Gl
     size, groups = parallel.tensor_parallel_size, parallel.prefill_context_parallel_size
     if groups == 1:
         return None
+    return _gloo_ranks(replace(meeting, group=f"prompts {rank % size}"), rank // size, groups, parallel)
+
+
+def _gloo_ranks(meeting: Meeting, rank: int, size: int, parallel: ParallelConfig) -> GlooRanks:
     limits = start_limit_s(parallel), parallel.cpu_distributed_timeout_seconds or LIMIT_S
-    return GlooRanks(replace(meeting, group=f"prompts {rank % size}"), rank // size, groups, *limits)
+    return GlooRanks(meeting, rank, size, *limits)
 
 
 def wait_for_all(ranks: RanksT) -> RanksT:

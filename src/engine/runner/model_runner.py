@@ -107,9 +107,10 @@ class ModelRunner:
         self._model, self._cache = loaded.model, loaded.cache
         sampler = Sampler(self.slots.sampling, self._kernels, self._processors, resolved.model.logprobs_mode)
         self._sampler = self._sampler_of(sampler)
-        self._division: StepDivision | None = divided_steps(resolved)
+        in_turns = divided_steps(resolved)
+        self._division: StepDivision | None = in_turns
         if loaded.prompt_ranks is not None:
-            self._division = SharedSteps(loaded.prompt_ranks, self.slots, divided_steps(resolved))
+            self._division = SharedSteps(loaded.prompt_ranks, self.slots, in_turns)
         self._balancer = expert_balancer(resolved, loaded.model.loadables(), loaded.ranks)
         capture = self._kernels.capture if self._captures_steps and self._model.is_capturable else None
         num_views = len(loaded.cache.groups.views)
