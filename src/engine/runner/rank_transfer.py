@@ -81,10 +81,12 @@ class RankTransfer:
 
     def _own_part(self, load: BlockLoad) -> torch.Tensor:
         """Of what rank 0 has, [groups, tensors, bytes]."""
-        empty = self._empty(load.block_ids)
-        whole = torch.stack([empty] * len(self._holders), 2)
-        if self._store is not None:
-            whole = torch.frombuffer(bytearray(load.content), dtype=torch.uint8).view(whole.shape)
+        own = self._empty(load.block_ids)
+        shape = *own.shape[:2], len(self._holders), own.shape[2]
+        if self._store is None:
+            whole = own.new_empty(shape)
+        else:
+            whole = torch.frombuffer(bytearray(load.content), dtype=torch.uint8).view(shape)
         if self._ranks is not None:
             self._ranks.from_rank(_numbers(whole), 0)
         return whole[:, :, self._part].contiguous()
