@@ -137,7 +137,7 @@ class KVTransferConfig(Section):
             "With `OffloadingConnector`: `cpu_bytes_to_use`, the same as `cache.kv_offloading_size`, in bytes. With "
             "`MooncakeConnector`: `mooncake_protocol`, `tcp` (default) or `rdma`. With `LMCacheMPConnector`: "
             f"`{LMCACHE_HOST}` and `{LMCACHE_PORT}` of the server (localhost, 5555), and `{LMCACHE_LIMIT}`, the "
-            "seconds without an answer after which prompts are computed (3). With a class of your own: its keyword "
+            "seconds without an answer after which prompts are computed (3). With a class of your own: its keyword"
             " arguments, which are checked against its `settings_schema` if it has one."
         ),
         examples=[{"shared_storage_path": "/mnt/kv"}],
