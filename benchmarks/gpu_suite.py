@@ -37,9 +37,10 @@ PARTS = [
     Part("qwen3-0.6b", "benchmarks.gpu.model_speed", 85),
     Part("llama-3.1-8b", "benchmarks.gpu.model_speed", 95),
     Part("profile", "benchmarks.gpu.step_kernels", 30),
-    Part("transformers", "benchmarks.gpu.peer", 95),
+    Part("transformers", "benchmarks.gpu.peer", 50),
     Part("ready", "benchmarks.gpu.ready", 35, each_alone=True),
     Part("ablations", "benchmarks.gpu.ablations", 45, each_alone=True),
+    Part("memory moves", "benchmarks.gpu.memory_moves", 45, each_alone=True),
 ]
 
 

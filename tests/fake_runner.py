@@ -48,6 +48,8 @@ class FakeSettings:
     fail_all: bool = False
     hang_step: int = -1  # this step sleeps for hang_s
     hang_s: float = 0.0
+    free_error: str = ""  # of sleep
+    take_error: str = ""
     start_error: str = ""  # the model's files are refused with these words
     block_size: int = 4
     num_blocks: int = 400
@@ -86,6 +88,21 @@ class FakeRunner:
             if self._wants_logprobs[slot]:
                 logprobs[row] = TokenLogprobs([known[-1]], [-0.5], 1)
         return StepResult(tokens, logprobs)
+
+
+class FakeMemory:
+    """Sleeper of an engine."""
+
+    def __init__(self, settings: FakeSettings) -> None:
+        self._settings = settings
+
+    def free_memory(self) -> None:
+        if self._settings.free_error:
+            raise MemoryError(self._settings.free_error)
+
+    def take_memory(self) -> None:
+        if self._settings.take_error:
+            raise MemoryError(self._settings.take_error)
 
 
 def build_core(
@@ -128,7 +145,7 @@ def build_core(
     )
     runner = FakeRunner(settings)
     steps = ThreadStepQueue(runner) if settings.async_scheduling else InlineStepQueue(runner)
-    return EngineCore(Scheduler(limits), steps, info, idle=idle, free_cache=lambda: None)
+    return EngineCore(Scheduler(limits), steps, info, idle=idle, sleeper=FakeMemory(settings))
 
 
 if __name__ == "__main__":

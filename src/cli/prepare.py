@@ -27,7 +27,7 @@ from ..engine.client.engine_client import EngineClient, EngineStartFailed
 from ..engine.client.in_process import InProcessClient
 from ..engine.client.process import COMMAND, EngineProcessClient
 from ..engine.client.replicated import ReplicatedClient
-from ..engine.client.sleep import END_PROCESS, FREE_CACHE, SleepPolicy
+from ..engine.client.sleep import SleepPolicy
 from ..engine.messages import Message
 from ..engine.processes.on_node import on_node
 from ..engine.replicas.group import ReplicaGroup
@@ -113,8 +113,7 @@ def _remote_replicas(resolved: Resolved, on_phase: Callable[[str], None]) -> Rem
 
 
 def _sleep_policy(resolved: Resolved) -> SleepPolicy:
-    lowest = FREE_CACHE if resolved.device.device == "cpu" else END_PROCESS
-    return SleepPolicy(resolved.model.sleep_after, resolved.model.sleep_level, lowest)
+    return SleepPolicy(resolved.model.sleep_after, resolved.model.sleep_level)
 
 
 def engine_environment(resolved: Resolved, index: int) -> dict[str, str]:

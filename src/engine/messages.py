@@ -38,8 +38,13 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class FreeCache:
-    """Give the memory of the KV cache back to the system, once no request is left; answered by CacheFreed."""
+class FreeMemory:
+    """Sleep: give memory back to the system, once no request is left; answered by MemoryFreed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeMemory:
+    """Wake up: take that memory again; answered by MemoryTaken."""
 
 
 # ---- messages to the client
@@ -100,8 +105,13 @@ class Profiled:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheFreed:
-    """The KV cache has no memory. Steps take it again as they write."""
+class MemoryFreed:
+    error: str = ""  # why not, if it has all of it still
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTaken:
+    error: str = ""  # why not, if it has none of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +137,16 @@ Message = (
     | Submit
     | Abort
     | Profile
-    | FreeCache
+    | FreeMemory
+    | TakeMemory
     | Phase
     | Ready
     | Outputs
     | Refused
     | Stats
     | Profiled
-    | CacheFreed
+    | MemoryFreed
+    | MemoryTaken
     | Heartbeat
     | ExitReason
 )

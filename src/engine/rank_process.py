@@ -30,7 +30,19 @@ from ..logs import configure_logging
 from .core import StepPlan
 from .memory.shared_memory import SharedMemory
 from .nodes.joining import JoinRefused
-from .nodes.rank_link import Call, Capture, DeviceStep, Failed, Finish, FreeMemory, Loaded, RankLink, Returned, Start
+from .nodes.rank_link import (
+    Call,
+    Capture,
+    DeviceStep,
+    Failed,
+    Finish,
+    FreeMemory,
+    Loaded,
+    RankLink,
+    Returned,
+    Start,
+    TakeMemory,
+)
 from .parallel.connect import ADDRESS, group_of, stage_link
 from .parallel.gloo import Meeting
 from .parallel.stages import StageLink
@@ -173,6 +185,10 @@ def follow_on_device(runner: FollowingDeviceRunner, link: RankLink) -> None:
                     runner.launch(plan, None if shape is None else StepShape(*shape), again.astype(np.int64))
             case Capture():
                 runner.capture_next()
+            case FreeMemory():
+                runner.free_memory()
+            case TakeMemory():
+                runner.take_memory()
 
 
 def no_worker(call: Call) -> Returned:
@@ -191,7 +207,9 @@ def follow(runner: ModelRunner, link: RankLink, answer: Answer = no_worker) -> N
                 with contextlib.suppress(SamplingFailed):
                     runner.execute(plan)
             case FreeMemory():
-                runner.free_cache()
+                runner.free_memory()
+            case TakeMemory():
+                runner.take_memory()
             case Call() as call:
                 link.send(answer(call))
 
@@ -208,7 +226,9 @@ def follow_first_stage(runner: FirstStageRunner, link: RankLink, answer: Answer 
                 with contextlib.suppress(SamplingFailed):
                     runner.finish(begun.popleft())
             case FreeMemory():
-                runner.free_cache()
+                runner.free_memory()
+            case TakeMemory():
+                runner.take_memory()
             case Call() as call:
                 link.send(answer(call))
 
@@ -221,7 +241,9 @@ def follow_later_stage(runner: LaterStageRunner, link: RankLink, answer: Answer 
             case StepPlan() as plan:
                 runner.execute(plan)
             case FreeMemory():
-                runner.free_cache()
+                runner.free_memory()
+            case TakeMemory():
+                runner.take_memory()
             case Call() as call:
                 link.send(answer(call))
 

@@ -28,12 +28,13 @@ from .api import (
 )
 from .messages import (
     Abort,
-    CacheFreed,
     ExitReason,
-    FreeCache,
+    FreeMemory,
     Heartbeat,
     Hello,
     Int32,
+    MemoryFreed,
+    MemoryTaken,
     Message,
     Outputs,
     Phase,
@@ -43,6 +44,7 @@ from .messages import (
     Refused,
     Stats,
     Submit,
+    TakeMemory,
 )
 
 MAX_MESSAGE_BYTES = 1 << 30
@@ -322,8 +324,10 @@ _CODECS: dict[type, tuple[str, _Writer, _Reader]] = {
     Submit: ("submit", _write_submit, _read_submit),
     Abort: ("abort", lambda m: [_int_bytes(m.handles)], lambda parts: Abort(_ints(_take(parts, bytes)[0], "handles"))),
     Profile: ("profile", lambda m: [m.is_start], lambda parts: Profile(*_take(parts, bool))),
-    FreeCache: ("free_cache", lambda m: [], lambda parts: FreeCache(*_take(parts))),
-    CacheFreed: ("cache_freed", lambda m: [], lambda parts: CacheFreed(*_take(parts))),
+    FreeMemory: ("free_memory", lambda m: [], lambda parts: FreeMemory(*_take(parts))),
+    MemoryFreed: ("memory_freed", lambda m: [m.error], lambda parts: MemoryFreed(*_take(parts, str))),
+    TakeMemory: ("take_memory", lambda m: [], lambda parts: TakeMemory(*_take(parts))),
+    MemoryTaken: ("memory_taken", lambda m: [m.error], lambda parts: MemoryTaken(*_take(parts, str))),
     Phase: ("phase", lambda m: [m.name], lambda parts: Phase(*_take(parts, str))),
     Ready: ("ready", lambda m: [asdict(m.info)], _read_ready),
     Outputs: ("outputs", _write_outputs, _read_outputs),

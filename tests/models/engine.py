@@ -9,9 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from stoker.config import MachineSpec, Resolved, load_deployment, read_model_files, resolve_deployment
+from stoker.config import (
+    MachineSpec,
+    Resolved,
+    load_deployment,
+    read_machine_spec,
+    read_model_files,
+    resolve_deployment,
+)
 from stoker.config.cpu_kernels import keeps_codes
+from stoker.config.resolve.gpu import interpreted_gpu
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
 from stoker.engine.core import Scheduler
 from stoker.engine.runner.model_runner import ModelRunner
@@ -25,6 +34,13 @@ MACHINE = MachineSpec(
     total_memory_bytes=8 << 30,
     available_memory_bytes=8 << 30,
     cpu_flags=(),
+)
+WITH_GPU = MACHINE.model_copy(
+    update={
+        "gpu": read_machine_spec().gpu
+        if torch.cuda.is_available()
+        else interpreted_gpu(MACHINE.total_memory_bytes, MACHINE.available_memory_bytes)
+    }
 )
 GREEDY = SamplingParams(temperature=0, max_tokens=24)
 

@@ -1,4 +1,5 @@
-"""KV blocks of small models in host memory and other stores, with the runner of CUDA devices in Triton's interpreter.
+"""KV blocks of small models in host memory and other stores, with the runner of CUDA devices, in Triton's interpreter
+where there is none.
 
 What the KV cache has evicted is copied back instead of computed, and the tokens are those of a CPU without a store.
 """
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.free_ports import free_port
 
 pytest.importorskip("triton")
@@ -30,8 +30,7 @@ from stoker.engine.stores.host_store import HostStore
 from stoker.engine.stores.open_store import open_store
 
 from .conftest import Saved
-from .engine import resolved
-from .test_device_runner import WITH_GPU
+from .engine import WITH_GPU, resolved
 from .test_options import answer, finish
 
 PROMPT = [7 * number % 61 + 10 for number in range(18)]  # two full blocks of 8
@@ -41,7 +40,6 @@ FAMILIES = ("qwen3", "deepseek_v3", "gemma3")  # keys and values, latents, windo
 HOST: dict[str, Any] = {"kv_offloading_size": 0.01}
 Start = Callable[..., EngineCore]
 pytestmark = [
-    pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter"),
     pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning"),
 ]
 

@@ -20,7 +20,6 @@ from tests.slow_cases import slow_but
 from tests.unit.engine.runner.plans import ids, make_plan
 
 from stoker.config import ModelFilesError
-from stoker.config.resolve.gpu import interpreted_gpu
 from stoker.convert.loaded_state import pack
 from stoker.convert.loaded_state import save as save_packed
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
@@ -36,12 +35,9 @@ from stoker.engine.starts.startup import build_core
 
 from .checkpoints import build, save
 from .conftest import Saved
-from .engine import MACHINE, joined, resolved
+from .engine import WITH_GPU, joined, resolved
 from .quantised import METHODS, write
 
-WITH_GPU = MACHINE.model_copy(
-    update={"gpu": interpreted_gpu(MACHINE.total_memory_bytes, MACHINE.available_memory_bytes)}
-)
 PROMPTS = [[5, 6, 7], list(range(20, 34)), [9]]  # of several blocks, and of more than one step
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter"),

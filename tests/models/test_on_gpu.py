@@ -12,7 +12,6 @@ import torch
 
 pytest.importorskip("triton")
 
-from stoker.config import read_machine_spec
 from stoker.engine.api import EngineOutput, SamplingParams
 from stoker.engine.kernels.gpu import launch
 from stoker.engine.loop.engine_core import EngineCore
@@ -20,7 +19,7 @@ from stoker.engine.starts.startup import build_core
 
 from .checkpoints import FAMILIES
 from .conftest import Saved
-from .engine import MACHINE, resolved
+from .engine import WITH_GPU, resolved
 from .quantised import METHODS, write
 from .test_device_runner import PLAIN, PROMPTS, RICH, run
 from .test_generation import make_prompts
@@ -35,10 +34,9 @@ KINDS = ("qwen3", "gemma3", "qwen3_moe", "qwen3_next", "mamba2", "deepseek_v3", 
 
 def core(folder: Path, place: Path, **sections: dict[str, Any]) -> EngineCore:
     """On the GPU unless device.device is cpu."""
-    machine = MACHINE.model_copy(update={"gpu": read_machine_spec().gpu})
     sections["device"] = {"device": "cuda"} | sections.get("device", {})
     sections["scheduler"] = FEW_GRAPHS | sections.get("scheduler", {})
-    return build_core(resolved(folder, place, machine, **sections))
+    return build_core(resolved(folder, place, WITH_GPU, **sections))
 
 
 def on_cpu(folder: Path, place: Path, **sections: dict[str, Any]) -> EngineCore:

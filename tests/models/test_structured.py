@@ -27,8 +27,7 @@ from stoker.engine.core import step_results
 from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.starts.startup import build_core
 
-from .engine import joined, resolved
-from .test_device_runner import WITH_GPU
+from .engine import WITH_GPU, joined, resolved
 
 DIGITS = Constraint('start: "(" /[0-9]{6}/ ")"')
 DIGITS_PATTERN = r"\([0-9]{6}\)"

@@ -339,8 +339,8 @@ class ModelConfig(Section):
         False,
         description=(
             "Serve POST /sleep and /wake_up, and GET /is_sleeping, by which an engine that is not used gives its "
-            "memory back to the system. Level 1 frees the KV cache, level 2 everything: it ends the engine process, "
-            "and waking loads the model again. With `device: cuda` there is level 2 alone."
+            "memory back to the system. Level 1 frees the KV cache, and on a GPU the weights too, which are in host "
+            "memory meanwhile. Level 2 frees everything: it ends the engine process, and waking loads the model again."
         ),
         examples=[True],
         json_schema_extra=about(reload="process"),
@@ -358,8 +358,8 @@ class ModelConfig(Section):
     sleep_level: Literal[1, 2] = Field(
         2,
         description=(
-            "Level of the sleep that follows `sleep_after`: 1 frees the KV cache and wakes at once, 2 frees everything "
-            "and takes as long to wake as the start of the engine."
+            "Level of the sleep that follows `sleep_after`: 1 frees the KV cache, and on a GPU the weights, and wakes "
+            "at once; 2 frees everything and takes as long to wake as the start of the engine."
         ),
         examples=[1],
         json_schema_extra=about(reload="process"),

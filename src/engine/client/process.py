@@ -10,15 +10,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..api import EngineDead, EngineInfo, EngineStats, InvalidRequest
-from ..messages import Abort, CacheFreed, ExitReason, FreeCache, Heartbeat, Message, Phase, Ready
+from ..api import EngineDead, EngineInfo, EngineStats, InvalidRequest, SleepError
+from ..messages import (
+    Abort,
+    ExitReason,
+    FreeMemory,
+    Heartbeat,
+    MemoryFreed,
+    MemoryTaken,
+    Message,
+    Phase,
+    Ready,
+    TakeMemory,
+)
 from ..processes.supervision import STALL_LIMIT_S, IdleWatch, RestartBudget, Watchdog
 from .child import Child, EngineChild
 from .engine_client import EngineStartFailed, EngineState, StreamingClient
-from .sleep import FREE_CACHE, SleepPolicy, Waking, watch_idle
+from .sleep import FREE_MEMORY, SleepPolicy, Waking, watch_idle
 
 DRAIN_POLL_S = 0.05
-FREE_LIMIT_S = 60.0  # for the step that runs to end
+MEMORY_LIMIT_S = 120.0  # for the step that runs to end, and for weights to be copied
 COMMAND = (sys.executable, "-m", f"{__package__.rpartition('.')[0]}.process")
 logger = logging.getLogger(__name__)
 
@@ -65,7 +76,7 @@ class EngineProcessClient(StreamingClient):
         self._wakes_on_request = False
         self._transition = asyncio.Lock()  # held while it goes to sleep or wakes up
         self._waking = Waking(self._wake)
-        self._freed: asyncio.Future[None] | None = None  # the KV cache
+        self._moved: asyncio.Future[str] | None = None  # memory, freed or taken; why not, if it was not
         self._idle = IdleWatch(0.0, self._policy.after_s or 0.0)
 
     @property
@@ -123,7 +134,6 @@ class EngineProcessClient(StreamingClient):
         return self._state is EngineState.READY and not len(self._streams) and not self._transition.locked()
 
     async def sleep(self, level: int, *, waits: bool = False) -> None:
-        self._policy.check(level)
         await self._go_to_sleep(level, waits=waits, wakes_on_request=False)
 
     async def _go_to_sleep(self, level: int, *, waits: bool, wakes_on_request: bool) -> None:
@@ -140,22 +150,38 @@ class EngineProcessClient(StreamingClient):
                 await asyncio.sleep(DRAIN_POLL_S)
             handles = self._streams.handles
             self._streams.fail_all(EngineDead, self._reason)
-            if level == FREE_CACHE:
+            if level == FREE_MEMORY:
                 self._send(Abort(handles))
-                await self._free_cache()
+                await self._free_memory()
             else:
                 await self._end_process()
             self._sleep_level = level
 
-    async def _free_cache(self) -> None:
-        """Raises EngineDead if the process ends meanwhile, or does not answer."""
-        self._freed = asyncio.get_running_loop().create_future()
-        self._send(FreeCache())
+    async def _free_memory(self) -> None:
+        """Raises SleepError if it cannot, EngineDead if the process ends meanwhile or does not answer."""
         try:
-            await asyncio.wait_for(self._freed, FREE_LIMIT_S)
+            refusal = await self._move_memory(FreeMemory())
         except TimeoutError:
             self._set(EngineState.READY)
-            raise EngineDead(f"the engine has not answered for {FREE_LIMIT_S:g} seconds") from None
+            raise EngineDead(f"the engine has not answered for {MEMORY_LIMIT_S:g} seconds") from None
+        if refusal:
+            self._set(EngineState.READY)
+            raise SleepError(refusal)
+
+    async def _take_memory(self) -> None:
+        """Raises EngineDead."""
+        try:
+            refusal = await self._move_memory(TakeMemory())
+        except TimeoutError:
+            refusal = f"the engine has not answered for {MEMORY_LIMIT_S:g} seconds"
+        if refusal:
+            raise EngineDead(refusal)
+
+    async def _move_memory(self, message: FreeMemory | TakeMemory) -> str:
+        """Why the engine does not, empty if it does. Raises EngineDead if the process ends meanwhile, TimeoutError."""
+        self._moved = asyncio.get_running_loop().create_future()
+        self._send(message)
+        return await asyncio.wait_for(self._moved, MEMORY_LIMIT_S)
 
     async def _end_process(self) -> None:
         if self._supervision is not None:
@@ -171,14 +197,18 @@ class EngineProcessClient(StreamingClient):
 
     async def _wake(self) -> None:
         async with self._transition:
-            if self._sleep_level == FREE_CACHE:
-                self._set(EngineState.READY)
-            elif self._sleep_level:
-                try:
-                    await self._launch()
-                except EngineDead as error:
+            level = self._sleep_level
+            if not level:
+                return
+            try:
+                await (self._take_memory() if level == FREE_MEMORY else self._launch())
+            except EngineDead as error:
+                if self._sleep_level:  # else its process has ended meanwhile, and is started again
                     self._set(EngineState.SLEEPING, f"the engine could not be woken: {error.reason}")
-                    raise
+                raise
+            if level == FREE_MEMORY:
+                self._set(EngineState.READY)
+            else:
                 self._supervision = asyncio.create_task(self._supervise())
             self._sleep_level = 0
 
@@ -247,8 +277,8 @@ class EngineProcessClient(StreamingClient):
     def _lose(self, state: EngineState, reason: str) -> None:
         super()._lose(state, reason)
         self._sleep_level = 0
-        if self._freed is not None and not self._freed.done():
-            self._freed.set_exception(EngineDead(reason))
+        if self._moved is not None and not self._moved.done():
+            self._moved.set_exception(EngineDead(reason))
 
     def _set(self, state: EngineState, reason: str = "") -> None:
         super()._set(state, reason)
@@ -270,9 +300,9 @@ class EngineProcessClient(StreamingClient):
             case Ready():
                 if self._ready is not None and not self._ready.done():
                     self._ready.set_result(message.info)
-            case CacheFreed():
-                if self._freed is not None and not self._freed.done():
-                    self._freed.set_result(None)
+            case MemoryFreed(error) | MemoryTaken(error):
+                if self._moved is not None and not self._moved.done():
+                    self._moved.set_result(error)
             case Heartbeat():
                 if self._state is not EngineState.STARTING:
                     self._watchdog.heartbeat(message, asyncio.get_running_loop().time())

@@ -1,8 +1,8 @@
 """Sleep: an engine process whose memory is free until it is woken, by request or after a time without requests.
 
-Level 1 frees the memory of the KV cache; the process, its weights and captured steps remain, so waking takes no time.
-Level 2 ends the process, which frees everything that it had; waking starts another, as after a failure. A process that
-gave its weights back would keep its libraries, and some hundred megabytes with them. With GPUs there is level 2 alone.
+Level 1 frees what only steps need: the KV cache, and on a GPU its weights, which are in host memory then; the process
+and captured steps remain. Level 2 ends the process, which frees everything that it had; waking starts another, as after
+a failure. A process that gave all of its weights back would keep its libraries, and some hundred megabytes with them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from ..api import EngineDead, SleepError
 from ..processes.supervision import IdleWatch
 
-FREE_CACHE, END_PROCESS = 1, 2  # levels
+FREE_MEMORY, END_PROCESS = 1, 2  # levels
 WATCH_INTERVAL_S = 0.5
 logger = logging.getLogger(__name__)
 
@@ -24,15 +24,6 @@ logger = logging.getLogger(__name__)
 class SleepPolicy:
     after_s: float | None = None  # without requests; None: the engine never sleeps by itself
     level: int = END_PROCESS
-    lowest: int = FREE_CACHE  # level that the engine can sleep at
-
-    def check(self, level: int) -> None:
-        """Raises SleepError for a level that it cannot sleep at."""
-        if level < self.lowest:
-            raise SleepError(
-                f"sleep of level {level} is for CPUs: steps that a GPU has captured contain the addresses of its KV "
-                f"cache; level {END_PROCESS} ends the engine process, which frees everything"
-            )
 
 
 class Waking:
@@ -67,6 +58,6 @@ async def watch_idle(
             logger.info("no request for %g seconds: the engine goes to sleep", policy.after_s)
             try:
                 await sleep(policy.level)
-            except EngineDead as error:
-                logger.warning("the engine does not sleep: %s", error.reason)
+            except (EngineDead, SleepError) as error:
+                logger.warning("the engine does not sleep: %s", error)
             watch.active(now())

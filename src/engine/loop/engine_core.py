@@ -66,6 +66,18 @@ class OtherProcesses(Protocol):
     def close(self) -> None: ...
 
 
+class Sleeper(Protocol):
+    """What can do without its memory while there is no work."""
+
+    def free_memory(self) -> None:
+        """Raises MemoryError if it cannot, and has all of its memory still."""
+        ...
+
+    def take_memory(self) -> None:
+        """After free_memory. Raises MemoryError if it cannot, and has none of it then."""
+        ...
+
+
 Caller = Callable[[str, Sequence[Any], Mapping[str, Any]], list[Any]]
 
 
@@ -79,7 +91,7 @@ class EngineCore:
     launches: how the steps were launched; None if it is not reported.
     expert_balance: mean load of the ranks over the largest one, None as long as it is not known; None if experts stay.
     others: the other processes that compute the steps; None if this one does alone.
-    free_cache: gives the memory of the KV cache back to the system; None if it cannot.
+    sleeper: has the memory that the engine needs only while it is awake.
     store: keeps blocks outside the KV cache; None if nothing does.
     is_waited_for: whether other replicas have begun a step, in which this engine must take part; None if it computes
         its steps by itself.
@@ -99,7 +111,7 @@ class EngineCore:
         launches: Callable[[], StepLaunches] | None = None,
         expert_balance: Callable[[], float | None] | None = None,
         others: OtherProcesses | None = None,
-        free_cache: Callable[[], None] | None = None,
+        sleeper: Sleeper | None = None,
         store: BlockStore | None = None,
         caller: Caller | None = None,
         is_waited_for: Callable[[], bool] | None = None,
@@ -116,7 +128,8 @@ class EngineCore:
         self._launches = launches
         self._expert_balance = expert_balance
         self._others = others
-        self._free_cache = free_cache
+        self._sleeper = sleeper
+        self._is_asleep = False
         self._store = store
         self._caller = caller
         self._is_waited_for = is_waited_for
@@ -151,6 +164,7 @@ class EngineCore:
             check_named(request.sampling.logits_processors, self._processor_pattern)
         if self._grammars is not None:
             request.is_ready = self._grammars.prepare(request.sampling)
+        self.take_memory()
         self._scheduler.add(request)
         self._queue_times.arrived(request.request_id)
 
@@ -241,20 +255,32 @@ class EngineCore:
         finally:
             self._scheduler.forget_cached()
 
-    def free_cache(self) -> None:
-        """Forget what is cached, and give its memory back; later steps take it again. Only without work."""
-        if self._free_cache is None:
+    def free_memory(self) -> None:
+        """Forget what is cached, and give memory back to the system. Only without work.
+
+        Raises MemoryError if it cannot, and has its memory still.
+        """
+        if self._sleeper is None or self._is_asleep:
             return
         self._scheduler.forget_cached()
-        self._free_cache()
+        self._sleeper.free_memory()
+        self._is_asleep = True
         if self._sink is not None and self.block_events is not None:
             self._sink.put(self.block_events.take())
+
+    def take_memory(self) -> None:
+        """Before the next request. Raises MemoryError if the system does not give it; the engine is asleep then."""
+        if self._sleeper is not None and self._is_asleep:
+            self._sleeper.take_memory()
+            self._is_asleep = False
 
     def idle(self) -> bool:
         """Called when there is no work: does one part of the postponed work. False when none is left.
 
         Work that fails is dropped, and logged: the engine runs without it.
         """
+        if self._is_asleep:
+            return False
         try:
             if self._idle is not None and not self._idle():
                 self._idle = None

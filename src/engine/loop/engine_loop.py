@@ -11,7 +11,20 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from ..api import EngineStats, ProfileError
-from ..messages import Abort, CacheFreed, FreeCache, Hello, Message, Profile, Profiled, Ready, Stats, Submit
+from ..messages import (
+    Abort,
+    FreeMemory,
+    Hello,
+    MemoryFreed,
+    MemoryTaken,
+    Message,
+    Profile,
+    Profiled,
+    Ready,
+    Stats,
+    Submit,
+    TakeMemory,
+)
 from .dispatch import Dispatch
 from .engine_core import EngineCore
 
@@ -80,8 +93,10 @@ class EngineLoop(Generic[Client]):
                 self._dispatch.abort(client, message)
             case Profile():
                 self._port.send(client, self._profile(message))
-            case FreeCache():
+            case FreeMemory():
                 self._freeing.append(client)
+            case TakeMemory():
+                self._port.send(client, MemoryTaken(_refusal(self._core.take_memory)))
             case Hello():
                 self._port.send(client, Ready(self._core.info))
             case _:
@@ -102,7 +117,7 @@ class EngineLoop(Generic[Client]):
     def _step(self) -> float | None:
         """Run one step, or postponed work. Returns how long to wait for messages then, as Port.receive takes it."""
         if not self._core.has_work:
-            self._free_cache()
+            self._free_memory()
             return 0.0 if self._core.assist() or self._core.idle() else None
         num_steps = self._core.num_steps
         for client, outputs in self._dispatch.step().items():
@@ -110,12 +125,10 @@ class EngineLoop(Generic[Client]):
                 self._dispatch.forget(client)
         return 0.0 if self._core.num_steps != num_steps else BLOCKED_RETRY_S
 
-    def _free_cache(self) -> None:
+    def _free_memory(self) -> None:
         clients, self._freeing = self._freeing, []
-        if clients:
-            self._core.free_cache()
         for client in clients:
-            self._port.send(client, CacheFreed())
+            self._port.send(client, MemoryFreed(_refusal(self._core.free_memory)))
 
     def _send_stats(self) -> None:
         """After each change of load, before the loop goes idle, and otherwise every STATS_INTERVAL_S, if changed."""
@@ -125,3 +138,12 @@ class EngineLoop(Generic[Client]):
         if load_changed or (is_due and stats != sent):
             self._port.broadcast(Stats(stats))
             self._sent_stats, self._stats_sent_at = stats, now
+
+
+def _refusal(change: Callable[[], None]) -> str:
+    """What keeps the engine from freeing or taking memory; empty if it has done so."""
+    try:
+        change()
+    except MemoryError as error:
+        return str(error)
+    return ""

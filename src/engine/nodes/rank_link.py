@@ -81,7 +81,12 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """Of the KV cache. No step runs."""
+    """Sleep. No step runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeMemory:
+    """Wake up, before the next step. A rank that cannot ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +170,7 @@ RankMessage = (
     | DeviceStep
     | Capture
     | FreeMemory
+    | TakeMemory
     | Finish
     | Tokens
     | Loaded
@@ -265,6 +271,8 @@ def packed(message: RankMessage) -> bytes:
             parts = ["alive", begun]
         case FreeMemory():
             parts = ["free"]
+        case TakeMemory():
+            parts = ["take"]
         case Finish():
             parts = ["finish"]
         case Tokens(token_ids):
@@ -308,6 +316,8 @@ def _unpacked(parts: list[Any]) -> RankMessage:
             return Alive(*rest)
         case "free":
             return FreeMemory()
+        case "take":
+            return TakeMemory()
         case "finish":
             return Finish()
         case "tokens":

@@ -15,7 +15,7 @@ from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
 from .context_part import ContextPart
 from .kv_memory import KVMemory
-from .state_cache import StateCache
+from .state_cache import StateCache, Zeros
 
 
 def kv_dtype(name: str) -> torch.dtype:
@@ -40,7 +40,7 @@ class KVCache:
         tensors: Sequence[tuple[int, int]],
         dtype: torch.dtype,
         memory: KVMemory | None = None,
-        device: torch.device | None = None,
+        zeros: Zeros | None = None,
         states: StateCache | None = None,
         tensors_by_layer: Sequence[Sequence[tuple[int, int]] | None] | None = None,
         part: ContextPart | None = None,
@@ -48,7 +48,7 @@ class KVCache:
         """num_blocks: of all groups together.
         tensors: heads and elements of a head, of each tensor of a layer (Keeps in model/spec.py); all of one size.
         memory: of the cache's size, with one region for each tensor of each plane.
-        device: None for host memory.
+        zeros: makes the memory on a device; None for host memory.
         states: of the layers with a recurrent state.
         tensors_by_layer: in place of `tensors`, which are those of the widest layer, where layers differ.
         part: of each block that this cache has; None for all.
@@ -66,8 +66,8 @@ class KVCache:
         self.num_blocks = num_blocks
         self.num_bytes = torch.Size(shape).numel() * dtype.itemsize
         self._memory = None
-        if device is not None or not self.num_bytes:
-            whole = torch.zeros(shape, dtype=dtype, device=device)
+        if zeros is not None or not self.num_bytes:
+            whole = (zeros or torch.zeros)(shape, dtype=dtype)
         else:
             self._memory = memory or KVMemory(self.num_bytes, len(tensors) * groups.num_planes)
             if self._memory.num_bytes != self.num_bytes:

@@ -20,13 +20,12 @@ import weakref
 from collections.abc import Callable
 
 from ...config import Resolved
-from ..memory.pages import HUGE_PAGE, map_private
+from ..memory.pages import HUGE_PAGE, drop_pages, map_private
 
 _madvise = getattr(ctypes.CDLL(None, use_errno=True), "madvise", None) if os.name == "posix" else None
 if _madvise is not None:
     _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14: as a write would, contents stay, failure is an error
-_DONTNEED = 4  # MADV_DONTNEED: the pages of private memory are zeros again
 WAIT_S = 0.05
 logger = logging.getLogger(__name__)
 
@@ -87,8 +86,7 @@ class KVMemory:
         with self._lock:
             self._is_over = True
             self._touched = 0
-            if _madvise is not None and self.num_bytes:
-                _madvise(self._address, self.num_bytes, _DONTNEED)
+            drop_pages(self._address, self.num_bytes)
 
     def check_room(self, available_bytes: int) -> None:
         """Raises MemoryError if the machine has too little for the rest."""

@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -99,7 +100,7 @@ def _calculated(
         block_size,
         spec.keeps.tensors,
         getattr(torch, resolved.model.dtype),
-        device=device,
+        zeros=partial(torch.zeros, device=device),
         states=states,
         tensors_by_layer=[None if keeps is None else keeps.tensors for keeps in spec.kept_by_layer],
     )

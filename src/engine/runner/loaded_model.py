@@ -26,7 +26,8 @@ from .kv_memory import KVMemory, reserve_kv_memory
 from .loading import load_weights
 from .measure import PhaseClock
 from .sharded_state import load_state
-from .state_cache import StateCache
+from .sleeping_memory import SleepingMemory
+from .state_cache import StateCache, Zeros
 
 RanksOf = Callable[[KernelSet], Ranks]
 PromptRanksOf = Callable[[], GlooRanks | None]
@@ -43,6 +44,18 @@ class LoadedModel:
     ranks: Ranks | None = None  # that compute the model together
     prompt_ranks: GlooRanks | None = None  # that compute other tokens of the same prompts
     replicas: SharedExperts | None = None  # that have its other experts
+    sleeping: SleepingMemory | None = None  # of a device, if the engine may sleep
+
+    def free_memory(self) -> None:
+        """Give back what only steps need. Raises MemoryError, and has all of it still."""
+        self.cache.free()
+        if self.sleeping is not None:
+            self.sleeping.give_back()
+
+    def take_memory(self) -> None:
+        """Take it again. Raises MemoryError, and has none of it then."""
+        if self.sleeping is not None:
+            self.sleeping.take()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +67,18 @@ class LoadedStage:
     cache: KVCache
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     ranks: Ranks | None = None  # as of LoadedModel
+    sleeping: SleepingMemory | None = None
+
+    def free_memory(self) -> None:
+        """Give back what only steps need. Raises MemoryError, and has all of it still."""
+        self.cache.free()
+        if self.sleeping is not None:
+            self.sleeping.give_back()
+
+    def take_memory(self) -> None:
+        """Take it again. Raises MemoryError, and has none of it then."""
+        if self.sleeping is not None:
+            self.sleeping.take()
 
 
 def load_on_cpu(
@@ -218,13 +243,13 @@ def load_model(
     return model
 
 
-def states_of(resolved: Resolved, device: torch.device | None = None, stage: int = 0) -> StateCache | None:
+def states_of(resolved: Resolved, zeros: Zeros = torch.zeros, stage: int = 0) -> StateCache | None:
     """None for a stage without recurrent states. Raises what StateCache raises."""
     spec = resolved.stage_spec(stage)
     if not spec.has_states:
         return None
     dtype, sums_dtype = resolved.model.dtype, resolved.cache.mamba_ssm_cache_dtype
-    return StateCache(spec, resolved.memory.num_states, getattr(torch, dtype), getattr(torch, sums_dtype), device)
+    return StateCache(spec, resolved.memory.num_states, getattr(torch, dtype), getattr(torch, sums_dtype), zeros)
 
 
 def kv_cache_of(
@@ -232,7 +257,7 @@ def kv_cache_of(
     num_blocks: int,
     states: StateCache | None,
     memory: KVMemory | None = None,
-    device: torch.device | None = None,
+    zeros: Zeros | None = None,
     stage: int = 0,
     part: ContextPart | None = None,
 ) -> KVCache:
@@ -245,7 +270,7 @@ def kv_cache_of(
         resolved.rank_spec.keeps.tensors,
         kv_dtype(cache.kv_cache_dtype),
         memory,
-        device,
+        zeros,
         states,
         [None if keeps is None else keeps.tensors for keeps in resolved.stage_spec(stage).kept_by_layer],
         part,

@@ -290,10 +290,15 @@ class ModelRunner:
             execute(plan)
         self.phases.stop()
 
-    def free_cache(self) -> None:
-        """Give the memory of the KV cache back to the system. Later steps take it again."""
+    def free_memory(self) -> None:
+        """Give the memory that only steps need back to the system. Raises MemoryError, and has all of it still."""
         with self._step_lock:
-            self._cache.free()
+            self.loaded.free_memory()
+
+    def take_memory(self) -> None:
+        """Take it again, before the next step. Raises MemoryError, and has none of it then."""
+        with self._step_lock:
+            self.loaded.take_memory()
 
     def rank_model(self, rank: int = 0) -> RankModel:
         """The weights. rank: of this process among those of its stage."""

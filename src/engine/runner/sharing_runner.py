@@ -62,8 +62,11 @@ class SharingRunner:
         """The others do the same."""
         self._runner.warm_up(self.execute)
 
-    def free_cache(self) -> None:
-        self._runner.free_cache()
+    def free_memory(self) -> None:
+        self._runner.free_memory()
+
+    def take_memory(self) -> None:
+        self._runner.take_memory()
 
     def info(self) -> EngineInfo:
         return self._runner.info()

@@ -116,7 +116,7 @@ class LaterStageRunner:
         self._resolved, self._link = resolved, link
         self.phases = PhaseClock(None)
         self._is_last = stage == resolved.num_stages - 1
-        loaded = load(resolved, self.phases)
+        loaded = self._loaded = load(resolved, self.phases)
         self.phases.stop()
         self._layers, self._cache = loaded.layers, loaded.cache
         self._balancer = expert_balancer(resolved, loaded.layers.loadables(), loaded.ranks)
@@ -191,9 +191,13 @@ class LaterStageRunner:
     def launches(self) -> StepLaunches:
         return StepLaunches(self._num_captured, self._num_single)
 
-    def free_cache(self) -> None:
+    def free_memory(self) -> None:
         """As ModelRunner."""
-        self._cache.free()
+        self._loaded.free_memory()
+
+    def take_memory(self) -> None:
+        """As ModelRunner."""
+        self._loaded.take_memory()
 
     def _decode(self, steps: Sequence[StepInput]) -> Hidden:
         num_rows = steps[0].num_rows

@@ -6,13 +6,20 @@ A slot of a sequence without computed tokens holds what another sequence left th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import torch
 
 from ...model.spec import ModelSpec, StateShape
 from ..core.step_plan import Int32
 from ..layers.mixer import LayerCache
+
+
+class Zeros(Protocol):
+    """As torch.zeros."""
+
+    def __call__(self, size: Sequence[int], /, *, dtype: torch.dtype) -> torch.Tensor: ...
 
 
 class StateCache:
@@ -24,11 +31,11 @@ class StateCache:
         num_places: int,
         dtype: torch.dtype,
         sums_dtype: torch.dtype = torch.float32,
-        device: torch.device | None = None,
+        zeros: Zeros = torch.zeros,
     ) -> None:
         """Host memory that no sequence has used yet is reserved, not resident.
 
-        num_places: slots, and kept states. dtype: of the model. device: None for host memory.
+        num_places: slots, and kept states. dtype: of the model. zeros: makes the memory.
 
         Raises torch.OutOfMemoryError if the device has too little memory.
         """
@@ -37,8 +44,8 @@ class StateCache:
         self._tensors: list[torch.Tensor] = []
         of_shape: dict[StateShape, Iterator[LayerCache]] = {}
         for shape, count in Counter(shape for shape in spec.states if shape is not None).items():
-            inputs = torch.zeros(count, num_places, *shape.inputs, dtype=dtype, device=device)
-            sums = torch.zeros(count, num_places if shape.sums else 0, *shape.sums, dtype=sums_dtype, device=device)
+            inputs = zeros((count, num_places, *shape.inputs), dtype=dtype)
+            sums = zeros((count, num_places if shape.sums else 0, *shape.sums), dtype=sums_dtype)
             self._tensors += [inputs, sums]
             of_shape[shape] = zip(inputs, sums, strict=True)
         self.layers: list[LayerCache | None] = [

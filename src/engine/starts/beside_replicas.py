@@ -35,7 +35,7 @@ def beside_replicas(prepared: Prepared, neighbours: Neighbours) -> EngineCore:
         together,
         scheduler,
         steps,
-        free_cache=together.free_cache,
+        sleeper=together,
         caller=prepared.workplace(0, runner).call_alone,
         is_waited_for=lambda: together.is_waited_for,
     )

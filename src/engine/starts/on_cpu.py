@@ -29,7 +29,7 @@ def on_cpu(prepared: Prepared, *, may_compile_later: bool) -> EngineCore:
     runner = ModelRunner(*parts, grammars=prepared.grammars, transfer_of=host_transfer(prepared.store))
     steps = prepared.steps(runner, ThreadStepQueue)
     caller = prepared.workplace(0, runner).call_alone
-    core = prepared.core(runner, scheduler, steps, free_cache=runner.free_cache, caller=caller)
+    core = prepared.core(runner, scheduler, steps, sleeper=runner, caller=caller)
     kv_memory.touch_in_background(IdleGap(_step_counter(core)))
     return core
 

@@ -31,7 +31,7 @@ def on_gpu(prepared: Prepared) -> EngineCore:
     parts = (prepared.resolved, prepared.phase, prepared.processors)
     runner = DeviceRunner(*parts, grammars=prepared.grammars, transfer_of=transfer_of)
     scheduler = prepared.make_scheduler(runner.num_blocks)  # the number that fits into the memory of the device
-    return prepared.core(runner, scheduler, prepared.steps(runner, DeviceStepQueue), idle=runner.idle)
+    return prepared.core(runner, scheduler, prepared.steps(runner, DeviceStepQueue), idle=runner.idle, sleeper=runner)
 
 
 def _kept_bytes(resolved: Resolved) -> int:
@@ -58,7 +58,7 @@ def on_gpus(prepared: Prepared, rank_lost: Callable[[], None]) -> EngineCore:
         others.wait_loaded()
         scheduler = prepared.make_scheduler(runner.num_blocks)
         steps = prepared.steps(together, DeviceStepQueue)
-        return prepared.core(together, scheduler, steps, idle=together.idle, others=others)
+        return prepared.core(together, scheduler, steps, idle=together.idle, others=others, sleeper=together)
     except BaseException:
         others.close()
         others.check()  # it may have failed because another rank has

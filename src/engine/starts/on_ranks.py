@@ -74,6 +74,5 @@ def _core(prepared: Prepared, others: RankProcesses) -> EngineCore:
     scheduler = prepared.make_scheduler(runner.loaded.cache.num_blocks)
     workplace = prepared.workplace(0, runner)
     calls = LaunchedCalls(workplace, launched) if launched else LeadingCalls(workplace, others)
-    free_cache = together.free_cache if resolved.device.device == "cpu" else None
-    more: dict[str, Any] = {"others": others, "free_cache": free_cache, "caller": calls.call}
+    more: dict[str, Any] = {"others": others, "sleeper": together, "caller": calls.call}
     return prepared.core(together, scheduler, steps, expert_balance=lambda: runner.expert_balance, **more)

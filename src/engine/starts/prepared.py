@@ -12,7 +12,7 @@ from ...config.schema.observability import ObservabilityConfig
 from ..api import EngineInfo, StepLaunches
 from ..core import SchedulerInterface
 from ..core.block_store import BlockStore
-from ..loop.engine_core import Caller, EngineCore, OtherProcesses
+from ..loop.engine_core import Caller, EngineCore, OtherProcesses, Sleeper
 from ..loop.step_queue import InlineStepQueue, Runner, StepQueue
 from ..plugins import named_by
 from ..runner.measure import PhaseClock
@@ -73,7 +73,7 @@ class Prepared:
         *,
         idle: Callable[[], bool] | None = None,
         others: OtherProcesses | None = None,
-        free_cache: Callable[[], None] | None = None,
+        sleeper: Sleeper | None = None,
         caller: Caller | None = None,
         expert_balance: Callable[[], float | None] | None = None,
         is_waited_for: Callable[[], bool] | None = None,
@@ -96,7 +96,7 @@ class Prepared:
             launches=runner.launches if observability.cudagraph_metrics else None,
             expert_balance=expert_balance if self.resolved.parallel.enable_eplb else None,
             others=others,
-            free_cache=free_cache,
+            sleeper=sleeper,
             store=self.store,
             caller=caller,
             is_waited_for=is_waited_for,

@@ -102,7 +102,7 @@ STATED: tuple[StatedRule, ...] = (
         "R071",
         "sleep mode needs CUDA",
         ("model.enable_sleep_mode",),
-        "Cannot occur: this build has no sleep mode and refuses the option.",
+        "Cannot occur: engines on CPUs sleep too.",
     ),
     StatedRule(
         "R192",

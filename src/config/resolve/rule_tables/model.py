@@ -392,15 +392,6 @@ RULES: tuple[Rule, ...] = (
         fixes=("use a key of the model's config.json",),
     ),
     Rule(
-        id="R393",
-        title="sleep of level 1 is for CPUs",
-        fields=("model.sleep_level", "model.sleep_after", "device.device"),
-        is_broken=lambda v: v.sleep_after is not None and v.sleep_level == 1 and v.device == "cuda",
-        message="`model.sleep_level: 1` is for CPUs",
-        why="Steps that a GPU has captured contain the addresses of its KV cache.",
-        fixes=("set `sleep_level: 2`, which ends the engine process", "or set `device.device: cpu`"),
-    ),
-    Rule(
         id="R394",
         title="an engine that sleeps is a process of the one API process",
         fields=("model.enable_sleep_mode", "server.disable_frontend_multiprocessing", "server.api_server_count"),

@@ -14,7 +14,6 @@ from .reasons import (
     NO_OTHER_RESULTS,
     NO_PROMPT_TENSORS,
     NO_REPLAY,
-    NO_SLEEP,
     NO_TRAINING,
     NO_WATERMARK,
     ONE_QUANTISATION,
@@ -22,6 +21,7 @@ from .reasons import (
     READ_ON_DEMAND,
     REPOSITORY_CODE,
     SAMPLING_NOISE,
+    SLEEPING_MEMORY,
     TEXT_ONLY,
 )
 from .row import Refused
@@ -71,11 +71,15 @@ ROWS: tuple[Refused, ...] = (
     Refused("model.use_fp64_gumbel", Flag, False, SAMPLING_NOISE, "Sample with noise in float64."),
     Refused("model.watermark_config", dict[str, Any], {}, NO_WATERMARK, "Mark generated text by its choice of tokens."),
     # sleep
-    Refused("model.sleep_mode_backend", str, "cumem", NO_SLEEP, "How GPU memory is freed and restored."),
-    Refused("model.sleep_mode_offload_cudagraph", Flag, False, NO_SLEEP, "Keep the memory of graphs in host memory."),
-    Refused("model.sleep_preserve_parameter_names", Texts, (), NO_SLEEP, "Weights that are kept, as glob patterns."),
-    Refused("model.enable_cumem_allocator", Flag, False, NO_SLEEP, "Allocate GPU memory that can be unmapped."),
-    Refused("model.enable_nccl_comm_suspend", Flag, False, NO_SLEEP, "Free the memory of NCCL while asleep."),
+    Refused("model.sleep_mode_backend", str, "cumem", SLEEPING_MEMORY, "How GPU memory is freed and restored."),
+    Refused(
+        "model.sleep_mode_offload_cudagraph", Flag, False, SLEEPING_MEMORY, "Keep the memory of graphs in host memory."
+    ),
+    Refused(
+        "model.sleep_preserve_parameter_names", Texts, (), SLEEPING_MEMORY, "Weights that are kept, as glob patterns."
+    ),
+    Refused("model.enable_cumem_allocator", Flag, False, SLEEPING_MEMORY, "Allocate GPU memory that can be unmapped."),
+    Refused("model.enable_nccl_comm_suspend", Flag, False, SLEEPING_MEMORY, "Free the memory of NCCL while asleep."),
     # load
     Refused(
         "load.safetensors_prefetch_num_threads",

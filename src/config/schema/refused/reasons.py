@@ -6,7 +6,10 @@ REPOSITORY_CODE = "a class that this build lacks comes from the model's reposito
 GENERATION_ONLY = "this build generates text; it computes no embeddings, scores or rewards"
 TEXT_ONLY = "this build serves text; it reads no images, audio or video"
 NO_PROMPT_TENSORS = "prompts are text, messages or token ids; tensors are not accepted"
-NO_SLEEP = "an engine on a GPU sleeps by ending its process (level 2), which frees all of its memory there"
+SLEEPING_MEMORY = (
+    "with `model.enable_sleep_mode` weights and caches of a GPU are in memory that is freed and taken again at the "
+    "same addresses (level 1); graphs and NCCL keep theirs until the process ends (level 2)"
+)
 ATTENTION_DTYPE = "attention reads keys and values in `model.dtype` and accumulates in float32; set `model.dtype`"
 NO_IO_PLUGINS = "there are no such plugins; requests and responses have the format of the OpenAI API"
 NO_STATE_SPACE = (

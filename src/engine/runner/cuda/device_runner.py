@@ -73,6 +73,8 @@ class DeviceRunner:
             transfer_of=transfer_of,
             sampler_of=sampler_of,
         )
+        self.free_memory: Callable[[], None] = self._host.free_memory
+        self.take_memory: Callable[[], None] = self._host.take_memory
         slots = resolved.scheduler.max_num_seqs
         self._table = self._host.slots.sampling
         self._normalises = resolved.model.logprobs_mode.endswith("logprobs")

@@ -23,6 +23,8 @@ class FollowingDeviceRunner:
         Raises what DeviceRunner raises.
         """
         host = ModelRunner(resolved, load=load, captures_steps=False, sampler_of=sampler_of)
+        self.free_memory: Callable[[], None] = host.free_memory
+        self.take_memory: Callable[[], None] = host.take_memory
         self._launcher = StepLauncher(resolved, host)
         self._launcher.request_graphs()
         self._is_on_gpu = host.loaded.device.type == "cuda"

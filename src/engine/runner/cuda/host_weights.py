@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
-_ALIGNMENT = 256  # bytes; vector loads of kernels need 16
+from ..weight_storages import aligned, storages_of
+
 _PIECE_BYTES = 1 << 24  # torch rounds a pinned allocation up to a power of two: only the last piece of a layer can grow
 
 
@@ -27,8 +27,8 @@ class HostWeights:
 
         tensors: of one device. Views of one storage stay views of one. Memory that other tensors use stays there too.
         """
-        storages = _storages(tensors)
-        self.num_bytes = sum(_aligned(storage.nbytes()) for storage, _ in storages)
+        storages = storages_of(tensors)
+        self.num_bytes = sum(aligned(storage.nbytes()) for storage, _ in storages)
         self.device = tensors[0].device
         is_pinned = self.device.type == "cuda"
         self.pieces = [  # [bytes] uint8, in the order of the bytes
@@ -43,7 +43,7 @@ class HostWeights:
                 offset = first + tensor.storage_offset() * tensor.itemsize
                 self._views.append(_View(tensor, int(offset), tensor.size(), tensor.stride()))
                 tensor.set_(torch.UntypedStorage(0, device=self.device))  # type: ignore[no-untyped-call]
-            first += _aligned(storage.nbytes())
+            first += aligned(storage.nbytes())
 
     def point_to(self, place: torch.Tensor) -> None:
         """Makes the tensors views of a place on the device, [num_bytes or more] uint8."""
@@ -59,31 +59,3 @@ class HostWeights:
             part = self.pieces[index][start : start + len(content) - done]
             part.copy_(content[done : done + len(part)])
             done += len(part)
-
-
-def tensors_in(part: object) -> Iterator[torch.Tensor]:
-    """The tensors of a loaded part: in its attributes, in data classes, and in lists and tuples of them."""
-    if isinstance(part, torch.Tensor):
-        yield part
-    elif isinstance(part, (list, tuple)):
-        for each in part:
-            yield from tensors_in(each)
-    elif is_dataclass(part) and not isinstance(part, type):
-        for field in fields(part):
-            yield from tensors_in(getattr(part, field.name))
-
-
-def _storages(tensors: Sequence[torch.Tensor]) -> list[tuple[Any, list[torch.Tensor]]]:
-    """The memory that the tensors use, each with its tensors."""
-    found: dict[int, tuple[Any, list[torch.Tensor]]] = {}
-    seen: set[int] = set()
-    for tensor in tensors:
-        if id(tensor) not in seen and tensor.numel():
-            seen.add(id(tensor))
-            storage = tensor.untyped_storage()
-            found.setdefault(storage.data_ptr(), (storage, []))[1].append(tensor)
-    return list(found.values())
-
-
-def _aligned(num_bytes: int) -> int:
-    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT

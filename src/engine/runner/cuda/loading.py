@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from ....config import Resolved
+from ....config import Resolved, read_machine_spec
 from ....config.cpu_features import NoKernels, choose_level, this_cpu, wanted_level
 from ....config.cpu_library import LibrarySpec
 from ...kernels import KernelSet, select_kernels
@@ -31,6 +31,9 @@ from ..kv_scales import set_kv_scales
 from ..loaded_model import LoadedModel, LoadedStage, RanksOf, kv_cache_of, load_model, states_of
 from ..loading import load_weights
 from ..measure import PhaseClock
+from ..sleeping_memory import CudaReservation, HostReservation, SleepingMemory
+from ..state_cache import Zeros
+from ..weight_storages import weights_in
 from .memory_budget import DeviceMemory, blocks_that_fit, out_of_memory
 from .streamed_layers import LayerStreaming
 from .weight_arena import CudaLanes, OneQueue
@@ -61,24 +64,35 @@ def load_on_device(
 
     Raises ModelFilesError for weights that do not fit the model, MemoryError, OSError where there is no device."""
     device, kernels, ranks = _start(resolved, phases, ranks_of)
+    sleeping = _sleeping(resolved, device)
     planned = resolved.memory
-    model = _allocated("the weights", planned.weights_bytes, lambda: _model(resolved, phases, device, kernels, ranks))
+
+    def weights() -> Model:
+        model = _model(resolved, phases, device, kernels, ranks)
+        if sleeping is not None and planned.weight_offload is None:
+            sleeping.keep(weights_in(model.loadables()))
+        return model
+
+    model = _allocated("the weights", planned.weights_bytes, weights)
     phases.start("kv cache")
-    states = _allocated("the recurrent states", planned.state_bytes, lambda: states_of(resolved, device))
+    on_device: Zeros = partial(torch.zeros, device=device)
+    zeros = on_device if sleeping is None else sleeping.zeros
+    states = _allocated("the recurrent states", planned.state_bytes, lambda: states_of(resolved, zeros))
 
     set_kv_scales(model, resolved, device, states)
 
-    def loaded(num_blocks: int) -> LoadedModel:
+    def loaded(num_blocks: int, zeros: Zeros) -> LoadedModel:
         num_bytes = num_blocks * planned.kv_block_bytes
-        cache = _allocated("the KV cache", num_bytes, lambda: kv_cache_of(resolved, num_blocks, states, device=device))
-        return LoadedModel(device, kernels, model, cache, ranks=ranks)
+        cache = _allocated("the KV cache", num_bytes, lambda: kv_cache_of(resolved, num_blocks, states, zeros=zeros))
+        return LoadedModel(device, kernels, model, cache, ranks=ranks, sleeping=sleeping)
 
     def largest_step(one_block: LoadedModel, rows: torch.Tensor, step: StepInput) -> None:
         cache, model = one_block.cache, one_block.model
         steps = cache.by_layer(cache.views([step] * cache.groups.num_groups))
         model.logits(*model.forward(steps, cache.layers, rows))
 
-    return loaded(_num_blocks(resolved, device, lambda: partial(largest_step, loaded(1)), agree))
+    num_blocks = _num_blocks(resolved, device, lambda: partial(largest_step, loaded(1, on_device)), agree, sleeping)
+    return loaded(num_blocks, zeros)
 
 
 def load_later_stage_on_device(
@@ -86,21 +100,26 @@ def load_later_stage_on_device(
 ) -> LoadedStage:
     """As load_on_device, another stage than the first."""
     device, kernels, ranks = _start(resolved, phases, ranks_of)
+    sleeping = _sleeping(resolved, device)
     phases.start("weights")
 
     def load() -> LaterStage:
         layers = make_later_stage(resolved, stage, kernels, device, ranks)
         load_weights(layers, resolved, ranks=ranks)
+        if sleeping is not None:
+            sleeping.keep(weights_in(layers.loadables()))
         return layers
 
     planned = resolved.memory
     layers = _allocated("the weights", planned.weights_bytes, load)
     phases.start("kv cache")
-    states = _allocated("the recurrent states", planned.state_bytes, lambda: states_of(resolved, device, stage))
+    on_device: Zeros = partial(torch.zeros, device=device)
+    zeros = on_device if sleeping is None else sleeping.zeros
+    states = _allocated("the recurrent states", planned.state_bytes, lambda: states_of(resolved, zeros, stage))
 
-    def cache_of(num_blocks: int) -> KVCache:
+    def cache_of(num_blocks: int, zeros: Zeros) -> KVCache:
         num_bytes = num_blocks * planned.kv_block_bytes
-        make = partial(kv_cache_of, resolved, num_blocks, states, device=device, stage=stage)
+        make = partial(kv_cache_of, resolved, num_blocks, states, zeros=zeros, stage=stage)
         return _allocated("the KV cache", num_bytes, make)
 
     def largest_step(cache: KVCache, rows: torch.Tensor, step: StepInput) -> None:
@@ -109,8 +128,8 @@ def load_later_stage_on_device(
         hidden = torch.zeros(size, dtype=getattr(torch, resolved.model.dtype), device=device)
         layers.forward(hidden, torch.zeros_like(hidden), steps, cache.layers, rows)
 
-    num_blocks = _num_blocks(resolved, device, lambda: partial(largest_step, cache_of(1)), agree)
-    return LoadedStage(kernels, layers, cache_of(num_blocks), device)
+    num_blocks = _num_blocks(resolved, device, lambda: partial(largest_step, cache_of(1, on_device)), agree, sleeping)
+    return LoadedStage(kernels, layers, cache_of(num_blocks, zeros), device, sleeping=sleeping)
 
 
 def _start(
@@ -127,11 +146,27 @@ def _start(
     return device, kernels, ranks_of(kernels)
 
 
-def _num_blocks(resolved: Resolved, device: torch.device, largest: Callable[[], Step], agree: Agree | None) -> int:
+def _sleeping(resolved: Resolved, device: torch.device) -> SleepingMemory | None:
+    if not resolved.model.enable_sleep_mode:
+        return None
+    reserve = HostReservation if device.type == "cpu" else partial(CudaReservation, device=device)
+    parallel = resolved.parallel
+    num_sharers = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+    return SleepingMemory(reserve, lambda: read_machine_spec().available_memory_bytes, num_sharers)
+
+
+def _num_blocks(
+    resolved: Resolved,
+    device: torch.device,
+    largest: Callable[[], Step],
+    agree: Agree | None,
+    sleeping: SleepingMemory | None,
+) -> int:
     """The number that fits, on all ranks. largest: makes what computes the largest step, with a cache of one block."""
     number = resolved.num_kv_blocks
     if device.type == "cuda":
-        number = blocks_that_fit(resolved, _memory(resolved, device, largest()))
+        held = 0 if sleeping is None else sleeping.num_bytes
+        number = blocks_that_fit(resolved, _memory(resolved, device, largest(), held))
     return number if agree is None else agree(number)
 
 
@@ -182,8 +217,8 @@ def _allocated(what: str, num_bytes: int, allocate: Callable[[], Part]) -> Part:
         raise out_of_memory(what, num_bytes) from error
 
 
-def _memory(resolved: Resolved, device: torch.device, step: Step) -> DeviceMemory:
-    """Measures memory by running the largest step once. step: with a cache of one block."""
+def _memory(resolved: Resolved, device: torch.device, step: Step, held: int) -> DeviceMemory:
+    """Measures memory by running the largest step once. step: with a cache of one block. held: outside of torch."""
     torch.cuda.synchronize()
     gc.collect()
     torch.cuda.empty_cache()
@@ -194,12 +229,12 @@ def _memory(resolved: Resolved, device: torch.device, step: Step) -> DeviceMemor
         torch.cuda.synchronize()
     except torch.OutOfMemoryError as error:
         tokens = resolved.scheduler.max_num_batched_tokens
-        held = " and states" * resolved.model_spec.has_states
-        raise out_of_memory(f"a step of {tokens} tokens in addition to the weights{held}", before) from error
+        states = " and states" * resolved.model_spec.has_states
+        raise out_of_memory(f"a step of {tokens} tokens in addition to the weights{states}", before + held) from error
     peak = torch.cuda.max_memory_allocated() - before
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    return DeviceMemory(total, free, before, peak)
+    return DeviceMemory(total, free, before + held, peak)
 
 
 def _largest_step(resolved: Resolved, device: torch.device, compute: Step) -> None:

@@ -7,15 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from ...kernels import KernelSet
 from ...layers.loading import Loadable
 from ...layers.mixer import Mixer
 from ...models.decoder import Decoder
 from ...models.layer_stack import Layer, Mix
-from .host_weights import HostWeights, tensors_in
+from ..weight_storages import weights_in
+from .host_weights import HostWeights
 from .weight_arena import Lanes, WeightArena
-
-_LEAST_BYTES = 4096  # of memory that is worth a copy: vectors and the tables of codes stay on the device
 
 Hidden = tuple[torch.Tensor, torch.Tensor | None]
 
@@ -63,7 +61,7 @@ class LayerStreaming:
         self._missing[index] -= 1
         if not self._missing[index]:
             with torch.inference_mode():
-                self._held[index] = HostWeights(_weights(self._model.layers[index]))
+                self._held[index] = HostWeights(weights_in(self._model.layers[index].loadables()))
 
     def start(self, num_places: int, lanes: Lanes) -> WeightArena:
         """After all parts are loaded. Raises ValueError unless there are fewer places than layers."""
@@ -71,7 +69,8 @@ class LayerStreaming:
         model, places = self._model, {index: place for place, index in enumerate(self._indices)}
         with torch.inference_mode():
             arena = WeightArena([self._held[index] for index in self._indices], num_places, lanes)
-        users = Counter(each for layer in model.layers for each in {id(tensor) for tensor in _weights(layer)})
+        weights = [weights_in(layer.loadables()) for layer in model.layers]
+        users = Counter(each for of_layer in weights for each in {id(tensor) for tensor in of_layer})
         assert set(users.values()) <= {1}, "a tensor of two layers cannot be moved with one of them"
         model.stack.layers = [
             StreamedLayer(layer, arena, places.get(index), is_first=index == 0)
@@ -80,9 +79,3 @@ class LayerStreaming:
             for index, layer in enumerate(model.layers)
         ]
         return arena
-
-
-def _weights(layer: Layer) -> list[torch.Tensor]:
-    parts = (value for part in layer.loadables() for value in vars(part).values() if not isinstance(value, KernelSet))
-    found = (tensor for part in parts for tensor in tensors_in(part))
-    return [tensor for tensor in found if tensor.untyped_storage().nbytes() >= _LEAST_BYTES]

@@ -19,7 +19,7 @@ from stoker.engine.client import process as process_client
 from stoker.engine.client.engine_client import EngineState
 from stoker.engine.client.process import EngineProcessClient
 from stoker.engine.client.replicated import ReplicatedClient
-from stoker.engine.client.sleep import END_PROCESS, SleepPolicy
+from stoker.engine.client.sleep import SleepPolicy
 from stoker.engine.processes.supervision import IdleWatch
 
 ROOT = Path(__file__).parents[4]
@@ -181,7 +181,7 @@ def test_a_process_that_is_killed_in_its_sleep_is_started_again_and_awake() -> N
 
 @pytest.mark.slow
 def test_a_process_that_does_not_answer_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_client, "FREE_LIMIT_S", 0.2)
+    monkeypatch.setattr(process_client, "MEMORY_LIMIT_S", 0.2)
 
     async def scenario() -> None:
         async with engine() as client:
@@ -222,15 +222,23 @@ def test_replicas_sleep_together_or_each_by_itself() -> None:
 
 
 @pytest.mark.slow
-def test_an_engine_on_a_gpu_sleeps_at_level_2_alone() -> None:
+def test_the_reason_for_which_an_engine_cannot_sleep_or_wake() -> None:
     async def scenario() -> None:
-        async with engine(SleepPolicy(lowest=END_PROCESS)) as started:
-            with pytest.raises(SleepError, match="level 1 is for CPUs"):
-                await started.sleep(1)
-            assert started.state is EngineState.READY
-            await started.sleep(2)
-            assert started.sleep_level == 2
-            await started.wake_up()
-            assert await tokens_of(started) == continuation([1, 2, 3], 8)
+        async with engine(free_error="too little host memory") as client:
+            with pytest.raises(SleepError, match="too little host memory"):
+                await client.sleep(1)
+            assert (client.state, client.sleep_level) == (EngineState.READY, 0)
+            assert await tokens_of(client) == continuation([1, 2, 3], 8)
+
+        async with engine(take_error="others use the device") as client:
+            await client.sleep(1)
+            for _ in range(2):
+                with pytest.raises(EngineDead, match="others use the device"):
+                    await client.wake_up()
+                assert (client.state, client.sleep_level) == (EngineState.SLEEPING, 1)
+                assert "others use the device" in client.reason
+            await client.sleep(2)  # the next process has the memory
+            await client.wake_up()
+            assert await tokens_of(client) == continuation([1, 2, 3], 8)
 
     asyncio.run(scenario())

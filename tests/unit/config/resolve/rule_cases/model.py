@@ -112,13 +112,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R218": (["--hf-overrides.rope_thetta 1"], ["--hf-overrides.rope_theta 1"]),
 }
 GPU_CASES: dict[str, tuple[list[str], list[str]]] = {
-    "R393": (
-        ["--enable-sleep-mode --sleep-after 1m --sleep-level 1"],
-        [
-            "--enable-sleep-mode --sleep-after 1m",
-            "--enable-sleep-mode --sleep-after 1m --sleep-level 1 --device cpu",
-        ],
-    ),
     "R298": (["--model-impl transformers"], ["", "--model-impl transformers --device cpu"]),
     "R232": (["--quantization int8"], ["--quantization int8 --device cpu", ""]),
     "R233": (["--batch-invariant"], ["--batch-invariant --device cpu", ""]),

@@ -39,7 +39,9 @@ class Model:
 def test_narrow_layers_get_their_part_of_each_block_and_padding_has_no_slot():
     """Two layers with half the width of the third share its plane: block 3 is block 6 to one and 7 to the other."""
     groups = cache_groups([None] * 3, [2, 2, 1])
-    cache = KVCache(groups, 8, 4, [(1, 8)], torch.float32, device=CPU, tensors_by_layer=[[(1, 4)], [(1, 4)], [(1, 8)]])
+    cache = KVCache(
+        groups, 8, 4, [(1, 8)], torch.float32, zeros=torch.zeros, tensors_by_layer=[[(1, 4)], [(1, 4)], [(1, 8)]]
+    )
     arena = SlotArena(4, 16, 4, 8, CPU, groups.num_groups)
     for table, block in zip(arena.block_ids, (3, 5), strict=True):
         table[2, 0] = block

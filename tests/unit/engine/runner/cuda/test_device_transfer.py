@@ -80,7 +80,7 @@ def cache(request: pytest.FixtureRequest) -> KVCache:
     """With different bytes in all blocks."""
     heads, width = request.param
     dtype = torch.bfloat16 if width == 8 else torch.int8
-    found = KVCache(GROUPS, NUM_BLOCKS, 1 if width == 3 else 2, [(heads, width)] * 2, dtype, device=torch.device("cpu"))
+    found = KVCache(GROUPS, NUM_BLOCKS, 1 if width == 3 else 2, [(heads, width)] * 2, dtype, zeros=torch.zeros)
     found.blocks.copy_(torch.randint(256, found.blocks.shape, generator=torch.Generator().manual_seed(1)))
     return found
 

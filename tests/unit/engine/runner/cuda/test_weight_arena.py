@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from stoker.engine.runner.cuda import host_weights
-from stoker.engine.runner.cuda.host_weights import HostWeights, tensors_in
+from stoker.engine.runner.cuda.host_weights import HostWeights
 from stoker.engine.runner.cuda.weight_arena import CudaLanes, Lanes, OneQueue, WeightArena
+from stoker.engine.runner.weight_storages import tensors_in
 
 
 def layers(count: int, device: str = "cpu") -> list[list[torch.Tensor]]:
