@@ -9,6 +9,10 @@ floor of a time is its lower bound at the machine's peak speeds. The output file
 Each part runs in a separate process with a share of the time: a failure loses only its own result, and parts that do
 not fit into the time are recorded as skipped.
 
+Where vLLM is installed, its parts measure the same requests with it. They run last, in the time that is left:
+
+    python -m benchmarks.gpu_suite --only "qwen3-0.6b,vllm qwen3-0.6b" [--vllm-path FOLDER]     gives them all of it
+
 Without a GPU the suite runs in Triton's interpreter with tiny shapes and reports no times.
 """
 
@@ -18,6 +22,7 @@ import argparse
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -27,7 +32,7 @@ from stoker.config.schema.device import DeviceConfig
 from .gpu.part import PartConfig
 from .gpu.record import Record, RecordFile, read_records
 from .gpu.runner import Part, SuiteRunner
-from .gpu.table import tables
+from .gpu.table import VLLM, tables
 
 _TOTAL_S = 600.0
 MACHINE = Part("machine", "benchmarks.gpu.machine", 25)  # always runs: floors are computed from it
@@ -41,19 +46,21 @@ PARTS = [
     Part("ready", "benchmarks.gpu.ready", 35, each_alone=True),
     Part("ablations", "benchmarks.gpu.ablations", 45, each_alone=True),
     Part("memory moves", "benchmarks.gpu.memory_moves", 45, each_alone=True),
+    *(Part(f"{VLLM}{name}", "benchmarks.gpu.vllm_engine", 165) for name in ("qwen3-0.6b", "llama-3.1-8b")),
 ]
 
 
-def has_gpu() -> bool:
+def gpu_memory() -> int | None:
+    """Bytes of memory of the GPU; None without one."""
     try:
-        read_gpu()  # does not create a CUDA context in this process
+        return read_gpu().total_memory_bytes  # does not create a CUDA context in this process
     except NoGpu:
-        return False
-    return True
+        return None
 
 
 def common_config(is_reduced: bool, engine_device: str | None) -> PartConfig:
-    is_gpu = has_gpu()
+    memory_bytes = gpu_memory()
+    is_gpu = memory_bytes is not None
     untimed = None
     if not is_gpu:
         os.environ["TRITON_INTERPRET"] = "1"  # read by the processes of the parts
@@ -71,6 +78,7 @@ def common_config(is_reduced: bool, engine_device: str | None) -> PartConfig:
         untimed=untimed,
         bytes_per_second=None,
         flops_per_second=None,
+        memory_bytes=memory_bytes,
     )
 
 
@@ -90,6 +98,9 @@ def main(arguments: list[str] | None = None) -> None:
         "--reduced", action="store_true", help="tiny shapes and no times: only checks that everything runs"
     )
     parser.add_argument("--engine-device", choices=("cpu", "cuda"), help="device of the deployments; default: cuda")
+    parser.add_argument(
+        "--vllm-path", metavar="FOLDER", help="folder with vLLM and its packages; default: where Python finds modules"
+    )
     parser.add_argument("--table", type=Path, metavar="FILE", help="print the tables of FILE without measuring")
     chosen = parser.parse_args(arguments)
     if chosen.table:
@@ -106,7 +117,8 @@ def main(arguments: list[str] | None = None) -> None:
     scale = 60 * chosen.minutes / _TOTAL_S
     for part in PARTS:
         if part.name in names:
-            runner.run(part, scale)
+            is_vllm = part.name.startswith(VLLM)
+            runner.run(replace(part, python_path=chosen.vllm_path) if is_vllm else part, scale)
     print(f"\n{tables(records.machine, records.records)}\n\n{time.time() - began:.0f} s; {chosen.out}", file=sys.stdout)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from .engine import Engine, model_named, record_steady
+from .engine import Engine
 from .part import Case, Context
 from .requests import steady_cases
+from .speed import model_named, record_steady
 
 _OPTIONS = {
     "as it is": {},

@@ -15,9 +15,10 @@ import torch
 
 from stoker.engine.api import EngineRequest, SamplingParams
 
-from .engine import Engine, model_named
+from .engine import Engine
 from .part import Case, Context
 from .requests import prompt_of
+from .speed import model_named
 
 _ROUNDS = 5
 _COPIED_BYTES = 1 << 30

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from .engine import Engine, model_named, record_prefill, record_steady, record_workload
+from .engine import Engine
 from .part import Case, Context
 from .requests import prefill_cases, steady_cases, workload
+from .speed import model_named, record_prefill, record_steady, record_workload
 
 
 def _engine(context: Context) -> Engine:

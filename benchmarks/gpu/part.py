@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -35,6 +36,7 @@ class PartConfig:
     untimed: str | None  # why no times are reported; None: they are reported
     bytes_per_second: float | None  # of this device, measured
     flops_per_second: float | None
+    memory_bytes: int | None = None  # of the GPU; None without one
     skip: list[str] = field(default_factory=list)  # names of cases not to run
     is_alone: bool = False  # run one case, then exit
 
@@ -130,7 +132,9 @@ def run_cases(cases: list[Case], context: Context, send: Callable[[str, Any], No
 
 def main() -> None:
     config = PartConfig(**json.loads(sys.argv[2]))
-    answers, sys.stdout = sys.stdout, sys.stderr  # keeps output of libraries out of the records
+    answers = os.fdopen(os.dup(1), "w")  # not inherited by processes that libraries start
+    os.dup2(2, 1)  # keeps output of libraries out of the records
+    sys.stdout = sys.stderr
 
     def send(kind: str, content: Any) -> None:
         print(json.dumps({kind: content}), file=answers, flush=True)

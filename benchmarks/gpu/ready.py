@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from .engine import Engine, model_named
+from .engine import Engine
 from .part import Case, Context
+from .speed import model_named
 
 
 def start(context: Context, name: str) -> None:

@@ -33,6 +33,7 @@ class Part:
     module: str
     seconds: float  # of the 600 seconds of the suite
     each_alone: bool = False  # every case runs in a separate process
+    python_path: str | None = None  # PYTHONPATH of its processes; None: the import path of this process
 
 
 class SuiteRunner:
@@ -79,10 +80,8 @@ class SuiteRunner:
 
     def _process(self, part: Part, config: PartConfig) -> _ProcessResult:
         result = _ProcessResult()
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        }  # the same import path as this process
+        same = os.pathsep.join(filter(None, sys.path))
+        environment = {**os.environ, "PYTHONPATH": same if part.python_path is None else part.python_path}
         command = [sys.executable, "-m", "benchmarks.gpu.part", part.module, json.dumps(asdict(config))]
         with (
             tempfile.TemporaryFile("w+") as errors,

@@ -9,9 +9,10 @@ from functools import partial
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from .engine import Engine, model_named
+from .engine import Engine
 from .part import Case, Context
 from .requests import steady_cases
+from .speed import model_named
 
 _STEPS = 6  # of each measurement
 _MAX_KERNELS = 25  # recorded, those with the longest times

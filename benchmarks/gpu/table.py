@@ -10,6 +10,7 @@ from .record import Record
 from .shapes import LLAMA, QWEN, Shape
 
 NOT_MEASURED = "not measured"
+VLLM = "vllm "  # a part's name begins with it; then follows the name of the part with the same measurements
 Display = Literal["value", "share of the floor", "TFLOP/s"]
 
 
@@ -92,6 +93,23 @@ def _measured(target: Target, record: Record | None) -> str:
     return f"{_number(record.value)} {record.unit}"
 
 
+def comparison(records: Iterable[Record]) -> list[str]:
+    """Measurements of this project and of vLLM side by side, where the file has both; no lines if it has none.
+
+    The ratio is this project's value divided by vLLM's: for times below 1 is faster, for rates above 1.
+    """
+    found = {(each.part, each.name, each.shape): each for each in records if each.value is not None}
+    lines = []
+    for (part, name, shape), peer in found.items():
+        own = found.get((part.removeprefix(VLLM), name, shape)) if part.startswith(VLLM) else None
+        if own is None or own.value is None or not peer.value:
+            continue
+        values = f"{_number(own.value)} {own.unit} | {_number(peer.value)} {peer.unit} | {own.value / peer.value:.2f}"
+        lines.append(f"| {name} | {shape} | {values} |")
+    head = ["| what | shape | Stoker | vLLM | Stoker / vLLM |", "|---|---|---|---|---|"]
+    return [*head, *lines, ""] if lines else []
+
+
 def whole_table(records: Iterable[Record]) -> list[str]:
     lines = ["| part | what | shape | value | floor | value / floor | spread | |", "|---|---|---|---|---|---|---|---|"]
     for each in records:
@@ -105,7 +123,7 @@ def whole_table(records: Iterable[Record]) -> list[str]:
 
 def tables(machine: dict[str, Any], records: list[Record]) -> str:
     machine_line = ", ".join(f"{name} {value}" for name, value in machine.items() if not name.startswith("kernels, "))
-    return "\n".join([machine_line, "", *target_table(records), "", *whole_table(records)])
+    return "\n".join([machine_line, "", *target_table(records), "", *comparison(records), *whole_table(records)])
 
 
 def _number(value: float | None) -> str:
