@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("gpu.json"))
     parser.add_argument("--minutes", type=float, default=_TOTAL_S / 60)
-    parser.add_argument("--only", help=f"comma-separated, of {', '.join(part.name for part in PARTS)}")
+    parser.add_argument("--only", help=f"comma-separated, in this order, of {', '.join(part.name for part in PARTS)}")
     parser.add_argument(
         "--reduced", action="store_true", help="tiny shapes and no times: only checks that everything runs"
     )
@@ -106,8 +106,9 @@ def main(arguments: list[str] | None = None) -> None:
     if chosen.table:
         print(tables(*read_records(chosen.table)))
         return
-    names = chosen.only.split(",") if chosen.only else [part.name for part in PARTS]
-    if unknown := set(names) - {part.name for part in (MACHINE, *PARTS)}:
+    by_name = {part.name: part for part in PARTS}
+    names = chosen.only.split(",") if chosen.only else list(by_name)
+    if unknown := set(names) - {MACHINE.name, *by_name}:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     began = time.time()
     records = RecordFile(chosen.out)
@@ -115,10 +116,10 @@ def main(arguments: list[str] | None = None) -> None:
     runner = SuiteRunner(records, config, 60 * chosen.minutes, show)
     runner.run(MACHINE, 1.0)
     scale = 60 * chosen.minutes / _TOTAL_S
-    for part in PARTS:
-        if part.name in names:
-            is_vllm = part.name.startswith(VLLM)
-            runner.run(replace(part, python_path=chosen.vllm_path) if is_vllm else part, scale)
+    for name in names:
+        if name in by_name:
+            part = by_name[name]
+            runner.run(replace(part, python_path=chosen.vllm_path) if name.startswith(VLLM) else part, scale)
     print(f"\n{tables(records.machine, records.records)}\n\n{time.time() - began:.0f} s; {chosen.out}", file=sys.stdout)
 
 
