@@ -45,7 +45,7 @@ PARTS = [
     Part("transformers", "benchmarks.gpu.peer", 50),
     Part("ready", "benchmarks.gpu.ready", 35, each_alone=True),
     Part("ablations", "benchmarks.gpu.ablations", 45, each_alone=True),
-    Part("memory moves", "benchmarks.gpu.memory_moves", 45, each_alone=True),
+    Part("memory moves", "benchmarks.gpu.memory_moves", 90, each_alone=True),
     *(Part(f"{VLLM}{name}", "benchmarks.gpu.vllm_engine", 165) for name in ("qwen3-0.6b", "llama-3.1-8b")),
 ]
 

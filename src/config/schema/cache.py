@@ -129,9 +129,9 @@ class CacheConfig(Section):
             "GiB of host memory for KV blocks of prompts, beside the KV cache. Each block is copied there once it is "
             "computed; a prefix that the KV cache has evicted since, also that of a preempted sequence, is copied back "
             "instead of computed. Blocks that were not used for the longest time make room for new ones. On a GPU the "
-            "memory is pinned and allocated at the start, and the copies run beside the steps; tested in Triton's "
-            "interpreter, not measured on a GPU yet. On a CPU it is part of the budget. Each replica has as much. Not "
-            "for models on several GPUs, in stages or of a launcher, nor for recurrent layers. Unset, nothing is kept."
+            "memory is pinned and allocated at the start, and the copies run beside the steps. On a CPU it is part of "
+            "the budget. Each replica has as much. Not for models on several GPUs, in stages or of a launcher, nor for "
+            "recurrent layers. Unset, nothing is kept."
         ),
         examples=[16],
         json_schema_extra=about(reload="model", unit="GiB"),

@@ -27,7 +27,7 @@ async def sleep(call: Call) -> None:
 
 
 async def wake_up(call: Call) -> None:
-    """`tags`: what is to be loaded. Both are loaded for either: the cache takes its memory as it is written."""
+    """`tags`: what is to be loaded. Both are loaded for either."""
     tag = call.query.get("tags", "weights")
     if tag not in _TAGS:
         raise bad_request(f"`tags` may be {' and '.join(_TAGS)}, not {tag[:20]!r}", param="tags")
