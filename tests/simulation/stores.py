@@ -171,8 +171,9 @@ class Stores:
         if self.files is not None:
             files = self.files
             assert files._num_bytes == sum(files._sizes.values()), "the bytes of files are miscounted"
-            assert files._num_bytes <= self._max_bytes + files._queued_bytes
-            assert files._queued_bytes == len(files._queued) * self._block_bytes, "what is to be written is miscounted"
+            assert files._num_bytes <= self._max_bytes + files._waiting._num_bytes
+            waiting = files._waiting
+            assert waiting._num_bytes == len(waiting._sizes) * self._block_bytes, "what is to be written is miscounted"
 
 
 def _damage(path: Path, _: Path) -> None:

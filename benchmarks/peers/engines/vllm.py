@@ -12,8 +12,8 @@ from ...request import Request
 
 
 class Engine:
-    def __init__(self, weights: str, *, kv_bytes: int, max_len: int, streams: int, cores: int) -> None:
-        self.llm = LLM(weights, dtype="bfloat16", max_model_len=max_len, max_num_seqs=streams)
+    def __init__(self, weights: str, *, kv_bytes: int, max_len: int, streams: int, cores: int, **options: Any) -> None:
+        self.llm = LLM(weights, dtype="bfloat16", max_model_len=max_len, max_num_seqs=streams, **options)
 
     def info(self) -> dict[str, Any]:
         return {"version": __version__, "kv_bytes": int(os.environ["VLLM_CPU_KVCACHE_SPACE"]) * 1024**3}

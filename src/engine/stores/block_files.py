@@ -25,10 +25,10 @@ from pathlib import Path
 from ..api import StoredBlocks
 from .checksum import SUM_BYTES, checksum
 from .future_fetch import FutureFetch
+from .waiting_blocks import WaitingBlocks
 
 _SUFFIX = ".kv"
 _OLD_PART_S = 3600.0
-MAX_QUEUED_BYTES = 1 << 30  # blocks that wait to be written
 logger = logging.getLogger(__name__)
 
 
@@ -46,8 +46,7 @@ class BlockFiles:
         self._sizes: OrderedDict[str, int] = OrderedDict()  # by path in the folder, least recently used first
         self._num_bytes = 0
         self.num_failures = 0
-        self._queued: set[bytes] = set()
-        self._queued_bytes = 0
+        self._waiting = WaitingBlocks()
         self._find_files()
         self._reader = ThreadPoolExecutor(1, "read-blocks")
         self._writer = ThreadPoolExecutor(1, "write-blocks")
@@ -73,24 +72,24 @@ class BlockFiles:
         return self._reads and self._has(block_hash)
 
     def _has(self, block_hash: bytes) -> bool:
-        with self._lock:
-            return self._name(block_hash) in self._sizes or block_hash in self._queued
+        # in this order: a file is counted before its block waits no longer
+        return block_hash in self._waiting or self._name(block_hash) in self._sizes
 
     def wants(self, block_hash: bytes, *, is_for_others: bool) -> bool:
         return self._writes and not self._touch(block_hash)
 
     def _touch(self, block_hash: bytes) -> bool:
         """Whether it is there; then it was used now."""
+        if block_hash in self._waiting:
+            return True
         name = self._name(block_hash)
         with self._lock:
             if name in self._sizes:
                 self._sizes.move_to_end(name)
-                return True
-            return block_hash in self._queued
+            return name in self._sizes
 
     def is_saving(self, block_hash: bytes) -> bool:
-        with self._lock:
-            return block_hash in self._queued
+        return block_hash in self._waiting
 
     def stored(self, hashes: Sequence[bytes]) -> StoredBlocks:
         return StoredBlocks(tuple(takewhile(self._has, hashes)))
@@ -143,15 +142,8 @@ class BlockFiles:
             self._num_bytes -= self._sizes.pop(name, 0)
 
     def save(self, block_hash: bytes, content: memoryview, *, is_for_others: bool) -> None:
-        """Dropped while more than a gibibyte waits to be written: a later request with this prefix stores it."""
-        if not self.wants(block_hash, is_for_others=is_for_others):
-            return
-        with self._lock:
-            if self._queued_bytes + len(content) > MAX_QUEUED_BYTES:
-                return
-            self._queued.add(block_hash)
-            self._queued_bytes += len(content)
-        self._writer.submit(self._write, block_hash, content)
+        if self.wants(block_hash, is_for_others=is_for_others) and self._waiting.add(block_hash, len(content)):
+            self._writer.submit(self._write, block_hash, content)
 
     def _write(self, block_hash: bytes, content: memoryview) -> None:
         name = self._name(block_hash)
@@ -173,9 +165,7 @@ class BlockFiles:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
         finally:
-            with self._lock:
-                self._queued.discard(block_hash)
-                self._queued_bytes -= len(content)
+            self._waiting.remove([block_hash])
 
     def _make_room(self, num_bytes: int) -> None:
         while self._num_bytes + num_bytes > self._max_bytes and self._sizes:

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from ..api import StoredBlocks
-from .block_files import MAX_QUEUED_BYTES
 from .call_thread import CallThread
 from .checksum import SUM_BYTES, checksum
 from .connector import Connector
 from .known_blocks import KnownBlocks
+from .waiting_blocks import WaitingBlocks
 
 CALL_LIMIT_S = 10.0
 logger = logging.getLogger(__name__)
@@ -73,8 +73,7 @@ class ConnectorStore:
         self.num_failures = 0
         self._lock = threading.Lock()
         self._known = KnownBlocks()  # were loaded or saved
-        self._queued: set[bytes] = set()
-        self._queued_bytes = 0
+        self._waiting = WaitingBlocks()
         self._logged: set[str] = set()
         self._is_closed = False
         self._loads = CallThread("load-blocks", CALL_LIMIT_S, clock)
@@ -90,15 +89,11 @@ class ConnectorStore:
     def wants(self, block_hash: bytes, *, is_for_others: bool) -> bool:
         if not self._writes or self._is_overdue(self._saves, "save"):
             return False
-        # in this order: a block is known before it leaves the queue
-        return not self._is_queued(block_hash) and not self._known.touch(block_hash)
+        # in this order: a block is known before it waits no longer
+        return block_hash not in self._waiting and not self._known.touch(block_hash)
 
     def is_saving(self, block_hash: bytes) -> bool:
-        return self._is_queued(block_hash) and not self._is_overdue(self._saves, "save")
-
-    def _is_queued(self, block_hash: bytes) -> bool:
-        with self._lock:
-            return block_hash in self._queued
+        return block_hash in self._waiting and not self._is_overdue(self._saves, "save")
 
     def stored(self, hashes: Sequence[bytes]) -> StoredBlocks:
         return self._known.stored(hashes)
@@ -134,15 +129,8 @@ class ConnectorStore:
         return copy[:-SUM_BYTES]
 
     def save(self, block_hash: bytes, content: memoryview, *, is_for_others: bool) -> None:
-        """Dropped while too much waits to be saved: a later request with this prefix stores it."""
-        if not self.wants(block_hash, is_for_others=is_for_others):
-            return
-        with self._lock:
-            if self._queued_bytes + content.nbytes > MAX_QUEUED_BYTES:
-                return
-            self._queued.add(block_hash)
-            self._queued_bytes += content.nbytes
-        self._saves.submit(partial(self._save, block_hash, content))
+        if self.wants(block_hash, is_for_others=is_for_others) and self._waiting.add(block_hash, content.nbytes):
+            self._saves.submit(partial(self._save, block_hash, content))
 
     def _save(self, block_hash: bytes, content: memoryview) -> None:
         try:
@@ -151,9 +139,7 @@ class ConnectorStore:
         except BaseException as error:
             self._failed("save", error)
         finally:
-            with self._lock:
-                self._queued.discard(block_hash)
-                self._queued_bytes -= content.nbytes
+            self._waiting.remove([block_hash])
 
     def _is_overdue(self, thread: CallThread, method: str) -> bool:
         if not thread.is_overdue:

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ..api import StoredBlocks
-from .block_files import MAX_QUEUED_BYTES
 from .future_fetch import FutureFetch
 from .known_blocks import KnownBlocks
 from .lmcache_connection import MAX_BATCH, LmcacheConnection
 from .lmcache_requests import LmcacheUnavailable
+from .waiting_blocks import WaitingBlocks
 
 RETRY_S = 10.0
 logger = logging.getLogger(__name__)
@@ -42,8 +42,7 @@ class LmcacheBlocks:
         self._lock = threading.Lock()
         self._known = KnownBlocks()
         self._queue: deque[tuple[bytes, memoryview]] = deque()
-        self._queued: set[bytes] = set()
-        self._queued_bytes = 0
+        self._waiting = WaitingBlocks()
         self._is_up = self._is_reported = False
         self._retry_at: float | None = None  # None: it is being asked
         self._reader = ThreadPoolExecutor(1, "read-blocks")
@@ -85,12 +84,11 @@ class LmcacheBlocks:
     def wants(self, block_hash: bytes, *, is_for_others: bool) -> bool:
         if not self._writes or not self.is_up:
             return False
-        # in this order: a block is known before it leaves the queue
-        return not self.is_saving(block_hash) and not self._known.touch(block_hash)
+        # in this order: a block is known before it waits no longer
+        return block_hash not in self._waiting and not self._known.touch(block_hash)
 
     def is_saving(self, block_hash: bytes) -> bool:
-        with self._lock:
-            return block_hash in self._queued
+        return block_hash in self._waiting
 
     def stored(self, hashes: Sequence[bytes]) -> StoredBlocks:
         return self._known.stored(hashes)
@@ -111,21 +109,13 @@ class LmcacheBlocks:
         return contents
 
     def save(self, block_hash: bytes, content: memoryview, *, is_for_others: bool) -> None:
-        """Dropped while more than a gibibyte waits to be saved."""
-        if not self.wants(block_hash, is_for_others=is_for_others):
-            return
-        with self._lock:
-            if self._queued_bytes + len(content) > MAX_QUEUED_BYTES:
-                return
+        if self.wants(block_hash, is_for_others=is_for_others) and self._waiting.add(block_hash, len(content)):
             self._queue.append((block_hash, content))
-            self._queued.add(block_hash)
-            self._queued_bytes += len(content)
-        self._writer.submit(self._write)
+            self._writer.submit(self._write)
 
     def _write(self) -> None:
         """Save a batch of what is queued: nothing is left for the calls of the other blocks in it."""
-        with self._lock:
-            batch = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
+        batch = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
         if not batch:
             return
         hashes = [block_hash for block_hash, _ in batch]
@@ -136,9 +126,7 @@ class LmcacheBlocks:
         except LmcacheUnavailable as error:
             self._lost(error)
         finally:
-            with self._lock:
-                self._queued.difference_update(hashes)
-                self._queued_bytes -= sum(len(content) for _, content in batch)
+            self._waiting.remove(hashes)
 
     def flush(self) -> None:
         """Wait until the server has all blocks that were saved, or is given up."""
