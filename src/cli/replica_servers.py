@@ -29,7 +29,6 @@ from .console import print_result
 from .ending import end_servers
 from .notify import notify_ready
 from .numa_view import place_rows
-from .orphans import reap_orphans
 from .prepare import device_variables
 from .replica_process import ReplicaProcess
 from .server_url import base_url
@@ -115,7 +114,6 @@ class ReplicaServers:
         """Until a shutdown is requested, or a server will not be started again. Returns the exit code."""
         keeping = [asyncio.create_task(self._keep(rank)) for rank in self.health]
         probing = [asyncio.create_task(self._probe(rank)) for rank in self.health]
-        probing.append(asyncio.create_task(self._reap()))
         requested = asyncio.create_task(self._shutdown.requested.wait())
         try:
             done, _ = await asyncio.wait([requested, *keeping], return_when=asyncio.FIRST_COMPLETED)
@@ -216,14 +214,6 @@ class ReplicaServers:
 
     def _report_end(self, rank: int) -> None:
         log_fields(logger, logging.ERROR, "a server is ended", {"rank": rank, "reason": self.health[rank].reason})
-
-    async def _reap(self) -> None:
-        """At each interval: processes of servers that were killed, which the first process of a container gets."""
-        while True:
-            await asyncio.sleep(self._interval_s)
-            known = [process.pid for process in self._processes.values() if process.pid is not None]
-            if len(known) == len(self._processes):  # else one is being started, whose process is not known yet
-                reap_orphans(known)
 
     def _signal(self, number: int) -> None:
         for process in self._processes.values():

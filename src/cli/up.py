@@ -17,6 +17,7 @@ from ..server.http.address import take_address
 from ..server.http.shutdown import Shutdown, on_signals
 from .console import is_coloured, print_result
 from .notify import notify_ready
+from .orphans import with_orphans
 from .prepare import failing, read, resolve_here
 from .replica_ports import take_ports
 from .start import Stopped, port_of, start_and_serve
@@ -39,13 +40,13 @@ def run(files: Sequence[Path | str], overrides: Sequence[str] = ()) -> int:
             if of_replicas:
                 from .replica_servers import serve_replicas
 
-                return asyncio.run(serve_replicas(resolved, sockets, of_replicas, view))
+                return asyncio.run(with_orphans(serve_replicas(resolved, sockets, of_replicas, view)))
             if resolved.server.headless:
                 view.close()
                 from .headless import run_node
 
-                return asyncio.run(run_node(resolved, sockets, port_of(sockets)))
-            return asyncio.run(_serve(resolved, sockets, view))
+                return asyncio.run(with_orphans(run_node(resolved, sockets, port_of(sockets))))
+            return asyncio.run(with_orphans(_serve(resolved, sockets, view)))
 
     try:
         return failing(work)
