@@ -22,7 +22,7 @@ async def with_orphans(serve: Coroutine[None, None, int]) -> int:
 
 
 async def _reap() -> None:
-    """Whoever starts a process waits for its end: an end that was there an interval ago is that of an orphan."""
+    """A process that starts another one waits for its end: an end that was there an interval ago is that of an orphan."""
     before: set[int] = set()
     while True:
         await asyncio.sleep(_INTERVAL_S)

@@ -68,8 +68,8 @@ class CacheConfig(Section):
     num_gpu_blocks_override: Count | None = Field(
         None,
         description=(
-            "Number of KV cache blocks, whatever the memory allows. Intended for tests of preemption. Unset, the "
-            "number is computed from the memory."
+            "Number of KV cache blocks of each group of layers, whatever the memory allows. Intended for tests of "
+            "preemption. Unset, the number is computed from the memory."
         ),
         examples=[128],
         json_schema_extra=about(reload="model", unit="blocks"),

@@ -1,4 +1,4 @@
-"""WaitingBlocks: which KV blocks wait to be saved, at most so many bytes of them."""
+"""WaitingBlocks: which KV blocks wait to be saved, up to a number of bytes."""
 
 from __future__ import annotations
 

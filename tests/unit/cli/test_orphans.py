@@ -53,7 +53,7 @@ def test_orphans_are_reaped_and_children_keep_their_exit_codes():
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="makes a namespace of processes")
 def test_a_server_that_is_the_first_process_of_a_container_reaps_orphans(tmp_path: Path) -> None:
-    """`sleep` is left behind by a process of the namespace that ends before it."""
+    """The parent of `sleep` ends before it."""
     script = tmp_path / "container.py"
     script.write_text(
         "import os, subprocess, sys, threading\n"
