@@ -184,7 +184,7 @@ def test_a_process_that_does_not_answer_is_not_waited_for_without_end(monkeypatc
     monkeypatch.setattr(process_client, "MEMORY_LIMIT_S", 0.2)
 
     async def scenario() -> None:
-        async with engine() as client:
+        async with engine(take_error="others use the device") as client:
             assert client.pid is not None
             process = psutil.Process(client.pid)
             process.suspend()
@@ -192,7 +192,11 @@ def test_a_process_that_does_not_answer_is_not_waited_for_without_end(monkeypatc
                 await client.sleep(1)
             assert (client.state, client.sleep_level) == (EngineState.READY, 0)
             process.resume()
-            assert await tokens_of(client) == continuation([1, 2, 3], 8)
+            assert await tokens_of(client) == continuation([1, 2, 3], 8)  # the memory is not taken again for it
+            monkeypatch.undo()
+            await client.sleep(1)  # answers that came late are not those of this message
+            with pytest.raises(EngineDead, match="others use the device"):
+                await client.wake_up()
 
     asyncio.run(scenario())
 
@@ -239,6 +243,48 @@ def test_the_reason_for_which_an_engine_cannot_sleep_or_wake() -> None:
                 assert "others use the device" in client.reason
             await client.sleep(2)  # the next process has the memory
             await client.wake_up()
+            assert await tokens_of(client) == continuation([1, 2, 3], 8)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_sleep_goes_on_without_the_caller_that_asked_for_it() -> None:
+    """A client that left POST /sleep left an engine that slept at level 0: nothing could wake it."""
+
+    async def scenario() -> None:
+        async with engine(step_s=0.005) as client:
+            whole = asyncio.create_task(tokens_of(client, 40))
+            await until(lambda: client.stats.num_running)
+            leaving = asyncio.create_task(client.sleep(1, waits=True))
+            await until(lambda: client.state is EngineState.SLEEPING)
+            leaving.cancel()
+            assert len(await whole) == 40
+            await until(lambda: client.sleep_level == 1)
+            await client.wake_up()
+            assert await tokens_of(client) == continuation([1, 2, 3], 8)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_process_that_is_killed_while_its_last_request_is_waited_for_is_started_again(level: int) -> None:
+    """At level 1 the client waited for an answer of the next process, at level 2 that process was ended at once."""
+
+    async def scenario() -> None:
+        async with engine(step_s=0.005) as client:
+            cut = asyncio.create_task(tokens_of(client, 400))
+            await until(lambda: client.stats.num_running)
+            sleeping = asyncio.create_task(client.sleep(level, waits=True))
+            await until(lambda: client.state is EngineState.SLEEPING)
+            assert client.pid is not None
+            psutil.Process(client.pid).kill()
+            for failed in (cut, sleeping):
+                with pytest.raises(EngineDead, match="the engine died"):
+                    await failed
+            await until(lambda: client.state is EngineState.READY)
+            assert client.sleep_level == 0
             assert await tokens_of(client) == continuation([1, 2, 3], 8)
 
     asyncio.run(scenario())
