@@ -86,9 +86,17 @@ class _CudaRange:
 
     def take(self) -> None:
         handle = self._done(self._driver.cuMemCreate(self._size, self._properties, 0))
-        self._done(self._driver.cuMemMap(self._address, self._size, 0, handle, 0))
+        try:
+            self._done(self._driver.cuMemMap(self._address, self._size, 0, handle, 0))
+        except RuntimeError:
+            self._driver.cuMemRelease(handle)
+            raise
         self._handle = handle
-        self._done(self._driver.cuMemSetAccess(self._address, self._size, [self._access], 1))
+        try:
+            self._done(self._driver.cuMemSetAccess(self._address, self._size, [self._access], 1))
+        except RuntimeError:  # or OutOfMemoryError: page tables need memory too
+            self.give_back()
+            raise
 
     def give_back(self) -> None:
         if self._handle is not None:
@@ -146,7 +154,8 @@ class SleepingMemory:
         """
         reserve: bytes of the device.
         available_bytes: of host memory.
-        num_sharers: processes of this machine that sleep together, and need as much host memory each.
+        num_sharers: processes of this machine, this one among them, that need as much host memory and do not have it
+            yet when this one goes to sleep.
         """
         self._reserve, self._available_bytes, self._num_sharers = reserve, available_bytes, num_sharers
         self._weights: list[Reservation] = []
