@@ -229,6 +229,9 @@ class StreamingClient(ABC):
         self._set(state, reason)  # first: consumers that wake up may read it
         self._stats = EngineStats()
         self._streams.fail_all(EngineDead, reason)
+        self._fail_profiles(reason)
+
+    def _fail_profiles(self, reason: str) -> None:
         while self._profiles:
             done = self._profiles.popleft()
             if not done.done():

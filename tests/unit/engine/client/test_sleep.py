@@ -14,7 +14,7 @@ import psutil
 import pytest
 from tests.fake_runner import continuation
 
-from stoker.engine.api import EngineDead, EngineRequest, SamplingParams, SleepError
+from stoker.engine.api import EngineDead, EngineRequest, ProfileError, SamplingParams, SleepError
 from stoker.engine.client import process as process_client
 from stoker.engine.client.engine_client import EngineState
 from stoker.engine.client.process import EngineProcessClient
@@ -286,5 +286,25 @@ def test_a_process_that_is_killed_while_its_last_request_is_waited_for_is_starte
             await until(lambda: client.state is EngineState.READY)
             assert client.sleep_level == 0
             assert await tokens_of(client) == continuation([1, 2, 3], 8)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_who_waits_for_a_profile_learns_that_the_process_has_ended() -> None:
+    """The caller waited without end, and the answer to the next profile was taken for the one to this."""
+
+    async def scenario() -> None:
+        async with engine() as client:
+            assert client.pid is not None
+            psutil.Process(client.pid).suspend()
+            profile = asyncio.create_task(client.profile(is_start=False))
+            await until(lambda: len(client._profiles))
+            await client.sleep(2)
+            with pytest.raises(EngineDead, match="sleeps"):
+                await asyncio.wait_for(profile, 5.0)
+            await client.wake_up()
+            with pytest.raises(ProfileError, match="no profiler"):
+                await client.profile(is_start=True)
 
     asyncio.run(scenario())
