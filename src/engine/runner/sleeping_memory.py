@@ -128,12 +128,15 @@ class _HostCopy:
     def __init__(self, source: torch.Tensor) -> None:
         """Queues the copy."""
         self._content = torch.frombuffer(map_private(len(source)), dtype=torch.uint8)
-        self._is_pinned = False
+        self._pinned_by: Any = None
         if source.is_cuda:
             address = self._content.data_ptr()
             touch_pages(address, len(source), min(_THREADS, os.cpu_count() or 1))
-            runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-            self._is_pinned = int(runtime.cudaHostRegister(address, len(source), 0)) == 0  # else copies take longer
+            from cuda.bindings import driver
+
+            # Not the runtime's cudaHostRegister: torch would report its failure after the next kernel.
+            (status,) = driver.cuMemHostRegister(address, len(source), 0)
+            self._pinned_by = driver if int(status) == 0 else None  # else copies take longer
         self._content.copy_(source, non_blocking=True)
 
     def write_to(self, target: torch.Tensor) -> None:
@@ -142,9 +145,8 @@ class _HostCopy:
 
     def free(self) -> None:
         """After the copy."""
-        if self._is_pinned:
-            runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-            runtime.cudaHostUnregister(self._content.data_ptr())
+        if self._pinned_by is not None:
+            self._pinned_by.cuMemHostUnregister(self._content.data_ptr())
 
 
 class SleepingMemory:
