@@ -20,6 +20,7 @@ from stoker.engine.client.engine_client import EngineState
 from stoker.engine.client.process import EngineProcessClient
 from stoker.engine.client.replicated import ReplicatedClient
 from stoker.engine.client.sleep import SleepPolicy
+from stoker.engine.messages import Abort, FreeMemory, MemoryFreed, MemoryTaken, Message, TakeMemory
 from stoker.engine.processes.supervision import IdleWatch
 
 ROOT = Path(__file__).parents[4]
@@ -184,7 +185,7 @@ def test_a_process_that_does_not_answer_is_not_waited_for_without_end(monkeypatc
     monkeypatch.setattr(process_client, "MEMORY_LIMIT_S", 0.2)
 
     async def scenario() -> None:
-        async with engine(take_error="others use the device") as client:
+        async with engine() as client:
             assert client.pid is not None
             process = psutil.Process(client.pid)
             process.suspend()
@@ -192,11 +193,32 @@ def test_a_process_that_does_not_answer_is_not_waited_for_without_end(monkeypatc
                 await client.sleep(1)
             assert (client.state, client.sleep_level) == (EngineState.READY, 0)
             process.resume()
-            assert await tokens_of(client) == continuation([1, 2, 3], 8)  # the memory is not taken again for it
-            monkeypatch.undo()
-            await client.sleep(1)  # answers that came late are not those of this message
-            with pytest.raises(EngineDead, match="others use the device"):
-                await client.wake_up()
+            assert await tokens_of(client) == continuation([1, 2, 3], 8)
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_comes_late_is_not_that_of_the_next_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was: an engine whose wake had failed was taken for one that was awake."""
+    monkeypatch.setattr(process_client, "MEMORY_LIMIT_S", 0.01)
+
+    async def scenario() -> None:
+        waiting, sent = client(), list[Message]()
+        waiting._set(EngineState.READY)
+        waiting._send = sent.append  # type: ignore[method-assign]
+        with pytest.raises(EngineDead, match="has not answered"):
+            await waiting.sleep(1)
+        assert sent == [Abort([]), FreeMemory(), TakeMemory()]  # it may read them later, and is awake then
+        monkeypatch.undo()
+        sleeping = asyncio.create_task(waiting.sleep(1))
+        await until(lambda: len(sent) == 5)
+        waiting._receive(MemoryFreed())
+        waiting._receive(MemoryTaken("others use the device"))
+        await asyncio.sleep(0)
+        assert not waiting.sleep_level
+        waiting._receive(MemoryFreed())
+        await sleeping
+        assert waiting.sleep_level == 1
 
     asyncio.run(scenario())
 
