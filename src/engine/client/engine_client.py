@@ -74,8 +74,8 @@ class EngineClient(Protocol):
     async def sleep(self, level: int, *, waits: bool = False) -> None:
         """Free memory until `wake_up`. Requests are refused from now on with EngineDead; open ones fail with it.
 
-        level: 1 frees the KV cache, 2 the weights too. An engine that sleeps can sleep deeper. waits: for open requests
-        to end, instead. Raises SleepError, and EngineDead if it is not ready.
+        level: 1 frees what only steps need, 2 everything (sleep.py). An engine that sleeps can sleep deeper. waits: for
+        open requests to end, instead. Raises SleepError if it cannot, and EngineDead if it is not ready.
         """
         ...
 
@@ -229,6 +229,9 @@ class StreamingClient(ABC):
         self._set(state, reason)  # first: consumers that wake up may read it
         self._stats = EngineStats()
         self._streams.fail_all(EngineDead, reason)
+        self._fail_profiles(reason)
+
+    def _fail_profiles(self, reason: str) -> None:
         while self._profiles:
             done = self._profiles.popleft()
             if not done.done():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -76,7 +77,8 @@ class EngineProcessClient(StreamingClient):
         self._wakes_on_request = False
         self._transition = asyncio.Lock()  # held while it goes to sleep or wakes up
         self._waking = Waking(self._wake)
-        self._moved: asyncio.Future[str] | None = None  # memory, freed or taken; why not, if it was not
+        self._moves: deque[asyncio.Future[str]] = deque()  # of memory, oldest first: what keeps the engine from it
+        self._sleeps: set[asyncio.Task[None]] = set()  # asked for
         self._idle = IdleWatch(0.0, self._policy.after_s or 0.0)
 
     @property
@@ -108,6 +110,7 @@ class EngineProcessClient(StreamingClient):
     async def close(self) -> None:
         self._streams.abort_all()
         await self._waking.cancel()
+        self._tasks += self._sleeps
         if self._supervision is not None:
             self._tasks.append(self._supervision)
         for task in self._tasks:
@@ -134,7 +137,11 @@ class EngineProcessClient(StreamingClient):
         return self._state is EngineState.READY and not len(self._streams) and not self._transition.locked()
 
     async def sleep(self, level: int, *, waits: bool = False) -> None:
-        await self._go_to_sleep(level, waits=waits, wakes_on_request=False)
+        """As EngineClient has it. A caller that is cancelled does not end it."""
+        going = asyncio.create_task(self._go_to_sleep(level, waits=waits, wakes_on_request=False))
+        self._sleeps.add(going)
+        going.add_done_callback(self._sleeps.discard)
+        await asyncio.shield(going)
 
     async def _go_to_sleep(self, level: int, *, waits: bool, wakes_on_request: bool) -> None:
         async with self._transition:
@@ -148,6 +155,8 @@ class EngineProcessClient(StreamingClient):
                 return
             while waits and len(self._streams):  # noqa: ASYNC110 (streams can only be polled)
                 await asyncio.sleep(DRAIN_POLL_S)
+            if self._state is not EngineState.SLEEPING:  # the process has ended meanwhile, and is started again
+                raise EngineDead(self._reason)
             handles = self._streams.handles
             self._streams.fail_all(EngineDead, self._reason)
             if level == FREE_MEMORY:
@@ -162,6 +171,7 @@ class EngineProcessClient(StreamingClient):
         try:
             refusal = await self._move_memory(FreeMemory())
         except TimeoutError:
+            self._ask(TakeMemory()).cancel()  # it may free its memory later
             self._set(EngineState.READY)
             raise EngineDead(f"the engine has not answered for {MEMORY_LIMIT_S:g} seconds") from None
         if refusal:
@@ -179,9 +189,14 @@ class EngineProcessClient(StreamingClient):
 
     async def _move_memory(self, message: FreeMemory | TakeMemory) -> str:
         """Why the engine does not, empty if it does. Raises EngineDead if the process ends meanwhile, TimeoutError."""
-        self._moved = asyncio.get_running_loop().create_future()
+        return await asyncio.wait_for(self._ask(message), MEMORY_LIMIT_S)
+
+    def _ask(self, message: FreeMemory | TakeMemory) -> asyncio.Future[str]:
+        """Returns its answer. The engine answers all in their order, and late ones too."""
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._moves.append(answer)
         self._send(message)
-        return await asyncio.wait_for(self._moved, MEMORY_LIMIT_S)
+        return answer
 
     async def _end_process(self) -> None:
         if self._supervision is not None:
@@ -190,6 +205,8 @@ class EngineProcessClient(StreamingClient):
         if self._child is not None:
             await self._child.stop()
             self._child = None
+        self._moves.clear()
+        self._fail_profiles(self._reason)
         self._stats = EngineStats()
 
     async def wake_up(self) -> None:
@@ -277,8 +294,10 @@ class EngineProcessClient(StreamingClient):
     def _lose(self, state: EngineState, reason: str) -> None:
         super()._lose(state, reason)
         self._sleep_level = 0
-        if self._moved is not None and not self._moved.done():
-            self._moved.set_exception(EngineDead(reason))
+        while self._moves:
+            answer = self._moves.popleft()
+            if not answer.done():
+                answer.set_exception(EngineDead(reason))
 
     def _set(self, state: EngineState, reason: str = "") -> None:
         super()._set(state, reason)
@@ -301,8 +320,9 @@ class EngineProcessClient(StreamingClient):
                 if self._ready is not None and not self._ready.done():
                     self._ready.set_result(message.info)
             case MemoryFreed(error) | MemoryTaken(error):
-                if self._moved is not None and not self._moved.done():
-                    self._moved.set_result(error)
+                answer = self._moves.popleft()
+                if not answer.done():  # in time
+                    answer.set_result(error)
             case Heartbeat():
                 if self._state is not EngineState.STARTING:
                     self._watchdog.heartbeat(message, asyncio.get_running_loop().time())

@@ -14,6 +14,7 @@ from ..api import InvalidRequest, QueueFull
 from ..messages import Abort, Outputs, Refused, Submit
 from .engine_core import EngineCore
 
+RETRY_AFTER_S = 1.0  # a request for which the engine does not get its memory
 Client = TypeVar("Client", bound=Hashable)
 
 
@@ -35,6 +36,8 @@ class Dispatch(Generic[Client]):
             return Refused(handle, str(error), error.param, error.code)
         except QueueFull as error:
             return Refused(handle, str(error), code="queue_full", retry_after_s=float(error.retry_after_s))
+        except MemoryError as error:  # it sleeps, and other programs have its memory
+            return Refused(handle, str(error), code="queue_full", retry_after_s=RETRY_AFTER_S)
         self._owners[request_id] = (client, handle)
         self._requests.setdefault(client, {})[handle] = request_id
         return None

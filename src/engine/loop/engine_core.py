@@ -153,7 +153,8 @@ class EngineCore:
         return stats if self._launches is None else replace(stats, launches=self._launches())
 
     def add(self, request: EngineRequest) -> None:
-        """Queue one sequence. Raises InvalidRequest or QueueFull; then nothing of it is kept."""
+        """Queue one sequence. Raises InvalidRequest, QueueFull, or MemoryError if the engine sleeps and does not
+        get its memory; then nothing of it is kept."""
         self._check_ids(request.prompt_token_ids, "prompt")
         self._check_ids(request.sampling.logit_bias, "logit_bias")
         self._check_ids(request.sampling.stop_token_ids, "stop_token_ids")
@@ -262,8 +263,8 @@ class EngineCore:
         """
         if self._sleeper is None or self._is_asleep:
             return
-        self._scheduler.forget_cached()
         self._sleeper.free_memory()
+        self._scheduler.forget_cached()
         self._is_asleep = True
         if self._sink is not None and self.block_events is not None:
             self._sink.put(self.block_events.take())

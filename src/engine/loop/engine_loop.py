@@ -96,6 +96,7 @@ class EngineLoop(Generic[Client]):
             case FreeMemory():
                 self._freeing.append(client)
             case TakeMemory():
+                self._keep_memory()
                 self._port.send(client, MemoryTaken(_refusal(self._core.take_memory)))
             case Hello():
                 self._port.send(client, Ready(self._core.info))
@@ -129,6 +130,12 @@ class EngineLoop(Generic[Client]):
         clients, self._freeing = self._freeing, []
         for client in clients:
             self._port.send(client, MemoryFreed(_refusal(self._core.free_memory)))
+
+    def _keep_memory(self) -> None:
+        """Do not free what was still to be freed."""
+        clients, self._freeing = self._freeing, []
+        for client in clients:
+            self._port.send(client, MemoryFreed("the engine was woken up before it slept"))
 
     def _send_stats(self) -> None:
         """After each change of load, before the loop goes idle, and otherwise every STATS_INTERVAL_S, if changed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -26,12 +27,18 @@ def map_private(num_bytes: int, *, huge_pages: bool = True) -> mmap.mmap:
 
 
 def touch_pages(address: int, num_bytes: int, num_threads: int) -> None:
-    """Have the memory of whole pages of zeros now: the system gives it to several threads faster than to one."""
+    """Have the memory of whole pages of zeros now: the system gives it to several threads faster than to one.
+
+    Raises OSError if the system has too little.
+    """
 
     def touch(start: int) -> None:
         size = min(_TOUCHED_BYTES, num_bytes - start)
-        if _madvise is None or _madvise(address + start, size, _POPULATE_WRITE):  # before Linux 5.14
-            ctypes.memset(address + start, 0, size)
+        if _madvise is not None and not _madvise(address + start, size, _POPULATE_WRITE):
+            return
+        if _madvise is not None and (number := ctypes.get_errno()) != errno.EINVAL:
+            raise OSError(number, os.strerror(number))  # a write would end the process
+        ctypes.memset(address + start, 0, size)  # before Linux 5.14
 
     with ThreadPoolExecutor(num_threads, "touch-pages") as threads:
         list(threads.map(touch, range(0, num_bytes, _TOUCHED_BYTES)))

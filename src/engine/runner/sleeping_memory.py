@@ -86,9 +86,17 @@ class _CudaRange:
 
     def take(self) -> None:
         handle = self._done(self._driver.cuMemCreate(self._size, self._properties, 0))
-        self._done(self._driver.cuMemMap(self._address, self._size, 0, handle, 0))
+        try:
+            self._done(self._driver.cuMemMap(self._address, self._size, 0, handle, 0))
+        except RuntimeError:
+            self._driver.cuMemRelease(handle)
+            raise
         self._handle = handle
-        self._done(self._driver.cuMemSetAccess(self._address, self._size, [self._access], 1))
+        try:
+            self._done(self._driver.cuMemSetAccess(self._address, self._size, [self._access], 1))
+        except RuntimeError:  # or OutOfMemoryError: page tables need memory too
+            self.give_back()
+            raise
 
     def give_back(self) -> None:
         if self._handle is not None:
@@ -120,12 +128,15 @@ class _HostCopy:
     def __init__(self, source: torch.Tensor) -> None:
         """Queues the copy."""
         self._content = torch.frombuffer(map_private(len(source)), dtype=torch.uint8)
-        self._is_pinned = False
+        self._pinned_by: Any = None
         if source.is_cuda:
             address = self._content.data_ptr()
             touch_pages(address, len(source), min(_THREADS, os.cpu_count() or 1))
-            runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-            self._is_pinned = int(runtime.cudaHostRegister(address, len(source), 0)) == 0  # else copies take longer
+            from cuda.bindings import driver
+
+            # Not the runtime's cudaHostRegister: torch would report its failure after the next kernel.
+            (status,) = driver.cuMemHostRegister(address, len(source), 0)
+            self._pinned_by = driver if int(status) == 0 else None  # else copies take longer
         self._content.copy_(source, non_blocking=True)
 
     def write_to(self, target: torch.Tensor) -> None:
@@ -134,9 +145,8 @@ class _HostCopy:
 
     def free(self) -> None:
         """After the copy."""
-        if self._is_pinned:
-            runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-            runtime.cudaHostUnregister(self._content.data_ptr())
+        if self._pinned_by is not None:
+            self._pinned_by.cuMemHostUnregister(self._content.data_ptr())
 
 
 class SleepingMemory:
@@ -146,7 +156,8 @@ class SleepingMemory:
         """
         reserve: bytes of the device.
         available_bytes: of host memory.
-        num_sharers: processes of this machine that sleep together, and need as much host memory each.
+        num_sharers: processes of this machine, this one among them, that need as much host memory and do not have it
+            yet when this one goes to sleep.
         """
         self._reserve, self._available_bytes, self._num_sharers = reserve, available_bytes, num_sharers
         self._weights: list[Reservation] = []

@@ -64,7 +64,7 @@ def load_on_device(
 
     Raises ModelFilesError for weights that do not fit the model, MemoryError, OSError where there is no device."""
     device, kernels, ranks = _start(resolved, phases, ranks_of)
-    sleeping = _sleeping(resolved, device)
+    sleeping = _sleeping(resolved, device, leads=ranks is None or not ranks.rank)
     planned = resolved.memory
 
     def weights() -> Model:
@@ -100,7 +100,7 @@ def load_later_stage_on_device(
 ) -> LoadedStage:
     """As load_on_device, another stage than the first."""
     device, kernels, ranks = _start(resolved, phases, ranks_of)
-    sleeping = _sleeping(resolved, device)
+    sleeping = _sleeping(resolved, device, leads=False)
     phases.start("weights")
 
     def load() -> LaterStage:
@@ -146,12 +146,13 @@ def _start(
     return device, kernels, ranks_of(kernels)
 
 
-def _sleeping(resolved: Resolved, device: torch.device) -> SleepingMemory | None:
+def _sleeping(resolved: Resolved, device: torch.device, *, leads: bool) -> SleepingMemory | None:
+    """None without sleep mode. leads: the other ranks and stages sleep after this process, and only if it can."""
     if not resolved.model.enable_sleep_mode:
         return None
     reserve = HostReservation if device.type == "cpu" else partial(CudaReservation, device=device)
     parallel = resolved.parallel
-    num_sharers = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+    num_sharers = parallel.tensor_parallel_size * parallel.pipeline_parallel_size if leads else 1
     return SleepingMemory(reserve, lambda: read_machine_spec().available_memory_bytes, num_sharers)
 
 

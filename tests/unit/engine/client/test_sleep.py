@@ -14,12 +14,13 @@ import psutil
 import pytest
 from tests.fake_runner import continuation
 
-from stoker.engine.api import EngineDead, EngineRequest, SamplingParams, SleepError
+from stoker.engine.api import EngineDead, EngineRequest, ProfileError, SamplingParams, SleepError
 from stoker.engine.client import process as process_client
 from stoker.engine.client.engine_client import EngineState
 from stoker.engine.client.process import EngineProcessClient
 from stoker.engine.client.replicated import ReplicatedClient
 from stoker.engine.client.sleep import SleepPolicy
+from stoker.engine.messages import Abort, FreeMemory, MemoryFreed, MemoryTaken, Message, TakeMemory
 from stoker.engine.processes.supervision import IdleWatch
 
 ROOT = Path(__file__).parents[4]
@@ -197,6 +198,31 @@ def test_a_process_that_does_not_answer_is_not_waited_for_without_end(monkeypatc
     asyncio.run(scenario())
 
 
+def test_an_answer_that_comes_late_is_not_that_of_the_next_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was: an engine whose wake had failed was taken for one that was awake."""
+    monkeypatch.setattr(process_client, "MEMORY_LIMIT_S", 0.01)
+
+    async def scenario() -> None:
+        waiting, sent = client(), list[Message]()
+        waiting._set(EngineState.READY)
+        waiting._send = sent.append  # type: ignore[method-assign]
+        with pytest.raises(EngineDead, match="has not answered"):
+            await waiting.sleep(1)
+        assert sent == [Abort([]), FreeMemory(), TakeMemory()]  # it may read them later, and is awake then
+        monkeypatch.undo()
+        sleeping = asyncio.create_task(waiting.sleep(1))
+        await until(lambda: len(sent) == 5)
+        waiting._receive(MemoryFreed())
+        waiting._receive(MemoryTaken("others use the device"))
+        await asyncio.sleep(0)
+        assert not waiting.sleep_level
+        waiting._receive(MemoryFreed())
+        await sleeping
+        assert waiting.sleep_level == 1
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.slow
 def test_replicas_sleep_together_or_each_by_itself() -> None:
     async def scenario() -> None:
@@ -240,5 +266,67 @@ def test_the_reason_for_which_an_engine_cannot_sleep_or_wake() -> None:
             await client.sleep(2)  # the next process has the memory
             await client.wake_up()
             assert await tokens_of(client) == continuation([1, 2, 3], 8)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_sleep_goes_on_without_the_caller_that_asked_for_it() -> None:
+    """A client that left POST /sleep left an engine that slept at level 0: nothing could wake it."""
+
+    async def scenario() -> None:
+        async with engine(step_s=0.005) as client:
+            whole = asyncio.create_task(tokens_of(client, 40))
+            await until(lambda: client.stats.num_running)
+            leaving = asyncio.create_task(client.sleep(1, waits=True))
+            await until(lambda: client.state is EngineState.SLEEPING)
+            leaving.cancel()
+            assert len(await whole) == 40
+            await until(lambda: client.sleep_level == 1)
+            await client.wake_up()
+            assert await tokens_of(client) == continuation([1, 2, 3], 8)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_process_that_is_killed_while_its_last_request_is_waited_for_is_started_again(level: int) -> None:
+    """At level 1 the client waited for an answer of the next process, at level 2 that process was ended at once."""
+
+    async def scenario() -> None:
+        async with engine(step_s=0.005) as client:
+            cut = asyncio.create_task(tokens_of(client, 400))
+            await until(lambda: client.stats.num_running)
+            sleeping = asyncio.create_task(client.sleep(level, waits=True))
+            await until(lambda: client.state is EngineState.SLEEPING)
+            assert client.pid is not None
+            psutil.Process(client.pid).kill()
+            for failed in (cut, sleeping):
+                with pytest.raises(EngineDead, match="the engine died"):
+                    await failed
+            await until(lambda: client.state is EngineState.READY)
+            assert client.sleep_level == 0
+            assert await tokens_of(client) == continuation([1, 2, 3], 8)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_who_waits_for_a_profile_learns_that_the_process_has_ended() -> None:
+    """The caller waited without end, and the answer to the next profile was taken for the one to this."""
+
+    async def scenario() -> None:
+        async with engine() as client:
+            send, client._send = client._send, lambda message: None  # type: ignore[method-assign]
+            profile = asyncio.create_task(client.profile(is_start=False))  # as one whose trace takes long to write
+            await until(lambda: len(client._profiles))
+            client._send = send  # type: ignore[method-assign]
+            await client.sleep(2)
+            with pytest.raises(EngineDead, match="sleeps"):
+                await asyncio.wait_for(profile, 5.0)
+            await client.wake_up()
+            with pytest.raises(ProfileError, match="no profiler"):
+                await client.profile(is_start=True)
 
     asyncio.run(scenario())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.engine.api import EngineRequest, FinishReason, SamplingParams
 from stoker.engine.loop.dispatch import Dispatch
-from stoker.engine.messages import Abort, Outputs, Submit
+from stoker.engine.messages import Abort, Outputs, Refused, Submit
 
 from ....fake_runner import build_core, continuation
 
@@ -51,3 +51,13 @@ def test_a_disconnected_client_gets_no_outputs_and_the_others_continue():
     submit(dispatch, "x", 1, [5])  # the same name again, as a client that came back
     dispatch.abort("y", Abort([1]))
     assert list(dispatch.step()) == ["x"]
+
+
+def test_a_request_for_which_the_engine_cannot_wake_up_is_refused():
+    """It ended the engine."""
+    core = build_core('{"take_error": "others use the device"}', lambda phase: None)
+    core.free_memory()
+    request = EngineRequest(request_id="x", prompt_token_ids=[1], sampling=SamplingParams())
+    found = Dispatch(core).submit("x", Submit(3, request))
+    assert found == Refused(3, "others use the device", code="queue_full", retry_after_s=1.0)
+    assert not core.has_work

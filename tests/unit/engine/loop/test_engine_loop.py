@@ -9,7 +9,20 @@ from tests.fake_runner import build_core, continuation
 from stoker.engine.api import EngineRequest, FinishReason, SamplingParams
 from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.loop.engine_loop import BLOCKED_RETRY_S, EngineLoop
-from stoker.engine.messages import Abort, Hello, Message, Outputs, Ready, Refused, Stats, Submit
+from stoker.engine.messages import (
+    Abort,
+    FreeMemory,
+    Hello,
+    MemoryFreed,
+    MemoryTaken,
+    Message,
+    Outputs,
+    Ready,
+    Refused,
+    Stats,
+    Submit,
+    TakeMemory,
+)
 
 
 class ScriptedPort:
@@ -140,3 +153,22 @@ def test_statistics_of_a_request_that_arrives_and_ends_in_one_step_are_sent():
     EngineLoop(core(), port).run()
     assert [message.stats.num_steps for message in port.broadcasts if isinstance(message, Stats)] == [1]
     assert port.sent[-1][1].records[0].finish_reason is FinishReason.LENGTH  # type: ignore[union-attr]
+
+
+def test_memory_that_is_to_be_freed_stays_if_the_engine_is_woken_before():
+    """A client that had given up waiting had an engine that slept, without knowing it."""
+    port = ScriptedPort([[("x", submit(1, [1], max_tokens=2)), ("x", FreeMemory())], [("x", TakeMemory())], [], [], []])
+    engine = core()
+    EngineLoop(engine, port).run()
+    answers = [message for _, message in port.sent if isinstance(message, MemoryFreed | MemoryTaken)]
+    assert answers == [MemoryFreed("the engine was woken up before it slept"), MemoryTaken()]
+    assert not engine._is_asleep
+
+
+def test_an_engine_that_cannot_free_its_memory_keeps_what_it_has_cached():
+    engine = core('{"free_error": "too little"}')
+    forgotten: list[None] = []
+    engine._scheduler.forget_cached = lambda: forgotten.append(None)  # type: ignore[method-assign]
+    with pytest.raises(MemoryError, match="too little"):
+        engine.free_memory()
+    assert not forgotten

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -78,6 +82,52 @@ def test_weights_of_all_processes_must_fit_into_host_memory() -> None:
     with pytest.raises(MemoryError, match="16384 bytes, and 10000 are available; level 2"):
         mine.give_back()
     assert weights.sum() == 1000  # it is awake
+
+
+class Driver:
+    """Of CUDA, with the memory that is mapped and held. A function can be made to fail."""
+
+    class CUresult:
+        CUDA_SUCCESS, CUDA_ERROR_OUT_OF_MEMORY = SimpleNamespace(name="ok"), SimpleNamespace(name="memory")
+
+    CUmemLocation = CUmemAllocationProp = CUmemAccessDesc = SimpleNamespace
+    CUmemLocationType = SimpleNamespace(CU_MEM_LOCATION_TYPE_DEVICE=1)
+    CUmemAllocationType = SimpleNamespace(CU_MEM_ALLOCATION_TYPE_PINNED=1)
+    CUmemAccess_flags = SimpleNamespace(CU_MEM_ACCESS_FLAGS_PROT_READWRITE=3)
+    CUmemAllocationGranularity_flags = SimpleNamespace(CU_MEM_ALLOC_GRANULARITY_MINIMUM=0)
+
+    def __init__(self) -> None:
+        self.failing = ""
+        self.num_held = self.num_mapped = 0
+
+    def _returned(self, name: str, *values: int) -> tuple[object, ...]:
+        if name == self.failing:
+            return (self.CUresult.CUDA_ERROR_OUT_OF_MEMORY, *(None for _ in values))
+        self.num_held += {"cuMemCreate": 1, "cuMemRelease": -1}.get(name, 0)
+        self.num_mapped += {"cuMemMap": 1, "cuMemUnmap": -1}.get(name, 0)
+        return (self.CUresult.CUDA_SUCCESS, *values)
+
+    def __getattr__(self, name: str) -> Callable[..., tuple[object, ...]]:
+        values = {"cuMemGetAllocationGranularity": (1 << 21,), "cuMemAddressReserve": (1 << 40,), "cuMemCreate": (7,)}
+        return lambda *_: self._returned(name, *values.get(name, ()))
+
+
+@pytest.mark.parametrize("failing", ["cuMemCreate", "cuMemMap", "cuMemSetAccess"])
+def test_memory_that_cannot_be_mapped_is_given_back(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Access to mapped memory was refused: the memory stayed mapped, and could not be taken later."""
+    driver = Driver()
+    monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(driver=driver))
+    mine = sleeping_memory._CudaRange(5_000_000, 0)
+    driver.failing = failing
+    with pytest.raises(torch.OutOfMemoryError, match="no 6291456 bytes"):
+        mine.take()
+    assert (driver.num_held, driver.num_mapped) == (0, 0)
+    driver.failing = ""
+    mine.take()
+    assert (driver.num_held, driver.num_mapped) == (1, 1)
+    mine.give_back()
+    assert (driver.num_held, driver.num_mapped) == (0, 0)
 
 
 def test_an_engine_whose_host_maps_no_memory_stays_awake(monkeypatch: pytest.MonkeyPatch) -> None:
