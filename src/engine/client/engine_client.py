@@ -249,7 +249,10 @@ class StreamingClient(ABC):
             is_late = now() - last > 4 * WATCH_INTERVAL_S  # this event loop was blocked, with messages unread
             last = now()
             self._poll_heartbeat(last)
-            if is_late or not len(self._streams) or self._state not in (EngineState.READY, EngineState.STALLED):
+            if is_late or self._state not in (EngineState.READY, EngineState.STALLED):
+                self._watchdog.progress(last)
+            elif not len(self._streams) and (self._state is EngineState.READY or self._watchdog.is_idle(last)):
+                # clients that have given up do not end a stall: liveness probes would never fail often enough
                 self._watchdog.progress(last)
             if self._state is EngineState.READY and self._watchdog.is_stalled(last):
                 self._set(EngineState.STALLED, f"the engine has made no progress for {self._stall_limit_s:g} seconds")

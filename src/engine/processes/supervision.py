@@ -43,6 +43,10 @@ class Watchdog:
     def is_stalled(self, now: float) -> bool:
         return now - self._progress_at >= self._limit_s
 
+    def is_idle(self, now: float) -> bool:
+        """Whether it has lately said that it is between steps: it lives, and no step hangs."""
+        return not self._heartbeat.is_stepping and now - self._heartbeat_at < self._limit_s
+
 
 class IdleWatch:
     """When an engine without requests is to sleep."""

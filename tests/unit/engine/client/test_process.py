@@ -21,7 +21,7 @@ from tests.fake_runner import continuation
 
 from stoker.engine.api import EngineDead, EngineRequest, FinishReason, InvalidRequest, QueueFull, SamplingParams
 from stoker.engine.client.brief_paths import PREFIX, brief_paths
-from stoker.engine.client.engine_client import EngineStartFailed, EngineState
+from stoker.engine.client.engine_client import WATCH_INTERVAL_S, EngineStartFailed, EngineState
 from stoker.engine.client.process import EngineProcessClient
 from stoker.engine.process import HELLO_LIMIT_S
 
@@ -243,6 +243,29 @@ def test_a_stopped_process_is_a_stall_and_continues_afterwards():
             os.kill(client.pid, signal.SIGCONT)
             assert await asked == continuation([1, 2], 60)
             await until(lambda: client.state is EngineState.READY)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_a_stall_does_not_end_when_its_clients_have_left():
+    """It was ready again, took the next request, and stalled again: a liveness probe did not fail three times."""
+
+    async def scenario() -> None:
+        async with engine(stall_limit_s=1.0, step_s=0.005) as client:
+            asked = asyncio.ensure_future(tokens_of(client, request("r", [1, 2], 60)))
+            await until(lambda: client.stats.num_running == 1)
+            assert client.pid is not None
+            os.kill(client.pid, signal.SIGSTOP)
+            await until(lambda: client.state is EngineState.STALLED)
+            asked.cancel()
+            await asyncio.wait([asked])
+            for _ in range(3 * int(1 / WATCH_INTERVAL_S)):
+                await asyncio.sleep(WATCH_INTERVAL_S)
+                assert client.state is EngineState.STALLED
+            os.kill(client.pid, signal.SIGCONT)
+            await until(lambda: client.state is EngineState.READY)
+            assert await tokens_of(client, request("again", [1, 2])) == continuation([1, 2], 8)
 
     asyncio.run(scenario())
 

@@ -44,6 +44,15 @@ def test_heartbeats_of_an_engine_that_never_steps_are_not_progress():
     assert watchdog.is_stalled(10.0)
 
 
+def test_only_an_engine_that_lately_was_between_steps_is_idle():
+    watchdog = Watchdog(0.0)
+    watchdog.heartbeat(Heartbeat(5, False, 1.0), 1.0)
+    assert watchdog.is_idle(10.9)
+    assert not watchdog.is_idle(11.0)  # stopped since
+    watchdog.heartbeat(Heartbeat(5, True, 1.0), 12.0)
+    assert not watchdog.is_idle(12.0)
+
+
 def test_the_restart_budget_refills_as_its_window_moves():
     budget = RestartBudget(2, window_s=600.0)
     assert [budget.take(now) for now in (0.0, 1.0, 2.0, 599.0, 600.0, 600.5, 601.0)] == [
