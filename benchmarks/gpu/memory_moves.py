@@ -52,7 +52,7 @@ def sleep(context: Context, name: str) -> None:
     prompt = [(32, 8)]
     engine.serve(prompt)
     shape, speed = engine.model.shape.name, copy_speed(context)
-    floor = None if speed is None else engine.core.info.weights_bytes / speed * 1e3
+    floor = None if speed is None else engine.core.info.weights_bytes / speed * 1e3  # the bus is as fast both ways
     for number in ("first", "second"):
         before = _used_gib(context)
         began = time.perf_counter()

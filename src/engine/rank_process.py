@@ -28,6 +28,7 @@ from ..config import Resolved
 from ..config.exit_codes import EXIT_FAILED, EXIT_INVALID_CONFIGURATION
 from ..logs import configure_logging
 from .core import StepPlan
+from .loop.engine_core import Sleeper
 from .memory.shared_memory import SharedMemory
 from .nodes.joining import JoinRefused
 from .nodes.rank_link import (
@@ -185,10 +186,16 @@ def follow_on_device(runner: FollowingDeviceRunner, link: RankLink) -> None:
                     runner.launch(plan, None if shape is None else StepShape(*shape), again.astype(np.int64))
             case Capture():
                 runner.capture_next()
-            case FreeMemory():
-                runner.free_memory()
-            case TakeMemory():
-                runner.take_memory()
+            case FreeMemory() | TakeMemory() as message:
+                link.send(change_memory(runner, message))
+
+
+def change_memory(runner: Sleeper, message: FreeMemory | TakeMemory) -> Returned:
+    try:
+        runner.free_memory() if isinstance(message, FreeMemory) else runner.take_memory()
+    except MemoryError as error:
+        return Returned(b"", str(error))
+    return Returned(b"")
 
 
 def no_worker(call: Call) -> Returned:
@@ -206,10 +213,8 @@ def follow(runner: ModelRunner, link: RankLink, answer: Answer = no_worker) -> N
             case StepPlan() as plan:
                 with contextlib.suppress(SamplingFailed):
                     runner.execute(plan)
-            case FreeMemory():
-                runner.free_memory()
-            case TakeMemory():
-                runner.take_memory()
+            case FreeMemory() | TakeMemory() as message:
+                link.send(change_memory(runner, message))
             case Call() as call:
                 link.send(answer(call))
 
@@ -225,10 +230,8 @@ def follow_first_stage(runner: FirstStageRunner, link: RankLink, answer: Answer 
             case Finish():
                 with contextlib.suppress(SamplingFailed):
                     runner.finish(begun.popleft())
-            case FreeMemory():
-                runner.free_memory()
-            case TakeMemory():
-                runner.take_memory()
+            case FreeMemory() | TakeMemory() as message:
+                link.send(change_memory(runner, message))
             case Call() as call:
                 link.send(answer(call))
 
@@ -240,10 +243,8 @@ def follow_later_stage(runner: LaterStageRunner, link: RankLink, answer: Answer 
         match link.receive():
             case StepPlan() as plan:
                 runner.execute(plan)
-            case FreeMemory():
-                runner.free_memory()
-            case TakeMemory():
-                runner.take_memory()
+            case FreeMemory() | TakeMemory() as message:
+                link.send(change_memory(runner, message))
             case Call() as call:
                 link.send(answer(call))
 

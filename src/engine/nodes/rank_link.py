@@ -81,12 +81,12 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """Sleep. No step runs."""
+    """Sleep; answered by Returned. No step runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeMemory:
-    """Wake up, before the next step. A rank that cannot ends."""
+    """Wake up, before the next step; answered by Returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +148,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """By one worker."""
+    """By one rank."""
 
-    value: bytes  # of rank_values.py
+    value: bytes  # of its worker: rank_values.py
     error: str = ""
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..api import EngineInfo, StepLaunches
 from ..core import StepPlan, StepResult
-from ..nodes.rank_link import Capture, DeviceStep, FreeMemory, TakeMemory
+from ..nodes.rank_link import Capture, DeviceStep
 from .followers import Followers, in_step
 
 if TYPE_CHECKING:  # they import torch
@@ -63,13 +63,3 @@ class LeadingDeviceRunner:
         """Captures one more graph in all ranks. False when none is left."""
         with in_step(self._others):
             return self._runner.idle()
-
-    def free_memory(self) -> None:
-        """Of all ranks. Raises MemoryError."""
-        self._runner.free_memory()
-        self._others.send(FreeMemory())
-
-    def take_memory(self) -> None:
-        """Of all ranks. Raises MemoryError."""
-        self._runner.take_memory()
-        self._others.send(TakeMemory())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..api import EngineInfo, StepLaunches
 from ..core import StepPlan, StepResult
 from ..loop.step_queue import FailedAfterExchange
-from ..nodes.rank_link import Finish, FreeMemory, TakeMemory, Tokens
+from ..nodes.rank_link import Finish, Tokens
 from .followers import Followers, in_step
 
 if TYPE_CHECKING:  # they import torch
@@ -40,16 +40,6 @@ class LeadingRunner:
 
     def warm_up(self) -> None:
         self._runner.warm_up(self.execute)
-
-    def free_memory(self) -> None:
-        """Of all ranks. Raises MemoryError."""
-        self._runner.free_memory()
-        self._others.send(FreeMemory())
-
-    def take_memory(self) -> None:
-        """Of all ranks. Raises MemoryError."""
-        self._runner.take_memory()
-        self._others.send(TakeMemory())
 
     def info(self) -> EngineInfo:
         return self._runner.info()

@@ -163,6 +163,7 @@ class SleepingMemory:
         self._weights: list[Reservation] = []
         self._caches: list[Reservation] = []
         self._copies: list[_HostCopy] = []  # of the weights, while the engine sleeps
+        self._is_asleep = False
 
     @property
     def num_bytes(self) -> int:
@@ -201,6 +202,8 @@ class SleepingMemory:
     @torch.inference_mode()
     def give_back(self) -> None:
         """While no step runs. Raises MemoryError if the host has too little memory for the weights."""
+        if self._is_asleep:
+            return
         needed = self._num_sharers * sum(len(each.content) for each in self._weights)
         if needed > (available := self._available_bytes()):
             raise MemoryError(
@@ -217,10 +220,13 @@ class SleepingMemory:
         _synchronize()
         for each in (*self._weights, *self._caches):
             each.give_back()
+        self._is_asleep = True
 
     @torch.inference_mode()
     def take(self) -> None:
         """Raises MemoryError if the device has too little free memory, and has none of it then."""
+        if not self._is_asleep:
+            return
         _synchronize()
         taken: list[Reservation] = []
         try:
@@ -238,6 +244,7 @@ class SleepingMemory:
         for cache in self._caches:
             cache.content.zero_()
         self._drop_copies()
+        self._is_asleep = False
 
     def _drop_copies(self) -> None:
         _synchronize()

@@ -12,6 +12,7 @@ from ..loop.device_step_queue import DeviceStepQueue
 from ..loop.engine_core import EngineCore
 from ..ranks.leading_devices import LeadingDeviceRunner, OtherDevices
 from ..ranks.leading_runner import LeadingSampler
+from ..ranks.memory_of_ranks import MemoryOfRanks
 from ..ranks.processes import RankProcesses
 from ..stores.delayed_saves import DelayedSaves
 from .prepared import Prepared, limit_spinning
@@ -58,7 +59,9 @@ def on_gpus(prepared: Prepared, rank_lost: Callable[[], None]) -> EngineCore:
         others.wait_loaded()
         scheduler = prepared.make_scheduler(runner.num_blocks)
         steps = prepared.steps(together, DeviceStepQueue)
-        return prepared.core(together, scheduler, steps, idle=together.idle, others=others, sleeper=together)
+        return prepared.core(
+            together, scheduler, steps, idle=together.idle, others=others, sleeper=MemoryOfRanks(runner, others)
+        )
     except BaseException:
         others.close()
         others.check()  # it may have failed because another rank has

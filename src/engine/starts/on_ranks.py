@@ -14,6 +14,7 @@ from ..loop.thread_step_queue import ThreadStepQueue
 from ..ranks.launched.launch import Launch
 from ..ranks.launched.leading import LaunchedLeadingRunner, LaunchedLeadingStageRunner, LaunchedProcesses
 from ..ranks.leading_runner import LeadingRunner, LeadingSampler, LeadingStageRunner
+from ..ranks.memory_of_ranks import MemoryOfRanks
 from ..ranks.processes import RankProcesses
 from .prepared import Prepared, limit_spinning
 
@@ -74,5 +75,5 @@ def _core(prepared: Prepared, others: RankProcesses) -> EngineCore:
     scheduler = prepared.make_scheduler(runner.loaded.cache.num_blocks)
     workplace = prepared.workplace(0, runner)
     calls = LaunchedCalls(workplace, launched) if launched else LeadingCalls(workplace, others)
-    more: dict[str, Any] = {"others": others, "sleeper": together, "caller": calls.call}
+    more: dict[str, Any] = {"others": others, "sleeper": MemoryOfRanks(runner, others), "caller": calls.call}
     return prepared.core(together, scheduler, steps, expert_balance=lambda: runner.expert_balance, **more)
