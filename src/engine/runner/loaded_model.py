@@ -34,8 +34,27 @@ PromptRanksOf = Callable[[], GlooRanks | None]
 ReplicasOf = Callable[[KernelSet], SharedExperts]
 
 
+class Loaded:
+    """What a process has of a model, in memory that is not needed while no step runs."""
+
+    __slots__ = ()
+    cache: KVCache
+    sleeping: SleepingMemory | None  # of a device, if the engine may sleep
+
+    def free_memory(self) -> None:
+        """Give back what only steps need. Raises MemoryError, and has all of it still."""
+        self.cache.free()
+        if self.sleeping is not None:
+            self.sleeping.give_back()
+
+    def take_memory(self) -> None:
+        """Take it again. Raises MemoryError, and has none of it then."""
+        if self.sleeping is not None:
+            self.sleeping.take()
+
+
 @dataclass(frozen=True, slots=True)
-class LoadedModel:
+class LoadedModel(Loaded):
     device: torch.device
     kernels: KernelSet
     model: Model
@@ -44,22 +63,11 @@ class LoadedModel:
     ranks: Ranks | None = None  # that compute the model together
     prompt_ranks: GlooRanks | None = None  # that compute other tokens of the same prompts
     replicas: SharedExperts | None = None  # that have its other experts
-    sleeping: SleepingMemory | None = None  # of a device, if the engine may sleep
-
-    def free_memory(self) -> None:
-        """Give back what only steps need. Raises MemoryError, and has all of it still."""
-        self.cache.free()
-        if self.sleeping is not None:
-            self.sleeping.give_back()
-
-    def take_memory(self) -> None:
-        """Take it again. Raises MemoryError, and has none of it then."""
-        if self.sleeping is not None:
-            self.sleeping.take()
+    sleeping: SleepingMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedStage:
+class LoadedStage(Loaded):
     """Of another stage than the first."""
 
     kernels: KernelSet
@@ -68,17 +76,6 @@ class LoadedStage:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     ranks: Ranks | None = None  # as of LoadedModel
     sleeping: SleepingMemory | None = None
-
-    def free_memory(self) -> None:
-        """Give back what only steps need. Raises MemoryError, and has all of it still."""
-        self.cache.free()
-        if self.sleeping is not None:
-            self.sleeping.give_back()
-
-    def take_memory(self) -> None:
-        """Take it again. Raises MemoryError, and has none of it then."""
-        if self.sleeping is not None:
-            self.sleeping.take()
 
 
 def load_on_cpu(
