@@ -34,12 +34,12 @@ def outputs(engine: Engine, sampling: SamplingParams = PROBABLE) -> list[EngineO
     return engine.outputs(make_prompts(12), sampling)
 
 
-def assert_same(found: list[EngineOutput], expected: list[EngineOutput]) -> None:
+def assert_same(found: list[EngineOutput], expected: list[EngineOutput], tolerance: float = 1e-4) -> None:
     for mine, its in zip(found, expected, strict=True):
         assert mine.token_ids == its.token_ids
         assert mine.num_cached_tokens == its.num_cached_tokens
         logprobs, theirs = ([entry.logprobs[0] for entry in each.logprobs or []] for each in (mine, its))
-        assert logprobs == pytest.approx(theirs, abs=1e-4)
+        assert logprobs == pytest.approx(theirs, abs=tolerance)
 
 
 @pytest.mark.effect("parallel.decode_context_parallel_size")

@@ -101,7 +101,8 @@ def test_a_cache_in_int8(saved: Callable[[str], Saved], tmp_path: Path):
     cache = {"kv_cache_dtype": "int8"}
     expected = outputs(Engine(resolved(folder, tmp_path, cache=cache)))
     with divided(resolved(folder, tmp_path, cache=cache, parallel={"prefill_context_parallel_size": 2})) as engine:
-        assert_same(outputs(engine), expected)
+        # with VNNI queries of single tokens have codes too, and those of chunks have none
+        assert_same(outputs(engine), expected, tolerance=1e-2)
 
 
 def test_log_probabilities_of_prompts(saved: Callable[[str], Saved], tmp_path: Path, counts: list[int]):
