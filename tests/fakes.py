@@ -126,6 +126,9 @@ class FakeEngine:
     async def close(self) -> None:
         self.state = EngineState.DEAD
 
+    def state_of(self, rank: int | None) -> EngineState:
+        return self.state
+
     def die(self, state: EngineState = EngineState.RESTARTING) -> None:
         """As kill -9: every open request fails, new ones are refused."""
         self.state, self.reason = state, "the engine process exited with signal 9"

@@ -108,7 +108,8 @@ class Generation:
             raise queue_full("the queue is full", error.retry_after_s) from None
         except EngineDead:
             outcome = "error"
-            raise stopped_during_request(self._client.state) from None
+            rank = self._sequences[0].request.rank  # the same for all
+            raise stopped_during_request(self._client.state_of(rank)) from None
         except Exception:
             outcome = "error"
             raise

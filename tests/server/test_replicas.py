@@ -113,6 +113,8 @@ def test_a_replica_without_progress_is_reported_and_gets_no_requests(
     alive = ask(replicated, "GET", "/livez")
     assert (alive.status_code, alive.json()["error"]["code"]) == (503, "engine_stalled")
     assert alive.json()["replicas"] == {"4": "stalled", "5": "ready"}
+    named = ask(replicated, "POST", "/v1/chat/completions", json=BODY, headers={"X-Data-Parallel-Rank": "4"})
+    assert (named.status_code, named.json()["error"]["code"]) == (503, "engine_stalled")
 
 
 def test_metrics_of_engines_are_labelled_with_their_rank(replicated: Served, engines: dict[int, FakeEngine]):

@@ -40,6 +40,10 @@ class EngineClient(Protocol):
     @property
     def state(self) -> EngineState: ...
 
+    def state_of(self, rank: int | None) -> EngineState:
+        """Of the replica that a request names; None for no one."""
+        ...
+
     @property
     def reason(self) -> str:
         """Why the state is not READY; empty when it is."""
@@ -122,6 +126,9 @@ class StreamingClient(ABC):
 
     @property
     def state(self) -> EngineState:
+        return self._state
+
+    def state_of(self, rank: int | None) -> EngineState:
         return self._state
 
     @property

@@ -51,6 +51,9 @@ class ReplicatedClient:
             return EngineState.READY
         return next(state for state in _IN_ORDER if state in states)
 
+    def state_of(self, rank: int | None) -> EngineState:
+        return self.state if rank is None else self._replicas[rank].state
+
     @property
     def reason(self) -> str:
         state = self.state
