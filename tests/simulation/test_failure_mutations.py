@@ -123,7 +123,7 @@ OF_STORES: dict[str, Fault | Mutation] = {
     "blocks_after_evicted_ones_get_places": Mutation(StoredPrefixes, "place", swap(ast.Lt, ast.Gt)),
     "blocks_that_are_there_already_are_not_left_out": Mutation(StoredPrefixes, "place", swap(ast.Sub, ast.Add), 2),
     "blocks_get_places_that_are_not_there": Mutation(StoredPrefixes, "place", swap(ast.Gt, ast.Lt)),
-    "blocks_stay_about_to_be_written": Mutation(BlockFiles, "_write", dropped_call("discard")),
+    "blocks_stay_about_to_be_written": Mutation(BlockFiles, "_write", dropped_call("remove")),
     "the_buffer_for_others_has_no_limit": Mutation(HostBlocks, "put", dropped_update, 1),
 }
 OF_DEPLOYMENTS: dict[str, Fault | Mutation] = {

@@ -101,7 +101,8 @@ def _compute(model_spec: ModelSpec, attention: Attention, shape: StepShape) -> N
         model = Decoder(model_spec, gpu_kernels(device, _SLOTS), _LENGTH, torch.bfloat16, device)
         model.load(_NoWeights())
         heads = [(attention.num_kv_heads, attention.head_dim)] * 2
-        cache = KVCache(all_in_one(model_spec.num_layers), 1000, _BLOCK_SIZE, heads, torch.bfloat16, device=device)
+        zeros = partial(torch.zeros, device=device)
+        cache = KVCache(all_in_one(model_spec.num_layers), 1000, _BLOCK_SIZE, heads, torch.bfloat16, zeros=zeros)
         arena = SlotArena(_SLOTS, _LENGTH, _BLOCK_SIZE, model_spec.vocab_size, device)
         step = DeviceStep(model, cache, arena, _SLOTS, _TOKENS, _LENGTH, _BLOCK_SIZE, device, has_guides=False)
         step.send_nothing(shape)
