@@ -35,6 +35,10 @@ class LateExecutor:
         self._random, self._num_threads = random, num_threads
         self._queue: deque[_Work] = deque()
 
+    @property
+    def num_waiting(self) -> int:
+        return len(self._queue)
+
     def submit(self, call: Callable[..., Any], *args: object) -> Future[Any]:
         work = _Work(Future(), lambda: call(*args), self._random.choice((0, 0, 1, 3, 9)))
         self._queue.append(work)

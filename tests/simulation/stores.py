@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from unittest.mock import patch
 
 from stoker.engine.api import StoredBlocks
@@ -26,7 +26,7 @@ from stoker.engine.stores.block_files import BlockFiles
 from stoker.engine.stores.both_stores import BothStores
 from stoker.engine.stores.engine_blocks import EngineBlocks
 
-from .background import Background
+from .background import Background, LateExecutor
 from .network import HOST, Network
 
 ALIKE, NOT_ALIKE = "alike", "not alike"
@@ -172,8 +172,9 @@ class Stores:
             files = self.files
             assert files._num_bytes == sum(files._sizes.values()), "the bytes of files are miscounted"
             assert files._num_bytes <= self._max_bytes + files._waiting._num_bytes
-            waiting = files._waiting
+            waiting, writer = files._waiting, cast(LateExecutor, files._writer)
             assert waiting._num_bytes == len(waiting._sizes) * self._block_bytes, "what is to be written is miscounted"
+            assert len(waiting._sizes) <= writer.num_waiting, "blocks wait to be written, and nothing writes them"
 
 
 def _damage(path: Path, _: Path) -> None:
