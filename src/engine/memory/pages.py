@@ -26,6 +26,16 @@ def map_private(num_bytes: int, *, huge_pages: bool = True) -> mmap.mmap:
     return pages
 
 
+def populate(address: int, num_bytes: int) -> int:
+    """Have the memory of whole pages now, as a write would; contents stay. Returns 0, or what failed of errno.
+
+    EINVAL: this system does not do it (before Linux 5.14).
+    """
+    if _madvise is None:
+        return errno.EINVAL
+    return ctypes.get_errno() if _madvise(address, num_bytes, _POPULATE_WRITE) else 0
+
+
 def touch_pages(address: int, num_bytes: int, num_threads: int) -> None:
     """Have the memory of whole pages of zeros now: the system gives it to several threads faster than to one.
 
@@ -34,11 +44,11 @@ def touch_pages(address: int, num_bytes: int, num_threads: int) -> None:
 
     def touch(start: int) -> None:
         size = min(_TOUCHED_BYTES, num_bytes - start)
-        if _madvise is not None and not _madvise(address + start, size, _POPULATE_WRITE):
-            return
-        if _madvise is not None and (number := ctypes.get_errno()) != errno.EINVAL:
+        number = populate(address + start, size)
+        if number == errno.EINVAL:
+            ctypes.memset(address + start, 0, size)
+        elif number:
             raise OSError(number, os.strerror(number))  # a write would end the process
-        ctypes.memset(address + start, 0, size)  # before Linux 5.14
 
     with ThreadPoolExecutor(num_threads, "touch-pages") as threads:
         list(threads.map(touch, range(0, num_bytes, _TOUCHED_BYTES)))

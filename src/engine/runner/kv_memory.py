@@ -20,12 +20,8 @@ import weakref
 from collections.abc import Callable
 
 from ...config import Resolved
-from ..memory.pages import HUGE_PAGE, drop_pages, map_private
+from ..memory.pages import HUGE_PAGE, drop_pages, map_private, populate
 
-_madvise = getattr(ctypes.CDLL(None, use_errno=True), "madvise", None) if os.name == "posix" else None
-if _madvise is not None:
-    _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14: as a write would, contents stay, failure is an error
 WAIT_S = 0.05
 logger = logging.getLogger(__name__)
 
@@ -51,7 +47,7 @@ class KVMemory:
         self._begin = -base % HUGE_PAGE
         self._address = base + self._begin
         self._touched = 0  # bytes of each region
-        self._is_over = _madvise is None or not num_bytes  # nothing more is touched in advance
+        self._is_over = not num_bytes  # nothing more is touched in advance
         self._failure: MemoryError | None = None
         self._lock = threading.Lock()
 
@@ -116,13 +112,13 @@ class KVMemory:
             return True
 
     def _take(self, address: int, size: int) -> bool:
-        assert _madvise is not None
         begin = address & -mmap.PAGESIZE
-        if not _madvise(begin, address + size - begin, _POPULATE_WRITE):
+        number = populate(begin, address + size - begin)
+        if not number:
             return True
         self._is_over = True
-        if ctypes.get_errno() != errno.EINVAL:  # not supported by this kernel: steps touch the pages
-            self._failure = self._refused(os.strerror(ctypes.get_errno()))
+        if number != errno.EINVAL:  # not supported by this kernel: steps touch the pages
+            self._failure = self._refused(os.strerror(number))
         return False
 
     def _refused(self, reason: str) -> MemoryError:

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from stoker.engine.runner import kv_memory
+from stoker.engine.memory import pages
 from stoker.engine.runner.kv_memory import WAIT_S, IdleGap, KVMemory
 from stoker.engine.runner.prefaulted_pages import prefaulted_pages
 
@@ -79,7 +79,7 @@ def test_memory_that_is_refused_later_fails_the_next_step_and_says_why(caplog: p
 
 
 def test_a_system_that_cannot_take_pages_leaves_them_to_the_steps(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kv_memory, "_madvise", None)
+    monkeypatch.setattr(pages, "_madvise", None)
     memory = KVMemory(num_bytes=8 * MIB, num_regions=1, first_share=0.1)
     memory.touch_first()
     memory.touch_in_background(lambda: True).join(timeout=30)
