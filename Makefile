@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
+PIP := $(RUN) pip --disable-pip-version-check
 COMMA := ,
 JOBS ?= 2
 KIND ?= cpu
@@ -9,7 +10,7 @@ KIND ?= cpu
 # The tests start hundreds of Python processes: each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install up test test-slow check lint types floors words schemas docs fresh wheel release image site browser parity kernels bench bench-peers attack fuzz fuzz-headers clients writers tiny format clean
+.PHONY: help install up test test-slow check lint types floors words schemas docs classes fresh wheel release image site browser parity kernels bench bench-peers attack fuzz fuzz-headers clients writers tiny format clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,17 +20,25 @@ define stage
 	@echo "==> $(1)"; began=$$(date +%s); $(2) && echo "==> $(1): done in $$(( $$(date +%s) - began )) s"
 endef
 
-$(BIN)/.installed: pyproject.toml
+$(BIN)/.engine: pyproject.toml  # what runs a deployment, without the developers' tools
 	@test -e .dev/stoker || { mkdir -p .dev && ln -sfn ../src .dev/stoker; }
 	$(call stage,virtual environment in $(VENV),$(PYTHON) -m venv $(VENV))
 	$(call stage,packages (torch is the largest: a minute or more),\
-	  STOKER_BUILD_KERNELS=none $(RUN) pip install --disable-pip-version-check --editable '.[engine$(COMMA)dev$(COMMA)docs]')
-	$(call stage,C++ kernels for this machine,$(RUN) stoker.engine.kernels.cpu --quantised)
+	  STOKER_BUILD_KERNELS=none $(PIP) install --editable '.[engine]')
+	$(call stage,C++ kernels for this machine$(COMMA) those that bfloat16 needs,$(RUN) stoker.engine.kernels.cpu)
+	@touch $@
+
+$(BIN)/.installed: $(BIN)/.engine $(wildcard packages/*/pyproject.toml)
+	$(call stage,packages for developers,\
+	  STOKER_BUILD_KERNELS=none $(PIP) install --editable '.[engine$(COMMA)dev$(COMMA)docs]')
+	$(call stage,packages beside the engine,\
+	  $(PIP) install --no-build-isolation --no-deps $(addprefix --editable ,$(wildcard packages/*)))
+	$(call stage,all C++ kernels for this machine,$(RUN) stoker.engine.kernels.cpu --all)
 	@touch $@
 
 install: $(BIN)/.installed  ## create .venv with everything
 
-up: install  ## serve deployments/tiny.yaml
+up: $(BIN)/.engine  ## install what a deployment needs, and serve deployments/tiny.yaml
 	$(BIN)/engine up deployments/tiny.yaml
 
 test: install  ## the tests that need no GPU; ARGS='-k name'
@@ -67,6 +76,9 @@ docs: install  ## regenerate docs/reference/ and the output in docs/guide/tutori
 	$(RUN) tools.model_sizes
 	$(RUN) tools.site.tutorial
 
+classes: install  ## probe each class of the installed transformers, ten minutes; then make docs
+	$(RUN) tools.transformers_families
+
 fresh: install  ## fail when a generated file is stale
 	$(BIN)/engine schema --check
 	$(RUN) tools.reference --check
@@ -81,7 +93,7 @@ site: install  ## build the documentation into build/site; broken links fail
 	$(RUN) tools.site.check
 
 browser: install  ## headless Chromium for the tests of the web page: needs Debian's packages, and root
-	$(RUN) pip install --disable-pip-version-check 'playwright>=1.50'
+	$(PIP) install 'playwright>=1.50'
 	apt-get install --yes --no-install-recommends chromium-headless-shell
 
 parity: install  ## compare every family of models with transformers, and write docs/guide/parity.md

@@ -1,8 +1,10 @@
 """Build hook of the wheel: compiles the C++ kernels and packs them, so that no machine that installs it has to compile.
 
-STOKER_BUILD_KERNELS says what is compiled: `all` levels (the default for a wheel), `this-machine` (the default for an
-editable install, compiled into the source tree) or `none`. Without a compiler the wheel is built without kernels, and a
-line says so. pip shows the output of a build only with -v: progress is also written to the terminal, if there is one.
+STOKER_BUILD_KERNELS says what is compiled: `none` (the default for a wheel), `all` levels (a release), or
+`this-machine` (the default for an editable install, compiled into the source tree). A build does not know which extras
+are installed, and without the extra `engine` no kernel is used. So a wheel contains none unless that is asked for, and
+the first start compiles what its deployment uses. Without a compiler the wheel is built without kernels, and a line
+says so. pip shows the output of a build only with -v: progress is also written to the terminal, if there is one.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ PACKED = "stoker/engine/kernels/cpu/prebuilt"
 
 class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        wanted = os.environ.get(VARIABLE) or ("this-machine" if version == "editable" else "all")
+        wanted = os.environ.get(VARIABLE) or ("this-machine" if version == "editable" else "none")
         if wanted not in ALLOWED:
             raise ValueError(f"{VARIABLE} is {wanted!r}; allowed: {', '.join(ALLOWED)}")
         if wanted == "none":
-            return _tell(f"no C++ kernels: {VARIABLE}=none")
+            return _tell("no C++ kernels in this build: the first start compiles what it uses")
         build = import_build(Path(self.root))
         try:
             build.find_compiler()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from stoker import LLM, SamplingParams
 from stoker.model.quantised import SCHEMES
-from stoker.outputs import RequestOutput
+from stoker.offline.outputs import RequestOutput
 
 MODEL = Path(__file__).parent / "models" / "qwen3-0.6b"
 VOCAB = 151_936

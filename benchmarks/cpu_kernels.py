@@ -31,9 +31,9 @@ from stoker.engine.kernels import GatedNormWeights, KernelSet, StateSpaceWeights
 from stoker.engine.kernels.cpu.library import load_library
 from stoker.engine.kernels.experts import ExpertGate, ExpertWeights, GroupedExpert, PackedExperts
 from stoker.engine.kernels.grouped import Grouped, GroupScales
-from stoker.engine.kernels.kernel_set import select_kernels
 from stoker.engine.kernels.linear import PackedLinear
 from stoker.engine.kernels.route_experts import Routing
+from stoker.engine.kernels.select_kernels import select_kernels
 from stoker.model.quantised import SCHEMES
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE, VOCAB, BLOCK = 1024, 16, 8, 128, 3072, 151_936, 16

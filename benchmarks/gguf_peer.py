@@ -27,6 +27,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from stoker import LLM, SamplingParams
+from stoker.cli.flags.writing import QuantizeFlags
 from stoker.cli.quantize import run
 from stoker.config.checkpoint.model_files import locate
 from stoker.convert.gguf_file import FILE_TYPES
@@ -99,7 +100,7 @@ json.dump({"text": text, "best": logits.argmax(1).tolist(), "logprobs": logprobs
 
 
 def random_model(model_type: str, folder: Path) -> Path:
-    """With the vocabulary of builtin:tiny."""
+    """Write a random model with the vocabulary of builtin:tiny."""
     torch.manual_seed(1)
     config = AutoConfig.for_model(model_type, **{**SMALL, **FAMILIES[model_type]})
     model = AutoModelForCausalLM.from_config(config)
@@ -120,8 +121,9 @@ def random_model(model_type: str, folder: Path) -> Path:
 
 
 def compare(file: Path, peer: str) -> dict[str, Any]:
-    """Of llama.cpp with the file as it is, and with the same in float32: whether the prompt has the same tokens; how
-    many tokens are the same, up to the first other one and for the same context; and the largest difference."""
+    """Compare with llama.cpp, with the file as it is, and with the same in float32: whether the prompt has the same
+    tokens; how many tokens are the same, up to the first other one and for the same context; and the largest
+    difference."""
     with LLM(str(file), dtype="float32", max_model_len=512, max_num_seqs=1) as llm:
         prompt = llm.get_tokenizer().encode(PROMPT)
         sampling = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0)
@@ -158,7 +160,7 @@ def main() -> None:
                 file = Path(place) / f"{name.replace(':', '-')}-{file_type}.gguf"
                 method, words = f"gguf:{file_type}", "qwen2"
                 with contextlib.redirect_stdout(sys.stderr):
-                    if run(model, method=method, target=str(file), pre_tokenizer=words):
+                    if run(QuantizeFlags(model, method, str(file), pre_tokenizer=words)):
                         sys.exit(f"{name}: not written")
                 row = compare(file, chosen.peer)
                 numbers = "".join(

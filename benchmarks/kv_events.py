@@ -18,9 +18,9 @@ from statistics import median
 import zmq
 
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
-from stoker.engine.api import EngineRequest, SamplingParams
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
+from stoker.engine.executor.build import build_core
 from stoker.engine.loop.engine_core import EngineCore
-from stoker.engine.starts.startup import build_core
 
 PROMPT_LEN = 128  # tokens; the answers have as many
 
@@ -42,7 +42,7 @@ def run(core: EngineCore, prompts: list[list[int]], name: str) -> float:
     """Milliseconds per step."""
     for index, prompt in enumerate(prompts):
         sampling = SamplingParams(max_tokens=PROMPT_LEN, ignore_eos=True)
-        core.add(EngineRequest(request_id=f"{name}-{index}", prompt_token_ids=prompt, sampling=sampling))
+        core.add(EngineRequest(request_id=f"{name}-{index}", inputs=RequestInputs(prompt, sampling)))
     before, start = core.num_steps, time.perf_counter()
     while core.has_work:
         core.step()

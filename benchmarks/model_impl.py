@@ -16,10 +16,10 @@ from pathlib import Path
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the engine; read when torch is loaded
 
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
-from stoker.engine.api import EngineRequest, SamplingParams
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler
-from stoker.engine.runner.model_runner import ModelRunner
-from stoker.engine.starts.scheduler import scheduler_settings
+from stoker.engine.executor.scheduler import scheduler_settings
+from stoker.engine.runner.load_runner import load_runner
 
 MODELS = Path(__file__).parent / "models"
 TOKENS = 12  # of each request
@@ -39,14 +39,14 @@ class Engine:
         ]
         deployment = load_deployment([], [*words, "--skip-tokenizer-init", "--num-gpu-blocks-override", "64"], {})
         resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
-        self.runner = ModelRunner(resolved)
+        self.runner = load_runner(resolved)
         self.runner.warm_up()
         self._scheduler = Scheduler(scheduler_settings(resolved))
 
     def decode(self) -> list[float]:
         """Seconds of each step of one request after its first token."""
         sampling = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
-        self._scheduler.add(EngineRequest(request_id="0", prompt_token_ids=[5, 6, 7], sampling=sampling))
+        self._scheduler.add(EngineRequest(request_id="0", inputs=RequestInputs([5, 6, 7], sampling)))
         seconds = []
         while self._scheduler.has_work:
             plan = self._scheduler.schedule()

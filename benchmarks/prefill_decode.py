@@ -42,7 +42,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def server(folder: Path, name: str, connector: str, num_tokens: int) -> Iterator[str]:
-    """Its address."""
+    """Run a server. Yields its address."""
     port, transfer = free_port(), {"kv_connector": connector}
     if connector == "SharedStorageConnector":
         transfer |= {"kv_connector_extra_config": {"shared_storage_path": str(folder / "kv")}}

@@ -84,7 +84,7 @@ class Vllm:
         self._signal(signal.SIGSTOP)
 
     def _signal(self, number: int) -> None:
-        """Its processes are stopped while others are measured: some of them never wait without using a core."""
+        """Stop the processes while others are measured, or let them go on: some never wait without using a core."""
         for pid in self._process.members():
             os.kill(pid, number)
 

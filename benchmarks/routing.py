@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from stoker.engine.api import CacheScope
 from stoker.engine.client.routing import CHUNK, Placement, Reported, Router
 
 PREFILL_TOKENS_PER_S = 10_000
@@ -138,7 +139,7 @@ def simulate(found: list[Arrival], num_replicas: int, rng: random.Random) -> Res
         while events and events[0][0] <= now:
             _, _, is_end, placement = heapq.heappop(events)
             (router.ended if is_end else router.started)(placement)
-        placement = router.place(each.token_ids, "", reported)
+        placement = router.place(each.token_ids, CacheScope(), reported)
         rank = placement.rank
         cached = caches[rank].take(each.token_ids)
         hits += cached
@@ -153,14 +154,14 @@ def simulate(found: list[Arrival], num_replicas: int, rng: random.Random) -> Res
 
 
 def decisions_per_second(num_replicas: int, num: int, rng: random.Random) -> float:
-    """Of one process, with prompts of 200 tenants."""
+    """Decisions per second of one process, with prompts of 200 tenants."""
     router = new_router(num_replicas)
     reported = dict.fromkeys(range(num_replicas), Reported())
     prompts = list(tenants(rng, num))
     open_ones: list[Placement] = []
     started = time.perf_counter()
     for each in prompts:
-        open_ones.append(router.place(each, "", reported))
+        open_ones.append(router.place(each, CacheScope(), reported))
         if len(open_ones) > 20 * num_replicas:
             router.ended(open_ones.pop(0))
     return num / (time.perf_counter() - started)

@@ -32,19 +32,21 @@ import numpy as np
 import torch
 
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
-from stoker.engine.api import EngineRequest, SamplingParams
-from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
+from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.loop.dispatch import Dispatch
-from stoker.engine.messages import Submit
-from stoker.engine.nodes.rank_link import RankLink, Tokens
 from stoker.engine.ranks.followers import Follower, Followers
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.runner.step_input import build_step_input, logit_tokens
 from stoker.engine.sampling.sampling_table import SamplingTable
-from stoker.engine.wire import encode
+from stoker.engine.step import StepPlan, StepResult
+from stoker.engine.transport.messages import Submit
+from stoker.engine.transport.rank_link import RankLink
+from stoker.engine.transport.rank_messages import Tokens
+from stoker.engine.transport.wire import encode
 
 if TYPE_CHECKING:
-    from stoker.engine.runner.cuda.device_runner import DeviceRunner
+    from stoker.engine.runner.runner import Runner
 
 PROMPT_LEN = 100  # tokens; some rows add more, so that rows fill their blocks at different steps
 NUM_STEPS = 400
@@ -66,21 +68,21 @@ class TensorRunner:
 
     def __init__(self, slots: SlotTable) -> None:
         self._slots = slots
-        self._sampled_rows = np.empty(0, np.int64)
+        self._output_rows = np.empty(0, np.int64)
 
     def launch(self, plan: StepPlan) -> None:
         self._slots.apply(plan)
         build_step_input(plan, self._slots, CPU)
         wanted = logit_tokens(plan, self._slots)
         wanted.union(plan.num_batched_tokens)
-        self._sampled_rows = wanted.sampled_rows
+        self._output_rows = wanted.output_rows
 
     def append(self, plan: StepPlan, token_ids: np.ndarray) -> None:
-        self._slots.append(plan.slots[self._sampled_rows], token_ids)
+        self._slots.append(plan.slots[self._output_rows], token_ids)
 
     def collect(self, plan: StepPlan) -> StepResult:
-        self.append(plan, np.full(len(self._sampled_rows), SAMPLED, np.int32))
-        return StepResult(token_ids=np.where(plan.is_sampled, SAMPLED, np.int32(-1)))
+        self.append(plan, np.full(len(self._output_rows), SAMPLED, np.int32))
+        return StepResult(token_ids=np.full(len(self._output_rows), SAMPLED, np.int32))
 
 
 class LeadingHost:
@@ -95,7 +97,7 @@ class LeadingHost:
 
     def collect(self, plan: StepPlan) -> StepResult:
         result = self._runner.collect(plan)
-        self._others.hold(Tokens(result.token_ids[plan.is_sampled]))
+        self._others.hold(Tokens(result.token_ids))
         return result
 
 
@@ -124,7 +126,7 @@ def follow(end: socket.socket, report: Connection, cores: set[int], *shape: int)
 
 
 def _wait_readable(end: socket.socket) -> None:
-    """Without being counted."""
+    """Wait without being counted."""
     end.recv(1, socket.MSG_PEEK)
 
 
@@ -157,9 +159,9 @@ class OtherRanks(Followers):
 class DeviceHost:
     """The device builds its inputs from slot tables in its memory; the host sends only rows and table updates."""
 
-    def __init__(self, runner: DeviceRunner) -> None:
+    def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._runner.graphs.run = lambda _: torch.empty(0)  # type: ignore[method-assign]
+        self._runner.parts.body.graphs.run = lambda _: torch.empty(0)  # type: ignore[attr-defined]
         self._finish: Callable[[], StepResult]
 
     def launch(self, plan: StepPlan) -> None:
@@ -175,7 +177,9 @@ def tensor_runner(num_rows: int, max_len: int, block_size: int) -> TensorRunner:
 
 def device_host(num_rows: int, max_len: int, block_size: int) -> HostRunner:
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported
-    from stoker.engine.runner.cuda.device_runner import DeviceRunner
+    from stoker.engine.runner.cuda.device_parts import sampling_parts
+    from stoker.engine.runner.cuda.loading import load_on_device
+    from stoker.engine.runner.load_runner import load_runner
 
     arguments = {
         "model": "builtin:tiny",
@@ -189,7 +193,7 @@ def device_host(num_rows: int, max_len: int, block_size: int) -> HostRunner:
     }
     deployment = load_deployment([], arguments=arguments)
     resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
-    return DeviceHost(DeviceRunner(resolved))
+    return DeviceHost(load_runner(resolved, sampling_parts(), load_on_device))
 
 
 MakeRunner = Callable[[int, int, int], HostRunner]  # of rows, longest sequence, block size
@@ -221,7 +225,7 @@ def measure(
     for row in range(num_rows):
         prompt = list(range(row, row + PROMPT_LEN + row % block_size))
         sampling = SamplingParams(max_tokens=None)
-        request = EngineRequest(request_id=f"request-{row}", prompt_token_ids=prompt, sampling=sampling)
+        request = EngineRequest(request_id=f"request-{row}", inputs=RequestInputs(prompt, sampling))
         dispatch.submit(b"client", Submit(row + 1, request))
     spent = dict.fromkeys(STAGES, 0.0)
     is_counted = False

@@ -19,10 +19,10 @@ from pathlib import Path
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the engine; read when torch is loaded
 
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
-from stoker.engine.api import EngineRequest, SamplingParams
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler
-from stoker.engine.runner.model_runner import ModelRunner
-from stoker.engine.starts.scheduler import scheduler_settings
+from stoker.engine.executor.scheduler import scheduler_settings
+from stoker.engine.runner.load_runner import load_runner
 
 MODELS = Path(__file__).parent / "models"
 ROWS = 4096
@@ -35,7 +35,7 @@ class Engine:
         words += [] if is_fast else ["--no-kv-sharing-fast-prefill"]
         deployment = load_deployment([], words, {})
         resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
-        self.runner = ModelRunner(resolved)
+        self.runner = load_runner(resolved)
         self.runner.warm_up()
         self._scheduler = Scheduler(scheduler_settings(resolved))
 
@@ -43,7 +43,7 @@ class Engine:
         """Seconds until the first token of the answer."""
         prompt = [5 + 7 * place % 4000 for place in range(tokens)]
         sampling = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
-        self._scheduler.add(EngineRequest(request_id="0", prompt_token_ids=prompt, sampling=sampling))
+        self._scheduler.add(EngineRequest(request_id="0", inputs=RequestInputs(prompt, sampling)))
         began = time.perf_counter()
         while self._scheduler.has_work:
             plan = self._scheduler.schedule()

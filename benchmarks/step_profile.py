@@ -30,14 +30,17 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the engine; read when t
 import torch
 
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
-from stoker.engine.api import SamplingParams
-from stoker.engine.core.step_plan import Admission, StepPlan
+from stoker.engine.api import RequestInputs, SamplingParams
 from stoker.engine.kernels import KernelSet
 from stoker.engine.kernels.attention_variant import PLAIN, AttentionVariant
 from stoker.engine.kernels.experts import PackedExperts
 from stoker.engine.layers.step_input import StepInput
-from stoker.engine.runner import loaded_model, model_runner
+from stoker.engine.runner import loaded_model
+from stoker.engine.runner.body import forward_of
+from stoker.engine.runner.load_runner import load_runner
 from stoker.engine.runner.step_input import build_step_input
+from stoker.engine.sampling.sampler import Sampler
+from stoker.engine.step.plan import Admission, StepPlan
 from stoker.model.cache_groups import MAX_GROUPS
 from stoker.model.quantised import SCHEMES
 
@@ -99,7 +102,7 @@ def _delta_cost(mixed: torch.Tensor, projected: torch.Tensor, _: Any, state: tor
 def _state_space_cost(
     mixed: torch.Tensor, projected: torch.Tensor, _: Any, state: torch.Tensor, step: StepInput
 ) -> Cost:
-    """As above, with 2 multiply-adds and one product."""
+    """Cost as above, with 2 multiply-adds and one product."""
     return 2.0 * step.num_rows * state[0].nbytes + mixed.nbytes, 5.0 * len(mixed) * state[0].numel()
 
 
@@ -179,7 +182,8 @@ class Bench:
         self.clock = Clock()
         select = loaded_model.select_kernels
         loaded_model.select_kernels = lambda *args, **kwargs: self.clock.around(select(*args, **kwargs))
-        self.runner = model_runner.ModelRunner(resolved)
+        self.runner = load_runner(resolved)
+        self._sampler = Sampler(self.runner.slots.sampling, self.runner.loaded.kernels)
         self.vocab_size = resolved.model_spec.vocab_size
         blocks = np.random.default_rng(0).permutation(resolved.cache_groups.num_groups * per_group)
         self._blocks = blocks.reshape(-1, per_group).tolist()  # of each group
@@ -197,10 +201,9 @@ class Bench:
         admissions = [
             Admission(
                 slot=row,
-                token_ids=ids.integers(0, self.vocab_size, context).tolist(),
-                num_prompt_tokens=context // 2,
+                inputs=RequestInputs(ids.integers(0, self.vocab_size, context // 2).tolist(), sampling),
+                generated=ids.integers(0, self.vocab_size, context - context // 2).tolist(),
                 block_ids=[blocks[end - -(-context // BLOCK) : end] for blocks in self._blocks],
-                sampling=sampling,
                 seed=row,
             )
             for row, (context, end) in enumerate(zip(contexts.tolist(), ends.tolist(), strict=True))
@@ -220,6 +223,8 @@ class Bench:
         """Milliseconds of each part, run separately."""
         runner, found = self.runner, []
         slots, lengths = plan.slots, runner.slots.num_tokens[plan.slots]
+        loaded, sampler = runner.loaded, self._sampler
+        forward = forward_of(loaded)
         self.clock.clear()
         with torch.inference_mode():
             for _ in range(self.repeats):
@@ -227,11 +232,9 @@ class Bench:
                 steps = build_step_input(plan, runner.slots, torch.device("cpu"))
                 laid_out = time.perf_counter()
                 last = None if len(slots) == steps[0].num_tokens else steps[0].query_start[1:].long() - 1
-                logits = runner._model.logits(
-                    *runner._model.forward(runner._cache.by_layer(steps), runner._cache.layers, last)
-                )
+                logits = loaded.whole.logits(*forward(loaded.cache.views(steps), None, last))
                 computed = time.perf_counter()
-                runner._sampler.sample(logits, slots, lengths, runner.slots.token_ids)
+                sampler.sample(logits, slots, lengths, runner.slots.token_ids)
                 sampled = time.perf_counter()
                 parts = self.clock.take()
                 parts["between the ops"] = computed - laid_out - sum(parts.values())
@@ -247,7 +250,7 @@ class Bench:
         lengths = runner.slots.num_tokens[plan.slots]
         with torch.inference_mode():
             return _median_ms(
-                lambda: runner._sampler.sample(logits, plan.slots, lengths, runner.slots.token_ids), self.repeats
+                lambda: self._sampler.sample(logits, plan.slots, lengths, runner.slots.token_ids), self.repeats
             )
 
 

@@ -26,15 +26,16 @@ from stoker.config import load_deployment, read_machine_spec, read_model_files, 
 from stoker.config.resolve.resolved import Resolved
 from stoker.engine.api import EngineInfo, EngineOutput, FinishReason
 from stoker.engine.client.engine_client import EngineState, StreamingClient
-from stoker.engine.messages import Message, Outputs, Submit
-from stoker.engine.wire import decode, encode
+from stoker.engine.transport.messages import Message, Outputs, Submit
+from stoker.engine.transport.wire import decode, encode
 from stoker.server.http.serve import Shutdown
 from stoker.server.run import load_text, run_server
 
 NUM_STEPS = 200
 BODY = b'{"model":"m","messages":[{"role":"user","content":"Hello"}],"stream":true}'
 REQUEST = (
-    b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
+    b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
 )
 
 

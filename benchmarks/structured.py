@@ -24,7 +24,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 from stoker import LLM
-from stoker.engine.api import Constraint, EngineRequest, SamplingParams
+from stoker.engine.api import CacheScope, Constraint, EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import step_results
 from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.structured.guidance import Guidance
@@ -118,7 +118,7 @@ def step_ms(core: EngineCore, num_rows: int, num_steps: int, constraint: Constra
     ids = [f"{salt}-{row}" for row in range(num_rows)]
     for row, request_id in enumerate(ids):
         sampling = SamplingParams(temperature=1.0, seed=row, max_tokens=400, ignore_eos=True, constraint=constraint)
-        core.add(EngineRequest(request_id=request_id, prompt_token_ids=[5 + row, 6, 7], sampling=sampling))
+        core.add(EngineRequest(request_id=request_id, inputs=RequestInputs([5 + row, 6, 7], sampling)))
     for _ in range(6):
         core.step()
     times = []
@@ -137,7 +137,7 @@ def answers(core: EngineCore, num_rows: int, constraint: Constraint, name: str) 
     """Seconds, steps and tokens until all these requests have their answers."""
     for row in range(num_rows):
         sampling = SamplingParams(temperature=1.0, seed=row, max_tokens=300, constraint=constraint)
-        core.add(EngineRequest(request_id=f"{name}-{row}", prompt_token_ids=[5 + row, 6, 7], sampling=sampling))
+        core.add(EngineRequest(request_id=f"{name}-{row}", inputs=RequestInputs([5 + row, 6, 7], sampling)))
     num_steps, num_tokens, began = core.stats.num_steps, 0, time.perf_counter()
     while core.has_work:
         num_tokens += sum(len(output.token_ids) for output in core.step())
@@ -163,7 +163,7 @@ def first_token_ms(core: EngineCore, grammar: str | None, name: str) -> float:
     began = time.perf_counter()
     constraint = None if grammar is None else Constraint(grammar)
     sampling = SamplingParams(temperature=1.0, seed=1, max_tokens=1, constraint=constraint)
-    core.add(EngineRequest(request_id=name, prompt_token_ids=list(range(5, 69)), sampling=sampling, cache_salt=name))
+    core.add(EngineRequest(request_id=name, inputs=RequestInputs(list(range(5, 69)), sampling, CacheScope(name))))
     while core.has_work:
         core.step()
     return 1e3 * (time.perf_counter() - began)

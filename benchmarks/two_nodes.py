@@ -101,7 +101,7 @@ def deployed(folder: Path, index: int, way: str, options: argparse.Namespace) ->
 
 
 def seconds(url: str, number: int, options: argparse.Namespace) -> float:
-    """Of all sequences together."""
+    """Seconds of all sequences together."""
     rng = random.Random(number)
     prompts = [[rng.randrange(VOCAB) for _ in range(options.prompt)] for _ in range(options.sequences)]
     began = time.perf_counter()

@@ -13,7 +13,8 @@ RUN apt-get update \
 WORKDIR /source
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src src
-RUN pip wheel --no-cache-dir --no-deps --verbose --wheel-dir /wheels .
+COPY packages packages
+RUN STOKER_BUILD_KERNELS=all pip wheel --no-cache-dir --no-deps --verbose --wheel-dir /wheels . ./packages/*
 
 FROM ${BASE} AS packages
 # The CPU build of torch: without CUDA libraries, 2 GB less.
@@ -23,7 +24,7 @@ RUN python -m venv /opt/stoker \
     && /opt/stoker/bin/pip install --no-cache-dir --index-url "${TORCH_INDEX}" "torch==${TORCH}"
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     wheel="$(echo /wheels/stoker-*.whl)" \
-    && /opt/stoker/bin/pip install --no-cache-dir "${wheel}[engine]"
+    && /opt/stoker/bin/pip install --no-cache-dir "${wheel}[engine]" /wheels/stoker_*.whl
 
 FROM ${BASE}
 COPY --from=packages /opt/stoker /opt/stoker

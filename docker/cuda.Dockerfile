@@ -13,7 +13,8 @@ RUN apt-get update \
 WORKDIR /source
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src src
-RUN pip wheel --no-cache-dir --no-deps --verbose --wheel-dir /wheels .
+COPY packages packages
+RUN STOKER_BUILD_KERNELS=all pip wheel --no-cache-dir --no-deps --verbose --wheel-dir /wheels . ./packages/*
 
 FROM ${BASE} AS packages
 ARG TORCH_INDEX=https://pypi.org/simple
@@ -22,7 +23,7 @@ RUN python -m venv /opt/stoker \
     && /opt/stoker/bin/pip install --no-cache-dir --index-url "${TORCH_INDEX}" "torch==${TORCH}"
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     wheel="$(echo /wheels/stoker-*.whl)" \
-    && /opt/stoker/bin/pip install --no-cache-dir "${wheel}[engine,cuda]"
+    && /opt/stoker/bin/pip install --no-cache-dir "${wheel}[engine,cuda]" /wheels/stoker_*.whl
 
 FROM ${BASE}
 # Triton compiles a C stub for each kernel that it launches.

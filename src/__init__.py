@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .beam_search import BeamSearchParams
     from .engine.api import SamplingParams
-    from .llm import LLM
-    from .server.beam_search import BeamSearchParams
+    from .offline.llm import LLM
 
 __all__ = ["LLM", "BeamSearchParams", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "LLM":
-        from .llm import LLM
+        from .offline.llm import LLM
 
         return LLM
     if name == "SamplingParams":
@@ -27,7 +27,7 @@ def __getattr__(name: str) -> Any:
 
         return SamplingParams
     if name == "BeamSearchParams":
-        from .server.beam_search import BeamSearchParams
+        from .beam_search import BeamSearchParams
 
         return BeamSearchParams
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

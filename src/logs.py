@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import logging.config
+import math
 import re
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Protocol, TextIO
 
@@ -68,7 +70,7 @@ def set_up_from_file(path: str) -> None:
 def set_up_logging(
     level: str = "info", form: str = "human", stream: TextIO | None = None, *, http_level: str | None = None
 ) -> None:
-    """Send this package's records, and those of libraries (warnings; at `debug` all) to `stream` (standard error).
+    """Send the records of this package, and of libraries (warnings; at `debug` all) to `stream` (standard error).
 
     level: debug, info, warning or error. form: human or json. http_level: of HTTP_LOGGER; `level` if None.
     """
@@ -82,13 +84,13 @@ def set_up_logging(
     logging.getLogger(HTTP_LOGGER).setLevel((http_level or level).upper())
 
 
-def name_process(number: int, kind: str = "process") -> None:
-    """Let every line of this process have the number: several write to the same standard error."""
-    _of_the_process[kind] = number
+def name_process(number: int) -> None:
+    """Write a number in every line of this process: several write to the same standard error."""
+    _of_the_process["process"] = number
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Its fields and those of the process, with the id of the request during which it was made."""
+    """Fields of the record and of the process, with the id of the request during which the record was made."""
     fields: dict[str, Any] = {**getattr(record, "fields", {}), **_of_the_process}
     request = REQUEST.get()
     return fields if request is None or "id" in fields else {"id": request, **fields}
@@ -96,6 +98,35 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 def log_fields(logger: logging.Logger, level: int, message: str, fields: Mapping[str, Any]) -> None:
     logger.log(level, message, extra={"fields": dict(fields)})
+
+
+class RareLogger:
+    """Log lines that another program can cause: one in each interval, with the number of lines that were left out.
+
+    Any thread may log. `count` is the number of lines so far, with those that were left out.
+    """
+
+    def __init__(
+        self, logger: logging.Logger, interval_s: float = 60.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._logger, self._interval_s, self._clock = logger, interval_s, clock
+        self._next_at = -math.inf
+        self._num_omitted = 0
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def log(self, level: int, message: str, *args: object) -> None:
+        with self._lock:
+            self.count += 1
+            now = self._clock()
+            if now < self._next_at:
+                self._num_omitted += 1
+                return
+            self._next_at = now + self._interval_s
+            num_omitted, self._num_omitted = self._num_omitted, 0
+        if num_omitted:
+            message, args = f"{message} (%d similar lines before this one were omitted)", (*args, num_omitted)
+        self._logger.log(level, message, *args)
 
 
 class HumanFormatter(logging.Formatter):

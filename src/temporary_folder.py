@@ -1,6 +1,6 @@
-"""Temporary folders that do not outlive their process: the next one removes that of one that was killed.
+"""Temporary folders that are removed with their process. A later process removes those of processes that were killed.
 
-The process holds a lock on its folder, which the kernel releases whatever ends it.
+The process holds a lock on its folder, which the kernel releases however the process ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ YOUNGEST_S = 60  # a folder that was just made may not be locked yet
 def temporary_folder(prefix: str, base: str | None = None) -> Iterator[Path]:
     """A folder that only this user can open, until the end of the block. Raises OSError."""
     base = base or tempfile.gettempdir()
-    _remove_left_ones(prefix, base)
+    _remove_abandoned(prefix, base)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -32,15 +32,15 @@ def temporary_folder(prefix: str, base: str | None = None) -> Iterator[Path]:
         os.close(lock)
 
 
-def _remove_left_ones(prefix: str, base: str) -> None:
+def _remove_abandoned(prefix: str, base: str) -> None:
     with contextlib.suppress(OSError):
         for entry in os.scandir(base):
             if entry.name.startswith(prefix):
                 with contextlib.suppress(OSError):
-                    _remove_if_left(entry)
+                    _remove_if_unlocked(entry)
 
 
-def _remove_if_left(entry: os.DirEntry[str]) -> None:
+def _remove_if_unlocked(entry: os.DirEntry[str]) -> None:
     found = entry.stat(follow_symlinks=False)
     if found.st_uid != os.getuid() or time.time() - found.st_mtime < YOUNGEST_S:
         return

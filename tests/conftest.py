@@ -15,6 +15,10 @@ import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
+# Read when torch is first imported, also by processes that tests start. Threads that spin while they wait take half of
+# the time of a machine whose cores are shared with other tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 if not os.path.exists("/dev/nvidiactl"):  # of NVIDIA's driver
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is first imported, by whichever test that is
     importlib.import_module("tests.interpreter.sitecustomize")
@@ -77,3 +81,20 @@ def _no_traces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STOKER_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Signals do again what they did before a test, also one that left them ignored or started Ray in this process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def hang_up() -> Iterator[None]:
+    """SIGHUP as in a terminal, for this process and those that it starts, even if the tests are run by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

@@ -12,17 +12,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 
 from stoker.config import ModelFilesError
 from stoker.engine.api import EngineInfo, TokenLogprobs
-from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
+from stoker.engine.core import Scheduler, SchedulerSettings
+from stoker.engine.host.neighbours import Neighbours
 from stoker.engine.loop.engine_core import EngineCore
-from stoker.engine.loop.step_queue import InlineStepQueue
+from stoker.engine.loop.executor import Executor
+from stoker.engine.loop.step_queue import InlineStepQueue, StepQueue
 from stoker.engine.loop.thread_step_queue import ThreadStepQueue
-from stoker.engine.memory.neighbours import Neighbours
 from stoker.engine.process import main
+from stoker.engine.step import StepPlan, StepResult
 
 VOCAB_SIZE = 1000
 EOS = 0
@@ -39,6 +42,11 @@ def continuation(prompt: Sequence[int], count: int) -> list[int]:
     for _ in range(count):
         tokens.append(next_token(tokens))
     return tokens[len(prompt) :]
+
+
+def num_valid_drafts(length: int, num_drafts: int) -> int:
+    """How many drafts after this number of tokens are valid: all numbers occur, and each in many blocks."""
+    return length * 7 // 3 % (num_drafts + 1)
 
 
 @dataclass
@@ -73,28 +81,35 @@ class FakeRunner:
             self._slots.pop(slot, None)
         for admission in plan.admissions:
             self._slots[admission.slot] = list(admission.token_ids)
-            self._wants_logprobs[admission.slot] = admission.sampling.logprobs is not None
+            self._wants_logprobs[admission.slot] = admission.inputs.sampling.logprobs is not None
         time.sleep(settings.hang_s if plan.step == settings.hang_step else settings.step_s)
         if settings.fail_all or plan.step in settings.fail_steps:
             raise MemoryError("secret address 0xdeadbeef")
-        tokens = np.full(plan.num_rows, -1, np.int32)
+        tokens: list[int] = []
         logprobs = {}
-        for row in np.flatnonzero(plan.is_sampled).tolist():
-            slot = int(plan.slots[row])
+        num_valid = np.minimum(plan.num_outputs, 1)
+        for row in np.flatnonzero(plan.num_outputs).tolist():
+            slot, num_drafts = int(plan.slots[row]), int(plan.num_outputs[row]) - 1
             known = self._slots[slot]
-            assert len(known) == plan.num_computed[row] + plan.num_tokens[row]
-            tokens[row] = next_token(known)
-            known.append(int(tokens[row]))
-            if self._wants_logprobs[slot]:
-                logprobs[row] = TokenLogprobs([known[-1]], [-0.5], 1)
-        return StepResult(tokens, logprobs)
+            assert len(known) == plan.num_computed[row] + plan.num_tokens[row] - num_drafts
+            num_valid[row] += num_valid_drafts(len(known), num_drafts)
+            for _ in range(num_valid[row]):
+                known.append(next_token(known))
+                if self._wants_logprobs[slot]:
+                    logprobs[len(tokens)] = TokenLogprobs([known[-1]], [-0.5], 1)
+                tokens.append(known[-1])
+        has_drafts = (plan.num_outputs > 1).any()
+        return StepResult(np.array(tokens, np.int32), logprobs, num_valid=num_valid if has_drafts else None)
 
 
-class FakeMemory:
-    """Sleeper of an engine."""
+class FakeExecutor(Executor):
+    """Steps of FakeRunner, with memory that can be freed and work that can be postponed."""
 
-    def __init__(self, settings: FakeSettings) -> None:
-        self._settings = settings
+    can_sleep = True
+
+    def __init__(self, steps: StepQueue[Any], settings: FakeSettings, idle: Callable[[], bool] | None) -> None:
+        super().__init__(steps)
+        self._settings, self._idle = settings, idle
 
     def free_memory(self) -> None:
         if self._settings.free_error:
@@ -103,6 +118,9 @@ class FakeMemory:
     def take_memory(self) -> None:
         if self._settings.take_error:
             raise MemoryError(self._settings.take_error)
+
+    def idle(self) -> bool:
+        return False if self._idle is None else self._idle()
 
 
 def build_core(
@@ -144,8 +162,8 @@ def build_core(
         phases={"weights": 0.0, "warm-up": 0.0},
     )
     runner = FakeRunner(settings)
-    steps = ThreadStepQueue(runner) if settings.async_scheduling else InlineStepQueue(runner)
-    return EngineCore(Scheduler(limits), steps, info, idle=idle, sleeper=FakeMemory(settings))
+    steps: StepQueue[Any] = ThreadStepQueue(runner) if settings.async_scheduling else InlineStepQueue(runner)
+    return EngineCore(Scheduler(limits), FakeExecutor(steps, settings, idle), info)
 
 
 if __name__ == "__main__":

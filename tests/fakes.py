@@ -52,7 +52,7 @@ class FakeEngine:
         self.requests: list[EngineRequest] = []
         self.aborted: list[str] = []
         self.finished: list[str] = []
-        self.num_cached_tokens = 0
+        self.num_cached_tokens = self.num_newly_cached_tokens = 0
         self.num_waiting = 0  # of other clients, as `stats` shows them
         self.queued_s: float | None = 0.25
         self.sleep_level = 0
@@ -81,7 +81,7 @@ class FakeEngine:
 
     @property
     def stats(self) -> EngineStats:
-        used = sum(len(request.prompt_token_ids) // self._info.block_size + 1 for request in self.open_requests)
+        used = sum(len(request.inputs.prompt_token_ids) // self._info.block_size + 1 for request in self.open_requests)
         return EngineStats(
             num_running=len(self._running),
             num_waiting=self.num_waiting,
@@ -116,8 +116,8 @@ class FakeEngine:
     def stored(self, request: EngineRequest) -> StoredBlocks:
         """What other engines can read of a prompt."""
         size = self._info.block_size
-        ends = range(size, len(request.prompt_token_ids) + 1, size)
-        names = (hashlib.sha256(repr(request.prompt_token_ids[:end]).encode()).digest() for end in ends)
+        ends = range(size, len(request.inputs.prompt_token_ids) + 1, size)
+        names = (hashlib.sha256(repr(request.inputs.prompt_token_ids[:end]).encode()).digest() for end in ends)
         return StoredBlocks(tuple(names), "10.0.0.4", 5600)
 
     async def start(self) -> EngineInfo:
@@ -152,18 +152,22 @@ class FakeEngine:
                 self.aborted.append(request.request_id)
 
     async def _outputs(self, request: EngineRequest, died: asyncio.Event) -> AsyncIterator[EngineOutput]:
-        prefix, generated, unsent = list(request.prompt_token_ids), 0, list[int]()
+        sampling = request.inputs.sampling
+        prefix, generated, unsent = list(request.inputs.prompt_token_ids), 0, list[int]()
         room = self._info.max_model_len - len(prefix)
-        limit = room if request.sampling.max_tokens is None else min(request.sampling.max_tokens, room)
+        limit = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
         script = self._script(request) if self._script else None
         prompt_logprobs = None
-        if request.sampling.prompt_logprobs is not None:
-            prompt_logprobs = [None, *(_logprobs(token, request.sampling.prompt_logprobs) for token in prefix[1:])]
+        if sampling.prompt_logprobs is not None:
+            prompt_logprobs = [
+                None,
+                *(_logprobs(token, sampling.prompt_logprobs) for token in prefix[1:]),
+            ]
         if limit == 0:
             yield EngineOutput(
                 request_id=request.request_id,
                 token_ids=[],
-                logprobs=None if request.sampling.logprobs is None else [],
+                logprobs=None if sampling.logprobs is None else [],
                 prompt_logprobs=prompt_logprobs,
                 finish_reason=FinishReason.LENGTH,
             )
@@ -175,14 +179,14 @@ class FakeEngine:
             if script is not None:
                 token = script[generated] if generated < len(script) else self._info.eos_token_ids[0]
             else:
-                token = next_token(prefix, self._info.vocab_size, request.sampling.seed)
+                token = next_token(prefix, self._info.vocab_size, sampling.seed)
             prefix.append(token)
             unsent.append(token)
             generated += 1
             finish, stop = self._finish(request, token, generated, limit)
             if finish is None and len(unsent) < self._tokens_per_output:
                 continue
-            top = request.sampling.logprobs
+            top = sampling.logprobs
             yield EngineOutput(
                 request_id=request.request_id,
                 token_ids=unsent,
@@ -191,6 +195,7 @@ class FakeEngine:
                 finish_reason=finish,
                 stop_reason=stop,
                 num_cached_tokens=self.num_cached_tokens,
+                num_newly_cached_tokens=self.num_newly_cached_tokens,
                 queued_s=self.queued_s if generated == len(unsent) else None,
                 stored=self.stored(request) if finish is not None and request.is_for_others else None,
             )
@@ -201,10 +206,10 @@ class FakeEngine:
     def _finish(
         self, request: EngineRequest, token: int, generated: int, limit: int
     ) -> tuple[FinishReason | None, int | None]:
-        if generated > request.sampling.min_tokens:
-            if token in request.sampling.stop_token_ids:
+        if generated > request.inputs.sampling.min_tokens:
+            if token in request.inputs.sampling.stop_token_ids:
                 return FinishReason.STOP, token
-            if token in self._info.eos_token_ids and not request.sampling.ignore_eos:
+            if token in self._info.eos_token_ids and not request.inputs.sampling.ignore_eos:
                 return FinishReason.STOP, None
         return (FinishReason.LENGTH, None) if generated >= limit else (None, None)
 

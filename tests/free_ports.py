@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-from contextlib import ExitStack
 from pathlib import Path
 
 HOST = "127.0.0.1"
@@ -15,17 +14,10 @@ CHANCE = random.SystemRandom()  # workers and tests with seeds choose different 
 
 def free_port() -> int:
     """Where nothing listens."""
-    return free_ports(1)
-
-
-def free_ports(count: int) -> int:
-    """The first of `count` free ports in succession."""
     while True:
-        first = CHANCE.randrange(LOWEST, END - count)
+        port = CHANCE.randrange(LOWEST, END)
         try:
-            with ExitStack() as taken:
-                for index in range(count):
-                    taken.enter_context(socket.create_server((HOST, first + index)))
+            with socket.create_server((HOST, port)):
+                return port
         except OSError:
             continue
-        return first

@@ -82,7 +82,7 @@ class ShortestFirst(Scheduler):
     """Shorter prompts have the better priority."""
 
     def add(self, request: EngineRequest) -> None:
-        request.priority = len(request.prompt_token_ids)
+        request.priority = len(request.inputs.prompt_token_ids)
         super().add(request)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.models.checkpoints import build
-from tests.server.tiny_tokenizer import write_tokenizer
+from tests.tiny_tokenizer import write_tokenizer
 
 
 def write_checkpoint(folder: Path, *, tokenizer: bool = True, context: int = 128) -> Path:

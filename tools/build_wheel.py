@@ -15,7 +15,7 @@ from pathlib import Path
 
 from stoker.config.cpu_features import LEVELS
 
-from .check_wheel import PREBUILT, ROOT, build, differences, in_wheel
+from .check_wheel import PACKAGES, PREBUILT, ROOT, build, build_package, differences, in_wheel
 
 
 def tagged(wheel: Path) -> Path:
@@ -42,7 +42,8 @@ def main() -> int:
     for name, size in sorted(in_wheel(wheel).items()):
         if name.startswith(PREBUILT):
             print(f"{name.removeprefix(PREBUILT + '/'):<60} {size / 2**10:8.0f} KiB")
-    print(f"{wheel}: {wheel.stat().st_size / 2**20:.1f} MiB")
+    for each in (wheel, *(build_package(package, out) for package in PACKAGES)):
+        print(f"{each}: {each.stat().st_size / 2**20:.1f} MiB")
     return 0
 
 

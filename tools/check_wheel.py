@@ -1,6 +1,7 @@
 """`make wheel`: the wheel, built from the sdist as an installer does, contains src/ and compiled kernels, nothing else.
 
-An editable install does not show a packaging mistake; this does. Kernels are compiled for this machine only.
+The wheels of packages/ contain their modules. An editable install does not show a packaging mistake; this does. Kernels
+are compiled for this machine only.
 """
 
 from __future__ import annotations
@@ -17,12 +18,18 @@ from stoker.config.cpu_features import NoKernels, choose_level, find_compiler, t
 from stoker.engine.kernels.cpu.build import specs_of
 
 ROOT = Path(__file__).parent.parent
+PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
 PREBUILT = "stoker/engine/kernels/cpu/prebuilt"
 
 
+def tracked(folder: str) -> set[str]:
+    """Files of a folder, as paths in it."""
+    found = subprocess.run(["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {name.removeprefix(f"{folder}/") for name in found.split("\n") if name}
+
+
 def in_tree() -> set[str]:
-    files = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return {f"stoker/{name.removeprefix('src/')}" for name in files.split("\n") if name}
+    return {f"stoker/{name}" for name in tracked("src")}
 
 
 def libraries(levels: Iterable[str]) -> set[str]:
@@ -51,6 +58,24 @@ def build(folder: str | Path, kernels: str) -> Path:
     return max(Path(folder).glob("*.whl"), key=lambda path: path.stat().st_mtime)
 
 
+def build_package(package: Path, folder: str | Path) -> Path:
+    """Builds the wheel of a folder of packages/, with the version of this tree."""
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(package)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    (wheel,) = Path(folder).glob(f"{package.name.replace('-', '_')}-*.whl")
+    return wheel
+
+
+def package_problems(folder: str | Path) -> list[str]:
+    """See differences, for the wheels of packages/."""
+    found = []
+    for package in PACKAGES:
+        expected = tracked(str(package.relative_to(ROOT))) - {"pyproject.toml"}
+        odd = expected ^ set(in_wheel(build_package(package, folder)))
+        found += [f"only in the wheel of {package.name}, or missing there: {name}" for name in sorted(odd)]
+    return found
+
+
 def main() -> int:
     try:
         find_compiler()
@@ -60,11 +85,13 @@ def main() -> int:
         levels = []
     with tempfile.TemporaryDirectory() as folder:
         wheel = build(folder, "this-machine" if levels else "none")
-        problems, size = differences(wheel, levels), wheel.stat().st_size
+        problems = [*differences(wheel, levels), *package_problems(folder)]
+        size = wheel.stat().st_size
     for problem in problems:
         print(problem)
     if not problems:
         print(f"{wheel.name}: the {len(in_tree())} files of src/, kernels for {levels}, {size / 2**20:.1f} MiB")
+        print(f"beside it: {', '.join(package.name for package in PACKAGES)}")
     return int(bool(problems))
 
 

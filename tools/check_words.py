@@ -3,10 +3,15 @@
 CONTRIBUTING.md says why. Checked: Python (comments, strings, names of functions, classes, parameters, variables), C++
 comments, Markdown prose, YAML comments, file names. A line that must use such a word, because it quotes another program
 or a file format, contains `words: ok`.
+
+Also finds docstrings that begin in the middle of a sentence ("Of the first stage.", "That this server runs."): none may
+begin with a word of `_OPENINGS`. Whole sentences that do are found, too, so that the check needs no grammar: begin them
+with their subject.
 """
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import subprocess
@@ -26,6 +31,12 @@ SKIPPED = (
     "LICENSE",
 )
 ALLOWED = "words: ok"
+SENTENCES = ("src/", "tools/", "benchmarks/")
+_OPENINGS = re.compile(  # prepositions, conjunctions and pronouns: what they belong to is not in the docstring
+    r"(About|Above|After|Against|Also|Although|Among|And|As|At|Because|Before|Below|Besides?|Between|But|By|During|Else|"
+    r"Empty|For|From|If|In|Instead|Into|Its?|Like|None|Not|Of|On|Once|Or|Over|Per|Since|So|Than|That|Their|Them|Then|They|"
+    r"Those|Though|Through|To|Together|Under|Unless|Until|When|Where|Which|While|Whose|With|Within|Without)(?![\w-])"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +112,16 @@ def check(path: str, text: str) -> Iterator[Finding]:
                 yield Finding(path, line, said, word.instead)
 
 
+def fragments(path: str, text: str) -> Iterator[Finding]:
+    """Docstrings of a Python file that begin in the middle of a sentence."""
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            opening = _OPENINGS.match(ast.get_docstring(node) or "")
+            if opening and ALLOWED not in lines[(line := node.body[0].lineno) - 1]:
+                yield Finding(path, line, opening.group(), "a docstring begins with a subject, a noun or a verb")
+
+
 def _pieces(path: str, text: str) -> Iterator[tuple[int, str, tuple[Word, ...]]]:
     """Parts of a file that are checked: first line, text, list of words."""
     if path.endswith(".py"):
@@ -143,7 +164,10 @@ def main(arguments: list[str]) -> int:
                 Finding(path, 1, name, word.instead) for word in NAMES if word.pattern.search(name.replace("-", "_"))
             ]
         if path.endswith((".py", ".cpp", ".h", ".md", ".yaml", ".yml", ".toml", "Makefile")):
-            findings += check(path, (ROOT / path).read_text("utf-8"))
+            text = (ROOT / path).read_text("utf-8")
+            findings += check(path, text)
+            if path.endswith(".py") and path.startswith(SENTENCES):
+                findings += fragments(path, text)
     for finding in findings:
         print(finding)
     print(f"{len(findings)} words to replace in {len(paths)} files", file=sys.stderr)

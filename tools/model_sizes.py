@@ -16,7 +16,7 @@ from tests.unit.config.deployments import MACHINE
 from tests.unit.config.plan.shapes import NATIVE, SHAPES, write_config
 
 from stoker.config.examine import report_on
-from stoker.config.plan.devices import DeviceProfile, profiles
+from stoker.config.plan.devices import DeviceProfile, machine_of, profiles
 from stoker.config.plan.model import read_model
 from stoker.config.plan.plan import make_plan
 
@@ -93,14 +93,14 @@ def _row(folder: Path, name: str, shown: str) -> list[str]:
 
 def _plan(model: Path, device: DeviceProfile) -> dict[str, Any]:
     words = ["--model", str(model), "--load-format", "dummy", "--skip-tokenizer-init"]
-    report = report_on([], words, MACHINE, is_elsewhere=True)
+    report = report_on([], words, machine_of(device, MACHINE), is_elsewhere=True)
     assert report.deployment is not None
     assert report.decisions is not None
     return make_plan(read_model(report.deployment), device, report.decisions).as_dict()
 
 
 def _cache(layers: Sequence[dict[str, Any]]) -> str:
-    """By kind of layer: what all layers of it keep."""
+    """What all layers of each kind keep."""
     sums: dict[tuple[str, int], int] = defaultdict(int)
     for each in layers:
         sums[each["kind"], each["window"]] += each["count"] * each["bytes"]

@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from stoker.engine.client.engine_client import EngineState
-from stoker.server.observe.metrics import ALL_STATS, EngineSnapshot, Metrics
+from stoker.server.observe.engine_metrics import DESCRIBED_ENGINE, DESCRIBED_GPU
+from stoker.server.observe.metrics import Metrics
 
 FOLDER = Path(__file__).parents[1] / "deployments" / "monitoring"
 NAME = re.compile(r"\bstoker_[a-z0-9_]+")
@@ -117,7 +117,7 @@ ALERTS: tuple[tuple[str, str, str, str, str], ...] = (
 def exported() -> dict[str, str]:
     """Every name that a query may use, and the description of its metric."""
     found: dict[str, str] = {}
-    for family, _ in Metrics("m", lambda: {0: EngineSnapshot(ALL_STATS, EngineState.READY)}).described():
+    for family, _ in Metrics("m", lambda: {0: DESCRIBED_ENGINE}, gpus=lambda: [DESCRIBED_GPU]).described():
         endings = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
         found |= {f"{family.name}{ending}": family.documentation for ending in endings}
     return found

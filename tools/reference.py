@@ -1,7 +1,8 @@
-"""Write docs/reference/ from the declarations, or, with --check, fail if it is stale.
+"""Write docs/reference/ and one guide from the declarations, or, with --check, fail if they are stale.
 
-One page per section, one page each for all models, rules, error codes, presets, metrics, request fields and routes, a
-list of options by status, and the flags of other servers. The content is that of `engine explain`, without what depends
+One page per section that has an effective option, one page each for all models, rules, error codes, presets, metrics,
+request fields and routes, a list of options by status, which is the only page of refused ones, and the flags of other
+servers. The content is that of `engine explain`, without what depends
 on the machine.
 """
 
@@ -24,19 +25,24 @@ from stoker.config.importer import llama_cpp, ollama, sglang, tgi
 from stoker.config.page import Page, markdown_lines
 from stoker.config.presets import preset_names
 from stoker.config.resolve.rule import Rule, StatedRule
-from stoker.config.resolve.rules import BY_ID
+from stoker.config.resolve.rule_tables.exclusions import EXCLUSIONS, FEATURES
+from stoker.config.resolve.rule_tables.stated import NOT_HERE
+from stoker.config.resolve.rules import BY_ID, RULES, STATED
 from stoker.config.schema.options import Option, option_and_keys, options, options_of, sections
 from stoker.config.schema.server import ServerConfig
 from stoker.config.source.flags import read_flag
 from stoker.model.families import FAMILIES
+from stoker.model.feed_forwards import MLP, Experts
+from stoker.model.mixers import Attention, Recurrent
 from stoker.model.quantisation_config import read_quantisation
 from stoker.model.read import read_config
-from stoker.model.spec import MLP, Attention, Experts, ModelSpec, Recurrent
-from stoker.model.support import not_supported
-from stoker.model.transformers_table import TESTED
+from stoker.model.spec import ModelSpec
+from stoker.model.support import support_problem
+from stoker.model.transformers_table import PROBED, REFUSED, TESTED, VERSION
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
-from stoker.server.protocol.generate import GenerateRequest
+from stoker.server.protocol.derender import DerenderChatRequest, DerenderCompletionRequest
+from stoker.server.protocol.generate import AbortRequest, GenerateRequest
 from stoker.server.protocol.messages import MessagesRequest
 from stoker.server.protocol.responses import ResponsesRequest
 from stoker.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
@@ -46,6 +52,7 @@ from stoker.server.routes import absent as absent_routes
 from stoker.server.routes.table import routes_of
 
 FOLDER = Path(__file__).parent.parent / "docs" / "reference"
+EXCLUSIONS_PAGE = "../guide/what-goes-with-what.md"
 _NAME = re.compile(r"\b(R[0-9]{3}|[a-z_]+\.[a-z0-9_]+)\b")
 NOTICE = "<!-- Written by `make docs` from the declarations in src/config; do not edit. -->"
 
@@ -62,8 +69,11 @@ def pages() -> dict[str, str]:
     header = [option_page(option, False) for option in options_of("")]
     add("manifest", "Header keys", "Keys at the top of a deployment file.", _parts(header))
     for name, section in sections().items():
-        parts = [option_page(option, False) for option in options_of(name)]
-        add(name, f"Section `{name}`", (section.__doc__ or "").strip(), _parts(parts))
+        if _has_page(name):
+            refused = [option for option in options_of(name) if option.status == "refused"]
+            parts = [option_page(option, False) for option in options_of(name) if option not in refused]
+            about = (section.__doc__ or "").strip()
+            add(name, f"Section `{name}`", about, [*_parts(parts), *_refused_note(refused)])
     add(
         "status",
         "Status",
@@ -71,6 +81,7 @@ def pages() -> dict[str, str]:
         _status(),
     )
     add("models", "Models", _MODELS_TEXT, _models())
+    add("transformers-classes", "Classes of transformers", f"{_CLASSES_TEXT} {VERSION}.", _classes())
     add("written-checkpoints", "Quantised checkpoints", _WRITTEN_TEXT, _written())
     add("request-fields", "Request fields", _FIELDS_TEXT, _request_fields())
     add("routes", "Routes", _ROUTES_TEXT, _routes())
@@ -89,10 +100,18 @@ The families of models that this build describes exactly: what their layers are 
 whether it runs them.
 
 `engine plan` shows the sizes of other models too, and why they do not run."""
-_TRANSFORMERS_TEXT = """\
-Architectures that this build is tested with on the modules of the transformers library. `model.model_impl: auto`
-chooses this path for those that have no implementation of their own above; `transformers` forces it. Fused are linear
-layers that read the same tensor, and norms."""
+_CLASSES_TEXT = """\
+Every class of the transformers library that generates text, and how it runs here.
+
+- *native*: this engine has the family ([the list of families](models.md)). It is what `model.model_impl: auto` chooses.
+- *library, tested*: on the modules of the library, which tests compare with the library's own text. `transformers`
+  forces this way for families of the engine too. Fused are linear layers that read the same tensor, and norms.
+- *library, probed*: the same, and each start first generates text with a small random model of it. It ends if the
+  log-probabilities are not the library's.
+- *no*: refused before the weights load, with the reason.
+
+`model.model_impl: transformers` tries classes of a newer release too, with the same probe. `make classes` reads the
+installed release and writes this table; the last one was"""
 _WRITTEN_TEXT = """\
 Quantised checkpoints that this build is tested with, each written by the library that users write theirs with.
 
@@ -125,6 +144,9 @@ _BODIES: tuple[type[Wire], ...] = (
     MessagesRequest,
     TokenizeRequest,
     DetokenizeRequest,
+    DerenderChatRequest,
+    DerenderCompletionRequest,
+    AbortRequest,
 )
 
 
@@ -132,20 +154,26 @@ def _models() -> list[str]:
     lines = ["| `architectures` | models | attention | feed-forward | runs |", "|---|---|---|---|---|"]
     for name, family in sorted(FAMILIES.items()):
         spec, _ = read_config({"architectures": [name], **({family.text_in: {}} if family.text_in else {})})
-        runs = not_supported(spec) or "yes"
+        runs = support_problem(spec) or "yes"
         if runs != "yes" and name in TESTED:
             runs = "through transformers"
         lines.append(f"| `{name}` | {family.models} | {_attention(spec)} | {_feed_forward(spec)} | {_cell(runs)} |")
-    lines += [
+    return lines
+
+
+def _classes() -> list[str]:
+    rows = dict.fromkeys(FAMILIES, ("native", ""))
+    rows |= {name: ("no", problem) for name, problem in REFUSED.items() if name not in FAMILIES}
+    rows |= {name: ("library, probed", "") for name in PROBED if name not in FAMILIES}
+    rows |= {name: ("native" if name in FAMILIES else "library, tested", fused) for name, fused in TESTED.items()}
+    counts = Counter(how for how, _ in rows.values())
+    return [
+        f"Together: {'; '.join(f'{count} {how}' for how, count in sorted(counts.items()))}.",
         "",
-        "## Through the transformers library",
-        "",
-        _TRANSFORMERS_TEXT,
-        "",
-        "| `architectures` | fused |",
-        "|---|---|",
+        "| `architectures` | runs | fused on the modules of the library, or the reason |",
+        "|---|---|---|",
+        *(f"| `{name}` | {how} | {_cell(said)} |" for name, (how, said) in sorted(rows.items())),
     ]
-    return lines + [f"| `{name}` | {fused} |" for name, fused in sorted(TESTED.items())]
 
 
 def _attention(spec: ModelSpec) -> str:
@@ -328,7 +356,22 @@ def _link(name: str) -> str:
 
 
 def _place(option: Option) -> str:
+    if option.status == "refused" or (option.section and not _has_page(option.section)):
+        return f"status.md#{option.status}"
     return f"{option.section or 'manifest'}.md#{_anchor(option.path)}"
+
+
+def _has_page(section: str) -> bool:
+    return any(option.status == "effective" for option in options_of(section))
+
+
+def _refused_note(refused: Sequence[Option]) -> list[str]:
+    if not refused:
+        return []
+    return [
+        "",
+        f"Options of this section that are refused, with the reasons: {len(refused)} in [Status](status.md#refused).",
+    ]
 
 
 def _anchor(title: str) -> str:
@@ -338,21 +381,65 @@ def _anchor(title: str) -> str:
 
 def _rules() -> list[str]:
     lines = ["| rule | severity | what must hold, and why | options | message | fix |", "|---|---|---|---|---|---|"]
-    return lines + [_rule(rule) for rule in BY_ID.values()]
+    lines += [_rule(rule) for rule in RULES]
+    lines += ["", "## Rules that always hold", "", _STATED_TEXT, "", "| rules | hold because of |", "|---|---|"]
+    because: dict[str, list[str]] = {}
+    for rule in STATED:
+        because.setdefault(_because(rule), []).append(f'<a id="{rule.id.lower()}"></a>{rule.id}')
+    return lines + [f"| {', '.join(ids)} | {said} |" for said, ids in because.items()]
 
 
-def _rule(rule: Rule | StatedRule) -> str:
-    """A rule that cannot be broken has no severity, no message and no fix."""
-    checked = isinstance(rule, Rule)
+_STATED_TEXT = """\
+Numbers of the catalogue that serving engines share whose condition no configuration of this build can break: an option
+is refused, or does what it is described to do with every value. `engine explain R161` shows the reason."""
+
+
+def _rule(rule: Rule) -> str:
     cells = [
         f'<a id="{rule.id.lower()}"></a>{rule.id}',
-        rule.severity if checked else "always holds",
+        rule.severity,
         _cell(f"**{rule.title}.** {rule.why}"),
         "<br>".join(_link(path) for path in rule.fields),
-        _template(rule.message) if checked else "",
-        "<br>".join(map(_template, rule.fixes)) if checked else "",
+        _template(rule.message),
+        "<br>".join(map(_template, rule.fixes)),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _because(rule: StatedRule) -> str:
+    """The sentence, the rule that is checked, or the options that are described or refused elsewhere."""
+    if not rule.is_derived:
+        return _cell(rule.why)
+    if rule.checked_by:
+        return _link(rule.checked_by)
+    if rule.id in NOT_HERE:
+        return _NAME.sub(lambda found: _link(found[0]), rule.title.replace("`", ""))
+    return ", ".join(map(_link, rule.fields))
+
+
+_EXCLUSIONS_TEXT = """\
+Features that a deployment cannot have together. All others go together.
+
+`engine validate` names such a pair with its rule, before anything is loaded."""
+
+
+def exclusions_page() -> str:
+    """A guide: of each feature, those that it does not go with, and the reason of each pair."""
+    lines = [NOTICE, "", "# What goes with what", "", _EXCLUSIONS_TEXT, ""]
+    lines += ["| feature | options | does not go with |", "|---|---|---|"]
+    for feature in FEATURES:
+        pairs = [pair for pair in EXCLUSIONS if feature in (pair.one, pair.other)]
+        others = [(pair.other if feature is pair.one else pair.one, pair.rule) for pair in pairs]
+        said = ", ".join(f"{other.title} ({_from_guide(rule)})" for other, rule in others)
+        lines.append(f"| {feature.title} | {', '.join(map(_from_guide, feature.options))} | {said} |")
+    lines += ["", "## Why", "", "| rule | features | reason |", "|---|---|---|"]
+    for pair in EXCLUSIONS:
+        lines.append(f"| {_from_guide(pair.rule)} | {pair.one.title}; {pair.other.title} | {_cell(pair.why)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _from_guide(name: str) -> str:
+    return _link(name).replace("](", "](../reference/")
 
 
 def _template(text: str) -> str:
@@ -373,12 +460,26 @@ def _status() -> list[str]:
     lists = by_status()
     lines = []
     for status in STATUSES:
-        lines += [f"## {status} ({len(lists[status])})", ""]
+        lines += [f"## {status}", "", f"{len(lists[status])} options.", ""]
+        if status == "refused":
+            lines += _refused(lists[status])
+            continue
         for option in lists[status]:
             said = option.reason or first_sentence(option.description)
-            lines.append(f"- [`{option.path}`]({_place(option)}): {said}")
+            name = f"`{option.path}`" if "status.md" in _place(option) else f"[`{option.path}`]({_place(option)})"
+            lines.append(f"- {name}: {said}")
         lines.append("")
     return lines
+
+
+def _refused(listed: Sequence[Option]) -> list[str]:
+    """A row for each section and reason: `engine explain OPTION` says what an option would do, and what it accepts."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for option in listed:
+        rows.setdefault((option.section, option.reason), []).append(f"`{option.name}`")
+    lines = ["Each accepts only what this build does anyway; `engine explain OPTION` shows it.", ""]
+    lines += ["| section | options | why |", "|---|---|---|"]
+    return lines + [f"| {section} | {', '.join(names)} | {_cell(why)} |" for (section, why), names in rows.items()]
 
 
 def _metrics() -> list[str]:
@@ -401,8 +502,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is stale")
     check = parser.parse_args().check
-    wanted = pages()
+    wanted = {**pages(), EXCLUSIONS_PAGE: exclusions_page()}
     found = {path.relative_to(FOLDER).as_posix(): path.read_text("utf-8") for path in FOLDER.rglob("*.md")}
+    if (FOLDER / EXCLUSIONS_PAGE).exists():
+        found[EXCLUSIONS_PAGE] = (FOLDER / EXCLUSIONS_PAGE).read_text("utf-8")
     stale = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
     for name in stale:
         if check:

@@ -1,26 +1,37 @@
-"""Writes the table of architectures that are tested through transformers: `python -m tools.transformers_families`.
+"""Writes how classes of the transformers library run: `make classes`.
 
-Each has a tiny configuration here. tests/models/test_transformers_families.py generates text with all of them.
+The tested ones have a tiny configuration here: tests/models/test_transformers_families.py generates text with all of
+them. Of every other class that generates text a small model is probed, as at a start (engine/executor/probe.py).
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
+import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import CONFIG_MAPPING, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from stoker.config import load_deployment, read_model_files
+from stoker.config import DeploymentError, load_deployment, read_model_files
+from stoker.engine.executor.probe import probe
 from stoker.engine.kernels import KernelSet
+from stoker.engine.models.hf_build import line_of
 from stoker.engine.models.transformers_model import TransformersModel
+from stoker.model.families import FAMILIES as NATIVE
 
 TABLE = Path(__file__).parent.parent / "src/model/transformers_table.py"
+_UNSAID = re.compile(  # of a reason: folders, and what every reason says
+    r"/\S*/(?=\w+\.\w)|^config\.json: |, which `model\.model_impl: transformers` cannot serve$"
+)
 COMMON: dict[str, Any] = {
     "vocab_size": 97,
     "hidden_size": 64,
@@ -145,12 +156,51 @@ def fused(model_type: str, folder: Path) -> str:
     return TransformersModel(files, KernelSet(), torch.float32, torch.device("cpu")).fused
 
 
-def written(found: Mapping[str, str]) -> str:
-    head = TABLE.read_text().partition("TESTED:")[0]
-    rows = "".join(f'    "{name}": "{fusion}",\n' for name, fusion in sorted(found.items()))
-    return f"{head}TESTED: dict[str, str] = {{\n{rows}}}\n"
+def problems(classes: Iterable[str]) -> dict[str, str]:
+    """Why a model of each of these classes does not run on the modules of the library; empty for those that run."""
+    types = {architecture_of(each): each for each in reversed(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)}
+    with tempfile.TemporaryDirectory() as folder:
+        return {name: _problem(types[name], Path(folder) / types[name]) for name in classes}
+
+
+def _problem(model_type: str, folder: Path) -> str:
+    folder.mkdir(exist_ok=True)
+    try:
+        config = CONFIG_MAPPING[model_type]().to_dict() | {"architectures": [architecture_of(model_type)]}
+    except Exception as error:  # classes check their values in different ways
+        return f"the class has no default configuration: {line_of(error)}"
+    (folder / "config.json").write_text(json.dumps(config))
+    words = ["--model", str(folder), "--model-impl", "transformers", "--load-format", "dummy", "--skip-tokenizer-init"]
+    try:
+        probe(read_model_files(load_deployment([], words, {})))
+    except DeploymentError as error:
+        return _UNSAID.sub("", str(error))
+    return ""
+
+
+def others() -> list[str]:
+    """The classes of the library that generate text, have no configuration here and are no family of this engine."""
+    known = {architecture_of(each) for each in FAMILIES} | set(NATIVE)
+    return sorted({architecture_of(each) for each in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES} - known)
+
+
+def written(tested: Mapping[str, str], probed: Mapping[str, str]) -> str:
+    head = TABLE.read_text().partition("VERSION")[0]
+    tables = {
+        "TESTED: dict[str, str]": tested,
+        "REFUSED: dict[str, str]": {name: problem for name, problem in probed.items() if problem},
+    }
+    good = "".join(f"        {name!r},\n" for name, problem in sorted(probed.items()) if not problem)
+    rows = {
+        name: "".join(f"    {key!r}: {value!r},\n" for key, value in sorted(found.items()))
+        for name, found in tables.items()
+    }
+    text = f"{head}VERSION = {transformers.__version__!r}  # of the library that was probed\n"
+    text += "".join(f"{name} = {{\n{lines}}}\n" for name, lines in rows.items())
+    return f"{text}PROBED: frozenset[str] = frozenset(\n    {{\n{good}    }}\n)\n"
 
 
 if __name__ == "__main__":
     logging.disable()
-    TABLE.write_text(written(table()))
+    TABLE.write_text(written(table(), problems(others())))
+    subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", str(TABLE)], check=True)

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from . import bodies, files, signals, sockets, templates, transports
+from . import bodies, files, peers, signals, sockets, templates, transports
 from .catalogue import Attack, choose
 from .record import Record, read_verdicts, summary, table, write_page
 from .runner import Runner
@@ -25,7 +25,7 @@ from .verdict import Verdict
 
 
 def catalogue() -> list[Attack]:
-    families = (sockets, transports, bodies, templates, files)
+    families = (sockets, transports, bodies, peers, templates, files)
     return [attack for family in families for attack in family.CATALOGUE.attacks]
 
 

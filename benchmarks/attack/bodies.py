@@ -66,6 +66,31 @@ def _numbers(count: int) -> bytes:
 LONG: dict[str, object] = {"max_tokens": 300, "ignore_eos": True}
 MANY_KEYS = {f"k{n}": 1 for n in range(120_000)}
 BANNED = {str(n): -100 for n in range(1024)}
+ENUM = {"enum": [1] * 1_000_000}
+EMPTY = {"type": "object", "properties": {f"p{n}": {} for n in range(60_000)}}
+RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
+
+
+def _schema_bodies(name: str, schema: dict[str, object]) -> dict[str, tuple[str, bytes]]:
+    """A schema in every field and dialect that takes one."""
+    form = {"type": "json_schema", "name": "a", "schema": schema}
+    said = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
+    return {
+        f"{name}-structured-outputs": (CHAT, chat(structured_outputs={"json": schema})),
+        f"{name}-structured-outputs-text": (CHAT, chat(structured_outputs={"json": json.dumps(schema)})),
+        f"{name}-guided": (TEXT, text(guided_json=schema)),
+        f"{name}-guided-text": (TEXT, text(guided_json=json.dumps(schema))),
+        f"{name}-json-schema": (CHAT, chat(json_schema=schema)),
+        f"{name}-response-format": (CHAT, chat(response_format={"type": "json_schema", "json_schema": form})),
+        f"{name}-structural-tag": (CHAT, chat(response_format={"type": "structural_tag", "structures": [schema]})),
+        f"{name}-tool": (CHAT, tools({"parameters": schema})),
+        f"{name}-text-format": (
+            RESPONSES, json.dumps({"model": "tiny", "input": "x", "text": {"format": form}}).encode()
+        ),
+        f"{name}-output-config": (MESSAGES, json.dumps({**said, "output_config": {"format": form}}).encode()),
+    }  # fmt: skip
+
+
 Make = Callable[[Random], bytes]
 # name -> path, body, allowed statuses
 BODIES: dict[str, tuple[str, Make, tuple[int, ...]]] = {
@@ -111,7 +136,9 @@ BODIES: dict[str, tuple[str, Make, tuple[int, ...]]] = {
     "lone-surrogate-in-template-argument": (CHAT, lambda _: chat(chat_template_kwargs={"x": "\ud800"}), ANSWERED),
     "arguments-deep": (CHAT, lambda _: call("[" * 100_000), REFUSED),
     "arguments-deep-closed": (CHAT, lambda _: call('{"a":' * 5_000 + "1" + "}" * 5_000), REFUSED),
-    "arguments-lone-surrogate": (CHAT, lambda _: call('{"a": "\\ud800"}'), REFUSED),
+    # The escape of half of a pair is plain text, and arguments that are no object are rendered as their text.
+    "arguments-lone-surrogate": (CHAT, lambda _: call('{"a": "\\ud800"}'), (200,)),
+    "arguments-lone-surrogate-unescaped": (CHAT, lambda _: call('{"a": "\ud800"}'), REFUSED),
     "arguments-large-number": (CHAT, lambda _: call('{"a": ' + "9" * 5_000_000 + "}"), ANSWERED),
     "arguments-nan": (CHAT, lambda _: call('{"a": NaN}'), ANSWERED),
     "arguments-numbers": (CHAT, lambda _: call('{"a": [' + "7," * 8_000_000 + "7]}"), REFUSED),
@@ -156,6 +183,13 @@ def _send(path: str, make: Make, allowed: tuple[int, ...], scene: Scene, *, copi
     return f"{len(data) >> 10} KiB: {answers[0].status} {code}"
 
 
+def _send_four(path: str, body: bytes, scene: Scene) -> str:
+    return _send(path, lambda _: body, REFUSED, scene, copies=4)
+
+
+for _name, (_path, _body) in (_schema_bodies("enum", ENUM) | _schema_bodies("empty-properties", EMPTY)).items():
+    CATALOGUE.add(_name, partial(_send_four, _path, _body), memory_mib=TWICE_MIB, limit_s=60)
+
 for _name, (_path, _make, _allowed) in BODIES.items():
     CATALOGUE.add(_name, partial(_send, _path, _make, _allowed), memory_mib=TWICE_MIB)
 
@@ -197,7 +231,7 @@ def large_prompts_at_once(scene: Scene) -> str:
 
 @CATALOGUE.attack(limit_s=60, bystander_may_fail=True)  # /health is 503 while the queue is full
 def more_requests_than_the_queue_takes(scene: Scene) -> str:
-    """Those beyond the queue are refused, and those who wait are served or leave."""
+    """Requests beyond the queue are refused, and requests that wait are served or leave."""
     data = posting(TEXT, text(n=8, max_tokens=400, ignore_eos=True))
     opened = [connect(scene.address) for _ in range(600)]
     try:
@@ -214,13 +248,18 @@ def more_requests_than_the_queue_takes(scene: Scene) -> str:
 
 @CATALOGUE.attack(limit_s=60)
 def one_request_id_for_many(scene: Scene) -> str:
-    line = "x-request-id: same\r\nx-data-parallel-rank: 7"
+    """Requests with the same id are answered each for itself; a rank that does not exist is refused."""
     content = text(max_tokens=20)
-    top = head("POST", TEXT, "content-type: application/json", line, f"content-length: {len(content)}")
+    lines = ("content-type: application/json", "x-request-id: same", f"content-length: {len(content)}")
+
+    def send(rank: int) -> Answer:
+        data = head("POST", TEXT, *lines, f"x-data-parallel-rank: {rank}") + content
+        return ask(scene.address, data, limit_s=40 * scene.slowness)
+
     with ThreadPoolExecutor(16) as pool:
-        asked = [pool.submit(ask, scene.address, top + content, limit_s=40 * scene.slowness) for _ in range(64)]
-        for each in asked:
+        for each in [pool.submit(send, 0) for _ in range(64)]:
             check_answer(each.result(), (200,), "a request with the id of another")
+    check_answer(send(7), (400,), "a request for a replica that does not exist")
     return "64 requests"
 
 

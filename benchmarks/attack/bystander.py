@@ -41,7 +41,7 @@ class Latencies:
 
     @classmethod
     def of(cls, milliseconds: list[float], failed: list[str]) -> Latencies:
-        """Of a client that has to wait: a request that fails is no latency."""
+        """Latencies of a client that has to wait: a request that fails is no latency."""
         if not milliseconds:
             return cls(failed=failed)
         cuts = (

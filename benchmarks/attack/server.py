@@ -111,7 +111,7 @@ class Server:
 
     @property
     def url(self) -> str | None:
-        """None until it is ready."""
+        """Address of the server; None until it is ready."""
         found = re.search(r"url +(http\S+)/v1", self._out.read_text(errors="replace"))
         return found[1] if found else None
 

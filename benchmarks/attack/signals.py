@@ -31,7 +31,7 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL)
 PAUSING = signal.SIGSTOP
 # Before Python's own code runs, a signal has its default action.
 AT_START = {signal.SIGTERM: (0, -15), signal.SIGINT: (0, -2, 130), signal.SIGHUP: (0, -1), signal.SIGKILL: (-9,)}
-WHEN_READY = {signal.SIGTERM: (0,), signal.SIGINT: (0,), signal.SIGHUP: (0, -1), signal.SIGKILL: (-9,)}
+WHEN_READY = {signal.SIGTERM: (0,), signal.SIGINT: (0,), signal.SIGHUP: (0,), signal.SIGKILL: (-9,)}
 
 
 def attack_round(number: int) -> Attack:
@@ -39,7 +39,7 @@ def attack_round(number: int) -> Attack:
 
 
 def number_of(name: str) -> int:
-    """Of `signals/12`. Raises ValueError."""
+    """Number of an attack, 12 of `signals/12`. Raises ValueError."""
     number = name.removeprefix(f"{FAMILY}/")
     if not number.isdigit():
         raise ValueError(f"no attack is called {name!r}; the rounds are {FAMILY}/1, {FAMILY}/2 ...")

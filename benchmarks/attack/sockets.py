@@ -33,7 +33,7 @@ def _wait_idle(scene: Scene, limit_s: float = 10.0) -> None:
     until = time.monotonic() + limit_s * scene.slowness
     while True:
         text = ask(scene.address, head("GET", "/metrics")).body.decode()
-        names = ("stoker_num_requests_running", "stoker_num_requests_waiting")
+        names = ("stoker_num_requests_running{", "stoker_num_requests_waiting{")
         lines = [line for line in text.splitlines() if line.startswith(names)]
         expect(len(lines) == len(names), "/metrics does not have the numbers of requests")
         if all(float(line.split()[-1]) <= 1 for line in lines):  # one may be the bystander's
@@ -87,7 +87,7 @@ def more_connections_than_descriptors(scene: Scene) -> str:
 
 @CATALOGUE.attack(options=("--max-connections", "300", "--max-connections-per-client", "100"))
 def more_connections_than_a_client_may_have(scene: Scene) -> str:
-    """Those over the limit are answered 503 or closed; clients of other addresses do not notice."""
+    """Connections over the limit are answered 503 or closed; clients of other addresses do not notice."""
     held, found = [], []
     try:
         for _ in range(1000):
@@ -371,7 +371,7 @@ def endless_chunk_lines_and_trailers(scene: Scene) -> str:
 
 @attack(limit_s=45)
 def clients_that_stop_reading(scene: Scene) -> str:
-    """Their requests end after send_stall_timeout, and not only when the answer is complete."""
+    """Requests end after send_stall_timeout, and not only when the answer is complete."""
     before = scene.server.usage().num_fds
     large = posting("/v1/completions", {**STREAM, "max_tokens": 1900, "logprobs": 20, "n": 8}, close=False)
     documents = head("GET", "/openapi.json", close=False) * 900

@@ -140,7 +140,7 @@ def _close(opened: list[socket.socket]) -> None:
 
 
 def _num_closed(opened: list[socket.socket]) -> int:
-    """By the server."""
+    """Number of connections that the server has closed."""
     count = 0
     for each in opened:
         each.settimeout(0.001)

@@ -52,7 +52,7 @@ def reset(opened: socket.socket) -> None:
 
 def head(method: str, path: str, *lines: str, close: bool = True) -> bytes:
     end = ["connection: close"] if close else []
-    return "\r\n".join([f"{method} {path} HTTP/1.1", "host: attacked", *lines, *end, "", ""]).encode("latin-1")
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "host: localhost", *lines, *end, "", ""]).encode("latin-1")
 
 
 def posting(path: str, body: bytes | Any, *, close: bool = True) -> bytes:
@@ -95,7 +95,7 @@ def exchange(opened: socket.socket, data: bytes, *, limit_s: float = 30.0, quiet
 
 
 def statuses(received: bytes) -> list[int]:
-    """Of all answers in it."""
+    """Statuses of all answers in `received`."""
     return [int(found) for found in re.findall(rb"HTTP/1\.1 (\d{3}) ", received)]
 
 

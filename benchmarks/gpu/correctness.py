@@ -57,7 +57,7 @@ class Given:
 
     @property
     def has_few_variants(self) -> bool:
-        """On a GPU every variant takes seconds to compile, so the second dtype runs only few."""
+        """Whether only few variants run: on a GPU each takes seconds to compile, so the second dtype runs few."""
         return self.device.type == "cuda" and self.dtype == torch.float16
 
     @property
@@ -308,8 +308,9 @@ def is_best(sampled: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
 
 def sampler(given: Given) -> Pairs:
     """The whole sampler of a step: greedy, temperature, min-p, top-k, top-p, padding."""
+    from tests.kernels.references import sampling_columns
+
     from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
-    from stoker.engine.kernels.gpu.sample_row import sampling_columns
 
     rows, vocab, device = 20, given.shape.vocab, given.device
     logits = 3 * given.randn(rows, vocab)
@@ -363,6 +364,8 @@ def logprobs(given: Given) -> Pairs:
 
 def step_tables(given: Given) -> Pairs:
     """The first and the last kernel of a step."""
+    from tests.kernels.references import finish_step_reference, prepare_step_reference
+
     from stoker.engine.kernels.gpu import finish_step, prepare_step
 
     device, block = given.device, given.shape.block_size
@@ -374,7 +377,7 @@ def step_tables(given: Given) -> Pairs:
     tokens = torch.randint(0, 1 << 30, (5, 200), dtype=torch.int32, device=device)
     blocks = torch.randint(0, 1 << 30, (5, 200 // block + 1), dtype=torch.int32, device=device)
     made = []
-    for prepare in (prepare_step.prepare_step, prepare_step.prepare_step_reference):
+    for prepare in (prepare_step.prepare_step, prepare_step_reference):
         columns = [torch.full((16,), -7, device=device) for _ in range(3)]
         tables = torch.full((4, 20), -7, dtype=torch.int32, device=device)
         out = prepare_step.StepTensors(*columns, int32(*[-7] * 4), tables, torch.full((4,), -7, device=device))
@@ -384,7 +387,7 @@ def step_tables(given: Given) -> Pairs:
         yield getattr(made[0], name), getattr(made[1], name)
     sampled, lengths, is_sampled = int32(7, 9, -1, 3), int32(18, 11, 72, 0), int32(1, 0, 1, 1)
     finished = []
-    for finish in (finish_step.finish_step, finish_step.finish_step_reference):
+    for finish in (finish_step.finish_step, finish_step_reference):
         counts = torch.full((5, 12), 2, dtype=torch.int16, device=device)
         finished.append((tokens.clone(), counts))
         finish(sampled, rows.slots, lengths, is_sampled, finished[-1][0], int32(1, 0, 1, 1, 0), counts)
@@ -392,8 +395,9 @@ def step_tables(given: Given) -> Pairs:
 
 
 def attention(given: Given, is_prefill: bool) -> Pairs:
+    from tests.kernels.references import attention_reference
+
     from stoker.engine.kernels.attention_variant import AttentionVariant
-    from stoker.engine.kernels.gpu.attention_reference import attention_reference
     from stoker.engine.kernels.gpu.decode_attention import decode_attention, decode_workspace
     from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
 

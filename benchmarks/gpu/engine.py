@@ -8,9 +8,9 @@ from typing import Any
 
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.config.resolve.gpu import interpreted_gpu
-from stoker.engine.api import EngineRequest, SamplingParams
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
+from stoker.engine.executor.build import build_core
 from stoker.engine.loop.engine_core import EngineCore
-from stoker.engine.starts.startup import build_core
 
 from .part import Context
 from .requests import TEMPERATURE
@@ -51,7 +51,7 @@ class Engine(Served):
 
     def request(self, name: str, prompt_ids: list[int], answer: int) -> EngineRequest:
         sampling = SamplingParams(temperature=TEMPERATURE, max_tokens=answer, ignore_eos=True)
-        return EngineRequest(request_id=name, prompt_token_ids=prompt_ids, sampling=sampling)
+        return EngineRequest(request_id=name, inputs=RequestInputs(prompt_ids, sampling))
 
     def add(self, request: EngineRequest) -> None:
         self.core.add(request)

@@ -148,7 +148,7 @@ def paged(bench: Bench, shape: Shape, rows: list[tuple[int, int]]) -> Batch:
 
 
 def attend(bench: Bench, shape: Shape, rows: list[tuple[int, int]]) -> Runs:
-    """Also SDPA, if all rows are equal: on contiguous keys and values instead of blocks."""
+    """Ways to attend: ours, and SDPA if all rows are equal, on contiguous keys and values instead of blocks."""
     made, scale = paged(bench, shape, rows), shape.head_dim**-0.5
     ways: Runs = {"ours": lambda: bench.kernels.paged_attention(made.q, made.k_cache, made.v_cache, made, scale)}
     queries, length = rows[0]
@@ -202,8 +202,9 @@ def sampler(shape: Shape, rows: int, temperature: float, top_k: int = 0, top_p: 
     )
 
     def make(bench: Bench) -> Runs:
+        from tests.kernels.references import sampling_columns
+
         from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
-        from stoker.engine.kernels.gpu.sample_row import sampling_columns
 
         logits = 3 * bench.randn(rows, shape.vocab)
         columns = sampling_columns(rows, shape.vocab, bench.device)

@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from stoker.engine.api import EngineRequest, SamplingParams
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 
 from .engine import Engine
 from .part import Case, Context
@@ -87,7 +87,7 @@ def stored(context: Context, name: str) -> None:
         """Milliseconds, and tokens of the prompt that were not computed."""
         ids = prompt_of(length + 1, seed, engine.core.info.vocab_size)
         sampling = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
-        request = EngineRequest(request_id=seed, prompt_token_ids=ids, sampling=sampling)
+        request = EngineRequest(request_id=seed, inputs=RequestInputs(ids, sampling))
         began, cached = time.perf_counter(), 0
         engine.core.add(replace(request, request_id=f"{seed} {began}"))
         while engine.core.has_work:
@@ -96,7 +96,7 @@ def stored(context: Context, name: str) -> None:
         seconds = time.perf_counter() - began
         store = engine.core._store
         assert store is not None
-        store.flush()  # type: ignore[attr-defined]  # of the stores for devices
+        store._waiter.submit(lambda: None).result()  # type: ignore[attr-defined]  # until blocks have arrived
         return seconds * 1e3, cached
 
     first_token("warm-up")

@@ -75,7 +75,7 @@ class Offline(Contest):
         time.sleep(SETTLE_S)
 
     def run(self, name: str, seed: int) -> dict[str, Any]:
-        """Also raises Failed if the number of generated tokens differs from the request."""
+        """Raises Failed, too, if the number of generated tokens differs from the request."""
         assert self.process is not None
         job = workload.read(name, self.vocab_size, seed)
         busy, own = busy_s(), self.process.cpu_s()

@@ -75,7 +75,7 @@ class Process:
             raise Failed(f"answered {line[:100]!r}") from None
 
     def update_peak_memory(self) -> None:
-        """Not called while time is measured. Counts all private pages, including those of shared memory or files."""
+        """Count all private pages, shared memory and files included. Do not call it while time is measured."""
         self.peak_private_bytes = max(self.peak_private_bytes, private_bytes(self.members()))
 
     def members(self) -> list[int]:

@@ -85,7 +85,7 @@ def wait_until_idle(watch: Watch) -> Sample:
 
 
 def thirds(samples: list[Sample]) -> list[dict[str, float]]:
-    """For each third of the time: medians, tokens per second, maximum lag."""
+    """Medians, tokens per second and maximum lag, for each third of the time."""
     found, size = [], len(samples) // 3
     for start in (0, size, 2 * size):
         part = samples[start : start + size]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..config.checkpoint.chat_templates import TemplateSource, templates_in
 from ..config.checkpoint.gguf import read_gguf
@@ -14,12 +14,12 @@ from ..config.checkpoint.model_files import is_gguf, read_json_if_any
 from ..config.checkpoint.special_tokens import special_tokens
 from ..config.errors import ModelFilesError
 from ..config.resolve.values import Values
-from ..formats.detect import Detection, Render, candidates
-
-if TYPE_CHECKING:
-    from ..server.isolated.isolation import IsolatedProcesses
-
-_NOT_PROVED = "rendering the chat template needs `pip install 'stoker[engine]'`"
+from ..formats.detect import Detection, Render
+from ..isolated.isolation import IsolatedProcesses
+from ..text.answer_format import decide_format
+from ..text.chat_template import CannotCompile
+from ..text.template import Rendering, Template
+from ..text.template_jobs import TEMPLATE_JOBS
 
 
 def templates_of(values: Values, folder: Path) -> dict[str, TemplateSource]:
@@ -36,12 +36,6 @@ def format_of_answers(values: Values, folder: Path, architecture: str) -> Detect
     """Raises FormatProblem for a format that is set and cannot be used."""
     templates = templates_of(values, folder)
     text = "\n".join(template.text for template in templates.values())
-    try:
-        from ..server.text.answer_format import decide_format
-    except ImportError:  # the base installation checks and plans
-        named = [name for name, _ in candidates(text, architecture)]
-        why = f"{f'perhaps {named[0]}; ' if named else ''}{_NOT_PROVED}"
-        return Detection(None, "unknown", why, "unknown", _NOT_PROVED)
     get = values.decisions.get
     plugin = get("server.tool_parser_plugin")
     return decide_format(
@@ -55,13 +49,8 @@ def format_of_answers(values: Values, folder: Path, architecture: str) -> Detect
 
 
 def variables_of(templates: Mapping[str, TemplateSource]) -> frozenset[str]:
-    """The variables that the template for conversations with tools reads; none without the extra `engine`."""
+    """The variables that the template for conversations with tools reads."""
     name = "tool_use" if "tool_use" in templates else "default"
-    try:
-        from ..server.isolated.isolation import CannotCompile
-        from ..server.text.template import Template
-    except ImportError:
-        return frozenset()
     try:
         return (
             Template.compile(_processes(), templates[name].text, "auto").variables if name in templates else frozenset()
@@ -71,9 +60,7 @@ def variables_of(templates: Mapping[str, TemplateSource]) -> frozenset[str]:
 
 
 def render_of(values: Values, folder: Path, templates: Mapping[str, TemplateSource]) -> Render:
-    """Renders as the server does, in a process of its own."""
-    from ..server.isolated.isolation import CannotCompile
-    from ..server.text.template import Rendering, Template
+    """Renders as the server does, in a separate process."""
 
     @functools.cache
     def variables() -> dict[str, Any]:
@@ -98,6 +85,8 @@ def render_of(values: Values, folder: Path, templates: Mapping[str, TemplateSour
     def render(
         messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, add_generation_prompt: bool
     ) -> str:
+        if not templates:
+            raise ValueError("there is no chat template")
         name = "tool_use" if tools and "tool_use" in templates else next(iter(templates))
         given = {**variables(), "tools": tools, "documents": None, "add_generation_prompt": add_generation_prompt}
         return compiled(name if name in templates else "default").render(Rendering(messages, given))
@@ -107,6 +96,4 @@ def render_of(values: Values, folder: Path, templates: Mapping[str, TemplateSour
 
 @functools.cache
 def _processes() -> IsolatedProcesses:
-    from ..server.isolated.isolation import IsolatedProcesses
-
-    return IsolatedProcesses(1)
+    return IsolatedProcesses(TEMPLATE_JOBS, 1)

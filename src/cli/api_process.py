@@ -50,7 +50,7 @@ async def _serve(control: int, sockets: list[socket.socket], shared: SharedState
     resolved, reader, writer = accepted
     check_server(resolved)
     text = load_text(resolved)
-    replicas, shutdown = {rank: AttachedClient() for rank in resolved.parallel.ranks}, Shutdown()
+    replicas, shutdown = {rank: AttachedClient() for rank in resolved.topology.replicas}, Shutdown()
     client = next(iter(replicas.values())) if len(replicas) == 1 else ReplicatedClient(replicas)
     following = asyncio.create_task(follow(reader, shutdown, partial(_take, replicas)))
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from ..config import Resolved
 from ..engine.client.engine_client import EngineState
 from ..engine.client.process import EngineProcessClient
-from ..engine.processes.supervision import RestartBudget
+from ..engine.host.supervision import RestartBudget
 from ..server.access.shared_state import SharedState
 from ..server.http.shutdown import Shutdown
-from ..server.observe.metrics import SHARED_FOLDER
+from ..server.observe.declared import SHARED_FOLDER
 from ..temporary_folder import temporary_folder
 from .api_process import LISTENING
 from .ending import end_servers
@@ -53,10 +53,11 @@ class ApiProcesses:
         self._controls: dict[int, asyncio.StreamWriter] = {}
         self._processes: dict[int, Process] = {}
         self._listening: set[int] = set()  # processes that have accepted connections
-        self._has_listened = False  # all of them
+        self._has_listened = False  # whether all of them have
+        self._on_listening: Callable[[], None] = lambda: None
 
     async def run(self, on_listening: Callable[[], None] = lambda: None) -> int:
-        """Until a shutdown is requested, or something ends that is not started again. Returns the exit code.
+        """Serve until a shutdown is requested, or something ends that is not started again. Returns the exit code.
 
         on_listening: called once all processes accept connections.
         """
@@ -100,11 +101,11 @@ class ApiProcesses:
             logger.error("API process %d ended with code %d; restarting it", index, code)
 
     async def _run(self, index: int, metrics_folder: Path) -> int:
-        """One start of a process, to its end. Returns its exit code."""
-        words = ("--process", str(index), "--of", str(self._num), "--shared", str(self._shared.fd))
+        """Start one process, and wait until it ends. Returns its exit code."""
+        arguments = ("--process", str(index), "--of", str(self._num), "--shared", str(self._shared.fd))
         environment = {**os.environ, SHARED_FOLDER: str(metrics_folder)}
         process, reader, writer = await start(
-            (*COMMAND, *words), self._config, environment, self._sockets, [self._shared.fd]
+            (*COMMAND, *arguments), self._config, environment, self._sockets, [self._shared.fd]
         )
         self._processes[index], self._controls[index] = process, writer
         writer.write(b"".join(map(self._engine_line, self._engines)))

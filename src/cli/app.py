@@ -27,7 +27,7 @@ line.
 
 @dataclass(frozen=True)
 class Verb:
-    """Where a verb is declared: a function of its name in verbs/<group>.py."""
+    """Declaration of a verb: a function of its name in verbs/<group>.py."""
 
     group: str
     takes_options: bool = False  # every option of the deployment is a flag of it
@@ -67,13 +67,12 @@ VERBS = {  # in the order of `engine --help`
 
 @cache
 def command_line(*names: str) -> Any:
-    """The command line as Typer reads it, with these verbs alone: reading all takes longer than most verbs' work."""
+    """The command line as Typer reads it, with only these verbs: reading all takes longer than most verbs' work."""
     import typer
 
     app = typer.Typer(
         name="engine",
         help="Declare an LLM deployment in one YAML file; check it, and serve it behind an OpenAI-compatible API.",
-        no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -131,9 +130,10 @@ def _run(words: list[str]) -> int:
         from .completion import answer
 
         return answer(words[1:], commands, verbs_with_options)
-    name = words[0] if words else ""
+    words = words or ["--help"]
+    name = words[0]
     verb = VERBS.get(name)
-    if verb is None and name and not name.startswith("-"):
+    if verb is None and not name.startswith("-"):
         return _fail(f"no such command `{name}`", difflib.get_close_matches(name, VERBS, 3, 0.6))
     command = command_line(name) if verb else command_line(*VERBS)
     overrides: list[str] = []
@@ -172,8 +172,10 @@ def _invoke(command: Any, words: list[str], name: str, overrides: list[str]) -> 
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == __name__.partition(".")[0]:
             raise
+        from ..installation import install_command
+
         print(f"error: `engine {name}` needs {error.name}, which is not installed", file=sys.stderr)
-        print("  = fix: pip install 'stoker[engine]'", file=sys.stderr)
+        print(f"  = fix: {install_command('engine')}", file=sys.stderr)
         return EXIT_ENVIRONMENT
     return code if isinstance(code, int) else 0
 

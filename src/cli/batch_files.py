@@ -56,7 +56,7 @@ def open_input(name: str) -> Iterator[BatchInput]:
 
 
 def _opened(name: str) -> BufferedReader:
-    """It is read twice, so a pipe would be empty the second time."""
+    """Open a file that can be read twice: a pipe would be empty the second time."""
     try:
         return BufferedReader(open_file(name))
     except OSError as error:

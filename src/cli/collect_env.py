@@ -56,7 +56,7 @@ def run(output: Literal["text", "json"]) -> int:
 
 
 def environment() -> dict[str, dict[str, Any]]:
-    """By section. Sizes are in bytes."""
+    """Environment by section. Sizes are in bytes."""
     machine = read_machine_spec()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return {

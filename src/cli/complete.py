@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .defaults import DEFAULT_URL
+from .flags.serving import CompleteFlags
 from .remote import connect
 from .talk import talk
 
 
-def run(
-    url: str = DEFAULT_URL,
-    model_name: str | None = None,
-    api_key: str | None = None,
-    quick: str | None = None,
-) -> int:
+def run(flags: CompleteFlags) -> int:
     """Returns the exit code: 0, or 1 if the server cannot be reached or refuses the only prompt."""
-    connected = connect(url, model_name, api_key)
+    connected = connect(flags.url, flags.model_name, flags.api_key)
     if connected is None:
         return 1
     remote, model = connected
@@ -26,4 +21,4 @@ def run(
             if choice.get("text"):
                 yield choice["text"]
 
-    return talk(answer, quick, f"{model} at {url}; an empty line or Ctrl-D ends")
+    return talk(answer, flags.quick, f"{model} at {flags.url}")

@@ -103,7 +103,7 @@ def run(shell: Shell) -> int:
 def answer(words: Sequence[str], commands: Callable[[], Commands], with_options: Callable[[], Iterable[str]]) -> int:
     """Print the candidates for the last of `words`. Never fails: a shell cannot show an error in the middle of a line.
 
-    commands, with_options: read the declarations of verbs, and the names of those that take options as flags; called
+    commands, with_options: read the declarations of verbs, and the names of verbs that take options as flags; called
     only if the cached table is stale.
     """
     from .completion_table import read_table

@@ -20,11 +20,20 @@ if TYPE_CHECKING:
     from .parameters import Commands
 
 _PACKAGE = Path(__file__).parent.parent
-_MADE_FROM = ("cli", "cli/verbs", "config", "config/schema", "config/presets", "config/resolve/rule_tables")
+_MADE_FROM = (
+    "cli",
+    "cli/flags",
+    "cli/verbs",
+    "config",
+    "config/schema",
+    "config/plan/device_profiles",
+    "config/presets",
+    "config/resolve/rule_tables",
+)
 
 
 def read_table(commands: Callable[[], Commands], with_options: Callable[[], Iterable[str]]) -> Table:
-    """From the cache if it is fresh; otherwise built and, if possible, cached."""
+    """Read the table from the cache if it is fresh; otherwise build it and, if possible, cache it."""
     cache = _cache_file()
     if cache is not None:
         with contextlib.suppress(OSError, ValueError):
@@ -68,6 +77,7 @@ def build_table(commands: Commands, with_options: Iterable[str]) -> Table:
     live = {path: option for path, option in options().items() if option.status == "effective"}
     named = {path: _sentence(option.description) for path, option in live.items() if option.section}
     parts = {name: _sentence(section.__doc__ or "") for name, section in sections().items()}
+    lists = {**dict.fromkeys(("options", "rules", "codes", "device-profiles"), "a list"), "presets": "preset"}
     table: Table = {
         "options": {
             path: {
@@ -81,9 +91,11 @@ def build_table(commands: Commands, with_options: Iterable[str]) -> Table:
         "flags": {flag: path for path, option in live.items() for flag in option.flags},
         "paths": {**parts, **named},
         "models": ["builtin:tiny"],
+        "first_topics": {**lists, **parts},  # where nothing has been typed: all would be too many to choose from
         "topics": {
-            **dict.fromkeys(("options", "rules", "codes"), "a list"),
-            **dict.fromkeys(("presets", *preset_names()), "preset"),
+            **lists,
+            **dict.fromkeys(preset_names(), "preset"),
+            **{path.rpartition(".")[2]: text for path, text in named.items()},
             **parts,
             **named,
             **{option.flags[0]: _sentence(option.description) for option in live.values() if option.flags},
@@ -108,8 +120,10 @@ def _option_values(path: str, option: Option, presets: Sequence[str]) -> list[st
 
 
 def _verb(name: str, command: Any, takes_overrides: bool, presets: Sequence[str]) -> Table:
+    from ..config.plan.devices import THIS_MACHINE, profiles
     from .parameters import parameter_type
 
+    by_metavar = {"PRESET": presets, "NAME|FILE": (THIS_MACHINE, *profiles())}
     flags: Table = {"--help": {"help": "Show this message and exit", "values": [], "files": False, "is_switch": True}}
     arguments = []
     for parameter in command.params:
@@ -122,8 +136,8 @@ def _verb(name: str, command: Any, takes_overrides: bool, presets: Sequence[str]
             continue
         takes = {
             "help": _sentence(parameter.help or ""),
-            "values": list(presets if parameter.metavar == "PRESET" else choices),
-            "files": parameter.metavar == "FILE" or "--model" in parameter.opts,
+            "values": list(by_metavar.get(parameter.metavar, choices)),
+            "files": "FILE" in (parameter.metavar or "").split("|") or "--model" in parameter.opts,
             "is_switch": kind == "flag",
         }
         flags |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), takes)

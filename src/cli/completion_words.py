@@ -11,7 +11,7 @@ Table = dict[str, Any]  # of completion_table.py
 
 
 def candidates(words: Sequence[str], table: Table) -> Candidates:
-    """`words` are those after `engine`; the last one is to be completed and may be empty."""
+    """`words` are the words after `engine`; the last one is to be completed and may be empty."""
     *before, word = words
     if not before:
         verbs = {name: verb["help"] for name, verb in table["verbs"].items()}
@@ -106,7 +106,7 @@ def _argument(word: str, position: int, verb: Table, table: Table) -> Candidates
     if kind == "PATH":
         return _like(word, table["paths"].items()), ""
     if kind == "WHAT":
-        return _like(word, table["topics"].items()), ""
+        return _like(word, table["topics" if word else "first_topics"].items()), ""
     if kind == "MODEL":
         return _like(word, ((model, "") for model in table["models"])), FILES
     return _like(word, ((value, "") for value in argument["values"])), ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from ..config import effective
 from ..config.deployment import Deployment
@@ -18,47 +17,35 @@ from ..config.resolve.machine import read_machine_spec
 from ..config.schema.options import options, sections
 from ..config.suggest import close, did_you_mean
 from .console import print_message, print_result
+from .default_file import default_files
+from .flags.checking import ConfigFlags
 
 
-def run(
-    files: Sequence[str],
-    overrides: Sequence[str],
-    *,
-    path: str | None = None,
-    show_origin: bool = False,
-    output: Literal["yaml", "json"] = "yaml",
-    minimal: bool = False,
-    hash_only: bool = False,
-    sources: bool = False,
-) -> int:
+def run(files: Sequence[str], overrides: Sequence[str], flags: ConfigFlags) -> int:
     """Print the values on stdout and findings on stderr. Returns the exit code."""
+    path, output, show_origin = flags.path, flags.output, flags.show_origin
     if path is None and len(files) == 1 and files[0] in {*options(), *sections()} and not Path(files[0]).exists():
-        path, files = files[0], []  # `engine config --model x server.port`
+        path, files = files[0], default_files(overrides)  # `engine config --model x server.port`
     path = path.replace("-", "_") if path is not None else None
-    if path is not None and path not in options() and path not in sections():
-        hint = did_you_mean(close(path, [*options(), *sections()]))
-        print_message(f"error: no such option `{path}`{'; ' * bool(hint)}{hint}")
-        return EXIT_WRONG_COMMAND_LINE
-    if path in options() and options()[path].status == "deprecated":
-        option = options()[path]
-        print_message(f"error: `{path}` is deprecated and has no value: {option.reason}")
+    if path is not None and (problem := _problem(path)):
+        print_message(f"error: {problem}")
         return EXIT_WRONG_COMMAND_LINE
     report = report_on(files, overrides, read_machine_spec())
     if report.findings:
         print_message(show(report.findings) + "\n")
     if report.deployment is None or report.decisions is None:
         return report.exit_code
-    if sources:
+    if flags.sources:
         print_result(_sources(report.deployment, output))
         return report.exit_code
-    if hash_only:
+    if flags.hash_only:
         print_result(digest(report.deployment))
         return report.exit_code
     values = effective_values(report.deployment, report.decisions)
     if path is not None:
         values = select(values, path)
     else:
-        values = effective.minimal(values, report.deployment) if minimal else whole(values)
+        values = effective.minimal(values, report.deployment) if flags.minimal else whole(values)
     if output == "json":
         content = {"values": as_records(values)} if show_origin else {"config": as_tree(values)}
         print_result(json.dumps({"format_version": FORMAT_VERSION, **content}, indent=2))
@@ -71,6 +58,17 @@ def run(
     if report.model_missing:
         print_message(f"{report.model_missing} is not on this machine: values that depend on its files are still auto")
     return report.exit_code
+
+
+def _problem(path: str) -> str:
+    """Why there is no value at a path; empty if it is a section, or an option with a value."""
+    if path in options():
+        option = options()[path]
+        return f"`{path}` is deprecated and has no value: {option.reason}" if option.status == "deprecated" else ""
+    if path in sections():
+        return ""
+    hint = did_you_mean(close(path, [*options(), *sections()]))
+    return f"no such option `{path}`{'; ' * bool(hint)}{hint}"
 
 
 def _sources(deployment: Deployment, output: str) -> str:

@@ -21,6 +21,7 @@ from ..server.agents.catalogue import codex_model
 from ..server.capabilities import capabilities_of
 from .answer_format import format_of_answers, templates_of, variables_of
 from .console import print_message, print_result
+from .flags.writing import ConnectFlags
 from .server_url import base_url
 
 Client = Literal["claude-code", "codex", "opencode", "continue"]
@@ -46,23 +47,21 @@ class Connection:
         return min(_MAX_OUTPUT, self.context // 2)
 
 
-def run(
-    client: Client, files: Sequence[str], overrides: Sequence[str], *, url: str | None = None, catalogue: bool = False
-) -> int:
+def run(client: Client, files: Sequence[str], overrides: Sequence[str], flags: ConnectFlags) -> int:
     """Print the configuration. Returns the exit code."""
-    if catalogue and client != "codex":
+    if flags.catalogue and client != "codex":
         print_message("error: --catalogue is for codex")
         return EXIT_INVALID_CONFIGURATION
     report = report_on(files, overrides, read_machine_spec(), is_elsewhere=True)
     if report.errors:
         print_message(show(report.errors))
         return report.exit_code
-    found = _connection(report, url, needs_plain_name=client == "claude-code")
+    found = _connection(report, flags.url, needs_plain_name=client == "claude-code")
     if isinstance(found, str):
         print_message(f"error: {found}")
         return EXIT_ENVIRONMENT if report.model_missing else EXIT_INVALID_CONFIGURATION
     try:
-        text = _codex_catalogue(found, report) if catalogue else _WRITERS[client](found)
+        text = _codex_catalogue(found, report) if flags.catalogue else _WRITERS[client](found)
     except DeploymentError as error:
         print_message(f"error: {error}")
         return error.exit_code
@@ -74,7 +73,7 @@ def run(
 
 
 def _connection(report: Report, url: str | None, *, needs_plain_name: bool) -> Connection | str:
-    """Or what prevents it."""
+    """Connection to the server, or what prevents it."""
     deployment, decisions = report.deployment, report.decisions
     assert deployment is not None
     assert decisions is not None

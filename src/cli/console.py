@@ -21,12 +21,12 @@ def is_coloured(stream: TextIO) -> bool:
 
 
 def print_result(text: str) -> None:
-    """Results, on stdout."""
+    """Print results, on stdout."""
     print(_painted(text, sys.stdout), flush=True)
 
 
 def print_message(text: str) -> None:
-    """Messages, on stderr."""
+    """Print messages, on stderr."""
     print(_painted(text, sys.stderr), file=sys.stderr, flush=True)
 
 

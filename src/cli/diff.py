@@ -15,11 +15,12 @@ from .remote import Remote, RemoteError
 
 EXIT_DIFFERENT = 1
 EXIT_FAILED = 2
+_TAGS = {"hot": "next start", "model": "model", "process": "process"}
 _MEANS = {"hot": "used from the next start", "model": "the model is loaded again", "process": "the server restarts"}
 
 
 class _Failed(Exception):
-    """One side cannot be read; the message is for the user."""
+    """One side cannot be read. The message is complete, with its `error:`."""
 
 
 def run(
@@ -48,8 +49,8 @@ def run(
     try:
         before = _side(old, (), api_key)
         after = _side(new, overrides, api_key)
-    except (_Failed, RemoteError) as error:
-        print_message(str(error) if isinstance(error, _Failed) else f"error: {error}")
+    except _Failed as error:
+        print_message(str(error))
         return EXIT_FAILED
     differences = compare(before, after)
     if output == "json":
@@ -72,6 +73,8 @@ def _side(name: str, overrides: Sequence[str], api_key: str | None) -> Side:
         base = name.rstrip("/").removesuffix("/v1")
         try:
             return running_side(name, Remote(base, api_key).read("/config").get("values") or [{}])
+        except RemoteError as error:
+            raise _Failed(f"error: {error}") from None
         except ValueError as error:
             raise _Failed(f"error: {name}: {error}") from None
     report = report_on([name], overrides, read_machine_spec(), is_elsewhere=True)
@@ -85,7 +88,7 @@ def _text(differences: Sequence[Difference]) -> str:
     lines = [str(difference) for difference in differences]
     width = min(80, max(map(len, lines)))
     return "\n".join(
-        f"{line:<{width}}  [{difference.change}]" for line, difference in zip(lines, differences, strict=True)
+        f"{line:<{width}}  [{_TAGS[difference.change]}]" for line, difference in zip(lines, differences, strict=True)
     )
 
 

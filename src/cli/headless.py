@@ -8,11 +8,11 @@ from typing import Any
 
 from ..config import Resolved
 from ..engine.client.process import COMMAND
-from ..engine.nodes.fingerprint import fingerprint
-from ..engine.nodes.headless_node import HeadlessNode, NodeState
-from ..engine.nodes.limits import silence_of
-from ..engine.nodes.secret import secret_hash
-from ..engine.processes.on_node import on_node
+from ..engine.cluster.fingerprint import fingerprint
+from ..engine.cluster.headless_node import HeadlessNode, NodeState
+from ..engine.cluster.limits import silence_of
+from ..engine.cluster.secret import secret_hash
+from ..engine.host.on_node import on_node
 from ..engine.replicas.node import ReplicaNode, ReplicaStart
 from ..server.http.shutdown import Shutdown, on_signals
 from ..server.node_probe import serve_probes
@@ -24,13 +24,13 @@ from .server_url import base_url
 
 
 async def run_node(resolved: Resolved, sockets: list[socket.socket], port: int) -> int:
-    """Until a signal, or until the node cannot go on. Returns the exit code. port: of the sockets, 0 for a path."""
+    """Run until a signal, or until the node cannot go on. Returns the exit code. port: of the sockets, 0 for a path."""
     shutdown = Shutdown()
-    node = HeadlessNode(resolved) if resolved.parallel.node_rank else _replica_node(resolved)
+    node = HeadlessNode(resolved) if resolved.topology.node else _replica_node(resolved)
 
     def describe() -> dict[str, Any]:
         processes = {str(rank): pid for rank, pid in node.pids.items()}
-        said = {"state": node.state.value, "node": resolved.parallel.node_rank, "processes": processes}
+        said = {"state": node.state.value, "node": resolved.topology.node, "processes": processes}
         return {**said, "reason": node.reason} if node.reason else said
 
     def listening() -> None:
@@ -41,7 +41,7 @@ async def run_node(resolved: Resolved, sockets: list[socket.socket], port: int) 
 
     with on_signals(shutdown):
         computing = asyncio.ensure_future(node.run())
-        computing.add_done_callback(lambda _: shutdown.request())
+        computing.add_done_callback(lambda _: shutdown.request("the computation has ended"))
         try:
             await serve_probes(sockets, shutdown, describe, lambda: node.state is NodeState.READY, listening)
         finally:
@@ -51,32 +51,32 @@ async def run_node(resolved: Resolved, sockets: list[socket.socket], port: int) 
 
 
 def _replica_node(resolved: Resolved) -> ReplicaNode:
-    parallel = resolved.parallel
-    assert parallel.data_parallel_address is not None, "a rule holds this"
+    topology = resolved.topology
+    assert topology.api is not None, "a rule holds this"
     starts = {
         rank: ReplicaStart(
             resolved.replica(rank).model_dump_json(),
             engine_environment(resolved, index),
             on_node(resolved.replica(rank), 0, COMMAND),
         )
-        for index, rank in enumerate(parallel.ranks)
+        for index, rank in enumerate(topology.replicas)
     }
-    place = (parallel.data_parallel_address, parallel.data_parallel_rpc_port)
-    return ReplicaNode(starts, *place, fingerprint(resolved), secret_hash(), silence_of(parallel))
+    silence_s = silence_of(resolved.parallel)
+    return ReplicaNode(starts, *topology.api, fingerprint(resolved), secret_hash(), silence_s)
 
 
 def _summary(resolved: Resolved, health: str) -> str:
-    parallel = resolved.parallel
-    if not parallel.node_rank:
-        ranks = ", ".join(map(str, parallel.ranks))
-        place = f"{parallel.data_parallel_address}:{parallel.data_parallel_rpc_port}"
+    topology = resolved.topology
+    if topology.api is not None and not topology.node:
+        address, port = topology.api
+        ranks = ", ".join(map(str, topology.replicas))
         return (
-            f"replicas {ranks} of {parallel.data_parallel_size}, without an API; their state: {health}\n"
-            f"  they connect to the server at {place}"
+            f"replicas {ranks} of {resolved.parallel.data_parallel_size}, without an API; their state: {health}\n"
+            f"  they connect to the server at {address}:{port}"
         )
-    first = parallel.node_rank * parallel.num_local_ranks
-    ranks = ", ".join(map(str, range(first, first + parallel.num_local_ranks)))
+    address, port = topology.leader
+    ranks = ", ".join(map(str, topology.ranks_of_node(topology.node)))
     return (
-        f"node {parallel.node_rank} of {parallel.nnodes}, without an API; its state: {health}\n"
-        f"  ranks {ranks} of {parallel.num_ranks} connect to node 0 at {parallel.master_addr}:{parallel.master_port}"
+        f"node {topology.node} of {topology.num_nodes}, without an API; its state: {health}\n"
+        f"  ranks {ranks} of {topology.num_ranks} connect to node 0 at {address}:{port}"
     )

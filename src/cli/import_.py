@@ -2,52 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
-from typing import Literal
+from pathlib import Path
 
 from ..config.diagnostics import FORMAT_VERSION
 from ..config.errors import ConfigError
 from ..config.exit_codes import EXIT_WRONG_COMMAND_LINE
 from ..config.importer.draft import Draft
-from ..config.importer.launch import Engine
 from ..config.importer.manifest import left_records, manifest_text, manifest_tree
-from ..config.importer.read import import_flat, import_script, import_words, summary_of
+from ..config.importer.program_names import Engine
+from ..config.importer.read import import_script, import_words, import_yaml, summary_of
 from ..config.source.yaml import MAX_BYTES
 from ..input_file import read_file, read_stream
 from .console import print_message, print_result
+from .flags.writing import ImportFlags
 
 EXIT_LOST = 1
 _FLAT = (".yaml", ".yml", ".json")
+_YAML = re.compile(r"\s*(#[^\n]*\n\s*)*(---\s|\{|[A-Za-z][\w-]*:(\s|$))")  # a document, by its first line
 
 
-def run(
-    what: Sequence[str],
-    *,
-    engine: Engine | None = None,
-    output: Literal["yaml", "json"] = "yaml",
-    strict: bool = False,
-) -> int:
+def run(flags: ImportFlags) -> int:
     """Print the manifest on stdout and the number of its options on stderr. Returns the exit code."""
-    if not what:
+    if not (what := flags.what):
         print_message("error: nothing to import: give a command line or a file\n  = more: engine import --help")
         return EXIT_WRONG_COMMAND_LINE
     try:
-        draft = _draft(what, engine)
+        draft = _draft(what, flags.engine)
     except ConfigError as error:
         print_message(str(error))
         return error.exit_code
     except OSError as error:
         print_message(f"error: cannot read `{what[0]}`: {(error.strerror or str(error)).lower()}")
         return EXIT_WRONG_COMMAND_LINE
-    print_result(_json(draft) if output == "json" else manifest_text(draft).rstrip("\n"))
+    print_result(_json(draft) if flags.output == "json" else manifest_text(draft).rstrip("\n"))
     counts = summary_of(draft)
     lost = counts["lost"]
     plural = "s" * (counts["options"] != 1)
     print_message(f"{counts['options']} option{plural}, {lost} without a counterpart, {counts['needless']} not needed")
-    return EXIT_LOST if strict and lost else 0
+    return EXIT_LOST if flags.strict and lost else 0
 
 
 def _draft(what: Sequence[str], engine: Engine | None) -> Draft:
@@ -56,16 +54,31 @@ def _draft(what: Sequence[str], engine: Engine | None) -> Draft:
     (name,) = what
     if name == "-":
         content = read_stream(sys.stdin.buffer, MAX_BYTES).decode("utf-8-sig", "replace")
-        return import_script(content, "<stdin>", engine, os.environ)
+        return _of_file(content, "<stdin>", engine)
     is_name = "\n" not in name and " " not in name and "\0" not in name
     if is_name and (name.endswith((*_FLAT, ".sh")) or os.path.isfile(name)):
-        content = read_file(name, MAX_BYTES, may_be_pipe=True).decode("utf-8-sig", "replace")
-        return (
-            import_flat(content, name, engine)
-            if name.endswith(_FLAT)
-            else import_script(content, name, engine, os.environ)
-        )
+        content = "\n".join(_read(path) for path in (Path(name), *_drop_ins(name)))
+        return _of_file(content, name, engine)
     return import_script(name, engine=engine, environ=os.environ)
+
+
+def _of_file(content: str, name: str, engine: Engine | None) -> Draft:
+    """Read a file as its suffix says; without one of YAML its first line decides, which a Makefile may have too."""
+    if name.endswith(_FLAT):
+        return import_yaml(content, name, engine)
+    if not name.endswith(".sh") and _YAML.match(content):
+        with contextlib.suppress(ConfigError):
+            return import_yaml(content, name, engine)
+    return import_script(content, name, engine, os.environ)
+
+
+def _read(path: Path) -> str:
+    return read_file(str(path), MAX_BYTES, may_be_pipe=True).decode("utf-8-sig", "replace")
+
+
+def _drop_ins(name: str) -> list[Path]:
+    """The files that systemd reads after a unit."""
+    return sorted(Path(f"{name}.d").glob("*.conf")) if name.endswith(".service") else []
 
 
 def _json(draft: Draft) -> str:

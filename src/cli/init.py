@@ -17,21 +17,15 @@ from ..config.starter import SCHEMA_FILE, starter
 from ..config.suggest import close, did_you_mean
 from .console import print_message, print_result
 from .files import write_whole
+from .flags.writing import InitFlags
 
 STDOUT = "-"
 
 
-def run(
-    file: str,
-    *,
-    model: str = "builtin:tiny",
-    preset: str | None = None,
-    is_full: bool = False,
-    is_minimal: bool = False,
-    force: bool = False,
-) -> int:
-    """Write `file`; `-` prints it. Returns the exit code: 1 if the file exists or cannot be written."""
-    if is_full and is_minimal:
+def run(flags: InitFlags) -> int:
+    """Write the file; `-` prints it. Returns the exit code: 1 if the file exists or cannot be written."""
+    file, preset = flags.file, flags.preset
+    if flags.full and flags.minimal:
         print_message("error: --full and --minimal contradict each other")
         return EXIT_WRONG_COMMAND_LINE
     if preset is not None and preset not in preset_names():
@@ -39,7 +33,8 @@ def run(
         print_message(f"error: no such preset `{preset}`; {hint}")
         return EXIT_WRONG_COMMAND_LINE
     path = Path("deploy.yaml" if file == STDOUT else file)
-    text = starter(_from(path, model), preset, is_full=is_full, name=printable(file if file != STDOUT else path.name))
+    name = printable(file if file != STDOUT else path.name)
+    text = starter(_from(path, flags.model), preset, is_full=flags.full, name=name)
     if problem := _problem(text, path):
         print_message(problem)
         return EXIT_INVALID_CONFIGURATION
@@ -49,13 +44,13 @@ def run(
         return 0
     schema = path.parent / SCHEMA_FILE
     try:
-        if os.path.isdir(path) or (os.path.exists(path) and not force):
+        if os.path.isdir(path) or (os.path.exists(path) and not flags.force):
             kind = "is a directory" if os.path.isdir(path) else "already exists"
             fix = "" if os.path.isdir(path) else "\n  = fix: --force overwrites it; or use another name"
             print_message(f"error: {path} {kind}{fix}")
             return EXIT_FAILED
         write_whole(path, text)
-        if _is_ours(schema) or force:
+        if _is_ours(schema) or flags.force:
             write_whole(schema, schema_text(DRAFT_07))
         else:
             print_message(f"warning: {schema} is not a schema of deployments, so it was not changed")

@@ -16,15 +16,12 @@ def metric_pages(what: str) -> list[Page]:
     Raises ModuleNotFoundError if the server's packages are not installed.
     """
     name = what.strip().lower()
-    if name != "metrics" and not name.startswith(("stoker_", "vllm:")):
+    if name != "metrics" and not name.startswith(("stoker_", "process_", "vllm:")):
         return []
-    from ..engine.client.engine_client import EngineState
-    from ..server.observe.metrics import ALL_STATS, EngineSnapshot, Metrics
-    from ..server.supervisor_probe import SupervisorMetrics
+    from ..server.observe.engine_metrics import DESCRIBED_ENGINE, DESCRIBED_GPU
+    from ..server.observe.metrics import Metrics
 
-    described = Metrics("model", lambda: {0: EngineSnapshot(ALL_STATS, EngineState.READY)}).described()
-    of_supervisor = {family.name: family for family in SupervisorMetrics({}).collect()}
-    described += [(family, ()) for family in of_supervisor.values()]
+    described = Metrics("model", lambda: {0: DESCRIBED_ENGINE}, gpus=lambda: [DESCRIBED_GPU]).described()
     if name == "metrics":
         facts = tuple(
             Fact(_full(family.name, family), (family.documentation, *(_full(other, family) for other in others)))
@@ -34,10 +31,7 @@ def metric_pages(what: str) -> list[Page]:
     for family, others in described:
         names = [spelling for one in (family.name, *others) for spelling in _spellings(one, family)]
         if name in names:
-            where = (
-                " of the supervisor (`parallel.data_parallel_supervisor_port`)" if family.name in of_supervisor else ""
-            )
-            facts = (Fact("kind", (family.type,)), Fact("read", (f"GET /metrics{where}",)))
+            facts = (Fact("kind", (family.type,)), Fact("read", ("GET /metrics",)))
             if others:
                 facts += (Fact("in vLLM", tuple(_full(other, family) for other in others)),)
             full = _full(family.name, family)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 
 def notify_ready(env: Mapping[str, str] = os.environ) -> None:
-    """Does nothing without NOTIFY_SOCKET, or if the socket does not exist any more."""
+    """Report that the server is ready to NOTIFY_SOCKET, if that is set and the socket exists."""
     address = env.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return

@@ -22,7 +22,7 @@ async def with_orphans(serve: Coroutine[None, None, int]) -> int:
 
 
 async def _reap() -> None:
-    """A process waits for those that it has started: an end that is still there after an interval is an orphan's."""
+    """A process waits for its children: an end that is still there after an interval is an orphan's."""
     before: set[int] = set()
     while True:
         await asyncio.sleep(_INTERVAL_S)

@@ -13,7 +13,7 @@ from ..config.errors import ConfigError
 
 
 def own_flags(command: Any) -> dict[str, bool]:
-    """The flags of a Typer command, each with whether it takes a value."""
+    """The flags of a Typer command. A flag maps to whether it takes a value."""
     flags = {"--help": False, "-h": False}
     for parameter in command.params:
         if parameter.param_type_name == "option":
@@ -23,7 +23,10 @@ def own_flags(command: Any) -> dict[str, bool]:
 
 
 def take_overrides(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[str], list[str]]:
-    """The words of the command itself, and those that set options. ConfigError (exit code 2) for unknown flags."""
+    """Divides the words into those of the command itself, and those that set options.
+
+    own: as `own_flags` returns them. Raises ConfigError (exit code 2) for unknown flags.
+    """
     if not any(word.startswith("-") and word.partition("=")[0] not in own for word in words):
         return list(words), []  # the options are not loaded if there is nothing to look up
     from ..config.diagnostics import Diagnostic
@@ -37,9 +40,9 @@ def take_overrides(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[
 
 
 def behind_dashes(words: Sequence[str], own: Mapping[str, bool]) -> list[str]:
-    """The command's own flags first, everything else after `--`: for `explain --max-num-seqs`.
+    """Moves everything but the command's own flags after `--`, so that `explain --max-num-seqs` has an argument.
 
-    After an existing `--` nothing belongs to the command itself.
+    own: as `own_flags` returns them. After an existing `--` nothing belongs to the command itself.
     """
     mine: list[str] = []
     rest: list[str] = []

@@ -28,7 +28,7 @@ def parameter_pages(what: str, commands: Commands) -> list[Page]:
 
 
 def parameter_records(commands: Commands) -> list[dict[str, Any]]:
-    """In the format of config.catalogue.records."""
+    """Records in the format of config.catalogue.records."""
     return [_record(*found) for found in _parameters(commands)]
 
 

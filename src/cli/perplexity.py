@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..config.errors import DeploymentError
 from ..config.exit_codes import EXIT_WRONG_COMMAND_LINE
 from ..engine.api import SamplingParams
-from ..llm import LLM
+from ..offline.llm import LLM
 
 _WINDOW = 512  # tokens that are computed together; the first of them is not predicted
 
@@ -24,7 +24,7 @@ class Perplexity:
 
 
 def perplexity(model: str, text: str, max_context: int) -> Perplexity:
-    """Of windows of the text, one after another. Raises TextTooShort, and what LLM raises."""
+    """Perplexity of windows of the text, one after another. Raises TextTooShort, and what LLM raises."""
     window = min(_WINDOW, max_context - 1)
     with LLM(model, max_model_len=window + 1, max_num_seqs=4, enable_prefix_caching=False) as llm:
         token_ids = llm.get_tokenizer().encode(text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from ..config.plan.calibration import Calibration, error_in_per_cent
@@ -11,11 +13,12 @@ from ..config.plan.kv import by_kind
 from ..config.plan.plan import Plan
 from ..config.plan.text import TextForms
 from ..config.schema.types import format_about as about
+from ..model.feed_forwards import Experts
 from ..model.quantised import TWELVE_BITS
-from ..model.spec import Experts
 from .numa_view import place_text
 
 _INDENT = 14
+_NO_LIMIT = 1 << 30  # characters of a line
 _KINDS = {
     "full": "{count} layers keep {size} per token",
     "window": "{count} layers keep {size} per token, of the last {window} tokens only",
@@ -25,11 +28,16 @@ _KINDS = {
 }
 
 
-def plan_text(plan: Plan, forms: TextForms, decided: Sequence[tuple[str, str, str]], name: str) -> str:
-    found = plan.estimate
-    lines = [f"{name or plan.model.name} on {plan.device.shown}: {plan.verdict}"]
-    if found.reason:
-        lines.append(f"  {found.reason}")
+def plan_text(
+    plan: Plan,
+    forms: TextForms,
+    decided: Sequence[tuple[str, str, str]],
+    name: str,
+    screen: os.terminal_size | None = None,
+) -> str:
+    """screen: lines are wrapped for it, and a text that is longer than it ends with the result again."""
+    width = screen.columns if screen is not None else _NO_LIMIT
+    lines = result = _result(plan, name, width)
     for title, rows in (
         ("devices", _devices(plan)),
         ("model", _model(plan, forms)),
@@ -38,24 +46,66 @@ def plan_text(plan: Plan, forms: TextForms, decided: Sequence[tuple[str, str, st
         ("capacity", _capacity(plan)),
         ("speed (estimate)", _speed(plan)),
         ("kernels", list(plan.kernels.items())),
-        ("decided for you", [(path, f"{value}  ({why})") for path, value, why in decided] or _assumed(plan)),
+        ("decided for you", [(path, f"{value}  ({why})") for path, value, why in decided]),
         ("cheapest changes", _changes(plan)),
         ("notes", [("-", note) for note in plan.notes]),
     ):
         if rows:
             least = 3 if title in ("notes", "cheapest changes", "devices") else _INDENT
-            width = max(least - 1, *(len(label) for label, _ in rows)) + 1
-            lines += ["", title, *(f"  {label:<{width}}{value}".rstrip() for label, value in rows)]
+            column = max(least - 1, *(len(label) for label, _ in rows)) + 1
+            is_table = title in ("devices", "capacity")
+            lines = [*lines, "", title]
+            for label, value in rows:
+                lines += _wrapped(f"  {label:<{column}}{value}".rstrip(), column + 2, _NO_LIMIT if is_table else width)
+    if screen is not None and len(lines) >= screen.lines:
+        lines = [*lines, "", *result, *_wrapped(f"  {_summary(plan)}", 2, width)]
     return "\n".join(lines)
 
 
+def _result(plan: Plan, name: str, width: int) -> list[str]:
+    lines = _wrapped(f"{name or plan.model.name} on {plan.device.shown}: {plan.verdict}", 2, width)
+    return [*lines, *_wrapped(f"  {plan.estimate.reason}", 2, width)] if plan.estimate.reason else lines
+
+
+def _summary(plan: Plan) -> str:
+    found = plan.estimate
+    used = f"weights {about(found.weights_bytes)}, KV cache {about(found.kv_cache_bytes)}"
+    return f"{used}; together about {about(found.peak.likely)} of {about(found.memory_bytes)}"
+
+
+def _wrapped(line: str, indent: int, width: int) -> list[str]:
+    """The line in parts of at most `width` characters, all but the first indented."""
+    if len(line) <= width:
+        return [line]
+    return textwrap.wrap(
+        line,
+        width,
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+        drop_whitespace=True,
+    )
+
+
 def _types(parts: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """The quantised types of the matrices of a GGUF file: a line for those parts of a layer that have the same."""
+    """The quantised types of the matrices of a GGUF file: a line for the parts of a layer that have the same."""
     same: dict[str, list[str]] = {}
     for part, dtypes in parts.items():
         several = ", ".join(f"{count} {name}" for name, count in sorted(dtypes.items()))
         same.setdefault(several if len(dtypes) > 1 else next(iter(dtypes)), []).append(part)
     return [f"{types}: {', '.join(named)}" for types, named in same.items()]
+
+
+def form_rows(forms: TextForms) -> list[tuple[str, str]]:
+    """The chat template, and what of answers is read."""
+    if not forms.source:
+        return [("chat template", "none found: /v1/chat/completions needs `server.chat_template`")]
+    return [
+        ("chat template", forms.source),
+        ("tool calls", f"{forms.tool_calls}: {forms.tool_calls_why}"),
+        ("reasoning", f"{forms.reasoning}: {forms.reasoning_why}"),
+        *(("", f"warning: {warning}") for warning in forms.warnings),
+    ]
 
 
 def _model(plan: Plan, forms: TextForms) -> list[tuple[str, str]]:
@@ -75,14 +125,7 @@ def _model(plan: Plan, forms: TextForms) -> list[tuple[str, str]]:
         rows.append(("stored", f"sharded state: {model.files.state.shown}"))
     context = f"{plan.estimate.max_model_len} tokens" if plan.estimate.max_model_len else "does not fit"
     rows.append(("context", f"{context}; the model supports {model.limit}"))
-    if forms.source:
-        rows.append(("chat template", forms.source))
-        rows.append(("tool calls", f"{forms.tool_calls}: {forms.tool_calls_why}"))
-        rows.append(("reasoning", f"{forms.reasoning}: {forms.reasoning_why}"))
-        rows += [("", f"warning: {warning}") for warning in forms.warnings]
-    else:
-        rows.append(("chat template", "none found: /v1/chat/completions needs `server.chat_template`"))
-    return rows
+    return rows + form_rows(forms)
 
 
 def _memory(plan: Plan) -> list[tuple[str, str]]:
@@ -93,7 +136,6 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     share = f"{ask.memory_share:g} of it, {about(found.budget_bytes)}, to use"
     rows = [
         *([("replicas", _replicas(plan))] if _has_several(plan) and plan.distribution is None else []),
-        *([("ports", _ports(plan))] if plan.ports else []),
         *([("experts", _shared_experts(plan))] if plan.sharing is not None else []),
         *([("processes", _processes(plan))] if plan.ask.num_devices > 1 and plan.distribution is None else []),
         *([("nodes", _nodes(plan))] if plan.num_nodes > 1 else []),
@@ -127,7 +169,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _devices(plan: Plan) -> list[tuple[str, str]]:
-    """Which numbers of devices hold the model, and the one that was chosen."""
+    """Numbers of devices that hold the model, and the one that was chosen."""
     found = plan.distribution
     if found is None:
         return []
@@ -203,14 +245,8 @@ def _replicas(plan: Plan) -> str:
     return f"{plan.num_replicas}, {shared}; together {_range(needed)}; all other numbers are of one"
 
 
-def _ports(plan: Plan) -> str:
-    """Of the servers with a replica each."""
-    servers = ", ".join(f"{port} of replica {rank}" for rank, port in plan.ports.items())
-    return f"{servers}; {plan.supervisor_port} of their supervisor"
-
-
 def _shared_experts(plan: Plan) -> str:
-    """Of replicas that share them."""
+    """Experts that replicas share."""
     sharing, spec = plan.sharing, plan.model.spec
     assert sharing is not None, "each replica has all experts"
     block = next(layer.feed_forward for layer in spec.layers if isinstance(layer.feed_forward, Experts))
@@ -221,7 +257,7 @@ def _shared_experts(plan: Plan) -> str:
 
 
 def _processes(plan: Plan) -> str:
-    """That compute one replica."""
+    """Processes that compute one replica."""
     blocks = (layer.feed_forward for layer in plan.model.spec.layers)
     placed = next((each for each in blocks if isinstance(each, Experts) and each.placement != "divided"), None)
     parts, stages = plan.ask.tensor_parallel_size, plan.ask.pipeline_parallel_size
@@ -243,7 +279,7 @@ def _own_experts(placed: Experts, parts: int) -> str:
 
 
 def _numa(plan: Plan) -> list[tuple[str, str]]:
-    """Where each process runs, and what those of a node need of its memory."""
+    """NUMA node and cores of each process, and the memory that the processes of a node need."""
     if plan.numa is None:
         return []
     rows = [(each.name, place_text(each.node, each.cores)) for each in plan.numa.processes]
@@ -258,7 +294,7 @@ def _numa(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _nodes(plan: Plan) -> str:
-    """Which processes are on which node."""
+    """Ranks of the processes on each node."""
     each = plan.ask.num_devices // plan.num_nodes
     ranges = (range(node * each, (node + 1) * each) for node in range(plan.num_nodes))
     return "; ".join(
@@ -326,17 +362,6 @@ def _speed(plan: Plan) -> list[tuple[str, str]]:
         ("decode", f"{_rate(speed.decode_one)} tokens/s, one sequence {at}"),
         ("", f"{_rate(speed.decode_all)} tokens/s, {speed.num_seqs} sequences together"),
         ("prefill", f"{_rate(speed.prefill)} tokens/s"),
-    ]
-
-
-def _assumed(plan: Plan) -> list[tuple[str, str]]:
-    ask = plan.ask
-    return [
-        ("model.dtype", ask.dtype),
-        ("cache.block_size", str(ask.block_size)),
-        ("scheduler.max_num_seqs", str(ask.max_num_seqs)),
-        ("scheduler.max_num_batched_tokens", str(ask.max_num_batched_tokens)),
-        ("model.max_model_len", str(plan.estimate.max_model_len)),
     ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,15 +24,17 @@ from ..config.resolve.gpu import own_gpus
 from ..engine.client.child import Child
 from ..engine.client.engine_client import EngineClient, EngineStartFailed
 from ..engine.client.in_process import InProcessClient
+from ..engine.client.no_engine import NoEngine
 from ..engine.client.process import COMMAND, EngineProcessClient
 from ..engine.client.replicated import ReplicatedClient
 from ..engine.client.sleep import SleepPolicy
-from ..engine.messages import Message
-from ..engine.processes.on_node import on_node
+from ..engine.executor.build import build_core, exit_code_of
+from ..engine.host.on_node import on_node
 from ..engine.replicas.group import ReplicaGroup
-from ..engine.starts.startup import build_core, exit_code_of
+from ..engine.transport.messages import Message
 from ..logs import LoggingProblem
 from ..server.http.address import CannotListen
+from ..stop_signals import stop_signals
 from .console import print_message
 from .startup_view import StartupView
 
@@ -68,12 +69,14 @@ def resolve_here(deployment: Deployment, view: StartupView) -> Resolved:
 
 
 def engine_client(resolved: Resolved, on_phase: Callable[[str], None]) -> EngineClient:
-    """The client of an engine, or of several, that are not started yet."""
+    """The client of an engine, or of several, that are not started yet; of none if the server has none."""
+    if not resolved.server.has_engine:
+        return NoEngine(resolved)
     if resolved.server.disable_frontend_multiprocessing:
         return InProcessClient(lambda phase: build_core(resolved, phase, may_compile_later=True), on_phase=on_phase)
-    on_ray = resolved.parallel.are_replicas_on_ray
+    on_ray = resolved.topology.are_replicas_on_ray
     replicas = {} if on_ray else engine_processes(resolved, on_phase)
-    if resolved.parallel.remote_ranks:
+    if resolved.topology.remote_replicas:
         return _with_remote(resolved, replicas, on_phase)
     return next(iter(replicas.values())) if len(replicas) == 1 else ReplicatedClient(replicas)
 
@@ -81,11 +84,11 @@ def engine_client(resolved: Resolved, on_phase: Callable[[str], None]) -> Engine
 def _with_remote(
     resolved: Resolved, replicas: dict[int, EngineProcessClient], on_phase: Callable[[str], None]
 ) -> ReplicatedClient:
-    """The replicas of this machine, and those that others run for this server."""
+    """The replicas of this machine, and the replicas that others run for this server."""
     from ..engine.replicas.remote import RemoteChild
 
     remote = _remote_replicas(resolved, on_phase)
-    for rank in resolved.parallel.remote_ranks:
+    for rank in resolved.topology.remote_replicas:
         replicas[rank] = EngineProcessClient(
             "",
             max_restarts=resolved.server.engine_restarts,
@@ -97,19 +100,19 @@ def _with_remote(
 
 
 def _remote_replicas(resolved: Resolved, on_phase: Callable[[str], None]) -> RemoteReplicas:
-    parallel = resolved.parallel
-    if parallel.are_replicas_on_ray:
+    topology = resolved.topology
+    if topology.are_replicas_on_ray:
         from ..engine.replicas.on_ray import RayReplicas
 
         return RayReplicas(resolved, on_phase)
-    from ..engine.nodes.fingerprint import fingerprint
-    from ..engine.nodes.limits import silence_of
-    from ..engine.nodes.secret import secret_hash
+    from ..engine.cluster.fingerprint import fingerprint
+    from ..engine.cluster.limits import silence_of
+    from ..engine.cluster.secret import secret_hash
     from ..engine.replicas.remote import RemoteReplicas
 
-    assert parallel.data_parallel_address is not None, "there are no remote ranks without it"
-    place = (parallel.data_parallel_address, parallel.data_parallel_rpc_port)
-    return RemoteReplicas(*place, parallel.remote_ranks, fingerprint(resolved), secret_hash(), silence_of(parallel))
+    assert topology.api is not None, "there are no remote replicas without it"
+    ranks, silence_s = topology.remote_replicas, silence_of(resolved.parallel)
+    return RemoteReplicas(*topology.api, ranks, fingerprint(resolved), secret_hash(), silence_s)
 
 
 def _sleep_policy(resolved: Resolved) -> SleepPolicy:
@@ -117,14 +120,14 @@ def _sleep_policy(resolved: Resolved) -> SleepPolicy:
 
 
 def engine_environment(resolved: Resolved, index: int) -> dict[str, str]:
-    """Of an engine process. index: of its replica on this machine."""
+    """Environment of an engine process. index: of its replica on this machine."""
     own = {name: value for name, value in os.environ.items() if name not in resolved.secret_variables}
     return {**own, **device_variables(resolved, index)}
 
 
 def engine_processes(resolved: Resolved, on_phase: Callable[[str], None]) -> dict[int, EngineProcessClient]:
-    """One client for each replica of this machine, by rank. The first reports its phases; those of all are alike."""
-    server, ranks = resolved.server, resolved.parallel.ranks
+    """One client for each replica of this machine, by rank. The first reports its phases; all have the same."""
+    server, ranks = resolved.server, resolved.topology.replicas
     child_of = _children_in_group(resolved) if resolved.shares_experts else {}
     return {
         rank: EngineProcessClient(
@@ -142,8 +145,8 @@ def engine_processes(resolved: Resolved, on_phase: Callable[[str], None]) -> dic
 
 
 def _children_in_group(resolved: Resolved) -> dict[int, Callable[[Callable[[Message], None]], Child]]:
-    """What makes a start of each replica, of those that share experts."""
-    ranks, is_shared = resolved.parallel.ranks, resolved.server.api_server_count > 1
+    """What makes a start of each replica that shares experts."""
+    ranks, is_shared = resolved.topology.replicas, resolved.server.api_server_count > 1
     configs = {rank: resolved.replica(rank).model_dump_json() for rank in ranks}
     environments = {rank: engine_environment(resolved, index) for index, rank in enumerate(ranks)}
     commands = {rank: on_node(resolved.replica(rank), 0, COMMAND) for rank in ranks}
@@ -152,10 +155,10 @@ def _children_in_group(resolved: Resolved) -> dict[int, Callable[[Callable[[Mess
 
 
 def device_variables(resolved: Resolved, index: int) -> dict[str, str]:
-    """Variables that give a replica GPUs of its own. index: of the replica in this server."""
-    if not resolved.uses_gpus or len(resolved.parallel.ranks) == 1:
+    """Variables that give a replica its own GPUs. index: of the replica in this server."""
+    if not resolved.uses_gpus or resolved.topology.num_replicas == 1:
         return {}
-    num_ranks = resolved.parallel.num_ranks
+    num_ranks = resolved.topology.num_ranks
     return own_gpus(index * num_ranks, num_ranks)
 
 
@@ -175,7 +178,7 @@ async def start_beside(client: EngineClient, work: Callable[[], Result]) -> Resu
 
 
 async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run `work`; the first SIGINT or SIGTERM cancels it, and Interrupted is raised after it has ended."""
+    """Run `work`; the first signal that stops a server cancels it, and Interrupted is raised after it has ended."""
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
     received: list[int] = []
@@ -184,7 +187,7 @@ async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:
         received.append(number)
         task.cancel()
 
-    signals = (signal.SIGTERM, signal.SIGINT)
+    signals = stop_signals()
     for number in signals:
         loop.add_signal_handler(number, stop, number)
     try:
@@ -209,10 +212,13 @@ def failing(work: Callable[[], int]) -> int:
     except LoggingProblem as error:
         return fail(str(error), EXIT_INVALID_CONFIGURATION)
     except CannotListen as error:
-        return fail(str(error), EXIT_ENVIRONMENT)
+        fix = "\n  = fix: stop that process, or choose another address with --port or --uds" if error.is_in_use else ""
+        return fail(f"{error}{fix}", EXIT_ENVIRONMENT)
     except EngineStartFailed as error:  # for internal errors the class is more informative than the message alone
         cause = error.reason if error.exit_code != EXIT_FAILED else f"{error.error}: {error.reason}"
         return fail(cause, error.exit_code)
+    except BrokenPipeError:  # the reader of the results closed the pipe: main() knows what to do
+        raise
     except (MemoryError, OSError) as error:
         return fail(str(error) or "out of memory", exit_code_of(error))
     except Exception as error:
@@ -222,16 +228,16 @@ def failing(work: Callable[[], int]) -> int:
 
 
 def _server_exit_code(error: Exception) -> int | None:
-    """For errors of the server. Importing its modules takes half a second, but they are loaded if it raised an "
-    "error."""
+    """Exit code for an error of the server, else None. Importing the server's modules takes half a second, but they are
+    loaded if it raised an error."""
     from ..server.access.keys_file import KeysProblem
     from ..server.http.middleware import MiddlewareProblem
     from ..server.http.tls import TlsProblem
     from ..server.observe.tracing import TracingProblem
     from ..server.stored.store import StoreProblem
-    from ..server.text.answer_format import FormatProblem
-    from ..server.text.renderer import TemplateProblem
     from ..server.tool_server.servers import ToolServersProblem
+    from ..text.answer_format import FormatProblem
+    from ..text.renderer import TemplateProblem
     from ..vocabulary import TokenizerError
 
     if isinstance(error, TokenizerError | TemplateProblem):

@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from ..config import fetch_model, load_deployment, read_model_files
 from ..config.checkpoint.model_files import is_gguf
 from ..config.exit_codes import EXIT_WRONG_COMMAND_LINE
-from ..config.resolve.resolved import ModelFiles
+from ..config.resolve.described_model import ModelFiles
 from ..config.schema.types import format_about
 from ..convert.encoders import Method
 from ..convert.gguf_file import GgufConversion, convert_gguf, plan_gguf
@@ -21,37 +21,21 @@ from ..input_file import open_file
 from ..vocabulary.gguf import WORDS_OF
 from .byte_progress import byte_progress
 from .console import print_result
+from .flags.writing import QuantizeFlags
 from .prepare import fail, failing
 
 FORMAT_VERSION = 1
 _GGUF = "gguf:"
 
 
-def run(
-    model: str,
-    *,
-    method: str,
-    target: str,
-    revision: str | None = None,
-    text_file: str | None = None,
-    pre_tokenizer: str | None = None,
-    output: Literal["text", "json"] = "text",
-) -> int:
-    """method: an encoder's, or `gguf:` and a type of gguf_file.FILE_TYPES."""
-    return failing(lambda: _run(model, method, Path(target), revision, text_file, pre_tokenizer, output))
+def run(flags: QuantizeFlags) -> int:
+    return failing(lambda: _run(flags))
 
 
-def _run(
-    model: str,
-    method: str,
-    target: Path,
-    revision: str | None,
-    text_file: str | None,
-    pre_tokenizer: str | None,
-    output: Literal["text", "json"],
-) -> int:
+def _run(flags: QuantizeFlags) -> int:
+    method, target, text_file, output = flags.to, Path(flags.target), flags.perplexity, flags.output
     file_type = method.removeprefix(_GGUF) if method.startswith(_GGUF) else None
-    if problem := _target_problem(target, file_type) or _option_problem(file_type, pre_tokenizer):
+    if problem := _target_problem(target, file_type) or _option_problem(file_type, flags.pre_tokenizer):
         return fail(problem, EXIT_WRONG_COMMAND_LINE)
     text = None
     if text_file is not None:
@@ -62,14 +46,14 @@ def _run(
             return fail(f"{text_file}: cannot be read as text: {error}", EXIT_WRONG_COMMAND_LINE)
     has_no_tokenizer = text is None and file_type is None
     arguments = {
-        "model": model,
+        "model": flags.model,
         "skip_tokenizer_init": has_no_tokenizer,
-        **({"revision": revision} if revision else {}),
+        **({"revision": flags.revision} if flags.revision else {}),
     }
     deployment = load_deployment([], arguments=arguments)
     fetch_model(deployment)
     files = read_model_files(deployment)
-    work = _gguf(files, file_type, target, pre_tokenizer) if file_type else _folder(files, method, target)
+    work = _gguf(files, file_type, target, flags.pre_tokenizer) if file_type else _folder(files, method, target)
     measured: dict[str, Any] | None = None
     if text is not None:
         from .perplexity import perplexity

@@ -23,7 +23,7 @@ class RemoteError(Exception):
 
 class Remote:
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        """url: base URL of the API, such as http://localhost:8000/v1. api_key: else that of OPENAI_API_KEY."""
+        """url: base URL of the API, such as http://localhost:8000/v1. api_key: else from OPENAI_API_KEY."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise RemoteError(f"--url {url}: expected a URL such as {DEFAULT_URL}")
@@ -38,9 +38,9 @@ class Remote:
         with self._request("GET", path, None) as response:
             return _json(response.read())
 
-    def command(self, path: str) -> dict[str, Any]:
-        """The answer to a POST of an empty object. Raises RemoteError."""
-        with self._request("POST", path, {}) as response:
+    def command(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The answer to a POST, by default of an empty object. Raises RemoteError."""
+        with self._request("POST", path, body or {}) as response:
             return _json(response.read())
 
     def first_model(self) -> str:

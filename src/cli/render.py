@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from .. import __version__
 from ..config.diagnostics import show
 from ..config.errors import ConfigError
 from ..config.exit_codes import EXIT_WRONG_COMMAND_LINE
-from ..config.render.bundle import Bundle, pack
+from ..config.render.bundle import Bundle
 from ..config.render.compose import compose
 from ..config.render.k8s import kubernetes, options_of_first_node
 from ..config.render.kserve import kserve
+from ..config.render.pack import pack
 from ..config.render.pod import HOME, HOST
 from ..config.render.systemd import home, systemd
 from ..config.render.wanted import Pool, Wanted
 from .console import print_message, print_result
+from .flags.writing import RenderFlags
 
 Form = Literal["k8s", "kserve", "compose", "systemd"]
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?")
@@ -35,47 +38,24 @@ _FORMS_OF: dict[str, tuple[Form, ...]] = {  # where a flag has an effect
 }
 
 
-def run(
-    form: Form,
-    file: str,
-    *,
-    image: str | None = None,
-    name: str | None = None,
-    namespace: str | None = None,
-    replicas: int | None = None,
-    nodes: int | None = None,
-    inference_pool: bool = False,
-    gateway: str | None = None,
-    endpoint_picker: str | None = None,
-    model_uri: str | None = None,
-    program: str | None = None,
-) -> int:
+def run(flags: RenderFlags) -> int:
     """Print the files. Returns the exit code: that of an invalid configuration if the deployment cannot run there."""
-    name = _name(Path(file).stem) if name is None else name
-    flags = {
-        "--image": image,
-        "--name": name,
-        "--namespace": namespace,
-        "--replicas": replicas,
-        "--nodes": nodes,
-        "--inference-pool": inference_pool or None,
-        "--gateway": gateway,
-        "--endpoint-picker": endpoint_picker,
-        "--model-uri": model_uri,
-        "--program": program,
-    }
-    if problem := _problem(form, file, {flag: value for flag, value in flags.items() if value is not None}):
+    form, name = flags.form, _name(Path(flags.file).stem) if flags.name is None else flags.name
+    if problem := _problem(replace(flags, name=name)):
         print_message(f"error: {problem}\n  = more: engine render --help")
         return EXIT_WRONG_COMMAND_LINE
     is_container = form != "systemd"
     place, settings = (HOME, {"server.host": HOST}) if is_container else (home(name), {})
-    pool = Pool(gateway or "inference-gateway", endpoint_picker or f"{name}-epp") if inference_pool else None
+    pool = None
+    if flags.inference_pool:
+        pool = Pool(flags.gateway or "inference-gateway", flags.endpoint_picker or f"{name}-epp")
     try:
-        bundle = pack(Path(file), place, os.environ, settings=settings)
-        if form == "k8s" and (more := options_of_first_node(bundle, nodes)):
-            bundle = pack(Path(file), place, os.environ, settings={**settings, **more})
-        wanted = Wanted(name, image or _image(bundle), namespace, replicas or 1, nodes or 1, pool, model_uri)
-        text = _rendered(form, bundle, wanted, program)
+        bundle = pack(Path(flags.file), place, os.environ, settings=settings)
+        if form == "k8s" and (more := options_of_first_node(bundle, flags.nodes)):
+            bundle = pack(Path(flags.file), place, os.environ, settings={**settings, **more})
+        image, uri = flags.image or _image(bundle), flags.model_uri
+        wanted = Wanted(name, image, flags.namespace, flags.replicas or 1, flags.nodes or 1, pool, uri)
+        text = _rendered(form, bundle, wanted, flags.program)
     except ConfigError as error:
         print_message(show(error.diagnostics))
         if is_container and any(finding.code == "R201" for finding in error.diagnostics):
@@ -100,7 +80,7 @@ def _rendered(form: Form, bundle: Bundle, wanted: Wanted, program: str | None) -
 
 
 def _image(bundle: Bundle) -> str:
-    """As `make image` names it."""
+    """Name that `make image` gives the image."""
     return f"stoker:{__version__}{'-cuda' * bundle.has_gpu}"
 
 
@@ -110,26 +90,31 @@ def _name(stem: str) -> str:
     return name if _NAME.fullmatch(name) else f"engine-{name}".rstrip("-")
 
 
-def _problem(form: Form, file: str, flags: dict[str, Any]) -> str:
-    """What is wrong with the command line. `flags` are those that were given, and the name."""
-    if file == "-":
+def _problem(flags: RenderFlags) -> str:
+    """What is wrong with the command line, in which `name` is set."""
+    if flags.file == "-":
         return "render needs a file: standard input cannot be included"
+    given = {
+        f"--{name.replace('_', '-')}": value
+        for name, value in asdict(flags).items()
+        if value is not None and value is not False
+    }
     for flag in ("--name", "--namespace", "--gateway", "--endpoint-picker"):
-        if flag in flags and not _NAME.fullmatch(flags[flag]):
+        if flag in given and not _NAME.fullmatch(given[flag]):
             rule = "use lower-case letters, digits and hyphens, a letter first, at most 52 characters"
-            return f"{flag} {flags[flag]}: {rule}"
+            return f"{flag} {given[flag]}: {rule}"
     for flag in ("--replicas", "--nodes"):
-        if flags.get(flag, 1) < 1:
-            return f"{flag} {flags[flag]}: at least 1"
-    if flags.get("--replicas", 1) > 1 and flags.get("--nodes", 1) > 1:
+        if given.get(flag, 1) < 1:
+            return f"{flag} {given[flag]}: at least 1"
+    if given.get("--replicas", 1) > 1 and given.get("--nodes", 1) > 1:
         return "--nodes and --replicas exclude each other: each node has one pod"
-    for flag in flags:
-        if form not in _FORMS_OF.get(flag, (form,)):
-            return f"{flag} has no effect with {form}"
-    if "--inference-pool" not in flags and (alone := {"--gateway", "--endpoint-picker"} & flags.keys()):
+    for flag in given:
+        if flags.form not in _FORMS_OF.get(flag, (flags.form,)):
+            return f"{flag} has no effect with {flags.form}"
+    if "--inference-pool" not in given and (alone := {"--gateway", "--endpoint-picker"} & given.keys()):
         return f"{min(alone)} needs --inference-pool"
-    if "://" not in flags.get("--model-uri", "://"):
+    if "://" not in given.get("--model-uri", "://"):
         return "--model-uri: hf://, pvc://, s3:// or oci://, and where the model is there"
-    if not flags.get("--program", "/").startswith("/"):
+    if not given.get("--program", "/").startswith("/"):
         return "--program must be an absolute path"
     return ""

@@ -11,11 +11,7 @@ import contextlib
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from collections.abc import Iterator, Sequence
 
 from .. import __version__
 from ..config import Resolved
@@ -30,7 +26,9 @@ from ..server.run import Text, load_text, log_stats
 from ..server.service import Service
 from .batch_files import BatchInput, BatchOutput, open_input, run_id, same_file
 from .console import is_coloured, print_message, print_result
+from .count_progress import count_progress
 from .defaults import METRICS_HOST, METRICS_PORT
+from .flags.serving import BatchFlags
 from .prepare import (
     engine_client,
     fail,
@@ -43,65 +41,48 @@ from .server_url import base_url
 from .startup_view import StartupView
 from .transfer import TransferError, is_url, shown
 
-REPORT_INTERVAL_S = 10.0
+
+def _settings(flags: BatchFlags) -> list[str]:
+    """Flags that set options of the server, as words of a command line."""
+    words = {
+        "response-role": flags.response_role,
+        "max-log-len": flags.max_log_len,
+        "enable-prompt-tokens-details": flags.enable_prompt_tokens_details or None,
+        "disable-log-stats": flags.disable_log_stats or None,
+        "disable-access-log": flags.disable_log_requests or is_coloured(sys.stderr) or None,  # there is a bar
+    }
+    return [f"--server.{name}={value}" for name, value in words.items() if value is not None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchFlags:
-    """The verb's own flags; None or False if not given."""
+def _problem(flags: BatchFlags) -> str | None:
+    if flags.output_file == "-" or ("://" in flags.output_file and not is_url(flags.output_file)):
+        return "--output-file: give a file, or an http(s) URL that accepts PUT"
+    if "://" in flags.input_file and not is_url(flags.input_file):
+        return "--input-file: give a file, an http(s) URL, or - for standard input"
+    if same_file(flags.input_file, flags.output_file):
+        return "--output-file is the input file"
+    if not flags.enable_metrics and (flags.url is not None or flags.port is not None):
+        return "--url and --port are the address of the metrics: add --enable-metrics"
+    return None
 
-    input_file: str
-    output_file: str
-    output_tmp_dir: str | None = None
-    response_role: str | None = None
-    enable_metrics: bool = False
-    url: str | None = None
-    port: int | None = None
-    enable_prompt_tokens_details: bool = False
-    max_log_len: int | None = None
-    disable_log_requests: bool = False
-    disable_log_stats: bool = False
-    use_v2_block_manager: bool | None = None
 
-    def overrides(self) -> list[str]:
-        """Flags that set options of the server, as words of a command line."""
-        words = {
-            "response-role": self.response_role,
-            "max-log-len": self.max_log_len,
-            "enable-prompt-tokens-details": self.enable_prompt_tokens_details or None,
-            "disable-log-stats": self.disable_log_stats or None,
-            "disable-access-log": self.disable_log_requests or None,
-        }
-        return [f"--server.{name}={value}" for name, value in words.items() if value is not None]
-
-    def problem(self) -> str | None:
-        if self.output_file == "-" or ("://" in self.output_file and not is_url(self.output_file)):
-            return "--output-file: give a file, or an http(s) URL that accepts PUT"
-        if "://" in self.input_file and not is_url(self.input_file):
-            return "--input-file: give a file, an http(s) URL, or - for standard input"
-        if same_file(self.input_file, self.output_file):
-            return "--output-file is the input file"
-        if not self.enable_metrics and (self.url is not None or self.port is not None):
-            return "--url and --port are the address of the metrics: add --enable-metrics"
-        return None
-
-    def warnings(self) -> Iterator[str]:
-        if self.output_tmp_dir is not None and not is_url(self.output_file):
-            yield "--output-tmp-dir has no effect: --output-file is not a URL"
-        if self.use_v2_block_manager is not None:
-            yield "--use-v2-block-manager is deprecated and has no effect: there is one block pool"
+def _warnings(flags: BatchFlags) -> Iterator[str]:
+    if flags.output_tmp_dir is not None and not is_url(flags.output_file):
+        yield "--output-tmp-dir has no effect: --output-file is not a URL"
+    if flags.use_v2_block_manager is not None:
+        yield "--use-v2-block-manager is deprecated and has no effect: there is one block pool"
 
 
 def run(files: Sequence[str], overrides: Sequence[str], flags: BatchFlags) -> int:
-    """Returns the exit code: 0 if every line was answered, 1 if not, 130 after Ctrl-C."""
-    if problem := flags.problem():
+    """Returns the exit code: 0 if every line was a request, 1 if not, 130 after Ctrl-C."""
+    if problem := _problem(flags):
         return fail(problem, EXIT_WRONG_COMMAND_LINE)
-    for warning in flags.warnings():
+    for warning in _warnings(flags):
         print_message(f"warning: {warning}")
 
     def work() -> int:
         try:
-            return _run(files, [*overrides, *flags.overrides()], flags)
+            return _run(files, [*_settings(flags), *overrides], flags)
         except (TransferError, PartFileInUse) as error:
             return fail(str(error), EXIT_ENVIRONMENT)
         except EngineGone as error:
@@ -111,7 +92,7 @@ def run(files: Sequence[str], overrides: Sequence[str], flags: BatchFlags) -> in
 
 
 def _run(files: Sequence[str], overrides: Sequence[str], flags: BatchFlags) -> int:
-    """In an order that finds errors early."""
+    """Run the steps in an order that finds errors early."""
     with contextlib.ExitStack() as stack:
         view = stack.enter_context(StartupView(f"stoker {__version__}", is_live=is_coloured(sys.stderr)))
         deployment = read(files, overrides, view)
@@ -138,7 +119,7 @@ def _run(files: Sequence[str], overrides: Sequence[str], flags: BatchFlags) -> i
         output.finish()
     counts = output.part.counts
     print_result(_summary(counts, time.monotonic() - began, flags.output_file))
-    return EXIT_FAILED if counts.refused or counts.malformed else 0
+    return EXIT_FAILED if counts.malformed else 0
 
 
 def _metrics_address(flags: BatchFlags) -> list[socket.socket]:
@@ -169,7 +150,8 @@ async def _answer(
                 await stack.enter_async_context(serving_metrics(service, sockets))
             if not resolved.server.disable_log_stats:
                 stack.callback(asyncio.ensure_future(log_stats(service)).cancel)
-            on_progress = stack.enter_context(_progress(source.num_requests, part.counts, resolved))
+            show_progress = stack.enter_context(count_progress("lines", source.num_requests, part.counts.total))
+            configure_logging(resolved.server)  # again: a bar redirects standard error to the lines above it
             batch = Batch(
                 service,
                 build_app(service),
@@ -177,7 +159,7 @@ async def _answer(
                 part,
                 run_id=run,
                 concurrency=_concurrency(resolved),
-                on_progress=on_progress,
+                on_progress=lambda counts: show_progress(counts.total),
             )
             await batch.run()
     finally:
@@ -187,27 +169,7 @@ async def _answer(
 def _concurrency(resolved: Resolved) -> int:
     """Twice a full batch: one running, one waiting."""
     scheduler = resolved.scheduler
-    return len(resolved.parallel.ranks) * max(1, min(2 * scheduler.max_num_seqs, scheduler.max_queued_requests))
-
-
-@contextlib.contextmanager
-def _progress(total: int, counts: Counts, resolved: Resolved) -> Iterator[Callable[[Counts], None]]:
-    """A progress bar on a terminal; elsewhere a line at intervals."""
-    if not is_coloured(sys.stderr):
-        reported_at = [time.monotonic()]
-
-        def report_progress(counts: Counts) -> None:
-            if time.monotonic() - reported_at[0] >= REPORT_INTERVAL_S:
-                reported_at[0] = time.monotonic()
-                print_message(f"{counts.total} of {total} lines done")
-
-        yield report_progress
-        return
-    columns = (TextColumn("lines"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        configure_logging(resolved.server)  # again: with the bar, standard error is redirected above it
-        task = bar.add_task("", total=total, completed=counts.total)
-        yield lambda counts: bar.update(task, completed=counts.total)
+    return resolved.topology.num_replicas * max(1, min(2 * scheduler.max_num_seqs, scheduler.max_queued_requests))
 
 
 def _summary(counts: Counts, seconds: float, name: str) -> str:

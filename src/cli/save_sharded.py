@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ..config import fetch_model, load_deployment, read_model_files
 from ..config.checkpoint.model_files import is_gguf
@@ -23,48 +23,39 @@ from ..engine.runner.measure import PhaseClock
 from ..version import __version__
 from .byte_progress import byte_progress
 from .console import print_result
+from .flags.writing import SaveShardedFlags
 from .prepare import fail, failing, read, resolve_here
 from .startup_view import StartupView
 
 FORMAT_VERSION = 1
 
 
-def run(
-    model: str,
-    overrides: Sequence[str],
-    *,
-    target: str,
-    is_as_loaded: bool,
-    replaces: bool,
-    max_part_size: str,
-    revision: str | None = None,
-    output: Literal["text", "json"] = "text",
-) -> int:
+def run(overrides: Sequence[str], flags: SaveShardedFlags) -> int:
     """overrides: options of the deployment, which only packed weights depend on."""
     try:
-        max_part_bytes = parse_size(max_part_size)
+        max_part_bytes = parse_size(flags.max_part_size)
     except ValueError as error:
-        return fail(f"--max-part-size {max_part_size}: {error}", EXIT_WRONG_COMMAND_LINE)
+        return fail(f"--max-part-size {flags.max_part_size}: {error}", EXIT_WRONG_COMMAND_LINE)
     if max_part_bytes <= 0:
-        return fail(f"--max-part-size {max_part_size}: must be more than 0", EXIT_WRONG_COMMAND_LINE)
-    if overrides and not is_as_loaded:
+        return fail(f"--max-part-size {flags.max_part_size}: must be more than 0", EXIT_WRONG_COMMAND_LINE)
+    if overrides and not flags.as_loaded:
         said = f"{overrides[0]} does not change the tensors of a checkpoint; --as-loaded writes them as they are served"
         return fail(said, EXIT_WRONG_COMMAND_LINE)
-    if problem := target_problem(Path(target), may_replace=replaces):
+    if problem := target_problem(Path(flags.target), may_replace=flags.force):
         return fail(problem, EXIT_WRONG_COMMAND_LINE)
-    if is_as_loaded:
-        given = [*overrides, *(["--revision", revision] if revision else [])]
-        return failing(lambda: _run_as_loaded(model, given, Path(target), replaces, max_part_bytes, output))
-    return failing(lambda: _run(model, Path(target), replaces, max_part_bytes, revision, output))
+    if flags.as_loaded:
+        return failing(lambda: _run_as_loaded(overrides, flags, max_part_bytes))
+    return failing(lambda: _run(flags, max_part_bytes))
 
 
-def _run(model: str, target: Path, replaces: bool, max_part_bytes: int, revision: str | None, output: str) -> int:
-    arguments: dict[str, Any] = {"model": model, "skip_tokenizer_init": True}
+def _run(flags: SaveShardedFlags, max_part_bytes: int) -> int:
+    target, revision = Path(flags.target), flags.revision
+    arguments: dict[str, Any] = {"model": flags.model, "skip_tokenizer_init": True}
     deployment = load_deployment([], arguments=arguments | ({"revision": revision} if revision else {}))
     fetch_model(deployment)
     sharding = plan_sharding(read_model_files(deployment), max_part_bytes)
-    with byte_progress(sharding.num_bytes, shown=output == "text") as advance:
-        save(sharding, target, advance, replaces=replaces)
+    with byte_progress(sharding.num_bytes, shown=flags.output == "text") as advance:
+        save(sharding, target, advance, replaces=flags.force)
     found = {
         "format_version": FORMAT_VERSION,
         "folder": str(target),
@@ -73,7 +64,7 @@ def _run(model: str, target: Path, replaces: bool, max_part_bytes: int, revision
         "bytes": sharding.num_bytes,
         "left_out": list(sharding.left_out),
     }
-    print_result(json.dumps(found, indent=2) if output == "json" else "\n".join(_lines(target, found)))
+    print_result(json.dumps(found, indent=2) if flags.output == "json" else "\n".join(_lines(target, found)))
     return 0
 
 
@@ -86,14 +77,9 @@ def _lines(target: Path, found: dict[str, Any]) -> list[str]:
     ]
 
 
-def _run_as_loaded(
-    model: str,
-    overrides: Sequence[str],
-    target: Path,
-    replaces: bool,
-    max_part_bytes: int,
-    output: Literal["text", "json"],
-) -> int:
+def _run_as_loaded(overrides: Sequence[str], flags: SaveShardedFlags, max_part_bytes: int) -> int:
+    model, target, revision = flags.model, Path(flags.target), flags.revision
+    overrides = [*overrides, *(["--revision", revision] if revision else [])]
     is_deployment = os.path.isfile(model) and not is_gguf(model)  # other models are folders or names
     files, words = ([model], overrides) if is_deployment else ([], ["--model", model, *overrides])
     with StartupView(f"stoker {__version__}", is_live=False) as view:
@@ -102,8 +88,8 @@ def _run_as_loaded(
         view.begin("model")
         packed = pack(resolved, PhaseClock(view.part))
     parts = packed.parts(max_part_bytes)
-    with byte_progress(packed.num_bytes, shown=output == "text") as advance:
-        save_packed(packed, parts, target, advance, replaces=replaces)
+    with byte_progress(packed.num_bytes, shown=flags.output == "text") as advance:
+        save_packed(packed, parts, target, advance, replaces=flags.force)
     found = {
         "format_version": FORMAT_VERSION,
         "folder": str(target),
@@ -116,5 +102,5 @@ def _run_as_loaded(
         f"{target}: {format_about(packed.num_bytes)}, files: {len(parts)}; {packed.shape.shown}",
         f"serve it with `model: {target}`",
     ]
-    print_result(json.dumps(found, indent=2) if output == "json" else "\n".join(lines))
+    print_result(json.dumps(found, indent=2) if flags.output == "json" else "\n".join(lines))
     return 0

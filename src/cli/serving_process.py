@@ -57,8 +57,8 @@ async def start(
 
 
 async def accept(control: int) -> tuple[Resolved, asyncio.StreamReader, asyncio.StreamWriter] | None:
-    """In the process that was started: its configuration, whose logging is set up, and the connection. None if the
-    other side has ended. control: the file descriptor."""
+    """Return the configuration of the process that was started, whose logging is set up, and the connection. None if
+    the other side has ended. control: the file descriptor."""
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=control), limit=_MAX_LINE_BYTES)
     if not (line := await reader.readline()):
         writer.close()
@@ -73,5 +73,5 @@ async def follow(reader: asyncio.StreamReader, shutdown: Shutdown, take: Callabl
     with contextlib.suppress(ConnectionError):  # it was killed
         while line := await reader.readline():
             await take(line)
-    shutdown.request()
-    shutdown.request()
+    shutdown.request("the process that started this one has ended")
+    shutdown.cut.set()

@@ -10,7 +10,7 @@ import gc
 import socket
 import time
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .. import __version__
 from ..config import Measured, Resolved
@@ -18,36 +18,16 @@ from ..engine.client.process import EngineProcessClient
 from ..engine.client.replicated import replicas_of
 from ..server.http.shutdown import Shutdown
 from .prepare import engine_client, start_beside
+from .startup_view import StartupView
 
 if TYPE_CHECKING:
     from ..server.run import Text
-    from ..server.service import Service
 
 Result = TypeVar("Result")
 
 
 class Stopped(Exception):
-    """Stopped before there was anything to drain."""
-
-
-class Start(Protocol):
-    """Shows the phases of a start, as StartupView does.
-
-    Attributes:
-        shows_places: whether it says itself where processes are bound, and the summary does not.
-    """
-
-    shows_places: bool
-
-    @property
-    def seconds(self) -> float:
-        """Since it began."""
-
-    def part(self, name: str) -> None: ...
-
-    def beside(self, name: str, seconds: float) -> None: ...
-
-    def close(self) -> None: ...
+    """The start was stopped before there was anything to drain."""
 
 
 def load_server(resolved: Resolved) -> tuple[Text, float]:
@@ -62,14 +42,13 @@ def load_server(resolved: Resolved) -> tuple[Text, float]:
 async def start_and_serve(
     resolved: Resolved,
     sockets: list[socket.socket],
-    view: Start,
+    view: StartupView,
     shutdown: Shutdown,
     on_ready: Callable[[str], None],
-    on_service: Callable[[Service], None] = lambda service: None,
 ) -> int:
-    """Until a shutdown is requested. Returns the exit code. Raises Stopped if that was before requests were accepted.
+    """Serve until a shutdown is requested. Returns the exit code. Raises Stopped if that was before `on_ready`.
 
-    on_ready: called with the summary once they are. on_service: see `run_server`.
+    on_ready: called with the summary once they are.
     """
     client = engine_client(resolved, view.part)
     try:
@@ -91,8 +70,9 @@ async def start_and_serve(
             phases=info.phases,
             kernels=info.kernels,
         )
-        calibration.append(calibration.record(resolved, measured, __version__))
-        ready = summary(resolved, info, measured, text, port, view.seconds, has_places=not view.shows_places)
+        if resolved.server.has_engine:
+            calibration.append(calibration.record(resolved, measured, __version__))
+        ready = summary(resolved, info, measured, text, port, view.seconds)
 
         def on_listening() -> None:
             # objects created so far live as long as the process: the garbage collector does not have to visit them
@@ -105,13 +85,11 @@ async def start_and_serve(
 
             engines = {
                 rank: each
-                for rank, each in replicas_of(client, resolved.parallel.ranks[0]).items()
+                for rank, each in replicas_of(client, resolved.topology.replicas[0]).items()
                 if isinstance(each, EngineProcessClient)  # a rule refuses an engine in this process
             }
             return await ApiProcesses(resolved, engines, sockets, shutdown).run(on_listening)
-        return await run_server(
-            resolved, client, text, sockets, shutdown, on_listening=on_listening, on_service=on_service
-        )
+        return await run_server(resolved, client, text, sockets, shutdown, on_listening=on_listening)
     finally:
         await client.close()
 

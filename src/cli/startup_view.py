@@ -32,8 +32,6 @@ class StartupView:
     Use as a context manager, so that an error is printed below it.
     """
 
-    shows_places = False
-
     def __init__(self, title: str, *, is_live: bool, clock: Callable[[], float] = time.perf_counter) -> None:
         """is_live: standard error is a terminal on which the tree can be updated."""
         self._title = title
@@ -64,7 +62,7 @@ class StartupView:
 
     @property
     def seconds(self) -> float:
-        """Since the view was made."""
+        """Seconds since the view was made."""
         return self._clock() - self._began
 
     @property

@@ -1,10 +1,11 @@
-"""A stop before a server is ready: by SIGTERM, or by Ctrl-C in a terminal."""
+"""A stop before a server is ready: by SIGTERM, by Ctrl-C in a terminal, or because the terminal was closed."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable
 
+from ..stop_signals import stop_signals
 from .console import print_message
 
 
@@ -13,11 +14,16 @@ def unless_stopped(work: Callable[[], int]) -> int:
 
     `work` imports what it needs, which takes a good part of a start. An event loop in it handles the signals itself.
     """
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: raises KeyboardInterrupt
-    try:
+    before = {number: signal.getsignal(number) for number in stop_signals()}
+    try:  # each signal raises KeyboardInterrupt, as Ctrl-C does by default; one may come before the last is set
+        for number in before:
+            signal.signal(number, signal.default_int_handler)
         return work()
     except KeyboardInterrupt:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the message
         print_message("stopped before it was ready")
         return 0
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

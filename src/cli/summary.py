@@ -11,7 +11,7 @@ from ..config.schema.types import format_about as about
 from ..engine.api import EngineInfo
 from ..formats.detect import Detection
 from ..server.run import Text
-from ..server.text.renderer import Renderer
+from ..text.renderer import Renderer
 from .numa_view import place_rows
 from .server_url import base_url
 
@@ -25,40 +25,44 @@ def summary(
     text: Text,
     port: int,
     seconds: float,
-    *,
-    has_places: bool,
 ) -> str:
     """Lines for standard output; the last one is a command to paste.
 
     port: 0 with a Unix socket.
     seconds: from the start of the command to now.
-    has_places: whether it says where processes are bound.
     """
     server = resolved.server
     url = base_url("localhost" if server.uds else server.host, port, is_tls=server.ssl_certfile is not None)
     per_sequence = -(-info.max_model_len // info.block_size)
     blocks = f"{info.num_kv_tokens} KV tokens in {info.num_blocks} blocks of {info.block_size}"
     memory = resolved.memory
-    on_ray = resolved.parallel.are_replicas_on_ray
-    num_remote = len(resolved.parallel.remote_ranks) if not on_ray else 0
-    num_replicas = len(resolved.parallel.served_ranks if on_ray else resolved.parallel.ranks)
+    topology, num_ranks = resolved.topology, resolved.topology.num_ranks
+    on_ray = topology.are_replicas_on_ray
+    num_remote = len(topology.remote_replicas) if not on_ray else 0
+    num_replicas = topology.num_on_ray if on_ray else topology.num_replicas
     where = ", actors of Ray" if on_ray else ", which share the experts" * resolved.shares_experts
-    num_ranks = resolved.parallel.num_ranks
     rows = [
         *([("socket", server.uds)] if server.uds else []),
         ("url", f"{url}/v1"),
-        *([] if server.uds or server.disable_web_page else [("page", f"{url}/")]),
+        *([] if server.uds or server.disable_web_page or not server.has_engine else [("page", f"{url}/")]),
         *([("replicas", f"{num_replicas}{where}; what follows is of each")] if num_replicas > 1 else []),
         *([("elsewhere", f"{num_remote} replicas on other machines")] if num_remote else []),
         *([("processes", f"{num_ranks} compute a model; what follows is of the first")] if num_ranks > 1 else []),
-        *(place_rows(resolved) if has_places else []),
-        ("model", f"{', '.join(resolved.served_model_names)}, {info.dtype} on {info.device}"),
-        ("context", f"{info.max_model_len} tokens"),
-        ("capacity", f"{info.num_blocks // per_sequence} sequences at full context ({blocks})"),
-        ("batch", f"{info.max_num_seqs} sequences, {info.max_num_batched_tokens} tokens per step"),
-        ("weights", f"{about(measured.weights_bytes)}, planned {about(memory.weights_bytes)}"),
-        ("KV cache", f"{about(measured.kv_cache_bytes)}, planned {about(memory.kv_cache_bytes)}"),
+        *place_rows(resolved),
     ]
+    names, context = ", ".join(resolved.served_model_names), ("context", f"{info.max_model_len} tokens")
+    if server.has_engine:
+        rows += [
+            ("model", f"{names}, {info.dtype} on {info.device}"),
+            context,
+            ("capacity", f"{info.num_blocks // per_sequence} sequences at full context ({blocks})"),
+            ("batch", f"{info.max_num_seqs} sequences, {info.max_num_batched_tokens} tokens per step"),
+            ("weights", f"{about(measured.weights_bytes)}, planned {about(memory.weights_bytes)}"),
+            ("KV cache", f"{about(measured.kv_cache_bytes)}, planned {about(memory.kv_cache_bytes)}"),
+        ]
+    else:
+        rows += [("model", names), ("engine", "none: prompts are rendered, and answers made of given tokens"), context]
+    rows += [("not used", note) for note in resolved.model_files.notes]
     if measured.resident_bytes is not None:
         planned = planned_memory(resolved)[0].likely
         rows.append(
@@ -94,6 +98,7 @@ def _curl(url: str, resolved: Resolved, renderer: Renderer | None) -> str:
     elif renderer.has_template:
         path, body = "chat/completions", {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
     server = resolved.server
+    path += "" if server.has_engine else "/render"
     transport = f" --unix-socket {shlex.quote(server.uds)}" if server.uds else ""
     if server.ssl_certfile:
         transport += f" --cacert {shlex.quote(server.ssl_certfile)}"

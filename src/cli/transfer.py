@@ -17,7 +17,7 @@ UPLOAD_ATTEMPTS = 3
 
 
 class TransferError(Exception):
-    """One line for the user."""
+    """The message is one line for the user."""
 
 
 def is_url(name: str) -> bool:

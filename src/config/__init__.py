@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from .fetch import fetch_model
     from .load import load_deployment
     from .origin import Layer, Origin
+    from .resolve.described_model import ModelFiles
     from .resolve.machine import read_machine_spec
+    from .resolve.machine_spec import MachineSpec
+    from .resolve.memory_plan import MemoryPlan
     from .resolve.model_files import read_model_files
     from .resolve.resolve import resolve_deployment
-    from .resolve.resolved import MachineSpec, Measured, MemoryPlan, ModelFiles, Resolved
+    from .resolve.resolved import Measured, Resolved
     from .schema.server import ServerConfig
 
 _HOMES = {
@@ -30,10 +33,13 @@ _HOMES = {
     "fetch": ("fetch_model",),
     "load": ("load_deployment",),
     "origin": ("Layer", "Origin"),
+    "resolve.described_model": ("ModelFiles",),
     "resolve.machine": ("read_machine_spec",),
+    "resolve.machine_spec": ("MachineSpec",),
+    "resolve.memory_plan": ("MemoryPlan",),
     "resolve.model_files": ("read_model_files",),
     "resolve.resolve": ("resolve_deployment",),
-    "resolve.resolved": ("MachineSpec", "Measured", "MemoryPlan", "ModelFiles", "Resolved"),
+    "resolve.resolved": ("Measured", "Resolved"),
     "schema.server": ("ServerConfig",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

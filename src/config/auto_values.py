@@ -5,6 +5,10 @@ One definition, so that what is documented is what is decided.
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
+KVLimit: TypeAlias = Literal["sequences", "ceiling", "room"]
+
 MAX_NUM_SEQS = {"cpu": 64, "cuda": 256}
 MAX_NUM_BATCHED_TOKENS = {"cpu": 2048, "cuda": 8192}
 BLOCK_SIZE = {"cpu": 16, "cuda": 64}  # 64: the number of tokens that the attention kernels of a GPU read in one access
@@ -28,8 +32,21 @@ def auto_num_seqs(device: str, state_bytes: int, room: int) -> int:
     return max(1, min(MAX_NUM_SEQS[device], room // STATES_SHARE // state_bytes))
 
 
+def auto_kv_bytes(max_num_seqs: int, longest_bytes: int, room: int, *, is_len_written: bool) -> tuple[int, KVLimit]:
+    """Bytes of the KV cache on a CPU (R221), and what limits them: all sequences at full length, the maximum for auto,
+    or what the weights leave.
+
+    longest_bytes: of one sequence of `max_model_len` tokens. is_len_written: whether a user has written that length,
+    which the cache then holds if there is room.
+    """
+    ceiling = max(MAX_AUTO_KV_BYTES, longest_bytes if is_len_written else 0)
+    limits: dict[KVLimit, int] = {"sequences": max_num_seqs * longest_bytes, "ceiling": ceiling, "room": room}
+    limit = min(limits, key=lambda name: limits[name])
+    return limits[limit], limit
+
+
 def num_states(state_bytes: int, max_num_seqs: int, interval: int) -> int:
-    """Recurrent states: of running sequences, and those that are kept for later requests.
+    """Recurrent states of running sequences, and states that are kept for later requests.
 
     state_bytes: of one sequence. interval: `cache.prefix_cache_retention_interval`; 0 without prefix caching.
     """
@@ -41,10 +58,10 @@ def num_states(state_bytes: int, max_num_seqs: int, interval: int) -> int:
 
 
 def by_device(values: dict[str, int]) -> str:
-    """For descriptions: `16 on a CPU, 64 on a GPU`."""
+    """Text for descriptions: `16 on a CPU, 64 on a GPU`."""
     return f"{values['cpu']} on a CPU, {values['cuda']} on a GPU"
 
 
 def gibibytes(num_bytes: int) -> str:
-    """For descriptions: `4 GiB`."""
+    """Text for descriptions: `4 GiB`."""
     return f"{num_bytes >> 30} GiB"

@@ -179,6 +179,13 @@ _CODES = (
         "Check that this is the right file; correct the findings and run the command again.",
     ),
     Code(
+        "C127",
+        "an option of the engine without an engine",
+        "With `server.engine: none` nothing is computed, so that options of the sections for weights, cache, "
+        "scheduler, parallelism and devices have no effect. They are left out.",
+        "Remove them, or keep them in a file for the servers that generate.",
+    ),
+    Code(
         "C130",
         "a secret in plain text in a file that is rendered",
         "`engine render` copies the manifest into its output, which more people can read than a secret allows. So the "
@@ -243,8 +250,9 @@ _CODES = (
         "model not supported",
         "This build runs text models of the families in docs/reference/models.md saved by one process, also with "
         "quantised weights of the methods in docs/guide/models-and-hardware.md, and other architectures through the "
-        "transformers library, on a CPU: those that it is tested with, and with `model.model_impl: transformers` any "
-        "that keep keys and values. Code from a model's repository runs only if `model.trust_remote_code` allows it.",
+        "transformers library, on a CPU: docs/reference/transformers-classes.md says of each whether and how. With "
+        "`model.model_impl: transformers` it probes classes of other releases too. Code from a model's repository runs "
+        "only if `model.trust_remote_code` allows it.",
         "Choose another checkpoint of the model, or another model; the message may name an option that helps.",
         EXIT_MODEL_FILES,
     ),

@@ -30,7 +30,7 @@ class Deployment:
         origins: where each written option comes from, by path; keys of mapping options have their own.
         overridden: what stronger layers replaced, strongest first.
         spans: the place of each written option, for messages.
-        references: where secrets are read from, in the form of a manifest; without those that were written out.
+        references: where secrets are read from, in the form of a manifest; without secrets that were written out.
         secret_variables: names of the environment variables that secrets are read from.
         folders: what relative paths in an option are relative to; the working directory where none is named.
         warnings: findings that do not stop anything.

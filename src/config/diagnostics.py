@@ -123,7 +123,7 @@ def _place(label: Label) -> dict[str, Any]:
 
 
 def in_order(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """By place: texts in the order they were read, then lines. Findings without a place are last."""
+    """Sort by place: texts in the order they were read, then lines. Findings without a place are last."""
     texts: dict[int, int] = {}
 
     def key(diagnostic: Diagnostic) -> tuple[int, int, int]:
@@ -136,7 +136,7 @@ def in_order(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def first_findings(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """By place; if there are too many, errors only, and the last one gives the number of those left out."""
+    """Sort by place; if there are too many, only errors remain, and the last one gives the number of those left out."""
     found = in_order(diagnostics)
     if len(found) <= MAX_FINDINGS:
         return found

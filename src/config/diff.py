@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from .deployment import Deployment
 from .effective import effective_values
 from .origin import Layer
-from .resolve.decide import Decisions
+from .resolve.decisions import Decisions
 from .schema.options import Option, options
 from .schema.section import Reload
 from .yaml_writer import inline
@@ -42,7 +42,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Values by dotted path, keys of mappings on their own. `costs` are those that the side itself states."""
+    """Values by dotted path, keys of mappings on their own. `costs` are what the side itself states."""
 
     name: str
     values: Mapping[str, Held]
@@ -119,7 +119,7 @@ def running_side(name: str, records: Sequence[Mapping[str, Any]]) -> Side:
 
 
 def _is_compared(option: Option) -> bool:
-    """Not the header keys, which say how the file is read, nor refused options, which always have their default."""
+    """Whether an option is compared: header keys only say how the file is read, refused options have their default."""
     return bool(option.section) and option.status != "refused"
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..installation import install_command
 from .errors import ModelFilesError
 
 OnProgress = Callable[[str], None]
@@ -48,7 +49,7 @@ def download(
         from huggingface_hub import snapshot_download
     except ImportError:
         raise ModelFilesError(
-            f"{name}: not on this machine, and huggingface_hub is not installed; pip install 'stoker[engine]'",
+            f"{name}: not on this machine, and huggingface_hub is not installed; {install_command('engine')}",
             code="M308",
         ) from None
     shown = {} if on_progress is None else {"tqdm_class": _bar(on_progress)}
@@ -86,7 +87,7 @@ def _remove_damaged(
 ) -> list[Path]:
     """Files relative to the snapshot's directory whose bytes differ from their hash, which is the name of their blob.
 
-    Also those of earlier downloads, one of which may have ended between the transfer and this check.
+    This includes earlier downloads, one of which may have ended between the transfer and this check.
     """
     from huggingface_hub.utils import filter_repo_objects
 
@@ -111,8 +112,8 @@ def _remove_damaged(
 def _has_hash(path: Path, expected: str) -> bool:
     """Whether the content has the hash that the hub gave. True for names that are not hashes of a known kind.
 
-    64 digits are SHA-256, of large files; 40 digits are SHA-1, of Git's blob with its header or, on mirrors, of the
-    content alone.
+    64 digits are SHA-256, of large files; 40 digits are SHA-1, of Git's blob with its header or, on mirrors, of only
+    the content.
     """
     if len(expected) not in (_SHA1_LENGTH, _SHA256_LENGTH) or set(expected) - set("0123456789abcdef"):
         return True

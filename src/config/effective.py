@@ -10,7 +10,7 @@ from typing import Any
 from .checkpoint.chat_templates import is_template
 from .deployment import Deployment
 from .origin import DEFAULT, Layer, Origin, Overridden
-from .resolve.decide import Decisions
+from .resolve.decisions import Decisions
 from .resolve.resolved import Resolved
 from .schema.options import Option, live_options
 from .source.interpolate import escape
@@ -38,7 +38,7 @@ class Effective:
 
     @property
     def said(self) -> str:
-        """Where the value comes from, in words."""
+        """Origin of the value, in words."""
         return "auto, known once the model is here" if self.is_waiting else str(self.origin)
 
     @property
@@ -56,7 +56,7 @@ def effective_values(deployment: Deployment, decisions: Decisions) -> list[Effec
     found: list[Effective] = []
     model = deployment.model.model
     for path, option in live_options().items():
-        if option.section in decisions.values:
+        if option.section in Resolved.sections():
             value = decisions.get(path)
         else:  # header keys, and sections without decisions
             home = getattr(deployment.config, option.section) if option.section else deployment.config
@@ -116,7 +116,7 @@ def _without_credentials(value: Any) -> Any:
 
 
 def select(values: Sequence[Effective], path: str) -> list[Effective]:
-    """Those of one section or of one option; empty if there is no such path."""
+    """Values of one section or of one option; empty if there is no such path."""
     return [entry for entry in values if entry.option.path == path or entry.option.section == path]
 
 

@@ -45,9 +45,10 @@ def printable(message: str) -> str:
 
 
 class ModelFilesError(DeploymentError):
-    """`code` is the page of `engine explain`."""
+    """`code` is the page of `engine explain`; `option` names the files that it is about."""
 
     exit_code = EXIT_MODEL_FILES
+    option = "model.model"
 
     def __init__(self, message: str, *, code: str = "M302") -> None:
         super().__init__(printable(message))

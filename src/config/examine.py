@@ -10,10 +10,11 @@ from .deployment import Deployment
 from .diagnostics import Diagnostic, Label, in_order
 from .errors import ConfigError, ModelFilesError, ModelNotLocal
 from .load import load_deployment
-from .resolve.decide import Decisions
+from .resolve.decisions import Decisions
+from .resolve.described_model import ModelFiles
+from .resolve.machine_spec import MachineSpec
 from .resolve.model_files import read_model_files
 from .resolve.resolve import examine
-from .resolve.resolved import MachineSpec, ModelFiles
 from .resolve.rules import RULES
 
 ABOUT_MACHINE = frozenset(rule.id for rule in RULES if rule.about_machine)
@@ -49,10 +50,12 @@ def report_on(
     machine: MachineSpec,
     env: Mapping[str, str] | None = None,
     is_elsewhere: bool = False,
+    is_planned: bool = False,
 ) -> Report:
     """Load, decide and check; whatever goes wrong is a finding.
 
     Args:
+        is_planned: weight files that are missing are described by config.json.
         is_elsewhere: the deployment is meant for another machine, so what only this one lacks is a warning.
     """
     try:
@@ -63,13 +66,13 @@ def report_on(
     missing: str | None = None
     faults: list[Diagnostic] = []
     try:
-        model_files = read_model_files(deployment)
+        model_files = read_model_files(deployment, describes=is_planned)
     except ModelNotLocal as error:
         missing = error.repository
     except ModelFilesError as error:
-        span = deployment.spans.get("model.model")
+        span = deployment.spans.get(error.option)
         labels = (Label(span),) if span is not None else ()
-        faults.append(Diagnostic(code=error.code, message=str(error), path="model.model", labels=labels))
+        faults.append(Diagnostic(code=error.code, message=str(error), path=error.option, labels=labels))
     examined = examine(deployment, model_files, machine)
     findings = [*faults, *examined.findings]
     if is_elsewhere:

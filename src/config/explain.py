@@ -22,6 +22,7 @@ from .resolve.rules import BY_ID, rules_of
 from .schema.deployment import DeploymentConfig
 from .schema.model import ModelConfig
 from .schema.options import Option, options, options_of, sections
+from .schema.types import format_about
 from .source.flags import flat_options, read_flag
 from .suggest import close, normal
 from .yaml_writer import inline
@@ -34,7 +35,7 @@ RELOAD = {
 
 
 def find(what: str, recursive: bool = False) -> list[Page]:
-    """Pages for a name; for any other word, those that mention it; empty if nothing does.
+    """Pages for a name; for any other word, pages that mention it; empty if nothing does.
 
     recursive: a section comes with a page for each of its options.
     """
@@ -54,7 +55,13 @@ def find(what: str, recursive: bool = False) -> list[Page]:
         ]
     if option := _option(name):
         return [option_page(option)]
-    lists = {"rules": _rules_list, "codes": _codes_list, "presets": _presets_list, "options": _overview}
+    lists = {
+        "rules": _rules_list,
+        "codes": _codes_list,
+        "presets": _presets_list,
+        "options": _overview,
+        "device_profiles": _devices_list,
+    }
     if name in lists:
         return [lists[name]()]
     if what in preset_names():
@@ -78,7 +85,7 @@ def _option(name: str) -> Option | None:
 
 def option_page(option: Option, here: bool = True) -> Page:
     """`here`: show what `auto` is on this machine; False for pages that are read elsewhere."""
-    rules = rules_of(option.path)
+    rules = [rule for rule in rules_of(option.path) if isinstance(rule, Rule) or not rule.is_derived]
     facts = [
         Fact("status", (_status(option),) if option.status != "effective" else ()),
         Fact("replaced by", option.replaced_by),
@@ -154,8 +161,9 @@ def rule_page(rule: Rule | StatedRule) -> Page:
         if rule.about_machine:
             facts.append(Fact("note", ("depends on the machine; `engine validate` only warns",)))
     else:
-        facts.append(Fact("severity", ("none: it always holds",)))
-    return Page("rule", rule.id, f"{rule.id}: {rule.title}", rule.why, tuple(facts), rule.fields)
+        facts.append(Fact("severity", (f"that of {rule.checked_by}" if rule.checked_by else "none: it always holds",)))
+    title = rule.id if rule.title in rule.why else f"{rule.id}: {rule.title}"
+    return Page("rule", rule.id, title, rule.why, tuple(facts), rule.fields)
 
 
 def template_text(text: str) -> str:
@@ -184,7 +192,8 @@ def _overview() -> Page:
     facts = tuple(
         Fact(name, ((section.__doc__ or "").strip().partition("\n")[0],)) for name, section in sections().items()
     )
-    text = "Sections of a deployment. `engine explain SECTION` lists its options; other lists: rules, codes, presets."
+    lists = "rules, codes, presets, device-profiles"
+    text = f"Sections of a deployment. `engine explain SECTION` lists its options; other lists: {lists}."
     return Page("list", "options", "options", text, facts)
 
 
@@ -203,6 +212,16 @@ def _presets_list() -> Page:
 
     facts = tuple(Fact(name, (PresetSource(name).title,)) for name in preset_names())
     return Page("list", "presets", "presets", "Sets of values that all other layers override: `preset: NAME`.", facts)
+
+
+def _devices_list() -> Page:
+    from .plan.devices import THIS_MACHINE, profiles
+
+    facts = (
+        Fact(THIS_MACHINE, ("the device that a start would use here",)),
+        *(Fact(each.name, (f"{each.shown}, {format_about(each.memory)}",)) for each in profiles().values()),
+    )
+    return Page("list", "device-profiles", "device profiles", "Devices for `engine plan --device-profile`.", facts)
 
 
 def _search(what: str) -> list[Page]:

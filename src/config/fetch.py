@@ -12,18 +12,8 @@ from .checkpoint.model_files import PARAMS_JSON, is_hub_id, locate, split_quanti
 from .checkpoint.repository_code import PATTERN as CODE_PATTERN
 from .download import OnProgress, download
 from .errors import ModelFilesError, ModelNotLocal
-from .resolve.model_files import (
-    OLDER_VOCABULARIES,
-    TOKENIZER_JSON,
-    code_folder,
-    config_files,
-    config_path,
-    hub_cache,
-    model_folder,
-    own_revision,
-    tokenizer_revision,
-    tokenizer_source,
-)
+from .resolve.model_location import code_folder, config_files, config_path, hub_cache, model_folder, own_revision
+from .resolve.model_tokenizer import OLDER_VOCABULARIES, TOKENIZER_JSON, tokenizer_revision, tokenizer_source
 
 if TYPE_CHECKING:
     from .deployment import Deployment
@@ -114,7 +104,7 @@ def _fetch_weights(deployment: Deployment, name: str, folder: Path, on_progress:
 
 
 def _kinds(deployment: Deployment, config_file: str) -> tuple[Kind, ...]:
-    """Of weight files, in the order in which they are looked for."""
+    """Kinds of weight files, in the order in which they are looked for."""
     load_format = deployment.load.load_format
     return KINDS["mistral" if config_file == PARAMS_JSON and load_format != "dummy" else load_format]
 

@@ -7,5 +7,5 @@ FP8_CAPABILITY = (8, 9)  # Ada: the first that converts fp8
 
 
 def capability_text(capability: tuple[int, int]) -> str:
-    """For descriptions and messages: `8.9`."""
+    """Text for descriptions and messages: `8.9`."""
     return f"{capability[0]}.{capability[1]}"

@@ -1,4 +1,4 @@
-"""For which numbers of decode rows a CUDA device captures graphs: the meaning of `scheduler.cuda_graph_sizes`."""
+"""Numbers of decode rows for which a CUDA device captures graphs: the meaning of `scheduler.cuda_graph_sizes`."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _BOUNDS = {
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """`place` is that of the value, or of the unknown or missing key. `allowed` is a phrase for a message."""
+    """`place` is the place of the value, or of the unknown or missing key. `allowed` is a phrase for a message."""
 
     kind: Kind
     place: Place

@@ -9,6 +9,7 @@ from typing import Any
 
 from .deployment import Deployment
 from .diagnostics import Diagnostic, Label, first_findings
+from .engineless import without_engine
 from .errors import ConfigError
 from .origin import Origin, Overridden
 from .presets import preset_names
@@ -42,7 +43,7 @@ def load_deployment(
     Args:
         files: manifest files, weakest first; `-` is standard input.
         overrides: words of a command line such as `--max-num-seqs`, `64`.
-        env: environment variables; those of this process if None.
+        env: environment variables; None: of this process.
         arguments: Python values by option name or path, between environment and command line.
 
     Raises ConfigError with everything that is wrong, warnings included.
@@ -64,6 +65,8 @@ def load_deployment(
         sources.insert(0, preset)
     written = merge(source.trees for source in sources)
     values = _typed(written, env, found)
+    if values.get("server.engine") == "none":
+        without_engine(written, values, found)
     has_errors = any(diagnostic.is_error for diagnostic in found)
     if "model.model" not in values and not has_errors:
         found.append(_no_model(read))
@@ -87,7 +90,7 @@ def load_deployment(
 
 
 def _secret_variables(written: Mapping[str, Written]) -> frozenset[str]:
-    """Also those of overridden values, which are secrets all the same."""
+    """Names of variables from which secrets are read. Overridden values are included: they are secrets, too."""
     secrets = [entry for path, entry in written.items() if options()[path].is_secret]
     return frozenset(name for entry in secrets for node in entry.nodes for name in variables_of(node))
 
@@ -177,7 +180,7 @@ def _leaves(path: str, node: Node) -> list[tuple[str, Node]]:
 
 
 def _overridden(option: Option, entry: Written) -> tuple[Overridden, ...]:
-    """Weaker values of an option, strongest first; those of a mapping are left out, since its keys are merged."""
+    """Weaker values of an option, strongest first, without values of mappings, whose keys are merged."""
     if option.kind == "mapping":
         return ()
     weaker = [node for node in entry.nodes if node is not entry.origin]

@@ -30,7 +30,7 @@ class Policy:
 
 
 def policy() -> Policy:
-    """Of this thread. Raises OSError."""
+    """Memory policy of this thread. Raises OSError."""
     mode, mask = ctypes.c_int(), _Mask()
     _call("get", ctypes.byref(mode), mask, _MAX_NODES + 1, None, 0)
     nodes = (node for node in range(_MAX_NODES) if mask[node // _WORD_BITS] >> node % _WORD_BITS & 1)
@@ -38,7 +38,7 @@ def policy() -> Policy:
 
 
 def set_policy(policy: Policy) -> None:
-    """Of this thread, and of those that it starts. Raises OSError."""
+    """Set the memory policy of this thread, and of threads that it starts. Raises OSError."""
     mask = _Mask()
     for node in policy.nodes:
         mask[node // _WORD_BITS] |= 1 << node % _WORD_BITS
@@ -46,7 +46,7 @@ def set_policy(policy: Policy) -> None:
 
 
 def bind_memory(node: int) -> None:
-    """All further memory of this thread, and of those that it starts, comes from this node. Raises OSError."""
+    """All further memory of this thread, and of threads that it starts, comes from this node. Raises OSError."""
     set_policy(Policy(_BIND, frozenset({node})))
 
 
@@ -59,7 +59,7 @@ def bound_nodes() -> set[int] | None:
     return set(found.nodes) if found.mode & _MODES == _BIND else None
 
 
-def no_policy() -> str:
+def why_no_policy() -> str:
     """Why this process can set no memory policy; empty if it can. Nothing is changed."""
     try:
         _call("set", _NO_MODE, None, 0)

@@ -39,7 +39,7 @@ class Migrated:
 
 
 class _ByHand(Exception):
-    """This one cannot be rewritten; the message says why."""
+    """This edit must be made by hand; the message says why."""
 
 
 def migrate(text: str, name: str, env: Mapping[str, str]) -> Migrated:
@@ -142,7 +142,8 @@ class _Page:
         if is_same and not self._is_flow(node) and isinstance(node.value, dict | list):
             raise _ByHand("its value takes several lines")
         self._leaving, self._extended = node, set()
-        edits = [self._removed(option, node)]
+        empties = not any(path.partition(".")[0] == option.section for path in values)
+        edits = [self._removed(option, node, empties=empties)]
         new = {path: written if is_same else inline(value) for path, value in values.items()}
         for path, text in new.items():
             known = self._find(path)
@@ -178,7 +179,8 @@ class _Page:
             node = node.value.get(key) if node is not None and isinstance(node.value, dict) else None
         return node
 
-    def _removed(self, option: Option, node: Node) -> tuple[int, int, str]:
+    def _removed(self, option: Option, node: Node, *, empties: bool) -> tuple[int, int, str]:
+        """empties: nothing is added to its section, which goes too if the option is all that it has."""
         home = self.tree[option.section]
         assert node.key is not None
         start, end = self._offset(node.key), self._end(node)
@@ -193,10 +195,16 @@ class _Page:
         first, last = self._starts[node.key.line - 1], self._line_end(end)
         if self._text[first:start].strip() or not _REST.fullmatch(self._text, end, self._before_break(last)):
             raise _ByHand("its line contains something else")
+        assert isinstance(home.value, dict)
+        if empties and len(home.value) == 1 and home.key is not None and not self._is_flow_root:
+            above = self._starts[home.key.line - 1]
+            is_alone = not self._text[self._line_end(self._offset(home.key)) : first].strip()
+            if is_alone and not self._text[above : self._offset(home.key)].strip():
+                return above, last, ""
         return first, last, ""
 
     def _added(self, path: str, text: str, beside: str) -> tuple[int, int, str]:
-        """An edit that writes a value at a path: into the mapping that is there, or into a section of its own."""
+        """An edit that writes a value at a path: into the mapping that is there, or into a new section."""
         section, name, *keys = path.split(".")
         home = self.tree.get(section)
         inner = self._find(f"{section}.{name}") if keys else None
@@ -213,6 +221,10 @@ class _Page:
         if home is not None:
             raise _ByHand(f"`{section}` holds no keys")
         return at, at, f"{section}:{self._newline}  {name}: {text}{self._newline}"
+
+    @property
+    def _is_flow_root(self) -> bool:
+        return self._root is not None and self._is_flow(self._root)
 
     def _into(self, home: Node, entry: str) -> tuple[int, int, str]:
         if home.anchor is not None:
@@ -249,7 +261,7 @@ class _Page:
         return self._text[self._offset(node.span) : self._offset(node.span) + 1] in ("{", "[")
 
     def _end(self, node: Node) -> int:
-        """Where a value ends; for PyYAML a block ends where the next token begins."""
+        """Offset where a value ends; for PyYAML a block ends where the next token begins."""
         span = node.span
         end = len(self._text)
         if span.end_line <= len(self._starts):
@@ -264,7 +276,7 @@ class _Page:
         return end
 
     def _line_end(self, offset: int) -> int:
-        """Where the next line starts; the end of the text on the last line."""
+        """Offset where the next line starts; the end of the text on the last line."""
         match = _BREAK.search(self._text, offset)
         return match.end() if match else len(self._text)
 

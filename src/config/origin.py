@@ -1,4 +1,4 @@
-"""Where a value comes from: the layer, and the place in it."""
+"""Origin of a value: the layer, and the place in it."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class SourceText:
         return self.layer in (Layer.FILE, Layer.PRESET)
 
     def hide(self, span: Span) -> None:
-        """Never show the text in `span`."""
+        """Hide the text in `span`."""
         for line in range(span.line, span.end_line + 1):
             start = span.column if line == span.line else 1
             end = span.end_column if line == span.end_line else len(self._line(line)) + 1

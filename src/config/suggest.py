@@ -45,13 +45,15 @@ def paths_like(section: str, name: str) -> list[str]:
     known = [path for path in options() if "." in path]
     elsewhere = [path for path in known if path.partition(".")[2] == normal(name)]
     if elsewhere:
-        return elsewhere
+        return [path for path in elsewhere if options()[path].status != "refused"] or elsewhere
     if section and not any(path.startswith(f"{section}.") for path in known):
         return []  # a section without options: nothing there can have been meant
     if section:
         here = [path.partition(".")[2] for path in known if path.startswith(f"{section}.")]
         if found := close(name, here):
             return [f"{section}.{match}" for match in found]
+        if found := [match for match in here if set(normal(name).split("_")) <= set(match.split("_"))]:
+            return [f"{section}.{match}" for match in found[:MAX_SUGGESTIONS]]
     else:
         tops = [*sections(), *(path for path in options() if "." not in path)]
         if found := close(name, tops):
@@ -59,7 +61,8 @@ def paths_like(section: str, name: str) -> list[str]:
     by_name = {path.partition(".")[2]: path for path in known}
     if found := close(name, by_name, 0.75):
         return [by_name[match] for match in found]
-    return [path for path in close(f"{section}.{name}", known, 0.75) if section]
+    found = close(f"{section}.{name}", known, 0.75) if section else []
+    return [path for path in found if difflib.SequenceMatcher(None, normal(name), path.partition(".")[2]).ratio() > 0.5]
 
 
 def did_you_mean(names: Iterable[str]) -> str:

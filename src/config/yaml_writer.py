@@ -61,7 +61,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _flow(value: Any) -> str:
-    """Like JSON, which is YAML; keys need no quotes where they are plain."""
+    """Value in the syntax of JSON, which is YAML; keys need no quotes where they are plain."""
     if isinstance(value, Verbatim):
         return value.text
     if isinstance(value, Mapping):

@@ -88,7 +88,7 @@ def _int4(matrix: torch.Tensor, group: int, scale_dtype: torch.dtype) -> Parts:
         groups = matrix[first : first + step].view(-1, inputs // group, group)
         best = _least_error(groups, scale_dtype)
         codes = _codes(groups, best.float()).to(torch.int32) + (1 << (_BITS - 1))
-        # the eight codes of a word have bits of their own, so the sum, which may wrap around, is their union
+        # the eight codes of a word have separate bits, so the sum, which may wrap around, is their union
         words[first : first + step] = (codes.view(-1, inputs // 8, 8) << _SHIFTS).sum(-1, dtype=torch.int32)
         scales[first : first + step] = best.squeeze(-1)
     return {"weight_packed": words, "weight_scale": scales, "weight_shape": torch.tensor([outputs, inputs])}

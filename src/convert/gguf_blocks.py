@@ -25,7 +25,7 @@ _SMALLEST = 1e-30  # of a divisor: the codes of a part of zeros are 0
 
 def encode(matrix: torch.Tensor, dtype: str) -> np.ndarray:
     """matrix: [rows, columns], float32; columns are a multiple of the block's. dtype: GGUF's name. Returns an array
-    whose bytes are those of the file."""
+    with the bytes of the file."""
     if dtype == "F32":
         return matrix.numpy()
     if dtype == "F16":

@@ -1,6 +1,6 @@
 """Writes a model as one GGUF file, tensor by tensor; the file is there completely or not at all.
 
-Which matrix gets which type follows llama.cpp's own mixtures, so a file takes as much memory as those that it writes.
+Which matrix gets which type follows llama.cpp's own mixtures, so a file takes as much memory as llama.cpp's files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..config.checkpoint.chat_templates import templates_in
 from ..config.checkpoint.layout import read_tensors
 from ..config.checkpoint.match import tensors_of
 from ..config.checkpoint.stored import BLOCKS, bytes_of
-from ..config.resolve.resolved import ModelFiles
+from ..config.resolve.described_model import ModelFiles
 from ..engine.runner.weights import Checkpoint
 from ..model.config_json import ModelConfigError
 from ..model.gguf import Architecture
@@ -69,7 +69,7 @@ class GgufConversion:
 
     @property
     def bytes_after(self) -> int:
-        """Of the tensors."""
+        """Bytes of the tensors that will be written."""
         tensors = self.checkpoint.tensors
         return sum(bytes_of(dtype, tensors[self.sources[name]].num_elements) for name, dtype in self.types.items())
 
@@ -157,7 +157,7 @@ def _write(writer: GGUFWriter, conversion: GgufConversion, progress: Callable[[i
 
 
 def _arranged(conversion: GgufConversion, name: str, values: torch.Tensor) -> torch.Tensor:
-    """As llama.cpp has it: rows of queries and keys by rotated pairs, and whole weights of norms."""
+    """Arrange values as llama.cpp does: rows of queries and keys by rotated pairs, and whole weights of norms."""
     attention = conversion.files.spec.attention
     assert attention is not None
     part = name.split(".")[-2]
@@ -170,7 +170,7 @@ def _arranged(conversion: GgufConversion, name: str, values: torch.Tensor) -> to
 
 
 def _type(name: str, shape: tuple[int, ...], wanted: str, file_type: str, num_layers: int, is_tied: bool) -> str:
-    """Of a tensor; the mixtures are those of llama.cpp's llama_tensor_get_type."""
+    """Type of a tensor; the mixtures come from llama.cpp's llama_tensor_get_type."""
     if len(shape) < 2:
         return "F32"
     is_output = name == (_EMBEDDING if is_tied else _OUTPUT)
@@ -192,7 +192,7 @@ def _has_more_bits(name: str, num_layers: int) -> bool:
 
 
 def _sampling(defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """top_k is a whole number, the others are not."""
+    """Sampling defaults of the header: top_k is a whole number, the others are not."""
     found = {key: defaults[name] for name, key in _SAMPLING.items() if defaults.get(name) is not None}
     return {f"general.sampling.{key}": int(value) if key == "top_k" else float(value) for key, value in found.items()}
 

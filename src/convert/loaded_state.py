@@ -19,7 +19,7 @@ from ..config.checkpoint.layout import INDEXES
 from ..config.checkpoint.model_files import is_gguf, is_like
 from ..config.checkpoint.settings import SHARD_PATTERN
 from ..config.fetch import MODEL_FILES, TOKENIZER_FILES
-from ..config.resolve.model_files import read_values
+from ..config.resolve.model_config import read_values
 from ..config.resolve.sharded_state import (
     FORMAT_VERSION,
     STATE_JSON,

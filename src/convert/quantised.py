@@ -13,7 +13,7 @@ from ..config import ModelFilesError
 from ..config.checkpoint.layout import read_tensors
 from ..config.checkpoint.model_files import CONFIG_JSON, INDEX, read_json
 from ..config.checkpoint.stored import FLOAT_DTYPES, StoredTensor
-from ..config.resolve.resolved import ModelFiles
+from ..config.resolve.described_model import ModelFiles
 from ..engine.runner.weights import Checkpoint
 from .encoders import GROUPS, Encoder, Method, encoder
 from .safetensors_file import Layout, bytes_in_file, bytes_of_tensor, dtype_name, num_bytes, to_disk, write

@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint are quantised: the matrices of its linear layers, under whatever names."""
+"""Selects which tensors of a checkpoint are quantised: the matrices of its linear layers, under whatever names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..model.tensors import model_tensors
 def matrices(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec, multiple: int) -> list[str]:
     """Names in the files, in their order. A matrix may be several of the model's, one below the other.
 
-    Left out are those whose inputs are not a multiple of `multiple`, which are stored transposed, or with all experts
-    in one tensor. Raises ModelFilesError unless the files have the tensors of the model.
+    Left out are matrices whose inputs are not a multiple of `multiple`, which are stored transposed, or with all
+    experts in one tensor. Raises ModelFilesError unless the files have the tensors of the model.
     """
     linear = {
         tensor.name.replace("{}", str(copy))

@@ -1,7 +1,7 @@
 """Writes the tensors that a model reads, bit for bit, in files of limited size that name rank and part.
 
 The form that `load.load_format: sharded_state` reads. Everything runs on one device, so there is one rank, which has
-every tensor; left out are tensors that the model does not read, such as those of layers for training.
+every tensor; left out are tensors that the model does not read, such as layers for training.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..config.checkpoint.layout import INDEXES, read_tensors
 from ..config.checkpoint.match import tensors_of
 from ..config.checkpoint.settings import SHARD_PATTERN
 from ..config.checkpoint.stored import FLOAT_DTYPES, StoredTensor
-from ..config.resolve.resolved import ModelFiles
+from ..config.resolve.described_model import ModelFiles
 from ..engine.runner.weights import Checkpoint, in_files
 from .safetensors_file import bytes_in_file, bytes_of_tensor, write
 from .target import new_checkpoint
@@ -83,7 +83,7 @@ def save(sharding: Sharding, target: Path, progress: Callable[[int], None], *, r
 
 
 def _read_by(model: Mapping[str, StoredTensor], every: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    """Those of `every` of which the model reads something."""
+    """Tensors of `every` of which the model reads something."""
     starts: dict[Path, list[int]] = {}
     for tensor in every.values():
         starts.setdefault(tensor.file, []).append(tensor.offset)

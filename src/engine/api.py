@@ -1,11 +1,12 @@
 """The interface between the server and the engine: requests in, outputs out.
 
-Plain records, no torch, no sockets. `wire.py` encodes them, `client/engine_client.py` sends them, `core/` acts on them.
+Plain records, no torch, no sockets. `transport` encodes them, the engine client sends them, `core` acts on them.
 A request here is one sequence: a client's `n=4` is four requests that share a prompt (see `fan_out`).
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -58,7 +59,7 @@ class SamplingParams:
     """
 
     n: int = 1
-    max_tokens: int | None = 16  # None: up to the context length; 0: the prompt alone, for its log-probabilities
+    max_tokens: int | None = 16  # None: up to the context length; 0: only the prompt, for its log-probabilities
     min_tokens: int = 0  # no eos, stop id or stop string before this number of tokens
     temperature: float = 1.0  # 0 is greedy
     top_p: float = 1.0
@@ -110,6 +111,7 @@ class SamplingParams:
             ("presence_penalty", -2 <= self.presence_penalty <= 2, "-2 to 2"),
             ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "-2 to 2"),
             ("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "more than 0"),
+            ("logit_bias", all(map(math.isfinite, self.logit_bias.values())), "finite numbers"),
             ("seed", self.seed is None or -(2**63) <= self.seed < 2**63, "a 64-bit integer"),
             ("stop", all(self.stop), "strings that are not empty"),
             ("bad_words", all(self.bad_words), "strings that are not empty"),
@@ -124,6 +126,14 @@ class SamplingParams:
     @property
     def is_greedy(self) -> bool:
         return self.temperature < 1e-5
+
+    @property
+    def without_sampling(self) -> SamplingParams:
+        """The parameters for a process that computes logits and samples nothing."""
+        return SamplingParams(prompt_logprobs=self.prompt_logprobs)
+
+
+Task = SamplingParams  # what a request asks the engine to do; a union if there are tasks that generate no tokens
 
 
 class InvalidRequest(ValueError):
@@ -189,24 +199,60 @@ class StoredBlocks:
     port: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class KeyedSpan:
+    """Tokens of a prompt whose ids do not say what they stand for."""
+
+    start: int
+    end: int  # after the last token
+    key: str  # a digest of what they stand for
+
+
+@dataclass(frozen=True, slots=True)
+class CacheScope:
+    """What two requests must have in common, besides their tokens, to share blocks of the prefix cache."""
+
+    salt: str = ""
+    epoch: int = 0  # blocks of an earlier epoch cannot be used any more
+    spans: tuple[KeyedSpan, ...] = ()  # equal ones are needed only for the blocks from their first token on
+
+    @property
+    def root_text(self) -> str:
+        """The text from which the hashes of blocks begin: equal for equal scopes. Stores, events and routers use it."""
+        return (f"epoch {self.epoch} " if self.epoch else "") + self.salt
+
+    def extra_keys(self, first: int, end: int) -> list[tuple[str, int]]:
+        """What the hash of the tokens from `first` to before `end` covers besides their ids.
+
+        Returns the key of each span with tokens there, and where the span starts, counted from `first`.
+        """
+        return [(span.key, span.start - first) for span in self.spans if span.start < end and span.end > first]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestInputs:
+    """What a request brings to the computation. It is passed on whole, from the server to each rank of the model."""
+
+    prompt_token_ids: list[int]
+    task: Task
+    scope: CacheScope = CacheScope()
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """How tokens are sampled, and how many. Only this property reads a task as sampling parameters."""
+        return self.task
+
+
 @dataclass(slots=True, kw_only=True)
 class EngineRequest:
     request_id: str
-    prompt_token_ids: list[int]
-    sampling: SamplingParams
+    inputs: RequestInputs
     priority: int = 0  # lower is served first, under scheduling_policy: priority
-    cache_salt: str = ""  # requests share prefix-cache blocks only with requests of the same salt
     rank: int | None = None  # of the replica that computes it; None: any
-    cache_epoch: int = 0  # and of the same epoch; one of a later epoch makes all blocks before it unusable
     is_for_others: bool = False  # other engines are to read the blocks of its prompt: see EngineOutput.stored
     source: StoredBlocks | None = None  # read these instead of computing them
     route: int = 0  # 64 bits set by the caller of the scheduler: plain tokens are returned with it
     is_ready: Callable[[], bool] | None = None  # set by the engine: it is not admitted before this is true
-
-    @property
-    def cache_root_text(self) -> str:
-        """Of salt and epoch: requests share blocks only with those of an equal text."""
-        return (f"epoch {self.cache_epoch} " if self.cache_epoch else "") + self.cache_salt
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +262,14 @@ class TokenLogprobs:
     token_ids: list[int]
     logprobs: list[float]
     rank: int  # of the token itself, 1 is the most likely
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Vectors that a head of the model has made of one request, one after the other."""
+
+    width: int  # elements of each
+    elements: bytes  # little-endian float32
 
 
 @dataclass(slots=True, kw_only=True)
@@ -229,9 +283,26 @@ class EngineOutput:
     finish_reason: FinishReason | None = None
     stop_reason: int | None = None  # the stop token id that ended it, if it was one the request named
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+    num_newly_cached_tokens: int = 0  # prompt tokens of the blocks that the prefix cache got from this request
+    vectors: Vectors | None = None  # once, with the last output
     stored: StoredBlocks | None = None  # with the last output of a request that is for others: they can be read now
     queued_s: float | None = None  # with the first output: from the arrival to the first step that computes the request
     error: str | None = None
+
+    def merge(self, later: EngineOutput) -> None:
+        """Append `later`, as if both came from one step."""
+        self.token_ids += later.token_ids
+        if later.logprobs is not None:
+            self.logprobs = [*(self.logprobs or ()), *later.logprobs]
+        if later.prompt_logprobs is not None:
+            self.prompt_logprobs = [*(self.prompt_logprobs or ()), *later.prompt_logprobs]
+        self.finish_reason = later.finish_reason
+        self.stop_reason = later.stop_reason
+        self.num_cached_tokens = max(self.num_cached_tokens, later.num_cached_tokens)
+        self.num_newly_cached_tokens = max(self.num_newly_cached_tokens, later.num_newly_cached_tokens)
+        self.vectors, self.stored = later.vectors, later.stored
+        self.queued_s = later.queued_s if self.queued_s is None else self.queued_s
+        self.error = later.error
 
 
 GRAMMAR_FAILED = "the grammar of this request: "  # beginning of an `EngineOutput.error` that the request has caused
@@ -258,6 +329,7 @@ class EngineInfo:
     phases: dict[str, float]  # start-up phase -> seconds, in order
     resident_bytes: int | None = None  # of the engine's process, with all of the KV cache; None: unknown
     peak_bytes: int | None = None  # the maximum so far, or `resident_bytes` if that is more
+    pid: int | None = None  # of the engine's process, on its machine
 
     @property
     def num_kv_tokens(self) -> int:
@@ -266,7 +338,7 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Of values since the start."""
+    """Distribution of the values measured since the start."""
 
     buckets: tuple[tuple[float, int], ...]  # a limit, and the number of values up to it
     count: int
@@ -310,6 +382,9 @@ class EngineStats:
     num_steps: int = 0
     num_step_tokens: int = 0  # computed in these steps
     step_tokens: tuple[tuple[float, int], ...] = ()  # number of tokens, number of steps with at most that many
+    iteration_tokens: Distribution = Distribution((), 0, 0.0)  # computed in a step, and first tokens that it generated
+    request_preemptions: Distribution = Distribution((), 0, 0.0)  # of each sequence that has ended and was not aborted
+    num_deferred: int = 0  # of the waiting ones, those that wait for a grammar, or for blocks that are read
     step_time_s: float = 0.0  # total time in steps, since start
     block_lifetimes: Distribution | None = None  # seconds from allocation to eviction; None: not measured
     block_idle_times: Distribution | None = None  # seconds without a use before eviction
@@ -321,15 +396,14 @@ class EngineStats:
 
 def fan_out(request: EngineRequest) -> list[EngineRequest]:
     """One request per sequence: `n` copies whose ids end in `-0`, `-1`, ... and whose seeds differ by their index."""
-    n = request.sampling.n
-    if n == 1:
+    inputs, sampling = request.inputs, request.inputs.sampling
+    if sampling.n == 1:
         return [request]
-    seed = request.sampling.seed
+    tasks = (
+        replace(sampling, n=1, seed=None if sampling.seed is None else sampling.seed + index)
+        for index in range(sampling.n)
+    )
     return [
-        replace(
-            request,
-            request_id=f"{request.request_id}-{index}",
-            sampling=replace(request.sampling, n=1, seed=None if seed is None else seed + index),
-        )
-        for index in range(n)
+        replace(request, request_id=f"{request.request_id}-{index}", inputs=replace(inputs, task=task))
+        for index, task in enumerate(tasks)
     ]

@@ -45,13 +45,18 @@ def import_class(path: str, members: Collection[str]) -> Any:
     found = import_named(path)
     if not isinstance(found, type):
         raise PluginError(f"{path}: not a class")
-    if missing := [member for member in members if not hasattr(found, member)]:
-        raise PluginError(f"{path}: the class has no {', '.join(missing)}")
+    check_members(path, found, members)
     return found
 
 
+def check_members(path: str, found: type, members: Collection[str]) -> None:
+    """Raises PluginError if a class lacks one of `members`."""
+    if missing := [member for member in members if not hasattr(found, member)]:
+        raise PluginError(f"{path}: the class has no {', '.join(missing)}")
+
+
 def no_place(path: str) -> str:
-    """For settings that no file contains."""
+    """Place of settings that no file contains."""
     return ""
 
 
@@ -79,8 +84,8 @@ def _violation_text(path: str, violation: Violation, place_of: PlaceOf) -> str:
     return f"{where}: {said}; {allowed}" + (f" ({place})" if place else "")
 
 
-def make(path: str, found: Any, *args: Any, **kwargs: Any) -> Any:
-    """An instance of an imported class. Raises PluginError if its constructor raises."""
+def make(path: str, found: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """An instance of an imported class, whose settings may have any name. Raises PluginError if it cannot be made."""
     try:
         return found(*args, **kwargs)
     except Exception as error:

@@ -27,13 +27,14 @@ import zmq
 from ..config import Resolved
 from ..config.exit_codes import EXIT_FAILED
 from ..logs import configure_logging
+from .executor.build import build_core, exit_code_of
+from .host.neighbours import Doorbell, Neighbours
+from .host.parent_death import die_with_parent
 from .loop.engine_core import EngineCore
 from .loop.engine_loop import EngineLoop
-from .memory.neighbours import Doorbell, Neighbours
-from .messages import ExitReason, Heartbeat, Hello, Message, Phase, Ready
-from .processes.parent_death import die_with_parent
-from .starts.startup import build_core, exit_code_of
-from .wire import WireError, decode, encode
+from .transport.messages import ExitReason, Heartbeat, Hello, Message, Phase, Ready
+from .transport.records import WireError
+from .transport.wire import decode, encode
 
 HELLO_LIMIT_S = 30.0
 HEARTBEAT_INTERVAL_S = 1.0
@@ -102,7 +103,10 @@ def _run(link: Link, for_heartbeats: int, stop: StopSignal, build: BuildCore) ->
 
 
 class StopSignal:
-    """SIGTERM as a flag, and as a readable socket that ends a poll. SIGINT is ignored: the parent handles it."""
+    """SIGTERM as a flag, and as a readable socket that ends a poll.
+
+    SIGINT and SIGHUP, which a terminal sends to all processes, are ignored: the parent handles them.
+    """
 
     def __init__(self) -> None:
         self.is_set = False
@@ -111,7 +115,8 @@ class StopSignal:
         self._writer = writer
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._set)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
 
     def _set(self, *_: object) -> None:
         self.is_set = True
@@ -139,7 +144,7 @@ class Link:
         self._doorbell: Doorbell | None = None
 
     def watch(self, doorbell: Doorbell) -> None:
-        """`receive` waits no longer when it is rung."""
+        """Let `receive` end its wait when the doorbell is rung."""
         self._doorbell = doorbell
         self._poller.register(doorbell.fd, zmq.POLLIN)
 

@@ -1,7 +1,7 @@
 """A process that computes a part of a model: `python -m stoker.engine.rank_process --rank N --socket FD`.
 
 It loads its part of the weights, then computes the steps that rank 0 sends. It ends when rank 0 does, also in the
-middle of a step, and reports to rank 0 why it fails. With `--joins` the socket is that of the process that has started
+middle of a step, and reports to rank 0 why it fails. With `--joins` the socket leads to the process that has started
 it, and it connects to rank 0 over the network.
 """
 
@@ -19,50 +19,35 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ..config import Resolved
 from ..config.exit_codes import EXIT_FAILED, EXIT_INVALID_CONFIGURATION
 from ..logs import configure_logging
-from .core import StepPlan
-from .loop.engine_core import Sleeper
-from .memory.shared_memory import SharedMemory
-from .nodes.joining import JoinRefused
-from .nodes.rank_link import (
-    Call,
-    Capture,
-    DeviceStep,
-    Failed,
-    Finish,
-    FreeMemory,
-    Loaded,
-    RankLink,
-    Returned,
-    Start,
-    TakeMemory,
-)
-from .parallel.connect import ADDRESS, group_of, stage_link
-from .parallel.gloo import Meeting
-from .parallel.stages import StageLink
-from .ranks.following_sampler import FollowingSampler, SamplingFailed
+from .cluster.joining import JoinRefused
+from .collectives.connect import ADDRESS, group_of, stage_link
+from .collectives.gloo import Meeting
+from .collectives.stages import StageLink
+from .executor.build import exit_code_of
+from .host.shared_memory import SharedMemory
+from .loop.executor import Sleeper
+from .ranks import heads
+from .ranks.following_sampler import SamplingFailed
 from .ranks.place import Place, joined
-from .runner.model_runner import ModelRunner
+from .runner.heads import around
+from .runner.load_runner import host_parts, load_runner, stage_parts
 from .runner.rank_loading import RankLoading
 from .runner.rank_transfer import rank_transfer
-from .runner.stages import BegunStep, FirstStageRunner, LaterStageRunner
-from .starts.startup import exit_code_of
+from .runner.runner import Runner
+from .runner.step_shape import StepShape
+from .step import StepPlan
+from .transport.messages import FreeMemory, TakeMemory
+from .transport.rank_link import RankLink
+from .transport.rank_messages import Call, Capture, DeviceStep, Failed, Finish, Loaded, Returned, Start
 from .worker import Workplace, worker_class
 
-if TYPE_CHECKING:
-    from .runner.cuda.following_runner import FollowingDeviceRunner
-
-AnyRunner = ModelRunner | LaterStageRunner
 Answer = Callable[[Call], Returned]
-Follow = Callable[[RankLink, Answer], None]
-RunnerT = TypeVar("RunnerT", bound=ModelRunner)
 logger = logging.getLogger(__name__)
 
 
@@ -74,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_argument(name, type=int)
     parser.add_argument("--joins", action="store_true")
     given = parser.parse_args(argv)
-    for number in (signal.SIGINT, signal.SIGTERM):  # it ends with rank 0, which may have answers to finish
+    # It ends with rank 0, which may have answers to finish.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     starter = RankLink(socket.socket(fileno=given.socket))
     threading.Thread(target=_end_with, args=(starter.fileno(),), name="starter-watch", daemon=True).start()
@@ -84,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         assert isinstance(start, Start), start
         resolved = Resolved.model_validate_json(start.resolved)
         configure_logging(resolved.server)
-        memory = None if given.memory is None else SharedMemory(given.memory, resolved.parallel.tensor_parallel_size)
+        memory = None if given.memory is None else SharedMemory(given.memory, resolved.topology.group_size)
         if given.joins:
             place = joined(resolved, given.rank, memory)
             links.append(place.link)
@@ -114,25 +100,17 @@ def compute(place: Place, loaded: Callable[[], None] = lambda: None) -> None:
     ended."""
     resolved, link = place.resolved, place.link
     if place.stages is None and resolved.device.device == "cuda":
-        device_runner = following_device_runner(resolved, link, place.loading)
-        loaded()
-        follow_on_device(device_runner, link)
+        follow_on_device(resolved, link, place.loading, loaded)
         return
     kind = worker_class(resolved.parallel)
-    runner: AnyRunner
-    follows: Follow
-    if place.stages is None:
-        only: ModelRunner = following_runner(resolved, link, place.loading)
-        runner, follows = only, partial(follow, only)
-    else:
-        ring = stage_link(resolved, *place.stages)
-        runner, follows = runner_of_stage(resolved, place.stage, link, ring, place.loading)
-    model = runner.rank_model(place.rank % resolved.parallel.tensor_parallel_size)
+    ring = None if place.stages is None else stage_link(resolved, *place.stages)
+    runner = load_rank(resolved, place.stage, link, ring, place.loading)
+    model = runner.rank_model(resolved.topology.rank_in_group(place.rank))
     answer = Workplace(kind, resolved.parallel, place.rank, model).answer
     gc.collect()
     gc.freeze()
     loaded()
-    follows(link, answer)
+    follow(runner, link, answer, awaits_finish=ring is not None and not place.stage)
 
 
 def _inherited(before: int | None, after: int | None) -> tuple[socket.socket, socket.socket] | None:
@@ -141,51 +119,37 @@ def _inherited(before: int | None, after: int | None) -> tuple[socket.socket, so
     return socket.socket(fileno=before), socket.socket(fileno=after)
 
 
-def runner_of_stage(
-    resolved: Resolved, stage: int, link: RankLink, ring: StageLink, loading: RankLoading
-) -> tuple[AnyRunner, Follow]:
-    """Loads a part of a stage. Returns its runner, and what computes its steps."""
-    if not stage:
-        first = following_runner(resolved, link, loading, partial(FirstStageRunner, ring))
-        return first, partial(follow_first_stage, first)
-    later = LaterStageRunner(resolved, stage, ring, loading.stage(stage), captures_steps=loading.captures_steps)
-    return later, partial(follow_later_stage, later)
+def load_rank(resolved: Resolved, stage: int, link: RankLink, ring: StageLink | None, loading: RankLoading) -> Runner:
+    """The runner of another rank than 0, with its part of the weights. ring: None if there is only one stage."""
+    if stage:
+        assert ring is not None, "a stage has neighbours"
+        return load_runner(resolved, stage_parts(ring, stage), loading.stage(stage))
+    head = heads.follow(link) if ring is None else around(ring, heads.follow(link))
+    transfer_of = rank_transfer(resolved) if resolved.stores_blocks else None
+    return load_runner(resolved, host_parts(head, transfer_of), loading.first)
 
 
-def following_runner(
-    resolved: Resolved,
-    link: RankLink,
-    loading: RankLoading,
-    runner: Callable[..., RunnerT] = ModelRunner,  # type: ignore[assignment]
-) -> RunnerT:
-    """The runner of another rank than 0 of the first stage, with its part of the weights."""
-    how: dict[str, Any] = {"load": loading.first, "captures_steps": loading.captures_steps}
-    if resolved.stores_blocks:
-        how["transfer_of"] = rank_transfer(resolved)
-    return runner(resolved, sampler_of=lambda _: FollowingSampler(link), **how)
+def follow_on_device(
+    resolved: Resolved, link: RankLink, loading: RankLoading, loaded: Callable[[], None] = lambda: None
+) -> None:
+    """Follow rank 0 as `follow` does, with steps on the rank's own GPU. loaded: called when it has its weights."""
+    from .runner.cuda.device_heads import Choice, LeaderChoice  # triton, which CPUs do not need
+    from .runner.cuda.device_parts import following_parts
 
-
-def following_device_runner(resolved: Resolved, link: RankLink, loading: RankLoading) -> FollowingDeviceRunner:
-    """As following_runner, for steps that are launched on a GPU of its own."""
-    from .runner.cuda.following_runner import FollowingDeviceRunner  # triton, which CPUs do not need
-
-    return FollowingDeviceRunner(resolved, loading.first, lambda _: FollowingSampler(link))
-
-
-def follow_on_device(runner: FollowingDeviceRunner, link: RankLink) -> None:
-    """As `follow`, of steps on a GPU of its own."""
-    from .runner.cuda.buckets import StepShape
-
+    leader = LeaderChoice()
+    runner = load_runner(resolved, following_parts(leader, heads.follow(link)), loading.first)
+    loaded()
     gc.collect()
     gc.freeze()
     link.send(Loaded())
     while True:
         match link.receive():
             case DeviceStep(plan, shape, again):
+                leader.next = Choice(None if shape is None else StepShape(*shape), again.astype(np.int64))
                 with contextlib.suppress(SamplingFailed):
-                    runner.launch(plan, None if shape is None else StepShape(*shape), again.astype(np.int64))
+                    runner.execute(plan)
             case Capture():
-                runner.capture_next()
+                runner.idle()
             case FreeMemory() | TakeMemory() as message:
                 link.send(change_memory(runner, message))
 
@@ -202,51 +166,31 @@ def no_worker(call: Call) -> Returned:
     return Returned(b"", "this rank has no worker")
 
 
-def follow(runner: ModelRunner, link: RankLink, answer: Answer = no_worker) -> None:
+def follow(runner: Runner, link: RankLink, answer: Answer = no_worker, *, awaits_finish: bool = False) -> None:
     """Computes what rank 0 sends. Raises EOFError when rank 0 has ended.
 
-    answer: calls a method of the worker.
+    answer: calls a method of the worker. awaits_finish: rank 0 says when a step ends. It does to the first of several
+    stages.
     """
     link.send(Loaded())
+    begun: deque[Callable[[], object]] = deque()
     while True:
         match link.receive():
             case StepPlan() as plan:
-                with contextlib.suppress(SamplingFailed):
-                    runner.execute(plan)
-            case FreeMemory() | TakeMemory() as message:
-                link.send(change_memory(runner, message))
-            case Call() as call:
-                link.send(answer(call))
-
-
-def follow_first_stage(runner: FirstStageRunner, link: RankLink, answer: Answer = no_worker) -> None:
-    """As `follow`, of a pipeline."""
-    link.send(Loaded())
-    begun: deque[BegunStep] = deque()
-    while True:
-        match link.receive():
-            case StepPlan() as plan:
-                begun.append(runner.begin(plan))
+                begun.append(runner.launch(plan))
+                if not awaits_finish:
+                    _end(begun.popleft())
             case Finish():
-                with contextlib.suppress(SamplingFailed):
-                    runner.finish(begun.popleft())
+                _end(begun.popleft())
             case FreeMemory() | TakeMemory() as message:
                 link.send(change_memory(runner, message))
             case Call() as call:
                 link.send(answer(call))
 
 
-def follow_later_stage(runner: LaterStageRunner, link: RankLink, answer: Answer = no_worker) -> None:
-    """As `follow`, of another stage than the first."""
-    link.send(Loaded())
-    while True:
-        match link.receive():
-            case StepPlan() as plan:
-                runner.execute(plan)
-            case FreeMemory() | TakeMemory() as message:
-                link.send(change_memory(runner, message))
-            case Call() as call:
-                link.send(answer(call))
+def _end(finish: Callable[[], object]) -> None:
+    with contextlib.suppress(SamplingFailed):
+        finish()
 
 
 def _end_with(fd: int) -> None:

@@ -6,17 +6,18 @@ that is mixed in (`parallel.worker_extension_cls`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..config.schema.parallel import ParallelConfig
 from .api import CallError
-from .nodes.rank_link import Call, Returned
 from .plugins import PluginError, import_class, named_by
+from .transport.rank_messages import Call, Returned
 
 if TYPE_CHECKING:
     from .runner.rank_model import RankModel  # imports torch
 
+WorkerCall = Callable[[str, Sequence[Any], Mapping[str, Any]], list[Any]]  # a method of all workers, with its arguments
 CLASS, EXTENSION = "parallel.worker_cls", "parallel.worker_extension_cls"
 
 
@@ -27,7 +28,7 @@ class Worker:
 
 
 def worker_class(parallel: ParallelConfig) -> type[Worker]:
-    """That of the options. Raises PluginError."""
+    """The class that the options name. Raises PluginError."""
     kind, extension = Worker, parallel.worker_extension_cls
     if parallel.worker_cls != "auto":
         with named_by(CLASS):
@@ -62,7 +63,7 @@ class Workplace:
         self._paths = {option: path for option, path in paths.items() if path not in ("", "auto")}
         try:
             self._worker = kind.__new__(kind)
-            self._worker.rank, self._worker.world_size, self._worker.model = rank, parallel.num_ranks, model
+            self._worker.rank, self._worker.world_size, self._worker.model = rank, parallel.topology.num_ranks, model
             self._worker.__init__()  # type: ignore[misc]
         except Exception as error:
             named = ", ".join(f"`{option}`: {path}" for option, path in self._paths.items())
@@ -85,20 +86,20 @@ class Workplace:
             return None, f"{type(error).__name__}: {error}"
 
     def call_alone(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """In a model of one process. Raises CallError."""
+        """Call a method in a model of one process. Raises CallError."""
         self.check(method)
         return values_of(method, [self.returned(method, args, kwargs)])
 
     def answer(self, call: Call) -> Returned:
-        """To a call of rank 0."""
-        from .nodes.rank_values import packed_values, unpacked_values
+        """Answer a call of rank 0."""
+        from .transport.rank_values import packed_values, unpacked_values
 
         args, kwargs = unpacked_values(call.arguments)
         return packed_values(*self.returned(call.method, args, kwargs))
 
 
 def values_of(method: str, returned: Sequence[tuple[Any, str]]) -> list[Any]:
-    """By rank. Raises CallError if one of them has failed."""
+    """Returned values, by rank. Raises CallError if a rank has failed."""
     if errors := [f"rank {rank}: {error}" for rank, (_, error) in enumerate(returned) if error]:
         raise CallError(f"`{method}` has failed on {'; '.join(errors)}")
     return [value for value, _ in returned]

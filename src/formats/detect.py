@@ -1,4 +1,4 @@
-"""Which format a model writes, proved: rules name candidates, and the model's own chat template is the proof.
+"""Detects which format a model writes: rules name candidates, and the model's own chat template is the proof.
 
 The template renders a golden conversation; only a format that reads the calls back is accepted. The caller provides
 the rendering: nothing here runs a template.
@@ -26,10 +26,15 @@ Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | No
 _RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("<|constrain|>", ("harmony",)),
     ("<|call|>", ("harmony",)),
+    ("<｜DSML｜ calls>", ("deepseek_v41",)),
     ("<｜DSML｜tool_calls>", ("deepseek_v4",)),
     ("<｜DSML｜", ("deepseek_v32", "deepseek_v4")),
     ("<｜tool▁call▁begin｜>", ("deepseek_v31", "deepseek_v3")),
     ("<steptml:", ("step3",)),
+    ("<dots_function_call>", ("dots",)),
+    ("<ifm|tool_call>", ("k2_horizon",)),
+    ("<|plamo:begin_tool_request", ("plamo3",)),
+    ("<param name=", ("minicpm5",)),
     ("<|tool_call_argument_begin|>", ("kimi_k2",)),
     ("<minimax:tool_call>", ("minimax_m2",)),
     ("<seed:tool_call>", ("seed_oss",)),

@@ -38,7 +38,7 @@ class CallArguments:
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """No more arguments follow. Every CallBegin has one, also when the answer ended within the call."""
+    """No more arguments follow a CallBegin. Every CallBegin has one, also when the answer ended within the call."""
 
     index: int
 

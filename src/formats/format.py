@@ -14,7 +14,7 @@ Ids = Literal["random", "written", "nine"]  # made by the server; the model writ
 
 @dataclass(frozen=True, slots=True)
 class ReasoningMarkers:
-    """Where reasoning begins and ends. It begins only at the start of an answer, after white space or after calls."""
+    """Markers of reasoning, which begins only at the start of an answer, after white space or after calls."""
 
     begin: str
     end: str
@@ -27,7 +27,7 @@ class JsonCall:
 
     name_key: str = "name"  # empty where the name is the only key: {"f": {...}}
     arguments_key: str = "arguments"
-    other_arguments_keys: tuple[str, ...] = ()  # read as well, never generated
+    other_arguments_keys: tuple[str, ...] = ("arguments", "parameters")  # read as well, never generated
     is_array: bool = False  # generated as an array: [{...}, {...}]
 
 
@@ -55,13 +55,14 @@ class XmlCall:
     key_begin: str
     key_end: str
     value_end: str
-    value_begin: str = ""  # after the key, where the key has an element of its own
+    value_begin: str = ""  # after the key, where the key has a separate element
     string_attribute: bool = False  # the key is followed by string="true" or string="false", which decides the type
     type_attribute: bool = False  # the key is followed by type="string" or another type of JSON, which decides it
     index_attribute: bool = False  # the name is followed by index="1", the number of the call
     tag_end: str = ">"  # after attributes
     pad: str = ""  # around a value, and belonging to its markers
     line: str = "\n"  # between elements
+    reads_cdata: bool = False  # a value may be in a section of XML: <![CDATA[...]]>, never generated
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ Style = JsonCall | NamedJson | XmlCall | Pythonic | BareKeys | Harmony
 
 @dataclass(frozen=True, slots=True)
 class CallMarkers:
-    """Where calls begin and end, and how one is written between."""
+    """Markers around calls, and how one is written between."""
 
     style: Style
     begin: str = ""
@@ -100,7 +101,8 @@ class CallMarkers:
     section: tuple[str, str] | None = None  # markers around all calls of an answer
     section_space: str = ""  # after the first of them and before the second
     other_markers: tuple[tuple[str, str], ...] = ()  # around calls of the same style: read as well, never generated
-    bare: str = ""  # an answer that begins with this character may be a call, if it names a tool of the request
+    others: tuple[CallMarkers, ...] = ()  # other ways in which models write calls: read as well, never generated
+    bare: str = ""  # text from this character on may be a call without markers, if it names a tool of the request
     ids: Ids = "random"
 
 
@@ -126,4 +128,6 @@ class Format:
         if self.calls:
             found |= {self.calls.begin, self.calls.end, *(self.calls.section or ())}
             found |= {marker for pair in self.calls.other_markers for marker in pair}
+            for way in self.calls.others:
+                found |= {way.begin, way.end, *(way.section or ())}
         return frozenset(found - {""})

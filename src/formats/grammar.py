@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .format import BareKeys, CallMarkers, Format, Harmony, JsonCall, NamedJson, Pythonic, XmlCall
 from .reading import harmony
+from .reading.element_ends import ElementEnds
 from .reading.schema_types import resolved, types_of
 from .tool_choice import Choice, ToolSchema
 from .writing import literals
-from .writing.rules import ANY_TEXT, Rules, any_of, quoted, regex
+from .writing.rules import ANY_TEXT, Rules, any_of, quoted, regex, without
 
 _XML_TYPES = {"integer": "number"}  # where an attribute has another name of a type
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
@@ -34,7 +36,7 @@ def grammar_of(
 ) -> str | None:
     """The grammar of an answer. None if nothing is constrained.
 
-    tools: those of the request; the choice may allow some of them only.
+    tools: the request's; the choice may allow some of them only.
     parallel: False ends the answer after one call.
     answer: the body of a rule for the content, instead of any text.
     special_tokens: the id of each special token of the tokenizer, by its text.
@@ -42,6 +44,7 @@ def grammar_of(
     calls = format.calls
     if calls is None:
         return None
+    calls = _generated(calls, special_tokens or {})
     allowed = [tool for tool in tools if choice.names is None or tool.name in choice.names]
     if not choice.must_call and answer is None and parallel and not any(tool.strict for tool in allowed):
         restricts = choice.names is not None and len(allowed) < len(tools)
@@ -57,6 +60,15 @@ def grammar_of(
     if starts_in_reasoning and format.reasoning:
         start = f"{writer.rules.text_until(format.reasoning.end)} /\\n{{0,2}}/ ({start})"
     return writer.rules.lark(start)
+
+
+def _generated(calls: CallMarkers, special_tokens: Mapping[str, int]) -> CallMarkers:
+    """How the model writes calls: as an array of JSON, if its tokenizer has no token between a name and arguments."""
+    style = calls.style
+    if not isinstance(style, NamedJson) or not style.reads_json_calls:
+        return calls
+    is_older = calls.begin in special_tokens and style.name_end not in special_tokens
+    return replace(calls, style=JsonCall(is_array=True)) if is_older else calls
 
 
 class _Writer:
@@ -82,14 +94,20 @@ class _Writer:
         calls = self._after_opening(is_single)
         content = answer or self.rules.rule(ANY_TEXT)
         if is_bare:  # text must not begin as a call does
-            first = self._calls.bare.replace("[", "\\[")
-            text = answer or self.rules.rule(f"/([^{first}\\s](?s:.*))?/")
+            first = re.escape(self._calls.bare)
+            text = answer or self.rules.terminal(f"/([^{first}\\s](?s:.*))?/ & {without(self._bare_call())}")
             return f"{text} | {self.rules.literal(opening)} {calls}"
         if answer is not None:
             return f"{content} | {self.rules.literal(opening)} {calls}"
         with_calls = f"{self.rules.text_until(opening)} {calls}"
         # After one call, the answer must end; else text may follow, and further calls.
         return f"{content} | {with_calls}" if is_single else f"({with_calls})* {content}"
+
+    def _bare_call(self) -> str:
+        """A regular expression of texts that end with the beginning of a call without markers."""
+        if isinstance(self._calls.style, JsonCall):
+            return rf'(?s:.*)\{{\s*"({self._calls.style.name_key}|type)"'
+        return rf"(?s:.*)\n\s*\[\s*({'|'.join(re.escape(tool.name) for tool in self._tools)})\("
 
     def _opening(self) -> tuple[str, bool]:
         """What begins the calls of an answer, and whether it is also the beginning of their first argument."""
@@ -172,7 +190,10 @@ class _Writer:
                 return f'{rules.literal(name + "(")} {self._keywords(schema)} ")"'
             case BareKeys():
                 schema = self._schema(tool)
-                inside = literals.members(rules, literals.bare(style.quote), schema, schema)
+                # the reader takes this for the end of a call whose last quote is missing
+                end = f"(?s:.*){re.escape(self._calls.end)}\\s*{re.escape(self._calls.begin)}"
+                notation = literals.bare(style.quote, rules.text_without(end))
+                inside = literals.members(rules, notation, schema, schema)
                 return f'{rules.literal(style.prefix + name + "{")} {inside} "}}"'
         raise AssertionError(style)
 
@@ -214,6 +235,8 @@ class _Writer:
     def _element(self, style: XmlCall, key: str, schema: Any, root: Any, strict: bool) -> str:
         rules = self.rules
         types = types_of(schema, root)
+        excluded = ElementEnds(self._calls, style, _keys(root)).excluded
+        any_text = rules.text_without(excluded)
         before = f"{rules.literal(style.key_begin)} {key} "
         space = style.line if style.value_begin else ""
         opened = rules.literal(style.key_end + space + style.value_begin + style.pad)
@@ -221,19 +244,20 @@ class _Writer:
         if style.string_attribute or style.type_attribute:
             raw, typed = self._attributes(style, types)
             if types == {"string"}:
-                return before + self._string(schema, root, style, raw)
+                return before + self._string(schema, root, style, raw, excluded)
             value = rules.json({**_no_strings(schema), **definitions}, strict=strict)
             typed = f"{typed} {value} {rules.literal(style.value_end)}"
-            return before + (f"({typed} | {raw} {rules.text_until(style.value_end)})" if "string" in types else typed)
+            text = rules.text_until(style.value_end, any_text)
+            return before + (f"({typed} | {raw} {text})" if "string" in types else typed)
         if types == {"string"}:
-            return before + self._string(schema, root, style, opened)
+            return before + self._string(schema, root, style, opened, excluded)
         if "string" in types:  # of several types: the parser decides by what is written
-            return f"{before}{opened} {rules.text_until(style.value_end)}"
+            return f"{before}{opened} {rules.text_until(style.value_end, any_text)}"
         value = rules.json({**schema, **definitions}, strict=strict)
         return f"{before}{opened} {value} {rules.literal(style.pad + style.value_end)}"
 
     def _attributes(self, style: XmlCall, types: frozenset[str]) -> tuple[str, str]:
-        """What follows the key of a string, and that of a value of the other types."""
+        """What follows the key of a string, and the key of a value of the other types."""
         if style.string_attribute:
             words, name = (["true"], ["false"]), "string"
         else:
@@ -242,8 +266,8 @@ class _Writer:
         raw, typed = (f"{before} {any_of([quoted(word) for word in each])} {after}" if each else "" for each in words)
         return raw, typed
 
-    def _string(self, schema: Any, root: Any, style: XmlCall, opened: str) -> str:
-        """The text of a string, without quotes."""
+    def _string(self, schema: Any, root: Any, style: XmlCall, opened: str, excluded: str) -> str:
+        """The text of a string, without quotes. excluded: what the parser would take for its end."""
         rules = self.rules
         schema = resolved(schema, root)
         constants = schema.get("enum", [schema["const"]] if "const" in schema else None)
@@ -251,11 +275,10 @@ class _Writer:
             texts = any_of([rules.literal(each) or '""' for each in constants])
             return f"{opened} {texts} {rules.literal(style.pad + style.value_end)}"
         if limits := _limits(schema):
-            # not what ends the value: the parser would find its end there
-            end = f"~/(?s:.*){regex(re.escape(style.value_end))[1:-1]}(?s:.*)/"
+            end = without(f"(?s:.*){re.escape(style.value_end)}|{excluded}")
             text = rules.terminal(" & ".join([*limits, end]))
             return f"{opened} {rules.text_until(style.pad + style.value_end, text)}"
-        return f"{opened} {rules.text_until(style.value_end)}"
+        return f"{opened} {rules.text_until(style.value_end, rules.text_without(excluded))}"
 
     def harmony(self, choice: Choice, answer: str | None) -> str:
         """A whole answer in channels: reasoning if the model wants, then one call, or a text."""
@@ -275,8 +298,13 @@ class _Writer:
         return rules.lark(f"({start} {analysis})* {start} {any_of(ways)}")
 
 
+def _keys(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, Mapping) and properties else None
+
+
 def _no_strings(schema: Any) -> dict[str, Any]:
-    """The schema without strings at its top, where those have a form of their own."""
+    """The schema without strings at its top, where strings have another form."""
     found = dict(schema) if isinstance(schema, Mapping) else {}
     if isinstance(found.get("type"), list):
         found["type"] = [each for each in found["type"] if each != "string"]
@@ -286,7 +314,7 @@ def _no_strings(schema: Any) -> dict[str, Any]:
 
 
 def _limits(schema: Mapping[str, Any]) -> list[str]:
-    """Of a text: regular expressions that it must match."""
+    """Regular expressions that a text must match."""
     found = []
     if isinstance(pattern := schema.get("pattern"), str):
         found.append(regex(_whole(pattern)))

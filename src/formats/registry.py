@@ -19,8 +19,8 @@ ALIASES: Mapping[str, str] = {
     "qwen3_coder": "qwen_xml", "qwen3_xml": "qwen_xml", "mimo": "qwen_xml", "step3p5": "qwen_xml",
     "openai": "harmony", "gpt_oss": "harmony",
     "deepseekv3": "deepseek_v3", "deepseekv31": "deepseek_v31", "deepseekv32": "deepseek_v32",
-    "deepseekv4": "deepseek_v4",
-    "glm": "glm45",
+    "deepseekv4": "deepseek_v4", "deepseekv41": "deepseek_v41",
+    "glm": "glm45", "ling3": "glm47", "berrylm": "qwen_xml",
     # The newer Laguna models write exactly this; calls of the older ones, with line breaks as in glm45, are read too.
     "poolside_v1": "glm47",
     "llama3_json": "llama_json", "llama4_json": "llama_json", "llama3": "llama_json", "llama4_pythonic": "pythonic",
@@ -37,7 +37,8 @@ _REASONING: Mapping[str, ReasoningMarkers] = {
     "deepseek_r1": _ALWAYS_THINKS, "qwen3_thinking": _ALWAYS_THINKS, "minimax": _ALWAYS_THINKS,
     "minimax_m2": _ALWAYS_THINKS, "step3": _ALWAYS_THINKS, "step3p5": _ALWAYS_THINKS,
     "holo2": THINK, "nemotron_v3": THINK, "nemotron_3": THINK, "qwen3": THINK, "mimo": THINK, "interns1": THINK,
-    "poolside_v1": THINK, "minimax_m3": ReasoningMarkers("<mm:think>", "</mm:think>"),
+    "poolside_v1": THINK, "granite_thinking": THINK, "granite_thinking_parser": THINK, "berrylm": THINK,
+    "ling3": THINK, "minimax_m3": ReasoningMarkers("<mm:think>", "</mm:think>"),
     "kimi": ReasoningMarkers("◁think▷", "◁/think▷"),
     "granite": ReasoningMarkers("Here is my thought process:", "Here is my response:"),
 }
@@ -46,7 +47,7 @@ _REASONING_ALIASES: Mapping[str, str] = {
     "apertus2509": "apertus", "cohere_command4": "cohere_command3",
 }
 
-_NOT_HERE = "it is not described in this build"
+_NOT_HERE = "its form is not known"
 # Formats of other servers that are known by name only, with the reason.
 NOT_DESCRIBED: Mapping[str, str] = {
     "minimax_m3": "each tag of a call is written after `]<]minimax[>[`, and its arguments are elements that have the "
@@ -54,11 +55,17 @@ NOT_DESCRIBED: Mapping[str, str] = {
     "minimax_append_think": "it leaves the reasoning in the text, as `none` does",
     "minimax_m2_append_think": "it leaves the reasoning in the text, as `none` does",
     "hf": "the checkpoint declares it", "response_template": "the checkpoint declares it",
+    "inkling": "an answer is blocks, each after a header that may have a name",
+    **dict.fromkeys(("muse", "muse_glimmer"), "an answer is messages to recipients, as in harmony, with other markers"),
     **dict.fromkeys((
-        "deepseek_v41", "dots", "gigachat35", "inkling", "interns2preview",
-        "iquest_coder", "k2_horizon", "ling3", "minicpm5", "minicpmv", "muse", "muse_glimmer", "plamo3",
-        "solar_open2", "spark25", "spark3", "telechat4", "trinity",
+        "beam", "gigachat35", "interns2preview", "iquest_coder", "minicpmv", "solar_open2", "spark25", "spark3",
+        "step5", "telechat4", "trinity",
     ), _NOT_HERE),
+}
+# Described formats that are like those, where their names are not.
+_NEAR: Mapping[str, tuple[str, ...]] = {
+    "muse": ("harmony",), "muse_glimmer": ("harmony",), "inkling": ("harmony",), "hf": ("auto",),
+    "response_template": ("auto",), "gigachat35": ("gigachat3",), "telechat4": ("qwen_xml", "hermes"),
 }
 # fmt: on
 
@@ -69,7 +76,8 @@ class UnknownFormat(ValueError):
     def __init__(self, name: str, near: tuple[str, ...], *, reason: str = "") -> None:
         hint = f"did you mean {' or '.join(near)}?" if near else f"the names are {', '.join(sorted(FORMATS))}"
         if reason:
-            hint = f"other servers have it, it is not described here ({reason}); "
+            similar = f"similar names are {', '.join(near)}; " if near else ""
+            hint = f"other servers have it, it is not described here ({reason}); {similar}"
             hint += "describe it in a file, and name the file as `server.tool_parser_plugin`"
         super().__init__(f"no format is named {name!r}: {hint}")
         self.name = name
@@ -115,5 +123,6 @@ def reasoning_names() -> list[str]:
 
 
 def _unknown(name: str, names: Iterable[str]) -> UnknownFormat:
-    near = tuple(difflib.get_close_matches(plain(name), list(names), n=3))
-    return UnknownFormat(name, near, reason=NOT_DESCRIBED.get(plain(name), ""))
+    wanted = plain(name)
+    near = tuple(difflib.get_close_matches(wanted, list(names), n=3))
+    return UnknownFormat(name, _NEAR.get(wanted, near), reason=NOT_DESCRIBED.get(wanted, ""))

@@ -1,4 +1,4 @@
-"""Which tools an answer may or must call."""
+"""Decides which tools an answer may or must call."""
 
 from __future__ import annotations
 

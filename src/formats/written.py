@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -50,7 +50,11 @@ def _calls(written: Mapping[str, Any]) -> CallMarkers:
         raise ValueError(f"`calls.style` must have one of the keys {', '.join(_STYLES)}")
     name = names.pop()
     found = _part(_STYLES[name], style[name] or {}, f"calls.style.{name}")
-    return _part(CallMarkers, {**written, "style": found}, "calls")
+    others = written.get("others") or ()
+    if not isinstance(others, Sequence) or isinstance(others, str):
+        raise ValueError("`calls.others` must be a list")
+    others = tuple(_calls(_mapping(other, "calls.others")) for other in others)
+    return _part(CallMarkers, {**written, "style": found, "others": others}, "calls")
 
 
 def _part(kind: type[_Part], written: Any, place: str) -> _Part:

@@ -1,10 +1,10 @@
 """Groups of layers that keep the same part of a sequence in the KV cache, over one pool of blocks.
 
-A layer with a sliding window needs only the keys and values of the window, other layers those of all tokens. Layers of
-one kind form one group or several of equal size, and each group has a block table of its own, so that it can give
+A layer with a sliding window needs only the keys and values of the window, other layers of all tokens. Layers of
+one kind form one group or several of equal size, and each group has its own block table, so that it can give
 blocks back on its own. A block holds the keys and values of `block_size` tokens for the layers of one group; since all
 groups have the same size, any block of the pool serves any of them. Layers whose keys and values are narrower than
-those of others share a place: two of half the width, for example.
+others' share a place: two of half the width, for example.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from .pipeline_stages import pipeline_problem, stages
 from .sizes import kv_bytes
 from .spec import ModelSpec
 
@@ -23,7 +24,7 @@ MAX_UNUSED = 0.15  # share of the blocks' memory that incomplete groups leave un
 
 
 class Place(NamedTuple):
-    """Where a layer has its tokens within the blocks of its group: `part` of the `shares` equal parts of a plane."""
+    """Place of a layer's tokens within the blocks of its group: `part` of the `shares` equal parts of a plane."""
 
     plane: int
     shares: int = 1
@@ -60,7 +61,7 @@ class CacheGroups:
 
     @property
     def places(self) -> tuple[Place | None, ...]:
-        """Of each layer; None of a layer without keys and values."""
+        """Place of each layer; None for a layer without keys and values."""
         counts = [0] * self.num_groups
         last: dict[tuple[int, int], Place] = {}  # of the layers of a group that share planes
         found: list[Place | None] = []
@@ -92,7 +93,7 @@ class CacheGroups:
 
     @property
     def views(self) -> tuple[View, ...]:
-        """Of all layers; those of whole blocks come first, one for each group."""
+        """Views of all layers; views of whole blocks come first, one for each group."""
         whole = [View(group) for group in range(self.num_groups)]
         return tuple(dict.fromkeys([*whole, *(view for view in self._views if view is not None)]))
 
@@ -171,6 +172,13 @@ def longest_sequence(
     return min(limit, fitting * block_size)
 
 
+def groups_of_stage(spec: ModelSpec, groups: CacheGroups, num_stages: int) -> CacheGroups:
+    """The groups with the layers of the stage that keeps most of each token; all where it cannot be staged."""
+    if num_stages == 1 or pipeline_problem(spec, num_stages):
+        return groups
+    return max(map(groups.of_layers, stages(spec, num_stages)), key=lambda own: own.num_planes)
+
+
 def kv_bytes_per_token(spec: ModelSpec, dtype: str, groups: CacheGroups) -> int:
     """Bytes of one token in the blocks of all groups."""
     return groups.num_groups * groups.num_planes * kv_bytes(spec.keeps, dtype)
@@ -219,5 +227,5 @@ def cache_groups(windows: Sequence[int | None], shares: Sequence[int] = ()) -> C
 
 
 def _any(shares: Sequence[int]) -> tuple[int, ...]:
-    """() if each layer has a plane of its own."""
+    """() if each layer has its own plane."""
     return tuple(shares) if any(share > 1 for share in shares) else ()

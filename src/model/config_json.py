@@ -43,7 +43,7 @@ class ModelConfigError(ValueError):
 class ConfigJson:
     """config.json with the defaults of the model's family. Errors contain the key. `read`: keys that were asked for.
 
-    own_keys: the name that most families give a key -> that of this family. Either may be in the file.
+    own_keys: the name that most families give a key -> this family's. Either may be in the file.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ConfigJson:
         return ConfigJson(values)
 
     def get(self, key: str) -> Any:
-        """As written, also if that is null; else the default, else None."""
+        """Value as written, also if that is null; else the default, else None."""
         written = self.written(key)
         self.read |= {key, written}
         return self.values[written] if written in self.values else self.defaults.get(key)
@@ -81,7 +81,7 @@ class ConfigJson:
         return value
 
     def layer_types(self, num_layers: int, known: Sequence[str]) -> list[str] | None:
-        """The kind of each layer, of those that are known; None if the file does not say."""
+        """The kind of each layer, if it is a known one; None if the file does not say."""
         names = self.get("layer_types")
         if names is None:
             return None

@@ -67,7 +67,7 @@ class ConfigReader:
         return value if isinstance(value, bool) else default
 
     def text(self, key: str) -> str:
-        """Empty if it is missing or of another type."""
+        """Text of a key; empty if it is missing or of another type."""
         value = self.get(key)
         return value if isinstance(value, str) else ""
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Literal
 
 from .config_json import ConfigJson, ModelConfigError, shown
-from .spec import MLP, Experts, Routing
+from .feed_forwards import MLP, Experts, Routing
 
 Kind = (
     Literal["none", "qwen", "mixtral", "minimax", "deepseek", "deepseek_v2", "gpt_oss", "hunyuan", "ernie", "granite"]
-    | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h"]
+    | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h", "lfm2"]
 )
 CLAMPED_SWIGLU = "clamped_swiglu"  # of gpt-oss, with alpha 1.702
 SWIGLU_LIMIT = 7.0
 
 
 def read_experts(config: ConfigJson, kind: Kind, index: int) -> Experts | None:
-    """None if the layer has an MLP. Raises ModelConfigError for numbers that contradict each other."""
+    """Read the experts; None if the layer has an MLP. Raises ModelConfigError for contradictory numbers."""
     match kind:
         case "none":
             return None
@@ -48,6 +48,8 @@ def read_experts(config: ConfigJson, kind: Kind, index: int) -> Experts | None:
             return _granite_hybrid(config)
         case "nemotron_h":
             return _nemotron_h(config)
+        case "lfm2":
+            return _lfm2(config, index)
 
 
 def _checked(
@@ -76,6 +78,8 @@ def _qwen(config: ConfigJson, index: int) -> Experts | None:
     if not isinstance(dense, list):
         raise ModelConfigError("`mlp_only_layers` must be a list of layers")
     if index in dense or (index + 1) % config.count("decoder_sparse_step", 1):
+        return None
+    if config.get("mlp_layer_types") is not None and not _has_experts(config, index):
         return None
     routing = Routing(is_renormalised=config.flag("norm_topk_prob"))
     experts = _checked(config, _count_key(config, "num_experts"), config.count("moe_intermediate_size"), routing)
@@ -139,7 +143,7 @@ def _gpt_oss(config: ConfigJson) -> Experts:
 
 
 def _hunyuan(config: ConfigJson, index: int) -> Experts:
-    """Some files list the numbers of each layer."""
+    """Experts of Hunyuan, of which some files list the numbers of each layer."""
 
     def of_layer(key: str) -> int | None:
         values = config.get(key)
@@ -182,22 +186,36 @@ def _llama4(config: ConfigJson, index: int) -> Experts | None:
 
 def _granite(config: ConfigJson) -> Experts:
     routing = Routing(scoring="softmax_of_chosen")
-    return _checked(config, "num_local_experts", config.count("intermediate_size"), routing)
+    experts = _checked(config, "num_local_experts", config.count("intermediate_size"), routing)
+    if not config.get("shared_intermediate_size"):
+        return experts
+    return experts.model_copy(update={"shared_width": config.count("shared_intermediate_size")})
 
 
 def _granite_hybrid(config: ConfigJson) -> Experts | None:
-    if config.get("num_local_experts") == 0:  # the shared block alone
-        return None
-    return _granite(config).model_copy(update={"shared_width": config.count("shared_intermediate_size")})
+    return None if config.get("num_local_experts") == 0 else _granite(config)  # None: the shared block alone
 
 
 def _nemotron_h(config: ConfigJson) -> Experts:
-    """Of a layer of experts: the others are known by their names."""
+    """Read a layer of experts: the others are known by their names."""
     if config.get("moe_latent_size") is not None:
         raise ModelConfigError("`moe_latent_size`: experts of another width than the model are not supported", "M304")
     experts = _with_groups(config, "sigmoid")
     shared = config.count("moe_shared_expert_intermediate_size")
     return experts.model_copy(update={"shared_width": shared, "is_gated": False})
+
+
+def _lfm2(config: ConfigJson, index: int) -> Experts | None:
+    dense = config.get("num_dense_layers")
+    if isinstance(dense, int) and index < dense:
+        return None
+    routing = Routing(
+        scoring="sigmoid",
+        is_renormalised=config.flag("norm_topk_prob"),
+        has_correction=config.flag("use_expert_bias"),
+        scale=config.number("routed_scaling_factor", 0, 1e3, 1.0),
+    )
+    return _checked(config, _count_key(config, "num_experts"), config.count("moe_intermediate_size"), routing)
 
 
 def _gemma4(config: ConfigJson) -> Experts | None:

@@ -1,7 +1,7 @@
 """The keys of a GGUF header as the config.json of the same model, and the names of its tensors.
 
 Every key of the architecture is either translated or known to change nothing: an unknown one could change what the
-model computes. Names and conventions are those of llama.cpp, whose converter writes such files.
+model computes. Names and conventions come from llama.cpp, whose converter writes such files.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Architecture:
 
     has_pairs: rows of queries and keys are in another order than transformers': neighbours are rotated together.
     has_whole_norms: 1 has been added to the weights of its norms.
-    wide_at: number of layers of its largest model, in which the scale of attention is that of an average head.
+    wide_at: number of layers of its largest model, in which the scale of attention is an average head's.
     """
 
     family: str  # the class in config.json
@@ -80,7 +80,7 @@ class Architecture:
     wide_at: int | None = None
 
     def written_name(self, name: str) -> str:
-        """That of a tensor of the model in the file."""
+        """Name in the file of a tensor of the model."""
         for own, other in self.names.items():
             if own.startswith("^"):
                 name = own[1:] + name.removeprefix(other) if name.startswith(other) else name
@@ -103,7 +103,7 @@ ARCHITECTURES = {
 
 
 def names_of(family: str) -> Mapping[str, str]:
-    """Parts of the names in files of a family -> those of tensors.py."""
+    """Parts of the names in files of a family -> names in tensors.py."""
     return next(found.names for found in ARCHITECTURES.values() if family in (found.family, found.family_with_experts))
 
 
@@ -131,7 +131,7 @@ def config_of(
     Args:
         values: of the header.
         shapes: of the tensors in the files, by their names there.
-        factors: elements of those of FACTORS that the files have.
+        factors: elements of the tensors in FACTORS that the files have.
 
     Raises ModelConfigError for a value that is missing or invalid, and for a key with an unknown meaning.
     """
@@ -268,7 +268,7 @@ def _layer_types(read: ConfigJson, num_layers: int) -> list[str]:
 
 
 def _token_ids(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the tokens that the engine knows: those that end an answer are named in the header, or have known names."""
+    """Ids of the tokens that the engine knows: the header names those that end an answer, or their names are known."""
     ends = [values[key] for key in _ENDS if values.get(key) is not None]
     kinds = values.get("tokenizer.ggml.token_type", ())
     for token_id, (token, kind) in enumerate(zip(values.get("tokenizer.ggml.tokens", ()), kinds, strict=False)):

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from .config_json import ModelConfigError
+from .feed_forwards import MLP
 from .gguf import ARCHITECTURES, FREQUENCIES, Architecture, config_of
+from .mixers import Attention, RopeSpec
 from .read import read_config
-from .spec import MLP, Attention, ModelSpec, RopeSpec
+from .spec import ModelSpec
 
 _ARCHITECTURES = {  # the class in config.json -> llama.cpp's name
     "LlamaForCausalLM": "llama",
@@ -75,7 +77,7 @@ def header_of(spec: ModelSpec) -> tuple[dict[str, Any], dict[str, list[float]]]:
 
 
 def llama3_divisors(rope: RopeSpec, head_dim: int) -> list[float]:
-    """By which the frequencies of the rotary embedding are divided, of each pair. Source: Llama 3.1's own code."""
+    """Divisors of the frequencies of the rotary embedding, one for each pair. Source: Llama 3.1's own code."""
     assert rope.factor is not None
     low, high = rope.low_freq_factor or 1.0, rope.high_freq_factor or 4.0
     trained, found = rope.original_max_position_embeddings or 8192, []

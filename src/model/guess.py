@@ -1,7 +1,7 @@
 """ModelSpec of a model whose family is not known: sizes from the keys that most families use, in any spelling.
 
 read.py is strict, because the engine must understand a model exactly. This module assumes what is missing and lists
-it in `assumptions`. Defaults are those of the transformers library's config classes.
+it in `assumptions`. Defaults come from the transformers library's config classes.
 """
 
 from __future__ import annotations
@@ -11,22 +11,19 @@ from typing import Any
 
 from .config_json import LIMITS, ModelConfigError
 from .config_reader import ConfigReader
-from .quantisation_config import read_quantisation
-from .spec import (
-    MLP,
+from .feed_forwards import MLP, Experts
+from .mixers import (
     Attention,
     CrossAttention,
-    Experts,
     GatedDelta,
     LatentAttention,
-    LayerSpec,
     LinearAttention,
     Mamba,
     Mamba2,
-    ModelSpec,
-    NormPlaces,
     ShortConvolution,
 )
+from .quantisation_config import read_quantisation
+from .spec import LayerSpec, ModelSpec, NormPlaces
 
 _NESTED = ("text_config", "language_config", "llm_config", "thinker_config", "decoder", "language_model_config")
 _UNGATED = {"gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "bloom", "falcon", "mpt", "phi", "starcoder2", "gpt_bigcode"}

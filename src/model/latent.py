@@ -6,8 +6,8 @@ import math
 from typing import Literal
 
 from .config_json import ConfigJson, ModelConfigError
+from .mixers import LatentAttention, RopeSpec
 from .rope import read_rope
-from .spec import LatentAttention, RopeSpec
 
 SPARSE_TABLE = {  # of the start-up table: what has no kernel where an index chooses the tokens of attention
     "paged_attention": "torch in contexts of more than `index_topk` tokens: the index that chooses them",
@@ -17,15 +17,15 @@ Index = Literal["none", "halves", "interleaved"]
 
 
 def read_latent(config: ConfigJson, index: Index, num_layers: int) -> tuple[LatentAttention, ...]:
-    """By layer. Raises ModelConfigError for numbers that contradict each other.
+    """Read the attention of each layer. Raises ModelConfigError for numbers that contradict each other.
 
     index: which pairs of its queries and keys are rotated, of models whose attention is sparse.
     """
     attention = _attention(config)
     if index == "none":
         return (attention,) * num_layers
-    if not attention.query_rank or attention.has_bias:
-        raise ModelConfigError("sparse attention needs `q_lora_rank`, and `attention_bias` false", "M304")
+    if not attention.query_rank:
+        raise ModelConfigError("sparse attention needs `q_lora_rank`", "M304")
     found = {
         "index_heads": config.count("index_n_heads"),
         "index_dim": config.count("index_head_dim"),
@@ -40,7 +40,7 @@ def read_latent(config: ConfigJson, index: Index, num_layers: int) -> tuple[Late
 
 
 def _shares(config: ConfigJson, num_layers: int) -> list[bool]:
-    """By layer: whether it attends to the tokens that the layer before has chosen (GLM-5)."""
+    """Whether each layer attends to the tokens that the layer before has chosen (GLM-5)."""
     kinds = config.get("indexer_types") or config.get("index_topk_pattern")
     if kinds is None:
         period, first = config.count("index_topk_freq", 1), config.count("index_skip_topk_offset", 2)
@@ -71,7 +71,7 @@ def _attention(config: ConfigJson) -> LatentAttention:
         rank=config.count("kv_lora_rank"),
         plain_dim=plain,
         rope_dim=turned,
-        value_dim=config.count("v_head_dim"),
+        value_dim=config.count("v_head_dim", config.count("hidden_size") // heads),
         has_bias=config.flag("attention_bias"),
         scale=(plain + turned) ** -0.5 * _scale(rope),
         rope=rope,

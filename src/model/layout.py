@@ -35,7 +35,7 @@ _LETTERS = {"*": "attention", "M": "mamba", "-": "mlp", "E": "moe"}
 
 
 def read_layout(config: ConfigJson, kind: Kind) -> list[Parts]:
-    """By layer. Raises ModelConfigError for a list of layers of another length, or with an unknown kind."""
+    """Read the parts of each layer. Raises ModelConfigError for a list of another length, or with an unknown kind."""
     if kind == "nemotron_h":
         return _alone(config)
     num_layers = config.count("num_hidden_layers")
@@ -73,7 +73,7 @@ def _indices(config: ConfigJson, key: str, default: Sequence[int]) -> Sequence[i
 
 
 def _alone(config: ConfigJson) -> list[Parts]:
-    """Of a list of layers, or of a letter for each."""
+    """Read a list of layers, or a letter for each."""
     pattern = config.get("hybrid_override_pattern")
     if "layers_block_type" not in config.values and pattern is not None:
         if not isinstance(pattern, str) or not set(pattern) <= set(_LETTERS):

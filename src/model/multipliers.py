@@ -6,14 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .config_json import ConfigJson, ModelConfigError, shown
-from .spec import Attention, LayerSpec, Mamba2, WeightScale
+from .mixers import Attention, Mamba2
+from .spec import LayerSpec, WeightScale
 from .tensors import mamba2_parts
 
 _MAX = 1e6
 
 
 def read_weight_scales(config: ConfigJson, layer: LayerSpec, hidden: int) -> tuple[WeightScale, ...]:
-    """Of the layers' tensors; all layers are alike. Raises ModelConfigError for a multiplier that is not above 0."""
+    """Scales of the layers' tensors; all layers are alike. Raises ModelConfigError for a multiplier not above 0."""
     attention, state = layer.mixer, layer.beside
     assert isinstance(attention, Attention)
     assert isinstance(state, Mamba2)

@@ -19,12 +19,12 @@ class WeightOffload(Record):
 
     @property
     def host_bytes(self) -> int:
-        """Also those that a step copies to the device."""
+        """Bytes in host memory, including layers that a step copies to the device."""
         return len(self.layers) * self.layer_bytes
 
     @property
     def saved_bytes(self) -> int:
-        """Of the device."""
+        """Bytes saved on the device."""
         return (len(self.layers) - self.num_places) * self.layer_bytes
 
 
@@ -38,7 +38,7 @@ def weight_offload(
     Args:
         weights_bytes: of the whole model.
         gibibytes: to keep in host memory.
-        prefetch: layers that are copied in advance, each to a place of its own on the device.
+        prefetch: layers that are copied in advance, each to its own place on the device.
     """
     outer = sum(tensor.size for tensor in outer_tensors(spec)) * DTYPE_BYTES[dtype]
     layer_bytes = (weights_bytes - min(outer, weights_bytes)) // spec.num_layers

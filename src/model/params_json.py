@@ -1,7 +1,7 @@
 """params.json, the configuration file of Mistral AI's own format, as the config.json of the same model.
 
 Every key is either translated or known to change nothing: an unknown one could change what the model computes. Weights
-of this format have names of their own (families/mistral.py), and neighbours in queries and keys are rotated together.
+of this format have their own names (families/mistral.py), and neighbours in queries and keys are rotated together.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _rope(read: ConfigJson) -> dict[str, Any]:
 
 
 def _experts(read: ConfigJson) -> dict[str, Any]:
-    """Those of Mixtral, in every layer."""
+    """Experts as in Mixtral, in every layer."""
     moe = _part(read, "moe")
     if moe is None:
         return {}
@@ -134,7 +134,7 @@ def _class(read: ConfigJson) -> str:
 
 
 def _quantisation(read: ConfigJson) -> str:
-    """Named as config.json names it."""
+    """Name of the quantisation in config.json."""
     part = _part(read, "quantization")
     found = None if part is None else part.get("qformat_weight")
     return "fp8" if found == "fp8_e4m3" else shown(found)

@@ -42,7 +42,7 @@ class _NotRead(Exception):
 
 
 def read_quantisation(config: Mapping[str, Any], text: Mapping[str, Any]) -> CheckpointMethod | None:
-    """None for a checkpoint that is not quantised. config: the whole file; text: its part of the language model."""
+    """Read the method; None if nothing is quantised. config: the whole file; text: its part of the language model."""
     found = config.get("quantization_config") or text.get("quantization_config") or config.get("compression_config")
     if not isinstance(found, Mapping):
         return None
@@ -159,7 +159,7 @@ def _gptq(found: Mapping[str, Any]) -> Iterator[Rule]:
 
 
 def _auto_round(found: Mapping[str, Any]) -> Iterator[Rule]:
-    """It packs as other libraries do. `extra_config` has the layers that differ; 16 bits are not quantised."""
+    """Read auto-round, which packs as others do. `extra_config` has the layers that differ; 16 bits: unquantised."""
     packing = _one_of(found, "packing_format", (*_GPTQ_OF_AUTO_ROUND, "auto_round:auto_awq"))
     if packing in _GPTQ_OF_AUTO_ROUND:
         reader, own = _gptq, {**found, "checkpoint_format": _GPTQ_OF_AUTO_ROUND[packing]}
@@ -273,11 +273,12 @@ def _fp8(found: Mapping[str, Any]) -> Iterator[Rule]:
 
 
 def _mxfp4(found: Mapping[str, Any]) -> Iterator[Rule]:
-    yield Rule(kind="all", method=WeightMethod(kind="mxfp4", bits=4, block=_MXFP4_BLOCK))
+    """The rule of gpt-oss: only its experts are quantised, whatever the list of exceptions says."""
+    yield Rule(kind="match", pattern=r".*\.experts\.", method=WeightMethod(kind="mxfp4", bits=4, block=_MXFP4_BLOCK))
 
 
 def _modelopt(found: Mapping[str, Any]) -> Iterator[Rule]:
-    """config.json has the keys at the top, `hf_quant_config.json` in an object of its own."""
+    """config.json has the keys at the top, `hf_quant_config.json` in a separate object."""
     if found.get("quant_algo") == "MIXED_PRECISION":
         layers = found.get("quantized_layers")
         if not isinstance(layers, Mapping) or not all(isinstance(values, Mapping) for values in layers.values()):
@@ -289,7 +290,7 @@ def _modelopt(found: Mapping[str, Any]) -> Iterator[Rule]:
 
 
 def _modelopt_method(values: Mapping[str, Any]) -> WeightMethod | None:
-    """As one program of NVIDIA's names them. With pre_quant_scale a layer's inputs have scales too."""
+    """Read the names of one program of NVIDIA's. With pre_quant_scale a layer's inputs have scales too."""
     named = values.get("quant_algo")
     if named in _NO_METHODS:
         return None
@@ -306,7 +307,7 @@ def _modelopt_method(values: Mapping[str, Any]) -> WeightMethod | None:
 
 
 def _torchao(found: Mapping[str, Any]) -> Iterator[Rule]:
-    """By the class of the library's configuration; each stores codes that are not packed for one kind of hardware."""
+    """Read the class of the library's configuration; each stores codes that are not packed for one kind of hardware."""
     default = _object(_object(found, "quant_type"), "default")
     values = _object(default, "_data")
     kind = _one_of(default, "_type", (*_TORCHAO_FLOATS, *_TORCHAO_INTEGERS, *_TORCHAO_GROUPS))

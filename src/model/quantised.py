@@ -1,7 +1,7 @@
 """Quantised weights: the schemes, and the bytes of a quantised matrix. Does not import torch: a plan needs it too.
 
 int8 has one scale per output; int4 has 16 levels and one scale per 64 elements of an output. A scheme defines the
-format of the layers and that of the output layer. The output layer can have more bits, since no later layer reduces its
+formats of the layers and of the output layer. The output layer can have more bits, since no later layer reduces its
 errors, and since a tied output layer is the embedding too.
 """
 
@@ -27,7 +27,7 @@ OWN_CODES = "codes"  # not a scheme that a user selects: those of a quantised ch
 
 
 class Accuracy(NamedTuple):
-    """Over the held-out text of builtin:tiny, measured by benchmarks/quantised_accuracy.py."""
+    """Accuracy over the held-out text of builtin:tiny, measured by benchmarks/quantised_accuracy.py."""
 
     largest_change: float  # of a logit, from that of float32
     perplexity: float  # of the answers
@@ -107,7 +107,7 @@ class GroupLayout(NamedTuple):
         return ""
 
     def num_bytes(self, out_features: int, in_features: int) -> int:
-        """As panels."""
+        """Bytes of a matrix in panels."""
         block = self.block(in_features)
         offset = {"": 0, "zeros": 2, "minima": self.scale}[self.offset]
         outers = self.outer * (2 if self.offset == "minima" else 1)
@@ -116,7 +116,7 @@ class GroupLayout(NamedTuple):
         return -(-out_features // PANEL_WIDTH) * (in_features // block) * of_block
 
     def row_bytes(self, out_features: int, in_features: int) -> int:
-        """As rows of packed codes, the layout of GPUs (engine/kernels/packed_codes.py)."""
+        """Bytes of a matrix in rows of packed codes, the layout of GPUs (engine/kernels/packed_codes.py)."""
         outers = in_features // self.outer_group * self.outer if self.outer else 0
         numbers = in_features // self.group * self.scale + outers
         offsets = {"": 0, "zeros": in_features // self.group * 2, "minima": numbers}[self.offset]

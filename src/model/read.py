@@ -1,39 +1,28 @@
 """ModelSpec from config.json: strictly for the families that are known (families/), else by guess.py.
 
-Defaults for keys that config.json leaves out are those of the transformers library, per family. Both spellings of its
+Defaults for keys that config.json leaves out come from the transformers library, per family. Both spellings of its
 releases are read: `dtype` and `torch_dtype`, `rope_parameters` and `rope_theta` with `rope_scaling`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .config_json import ConfigJson, ModelConfigError, shown
 from .experts import read_experts
 from .families import FAMILIES, Family, Setting
+from .feed_forwards import MLP, Experts
 from .guess import guess, named_dtype
 from .latent import read_latent
 from .layout import read_layout
+from .mixers import Attention, HeadNorm, LatentAttention, Mixer, QueryGrowth, RopeSpec
 from .multipliers import read_weight_scales
 from .quantisation_config import read_quantisation
 from .recurrent import adjusted_width, read_state
-from .rope import has_kinds, read_rope
-from .spec import (
-    MLP,
-    Attention,
-    Experts,
-    HeadNorm,
-    LatentAttention,
-    LayerInput,
-    LayerSpec,
-    Mixer,
-    ModelSpec,
-    NormPlaces,
-    QueryGrowth,
-    RopeSpec,
-    WeightScale,
-)
+from .rope import has_kinds, read_rope, read_theta
+from .spec import LayerInput, LayerSpec, ModelSpec, NormPlaces, WeightScale
 
 _LAYER_KINDS = ("full_attention", "sliding_attention", "chunked_attention")
 _OFTEN_READ = {"architectures", "dtype", "torch_dtype", "quantization_config"}
@@ -64,14 +53,14 @@ def config_json(values: Mapping[str, Any]) -> ConfigJson:
 
 
 def _architecture(values: Mapping[str, Any]) -> str | None:
-    """None if its family is not known."""
+    """Architecture of the model; None if its family is not known."""
     names = values.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     return name if isinstance(name, str) and name in FAMILIES else None
 
 
 def _text_part(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The language model's keys; of the whole model, those that it does not have, and whether embeddings are tied."""
+    """The language model's keys; of the whole model, keys that it does not have, and whether embeddings are tied."""
     inner = values.get(key, {})
     if not isinstance(inner, Mapping):
         raise ModelConfigError(f"`{key}` must be an object: the language model's configuration")
@@ -138,8 +127,8 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         if family.has_weight_scales
         else _router_scale(layer(0), hidden),
         embedding_scale=hidden**0.5 if family.scales_embedding else _multiplier(config, family, "embedding_scale"),
-        residual_scale=_multiplier(config, family, "residual_scale"),
-        logits_scale=_multiplier(config, family, "logits_scale") / _multiplier(config, family, "logits_divisor"),
+        residual_scale=_residual_scale(config, family, num_layers),
+        logits_scale=_logits_scale(config, family, hidden),
         logits_softcap=_limit(config, family, "logits_softcap"),
         dtype=named_dtype(whole, config.values),
         quantization=read_quantisation(whole, config.values),
@@ -167,13 +156,16 @@ def _norm_places(config: ConfigJson, family: Family) -> NormPlaces:
 def _unsupported(config: ConfigJson, family: Family) -> Iterator[str]:
     others = {key: config.get(other) for key, other in family.equal_keys.items()}
     for key, needed in {**others, **family.fixed}.items():
-        found = config.get(key)
+        name, _, inner = key.partition(".")
+        found = config.get(name)
+        if inner:
+            found = found.get(inner) if isinstance(found, Mapping) else None
         if found is not None and found != needed:
             yield f"`{key}` is {shown(found)}; supported: {shown(needed)}"
 
 
 def _attentions(config: ConfigJson, family: Family, hidden: int, windows: tuple[int | None, ...]) -> list[Attention]:
-    """By layer."""
+    """Attention of each layer."""
     attention = _attention(config, family, hidden)
     wide = _wide(config, attention, windows)
     ropes = _ropes(config, family, attention.head_dim, wide.head_dim, windows)
@@ -185,7 +177,7 @@ def _attentions(config: ConfigJson, family: Family, hidden: int, windows: tuple[
 
 
 def _sources(config: ConfigJson, family: Family, windows: tuple[int | None, ...]) -> list[int | None]:
-    """By layer: the layer whose keys and values it reads, the last one of its kind that has some; None for its own."""
+    """Layer whose keys and values each layer reads: the last one of its kind that has some; None: its own."""
     num_layers = len(windows)
     if not family.shares_keys or not config.get("num_kv_shared_layers"):
         return [None] * num_layers
@@ -221,7 +213,7 @@ def _mlp(config: ConfigJson, family: Family, hidden: int) -> MLP:
 
 
 def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
-    """Without windows and positions."""
+    """Attention without windows and positions."""
     heads = config.count("num_attention_heads")
     kv_heads = _kv_heads(config, family, heads)
     _check_sharing(heads, kv_heads)
@@ -232,11 +224,11 @@ def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
         raise ModelConfigError(f"`head_dim` is {head_dim}; rotary embedding needs an even one")
     has_norm = family.head_norm_if is None or config.flag(family.head_norm_if)
     head_norm: HeadNorm = family.head_norm if has_norm else "none"
-    scale: float | None = None
+    scale = family.scale
     if "query_pre_attn_scalar" in family.defaults:
         scale = config.number("query_pre_attn_scalar", 0, _MAX_SCALE) ** -0.5
     elif "scale" in family.multipliers:
-        scale = _multiplier(config, family, "scale")
+        scale = _limit(config, family, "scale")
     elif family.has_value_norm:  # normed queries and keys of Gemma 4
         scale = 1.0
     return Attention(
@@ -263,11 +255,13 @@ def _check_sharing(heads: int, kv_heads: int) -> None:
 
 
 def _wide(config: ConfigJson, attention: Attention, windows: tuple[int | None, ...]) -> Attention:
-    """Of layers without a window, which in Gemma 4 have heads of another size. New files list what differs by layer."""
+    """Attention of layers without a window, whose heads have another size in Gemma 4. New files list what differs."""
     listed, has_own_values = config.get("per_layer_config"), not config.flag("attention_k_eq_v")
     if listed is not None:
-        is_wide = {str(index) for index, window in enumerate(windows) if window is None}
-        own = list(listed.values()) if isinstance(listed, Mapping) and listed.keys() == is_wide else []
+        is_wide = {index for index, window in enumerate(windows) if window is None}
+        # transformers pads the numbers with zeros, so that they are sorted: '02', '11'.
+        indices = {int(key) for key in listed if str(key).isdecimal()} if isinstance(listed, Mapping) else set()
+        own = list(listed.values()) if indices == is_wide and len(listed) == len(is_wide) else []
         if (
             not own
             or not isinstance(own[0], Mapping)
@@ -325,6 +319,18 @@ def _multiplier(config: ConfigJson, family: Family, name: str) -> float:
     return 1.0 if key is None else config.number(key, 0, _MAX_SCALE, 1.0)
 
 
+def _residual_scale(config: ConfigJson, family: Family, num_layers: int) -> float:
+    if family.has_depth_scale and config.get("scale_depth") is not None:
+        return config.number("scale_depth", 0, _MAX_SCALE) / math.sqrt(num_layers)
+    return _multiplier(config, family, "residual_scale")
+
+
+def _logits_scale(config: ConfigJson, family: Family, hidden: int) -> float:
+    if family.has_depth_scale and config.get("dim_model_base") is not None:
+        return config.count("dim_model_base") / hidden
+    return _multiplier(config, family, "logits_scale") / _multiplier(config, family, "logits_divisor")
+
+
 def _limit(config: ConfigJson, family: Family, name: str) -> float | None:
     key = family.multipliers.get(name)
     return None if key is None or config.get(key) is None else config.number(key, 0, _MAX_SCALE)
@@ -348,7 +354,7 @@ def _windows(config: ConfigJson, family: Family, num_layers: int) -> tuple[int |
 
 
 def _has_window(config: ConfigJson, family: Family, num_layers: int) -> list[bool]:
-    """By layer, where `layer_types` is missing."""
+    """Whether each layer has a window, where `layer_types` is missing."""
     if family.windows == "chunks":
         return _turned(config, family, (None,) * num_layers)
     if family.windows == "last":
@@ -356,12 +362,27 @@ def _has_window(config: ConfigJson, family: Family, num_layers: int) -> list[boo
         if isinstance(first, bool) or not isinstance(first, int) or first < 0:
             raise ModelConfigError(f"`max_window_layers` is {shown(first)}; it must be a number of layers")
         return [index >= first for index in range(num_layers)]
+    if family.windows == "all_but_each_fourth":
+        return [index % 4 != 0 for index in range(num_layers)]
+    if family.windows == "attention_types":
+        return _local(config.get("attention_types"), num_layers)
     pattern = config.get("sliding_window_pattern")
     if isinstance(pattern, str) and pattern and set(pattern) <= set("LG"):  # EXAONE 4: local and global
         return [pattern[index % len(pattern)] == "L" for index in range(num_layers)]
     assert isinstance(family.windows, int)
     period = config.count("sliding_window_pattern", family.windows)
     return [(index + 1) % period != 0 for index in range(num_layers)]
+
+
+def _local(types: Any, num_layers: int) -> list[bool]:
+    """Read which layers are local. types: lists of kinds, and how often each list is repeated."""
+    try:
+        kinds = [kind for names, count in types for kind in names * min(count, num_layers)]
+    except (TypeError, ValueError):
+        kinds = []
+    if len(kinds) != num_layers or not set(kinds) <= {"global", "local"}:
+        raise ModelConfigError(f"`attention_types` must say `global` or `local` of each of {num_layers} layers")
+    return [kind == "local" for kind in kinds]
 
 
 def _ropes(
@@ -387,6 +408,10 @@ def _ropes(
         local = RopeSpec(theta=theta, partial_rotary_factor=full.partial_rotary_factor)
     if family.is_interleaved:
         full, local = (rope.model_copy(update={"is_interleaved": True}) for rope in (full, local))
+    if family.rope_layers == "layer_rope_theta" and config.get("layer_rope_theta") is not None:
+        return tuple(
+            full.model_copy(update={"theta": theta}) if theta else None for theta in _thetas(config, len(windows))
+        )
     is_turned = _turned(config, family, windows)
     return tuple(
         (full if window is None else local) if turned else None
@@ -394,8 +419,16 @@ def _ropes(
     )
 
 
+def _thetas(config: ConfigJson, num_layers: int) -> list[float]:
+    """The base of each layer's rotary embedding; 0 for a layer without one."""
+    listed = config.get("layer_rope_theta")
+    if not isinstance(listed, list) or len(listed) != num_layers:
+        raise ModelConfigError(f"`layer_rope_theta` must be a list of {num_layers} numbers")
+    return [0.0 if base == 0 else read_theta(config.part({"rope_theta": base})) for base in listed]
+
+
 def _turned(config: ConfigJson, family: Family, windows: tuple[int | None, ...]) -> list[bool]:
-    """By layer: whether queries and keys are turned."""
+    """Whether each layer rotates queries and keys."""
     match family.rope_layers:
         case "none":
             return [False] * len(windows)

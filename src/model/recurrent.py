@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from .config_json import ConfigJson, ModelConfigError, shown
-from .spec import GatedDelta, GateNorm, Mamba2, Recurrent, ShortConvolution
+from .mixers import GatedDelta, GateNorm, Mamba2, Recurrent, ShortConvolution
 
 Kind = (
     Literal["none", "gated_delta", "grouped_gated_delta", "short_convolution"]
@@ -16,7 +16,7 @@ Kind = (
 
 
 class _Keys(NamedTuple):
-    """Of config.json, for a Mamba-2 mixer."""
+    """Keys of config.json for a Mamba-2 mixer."""
 
     heads: str
     head_dim: str
@@ -158,7 +158,7 @@ def _conv_width(config: ConfigJson, key: str) -> int:
 
 
 def adjusted_width(config: ConfigJson) -> int:
-    """Of LFM2's feed-forward blocks: two thirds of what is written, in whole multiples, unless it says otherwise."""
+    """Width of LFM2's feed-forward blocks: two thirds of what is written, in whole multiples, if a flag is set."""
     width = config.count("block_ff_dim", config.count("intermediate_size"))
     if not config.flag("block_auto_adjust_ff_dim"):
         return width

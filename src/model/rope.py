@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .config_json import ConfigJson, ModelConfigError, shown
-from .spec import RopeSpec
+from .mixers import RopeSpec
 
 SCALINGS = ("linear", "dynamic", "llama3", "yarn")  # that a deployment can ask for too
 ROPE_KINDS = ("default", *SCALINGS, "longrope", "proportional")
@@ -40,8 +40,8 @@ _MAX_THETA = 1e15
 def apply_options(config: dict[str, Any], scaling: Mapping[str, Any], theta: float | str) -> dict[str, Any]:
     """The options `rope_scaling` and `rope_theta` in place of what config.json says, under the names it uses.
 
-    With parameters by kind of layer, in place of those of layers that see everything. A scaling of an unknown kind,
-    which a rule reports, is left out.
+    With parameters by kind of layer, in place of parameters of layers that see everything. A scaling of an unknown
+    kind, which a rule reports, is left out.
     """
     rope = config.get("rope_parameters")
     if isinstance(rope, Mapping) and isinstance(rope.get(FULL), Mapping):
@@ -73,7 +73,7 @@ def longest_stable(config: Mapping[str, Any], limit: int) -> int:
 
     limit: of the model. In transformers, `longrope` and `dynamic` change all positions of a batch beyond it.
     """
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     kind = kind_of(rope) if isinstance(rope, Mapping) else None
     if kind == "dynamic":
         own = config.get("max_position_embeddings")
@@ -144,11 +144,15 @@ def has_kinds(config: ConfigJson) -> bool:
 
 
 def _written(config: ConfigJson, layer_type: str) -> dict[str, Any]:
-    """The object with its parameters, under either name."""
+    """The object with its parameters, under either name. Where both are written, the older one counts, as in
+    transformers; the base may be in the other one."""
     new, old = config.get("rope_parameters"), config.get("rope_scaling")
     written = new or old or {}
     if has_kinds(config):
         written = written.get(layer_type) or {}
+    elif isinstance(new, Mapping) and isinstance(old, Mapping) and new and old:
+        top = config.get("rope_theta")
+        written = {"rope_theta": new.get("rope_theta") if top is None else top, **old}
     if not isinstance(written, Mapping):
         raise ModelConfigError("`rope_parameters` must be an object")
     return dict(written)

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from .feed_forwards import Experts
+from .mixers import Keeps
 from .quantised import SCHEMES, Scheme, quantised_bytes
-from .spec import Experts, Keeps, LayerSpec, ModelSpec
+from .spec import LayerSpec, ModelSpec
 from .tensors import EMBEDDING, FUSED, OUTPUT, Tensor, layer_tensors, outer_tensors
 
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
@@ -42,7 +44,7 @@ def count_parameters(spec: ModelSpec) -> Parameters:
 
 @lru_cache(maxsize=64)
 def weights_bytes(spec: ModelSpec, dtype: str, held: str | None = None) -> int:
-    """Bytes of all weights when held in `dtype`, those of the linear layers as `quantised.held_in` says."""
+    """Bytes of all weights when held in `dtype`; linear layers are held as `quantised.held_in` says."""
     size, total = DTYPE_BYTES[dtype], count_parameters(spec).total
     if held is None:
         return total * size
@@ -81,7 +83,7 @@ def matrix_bytes(held: str | None, dtype: str, outputs: int, inputs: int) -> int
 
 
 def fused_name(name: str) -> str:
-    """Of the matrix of which the engine makes this one a part: without `.weight`."""
+    """Name, without `.weight`, of the matrix of which the engine makes this one a part."""
     place, _, own = name.removesuffix(".weight").rpartition(".")
     return f"{place}.{_WHOLE.get(f'{own}.weight', own)}"
 
@@ -105,12 +107,12 @@ def state_bytes(spec: ModelSpec, dtype: str, sums_dtype: str = "float32") -> int
 
 
 def kept_bytes(keeps: Keeps, size: int, size_of_sums: int = 4) -> int:
-    """Of one layer, per token or per sequence. size: bytes of an element that is not part of a sum."""
+    """Bytes that one layer keeps, per token or per sequence. size: bytes of an element that is not part of a sum."""
     return keeps.sums_width * size_of_sums + (keeps.width - keeps.sums_width) * size
 
 
 def kv_bytes(keeps: Keeps, dtype: str) -> int:
-    """Of one layer that keeps tokens, per token."""
+    """Bytes of one layer that keeps tokens, per token."""
     scales = sum(heads for heads, _ in keeps.tensors) * KV_SCALE_BYTES if dtype == "int8" else 0
     return keeps.width * DTYPE_BYTES[dtype] + scales
 

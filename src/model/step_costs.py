@@ -1,7 +1,8 @@
 """Operations and bytes of a step, counted from the description of a model: for estimates of the used share of a device.
 
-Counted are the products of matrices, those of attention, and what they read and write of weights, of the KV cache and
-of recurrent states. Norms, activations and the arithmetic of recurrent layers are less than a percent of most models.
+Counted are the products of matrices, the products of attention, and what they read and write of weights, of the KV
+cache and of recurrent states. Norms, activations and the arithmetic of recurrent layers are less than a percent of most
+models.
 """
 
 from __future__ import annotations
@@ -9,14 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from .mixers import Attention, LatentAttention
 from .sizes import count_parameters, kv_bytes, state_bytes
-from .spec import Attention, LatentAttention, ModelSpec
+from .spec import ModelSpec
 from .tensors import layer_tensors
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionCosts:
-    """Of all layers whose queries see as far back."""
+    """Costs of all layers whose queries see as far back."""
 
     window: int | None  # tokens that a query sees; None: all before it
     flops: int  # for each query and token that it sees

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from .activations import HIDDEN_ACTS
 from .experts import CLAMPED_SWIGLU
 from .families import FAMILIES
+from .feed_forwards import MLP, Experts
+from .mixers import Attention, GatedDelta, LatentAttention, Mamba2, ShortConvolution
 from .rope import ROPE_KINDS
-from .spec import MLP, Attention, Experts, GatedDelta, LatentAttention, LayerSpec, Mamba2, ModelSpec, ShortConvolution
+from .spec import LayerSpec, ModelSpec
 
 
-def not_supported(spec: ModelSpec) -> str:
+def support_problem(spec: ModelSpec) -> str:
     """Why the engine cannot run the model; empty if it can."""
     return next(_reasons(spec), "")
 

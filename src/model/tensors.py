@@ -10,22 +10,19 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from .spec import (
-    MLP,
+from .feed_forwards import MLP, Experts
+from .mixers import (
     Attention,
     CrossAttention,
-    Experts,
     GatedDelta,
     LatentAttention,
-    LayerSpec,
     LinearAttention,
     Mamba,
     Mamba2,
     Mixer,
-    ModelSpec,
-    NormPlaces,
     ShortConvolution,
 )
+from .spec import LayerSpec, ModelSpec, NormPlaces
 
 FUSED = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
@@ -56,8 +53,9 @@ LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """copies: how many there are, one per expert, whose number takes the place of `{}`. used: those that a token needs.
+    """copies: how many there are, one per expert or head, whose number takes the place of `{}`.
 
+    used: how many a token needs.
     is_matrix: of a linear layer, whose weights can be quantised: [outputs, inputs].
     """
 
@@ -74,7 +72,7 @@ class Tensor:
 
 
 def model_tensors(spec: ModelSpec) -> Iterator[Tensor]:
-    """All of them, tied embeddings once."""
+    """All tensors of a model, tied embeddings once."""
     yield from outer_tensors(spec)
     for index, layer in enumerate(spec.layers):
         for tensor in layer_tensors(spec, layer):
@@ -91,7 +89,7 @@ def model_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
 
 
 def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
-    """Those outside of the layers."""
+    """Tensors outside of the layers."""
     table = (spec.vocab_size, spec.hidden_size)
     yield Tensor(EMBEDDING, table)
     if spec.has_position_table:
@@ -112,13 +110,13 @@ def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
 
 
 def layer_norms(layer: LayerSpec) -> tuple[str, ...]:
-    """Their names, in the order of their use: LAYER_NORMS, or the first of them in a layer of one part."""
+    """Names of the norms in the order of their use: LAYER_NORMS, or the first of them in a layer of one part."""
     names = LAYER_NORMS[layer.norms]
     return names if layer.mixer and layer.feed_forward else names[:1]
 
 
 def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
-    """Names are relative to the layer."""
+    """Tensors of a layer, whose names are relative to the layer."""
     hidden = spec.hidden_size
     for name in layer_norms(layer):
         yield from _norm(spec, name)
@@ -179,9 +177,9 @@ def _attention(hidden: int, mixer: Attention) -> Iterator[Tensor]:
         yield from _linear(f"self_attn.{name}", size, hidden, mixer.has_bias)
     yield from _linear("self_attn.o_proj", hidden, mixer.num_heads * mixer.head_dim, mixer.has_out_bias)
     if mixer.head_norm not in ("none", "bare_after_rope"):
-        yield Tensor("self_attn.q_norm.weight", head_norm_shape(mixer, mixer.num_heads))
+        yield _head_norm("self_attn.q_norm", mixer, mixer.num_heads)
         if mixer.keys_of is None:
-            yield Tensor("self_attn.k_norm.weight", head_norm_shape(mixer, mixer.num_kv_heads))
+            yield _head_norm("self_attn.k_norm", mixer, mixer.num_kv_heads)
     if mixer.has_sinks:
         yield Tensor("self_attn.sinks", (mixer.num_heads,))
 
@@ -202,8 +200,14 @@ def unused_tensors(spec: ModelSpec) -> tuple[str, ...]:
     return tuple(f"model.layers.{index}.self_attn.{part}" for index in reads for part in parts)
 
 
+def _head_norm(name: str, mixer: Attention, num_heads: int) -> Tensor:
+    if mixer.head_norm == "layer_each":
+        return Tensor(f"{name}.{{}}.weight", (mixer.head_dim,), copies=num_heads, used=num_heads)
+    return Tensor(f"{name}.weight", head_norm_shape(mixer, num_heads))
+
+
 def head_norm_shape(mixer: Attention, num_heads: int) -> tuple[int, ...]:
-    """Of the weight of the norm of queries or keys."""
+    """Shape of the weight of the norm of queries or keys."""
     match mixer.head_norm:
         case "whole":
             return (num_heads * mixer.head_dim,)
@@ -247,7 +251,7 @@ def _gated_delta(hidden: int, mixer: GatedDelta) -> Iterator[Tensor]:
 
 
 def gated_delta_parts(mixer: GatedDelta) -> dict[str, int]:
-    """Its projections of the input: names in the checkpoint, and their numbers of outputs."""
+    """Projections of the mixer's input: names in the checkpoint, and numbers of outputs."""
     values = mixer.num_value_heads * mixer.value_dim
     if mixer.is_grouped:
         return {"in_proj_qkvz": mixer.conv_channels + values, "in_proj_ba": 2 * mixer.num_value_heads}

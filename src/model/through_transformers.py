@@ -10,36 +10,44 @@ from typing import Literal
 
 from .activations import HIDDEN_ACTS
 from .config_json import ModelConfigError
+from .families import FAMILIES
+from .feed_forwards import MLP
+from .mixers import Attention, LatentAttention
 from .rope import ROPE_KINDS
-from .spec import MLP, Attention, LatentAttention, ModelSpec
-from .support import not_supported
-from .transformers_table import TESTED
+from .spec import ModelSpec
+from .support import support_problem
+from .transformers_table import PROBED, REFUSED, TESTED
 
 Implementation = Literal["native", "transformers"]
-_ADVICE = "`model.model_impl: transformers` tries to run it on the modules of the transformers library, untested"
+_ADVICE = "if the installed transformers library has it, `model.model_impl: transformers` probes and runs it there"
 
 
 def implementation(spec: ModelSpec, wanted: str) -> Implementation:
     """wanted: `model.model_impl`. Raises ModelConfigError, with the reason, for a model that cannot run so."""
-    if wanted != "transformers" and not (reason := not_supported(spec)):
+    if wanted != "transformers" and not (reason := support_problem(spec)):
         return "native"
-    obstacle = not_through_transformers(spec)
+    obstacle = transformers_problem(spec)
     if wanted == "transformers":
         if obstacle:
             raise ModelConfigError(f"{obstacle}, which `model.model_impl: transformers` cannot serve", "M304")
         return "transformers"
     if wanted == "native" or obstacle:
         raise ModelConfigError(reason, "M304")
-    if spec.architecture not in TESTED:
-        raise ModelConfigError(f"{reason}; {_ADVICE}", "M304")
-    return "transformers"
+    if spec.architecture in TESTED or spec.architecture in PROBED:
+        return "transformers"
+    raise ModelConfigError(f"{reason}; {REFUSED.get(spec.architecture, _ADVICE)}", "M304")
+
+
+def is_known_class(architecture: str) -> bool:
+    """Whether a class of this build or of the library has the name, so that it needs no code of a repository."""
+    return architecture in FAMILIES or architecture in TESTED or architecture in PROBED
 
 
 def is_tested(spec: ModelSpec) -> bool:
     return spec.architecture in TESTED
 
 
-def not_through_transformers(spec: ModelSpec) -> str:
+def transformers_problem(spec: ModelSpec) -> str:
     """The part of the model that keeps it from running on the library's modules; empty if there is none."""
     return next(_obstacles(spec), "")
 

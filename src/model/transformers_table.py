@@ -1,11 +1,14 @@
-"""Architectures that are tested through the transformers library, and what is fused there.
+"""How classes of the transformers library that generate text run. Written by `make classes`.
 
-Written by `python -m tools.transformers_families`; tests/models/test_transformers_families.py
-compares it with the library.
+TESTED: those that tests compare with the library, and what is fused there. PROBED: others of which a small random model
+gives what the library gives. REFUSED: why the remaining ones do not run on the modules of the library.
 """
+
+# ruff: noqa: E501
 
 from __future__ import annotations
 
+VERSION = "5.24.0"  # of the library that was probed
 TESTED: dict[str, str] = {
     "AfmoeForCausalLM": "q_proj+k_proj+v_proj+gate_proj, gate_proj+up_proj, norms",
     "ApertusForCausalLM": "q_proj+k_proj+v_proj, norms",
@@ -63,3 +66,103 @@ TESTED: dict[str, str] = {
     "Starcoder2ForCausalLM": "q_proj+k_proj+v_proj, norms",
     "VaultGemmaForCausalLM": "q_proj+k_proj+v_proj, gate_proj+up_proj, norms",
 }
+REFUSED: dict[str, str] = {
+    "AXK2ForCausalLM": "the model has an index that chooses the tokens of its attention",
+    "BailingHybridForCausalLM": "the model has layers with mamba, which keep no keys and values",
+    "BartForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
+    "BertGenerationDecoder": "BertGenerationSelfAttention sees later tokens too, so it cannot generate text",
+    "BertLMHeadModel": "BertSelfAttention sees later tokens too, so it cannot generate text",
+    "BigBirdForCausalLM": "BigBirdForCausalLM does not call the library's attention interface, so its keys and values cannot be kept in the KV cache",
+    "BigBirdPegasusForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
+    "BlenderbotForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
+    "BlenderbotSmallForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
+    "BltForCausalLM": "config.json names no layers, no vocabulary or no width",
+    "CamembertForCausalLM": "CamembertSelfAttention sees later tokens too, so it cannot generate text",
+    "CohereCompassForCausalLM": "a small random model of `CohereCompassForCausalLM` cannot be run: KeyError: 'full_attention'",
+    "CpmAntForCausalLM": "CpmAntForCausalLM does not call the library's attention interface, so its keys and values cannot be kept in the KV cache",
+    "Data2VecTextForCausalLM": "Data2VecTextSelfAttention sees later tokens too, so it cannot generate text",
+    "DbrxForCausalLM": "a small random model of `DbrxForCausalLM` cannot be run: AttributeError: 'DbrxAttentionConfig' object has no attribute 'rope_theta'",
+    "DeepseekV4ForCausalLM": "model.safetensors: tensor `model.layers.0.ffn.gate.tid2eid` has dtype I64; supported: F32, BF16, F16",
+    "DiffLlamaForCausalLM": "layer 0 computes attention twice, which this build cannot serve",
+    "DogeForCausalLM": "DogeAttention computes with a mask of its own, which this build cannot serve",
+    "DoryForCausalLM": "the model has layers with no attention, which keep no keys and values",
+    "Dots3NoteForCausalLM": "this is a model with encoders of images or sound",
+    "ElectraForCausalLM": "ElectraSelfAttention sees later tokens too, so it cannot generate text",
+    "Emu3ForCausalLM": "this is a model with encoders of images or sound",
+    "ErnieForCausalLM": "ErnieSelfAttention sees later tokens too, so it cannot generate text",
+    "FalconMambaForCausalLM": "the model has layers with mamba, which keep no keys and values",
+    "FuyuForCausalLM": "this is a model with encoders of images or sound",
+    "GPTNeoXJapaneseForCausalLM": "GPTNeoXJapaneseForCausalLM does not call the library's attention interface, so its keys and values cannot be kept in the KV cache",
+    "Gemma3nForConditionalGeneration": "this is a model with encoders of images or sound",
+    "Gemma4AssistantForCausalLM": "the class has no default configuration: StrictDataclassClassValidationError: Class validation error for validator 'validate_architecture':",
+    "Gemma4UnifiedAssistantForCausalLM": "this is a model with encoders of images or sound",
+    "GitForCausalLM": "GitForCausalLM does not call the library's attention interface, so its keys and values cannot be kept in the KV cache",
+    "GotOcr2ForConditionalGeneration": "this is a model with encoders of images or sound",
+    "HYV4ForCausalLM": "the model has an index that chooses the tokens of its attention",
+    "HrmTextForCausalLM": "layer 0 computes attention twice, which this build cannot serve",
+    "Inkling2ForCausalLM": "a small random model of `Inkling2ForCausalLM` cannot be run: RuntimeError: Trying to create tensor with negative dimension -199546: [-199546, 1152]",
+    "Inkling2LoopForCausalLM": "a small random model of `Inkling2LoopForCausalLM` cannot be run: RuntimeError: Trying to create tensor with negative dimension -199546: [-199546, 576]",
+    "InklingForCausalLM": "InklingAttention computes attention with a bias by position, which this build lacks",
+    "JambaForCausalLM": "the model has layers with mamba, which keep no keys and values",
+    "JetMoeForCausalLM": "JetMoeForCausalLM cannot run without values or a mask: NotImplementedError: Cannot copy out of meta tensor; no data!",
+    "KimiLinearForCausalLM": "the model has layers with mamba, which keep no keys and values",
+    "LaraMiniForCausalLM": "the model has layers with gated delta, which keep no keys and values",
+    "Lfm3ForCausalLM": "the model has layers with short convolution, which keep no keys and values",
+    "LongcatFlashForCausalLM": "LongcatFlashForCausalLM cannot run without values or a mask: NotImplementedError: The register_meta function for torch.nonzero() raises unimplemented by default, as a correct data-independent implementation does not exist. This implementation returns a fake value, assuming all elements of the tensor are non-zero. To enable this registration, please set 'torch",
+    "MBartForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
+    "MambaForCausalLM": "the model has layers with mamba, which keep no keys and values",
+    "MarianForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
+    "MegatronBertForCausalLM": "MegatronBertForCausalLM does not call the library's attention interface, so its keys and values cannot be kept in the KV cache",
+    "MiMoV2FlashForCausalLM": "config.json was read as 2 key-value heads of 192 elements; layer 1 of the model of transformers has 4 of 192",
+    "MiniMaxForCausalLM": "the model has layers with mamba, which keep no keys and values",
+    "MllamaForCausalLM": "this is a model with encoders of images or sound",
+    "ModernBertDecoderForCausalLM": "ModernBertDecoderForCausalLM cannot run: TypeError: Linear.forward() got an unexpected keyword argument 'input_ids'",
+    "MossTranscribeDiarizeForConditionalGeneration": "this is a model with encoders of images or sound",
+    "MusicgenForCausalLM": "this is a model with encoders of images or sound",
+    "MusicgenMelodyForCausalLM": "this is a model with encoders of images or sound",
+    "MvpForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
+    "OlmoHybridForCausalLM": "the model has layers with gated delta, which keep no keys and values",
+    "OpenAIGPTLMHeadModel": "OpenAIGPTLMHeadModel does not call the library's attention interface, so its keys and values cannot be kept in the KV cache",
+    "PLBartForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
+    "PegasusForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
+    "ProphetNetForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
+    "Qwen4ExpForCausalLM": "this is a model with encoders of images or sound",
+    "RecurrentGemmaForCausalLM": "config.json describes 4 layers with attention, and the model of transformers computes attention in 1",
+    "ReformerModelWithLMHead": "a small random model of `ReformerModelWithLMHead` cannot be run: AssertionError: If you want to use `ReformerModelWithLMHead` make sure that `is_decoder=True`.",
+    "RemBertForCausalLM": "RemBertForCausalLM does not call the library's attention interface, so its keys and values cannot be kept in the KV cache",
+    "RoCBertForCausalLM": "RoCBertSelfAttention sees later tokens too, so it cannot generate text",
+    "RoFormerForCausalLM": "RoFormerForCausalLM does not call the library's attention interface, so its keys and values cannot be kept in the KV cache",
+    "RobertaForCausalLM": "RobertaSelfAttention sees later tokens too, so it cannot generate text",
+    "RobertaPreLayerNormForCausalLM": "RobertaPreLayerNormSelfAttention sees later tokens too, so it cannot generate text",
+    "RwkvForCausalLM": "the model has layers with mamba, which keep no keys and values",
+    "TrOCRForCausalLM": "TrOCRForCausalLM does not call the library's attention interface, so its keys and values cannot be kept in the KV cache",
+    "WhisperForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
+    "XGLMForCausalLM": "XGLMForCausalLM does not call the library's attention interface, so its keys and values cannot be kept in the KV cache",
+    "XLMRobertaForCausalLM": "XLMRobertaSelfAttention sees later tokens too, so it cannot generate text",
+    "XLMRobertaXLForCausalLM": "XLMRobertaXLSelfAttention sees later tokens too, so it cannot generate text",
+    "XLMWithLMHeadModel": "config.json names no layers, no vocabulary or no width",
+    "XLNetLMHeadModel": "XLNetLMHeadModel cannot run without values or a mask: RuntimeError: Tensor on device meta is not on the expected device cpu!",
+    "XmodForCausalLM": "XmodForCausalLM cannot run without values or a mask: ValueError: Input language unknown. Please call `XmodPreTrainedModel.set_default_language()`",
+    "Zamba2ForCausalLM": "the model has layers with mamba, which keep no keys and values",
+    "ZambaForCausalLM": "the model has layers with mamba, which keep no keys and values",
+    "ZayaForCausalLM": "ZayaForCausalLM cannot run: AttributeError: 'Norm' object has no attribute 'weight'",
+    "xLSTMForCausalLM": "the model has layers with mamba, which keep no keys and values",
+}
+PROBED: frozenset[str] = frozenset(
+    {
+        "AXK1ForCausalLM",
+        "Apertus1p5TextForCausalLM",
+        "AriaTextForCausalLM",
+        "BeamForCausalLM",
+        "BitNetForCausalLM",
+        "CTRLLMHeadModel",
+        "CodeGenForCausalLM",
+        "Cohere2MoeForCausalLM",
+        "FlintForCausalLM",
+        "Kolibri1ForCausalLM",
+        "LagunaForCausalLM",
+        "MiniMaxM3VLForCausalLM",
+        "MoshiForCausalLM",
+        "Phi4MultimodalForCausalLM",
+    }
+)

@@ -11,7 +11,7 @@ _NUM_SAMPLES, _SAMPLE_BYTES = 64, 4096  # spread evenly between them
 
 
 def weight_digest(folder: Path, names: Iterable[str]) -> str:
-    """Of the name and size of each file, a mebibyte of each end, and samples between: 64 hexadecimal digits.
+    """Digest of the name and size of each file, a mebibyte of each end, and samples between: 64 hexadecimal digits.
 
     Reading files whole would take as long as loading them, and their times differ between machines. Raises OSError.
     """

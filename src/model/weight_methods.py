@@ -40,7 +40,7 @@ class WeightMethod(Record):
 
     @property
     def shown(self) -> str:
-        """For the tables of plan and start."""
+        """Text for the tables of plan and start."""
         match self.kind:
             case "gptq" | "awq":
                 name = f"{self.kind} {self.bits}-bit"
@@ -65,7 +65,7 @@ class WeightMethod(Record):
 class Rule(Record):
     """Layers whose name a pattern matches. method: None if they are not quantised.
 
-    kind: name is that of a layer or of a module that it is in, also without the beginning; match is a regular
+    kind: name is the name of a layer or of a module that it is in, also without the beginning; match is a regular
     expression for the beginning of the name; all is every layer.
     """
 

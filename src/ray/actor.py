@@ -30,7 +30,7 @@ class StokerReplica:
         self._replica.check_health()
 
     async def describe(self) -> dict[str, Any]:
-        """Of the replica that a handle chose: its process, that of its engine, and what it does."""
+        """Describe the replica that a handle chose: its process, its engine's process, and what it does."""
         return {
             "pid": os.getpid(),
             "engine_pid": getattr(self._replica.client, "pid", None),
@@ -40,7 +40,7 @@ class StokerReplica:
         }
 
     async def __del__(self) -> None:
-        """Called by Ray Serve, once the requests of the replica have ended or their time is over."""
+        """Close the replica. Ray Serve calls this once its requests have ended or their time is over."""
         if hasattr(self, "_watch"):  # else the start failed
             self._watch.cancel()
             await self._replica.close()

@@ -45,7 +45,7 @@ class RayArguments(BaseModel):
 
 
 def app_builder(args: Mapping[str, Any]) -> Application:
-    """As `build_app`, from the `args` of a Serve config. Raises ValidationError for a wrong argument."""
+    """Build the application from the `args` of a Serve config. Raises ValidationError for a wrong argument."""
     return build_app(**dict(RayArguments.model_validate(dict(args))))
 
 
@@ -66,8 +66,8 @@ def build_app(
         overrides: words of a command line such as `--max-num-seqs`, `8`; for a file only.
         num_replicas: `parallel.data_parallel_size` if None. Not together with `autoscaling_config`.
         replicas_per_node: maximum number of replicas on a node, which share its cores and memory. By default all.
-        autoscaling_config: that of Ray Serve. `target_ongoing_requests` is `scheduler.max_num_seqs` by default.
-        ray_actor_options: that of Ray Serve; by default the CPUs (`device.num_threads`), or the GPU, of a replica.
+        autoscaling_config: Ray Serve's. `target_ongoing_requests` is `scheduler.max_num_seqs` by default.
+        ray_actor_options: Ray Serve's; by default the CPUs (`device.num_threads`), or the GPU, of a replica.
         name: of the Ray Serve deployment.
 
     Raises ConfigError, ModelFilesError, or ValueError for wrong arguments. The values are decided on this machine for
@@ -113,8 +113,8 @@ def build_app(
 
 
 def _actor_options(resolved: Resolved, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What Ray reserves for a replica, and the event loop: uvloop cannot start a process in a group of its own."""
-    num_ranks = resolved.parallel.num_ranks
+    """What Ray reserves for a replica, and the event loop: uvloop cannot start a process in a new group."""
+    num_ranks = resolved.topology.num_ranks
     if resolved.device.device == "cuda":
         resources = {"num_cpus": 1, "num_gpus": num_ranks}
     else:

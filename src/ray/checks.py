@@ -23,7 +23,6 @@ REFUSED = {
     "parallel.data_parallel_backend": _BALANCING,
     "parallel.data_parallel_hybrid_lb": _BALANCING,
     "parallel.data_parallel_external_lb": _BALANCING,
-    "parallel.data_parallel_multi_port_external_lb": _BALANCING,
     "device.numa_bind": _BINDING,
     "device.numa_bind_nodes": _BINDING,
     "device.numa_bind_cpus": _BINDING,
@@ -67,7 +66,8 @@ def check_options(deployment: Deployment, num_replicas: int) -> tuple[str, ...]:
 
 
 def max_replicas(options: Mapping[str, Any]) -> tuple[int, int]:
-    """Of all, and of those on a node. options: of a Ray Serve deployment, as in `deployment_config` of an LLMConfig."""
+    """Maximum number of replicas, of all and on a node. options: of a Ray Serve deployment, as in `deployment_config`
+    of an LLMConfig."""
     count = options.get("num_replicas", 1)
     if "autoscaling_config" in options or not isinstance(count, int):
         count = int((options.get("autoscaling_config") or {}).get("max_replicas", 1))
@@ -94,7 +94,7 @@ def resolve_replica(deployment: Deployment, num_on_node: int) -> Resolved:
     """
     machine = read_machine_spec()
     if machine.gpu is not None and not machine.gpu.is_interpreted:
-        num_on_node = 1  # Ray gives each replica GPUs of its own
+        num_on_node = 1  # Ray gives each replica its own GPUs
     fetch_model(deployment)
     resolved = resolve_deployment(of_one_replica(deployment, num_on_node), read_model_files(deployment), machine)
     return resolved.replica(0)

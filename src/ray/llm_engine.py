@@ -1,7 +1,7 @@
 """StokerEngine: the engine of a replica of Ray Serve LLM, in place of vLLM's (RAYLLM_VLLM_ENGINE_CLS).
 
-Requests go through the app of the server, as those of HTTP clients do. The classes of complete responses and of errors
-are those of Ray, which imports them from vLLM or SGLang: without one of them only streams can be answered.
+Requests go through the app of the server, as HTTP clients' do. The classes of complete responses and of errors are
+Ray's, which imports them from vLLM or SGLang: without one of them only streams can be answered.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from ray.llm._internal.serve.core.engine.protocol import LLMEngine
 
 from ..config import Deployment, load_deployment
+from ..server.in_process import request as send_request
 from .checks import check_options, max_replicas, resolve_replica
-from .in_process import request as send_request
 from .replica import Replica
 
 

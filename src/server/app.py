@@ -17,14 +17,15 @@ from ..logs import ACCESS_LOGGER, REQUEST, log_fields
 from .endpoint import Endpoint, Message, Send, to_api_error
 from .http.limits import FORM_BYTES, ClientGone, check_headers
 from .http.middleware import cors, load_middleware
+from .http.sites import Sites
 from .page.files import FOLDER
 from .protocol.errors import ApiError
 from .protocol.fields import REQUEST_ID
 from .protocol.json import dump
 from .protocol.messages import error_body, is_path_of_messages
-from .routes.absent import TABLE, NotHere, disabled
+from .routes.absent import NO_ENGINE, TABLE, NotHere, disabled
 from .routes.page import assets
-from .routes.table import UPLOADS, routes_of
+from .routes.table import UPLOADS, routes_of, routes_of_engine
 from .service import Service
 
 access_log = logging.getLogger(ACCESS_LOGGER)
@@ -58,6 +59,10 @@ def build_app(service: Service) -> Starlette:
         for absent in (*TABLE, *disabled(service.settings, has_profiler=has_profiler, has_sleep=has_sleep))
         for path in absent.paths
     ]
+    routes += [
+        Route(path, Endpoint(service, "absent", NotHere(NO_ENGINE), scope="read"))
+        for path in sorted(routes_of_engine(service.settings))
+    ]
     app = Starlette(
         routes=routes,
         middleware=[
@@ -78,7 +83,7 @@ def build_app(service: Service) -> Starlette:
 
 
 async def _route_error(request: Request, error: Exception) -> Any:
-    """For an error of the router. Raises it as an ApiError, which _ErrorResponses turns into the response."""
+    """Raise an error of the router as an ApiError, which _ErrorResponses turns into the response."""
     assert isinstance(error, HTTPException)
     route = f"{request.method} {request.scope['path'][:_MAX_SHOWN_PATH]}"
     if error.status_code == 405:
@@ -91,12 +96,13 @@ async def _route_error(request: Request, error: Exception) -> Any:
 class _Gate:
     """Checks the headers, turns exceptions of the operator's middleware into responses, counts and logs.
 
-    Nothing is authorised by headers that name an address, such as Host or X-Forwarded-For.
+    Nothing is authorised by headers that name an address, such as Host or X-Forwarded-For; they can only be refused.
     """
 
     def __init__(self, app: Callable[..., Awaitable[None]], service: Service) -> None:
         self._app = app
         self._service = service
+        self._sites = Sites(service.settings)
         self._root_path = service.settings.root_path.rstrip("/")
         self._unlogged = _UNLOGGED.union(service.settings.disable_access_log_for_endpoints)
 
@@ -105,7 +111,7 @@ class _Gate:
             return  # no lifespan, no web sockets
         request_id, unique_id = _request_id(scope), uuid.uuid4().hex
         own_id = request_id or unique_id
-        answer = _Response(send, own_id, self._service.settings.enable_request_id_headers)
+        answer = _Response(send, own_id, self._service.settings.enable_request_id_headers, scope)
         fields: dict[str, Any] = {"id": own_id}
         arrived_at = self._service.clock()
         scope.update({"stoker.arrived_at": arrived_at, "stoker.log_fields": fields, "stoker.cache_salt": "",
@@ -143,6 +149,7 @@ class _Gate:
         is_upload = scope["path"] == UPLOADS and self._service.settings.files_dir is not None
         max_bytes = self._service.settings.files_quota + FORM_BYTES if is_upload else None
         check_headers(scope, self._service.limits, max_bytes)
+        self._sites.check(scope)
 
 
 def _request_id(scope: Message) -> str | None:
@@ -196,9 +203,13 @@ class _KeyCheck:
 
 
 class _Response:
-    """Passes a response on, and stores its status. That of an error names the request, for a report of it."""
+    """Passes a response on, and stores its status. A response of an error names the request, for a report of it."""
 
-    def __init__(self, send: Send, request_id: str | None = None, names_always: bool = False) -> None:
+    def __init__(
+        self, send: Send, request_id: str | None = None, names_always: bool = False, scope: Message | None = None
+    ) -> None:
+        """scope: of the request; Anthropic's clients read the id of each answer from their own header."""
+        self._scope = scope
         self._send = send
         self._request_id = request_id
         self._names_from = 0 if names_always else 400
@@ -211,6 +222,8 @@ class _Response:
             self.status = message["status"]
             if self._request_id is not None and self.status >= self._names_from:
                 message["headers"] = [*message["headers"], (b"x-request-id", self._request_id.encode("latin-1"))]
+            if self._scope is not None and self._request_id is not None and is_path_of_messages(self._scope["path"]):
+                message["headers"] = [*message["headers"], (b"request-id", self._request_id.encode("latin-1"))]
         await self._send(message)
 
 

@@ -11,13 +11,13 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
+from ..beam_search import BeamSearch, BeamSearchParams
 from ..engine.api import EngineOutput, EngineRequest, FinishReason, QueueFull, fan_out
 from ..engine.client.engine_client import EngineClient
-from .beam_search import BeamSearch, BeamSearchParams
+from ..text.generated_sequence import Delta, GenerationFailed
 from .engine_errors import generation_failed
 from .generation import SENT_PER_TURN, Generation, close
 from .protocol.errors import bad_request, internal_error
-from .text.generated_sequence import Delta, GenerationFailed
 
 
 class BeamGeneration(Generation):
@@ -68,7 +68,7 @@ class BeamGeneration(Generation):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _output(self, request: EngineRequest) -> EngineOutput:
-        """Of a request for one token. After the first step it waits for a place in a full queue."""
+        """Output of a request for one token. After the first step it waits for a place in a full queue."""
         while True:
             try:
                 return await self._token(request)

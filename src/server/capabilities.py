@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ..formats.format import Format, Harmony
+from ..text.switches import THINKING_SWITCHES
 
-THINKING_SWITCHES = ("enable_thinking", "thinking")  # in chat templates of Qwen and GLM, of DeepSeek and Granite
 _EFFORTS = ("low", "medium", "high")
 
 
@@ -29,7 +29,7 @@ class Capabilities:
 
 
 def capabilities_of(format: Format | None, variables: Collection[str]) -> Capabilities:
-    """Of a model with a chat template. format: of its answers. variables: that the template reads."""
+    """Capabilities of a model with a chat template. format: of its answers. variables: read by the template."""
     calls = None if format is None else format.calls
     is_harmony = calls is not None and isinstance(calls.style, Harmony)
     return Capabilities(

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ..config import Resolved
@@ -19,16 +19,24 @@ from ..engine.api import Constraint, Reasoning
 from ..formats.format import Format, Harmony
 from ..formats.initial import starts_in_reasoning
 from ..formats.writing.obeyed import unobeyed
-from .isolated.isolation import LOW_PRIORITY, IsolatedProcesses, JobEnded
+from ..isolated.isolation import LOW_PRIORITY, IsolatedProcesses, JobEnded
+from ..text.tokenizer import Tokenizer
 from .protocol.errors import bad_request, unsupported
-from .protocol.structured import OutputGrammar
-from .text.tokenizer import Tokenizer
+from .protocol.structured import MAX_GRAMMAR_CHARS, OutputGrammar, too_large
+from .request_jobs import REQUEST_JOBS
 
 MAX_KEPT = 512
 MAX_KEPT_CHARS = 8 << 20  # of grammars
 _NUM_PROCESSES = 2
 _NUM_BYTES = 256  # the first ids of the vocabulary that grammars are checked with; special tokens follow
 FINAL_CHANNEL = "<|channel|>final<|message|>"  # of Harmony, where all that comes before counts as reasoning
+
+
+# Keywords that say which members an object has, beside `properties` and `additionalProperties`.
+_MEMBERS = (
+    *("patternProperties", "unevaluatedProperties", "dependentSchemas", "minProperties", "required"),
+    *("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "enum", "const"),
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +52,7 @@ class Constraints:
     def __init__(self, resolved: Resolved, tokenizer: Tokenizer | None) -> None:
         self._settings = resolved.structured_outputs
         # Each is started when it is needed first. Many grammars must not take the processor from the engine.
-        self._processes = IsolatedProcesses(_NUM_PROCESSES, niceness=LOW_PRIORITY)
+        self._processes = IsolatedProcesses(REQUEST_JOBS, _NUM_PROCESSES, niceness=LOW_PRIORITY)
         self._tokenizer = tokenizer
         self._special_tokens: list[str] | None = None
         if tokenizer is not None:
@@ -52,6 +60,11 @@ class Constraints:
             self._special_tokens = sorted(token.content for token in added)
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
         self._num_chars = 0
+
+    @property
+    def in_reasoning(self) -> bool:
+        """Whether grammars begin with the first token, also of an answer that would begin with reasoning."""
+        return self._settings.enable_in_reasoning
 
     async def checked(self, wanted: OutputGrammar | None) -> Constraint | None:
         """The constraint of a request; None if it wants none.
@@ -62,9 +75,11 @@ class Constraints:
             return None
         if self._special_tokens is None:
             raise unsupported(wanted.param, ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
+        if isinstance(wanted.source, str) and len(wanted.source) > MAX_GRAMMAR_CHARS:
+            raise too_large(wanted.param)
         wanted = self._with_defaults(wanted)
         # Not with sorted keys: properties are written in the order of the schema.
-        key = hashlib.sha256(json.dumps(asdict(wanted)).encode()).digest()
+        key = hashlib.sha256(json.dumps(_plain(wanted)).encode()).digest()
         kept = self._kept.get(key)
         if kept is None:
             kept = self._kept[key] = _Kept(asyncio.ensure_future(self._build(wanted)))
@@ -93,6 +108,8 @@ class Constraints:
             message = f"the arguments of a call are an object, not {str(kind)[:40]!r} (at `{place}`)"
             raise bad_request(message, param=place)
         parameters = {**parameters, "type": "object"}
+        if not _allows_members(parameters):
+            parameters["additionalProperties"] = False
         constraint = await self.checked(OutputGrammar("json" if strict else "obeyable_json", parameters, param))
         assert constraint is not None
         found = json.loads(constraint.grammar)
@@ -110,7 +127,7 @@ class Constraints:
     def reasoning(
         self, format: Format | None, *, prompt_text: str, continued: str, has_constraint: bool, budget: int | None
     ) -> Reasoning | None:
-        """Where the reasoning of an answer ends, if a constraint begins after it or a budget limits it.
+        """Find where the reasoning of an answer ends, if a constraint begins after it or a budget limits it.
 
         format: of the model's answers. continued: as for `starts_in_reasoning`.
         Raises ApiError for a budget if it is not known how the model thinks.
@@ -156,7 +173,9 @@ class Constraints:
         )
 
     async def _build(self, wanted: OutputGrammar) -> str:
-        job = {"do": "grammar", **asdict(wanted), "special_tokens": self._special_tokens}
+        vocab_size = 0 if self._tokenizer is None else self._tokenizer.vocab_size
+        more = {"special_tokens": self._special_tokens, "vocab_size": vocab_size}
+        job = {"do": "grammar", **_plain(wanted), **more}
         try:
             grammar: str = await self._processes.answer(job)
         except JobEnded as ended:
@@ -165,7 +184,7 @@ class Constraints:
         return grammar
 
     def _settle(self, key: bytes, kept: _Kept) -> None:
-        """When its task is done."""
+        """Count what a finished task has made, or forget it if it failed; remove the oldest above the limits."""
         if kept.task.cancelled() or kept.task.exception() is not None:
             self._forget(key, kept)
         elif self._kept.get(key) is kept:
@@ -178,3 +197,14 @@ class Constraints:
     def _forget(self, key: bytes, kept: _Kept) -> None:
         if self._kept.get(key) is kept:
             del self._kept[key]
+
+
+def _plain(wanted: OutputGrammar) -> dict[str, Any]:
+    """Fields of the grammar. `asdict` would copy a schema value by value."""
+    return {field.name: getattr(wanted, field.name) for field in fields(wanted)}
+
+
+def _allows_members(parameters: Mapping[str, Any]) -> bool:
+    """Whether a tool can get arguments: not if its list of parameters is empty, and nothing else speaks of members."""
+    is_empty = "properties" in parameters and not parameters["properties"]
+    return not is_empty or "additionalProperties" in parameters or any(parameters.get(key) for key in _MEMBERS)

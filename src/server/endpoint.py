@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
 
-from ..engine.api import InvalidRequest
+from ..engine.api import CacheScope, InvalidRequest
 from .access.auth import Key, Scope, check_scope
 from .http.deadline import Deadline, header_timeouts
 from .http.keep_alive import kept_alive
@@ -24,6 +24,7 @@ from .protocol import json
 from .protocol.chat import Dialogue
 from .protocol.errors import INVALID, ApiError, bad_request, internal_error
 from .protocol.fields import CommonFields
+from .protocol.names import Names
 from .protocol.stream import DONE, error_frame
 from .protocol.wire import Wire
 from .service import Service
@@ -50,8 +51,7 @@ class Call:
         self.receive = receive
         self.route = route
         self.arrived_at: float = scope["stoker.arrived_at"]
-        self.cache_salt: str = scope["stoker.cache_salt"]
-        self.cache_epoch = service.cache_epoch
+        self.cache_scope = CacheScope(scope["stoker.cache_salt"], service.cache_epoch)
         self.log_fields: dict[str, Any] = scope["stoker.log_fields"]  # of the access log line of this request
         self.owner: str = scope["stoker.owner"]  # of files, batches and stored responses
         self.request_id: str | None = scope["stoker.request_id"]  # of the header X-Request-Id
@@ -65,6 +65,9 @@ class Call:
         self.body_model = ""  # name of its protocol model
         # The field by which another dialect asks for thinking, which is a wish there; None: in ours it is not.
         self.thinking_param: str | None = None
+        self.abort_ids: tuple[str, ...] = ()  # by which this key can end the request
+        self.names: Names | None = None  # of the fields in the dialect of the body, for errors
+        self.skipped: list[str] = []  # types of tools and of entries of the history that the body's dialect skips
         self._send = send
         self._reserved = ExitStack()  # memory of the body
         self._timeouts_s = header_timeouts(scope["headers"])
@@ -74,20 +77,30 @@ class Call:
         """The parameters of the URL; of several with one name the last."""
         return dict(parse_qsl(self.scope["query_string"].decode("latin-1")))
 
+    def queries(self, name: str) -> list[str]:
+        """All parameters of the URL with this name."""
+        found = parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        return [value for each, value in found if each == name]
+
     def charge(self, num_tokens: int, kind: TokenKind) -> None:
         """Count tokens that the request uses for its key."""
         self.service.key_usage.charge(self.key, num_tokens)
         if self.key is not None and self.key.name is not None:
             self.service.metrics.key_tokens(self.key.name, kind, num_tokens)
 
+    def cache_scope_of(self, salt: str | None) -> CacheScope:
+        """Scope of a request of this call. salt: from its body."""
+        own = self.cache_scope
+        return CacheScope(own.salt + salt, own.epoch) if salt else own
+
     @property
     def rank(self) -> int | None:
-        """Of the replica that the header X-Data-Parallel-Rank names; None without it. Raises ApiError 400."""
-        return named_rank(self.scope["headers"], self.service.resolved.parallel.served_ranks)
+        """Rank of the replica that the header X-Data-Parallel-Rank names; None without it. Raises ApiError 400."""
+        return named_rank(self.scope["headers"], self.service.resolved.topology.served_replicas)
 
     @property
     def deadline(self) -> Deadline | None:
-        """By the shortest time that the request asks for, else by `server.request_timeout`."""
+        """Deadline after the shortest time that the request asks for, else after `server.request_timeout`."""
         timeout_s = min(self._timeouts_s, default=self.service.settings.request_timeout)
         if not timeout_s:
             return None
@@ -98,7 +111,7 @@ class Call:
 
         Raises ApiError or ClientGone. The body must have been read before.
         """
-        return self.service.live.watch(self.receive, self.deadline)
+        return self.service.live.watch(self.receive, self.deadline, [(self.owner, name) for name in self.abort_ids])
 
     async def content(self) -> bytes | bytearray:
         """The body as it was sent. Its memory is reserved until `forget_body`."""
@@ -109,7 +122,7 @@ class Call:
         return content
 
     def forget_body(self) -> None:
-        """May be called more than once."""
+        """Release the memory of the body. May be called more than once."""
         self.long_body = b""
         self._reserved.close()
 
@@ -125,11 +138,14 @@ class Call:
         if len(content) > LONG_BODY_BYTES:
             body = await self._long(model, content, max_values, keep)
             self._read_timeout(body)
-            if issubclass(model, Dialogue):
+            if isinstance(body, Dialogue):
+                self.names = body.names
                 self.long_body = content
                 return body
         else:
             body = json.read(model, bytes(content), max_values)
+            if isinstance(body, Dialogue):
+                self.names, self.skipped = body.names, body.skipped
             body.refuse_unsupported()
             self._read_timeout(body)
             if unknown := body.unknown_fields:
@@ -147,16 +163,25 @@ class Call:
         found = await self.service.ask_about_body(job, content)
         if found["unknown"]:
             self.service.report_unknown(found["unknown"], self.route, found["num_unknown"])
-        fields = found["fields"]
+        fields, self.skipped = found["fields"], found["skipped"]
         # many token ids take milliseconds
         return await asyncio.get_running_loop().run_in_executor(self.service.writer, model.model_validate, fields)
 
     def note_ignored(self, param: str) -> None:
-        """A field of another dialect without effect on this model: named in a header of the response."""
+        """A field without effect on this model: named in a header of the response."""
         self._note("x-stoker-ignored-fields", param)
 
-    def note_skipped_tool(self, kind: str) -> None:
-        self._note("x-stoker-skipped-tools", kind)
+    def note_skipped(self, *, but: str | None = None) -> None:
+        """Name the parts of the body that were skipped in a header of the response, except one type."""
+        for kind in self.skipped:
+            if kind != but:
+                self._note("x-stoker-skipped-tools", kind)
+
+    def api_error(self, error: Exception) -> ApiError:
+        """The result of `to_api_error`, with the names that the fields have in the dialect of the body."""
+        if self.names is not None and isinstance(error, ApiError | InvalidRequest):
+            error = self.names.error(error)
+        return to_api_error(error, self.service)
 
     def _note(self, header: str, value: str) -> None:
         """Adds a name to a header. Clients choose some of them: others than simple words become `other`."""
@@ -219,7 +244,7 @@ class Call:
         except Exception as error:
             if not stream.has_started:
                 raise
-            answer = to_api_error(error, self.service)
+            answer = self.api_error(error)
             self.log_fields["error"] = answer.code
             await stream.close(error_frame(answer))
 
@@ -305,6 +330,10 @@ class Endpoint:
             call.admission.enter_context(self._service.key_usage.admitted(call.key if self._is_limited else None))
             try:
                 await self._handle(call)
+            except (ApiError, InvalidRequest) as error:
+                if call.names is None:
+                    raise
+                raise call.names.error(error) from error
             finally:
                 call.forget_body()
 

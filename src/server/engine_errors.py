@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..engine.api import GRAMMAR_FAILED, FinishReason
 from ..engine.client.engine_client import EngineState
+from ..text.generated_sequence import GenerationFailed
 from .protocol.errors import ApiError, bad_request, internal_error, unavailable
-from .text.generated_sequence import GenerationFailed
 
 _MESSAGES = {
     EngineState.STARTING: ("the engine is starting", "engine_starting"),
@@ -17,7 +17,7 @@ _MESSAGES = {
 
 
 def not_ready(state: EngineState) -> ApiError:
-    """For new requests, in every state but READY."""
+    """Error for new requests, in every state but READY."""
     message, code = _MESSAGES[state]
     return unavailable(message, code=code)
 

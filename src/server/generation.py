@@ -13,14 +13,14 @@ from typing import Any
 
 from ..engine.api import EngineDead, EngineOutput, EngineRequest, QueueFull, StoredBlocks
 from ..engine.client.engine_client import EngineClient
+from ..text.generated_sequence import Delta, GeneratedSequence, GenerationFailed, Reader, join
+from ..text.tokenizer import Tokenizer
 from .engine_errors import generation_failed, stopped_during_request
 from .observe.metrics import Metrics
 from .observe.request_metrics import Charge, RequestMetrics, no_charge
 from .observe.tracing import Phases
 from .prefill_servers import PrefillServers
 from .protocol.errors import internal_error, queue_full
-from .text.generated_sequence import Delta, GeneratedSequence, GenerationFailed, join
-from .text.tokenizer import Tokenizer
 
 SENT_PER_TURN = 16  # sequences given to the engine in one iteration of the event loop
 
@@ -35,8 +35,9 @@ class _Sequence(GeneratedSequence):
         tokenizer: Tokenizer | None,
         kept_ids: Set[int],
         keeps_output: bool,
+        reader: Reader | None,
     ) -> None:
-        super().__init__(index, request, tokenizer, kept_ids)
+        super().__init__(index, request, tokenizer, kept_ids, reader)
         self._kept: list[Delta] | None = [] if keeps_output else None
 
     def take(self, output: EngineOutput) -> Delta:
@@ -68,6 +69,7 @@ class Generation:
         *,
         num_prompts: int = 1,
         kept_ids: Set[int] = frozenset(),
+        readers: Sequence[Reader] = (),
         keeps_output: bool = False,
         arrived_at: float | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -77,6 +79,7 @@ class Generation:
         """
         requests: one per sequence, in the order of the prompts: `n` for each prompt.
         kept_ids: special tokens that are part of the texts.
+        readers: one per sequence; without them texts are not read.
         keeps_output: keep what `outputs` returns.
         arrived_at: by `clock`; None is now.
         charge: called with each number of tokens that the request uses.
@@ -85,7 +88,8 @@ class Generation:
         self._client = client
         self._metrics = RequestMetrics(metrics, clock, arrived_at, charge)
         self._sequences = [
-            _Sequence(index, request, tokenizer, kept_ids, keeps_output) for index, request in enumerate(requests)
+            _Sequence(index, request, tokenizer, kept_ids, keeps_output, readers[index] if readers else None)
+            for index, request in enumerate(requests)
         ]
         self._prefill_servers = prefill_servers
         self._prefilling = [asyncio.Lock() for _ in range(num_prompts if prefill_servers else 0)]
@@ -105,6 +109,7 @@ class Generation:
             raise
         except QueueFull as error:
             outcome = "error"
+            self._metrics.rejected()
             raise queue_full("the queue is full", error.retry_after_s) from None
         except EngineDead:
             outcome = "error"
@@ -126,15 +131,19 @@ class Generation:
 
     @property
     def prompts(self) -> list[list[int]]:
-        return [sequence.request.prompt_token_ids for sequence in self._firsts]
+        return [sequence.request.inputs.prompt_token_ids for sequence in self._firsts]
 
     @property
     def num_prompt_tokens(self) -> int:
-        return sum(len(sequence.request.prompt_token_ids) for sequence in self._firsts)
+        return sum(len(sequence.request.inputs.prompt_token_ids) for sequence in self._firsts)
 
     @property
     def num_cached_tokens(self) -> int:
         return sum(sequence.num_cached for sequence in self._firsts)
+
+    @property
+    def num_newly_cached_tokens(self) -> int:
+        return sum(sequence.num_newly_cached for sequence in self._firsts)
 
     @property
     def num_generated_tokens(self) -> int:
@@ -157,7 +166,7 @@ class Generation:
 
     @property
     def log_fields(self) -> dict[str, Any]:
-        """For the access log line of the request."""
+        """Fields for the access log line of the request."""
         reasons = sorted({sequence.finish_reason or "unfinished" for sequence in self._sequences})
         fields: dict[str, Any] = {
             "finish": ",".join(reasons),
@@ -170,7 +179,7 @@ class Generation:
 
     @property
     def _firsts(self) -> list[_Sequence]:
-        """One sequence of each prompt."""
+        """First sequence of each prompt."""
         return self._sequences[:: self._per_prompt]
 
     def _run(self) -> AsyncGenerator[Delta, None]:
@@ -199,7 +208,7 @@ class Generation:
         raise internal_error("the engine ended this request without a reason", "engine_error")
 
     async def _prefill(self, servers: PrefillServers, sequence: _Sequence) -> Callable[[int], None] | None:
-        """Once for each prompt: the first of its sequences asks, and the others wait for it. Returns as `prefill`."""
+        """Prefill each prompt once: its first sequence asks, the others wait. Returns as `PrefillServers.prefill`."""
         number = sequence.index // self._per_prompt
         first, begun = self._firsts[number], None
         async with self._prefilling[number]:
@@ -212,6 +221,8 @@ class Generation:
         """Deltas of all sequences in order of arrival. Reads at most one delta ahead of each sequence."""
         streams = [self._one(sequence) for sequence in self._sequences]
         waiting: dict[asyncio.Task[Delta | None], int] = {}
+        done: set[asyncio.Task[Delta | None]] = set()
+        task: asyncio.Task[Delta | None] | None = None
         try:
             for index, stream in enumerate(streams):
                 waiting[asyncio.ensure_future(_next(stream))] = index
@@ -227,15 +238,24 @@ class Generation:
                     yield delta
                     waiting[asyncio.ensure_future(_next(streams[index]))] = index
         finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+            # The error of a task refers to this frame: with a reference back to the task, all sequences of a failed
+            # request would stay until the garbage collector finds them.
+            task = None
+            done.clear()
+            while waiting:
+                await _cancel([waiting.popitem()[0] for _ in range(min(SENT_PER_TURN, len(waiting)))])
             for stream in streams:
                 await close(stream)
 
 
 async def _next(stream: AsyncIterator[Delta]) -> Delta | None:
     return await anext(stream, None)
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def close(stream: AsyncIterator[Any]) -> None:

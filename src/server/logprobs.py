@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..engine.api import TokenLogprobs
-from .text.detokenizer import Detokenizer
-from .text.tokenizer import Tokenizer
+from ..text.detokenizer import Detokenizer
+from ..text.tokenizer import Tokenizer
 
 LOWEST = -9999.0  # JSON has no -inf; OpenAI's API writes this value
 
@@ -21,7 +21,7 @@ class TokenNames:
     as_ids: bool = False
 
     def in_chat(self, token_id: int) -> str:
-        """As text; U+FFFD for a part of a character."""
+        """Text of a token; U+FFFD for a part of a character."""
         return _as_id(token_id) if self.as_ids or self.tokenizer is None else self.tokenizer.token_text(token_id)
 
     def in_text(self, token_id: int) -> str:
@@ -40,10 +40,14 @@ def chat_logprobs(entries: Sequence[TokenLogprobs], num_top: int, names: TokenNa
 class CompletionLogprobs:
     """`logprobs` of one text choice. Keeps the offset of each token within the text of the choice."""
 
-    def __init__(self, names: TokenNames) -> None:
+    def __init__(self, names: TokenNames, before: Sequence[int] = (), offset: int = 0) -> None:
+        """before: the last tokens of the choice so far, and offset: its length, where it continues."""
         self._names = names
         self._text = Detokenizer(names.tokenizer, skip_special_tokens=False) if names.tokenizer else None
-        self._offset = 0
+        if self._text is not None:
+            for token_id in before:
+                self._text.step(token_id)
+        self.offset = offset
 
     def block(
         self, entries: Sequence[TokenLogprobs | None], token_ids: Sequence[int], num_top: int
@@ -51,8 +55,8 @@ class CompletionLogprobs:
         """entries: one per token; None for the first token of a prompt, which has no log-probability."""
         block: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for entry, token_id in zip(entries, token_ids, strict=True):
-            block["text_offset"].append(self._offset)
-            self._offset += len(self._text.step(token_id)) if self._text else 0
+            block["text_offset"].append(self.offset)
+            self.offset += len(self._text.step(token_id)) if self._text else 0
             block["tokens"].append(self._names.in_text(token_id))
             if entry is None:
                 block["token_logprobs"].append(None)
@@ -60,14 +64,15 @@ class CompletionLogprobs:
                 continue
             pairs = _pairs(entry)
             block["token_logprobs"].append(pairs[0][1])
-            # includes the token itself if it is not among the most likely ones
-            top = [*pairs[1 : 1 + num_top], pairs[0]]
+            top = pairs[1 : 1 + num_top]
+            if pairs[0] not in top:  # the token itself, if it is not among the most likely ones, is the first
+                top = [pairs[0], *top]
             block["top_logprobs"].append({self._names.in_text(one): logprob for one, logprob in top})
         return block
 
 
 def prompt_logprobs(entries: Sequence[TokenLogprobs | None], tokenizer: Tokenizer | None) -> list[Any]:
-    """For each prompt token a map from token id to log-probability; null for the first token."""
+    """Map each prompt token to a dict from token id to log-probability; null for the first token."""
     shown: list[Any] = []
     for entry in entries:
         if entry is None:
@@ -98,7 +103,7 @@ def _as_id(token_id: int) -> str:
 
 
 def _text_token(token_id: int, tokenizer: Tokenizer | None) -> str:
-    """As in OpenAI's API for this route: a part of a character is shown as bytes, so that tokens are distinct."""
+    """Text of a token in OpenAI's form for this route: parts of characters are bytes, so that tokens are distinct."""
     if tokenizer is None:
         return _as_id(token_id)
     piece = tokenizer.token_bytes(token_id)

@@ -48,6 +48,6 @@ async def serving_metrics(service: Service, sockets: list[socket.socket]) -> Asy
         yield
     finally:
         waiting.cancel()
-        shutdown.request()
-        shutdown.request()
+        shutdown.request("the run has ended")
+        shutdown.cut.set()
         await task

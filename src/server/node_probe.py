@@ -22,7 +22,7 @@ async def serve_probes(
     is_ready: Callable[[], bool],
     on_listening: Callable[[], None],
 ) -> None:
-    """Until the shutdown is requested. sockets: from `take_address`. describe: the body of each answer."""
+    """Serve probes until the shutdown is requested. sockets: from `take_address`. describe: the body of each answer."""
 
     async def alive(request: Request) -> Response:
         return JSONResponse(describe())

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from ..config.schema.kv_transfer import KVTransferConfig
 from ..engine.api import EngineRequest, StoredBlocks
+from ..logs import RareLogger
 from .observe.metrics import Metrics
 from .protocol.fields import MAX_SALT_CHARS
 from .protocol.transfer import KVTransferParams
@@ -30,6 +31,8 @@ _CONNECT_S = 1.0
 _LOST_AFTER = 2  # probes in a row without an answer
 _UNUSED_LIMIT = 3  # prompts in a row that were computed again here
 _REST_S = 60.0  # before such a server is asked again
+_MAX_ANSWER_BYTES = 1 << 16  # and what the names of the prompt's blocks need
+_BYTES_PER_TOKEN = 16  # of these: a name of 64 characters for a few tokens
 _SAME_START = 256  # tokens: prompts that begin alike go to the same server
 logger = logging.getLogger(__name__)
 
@@ -42,6 +45,7 @@ class _Server:
         self.watch: asyncio.Task[None] | None = None
         self.num_unused = 0  # prompts in a row that were computed again here
         self.rests_until = 0.0
+        self.failures = RareLogger(logger)
 
     @property
     def name(self) -> str:
@@ -60,25 +64,27 @@ _NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL)
 
 
 class PrefillServers:
-    """Call its methods on one event loop."""
+    """Servers that prefill prompts for this one. Call its methods on one event loop."""
 
     def __init__(self, config: KVTransferConfig, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._servers = [_Server(url) for url in config.prefill_servers]
         self._min_tokens = config.prefill_min_tokens
+        self._timeout_s = config.prefill_timeout
         secret = config.prefill_api_key
         self._headers = {} if secret is None else {"Authorization": f"Bearer {secret.get_secret_value()}"}
         self._http: httpx.AsyncClient | None = None
         self._metrics, self._clock = metrics, clock
 
     async def prefill(self, request: EngineRequest) -> Callable[[int], None] | None:
-        """Have the prompt computed elsewhere, if that can be of use, and note in the request where its blocks are.
+        """Let another server compute the prompt, if that can be of use, and note in the request where its blocks are.
 
         Returns what is to be called when the request begins, with its number of cached tokens, if blocks were named.
         """
-        if len(request.cache_root_text) > MAX_SALT_CHARS:  # a server would refuse it
+        inputs = request.inputs
+        if len(inputs.scope.root_text) > MAX_SALT_CHARS:  # a server would refuse it
             return None
-        is_scored = request.sampling.prompt_logprobs is not None  # of positions that must be computed here
-        if request.source or request.is_for_others or is_scored or len(request.prompt_token_ids) < self._min_tokens:
+        is_scored = inputs.sampling.prompt_logprobs is not None  # of positions that must be computed here
+        if request.source or request.is_for_others or is_scored or len(inputs.prompt_token_ids) < self._min_tokens:
             return None
         server = self._choose(request)
         if server is None:
@@ -94,7 +100,9 @@ class PrefillServers:
             if isinstance(error, httpx.ConnectError):
                 server.lost.set()
             cause = str(error) or type(error).__name__
-            logger.warning("prefill server %s: %s; the prompt is computed here", server.name, cause)
+            server.failures.log(
+                logging.WARNING, "prefill server %s: %s; the prompt is computed here", server.name, cause
+            )
         finally:
             server.num_open -= 1
         # of a single block, whose last token is computed in any case, none may be read
@@ -102,7 +110,7 @@ class PrefillServers:
         return partial(self._begun, server) if is_judged else None
 
     def _begun(self, server: _Server, num_cached_tokens: int) -> None:
-        """Without cached tokens none of the server's blocks was read, and both have computed the prompt."""
+        """Note whether the server's blocks were read: without cached tokens none was, and both computed the prompt."""
         server.num_unused = 0 if num_cached_tokens else server.num_unused + 1
         if server.num_unused:
             self._metrics.prefill_unused()
@@ -117,7 +125,7 @@ class PrefillServers:
             )
 
     def _choose(self, request: EngineRequest) -> _Server | None:
-        start = hash(tuple(request.prompt_token_ids[:_SAME_START]))
+        start = hash(tuple(request.inputs.prompt_token_ids[:_SAME_START]))
         now = self._clock()
         alive = [server for server in self._servers if not server.lost.is_set() and now >= server.rests_until]
         return min(alive, key=lambda server: (server.num_open, hash((server.url, start))), default=None)
@@ -137,22 +145,32 @@ class PrefillServers:
 
     async def _ask(self, server: _Server, request: EngineRequest) -> StoredBlocks | None:
         body: dict[str, Any] = {
-            "token_ids": request.prompt_token_ids,
+            "token_ids": request.inputs.prompt_token_ids,
             "sampling_params": {"max_tokens": 1, "temperature": 0.0},
-            "cache_salt": request.cache_root_text or None,
+            "cache_salt": request.inputs.scope.root_text or None,
             "kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False},
         }
-        headers = {**self._headers, "X-Request-Id": request.request_id[:128]}
-        response = await self._client.post(f"{server.url}/inference/v1/generate", json=body, headers=headers)
-        if response.is_error:
-            raise _Unusable(f"answers {response.status_code}: {response.text[:200]}")
+        # Not compressed: a small answer could be a large one.
+        headers = {**self._headers, "X-Request-Id": request.request_id[:128], "Accept-Encoding": "identity"}
+        url, limit = f"{server.url}/inference/v1/generate", _MAX_ANSWER_BYTES
+        limit += _BYTES_PER_TOKEN * len(request.inputs.prompt_token_ids)
         try:
-            return _Answer.model_validate_json(response.content).kv_transfer_params.source
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._client.stream("POST", url, json=body, headers=headers) as response,
+            ):
+                content = await _content(response, limit)
+        except TimeoutError:
+            raise _Unusable(f"has not answered within {self._timeout_s:g} s (`kv_transfer.prefill_timeout`)") from None
+        if response.is_error:
+            raise _Unusable(f"answers {response.status_code}: {content[:200].decode(errors='replace')}")
+        try:
+            return _Answer.model_validate_json(content).kv_transfer_params.source
         except ValidationError:
             raise _Unusable("its answer has no `kv_transfer_params`") from None
 
     async def _watch(self, server: _Server) -> None:
-        """Until it has no request, and is not lost."""
+        """Probe a server until it has no request, and is not lost."""
         num_silent = 0
         try:
             while server.num_open or server.lost.is_set():
@@ -169,10 +187,13 @@ class PrefillServers:
 
     async def _lives(self, server: _Server) -> bool:
         try:
-            response = await self._client.get(f"{server.url}/health", timeout=PROBE_TIMEOUT_S, headers=self._headers)
-        except _NO_ANSWER:
+            async with (
+                asyncio.timeout(PROBE_TIMEOUT_S),
+                self._client.stream("GET", f"{server.url}/health", headers=self._headers) as response,
+            ):
+                return response.is_success  # whatever it says
+        except (TimeoutError, *_NO_ANSWER):
             return False
-        return response.is_success
 
     @property
     def _client(self) -> httpx.AsyncClient:
@@ -187,3 +208,15 @@ class PrefillServers:
                 server.watch.cancel()
         if self._http is not None:
             await self._http.aclose()
+
+
+async def _content(response: httpx.Response, max_bytes: int) -> bytes:
+    """The body as it was sent. Raises _Unusable for a longer one, which is not received."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise _Unusable("its answer is compressed, which was not asked for")
+    content = bytearray()
+    async for piece in response.aiter_raw():
+        content += piece
+        if len(content) > max_bytes:
+            raise _Unusable(f"its answer has more than {max_bytes} bytes")
+    return bytes(content)

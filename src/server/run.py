@@ -16,23 +16,25 @@ from ..config import Resolved
 from ..config.open_files import raise_limit
 from ..engine.client.engine_client import EngineClient, EngineState
 from ..formats.detect import Detection
+from ..isolated.isolation import IsolatedProcesses
 from ..logs import log_fields
+from ..text.answer_format import decide_format
+from ..text.renderer import Renderer
+from ..text.tokenizer import Tokenizer
 from .access.keys_file import read_keys
 from .access.shared_state import SharedState
 from .app import build_app
-from .batch.call import App
 from .files.runner import BatchRunner
+from .full_collections import FullCollections
 from .http.admission import Admission
 from .http.middleware import load_middleware
 from .http.serve import serve
 from .http.shutdown import Shutdown
 from .http.tls import Tls, TlsFiles, load_context
-from .isolated.isolation import IsolatedProcesses
+from .in_process import App
+from .request_jobs import REQUEST_JOBS
 from .service import Service
 from .stored.store import Limits, open_store
-from .text.answer_format import decide_format
-from .text.renderer import Renderer
-from .text.tokenizer import Tokenizer
 from .tool_server.servers import ToolServersProblem, headers_of
 
 STATS_INTERVAL_S = 10.0
@@ -57,7 +59,7 @@ def load_text(resolved: Resolved, processes: IsolatedProcesses | None = None) ->
     """
     if resolved.model.skip_tokenizer_init:
         return Text()
-    processes = processes or IsolatedProcesses()
+    processes = processes or IsolatedProcesses(REQUEST_JOBS)
     processes.start()  # while the tokenizer loads
     tokenizer = Tokenizer.load(resolved.model.tokenizer, resolved.model.tokenizer_mode)
     renderer = Renderer(
@@ -66,6 +68,7 @@ def load_text(resolved: Resolved, processes: IsolatedProcesses | None = None) ->
         content_format=resolved.server.chat_template_content_format,
         default_kwargs=resolved.server.default_chat_template_kwargs,
         processes=processes,
+        reads_control_tokens=resolved.server.parse_special_tokens_in_content,
     )
     if unused := renderer.unused_defaults():
         names = ", ".join(f"`{name}`" for name in unused)
@@ -111,14 +114,12 @@ async def run_server(
     shutdown: Shutdown | None = None,
     *,
     on_listening: Callable[[], None] = lambda: None,
-    on_service: Callable[[Service], None] = lambda service: None,
     exit_hard: bool = True,
     shared: SharedState | None = None,
 ) -> int:
     """Serve until a shutdown is requested. Returns the exit code: 0, or 1 if the engine will not be started again.
 
     client: already started. text: from `load_text`. sockets: from `take_address`.
-    on_service: called before `on_listening` with what answers the requests.
     shared: with the other API processes that accept connections from these sockets; None if there is one.
     Raises KeysProblem, TlsProblem, StoreProblem or MiddlewareProblem, unless `check_server` was called before.
     """
@@ -145,11 +146,10 @@ async def run_server(
         is_draining=shutdown.requested.is_set,
         shared=shared,
     )
-    on_service(service)
     files = TlsFiles.of(resolved.server)
     tls = Tls(files) if files else None
     app = build_app(service)
-    watchers = [_stop_when_dead(client, shutdown)]
+    watchers = [_stop_when_dead(client, shutdown), _report_stop(service, shutdown)]
     if tls is not None and settings.enable_ssl_refresh:
         watchers.append(tls.watch())
     async with background_work(service, app, *watchers):
@@ -171,18 +171,21 @@ async def run_server(
             exit_code=exit_code,
         )
     served.append(exit_code())
+    log_fields(logger, logging.INFO, "stopped", {"cause": shutdown.cause, "exit_code": served[0]})
     return served[0]
 
 
 @contextlib.asynccontextmanager
 async def background_work(service: Service, app: App, *further: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """What runs beside the requests during the block: batches, log lines of statistics, the keys file, and `further`.
+    """What runs beside the requests during the block: batches, full garbage collections, log lines of statistics, the
+    keys file, and `further`.
 
     Closes what the service holds at the end.
     """
     settings = service.settings
-    tasks = [asyncio.ensure_future(each) for each in further]
-    if settings.files_dir is not None:
+    collections = FullCollections(lambda: len(service.live))
+    tasks = [asyncio.ensure_future(each) for each in (collections.run(), *further)]
+    if settings.files_dir is not None and settings.has_engine:
         tasks.append(asyncio.ensure_future(BatchRunner(service, app, Path(settings.files_dir)).run()))
     if not settings.disable_log_stats and service.process_index == 0:
         tasks.append(asyncio.ensure_future(log_stats(service)))
@@ -209,8 +212,16 @@ async def _stop_when_dead(client: EngineClient, shutdown: Shutdown) -> None:
     while client.state is not EngineState.DEAD:  # noqa: ASYNC110 (the client's state can only be polled)
         await asyncio.sleep(_WATCH_INTERVAL_S)
     log_fields(logger, logging.ERROR, "the engine will not be started again: stopping", {"reason": client.reason})
-    shutdown.request()
-    shutdown.request()  # without a drain: no request can continue
+    shutdown.request("the engine will not be started again")
+    shutdown.cut.set()  # without a drain: no request can continue
+
+
+async def _report_stop(service: Service, shutdown: Shutdown) -> None:
+    await shutdown.requested.wait()
+    requests, drain_s = len(service.live), service.settings.drain_timeout
+    message = "stopping: running requests may finish" if requests and not shutdown.cut.is_set() else "stopping"
+    fields = {"cause": shutdown.cause, "requests": requests, "drain_timeout": f"{drain_s:g}s"}
+    log_fields(logger, logging.INFO, message, fields)
 
 
 async def log_stats(service: Service) -> None:

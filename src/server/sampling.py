@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..beam_search import check_searchable
 from ..engine.api import Constraint, Reasoning, SamplingParams, check_allowed
-from .beam_search import check_searchable
+from ..text.length import context_limit, too_long
+from ..text.tokenizer import Tokenizer, Truncation
 from .protocol.errors import ApiError, bad_request, unsupported
 from .protocol.fields import NO_LIMIT, SamplingFields
-from .text.length import context_limit, too_long
-from .text.tokenizer import Tokenizer, Truncation
 
 # Fields whose defaults may come from the deployment's generation_config.
 DEFAULTED = (
@@ -47,7 +47,7 @@ def check_prompt(token_ids: list[int], limits: ModelLimits, *, param: str) -> No
         raise too_long(len(token_ids), limits.context, param=param)
     extreme = min(token_ids) if min(token_ids) < 0 else max(token_ids)
     if not 0 <= extreme < limits.vocab_size:
-        raise _not_in_vocabulary(extreme, limits, param)
+        raise not_in_vocabulary(extreme, limits, param)
 
 
 def truncation(fields: SamplingFields, limits: ModelLimits) -> Truncation | None:
@@ -93,7 +93,7 @@ def sampling_params(
     Raises ApiError or InvalidRequest with the field that exceeds its limit or is not supported.
     """
     if max_tokens is not None and max_tokens > limits.context:
-        message = f"{context_limit(limits.context)}, but {max_tokens_param} is {max_tokens}"
+        message = f"{context_limit(limits.context)}, but `{max_tokens_param}` is {max_tokens}"
         raise bad_request(message, code="context_length_exceeded", param=max_tokens_param)
     if max_tokens == NO_LIMIT:
         max_tokens = limits.context
@@ -120,7 +120,7 @@ def sampling_params(
     }
     for param, token_ids in listed.items():
         if (largest := max(token_ids, default=0)) >= limits.vocab_size:
-            raise _not_in_vocabulary(largest, limits, param)
+            raise not_in_vocabulary(largest, limits, param)
     if fields.use_beam_search:  # nothing is sampled: recommendations for sampling do not apply
         defaults = {name: value for name, value in defaults.items() if name not in DEFAULTED}
     given = {name: getattr(fields, name) for name in DEFAULTED}
@@ -165,6 +165,6 @@ def num_logprobs(requested: int | None, limits: ModelLimits, param: str) -> int 
     return wanted
 
 
-def _not_in_vocabulary(token_id: int, limits: ModelLimits, param: str) -> ApiError:
+def not_in_vocabulary(token_id: int, limits: ModelLimits, param: str) -> ApiError:
     message = f"token id {token_id} is outside the vocabulary of {limits.vocab_size} tokens"
     return bad_request(message, code="invalid_token_id", param=param)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from typing import Any
 
 from ..config import Resolved
+from ..config.resolve.gpu import GpuMonitor, GpuUsage, NoGpu
 from ..engine.api import EngineInfo
 from ..engine.client.engine_client import EngineClient, EngineState
 from ..engine.client.replicated import replicas_of
 from ..formats.detect import Detection
 from ..formats.format import Format
+from ..isolated.isolation import LOW_PRIORITY, MEMORY_BYTES, TIME_LIMIT_S, IsolatedProcesses, JobEnded
 from ..logs import log_fields
+from ..text.length import TextLimit
+from ..text.renderer import Renderer
+from ..text.tokenizer import Tokenizer
 from . import engine_errors
 from .access.auth import Keys, open_paths
 from .access.key_usage import KeyUsage
@@ -28,19 +33,18 @@ from .constraints import Constraints
 from .http.limits import BodyMemory, Limits
 from .http.live import LiveRequests
 from .http.turns import Turns
-from .isolated.isolation import LOW_PRIORITY, MEMORY_BYTES, TIME_LIMIT_S, IsolatedProcesses, JobEnded
 from .logprobs import TokenNames
-from .observe.metrics import EngineSnapshot, Metrics
+from .observe.engine_metrics import EngineSnapshot
+from .observe.metrics import Metrics
+from .observe.process_usage import usage_of
 from .observe.tracing import Tracing
 from .prefill_servers import PrefillServers
-from .protocol.errors import ApiError, bad_request, unsupported
+from .protocol.errors import ApiError, bad_request, own, unsupported
+from .request_jobs import REQUEST_JOBS
 from .sampling import ModelLimits
 from .stored.background import Background
 from .stored.store import Limits as StoreLimits
 from .stored.store import Store, open_store
-from .text.length import TextLimit
-from .text.renderer import Renderer
-from .text.tokenizer import Tokenizer
 from .tool_server.servers import ToolServers
 
 _ORDINARY_BODY_BYTES = 32 << 20  # for which an isolated process has its usual limits
@@ -73,7 +77,7 @@ class Service:
         self.resolved = resolved
         self.settings = server
         self.client = client
-        self.engines: Mapping[int, EngineClient] = replicas_of(client, resolved.parallel.ranks[0])
+        self.engines: Mapping[int, EngineClient] = replicas_of(client, resolved.topology.replicas[0])
         self.tokenizer = tokenizer
         self.renderer = renderer
         self.answers = answers
@@ -89,6 +93,7 @@ class Service:
         self.started_at = int(time.time())
         self.normalise_rules = rules_of(server.agents_normalise, self._second_system)
         self.sessions = Sessions()
+        self.wake_tags: set[str] = set()  # what /wake_up was asked for since the engine sleeps
         self.tool_servers = ToolServers(server.tool_server) if server.tool_server else None
         self.turns = Turns()
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
@@ -112,7 +117,11 @@ class Service:
         scale = max(1.0, server.max_request_bytes / _ORDINARY_BODY_BYTES)
         # One process: long bodies are read one after the other.
         self.long_bodies = IsolatedProcesses(
-            1, time_limit_s=TIME_LIMIT_S * scale, memory_bytes=int(MEMORY_BYTES * scale), niceness=LOW_PRIORITY
+            REQUEST_JOBS,
+            1,
+            time_limit_s=TIME_LIMIT_S * scale,
+            memory_bytes=int(MEMORY_BYTES * scale),
+            niceness=LOW_PRIORITY,
         )
         self.constraints = Constraints(resolved, tokenizer)
         observability = resolved.observability
@@ -120,10 +129,14 @@ class Service:
         self.tracing = Tracing(observability, self.model_name) if traces else None
         self.metrics = Metrics(
             self.model_name,
-            lambda: {rank: EngineSnapshot(each.stats, each.state) for rank, each in self.engines.items()},
+            lambda: {
+                rank: EngineSnapshot(each.stats, each.state, usage_of(getattr(each, "pid", None)), each.sleep_level)
+                for rank, each in self.engines.items()
+            },
             block_size=resolved.cache.block_size,
             max_model_len=self.max_model_len,
             settings=observability,
+            gpus=_gpus(resolved),
         )
         self.prefill_servers = None
         if resolved.kv_transfer.prefill_servers:
@@ -136,11 +149,11 @@ class Service:
 
     @property
     def process_index(self) -> int:
-        """Of this API process. What must run once per deployment runs where it is 0."""
+        """Index of this API process. What must run once per deployment runs where it is 0."""
         return self.shared.process
 
     def share_of(self, limit: int) -> int:
-        """Of a limit of the deployment, the part of this process."""
+        """This process's part of a limit of the deployment."""
         return -(-limit // self.shared.num_processes)
 
     @property
@@ -156,11 +169,11 @@ class Service:
         chosen = self.settings.second_system_message
         if chosen != "auto":
             return chosen
-        return "first" if self.renderer is not None and self.renderer.refuses_second_system() else "keep"
+        return "first" if self.renderer is not None and self.renderer.loses_second_system() else "keep"
 
     @property
     def capabilities(self) -> Capabilities:
-        """As far as they are known from the files of the model and the configuration."""
+        """Capabilities, as far as they are known from the files of the model and the configuration."""
         if self.renderer is None or not self.renderer.has_template:
             return Capabilities(structured=self.tokenizer is not None)
         variables = self.renderer.template(with_tools=True).variables
@@ -168,7 +181,7 @@ class Service:
 
     @property
     def cache_epoch(self) -> int:
-        """Requests share prefixes with those of the same epoch only."""
+        """Requests share prefixes only with requests of the same epoch."""
         return self.shared.epoch
 
     def new_cache_epoch(self) -> None:
@@ -206,7 +219,7 @@ class Service:
             raise bad_request(f"reading the body exceeded a limit: {ended}", code="json_too_large") from None
 
     def text_limit(self) -> TextLimit | None:
-        """Of the prompts of a request; None if it is not known yet, or if there is no tokenizer."""
+        """Limit of the prompts of a request; None if it is not known yet, or if there is no tokenizer."""
         if self.tokenizer is None or not self.client.is_available:
             return None
         return self.tokenizer.text_limit(self.model_limits.context)
@@ -218,7 +231,7 @@ class Service:
         """
         if self.settings.strict_requests:
             name = names[0][:100]
-            raise bad_request(f"unknown field `{name}`", code="unknown_parameter", param=name)
+            raise own(bad_request(f"unknown field `{name}`", code="unknown_parameter", param=name))
         self.metrics.unknown_fields(route, num or len(names))
         for name in names:
             shown = name[:100]  # limited in length and number, because clients choose the names
@@ -228,7 +241,7 @@ class Service:
                 log_fields(logger, logging.WARNING, "unknown request field, ignored", fields)
 
     def named_model(self, name: str | None) -> str:
-        """The served name that a request means: its own, that of its alias, or without one the first.
+        """The served name that a request means: its own, its alias's, or without one the first.
 
         Raises ApiError 404.
         """
@@ -266,10 +279,20 @@ class Service:
         return TokenNames(self.tokenizer, self.settings.return_tokens_as_token_ids if as_ids is None else as_ids)
 
 
+def _gpus(resolved: Resolved) -> Callable[[], Iterable[GpuUsage]]:
+    """Reads the usage of the GPUs of this machine that the engines use."""
+    if resolved.uses_gpus:
+        try:
+            return GpuMonitor(resolved.topology.num_ranks * resolved.topology.num_replicas).read
+        except NoGpu as error:
+            logger.warning("the metrics have no usage of GPUs: %s", error)
+    return tuple
+
+
 def model_not_found(name: str) -> ApiError:
     return ApiError(404, f"the model {name[:200]!r} is not served here", code="model_not_found", param="model")
 
 
 def new_ids(prefix: str, given: str | None, unique: str) -> tuple[str, str]:
-    """The id of an answer, and that of its request in the engine, which is unique also if clients repeat theirs."""
+    """The ids of an answer, and of its request in the engine, which is unique also if clients repeat theirs."""
     return (prefix + unique,) * 2 if given is None else (prefix + given, f"{prefix}{given}-{unique[:8]}")

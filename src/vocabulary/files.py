@@ -1,4 +1,4 @@
-"""Reads the vocabulary of a model folder: tokenizer.json, tekken.json, or an older format; or that of a GGUF file.
+"""Reads the vocabulary of a model folder: tokenizer.json, tekken.json, or an older format; or a GGUF file's.
 
 The API process encodes and decodes with it; the engine needs its tokens for grammars.
 """

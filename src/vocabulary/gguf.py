@@ -1,6 +1,6 @@
 """The vocabulary in a GGUF header: the byte-level BPE of GPT-2, or the pieces of SentencePiece with their scores.
 
-Conventions are those of llama.cpp. A byte-level vocabulary names the pattern that cuts a text into words; a name that
+Conventions come from llama.cpp. A byte-level vocabulary names the pattern that cuts a text into words; a name that
 is not in the table would give other tokens than the model was trained with, and is refused.
 """
 

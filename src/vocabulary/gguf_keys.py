@@ -1,7 +1,7 @@
 """A tokenizer as the keys of a GGUF header: the other direction of gguf.py.
 
-llama.cpp knows the pattern that cuts a text into words by name only. The name is found by cutting a text with each of
-those that are known; a tokenizer with another pattern needs a name from the user. The result is read back and compared.
+llama.cpp knows the pattern that cuts a text into words by name only. The name is found by cutting a text with each
+known pattern; a tokenizer with another pattern needs a name from the user. The result is read back and compared.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ def tokenizer_keys(
 
 
 def _pairs(model: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Old files have them joined by a space."""
+    """Pairs of merges. Old files join each by a space."""
     pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"])
     return [(left, right) for left, right in pairs]
 
 
 def _tokens(folder: Path, backend: Tokenizer, model: Mapping[str, Any], num_rows: int) -> dict[str, Any]:
-    """Ids without a token get one that is not used."""
+    """Tokens by id. Ids without a token get one that is not used."""
     ids, added = backend.get_vocab(with_added_tokens=True), backend.get_added_tokens_decoder()
     if max(ids.values()) >= num_rows:
         raise TokenizerError(f"{folder}: the vocabulary has the id {max(ids.values())}, the embedding {num_rows} rows")

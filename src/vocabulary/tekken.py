@@ -46,7 +46,7 @@ def tekken_tokenizer(content: dict[str, Any], alphabet: dict[int, str]) -> Token
 
 
 def _special_tokens(content: dict[str, Any]) -> list[str]:
-    """In the order of their ids; those without a name get one."""
+    """Special tokens in the order of their ids; a token without a name gets one."""
     listed, config = content.get("special_tokens"), content["config"]
     names: dict[int, str]
     if listed:

@@ -10,8 +10,9 @@ from benchmarks.attack import signals, verdict
 from benchmarks.attack.catalogue import choose
 from benchmarks.attack.runner import Runner
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_attacks_on_a_running_server_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     names = ["sockets/pipelining", "sockets/smuggling-two-lengths", "bodies/lone-surrogate-in-stop"]
     monkeypatch.setattr(verdict, "HEALTH_P99_MS", 1e6)
@@ -24,7 +25,6 @@ def test_attacks_on_a_running_server_hold(tmp_path: Path, monkeypatch: pytest.Mo
     assert problem == ""
 
 
-@pytest.mark.slow
 def test_attacks_by_files_templates_and_signals_hold(tmp_path: Path):
     names = ["files/config-json-fifo", "templates/at-start-config-number"]
     attacks = [*choose(program.catalogue(), names), signals.attack_round(4)]

@@ -11,8 +11,9 @@ from tools.clients.clients import CLIENTS
 from tools.clients.run import verdicts
 from tools.clients.server import FLAGS, Server
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_what_works_with_the_openai_library_still_works(tmp_path: Path):
     client = CLIENTS["openai"]
     servers: dict[str, Server] = {}

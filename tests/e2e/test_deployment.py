@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -122,6 +123,7 @@ def test_the_openai_client_streams_a_chat(running: tuple[Server, str]):
     assert chunks[-1].choices[0].finish_reason in ("length", "stop")
 
 
+@pytest.mark.slow
 def test_the_commands_chat_and_complete_use_the_server(running: tuple[Server, str]):
     _, url = running
     for verb in ("chat", "complete"):
@@ -169,6 +171,7 @@ def test_streams_with_disconnects_equal_their_unbatched_answers(
     assert " error " not in "".join(server.err)
 
 
+@pytest.mark.slow
 def test_a_killed_engine_ends_each_stream_with_an_error_and_is_restarted(running: tuple[Server, str]):
     server, url = running
 
@@ -193,6 +196,7 @@ def test_a_killed_engine_ends_each_stream_with_an_error_and_is_restarted(running
     assert any("SIGKILL" in line for line in server.err)
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_reported_before_anything_is_loaded(running: tuple[Server, str], manifest: Path):
     _, url = running
     port = url.rpartition(":")[2]
@@ -205,26 +209,35 @@ def test_a_port_in_use_is_reported_before_anything_is_loaded(running: tuple[Serv
         check=False,
     )
     assert done.returncode == 4
-    assert done.stderr.splitlines()[-1] == f"error: cannot listen on 127.0.0.1:{port}: address already in use"
+    *_, error, fix = done.stderr.splitlines()
+    said = f"error: cannot listen on 127.0.0.1:{port}: address already in use by process {running[0].process.pid} ("
+    assert error.startswith(said)
+    assert fix == "  = fix: stop that process, or choose another address with --port or --uds"
     assert "model files" not in done.stderr
 
 
 @pytest.mark.slow
-def test_sigterm_with_20_streams_ends_each_with_an_error_and_exits_with_0(manifest: Path):
+@pytest.mark.usefixtures("hang_up")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_with_20_streams_ends_each_with_an_error_and_exits_with_0(manifest: Path, number: signal.Signals):
+    """SIGHUP, which a closed ssh session sends, ended the process, and its streams without an error event."""
+
     async def scenario(server: Server, url: str) -> None:
         async with http_client(url) as client:
             streams = await live_streams(client, 20)
             pids = [server.process.pid, server.engine.pid]
-            server.process.send_signal(signal.SIGTERM)
+            server.process.send_signal(number)
             for answer in await asyncio.gather(*(task for _, task in streams)):
                 assert answer.error is not None
                 assert answer.error["code"] == "server_shutting_down"
             assert await asyncio.to_thread(server.wait) == 0
             assert not any(psutil.pid_exists(pid) for pid in pids)
 
-    with serving(manifest) as (server, url):
+    with serving(manifest, "--log-level", "info") as (server, url):
         asyncio.run(scenario(server, url))
     assert not any("Traceback" in line for line in server.err)
+    (stopping,) = [json.loads(line) for line in server.err if '"message": "stopping' in line]
+    assert (stopping["cause"], stopping["requests"]) == (number.name, 20)
 
 
 @pytest.mark.slow
@@ -256,7 +269,8 @@ def test_sigterm_during_the_start_ends_server_and_engine(manifest: Path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.usefixtures("hang_up")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.quick_cases(1)
 def test_a_stop_before_there_is_an_event_loop_ends_with_0(number: signal.Signals):
     """SIGTERM ended the process without a word, Ctrl-C with 130 or 1."""
@@ -272,6 +286,7 @@ def test_a_stop_before_there_is_an_event_loop_ends_with_0(number: signal.Signals
     assert (process.returncode, err.splitlines()[-1]) == (0, "stopped before it was ready")
 
 
+@pytest.mark.slow
 def test_a_failed_start_ends_with_its_cause(tmp_path: Path):
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
     weights = checkpoint / "model.safetensors"

@@ -135,6 +135,10 @@ def test_messages_call_tools_think_and_stream(claude: anthropic.Anthropic):
     history: Any = [question, {"role": "assistant", "content": first.content}, result]
     second = claude.messages.create(model="claude-x", max_tokens=100, messages=history, tools=[MESSAGE_TOOL])
     assert second.usage.cache_read_input_tokens
+    assert second.usage.input_tokens < 16  # what is after the last full block
+    unseen: Any = {"role": "user", "content": "No other test sends this text to the server. " * 4}
+    third = claude.messages.create(model="claude-x", max_tokens=1, messages=[unseen])
+    assert third.usage.cache_creation_input_tokens
     with claude.messages.stream(
         model="claude-x",
         max_tokens=1200,

@@ -15,6 +15,8 @@ from tests.blocks_over_http import MODULE, shown, storage
 from .deployment import Server, command, environment
 from .test_nodes import started
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "The engine reads what another one has computed. " * 12
 
 
@@ -48,7 +50,6 @@ def run(file: Path, num_answers: int = 1) -> tuple[list[str], int, str]:
         return [each.choices[0].text for each in answers], cached, "".join(server.err)
 
 
-@pytest.mark.slow
 def test_a_second_start_reads_a_prompt_and_one_that_cannot_computes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     with storage() as server:
@@ -69,7 +70,6 @@ def test_a_second_start_reads_a_prompt_and_one_that_cannot_computes_it(tmp_path:
         assert log.count("ZeroDivisionError") == 1
 
 
-@pytest.mark.slow
 def test_a_missing_module_is_valid_and_ends_the_start_with_the_line_of_the_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -20,7 +20,7 @@ from tests.e2e.test_prefill_decode import (  # noqa: F401  alone is a fixture
     until,
 )
 from tests.free_ports import free_port
-from tests.unit.engine.stores.lmcache_servers import real_server
+from tests.packages.stoker_lmcache.lmcache_servers import real_server
 
 pytestmark = pytest.mark.slow
 

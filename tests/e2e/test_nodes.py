@@ -158,6 +158,7 @@ def test_answers_are_those_of_one_process_and_a_node_that_is_lost_returns(sizes:
         before = other.rank()
         first.engine.send_signal(signal.SIGKILL)
         until(lambda: not before.is_running())
+        until(lambda: not is_ready(url))  # the rank may notice the end of the engine before the server does
         until(lambda: is_ready(url))
         assert text(answer(url)) == expected
 

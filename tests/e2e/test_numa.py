@@ -11,15 +11,14 @@ import httpx
 import psutil
 import pytest
 from tests.e2e.deployment import START_LIMIT_S, Server, serving
-from tests.free_ports import free_ports
 
-from stoker.config.memory_policy import no_policy
+from stoker.config.memory_policy import why_no_policy
 
 CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/sys/devices/system/node/node0").exists(), reason="the system has no NUMA nodes"),
-    pytest.mark.skipif(bool(no_policy()) or len(CPUS) < 2, reason="no memory policy, or one core"),
+    pytest.mark.skipif(bool(why_no_policy()) or len(CPUS) < 2, reason="no memory policy, or one core"),
 ]
 PARALLEL = {"ranks": "{tensor_parallel_size: 2}", "replicas": "{data_parallel_size: 2}"}
 
@@ -71,22 +70,6 @@ def test_threads_and_memory_of_each_process_are_bound(parallel: str, tmp_path: P
         table = "".join(server.out)
         assert f"node 0, core {first}" in table
         assert f"node 0, core {second}" in table
-
-
-def test_the_places_of_several_servers_are_printed_once(tmp_path: Path) -> None:
-    """Those of the first were in the table of its supervisor and in its own."""
-    first = free_ports(3)
-    manifest = tmp_path / "deploy.yaml"
-    manifest.write_text(
-        "model: {model: builtin:tiny, max_model_len: 256}\n"
-        f'device: {{numa_bind_nodes: [0, 0], numa_bind_cpus: ["{CPUS[0]}", "{CPUS[1]}"]}}\nserver: {{port: {first}}}\n'
-        "parallel: {data_parallel_size: 2, data_parallel_multi_port_external_lb: true, "
-        f"data_parallel_supervisor_port: {first + 2}}}\n"
-    )
-    with serving(manifest) as (server, _):
-        table = "".join(server.out)
-        assert table.count("node 0, core ") == 2
-        assert f"replica 1: node 0, core {CPUS[1]}" in table
 
 
 def test_an_engine_that_is_started_again_is_bound_again(tmp_path: Path) -> None:

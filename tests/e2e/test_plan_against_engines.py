@@ -20,8 +20,8 @@ import json, sys
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.config.plan.calibration import planned_memory
 import stoker.engine.process
-from stoker.engine.api import EngineRequest, SamplingParams
-from stoker.engine.starts.startup import build_core
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
+from stoker.engine.executor.build import build_core
 
 def held():
     lines = open("/proc/self/status").read().splitlines()
@@ -35,10 +35,11 @@ info = core.info
 length = resolved.scheduler.max_num_batched_tokens // resolved.scheduler.max_num_seqs
 for number in range(resolved.scheduler.max_num_seqs):
     prompt = [(number + position) % 300 for position in range(length)]
-    core.add(EngineRequest(request_id=str(number), prompt_token_ids=prompt, sampling=SamplingParams(max_tokens=2)))
+    core.add(EngineRequest(request_id=str(number), inputs=RequestInputs(prompt, SamplingParams(max_tokens=2))))
 while core.has_work:
     core.step()
-peak_now = held() + core._steps._runner._cache.num_untouched  # pages that idle time has not pre-faulted yet
+cache = core._executor._steps._runner.loaded.cache
+peak_now = held() + cache.num_untouched  # pages that idle time has not pre-faulted yet
 started, peak = planned_memory(resolved)
 print(json.dumps({
     "weights": info.weights_bytes, "planned_weights": resolved.memory.weights_bytes,

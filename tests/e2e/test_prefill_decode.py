@@ -17,7 +17,7 @@ import pytest
 from openai import AsyncOpenAI
 from tests.e2e.deployment import START_LIMIT_S, Server, metric, serving, write_manifest
 from tests.free_ports import free_port
-from tests.unit.engine.stores.odd_servers import HOST
+from tests.unit.engine.kv_stores.odd_servers import HOST
 
 pytestmark = pytest.mark.slow
 NUM_PROMPTS = 24

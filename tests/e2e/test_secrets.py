@@ -10,6 +10,8 @@ import httpx
 import pytest
 from tests.e2e.deployment import serving
 
+pytestmark = pytest.mark.slow
+
 SECRET = "Pa55word-4711"
 MANIFEST = """\
 model: {model: builtin:tiny, hf_token: {env: HF_SECRET}, max_model_len: 512}
@@ -30,7 +32,6 @@ server:
 
 
 @pytest.mark.effect("server.api_key")
-@pytest.mark.slow
 def test_no_response_log_line_or_start_output_contains_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "key").write_text(f"{SECRET}\n")
     (tmp_path / "deploy.yaml").write_text(MANIFEST)

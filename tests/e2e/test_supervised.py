@@ -10,10 +10,11 @@ import pytest
 
 from .deployment import command, environment, serving
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
 def test_systemd_is_notified_and_the_running_deployment_equals_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -32,4 +33,4 @@ def test_systemd_is_notified_and_the_running_deployment_equals_its_file(
         with serving(file) as (_, url):
             assert supervisor.recv(64) == b"READY=1"
             assert differs(url) == (0, "")
-            assert differs(url, "--drain-timeout", "9s") == (1, "server.drain_timeout: 7s -> 9s  [hot]\n")
+            assert differs(url, "--drain-timeout", "9s") == (1, "server.drain_timeout: 7s -> 9s  [next start]\n")

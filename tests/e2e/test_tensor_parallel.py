@@ -18,7 +18,7 @@ from tests.models.checkpoints import build, save
 from tests.models.engine import resolved as small_deployment
 
 from stoker.config import Resolved, load_deployment, read_machine_spec, read_model_files, resolve_deployment
-from stoker.engine.api import EngineDead, EngineRequest, SamplingParams
+from stoker.engine.api import EngineDead, EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.client.engine_client import EngineStartFailed, EngineState
 from stoker.engine.client.process import EngineProcessClient
 
@@ -57,7 +57,7 @@ async def tokens_of(
 ) -> list[int]:
     """seen: gets the tokens as they come."""
     sampling = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
-    request = EngineRequest(request_id=str(time.monotonic_ns()), prompt_token_ids=list(prompt), sampling=sampling)
+    request = EngineRequest(request_id=str(time.monotonic_ns()), inputs=RequestInputs(list(prompt), sampling))
     found: list[int] = [] if seen is None else seen
     async for output in client.generate(request):
         found += output.token_ids

@@ -10,7 +10,8 @@ import torch
 from stoker.engine.kernels.attention_variant import AttentionVariant
 
 pytest.importorskip("triton")
-from stoker.engine.kernels.gpu.attention_reference import attention_reference
+from tests.kernels.references import attention_reference
+
 from stoker.engine.kernels.gpu.kernels import PagedAttentionGpu
 
 from .batches import batch

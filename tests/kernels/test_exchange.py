@@ -10,11 +10,12 @@ from typing import TypeVar
 
 import pytest
 import torch
+from tests.slow_cases import slow
 
+from stoker.engine.collectives.shared_memory import SharedMemoryRanks
+from stoker.engine.host.shared_memory import SharedMemory
 from stoker.engine.kernels import select_kernels
 from stoker.engine.kernels.exchange import Choice, ExchangeClosed, merge_parts_reference, own_rows_reference
-from stoker.engine.memory.shared_memory import SharedMemory
-from stoker.engine.parallel.shared_memory import SharedMemoryRanks
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -79,7 +80,7 @@ def test_rows_of_a_divided_table(dtype: torch.dtype, count: int, width: int) -> 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "own"), [(0, 5), (3, 33), (5, 70_000)])
+@pytest.mark.parametrize(("rows", "own"), [(0, 5), (3, 33), slow(5, 70_000)])
 def test_columns_come_together_in_each_group(dtype: torch.dtype, rows: int, own: int) -> None:
     parts = [torch.randn(rows, own).to(dtype) for _ in range(4)]
     addends = [torch.randn(7).to(dtype) for _ in range(4)]
@@ -99,7 +100,7 @@ def test_columns_come_together_in_each_group(dtype: torch.dtype, rows: int, own:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "heads", "width"), [(1, 1, 16), (3, 5, 33), (40, 8, 512)])
+@pytest.mark.parametrize(("rows", "heads", "width"), [(1, 1, 16), (3, 5, 33), slow(40, 8, 512)])
 def test_parts_of_attention_are_merged_by_their_totals(dtype: torch.dtype, rows: int, heads: int, width: int) -> None:
     """Two groups of two ranks, several pieces; a part without tokens, and a head without any."""
     parts = torch.randn(4, rows, 2 * heads, width).to(dtype)
@@ -139,7 +140,7 @@ def test_ranks_do_not_wait_for_one_that_has_ended() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("counts", "width"), [((1, 0, 3), 24), ((0, 5, 2), 24), ((700, 3, 301), 1024)])
+@pytest.mark.parametrize(("counts", "width"), [((1, 0, 3), 24), ((0, 5, 2), 24), slow((700, 3, 301), 1024)])
 def test_tokens_of_replicas_come_together_and_sums_return(
     dtype: torch.dtype, counts: tuple[int, ...], width: int
 ) -> None:

@@ -21,7 +21,7 @@ def latents(rows: list[tuple[int, int]], num_heads: int, device: torch.device) -
     return made, torch.cat((made.k_cache, extra), dim=3)
 
 
-@pytest.mark.parametrize(("programs", "num_heads"), [(1, 40), (64, 3), (1, 3), (64, 40), (200, 3), (200, 40)])
+@pytest.mark.parametrize(("programs", "num_heads"), [(1, 40), (64, 3), (200, 3)])
 @pytest.mark.quick_cases(1)
 def test_queries_attend_to_latents(device: torch.device, num_heads: int, programs: int):
     """programs: by them the keys of a query are divided or not."""

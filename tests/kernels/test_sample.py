@@ -15,10 +15,11 @@ from stoker.engine.sampling.sampling_table import SamplingTable
 
 pytest.importorskip("triton")
 
+from tests.kernels.references import sampling_columns
 from tests.slow_cases import slow
 
 from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
-from stoker.engine.kernels.gpu.sample_row import SamplingColumns, sampling_columns
+from stoker.engine.kernels.gpu.sample_row import SamplingColumns
 
 LENGTH = 12  # of the longest sequence
 NUM_PROMPT = 2

@@ -90,6 +90,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "starcoder2": {"model_type": "starcoder2", "sliding_window": 9},
     "stablelm": {"model_type": "stablelm", "head_dim": 16, "use_qkv_bias": True},
     "stablelm parallel": {"model_type": "stablelm", "use_parallel_residual": True},
+    "stablelm norms": {"model_type": "stablelm", "qk_layernorm": True},
     "cohere": {"model_type": "cohere", "use_qk_norm": True, "logit_scale": 0.5},
     "cohere2": {"model_type": "cohere2", "sliding_window": 6, "layer_types": SLIDING_THEN_FULL, "head_dim": 16},
     "glm": {"model_type": "glm", "head_dim": 16},
@@ -164,6 +165,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
         **LATENT,
         **EXPERTS,
+    },
+    "deepseek_v3 whole queries": {  # which have no bias, in a model whose other projections have one
+        "model_type": "deepseek_v3",
+        "n_routed_experts": 4,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "attention_bias": True,
+        **LATENT,
+        **EXPERTS,
+        "q_lora_rank": None,
     },
     "deepseek_v32": {
         "model_type": "deepseek_v32",
@@ -242,6 +254,25 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {"model_type": "gpt2", **GPT, "n_inner": 80},
     "gpt_bigcode": {"model_type": "gpt_bigcode", **GPT},
     "gptj": {"model_type": "gptj", **GPT, "rotary_dim": 12},
+    "gpt_neo": {
+        "model_type": "gpt_neo",
+        **NO_GROUPS,
+        **dict.fromkeys(("num_hidden_layers", "num_attention_heads"), ...),
+        "num_layers": 2,
+        "num_heads": 4,
+        "attention_types": [[["global", "local"], 1]],
+        "window_size": 6,
+    },
+    "mpt": {
+        "model_type": "mpt",
+        **dict.fromkeys(COMMON, ...),
+        "vocab_size": VOCAB,
+        "d_model": 96,
+        "n_layers": 2,
+        "n_heads": 6,
+        "max_seq_len": 128,
+        "eos_token_id": 2,
+    },
     "opt": {"model_type": "opt", **OLD, "ffn_dim": 96, "word_embed_proj_dim": 64},
     "gpt_neox": {"model_type": "gpt_neox", **NO_GROUPS},
     "gpt_neox sequential": {
@@ -385,6 +416,83 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "layer_types": ["conv", "full_attention", "conv"],
         "block_multiple_of": 32,
     },
+    "lfm2_moe": {
+        "model_type": "lfm2_moe",
+        "num_hidden_layers": 3,
+        "layer_types": ["conv", "full_attention", "conv"],
+        "num_dense_layers": 1,
+        "num_experts": 6,
+        "routed_scaling_factor": 1.5,
+        **EXPERTS,
+    },
+    "exaone_moe": {
+        "model_type": "exaone_moe",
+        "num_hidden_layers": 3,
+        "sliding_window": 6,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "num_experts": 8,
+        "n_group": 4,
+        "topk_group": 2,
+        **EXPERTS,
+    },
+    "arcee": {"model_type": "arcee", "mlp_bias": True},
+    "jais2": {"model_type": "jais2"},
+    "helium": {"model_type": "helium", "head_dim": 16},
+    "ministral": {"model_type": "ministral", "head_dim": 16, "sliding_window": 6, "layer_types": SLIDING_THEN_FULL},
+    "cwm": {"model_type": "cwm", "num_hidden_layers": 5, "head_dim": 16, "sliding_window": 6},
+    "hyperclovax": {
+        "model_type": "hyperclovax",
+        "embedding_multiplier": 3.0,
+        "attention_multiplier": 0.4,
+        "logits_scaling": 0.7,
+    },
+    "youtu": {"model_type": "youtu", **LATENT},
+    "solar_open": {"model_type": "solar_open", "head_dim": 16, "n_routed_experts": 6, **EXPERTS},
+    "mellum": {
+        "model_type": "mellum",
+        "head_dim": 16,
+        "num_hidden_layers": 3,
+        "sliding_window": 6,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "num_experts": 6,
+        "rope_parameters": {
+            "full_attention": YARN,
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
+        },
+        **EXPERTS,
+    },
+    "granitemoeshared": {
+        "model_type": "granitemoeshared",
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 48,
+        **GRANITE_MULTIPLIERS,
+    },
+    "granite_swa": {
+        "model_type": "granite_swa",
+        "num_hidden_layers": 5,
+        "sliding_window": 6,
+        "layer_rope_theta": [0, 1e4, 1e4, 5e3, 0],
+        **GRANITE_MULTIPLIERS,
+    },
+    "granitemoe_swa": {
+        "model_type": "granitemoe_swa",
+        "sliding_window": 6,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 48,
+        **GRANITE_MULTIPLIERS,
+    },
+    "flex_olmo": {"model_type": "flex_olmo", "num_experts": 8, "num_experts_per_tok": 3},
+    "minicpm3": {
+        "model_type": "minicpm3",
+        **LATENT,
+        "scale_emb": 3.0,
+        "scale_depth": 0.9,
+        "dim_model_base": 40,
+    },
+    "vaultgemma": {"model_type": "vaultgemma", "head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 9},
     "bamba": {
         "model_type": "bamba",
         "num_hidden_layers": 3,
@@ -518,6 +626,11 @@ WITH_ENCODERS: dict[str, dict[str, Any]] = {  # served as text
         "vision_config": _QWEN_VISION,
         **_TOKENS_OF_MEDIA,
     },
+    "qwen3_vl_moe": {
+        "text_config": {"head_dim": 16, "num_experts": 6, **EXPERTS},
+        "vision_config": {**_QWEN_VISION, "deepstack_visual_indexes": [0]},
+        **_TOKENS_OF_MEDIA,
+    },
     "qwen3_vl": {
         "text_config": {"head_dim": 16},
         "vision_config": {**_QWEN_VISION, "deepstack_visual_indexes": [0]},
@@ -542,8 +655,31 @@ QUICK = (
 
 
 def families() -> list[Any]:
-    """For parametrize."""
+    """All families, for parametrize."""
     return slow_but(FAMILIES, *QUICK)
+
+
+# Families whose layers are divided among processes, or replayed, in a way of their own; the others consist of these.
+KINDS = ("llama with biases", "phi3", "qwen3", "olmo2", "exaone4", "stablelm parallel", "cohere2", "gemma2", "gemma3")
+KINDS += ("gpt2", "gpt_bigcode", "bloom", "falcon grouped", "qwen3_moe", "glm4_moe", "llama4", "gpt_oss")
+KINDS += ("deepseek_v2 lite", "deepseek_v3", "qwen3_5", "qwen3_next", "gemma4", "gemma4 narrow", "gemma4 shared")
+KINDS += ("lfm2", "granite 4", "falcon_h1", "mamba2", "nemotron_h")
+
+
+def kinds() -> list[Any]:
+    """A family of each kind, for parametrize."""
+    return slow_but(KINDS, *QUICK)
+
+
+# Of these, the ones whose layers keep or exchange something else between the parts of a step: keys and values, slopes,
+# windows, experts with sinks, latents, states of two kinds, and the keys of other layers. What a family has besides is
+# tested with tensor parallelism, whose layers the parts use.
+STEP_KINDS = ("qwen3", "bloom", "gemma2", "gpt_oss", "deepseek_v3", "qwen3_next", "nemotron_h", "gemma4 shared")
+
+
+def step_kinds() -> list[Any]:
+    """The families of STEP_KINDS, for parametrize."""
+    return slow_but(STEP_KINDS, *QUICK)
 
 
 def build(family: str, **changes: Any) -> PreTrainedModel:
@@ -572,6 +708,8 @@ def _spread(model: PreTrainedModel) -> PreTrainedModel:
         for name, buffer in model.named_buffers():
             if name.endswith(".layer_scalar"):
                 buffer.uniform_(0.7, 1.3, generator=generator)
+            if name.endswith(".expert_bias"):
+                buffer.uniform_(-0.2, 0.2, generator=generator)
     return model
 
 

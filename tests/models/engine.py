@@ -21,10 +21,10 @@ from stoker.config import (
 )
 from stoker.config.cpu_kernels import keeps_codes
 from stoker.config.resolve.gpu import interpreted_gpu
-from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
+from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler
-from stoker.engine.runner.model_runner import ModelRunner
-from stoker.engine.starts.scheduler import scheduler_settings
+from stoker.engine.executor.scheduler import scheduler_settings
+from stoker.engine.runner.load_runner import load_runner
 
 MACHINE = MachineSpec(
     keeps_codes=keeps_codes(),
@@ -64,7 +64,7 @@ def resolved(folder: Path, place: Path, machine: MachineSpec = MACHINE, **sectio
 
 class Engine:
     def __init__(self, settings: Resolved, phase: Callable[[str], None] | None = None) -> None:
-        self.runner = ModelRunner(settings, phase)
+        self.runner = load_runner(settings, phase=phase)
         self.runner.warm_up()
         self.scheduler = Scheduler(scheduler_settings(settings))
         self.num_mixed_steps = 0
@@ -95,7 +95,7 @@ class Engine:
     ) -> list[EngineOutput]:
         each = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
         requests = [
-            EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=params)
+            EngineRequest(request_id=str(index), inputs=RequestInputs(prompt, params))
             for index, (prompt, params) in enumerate(zip(prompts, each, strict=True))
         ]
         done = self.run(requests)

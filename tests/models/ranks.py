@@ -11,13 +11,8 @@ from threading import Thread
 
 from stoker.config import Resolved
 from stoker.engine.api import EngineOutput, EngineRequest
-from stoker.engine.core import Scheduler, StepPlan, StepResult
-from stoker.engine.core.block_store import BlockStore
-from stoker.engine.kernels import KernelSet
-from stoker.engine.memory.shared_memory import SharedMemory
-from stoker.engine.nodes.rank_link import Loaded, RankLink
-from stoker.engine.parallel import Ranks
-from stoker.engine.parallel.connect import (
+from stoker.engine.collectives import Ranks
+from stoker.engine.collectives.connect import (
     ADDRESS,
     open_store,
     prompt_ranks_in,
@@ -25,16 +20,25 @@ from stoker.engine.parallel.connect import (
     stage_link,
     wait_for_all,
 )
-from stoker.engine.parallel.gloo import GlooRanks, Meeting
-from stoker.engine.parallel.stages import StageLink
-from stoker.engine.rank_process import follow, following_runner, no_worker, runner_of_stage
+from stoker.engine.collectives.gloo import GlooRanks, Meeting
+from stoker.engine.collectives.stages import StageLink
+from stoker.engine.core import Scheduler
+from stoker.engine.core.block_store import BlockStore
+from stoker.engine.executor.scheduler import scheduler_settings
+from stoker.engine.host.shared_memory import SharedMemory
+from stoker.engine.kernels import KernelSet
+from stoker.engine.rank_process import follow, load_rank
 from stoker.engine.ranks.followers import Follower, Followers
-from stoker.engine.ranks.leading_runner import LeadingRunner, LeadingSampler, LeadingStageRunner
-from stoker.engine.runner.model_runner import ModelRunner
+from stoker.engine.ranks.group_runner import GroupRunner, LeadingGroup
+from stoker.engine.ranks.heads import lead
+from stoker.engine.runner.heads import around
+from stoker.engine.runner.load_runner import host_parts, load_runner
 from stoker.engine.runner.rank_loading import RankLoading, rank_loading
 from stoker.engine.runner.rank_transfer import rank_transfer
-from stoker.engine.runner.stages import FirstStageRunner
-from stoker.engine.starts.scheduler import scheduler_settings
+from stoker.engine.runner.runner import Runner
+from stoker.engine.step import StepPlan, StepResult
+from stoker.engine.transport.rank_link import RankLink
+from stoker.engine.transport.rank_messages import Loaded
 
 from .engine import Engine, joined
 
@@ -45,11 +49,11 @@ class Threads(Followers):
     """Instead of RankProcesses: the other ranks as threads of this process."""
 
     def __init__(self, settings: Resolved) -> None:
-        parallel = settings.parallel
-        super().__init__(parallel.tensor_parallel_size * parallel.prefill_context_parallel_size)
+        topology = settings.topology
+        super().__init__(topology.stage_size)
         self._settings = settings
-        num_stages, self._num_parts = settings.num_stages, parallel.tensor_parallel_size
-        self._memories = [SharedMemory.new(self._num_parts) for _ in range(parallel.num_groups)]
+        num_stages, self._num_parts = settings.num_stages, topology.group_size
+        self._memories = [SharedMemory.new(self._num_parts) for _ in range(topology.num_groups)]
         self._store, port = open_store(ADDRESS)
         meeting = self._meeting = partial(Meeting, ADDRESS, port, ADDRESS)
         self._connect = lambda kernels, group, rank: wait_for_all(
@@ -58,7 +62,7 @@ class Threads(Followers):
         self._rings: list[StageLink] = []
         self._threads: list[Thread] = []
         pairs = [[socket.socketpair() for _ in range(num_stages)] for _ in range(self._size * (num_stages > 1))]
-        for rank in range(settings.parallel.num_ranks):
+        for rank in range(settings.topology.num_ranks):
             stage, own_rank = divmod(rank, self._size)
             if pairs:
                 ends = pairs[own_rank]
@@ -71,12 +75,9 @@ class Threads(Followers):
 
     def _compute(self, link: RankLink, rank: int) -> None:
         with contextlib.closing(link), contextlib.suppress(EOFError):
-            if self._rings:
-                stage, ring = rank // self._size, self._rings[rank]
-                _, follows = runner_of_stage(self._settings, stage, link, ring, self._loading(rank))
-                follows(link, no_worker)
-            else:
-                follow(following_runner(self._settings, link, self._loading(rank)), link)
+            stage, ring = rank // self._size, self._rings[rank] if self._rings else None
+            runner = load_rank(self._settings, stage if self._rings else 0, link, ring, self._loading(rank))
+            follow(runner, link, awaits_finish=bool(self._rings) and not stage)
 
     def _ranks_of(self, rank: int) -> Callable[[KernelSet], Ranks] | None:
         group, own_rank = divmod(rank, self._num_parts)
@@ -92,17 +93,12 @@ class Threads(Followers):
         prompt_ranks_of = partial(self._prompt_ranks, rank)
         return rank_loading(self._settings, self._ranks_of(rank), lambda number: number, prompt_ranks_of)
 
-    def leading(self, store: BlockStore | None = None) -> LeadingRunner:
-        how = {"load": self._loading(0).first, "sampler_of": lambda sampler: LeadingSampler(sampler, self)}
-        if store is not None:
-            how["transfer_of"] = rank_transfer(self._settings, store, self.flush)
-        leading: LeadingRunner
-        if self._rings:
-            leading = LeadingStageRunner(FirstStageRunner(self._rings[0], self._settings, **how), self)
-        else:
-            leading = LeadingRunner(ModelRunner(self._settings, **how), self)
+    def leading(self, store: BlockStore | None = None) -> tuple[Runner, GroupRunner]:
+        transfer_of = None if store is None else rank_transfer(self._settings, store)
+        head = around(self._rings[0], lead(self)) if self._rings else lead(self)
+        runner = load_runner(self._settings, host_parts(head, transfer_of), self._loading(0).first)
         assert all(isinstance(each.link.receive(), Loaded) for each in self._followers)
-        return leading
+        return runner, GroupRunner(runner, LeadingGroup(self, has_stages=bool(self._rings)))
 
     def wait_failure(self) -> None:
         """Nothing watches the threads."""
@@ -124,8 +120,8 @@ class Threads(Followers):
 
 class DividedEngine(Engine):
     def __init__(self, settings: Resolved, others: Threads, store: BlockStore | None) -> None:
-        self.runner = others.leading(store)  # type: ignore[assignment]
-        self.runner.warm_up()
+        self.own, self.runner = others.leading(store)  # type: ignore[assignment]
+        self.own.warm_up(self.runner.execute)
         self.scheduler = Scheduler(scheduler_settings(settings, store))
         self.num_mixed_steps = 0
         self.max_in_flight = 0  # steps at a time
@@ -139,7 +135,6 @@ class DividedEngine(Engine):
             self.scheduler.add(request)
         done: dict[str, EngineOutput] = {}
         begun: deque[tuple[StepPlan, Callable[[], StepResult]]] = deque()
-        assert isinstance(self.runner, LeadingStageRunner)
         while self.scheduler.has_work:
             while len(begun) < self._depth and (plan := self.scheduler.schedule()) is not None:
                 begun.append((plan, self.runner.launch(plan)))

@@ -12,19 +12,35 @@ from threading import Barrier, Condition, Thread
 
 from stoker.config import Resolved
 from stoker.engine.api import EngineOutput, EngineRequest
-from stoker.engine.core import Scheduler, StepPlan, StepResult
+from stoker.engine.collectives import SharedExperts
+from stoker.engine.core import Scheduler
+from stoker.engine.executor.scheduler import scheduler_settings
+from stoker.engine.host.neighbours import Neighbours
 from stoker.engine.loop.engine_core import EngineCore
+from stoker.engine.loop.executor import Executor
 from stoker.engine.loop.step_queue import InlineStepQueue
-from stoker.engine.memory.neighbours import Neighbours
-from stoker.engine.parallel import SharedExperts
+from stoker.engine.ranks.group_runner import GroupRunner
+from stoker.engine.ranks.sharing_group import SharingGroup
+from stoker.engine.runner.load_runner import load_runner
 from stoker.engine.runner.loaded_model import load_on_cpu
-from stoker.engine.runner.model_runner import ModelRunner
-from stoker.engine.runner.sharing_runner import SamplerOfOwnTokens, SharingRunner
-from stoker.engine.starts.scheduler import scheduler_settings
+from stoker.engine.runner.runner import Runner
+from stoker.engine.step import StepPlan, StepResult
 
 from .engine import joined
 
 LIMIT_S = 120.0
+
+
+class _SharedExecutor(Executor):
+    is_shared = True
+
+    def __init__(self, steps: InlineStepQueue, replicas: SharedExperts) -> None:
+        super().__init__(steps)
+        self._replicas = replicas
+
+    @property
+    def is_waited_for(self) -> bool:
+        return self._replicas.is_waited_for
 
 
 class Replica:
@@ -38,7 +54,7 @@ class Replica:
         self.failure: Exception | None = None
         self.sizes: list[int] = []  # of its steps, in tokens
         self.num_preemptions = 0
-        self.runner: ModelRunner
+        self.runner: Runner
         self.thread = Thread(target=self._run)
         self.thread.start()
 
@@ -70,15 +86,15 @@ class Replica:
     def _serve(self) -> None:
         of = partial(SharedExperts.of, neighbours=self._neighbours)
         load = partial(load_on_cpu, replicas_of=of)
-        self.runner = ModelRunner(self._settings, load=load, sampler_of=SamplerOfOwnTokens)
+        self.runner = load_runner(self._settings, load=load)
         replicas = self.runner.loaded.replicas
         assert replicas is not None
         replicas.join()
-        together = SharingRunner(self.runner, replicas)
-        together.warm_up()
+        together = GroupRunner(self.runner, SharingGroup(replicas))
+        self.runner.warm_up(together.execute)
         scheduler = Scheduler(scheduler_settings(self._settings))
-        steps = InlineStepQueue(_Counted(together, self.sizes))
-        core = EngineCore(scheduler, steps, together.info(), is_waited_for=lambda: together.is_waited_for)
+        executor = _SharedExecutor(InlineStepQueue(_Counted(together, self.sizes)), replicas)
+        core = EngineCore(scheduler, executor, self.runner.info())
         self._started.wait()
         while self._take(core):
             if core.has_work:
@@ -105,7 +121,7 @@ class Replica:
 
 
 class _Counted:
-    def __init__(self, runner: SharingRunner, sizes: list[int]) -> None:
+    def __init__(self, runner: GroupRunner, sizes: list[int]) -> None:
         self._runner, self._sizes = runner, sizes
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -117,7 +133,7 @@ class _Counted:
 @contextlib.contextmanager
 def sharing(settings: Resolved) -> Iterator[list[Replica]]:
     """All replicas of a deployment, which have begun to serve."""
-    ranks = settings.parallel.ranks
+    ranks = settings.topology.replicas
     neighbours, started = Neighbours.new(len(ranks)), Barrier(len(ranks) + 1)
     replicas = [Replica(settings.replica(rank), replace(neighbours, rank=rank), started) for rank in ranks]
     try:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stoker.engine.api import EngineOutput, EngineRequest
-from stoker.engine.starts.startup import build_core
+from stoker.engine.api import EngineOutput, EngineRequest, RequestInputs
+from stoker.engine.executor.build import build_core
 
 from .checkpoints import VOCAB
 from .conftest import Saved
@@ -29,7 +29,7 @@ def requests() -> list[EngineRequest]:
     """32 of all kinds, of 1 to 26 prompt tokens; every third prompt has the same beginning."""
     prompts = make_prompts(32)
     return [
-        EngineRequest(request_id=str(i), prompt_token_ids=prompt, sampling=replace(KINDS[i % len(KINDS)], seed=i))
+        EngineRequest(request_id=str(i), inputs=RequestInputs(prompt, replace(KINDS[i % len(KINDS)], seed=i)))
         for i, prompt in enumerate(prompts)
     ]
 

@@ -14,11 +14,13 @@ import torch
 from tests.unit.engine.kernels.levels import EMULATED_AMX, library_of, runnable_levels
 
 from stoker.config import cpu_features
-from stoker.engine.api import EngineRequest, SamplingParams
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 
 from .checkpoints import VOCAB, build, save
 from .engine import Engine, resolved
 from .test_batch_invariant import Results, results_of
+
+pytestmark = pytest.mark.slow
 
 SAMPLING = SamplingParams(temperature=0, max_tokens=6, logprobs=3, ignore_eos=True)
 LENGTHS = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 24, 31, 33, 40, 47, 48, 49, 64, 65, 80, 100, 127, 180]
@@ -41,12 +43,11 @@ def requests() -> list[EngineRequest]:
     generator = torch.Generator().manual_seed(5)
     prompts = [torch.randint(3, VOCAB, (length,), generator=generator).tolist() for length in LENGTHS]
     return [
-        EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=SAMPLING)
+        EngineRequest(request_id=str(index), inputs=RequestInputs(prompt, SAMPLING))
         for index, prompt in enumerate(prompts)
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("level", [level.name for level in runnable_levels()])
 def test_results_are_the_same_alone_again_and_together(

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.slow_cases import slow
 from transformers import PreTrainedModel
 
-from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
-from stoker.server.beam_search import BeamSearch, BeamSearchParams, EarlyStopping
+from stoker.beam_search import BeamSearch, BeamSearchParams, EarlyStopping
+from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, RequestInputs, SamplingParams
 
 from .checkpoints import VOCAB
 from .conftest import Saved
@@ -43,7 +44,7 @@ def search(
     """All prompts together, one request per beam and step."""
     searches = [
         BeamSearch(
-            EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=sampling),
+            EngineRequest(request_id=str(index), inputs=RequestInputs(prompt, sampling)),
             params,
             eos_token_ids,
             CONTEXT,
@@ -92,10 +93,16 @@ def token_ids(outputs: list[EngineOutput]) -> list[list[int]]:
     return [output.token_ids for output in outputs]
 
 
-@pytest.mark.parametrize("ends", ENDS)
-@pytest.mark.parametrize("early_stopping", [False, True, "never"])
-@pytest.mark.parametrize("length_penalty", [1.0, 0.0, 2.5, -1.0])
-@pytest.mark.quick_cases(1, length_penalty=[2.5])
+@pytest.mark.parametrize("ends", ["many ends", slow("no end"), slow("one end")])
+@pytest.mark.parametrize(
+    ("early_stopping", "length_penalty"),
+    [
+        (False, 2.5),
+        *(slow(False, penalty) for penalty in (1.0, 0.0, -1.0)),
+        slow(True, 1.0),
+        *(slow("never", penalty) for penalty in (2.5, -1.0)),
+    ],
+)
 def test_answers_equal_those_of_transformers(
     ends: str, early_stopping: EarlyStopping, length_penalty: float, checkpoint: Saved, engine: Engine
 ):

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.flushing import flush
 
 from stoker.engine.core import Scheduler
+from stoker.engine.executor.build import build_core
+from stoker.engine.kv_stores.block_files import BlockFiles
+from stoker.engine.kv_stores.tiered_store import TieredStore
 from stoker.engine.loop.engine_core import EngineCore
-from stoker.engine.starts.startup import build_core
-from stoker.engine.stores.block_files import BlockFiles
 
 from .conftest import Saved
 from .engine import resolved
@@ -36,8 +38,10 @@ def stored(core: EngineCore, folder: Path) -> list[Path]:
     """The files of an engine once all are written."""
     scheduler = core._scheduler
     assert isinstance(scheduler, Scheduler)
-    assert isinstance(scheduler.settings.store, BlockFiles)
-    scheduler.settings.store.flush()
+    store = scheduler.settings.store
+    assert isinstance(store, TieredStore)
+    assert isinstance(store.lasting, BlockFiles)
+    flush(store.lasting)
     return sorted((folder / "kv").glob("*/*"))
 
 

@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.flushing import flush
 from tests.free_ports import free_port
 
 pytest.importorskip("triton")
 
+from tests.packages.stoker_lmcache.lmcache_servers import LikeLmcache
 from tests.slow_cases import slow, slow_but
-from tests.unit.engine.stores.lmcache_servers import LikeLmcache
 
-from stoker.engine.api import EngineRequest, SamplingParams
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler
+from stoker.engine.executor.build import build_core
+from stoker.engine.kv_stores.fingerprint import fingerprint
+from stoker.engine.kv_stores.open_store import open_store
+from stoker.engine.kv_stores.tiered_store import TieredStore
 from stoker.engine.loop.engine_core import EngineCore
-from stoker.engine.starts.startup import build_core
-from stoker.engine.stores.delayed_saves import DelayedSaves
-from stoker.engine.stores.fingerprint import fingerprint
-from stoker.engine.stores.host_store import HostStore
-from stoker.engine.stores.open_store import open_store
 
 from .conftest import Saved
 from .engine import WITH_GPU, resolved
@@ -67,9 +67,8 @@ def store_of(core: EngineCore) -> Any:
     scheduler = core._scheduler
     assert isinstance(scheduler, Scheduler)
     store = scheduler.settings.store
-    if isinstance(store, DelayedSaves):
-        store.flush()
-        return store._store
+    if isinstance(store, TieredStore):
+        flush(store)
     return store
 
 
@@ -81,7 +80,7 @@ def ask(core: EngineCore, prompt: list[int] = PROMPT) -> list[int]:
 
 def handed_over(first: EngineCore, second: EngineCore) -> list[int]:
     """The first engine computes the prompt for others, and the second one reads its blocks."""
-    request = EngineRequest(request_id="0", prompt_token_ids=PROMPT, sampling=TWO, is_for_others=True)
+    request = EngineRequest(request_id="0", inputs=RequestInputs(PROMPT, TWO), is_for_others=True)
     first.add(request)
     stored = finish(first)["0"][-1].stored
     assert stored is not None
@@ -125,7 +124,7 @@ def test_a_preempted_sequence_gets_its_blocks_back(start: Start, device: str, fa
     def run(core: EngineCore) -> list[list[int]]:
         for name, (prompt, count) in enumerate(asked):
             sampling = replace(TWO, max_tokens=count, ignore_eos=True)
-            core.add(EngineRequest(request_id=str(name), prompt_token_ids=prompt, sampling=sampling))
+            core.add(EngineRequest(request_id=str(name), inputs=RequestInputs(prompt, sampling)))
         found = finish(core)
         return [[token for output in found[name] for token in output.token_ids] for name in ("0", "1")]
 
@@ -187,9 +186,9 @@ def test_an_lmcache_server_keeps_the_blocks_of_a_device(start: Start) -> None:
         transfer = {"kv_connector": "LMCacheMPConnector", "kv_connector_extra_config": place}
         first, second = start("cuda", transfer=transfer), start("cuda", transfer=transfer)
         for core in (first, second):
-            store_of(core).flush()  # the server is found beside the start
+            store_of(core).lasting.flush()  # the server is found beside the start
         assert ask(first) == expected
-        store_of(first).flush()
+        store_of(first).lasting.flush()
         assert ask(second) == expected
         assert second.stats.store_hits == 16
         for core in (first, second):
@@ -231,5 +230,5 @@ def test_offloading_is_also_a_connector(saved: Callable[[str], Saved], tmp_path:
     found = resolved(saved("qwen3")[1], tmp_path, WITH_GPU, device={"device": device}, kv_transfer=transfer)
     assert found.cache.kv_offloading_bytes == 1 << 20
     store = open_store(found)
-    assert isinstance(store, HostStore)
-    assert store._blocks._max_bytes == 1 << 20
+    assert store is not None
+    assert store.memory._max_bytes == 1 << 20

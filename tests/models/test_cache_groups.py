@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.slow_cases import slow
 
-from stoker.engine.starts.startup import build_core
+from stoker.engine.executor.build import build_core
 
 from .checkpoints import build, references, save
 from .conftest import Saved
@@ -30,6 +30,8 @@ WITH_WINDOWS = (
     "gemma3",
     "gpt_oss",
     "llama4",
+    "granite_swa",
+    "mellum",
     "gemma4 narrow",
     "gemma4 shared",
 )

@@ -46,7 +46,7 @@ def assert_same(found: list[EngineOutput], expected: list[EngineOutput], toleran
 @pytest.mark.effect("parallel.cp_kv_cache_interleave_size")
 @pytest.mark.parametrize("family", ["deepseek_v3", ONE_KEY_HEAD])
 @pytest.mark.parametrize("run", [1, 4])
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 def test_ranks_that_share_tokens_compute_what_one_process_does(family: str, run: int, folder: Folder, tmp_path: Path):
     """Prompts in chunks, prefixes from the cache, preempted sequences; then again, with all prompts in the cache."""
     alone = Engine(resolved(folder(family), tmp_path, cache=FEW_BLOCKS))
@@ -57,13 +57,14 @@ def test_ranks_that_share_tokens_compute_what_one_process_does(family: str, run:
             assert_same(found, outputs(alone))
         assert engine.scheduler.stats().num_preemptions >= 1
         assert any(each.num_cached_tokens for each in found)
-        cache: KVCache = engine.runner._runner._cache  # type: ignore[attr-defined]
-        assert 2 * cache.num_bytes == alone.runner._cache.num_bytes
+        cache: KVCache = engine.own.loaded.cache  # type: ignore[attr-defined]
+        assert 2 * cache.num_bytes == alone.runner.loaded.cache.num_bytes
         if select_kernels("cpu", torch.float32, 16).capture is not None:
-            assert engine.runner._runner.launches().captured > 0  # type: ignore[attr-defined]
+            assert engine.own.launches().captured > 0  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("family", ["qwen3"])
+@pytest.mark.slow
 def test_groups_of_ranks_have_the_key_heads_of_others(family: str, folder: Folder, tmp_path: Path):
     """Four ranks, two key heads: the first two ranks have the first one."""
     parallel = {**IN_PARTS, "tensor_parallel_size": 4}
@@ -73,7 +74,7 @@ def test_groups_of_ranks_have_the_key_heads_of_others(family: str, folder: Folde
 
 
 @pytest.mark.parametrize("family", ["deepseek_v3", ONE_KEY_HEAD])
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 def test_stages_of_ranks_that_share_tokens(family: str, folder: Folder, tmp_path: Path):
     expected = outputs(Engine(resolved(folder(family), tmp_path)))
     with divided(resolved(folder(family), tmp_path, parallel={**IN_PARTS, "pipeline_parallel_size": 2})) as engine:
@@ -93,6 +94,7 @@ def test_gloo_gives_the_same(folder: Folder, tmp_path: Path):
 
 
 @pytest.mark.parametrize("cache", [{"kv_cache_dtype": "int8"}])
+@pytest.mark.slow
 def test_keys_in_8_bits(cache: dict[str, str], folder: Folder, tmp_path: Path):
     expected = outputs(Engine(resolved(folder(ONE_KEY_HEAD), tmp_path, cache=cache)))
     with divided(resolved(folder(ONE_KEY_HEAD), tmp_path, cache=cache, parallel=IN_PARTS)) as engine:
@@ -101,7 +103,7 @@ def test_keys_in_8_bits(cache: dict[str, str], folder: Folder, tmp_path: Path):
 
 
 @pytest.mark.parametrize("family", ["deepseek_v3", ONE_KEY_HEAD])
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 def test_a_request_has_one_result_in_any_batch(family: str, folder: Folder, tmp_path: Path):
     model = {"batch_invariant": True}
     settings = resolved(folder(family), tmp_path, model=model, cache=FEW_BLOCKS, parallel=IN_PARTS)
@@ -118,6 +120,6 @@ def test_the_table_says_which_tokens_a_rank_keeps(folder: Folder, tmp_path: Path
     parallel = {**IN_PARTS, "cp_kv_cache_interleave_size": 2}
     others = Threads(resolved(folder("deepseek_v3"), tmp_path, parallel=parallel))
     try:
-        assert "2 of 4 consecutive" in others.leading().info().kernels["kv_cache"]
+        assert "2 of 4 consecutive" in others.leading()[0].info().kernels["kv_cache"]
     finally:
         others.close()

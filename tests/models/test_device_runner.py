@@ -10,28 +10,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
 from tests.slow_cases import slow_but
-from tests.unit.engine.runner.plans import ids, make_plan
+from tests.unit.engine.runner.plans import admission, ids, make_plan
 
 from stoker.config import ModelFilesError
 from stoker.convert.loaded_state import pack
 from stoker.convert.loaded_state import save as save_packed
-from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
+from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, RequestInputs, SamplingParams
+from stoker.engine.executor.build import build_core
 from stoker.engine.kernels.gpu.launch import is_interpreted
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.loop.engine_core import EngineCore
-from stoker.engine.runner.cuda.buckets import StepShape
-from stoker.engine.runner.cuda.device_runner import DeviceRunner
+from stoker.engine.runner.cuda.buckets import Buckets
+from stoker.engine.runner.cuda.device_parts import sampling_parts
+from stoker.engine.runner.cuda.loading import load_on_device
 from stoker.engine.runner.kv_cache import KVCache
+from stoker.engine.runner.load_runner import load_runner
 from stoker.engine.runner.measure import PhaseClock
 from stoker.engine.runner.state_cache import StateCache
-from stoker.engine.starts.startup import build_core
+from stoker.engine.runner.step_shape import StepShape
 
 from .checkpoints import build, save
 from .conftest import Saved
@@ -56,7 +58,7 @@ def core(folder: Path, place: Path, device: str, **sections: dict[str, Any]) -> 
 def run(engine: EngineCore, samplings: list[SamplingParams], prompts: list[list[int]] = PROMPTS) -> list[EngineOutput]:
     """The prompts, each with its parameters; some arrive while others are running. Returns joined outputs."""
     requests = [
-        EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=sampling)
+        EngineRequest(request_id=str(index), inputs=RequestInputs(prompt, sampling))
         for index, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True))
     ]
     done: dict[str, EngineOutput] = {}
@@ -264,21 +266,40 @@ def test_tokens_with_a_cache_in_fp8_equal_those_of_torchs_kernels(saved: Callabl
 def test_decode_steps_are_padded_to_the_sizes_of_graphs(
     sections: dict[str, Any], expected: list[int], saved: Callable[[str], Saved], tmp_path: Path
 ):
-    runner = DeviceRunner(resolved(saved("qwen3")[1], tmp_path, WITH_GPU, device={"device": "cuda"}, **sections))
+    settings = resolved(saved("qwen3")[1], tmp_path, WITH_GPU, device={"device": "cuda"}, **sections)
+    runner = load_runner(settings, sampling_parts(), load_on_device)
     shapes: list[StepShape] = []
-    runner.graphs.run = lambda shape: shapes.append(shape) or torch.empty(0)  # type: ignore[method-assign, func-returns-value]
+    runner.parts.body.graphs.run = lambda shape: shapes.append(shape) or torch.empty(0)  # type: ignore[attr-defined, func-returns-value]
     for rows in (1, 3, 5):
         runner.execute(
             make_plan(slots=ids(*range(rows)), num_computed=ids(*range(rows)), num_tokens=ids(*[1] * rows),
-                      is_sampled=np.ones(rows, bool))
+                      num_outputs=ids(*[1] * rows))
         )  # fmt: skip
     assert [shape.num_rows for shape in shapes] == expected
-    assert all(shape.is_decode and shape.is_fast_path for shape in shapes)
+    assert all(shape.tokens_per_row == 1 and not shape.flags for shape in shapes)
 
 
-# One of each kind of codes; what else differs between METHODS is read before kernels see it.
-KEPT = ("gptq", "gptq 2", "gptq 3", "gptq 8", "awq", "packed asymmetric", "integers", "fp8 channels", "fp8 blocks")
-KEPT += ("mxfp4", "nvfp4", "nf4")
+def test_rows_of_the_same_number_of_tokens_have_a_shape(saved: Callable[[str], Saved], tmp_path: Path):
+    """Two tokens in each of three rows, padded to four rows, give the tokens of a step whose rows may differ."""
+    settings = resolved(saved("qwen3")[1], tmp_path, WITH_GPU, device={"device": "cuda"})
+    begun = [admission(slot, [5 + slot, 6, 7, 8], [slot], temperature=0) for slot in range(3)]
+    first = make_plan(admissions=begun, slots=ids(0, 1, 2), num_computed=ids(0, 0, 0), num_tokens=ids(2, 2, 2),
+                      num_outputs=ids(0, 0, 0))  # fmt: skip
+    then = replace(first, step=1, admissions=[], num_computed=ids(2, 2, 2), num_outputs=ids(1, 1, 1))
+    found: list[list[int]] = []
+    shapes: list[StepShape] = []
+    for counts in ((1,), (1, 2)):
+        runner = load_runner(settings, sampling_parts(), load_on_device)
+        body: Any = runner.parts.body
+        body._head._buckets, compute = Buckets((1, 4), 8, 11, tokens_per_row=counts), body.graphs.run
+        body.graphs.run = lambda shape, compute=compute: shapes.append(shape) or compute(shape)
+        found.append([*runner.execute(first).token_ids, *runner.execute(then).token_ids])
+    assert found[0] == found[1]
+    assert shapes == [StepShape(11, 8, 0)] * 2 + [StepShape(8, 4, 2)] * 2
+
+
+# One of each layout of codes; METHODS are read before kernels see them. All codes: tests/kernels/test_grouped.py.
+KEPT = ("gptq", "gptq 3", "packed asymmetric", "integers", "fp8 blocks", "mxfp4", "nf4")
 
 
 @pytest.mark.effect("model.batch_invariant")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from stoker.engine.api import SamplingParams
-from stoker.engine.parallel.turns import call_in_turns
+from stoker.engine.collectives.turns import call_in_turns
 from stoker.engine.runner import divided_step
-from stoker.model.sharding import not_divisible
+from stoker.model.tensor_parallel import tensor_parallel_problem
 
-from .checkpoints import families
+from .checkpoints import step_kinds
 from .conftest import Saved
 from .engine import Engine, assert_prompts_scored_alike, resolved
 from .ranks import divided
@@ -38,21 +38,21 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.effect("parallel.enable_dbo")
-@pytest.mark.parametrize("family", families())
-@pytest.mark.quick_cases(2, family=["qwen3", "deepseek_v3"])
+@pytest.mark.parametrize("family", step_kinds())
+@pytest.mark.quick_cases(1, family=["deepseek_v3"])
 def test_parts_compute_what_a_whole_step_does(
     family: str, saved: Callable[[str], Saved], tmp_path: Path, counts: list[int]
 ):
     """Prompts in chunks, prefixes from the cache, also of the same step, and preempted sequences."""
     _, folder = saved(family)
     alone = resolved(folder, tmp_path, cache=FEW_BLOCKS)
-    if reason := not_divisible(alone.model_spec, 2):
+    if reason := tensor_parallel_problem(alone.model_spec, 2):
         pytest.skip(reason)
     whole = Engine(alone)
     expected = outputs(whole)
     settings = resolved(folder, tmp_path, cache=FEW_BLOCKS, parallel={**OVER_NETWORK, **LOW, "enable_dbo": True})
     with divided(settings) as engine:
-        table = engine.runner.info().kernels["divided_steps"]
+        table = engine.own.info().kernels["divided_steps"]
         assert_same(outputs(engine), expected)
         assert engine.scheduler.stats().num_preemptions == whole.scheduler.stats().num_preemptions
     assert table.startswith("2 parts in turns")
@@ -62,7 +62,7 @@ def test_parts_compute_what_a_whole_step_does(
 
 @pytest.mark.effect("parallel.ubatch_size")
 @pytest.mark.parametrize("sharing", [{}, {"tensor_parallel_size": 4, "decode_context_parallel_size": 2}], ids=str)
-@pytest.mark.quick_cases(1, sharing=[{}])
+@pytest.mark.slow
 def test_more_parts_than_two(sharing: dict[str, int], saved: Callable[[str], Saved], tmp_path: Path, counts: list[int]):
     _, folder = saved("deepseek_v3")
     expected = outputs(Engine(resolved(folder, tmp_path)))

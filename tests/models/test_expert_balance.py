@@ -13,11 +13,11 @@ import torch
 from tests.slow_cases import slow_but
 
 from stoker.config import Resolved
+from stoker.engine.host.pages import give_back_free
 from stoker.engine.layers.expert_places import ExpertPlaces
-from stoker.engine.memory.pages import give_back_free
 from stoker.engine.runner import expert_balancer
 from stoker.engine.runner.expert_balancer import ExpertBalancer
-from stoker.model.sharding import Layout
+from stoker.model.expert_placement import Layout
 
 from .checkpoints import build, save
 from .conftest import Saved
@@ -35,7 +35,7 @@ def moving(folder: Path, place: Path, balance: dict[str, Any] = BALANCE, **secti
 
 
 def balancer_of(engine: DividedEngine) -> ExpertBalancer:
-    found = engine.runner._runner._balancer
+    found = engine.own.made.moves.balancer
     assert found is not None
     return found
 
@@ -59,7 +59,7 @@ def compare_while_experts_move(settings: Resolved, alone: Resolved) -> None:
                 assert logprobs == pytest.approx(theirs, abs=1e-4)
         assert layouts(engine) != first
         is_captured = not settings.parallel.disable_custom_all_reduce
-        assert engine.runner.launches().captured > 0 or not is_captured  # replayed steps read where experts are
+        assert engine.own.launches().captured > 0 or not is_captured  # replayed steps read where experts are
 
 
 @pytest.mark.effect("parallel.enable_eplb")
@@ -71,6 +71,7 @@ def test_tokens_are_those_of_one_process_before_during_and_after_moves(
     compare_while_experts_move(moving(folder, tmp_path), resolved(folder, tmp_path))
 
 
+@pytest.mark.slow
 def test_experts_in_four_bits_move_as_they_are_packed(tmp_path: Path):
     """In this shape all matrices have the codes of one process: parts of them end where a group of codes does."""
     folder = save(build("qwen3_moe", head_dim=64), tmp_path / "model")
@@ -87,6 +88,7 @@ def test_over_gloo_and_in_stages(saved: Callable[[str], Saved], tmp_path: Path):
     compare_while_experts_move(moving(folder, tmp_path, parallel={"pipeline_parallel_size": 2}), alone)
 
 
+@pytest.mark.slow
 def test_experts_that_move_one_at_a_time(
     saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -116,10 +118,10 @@ def test_a_skewed_load_becomes_even(tmp_path: Path, caplog: pytest.LogCaptureFix
     measured: list[float] = []
     settings = {"window_size": 10, "step_interval": 10, "num_redundant_experts": 2, "log_balancedness": True}
     with biased(tmp_path, settings) as engine:
-        assert engine.runner._runner.expert_balance is None
+        assert engine.own.expert_balance is None
         for _ in range(3):
             outputs(engine)
-            measured.append(engine.runner._runner.expert_balance or 0.0)
+            measured.append(engine.own.expert_balance or 0.0)
         assert all({0, 1} <= set(held) for layout in layouts(engine) for held in layout)  # both have a copy
     logged = [record.getMessage() for record in caplog.records if record.getMessage().startswith("experts: ")]
     assert logged[0].startswith("experts: balancedness 0.6")  # expert 0 has a copy on both ranks by chance
@@ -134,9 +136,9 @@ def test_the_balance_of_a_pipeline_is_that_of_its_worst_stage(tmp_path: Path, mo
     monkeypatch.setattr(expert_balancer, "balanced_layout", lambda layout, loads: layout)
     settings = {"window_size": 3, "step_interval": 3}
     with biased(tmp_path, settings, first_layer=1, num_stages=2) as engine:
-        assert engine.runner._runner.expert_balance is None
+        assert engine.own.expert_balance is None
         outputs(engine)
-        first, worst = balancer_of(engine).balancedness, engine.runner._runner.expert_balance
+        first, worst = balancer_of(engine).balancedness, engine.own.expert_balance
     assert first is not None
     assert worst is not None
     assert worst < 0.6 < first

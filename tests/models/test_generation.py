@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from stoker.engine.api import EngineRequest, SamplingParams
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 
-from .checkpoints import VOCAB, families, reference_greedy, reference_logits
+from .checkpoints import VOCAB, families, reference_greedy, reference_logits, step_kinds
 from .conftest import Saved
 from .engine import GREEDY, Engine, resolved
 
@@ -58,7 +58,7 @@ SAMPLED = (
 )
 
 
-@pytest.mark.parametrize("family", families())
+@pytest.mark.parametrize("family", step_kinds())
 @pytest.mark.slow
 def test_the_kernels_sample_what_torch_samples(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     """Greedy and seeded, token for token in float32: chunks, shared prefixes, preemption, batches that change."""
@@ -95,7 +95,7 @@ def test_logprobs_of_prompt_and_output_equal_transformers(saved: Callable[[str],
     engine = Engine(resolved(folder, tmp_path))
     asked = replace(GREEDY, logprobs=4, prompt_logprobs=2)
     requests = [
-        EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=asked)
+        EngineRequest(request_id=str(index), inputs=RequestInputs(prompt, asked))
         for index, prompt in enumerate(prompts)
     ]
     for index, output in sorted(engine.run(requests).items()):

@@ -10,19 +10,20 @@ from typing import Any
 
 import pytest
 import torch
+from tests.slow_cases import slow
 
 from stoker.config.cpu_features import NoKernels, choose_level, find_compiler, this_cpu, wanted_level
 from stoker.config.cpu_library import LibrarySpec
-from stoker.engine.api import EngineOutput, EngineRequest, SamplingParams
+from stoker.engine.api import EngineOutput, EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler
+from stoker.engine.executor.scheduler import scheduler_settings
 from stoker.engine.kernels.cpu.background import BackgroundCompilation
-from stoker.engine.kernels.cpu.build import Progress
 from stoker.engine.kernels.cpu.library import CpuLibrary, load_library
+from stoker.engine.kernels.cpu.progress import Progress
 from stoker.engine.layers.linear import Linear
 from stoker.engine.runner import loaded_model
+from stoker.engine.runner.load_runner import load_runner
 from stoker.engine.runner.loaded_model import load_on_cpu
-from stoker.engine.runner.model_runner import ModelRunner
-from stoker.engine.starts.scheduler import scheduler_settings
 
 from .conftest import Saved
 from .engine import Engine, resolved
@@ -46,7 +47,7 @@ class SwitchingEngine(Engine):
         with monkeypatch.context() as patch:
             patch.setattr(loaded_model, "is_loadable", lambda _: False)
             patch.setattr(loaded_model, "BackgroundCompilation", partial(BackgroundCompilation, load=load))
-            self.runner = ModelRunner(settings, load=partial(load_on_cpu, may_compile_later=True))
+            self.runner = load_runner(settings, load=partial(load_on_cpu, may_compile_later=True))
         self.compilation = self.runner.loaded.compilation
         assert self.compilation is not None
         self._compiled = compiled
@@ -81,8 +82,9 @@ def requests(**sampling: Any) -> list[EngineRequest]:
     return [
         EngineRequest(
             request_id=str(index),
-            prompt_token_ids=prompt,
-            sampling=SamplingParams(temperature=0, max_tokens=6 + index % 7, ignore_eos=True, **sampling),
+            inputs=RequestInputs(
+                prompt, SamplingParams(temperature=0, max_tokens=6 + index % 7, ignore_eos=True, **sampling)
+            ),
         )
         for index, prompt in enumerate(make_prompts(12))
     ]
@@ -110,7 +112,7 @@ def settings(saved: Callable[[str], Saved], tmp_path: Path) -> Callable[..., Any
     return make
 
 
-@pytest.mark.parametrize("steps_before", [1, 5, 12])
+@pytest.mark.parametrize("steps_before", [5, slow(1), slow(12)])
 def test_requests_that_run_get_the_same_tokens(
     steps_before: int, settings: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ):
@@ -125,7 +127,7 @@ def test_requests_that_run_get_the_same_tokens(
     assert engine.runner.info().kernels == begun.runner.info().kernels
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", slow("float32")])
 def test_afterwards_the_engine_is_as_if_it_had_begun_with_the_kernels(
     dtype: str, settings: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ):
@@ -187,6 +189,6 @@ def test_the_start_waits_where_torch_is_no_replacement(
         loaded_model, "read_machine_spec", lambda: model_spec.model_copy(update={"available_memory_bytes": available})
     )
     monkeypatch.setattr(loaded_model.KVMemory, "check_room", lambda *_: None)
-    runner = ModelRunner(made, load=partial(load_on_cpu, may_compile_later=True))
+    runner = load_runner(made, load=partial(load_on_cpu, may_compile_later=True))
     assert runner.loaded.compilation is None
     assert runner.info().kernels["sampling"].startswith("c++ ")

@@ -13,11 +13,11 @@ from tests import own_stores
 from tests.blocks_over_http import MODULE, shown, storage
 
 from stoker.config.exit_codes import EXIT_INVALID_CONFIGURATION
+from stoker.engine.executor.build import build_core
+from stoker.engine.kv_stores import connector_store
+from stoker.engine.kv_stores.connector_store import ConnectorStore
 from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.plugins import PluginError
-from stoker.engine.starts.startup import build_core
-from stoker.engine.stores import connector_store
-from stoker.engine.stores.connector_store import ConnectorStore
 
 from .conftest import Saved
 from .engine import resolved
@@ -103,13 +103,13 @@ def test_an_answer_is_computed_if_a_connector_hangs(start: Start, tmp_path: Path
     first = start(**named("DictStore", tmp_path))
     expected = answer(first, PROMPT)
     first.close()
-    monkeypatch.setattr(connector_store, "CALL_LIMIT_S", 0.1)
+    monkeypatch.setattr(connector_store, "CALL_LIMIT_S", 1.0)
     hanging = start(**named("Hangs", tmp_path))
     assert answer(hanging, PROMPT) == expected
     assert hanging.stats.store_hits == 8  # what was yielded before
     assert answer(hanging, [9, *PROMPT])  # is not loaded
     assert hanging.stats.store_failures >= 1
-    store = hanging._store
+    store = hanging._store.lasting
     assert isinstance(store, ConnectorStore)
     connector = store._connector
     assert isinstance(connector, own_stores.Hangs)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.free_ports import free_port
 
-from stoker.engine.api import EngineRequest, FinishReason, StoredBlocks
+from stoker.engine.api import CacheScope, EngineRequest, FinishReason, RequestInputs, StoredBlocks
 from stoker.engine.core import Scheduler
+from stoker.engine.executor.build import build_core
 from stoker.engine.loop.engine_core import EngineCore
-from stoker.engine.starts.startup import build_core
 
 from .conftest import Saved
 from .engine import GREEDY, resolved
@@ -47,7 +47,8 @@ def shared(tmp_path: Path) -> dict[str, Any]:
 
 def compute(core: EngineCore, prompt: list[int] = PROMPT, **request: Any) -> tuple[list[int], StoredBlocks | None]:
     """The tokens, and what is stored at the end."""
-    core.add(EngineRequest(request_id="r", prompt_token_ids=prompt, sampling=GREEDY, **request))
+    inputs = RequestInputs(prompt, GREEDY, request.pop("scope", CacheScope()))
+    core.add(EngineRequest(request_id="r", inputs=inputs, **request))
     outputs = finish(core)["r"]
     assert outputs[-1].finish_reason in (FinishReason.LENGTH, FinishReason.STOP)
     assert core.stats.num_free_blocks == core.stats.num_blocks
@@ -152,11 +153,11 @@ def test_names_that_are_not_those_of_the_prompt_are_not_read(start: Start, kind:
 
 def test_blocks_of_another_salt_are_not_read(start: Start):
     theirs, ours = start(), start()
-    expected, stored = compute(theirs, is_for_others=True, cache_salt="a")
+    expected, stored = compute(theirs, is_for_others=True, scope=CacheScope("a"))
     assert stored is not None
     assert len(stored.hashes) == 5
     for salt, num_read in (("", 0), ("b", 0), ("a", 40)):
-        assert compute(ours, source=stored, cache_salt=salt)[0] == expected
+        assert compute(ours, source=stored, scope=CacheScope(salt))[0] == expected
         assert ours.stats.store_hits == num_read
 
 
@@ -191,7 +192,7 @@ def test_a_consumer_keeps_nothing_for_others(start: Start):
 def test_a_request_that_is_aborted_before_its_blocks_are_stored_leaves_nothing(start: Start, tmp_path: Path):
     core = start(**shared(tmp_path))
     for _ in range(2):
-        core.add(EngineRequest(request_id="r", prompt_token_ids=PROMPT, sampling=GREEDY, is_for_others=True))
+        core.add(EngineRequest(request_id="r", inputs=RequestInputs(PROMPT, GREEDY), is_for_others=True))
         core.step()
         core.abort("r")
     assert finish(core) == {}
@@ -211,8 +212,8 @@ def test_several_requests_read_from_several_engines(start: Start):
     engines[1].close()
     ours = start()
     for number, prompt in enumerate(prompts):
-        request = {"request_id": str(number), "prompt_token_ids": prompt, "source": sources[number]}
-        ours.add(EngineRequest(sampling=GREEDY, **request))
+        inputs = RequestInputs(prompt, GREEDY)
+        ours.add(EngineRequest(request_id=str(number), inputs=inputs, source=sources[number]))
     outputs = finish(ours)
     assert [[token for output in outputs[str(number)] for token in output.token_ids] for number in range(5)] == list(
         answers

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.packages.stoker_lmcache.lmcache_servers import LikeLmcache
 from tests.slow_cases import slow
-from tests.unit.engine.stores.lmcache_servers import LikeLmcache
 
 from stoker.engine.core import Scheduler
+from stoker.engine.executor.build import build_core
+from stoker.engine.kv_stores.tiered_store import TieredStore
 from stoker.engine.loop.engine_core import EngineCore
-from stoker.engine.starts.startup import build_core
-from stoker.engine.stores.lmcache_blocks import LmcacheBlocks
-from stoker.engine.stores.own_stores import OwnStores
+from stoker_lmcache import LmcacheBlocks
 
 from .conftest import Saved
 from .engine import resolved
@@ -55,10 +55,8 @@ def settle(core: EngineCore) -> None:
     scheduler = core._scheduler
     assert isinstance(scheduler, Scheduler)
     store = scheduler.settings.store
-    if isinstance(store, OwnStores):
-        store = store._lasting  # type: ignore[assignment]
-    if isinstance(store, LmcacheBlocks):
-        store.flush()
+    if isinstance(store, TieredStore) and isinstance(store.lasting, LmcacheBlocks):
+        store.lasting.flush()
 
 
 def ask(core: EngineCore) -> list[int]:

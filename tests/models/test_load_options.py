@@ -174,6 +174,7 @@ def test_eager_and_lazy_reading_give_the_same_model(
 
 
 @pytest.mark.effect("parallel.max_parallel_loading_workers")
+@pytest.mark.slow
 def test_several_parts_are_read_at_a_time(saved: Callable[[str], Saved], tmp_path: Path, expected: list[list[int]]):
     folder = saved("qwen3 untied")[1]
 

@@ -27,6 +27,7 @@ from .checkpoints import (
     build,
     build_with_encoders,
     families,
+    kinds,
     reference_logits,
     save,
 )
@@ -100,7 +101,7 @@ def test_a_model_with_encoders_is_served_as_text(model_type: str, tmp_path: Path
     assert (our_logits(folder, tmp_path) - reference_logits(model, TOKENS)).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("family", families())
+@pytest.mark.parametrize("family", kinds())
 def test_torchs_kernels_give_the_same_logits(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     model, folder = saved(family)
     difference = our_logits(folder, tmp_path, "torch") - reference_logits(model, TOKENS)

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from stoker.config import ConfigError, ModelFilesError
 
-from .checkpoints import build, save
+from .checkpoints import build, reference_greedy, save
 from .conftest import Saved
 from .engine import Engine, resolved
 
@@ -100,9 +102,55 @@ def test_the_format_decides_the_bytes_of_the_weights(saved: Callable[[str], Save
 def test_a_model_that_needs_code_of_its_repository_names_the_option(saved: Callable[[str], Saved], tmp_path: Path):
     folder = save(saved("llama")[0], tmp_path / "own-code")
     config = json.loads((folder / "config.json").read_text())
-    config["auto_map"] = {"AutoModelForCausalLM": "modeling_mine.MineForCausalLM"}
+    assert config["architectures"] == ["LlamaForCausalLM"]
+    config |= {
+        "architectures": ["MineForCausalLM"],
+        "auto_map": {"AutoModelForCausalLM": "modeling_mine.MineForCausalLM"},
+    }
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelFilesError, match=r"`model\.trust_remote_code: true` with") as caught:
         resolved(folder, tmp_path)
     assert (caught.value.code, caught.value.exit_code) == ("M304", 3)
-    assert tokens(folder, tmp_path, hf_overrides={"auto_map": None}) == tokens(saved("llama")[1], tmp_path)
+    plain = {"architectures": ["LlamaForCausalLM"]}
+    assert tokens(folder, tmp_path, hf_overrides=plain) == tokens(saved("llama")[1], tmp_path)
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe"])
+@pytest.mark.parametrize("model_impl", ["native", "transformers"])
+@pytest.mark.quick_cases(1)
+def test_layers_that_draft_are_not_loaded(family: str, model_impl: str, saved: Callable[[str], Saved], tmp_path: Path):
+    """The published checkpoints have one after the last: `its weight files have 5 layers` refused them."""
+    model, plain = saved(family)
+    folder = save(model, tmp_path / "drafts")
+    tensors = load_file(folder / "model.safetensors")
+    last, width = model.config.num_hidden_layers - 1, model.config.hidden_size
+    draft = {
+        name.replace(f"layers.{last}.", f"layers.{last + 1}."): tensor.clone()
+        for name, tensor in tensors.items()
+        if f"layers.{last}." in name
+    }
+    prefix = f"model.layers.{last + 1}"
+    draft[f"{prefix}.eh_proj.weight"] = torch.ones(width, 2 * width)
+    draft |= {f"{prefix}.{name}.weight": torch.ones(width) for name in ("enorm", "hnorm", "shared_head.norm")}
+    save_file({**tensors, **draft}, folder / "model.safetensors", {"format": "pt"})
+    assert tokens(folder, tmp_path, model_impl=model_impl) == tokens(plain, tmp_path, model_impl=model_impl)
+    (note,) = resolved(folder, tmp_path, model={"model_impl": "native"}).model_files.notes
+    assert note.endswith("of draft layers in the weight files are not loaded: this build does not draft with them")
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "deepseek_v3"])
+@pytest.mark.quick_cases(1)
+def test_experts_may_be_saved_in_one_tensor(family: str, saved: Callable[[str], Saved], tmp_path: Path):
+    """`save_original_format=False` of transformers: in other families than those that publish such files, they were
+    refused."""
+    model, plain = saved(family)
+    folder = save(model, tmp_path / "fused", save_original_format=False)
+    assert any(name.endswith("experts.gate_up_proj") for name in load_file(folder / "model.safetensors"))
+    assert tokens(folder, tmp_path) == tokens(plain, tmp_path)
+
+
+def test_projections_for_an_index_have_no_bias_where_others_have_one(tmp_path: Path):
+    """A KeyError, and before that a refusal: the matrices of one product may have a bias, or not."""
+    model = build("deepseek_v32", attention_bias=True)
+    expected = [reference_greedy(model, prompt, 24) for prompt in PROMPTS]
+    assert tokens(save(model, tmp_path / "biased"), tmp_path) == expected

@@ -13,9 +13,9 @@ import torch
 pytest.importorskip("triton")
 
 from stoker.engine.api import EngineOutput, SamplingParams
+from stoker.engine.executor.build import build_core
 from stoker.engine.kernels.gpu import launch
 from stoker.engine.loop.engine_core import EngineCore
-from stoker.engine.starts.startup import build_core
 
 from .checkpoints import FAMILIES
 from .conftest import Saved

@@ -28,13 +28,13 @@ from stoker.engine.api import (
     ProcessorCall,
     ProfileError,
     QueueFull,
+    RequestInputs,
     SamplingParams,
 )
+from stoker.engine.executor.build import build_core, profiler_of
 from stoker.engine.kernels import spans
 from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.plugins import PluginError
-from stoker.engine.starts.prepared import profiler_of
-from stoker.engine.starts.startup import build_core
 
 from .conftest import Saved
 from .engine import MACHINE, resolved
@@ -57,7 +57,7 @@ def start(saved: Callable[[str], Saved], tmp_path: Path) -> Start:
 
 def add(core: EngineCore, *prompts: list[int], sampling: SamplingParams = GREEDY) -> None:
     for index, prompt in enumerate(prompts):
-        core.add(EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=sampling))
+        core.add(EngineRequest(request_id=str(index), inputs=RequestInputs(prompt, sampling)))
 
 
 def finish(core: EngineCore) -> dict[str, list[EngineOutput]]:
@@ -206,7 +206,7 @@ def test_requests_are_served_by_arrival_or_by_priority(start: Start):
     def order(policy: str) -> list[str]:
         core = start(scheduler={"scheduling_policy": policy, "max_num_seqs": 1})
         for name, priority in (("later", 5), ("soon", 1), ("now", -3)):
-            request = EngineRequest(request_id=name, prompt_token_ids=PROMPT, sampling=GREEDY, priority=priority)
+            request = EngineRequest(request_id=name, inputs=RequestInputs(PROMPT, GREEDY), priority=priority)
             core.add(request)
         return list(finish(core))
 
@@ -220,7 +220,7 @@ def test_the_queue_is_limited_in_requests_and_in_tokens(start: Start):
         core = start(scheduler={"max_num_seqs": 1, **scheduler})
         for index in range(9):
             try:
-                core.add(EngineRequest(request_id=str(index), prompt_token_ids=PROMPT, sampling=GREEDY))
+                core.add(EngineRequest(request_id=str(index), inputs=RequestInputs(PROMPT, GREEDY)))
             except QueueFull:
                 return index
         return 9
@@ -235,7 +235,7 @@ def test_the_share_of_prompts_reaches_the_scheduler(start: Start):
     def steps_to_first_token(share: float) -> int:
         """Of a prompt of 40 tokens that comes while another is answered; 24 tokens a step."""
         core = start(scheduler={"max_num_batched_tokens": 24, "max_prefill_share": share})
-        core.add(EngineRequest(request_id="answer", prompt_token_ids=PROMPT, sampling=replace(GREEDY, max_tokens=20)))
+        core.add(EngineRequest(request_id="answer", inputs=RequestInputs(PROMPT, replace(GREEDY, max_tokens=20))))
         core.step()
         add(core, [3, *range(20, 59)])
         return next(step for step in range(1, 20) if "0" in {output.request_id for output in core.step()})
@@ -416,9 +416,9 @@ def test_requests_may_name_processors_that_the_pattern_allows(start: Start):
 
 def test_a_named_processor_that_fails_ends_its_own_request(start: Start):
     core = start(model={"logits_processor_pattern": "tests[.].*"})
-    core.add(EngineRequest(request_id="good", prompt_token_ids=PROMPT, sampling=GREEDY))
+    core.add(EngineRequest(request_id="good", inputs=RequestInputs(PROMPT, GREEDY)))
     broken = SamplingParams(logits_processors=(ProcessorCall("tests.own_code:breaks"),))
-    core.add(EngineRequest(request_id="bad", prompt_token_ids=PROMPT, sampling=broken))
+    core.add(EngineRequest(request_id="bad", inputs=RequestInputs(PROMPT, broken)))
     outputs = finish(core)
     assert outputs["bad"][-1].finish_reason is FinishReason.ERROR
     assert "ArithmeticError: no such logits" in (outputs["bad"][-1].error or "")

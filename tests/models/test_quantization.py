@@ -106,6 +106,7 @@ def test_methods_of_quantised_checkpoints_are_for_these(saved: Callable[[str], S
 
 @SCHEMES
 @pytest.mark.effect("model.activation_quantization")
+@pytest.mark.quick_cases(1)
 def test_activations_in_int8_change_products_and_no_sizes(scheme: str, saved: Callable[[str], Saved], tmp_path: Path):
     folder = saved("qwen3")[1]
     both = {"quantization": scheme, "activation_quantization": "int8"}
@@ -148,7 +149,7 @@ def plain() -> Iterator[LLM]:
     ],
 )
 @pytest.mark.effect("model.quantization", "model.activation_quantization")
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 def test_quantised_tiny_gives_nearly_the_same_answers(
     plain: LLM, scheme: str, activations: str | None, min_equal: int, max_ratio: float
 ):
@@ -211,7 +212,7 @@ print(json.dumps([peak() - before, model.num_bytes]))
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the peak memory of a process")
-@pytest.mark.parametrize("scheme", ["int8", "int4", "int4_pure"])
+@pytest.mark.parametrize("scheme", ["int8", "int4"])
 def test_loading_never_holds_a_second_copy_of_the_weights(scheme: str, tmp_path: Path):
     """126M parameters: 252 MB in bfloat16; the largest matrix has 13 MB. torch's temporaries leave gaps in the heap."""
     folder = write_config(tmp_path / "model", WIDE)

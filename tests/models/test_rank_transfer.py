@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.slow_cases import slow
 
 from stoker.engine.api import EngineOutput
+from stoker.engine.kv_stores.fingerprint import fingerprint
+from stoker.engine.kv_stores.tiered_store import TieredStore
 from stoker.engine.runner import shared_step
-from stoker.engine.stores.fingerprint import fingerprint
-from stoker.engine.stores.host_store import HostStore
 
 from .conftest import Saved
 from .engine import Engine, resolved
@@ -37,7 +38,7 @@ def few_tokens_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def engine(folder: Path, place: Path, way: str, store: HostStore) -> Iterator[Engine]:
+def engine(folder: Path, place: Path, way: str, store: TieredStore) -> Iterator[Engine]:
     with divided(resolved(folder, place, cache=STORED, parallel=WAYS[way]), store) as built:
         yield built
 
@@ -50,15 +51,22 @@ def assert_same(found: list[EngineOutput], expected: list[EngineOutput]) -> None
         assert logprobs == pytest.approx(theirs, abs=1e-4)
 
 
-@pytest.mark.parametrize("family", ["llama", "deepseek_v3", "gemma3"])
-@pytest.mark.parametrize(("writes", "reads"), [("one", each) for each in WAYS] + [(each, "one") for each in WAYS][1:])
-@pytest.mark.quick_cases(2, family=["llama"], writes=["one", "both"], reads=["one", "both"])
+@pytest.mark.parametrize(
+    ("family", "writes", "reads"),
+    [
+        ("llama", "one", "both"),
+        *(slow("llama", "one", each) for each in WAYS if each != "both"),
+        *(slow("llama", each, "one") for each in WAYS if each != "one"),
+        *(slow(family, "both", "one") for family in ("deepseek_v3", "gemma3")),
+        *(slow(family, "one", "tensor") for family in ("deepseek_v3", "gemma3")),
+    ],
+)
 def test_blocks_that_one_engine_stores_are_read_by_another(
     family: str, writes: str, reads: str, saved: Callable[[str], Saved], tmp_path: Path
 ):
     _, folder = saved(family)
     expected = outputs(Engine(resolved(folder, tmp_path)))
-    store = HostStore(10 << 20)
+    store = TieredStore(10 << 20)
     with engine(folder, tmp_path, writes, store) as first:
         assert_same(outputs(first), expected)
     with engine(folder, tmp_path, reads, store) as second:
@@ -66,11 +74,12 @@ def test_blocks_that_one_engine_stores_are_read_by_another(
         assert second.scheduler.stats().prefix_hits > first.scheduler.stats().prefix_hits
 
 
+@pytest.mark.slow
 def test_layers_with_other_heads_are_stored_by_rank(saved: Callable[[str], Saved], tmp_path: Path):
     """Their blocks are read by engines of as many ranks alone."""
     _, folder = saved("gemma4")
     expected = outputs(Engine(resolved(folder, tmp_path)))
-    store = HostStore(10 << 20)
+    store = TieredStore(10 << 20)
     hits: list[int] = []
     for _ in range(2):
         with engine(folder, tmp_path, "tensor", store) as built:

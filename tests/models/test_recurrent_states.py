@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from tests.slow_cases import slow
 
-from stoker.engine.api import EngineRequest, FinishReason
-from stoker.engine.core.step_plan import NO_COPIES, Int32, StepPlan, StepResult
+from stoker.engine.api import EngineRequest, FinishReason, RequestInputs
 from stoker.engine.kernels import KernelSet, causal_convolution, gated_delta, select_kernels, state_space
 from stoker.engine.kernels.recurrent_step import RecurrentStep, rows_of
 from stoker.engine.runner import loaded_model
 from stoker.engine.runner.state_cache import StateCache
+from stoker.engine.step.plan import NO_COPIES, Int32, StepPlan
+from stoker.engine.step.result import StepResult
 
 from .checkpoints import reference_greedy, references
 from .conftest import Saved
@@ -30,7 +31,7 @@ STATEFUL = ["qwen3_5", slow("lfm2"), slow("nemotron_h"), slow("falcon_h1")]
 
 def requests_of(prompts: list[list[int]]) -> list[EngineRequest]:
     return [
-        EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=GREEDY)
+        EngineRequest(request_id=str(index), inputs=RequestInputs(prompt, GREEDY))
         for index, prompt in enumerate(prompts)
     ]
 
@@ -65,7 +66,7 @@ def run_ahead(engine: Engine, prompts: list[list[int]], fails: Callable[[StepPla
 
 
 @pytest.mark.parametrize("family", STATEFUL)
-@pytest.mark.parametrize("has_failures", [False, True])
+@pytest.mark.parametrize("has_failures", [True, slow(False)])
 def test_steps_ahead_and_failed_steps_leave_the_states_of_others(
     family: str, has_failures: bool, saved: Callable[[str], Saved], tmp_path: Path
 ) -> None:
@@ -112,7 +113,7 @@ SHARED = [7 + index % 50 for index in range(30)]
 
 def answer(engine: Engine, prompt: list[int]) -> tuple[list[int], int]:
     """Tokens, and how many of the prompt's were found in the cache."""
-    request = EngineRequest(request_id="0", prompt_token_ids=prompt, sampling=GREEDY)
+    request = EngineRequest(request_id="0", inputs=RequestInputs(prompt, GREEDY))
     output = engine.run([request])["0"]
     return output.token_ids, output.num_cached_tokens
 
@@ -254,7 +255,8 @@ def test_states_in_bfloat16_take_half_the_memory_and_are_rounded(
     assert states is not None
     assert narrow.memory.state_bytes == states.num_bytes
     prompt = SHARED[:26]
-    request = replace(requests_of([prompt])[0], sampling=replace(GREEDY, max_tokens=8, logprobs=1))
+    inputs = RequestInputs(prompt, replace(GREEDY, max_tokens=8, logprobs=1))
+    request = EngineRequest(request_id="0", inputs=inputs)
     first, second = (engine.run([request])["0"].logprobs for engine in engines)
     assert first is not None
     assert second is not None

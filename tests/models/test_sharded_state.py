@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.slow_cases import slow_but
+from tests.slow_cases import slow, slow_but
 from tests.unit.cli.test_app import run
 
 from stoker.config import ModelFilesError, Resolved, read_machine_spec
@@ -22,7 +22,7 @@ from stoker.config.cpu_features import wanted_level
 from stoker.config.resolve.sharded_state import FORMAT_VERSION
 from stoker.convert.loaded_state import pack, save
 from stoker.convert.target import target_problem
-from stoker.engine.api import EngineRequest, SamplingParams
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.kernels import Grouped, GroupScales, Integers, select_kernels
 from stoker.engine.kernels.stored_linear import stored_tensors
 from stoker.engine.runner import loaded_model
@@ -51,7 +51,7 @@ def scores(settings: Resolved) -> list[Any]:
     """Tokens and log-probabilities, bit for bit."""
     prompts = [[5, 6, 7], list(range(20, 40))]
     requests = [
-        EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=WITH_SCORES)
+        EngineRequest(request_id=str(index), inputs=RequestInputs(prompt, WITH_SCORES))
         for index, prompt in enumerate(prompts)
     ]
     done = Engine(settings).run(requests)
@@ -85,6 +85,7 @@ BF16 = {"dtype": "bfloat16"}
     ids=lambda model: "-".join(map(str, model.values())),
 )
 @pytest.mark.parametrize("family", slow_but(["llama with biases", "qwen3_moe", "gpt_oss"], "qwen3_moe"))
+@pytest.mark.quick_cases(2)
 def test_a_state_gives_the_same_scores(
     family: str, model: dict[str, Any], saved: Callable[[str], Saved], tmp_path: Path
 ) -> None:
@@ -105,9 +106,14 @@ def test_all_kinds_of_layers_are_written(family: str, saved: Callable[[str], Sav
 
 
 @pytest.mark.effect("load.load_format", "load.safetensors_load_strategy")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.quick_cases(3, name=["gptq ordered", "packed asymmetric", "integers", "nf4"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("gptq ordered", "float32"),
+        *(slow(name, "bfloat16") for name in METHODS),
+        *(slow(name, "float32") for name in ("packed asymmetric", "integers", "nf4")),
+    ],
+)
 def test_a_quantised_checkpoint_keeps_its_codes(
     name: str, dtype: str, saved: Callable[[str], Saved], tmp_path: Path
 ) -> None:
@@ -395,6 +401,7 @@ def test_only_a_state_is_replaced(state: Path, tmp_path: Path) -> None:
     assert target_problem(state, may_replace=True) == ""
 
 
+@pytest.mark.slow
 def test_the_command_writes_what_a_plan_names(
     saved: Callable[[str], Saved], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.slow_cases import slow_but
 
 from stoker.config import Resolved
-from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, SamplingParams
+from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, RequestInputs, SamplingParams
 from stoker.engine.kernels.cpu import captured_graph
 from stoker.engine.kernels.cpu.arena import Arena
 
@@ -21,11 +21,11 @@ from .conftest import Saved
 from .engine import Engine, resolved
 from .quantised import METHODS, write, write_gpt_oss
 from .replicas import sharing
-from .test_expert_parallel import MIXTURES
 from .test_generation import make_prompts
 
 PROBABLE = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=1)
-NATIVE = [name for name in MIXTURES if "transformers" not in name]
+FAMILIES = ["deepseek_v3", "qwen3_moe", "gpt_oss", "llama4", "qwen3_next", "nemotron_h"]
+CODES = ["gpt_oss", "gptq ordered", "packed asymmetric", "fp8 blocks", "nf4"]
 
 
 def shared(folder: Path, place: Path, num_replicas: int = 2, **sections: dict[str, Any]) -> Resolved:
@@ -35,7 +35,7 @@ def shared(folder: Path, place: Path, num_replicas: int = 2, **sections: dict[st
 
 def requests(prompts: list[list[int]], sampling: SamplingParams = PROBABLE) -> list[EngineRequest]:
     return [
-        EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=sampling)
+        EngineRequest(request_id=str(index), inputs=RequestInputs(prompt, sampling))
         for index, prompt in enumerate(prompts)
     ]
 
@@ -48,8 +48,7 @@ def assert_alike(found: list[EngineOutput], expected: list[EngineOutput]) -> Non
 
 
 @pytest.mark.effect("parallel.enable_expert_parallel")
-@pytest.mark.parametrize("family", slow_but(NATIVE, "qwen3_moe", "deepseek_v3"))
-@pytest.mark.quick_cases(2)
+@pytest.mark.parametrize("family", slow_but(FAMILIES, "deepseek_v3"))
 def test_replicas_at_the_same_time_and_one_after_the_other(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     """Steps of 11 tokens: prompts are in chunks. At first both compute, then each alone."""
     _, folder = saved(family)
@@ -106,7 +105,7 @@ def test_preempted_sequences_and_an_idle_neighbour(saved: Callable[[str], Saved]
     assert_alike([found[str(index)] for index in range(6)], expected)
 
 
-@pytest.mark.parametrize("method", slow_but(["gpt_oss", *METHODS], "gpt_oss"))
+@pytest.mark.parametrize("method", slow_but(CODES, "gpt_oss"))
 def test_experts_of_a_quantised_checkpoint_stay_in_their_codes(method: str, tmp_path: Path):
     """The plan counts the codes of those that a replica has."""
     is_gpt_oss = method == "gpt_oss"
@@ -133,7 +132,7 @@ def test_a_step_that_fails_ends_all_replicas(saved: Callable[[str], Saved], tmp_
         def fail(*_: object) -> None:
             raise MemoryError
 
-        first.runner.compute = fail  # type: ignore[method-assign, assignment]
+        first.runner.parts.body.compute = fail  # type: ignore[method-assign, assignment]
         first.submit(requests(make_prompts(1)))
         for replica in (first, second):
             replica.thread.join()
@@ -156,6 +155,7 @@ def test_a_last_layer_of_experts_takes_part_in_steps_without_logits(tmp_path: Pa
     assert_alike([found[request.request_id] for request in each], expected)
 
 
+@pytest.mark.slow
 def test_steps_that_are_too_large_to_be_captured_leave_the_others_captured(
     saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -166,20 +166,21 @@ def test_steps_that_are_too_large_to_be_captured_leave_the_others_captured(
     with sharing(shared(folder, tmp_path)) as (first, second):
         first.submit(requests(prompts))
         first.outputs(6)
-        whole = [set(first.runner._decode_steps._graphs), set(second.runner._assistance._graphs)]
+        whole = [set(first.runner.parts.body.decode_steps._graphs), set(second.runner.parts.body.assistance._graphs)]
     monkeypatch.setattr(captured_graph, "Arena", partial(Arena, 6000))
     with sharing(shared(folder, tmp_path)) as (first, second):
         first.submit(requests(prompts))
         found = first.outputs(6)
         assert first.runner.launches().captured > 0
-        small = [set(first.runner._decode_steps._graphs), set(second.runner._assistance._graphs)]
-        assert "decode_step" not in first.runner._decode_steps.table
+        small = [set(first.runner.parts.body.decode_steps._graphs), set(second.runner.parts.body.assistance._graphs)]
+        assert "decode_step" not in first.runner.parts.body.decode_steps.table
     assert_alike([found[str(index)] for index in range(6)], expected)
     for few, all_of_them in zip(small, whole, strict=True):
         assert few
         assert few < all_of_them
 
 
+@pytest.mark.slow
 def test_layers_that_read_the_keys_of_others_take_part_in_steps_without_logits(tmp_path: Path):
     """The two were refused together: layers without keys of their own compute only the tokens whose logits are needed,
     but the last layer with shared experts, and all before it, compute every token."""
@@ -211,7 +212,7 @@ def test_a_failure_after_the_last_exchange_is_of_one_replica(
             raise MemoryError
 
         with monkeypatch.context() as failing:
-            failing.setattr(first.runner._sampler._sampler, method, fail)
+            failing.setattr(first.runner.parts.body._head._sampler, method, fail)
             first.submit([first_request])
             assert first.outputs(1)["0"].finish_reason is FinishReason.ERROR
         for replica in (first, second):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from stoker.engine.api import EngineRequest
+from stoker.engine.api import EngineRequest, RequestInputs
 
 from .checkpoints import reference_greedy, reference_logits
 from .conftest import Saved
@@ -37,7 +37,7 @@ def tokens_by_layer(folder: Path, place: Path, prompt_logprobs: int | None = Non
     model = engine.runner.loaded.model
     model.stack.layers = [_Counting(layer) for layer in model.layers]
     sampling = replace(GREEDY, max_tokens=1, prompt_logprobs=prompt_logprobs)
-    engine.run([EngineRequest(request_id="0", prompt_token_ids=PROMPT, sampling=sampling)])
+    engine.run([EngineRequest(request_id="0", inputs=RequestInputs(PROMPT, sampling))])
     return [layer.counts for layer in model.layers]
 
 
@@ -57,7 +57,7 @@ def test_log_probabilities_of_a_prompt_need_all_tokens(saved: Callable[[str], Sa
     model, folder = saved("gemma4 shared")
     engine = Engine(resolved(folder, tmp_path))
     sampling = replace(GREEDY, max_tokens=1, prompt_logprobs=1)
-    done = engine.run([EngineRequest(request_id="0", prompt_token_ids=PROMPT, sampling=sampling)])
+    done = engine.run([EngineRequest(request_id="0", inputs=RequestInputs(PROMPT, sampling))])
     expected = reference_logits(model, PROMPT).log_softmax(-1)
     found = done["0"].prompt_logprobs
     assert found is not None

@@ -13,8 +13,8 @@ pytest.importorskip("triton")
 
 from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.models.decoder import Decoder
-from stoker.engine.runner.cuda.device_runner import DeviceRunner
 from stoker.engine.runner.cuda.streamed_layers import StreamedLayer
+from stoker.engine.runner.runner import Runner
 
 from .checkpoints import build, save
 from .quantised import METHODS, write
@@ -27,9 +27,9 @@ ALL: dict[str, Any] = {"cpu_offload_gb": 1}  # the models have less
 
 
 def model_of(engine: EngineCore) -> Decoder:
-    device_runner = engine._steps._runner
-    assert isinstance(device_runner, DeviceRunner)
-    model = device_runner._host.loaded.model
+    device_runner = engine._executor._steps._runner
+    assert isinstance(device_runner, Runner)
+    model = device_runner.loaded.model
     assert isinstance(model, Decoder)
     return model
 
@@ -76,11 +76,10 @@ def test_some_of_the_layers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gptq ordered", "packed asymmetric"])
-def test_packed_codes(name: str, tmp_path: Path) -> None:
+def test_packed_codes(tmp_path: Path) -> None:
     """The CUDA runner in Triton's interpreter, whose layers are codes with scales, zeros and orders."""
     source = save(build("qwen3", num_hidden_layers=3), tmp_path / "model")
-    write(source, tmp_path / "quantised", METHODS[name])
+    write(source, tmp_path / "quantised", METHODS["gptq ordered"])
     plain = core(tmp_path / "quantised", tmp_path, "cuda")
     streamed = core(tmp_path / "quantised", tmp_path, "cuda", cache=ALL)
     found = addresses(model_of(streamed))

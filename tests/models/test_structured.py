@@ -21,11 +21,12 @@ from stoker.engine.api import (
     EngineRequest,
     FinishReason,
     Reasoning,
+    RequestInputs,
     SamplingParams,
 )
 from stoker.engine.core import step_results
+from stoker.engine.executor.build import build_core
 from stoker.engine.loop.engine_core import EngineCore
-from stoker.engine.starts.startup import build_core
 
 from .engine import WITH_GPU, joined, resolved
 
@@ -57,7 +58,7 @@ def core_of(folder: Path, place: Path, device: str = "cpu", **sections: dict[str
 def run(engine: EngineCore, samplings: Sequence[SamplingParams]) -> list[EngineOutput]:
     """A new one arrives with every second step. Returns joined outputs."""
     waiting = [
-        EngineRequest(request_id=str(index), prompt_token_ids=PROMPT[: 3 + index % 7], sampling=sampling)
+        EngineRequest(request_id=str(index), inputs=RequestInputs(PROMPT[: 3 + index % 7], sampling))
         for index, sampling in enumerate(samplings)
     ][::-1]
     done: dict[str, EngineOutput] = {}
@@ -196,11 +197,11 @@ def test_a_grammar_that_fails_ends_its_request_only(folder: Path, tmp_path: Path
 def test_others_pass_a_request_whose_grammar_is_being_compiled(folder: Path, tmp_path: Path):
     engine = core_of(folder, tmp_path)
     is_compiled = False
-    slow_one = EngineRequest(request_id="slow", prompt_token_ids=[5], sampling=SamplingParams(max_tokens=2))
+    slow_one = EngineRequest(request_id="slow", inputs=RequestInputs([5], SamplingParams(max_tokens=2)))
     engine.add(slow_one)
     engine._scheduler.sequences.get("slow").is_ready = lambda: is_compiled  # type: ignore[attr-defined]
     for index in range(2):
-        engine.add(EngineRequest(request_id=str(index), prompt_token_ids=[6, 7], sampling=FREE))
+        engine.add(EngineRequest(request_id=str(index), inputs=RequestInputs([6, 7], FREE)))
     finished = [output.request_id for _ in range(30) for output in engine.step() if output.finish_reason]
     assert sorted(finished) == ["0", "1"]
     is_compiled = True

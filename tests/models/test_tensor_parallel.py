@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from stoker.engine.api import EngineRequest, SamplingParams
-from stoker.engine.runner import model_runner
-from stoker.model.sharding import not_divisible
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
+from stoker.engine.runner import sample_head
+from stoker.engine.sampling.sampler import Sampler
+from stoker.model.tensor_parallel import tensor_parallel_problem
 
-from .checkpoints import families
+from .checkpoints import kinds
 from .conftest import Saved
 from .engine import Engine, assert_prompts_scored_alike, resolved
 from .ranks import divided
@@ -25,12 +26,12 @@ def outputs(engine: Engine) -> list[tuple[list[int], list[float]]]:
     return [(output.token_ids, [entry.logprobs[0] for entry in output.logprobs]) for output in found]
 
 
-@pytest.mark.parametrize("family", families())
+@pytest.mark.parametrize("family", kinds())
 @pytest.mark.quick_cases(3)
 def test_two_ranks_compute_what_one_process_does(family: str, saved: Callable[[str], Saved], tmp_path: Path):
     _, folder = saved(family)
     alone = resolved(folder, tmp_path)
-    if reason := not_divisible(alone.model_spec, 2):
+    if reason := tensor_parallel_problem(alone.model_spec, 2):
         pytest.skip(reason)
     settings = resolved(folder, tmp_path, parallel={"tensor_parallel_size": 2})
     assert settings.memory.weights_bytes < alone.memory.weights_bytes
@@ -49,8 +50,8 @@ def test_gloo_gives_the_same(saved: Callable[[str], Saved], tmp_path: Path):
     settings = resolved(folder, tmp_path, parallel=parallel)
     expected = outputs(Engine(resolved(folder, tmp_path)))
     with divided(settings) as engine:
-        assert "Gloo" in engine.runner.info().kernels["exchange"]
-        assert engine.runner.info().kernels["decode_step"] == "op by op: what Gloo does is not captured"
+        assert "Gloo" in engine.own.info().kernels["exchange"]
+        assert engine.own.info().kernels["decode_step"] == "op by op: what Gloo does is not captured"
         assert [tokens for tokens, _ in outputs(engine)] == [tokens for tokens, _ in expected]
 
 
@@ -78,13 +79,14 @@ def test_everything_that_requests_ask_for(saved: Callable[[str], Saved], tmp_pat
 
 
 @pytest.mark.parametrize("num_stages", [1, 2])
+@pytest.mark.quick_cases(1)
 def test_steps_of_more_rows_than_are_sampled_at_a_time(
     num_stages: int, saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The ranks exchange the logits of the next rows, so they need the tokens of those before at once."""
     _, folder = saved("qwen3")
     expected = Engine(resolved(folder, tmp_path)).outputs(make_prompts(7), PROBABLE)
-    monkeypatch.setattr(model_runner, "LOGIT_ROWS", 3)
+    monkeypatch.setattr(sample_head, "LOGIT_ROWS", 3)
     parallel = {"tensor_parallel_size": 2, "pipeline_parallel_size": num_stages}
     with divided(resolved(folder, tmp_path, parallel=parallel)) as engine:
         found = engine.outputs(make_prompts(7), PROBABLE)
@@ -97,9 +99,8 @@ def test_a_step_whose_sampling_fails_leaves_all_ranks_ready_for_the_next(
     _, folder = saved("qwen3")
     with divided(resolved(folder, tmp_path, parallel={"tensor_parallel_size": 2})) as engine:
         expected = outputs(engine)
-        sampler = engine.runner._runner._sampler._sampler  # type: ignore[attr-defined]
-        monkeypatch.setattr(sampler, "sample", lambda *_: (_ for _ in ()).throw(ValueError("no")))
-        engine.scheduler.add(EngineRequest(request_id="fails", prompt_token_ids=[1, 2, 3], sampling=PROBABLE))
+        monkeypatch.setattr(Sampler, "sample", lambda *_: (_ for _ in ()).throw(ValueError("no")))
+        engine.scheduler.add(EngineRequest(request_id="fails", inputs=RequestInputs([1, 2, 3], PROBABLE)))
         plan = engine.scheduler.schedule()
         assert plan is not None
         with pytest.raises(ValueError, match="no"):

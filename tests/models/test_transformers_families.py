@@ -15,10 +15,10 @@ from tools.transformers_families import FAMILIES, config_of
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from stoker.config import Resolved
-from stoker.engine.api import EngineRequest
-from stoker.engine.runner import model_runner
+from stoker.engine.api import EngineRequest, RequestInputs
+from stoker.engine.runner import inputs
 from stoker.model.read import read_config
-from stoker.model.support import not_supported
+from stoker.model.support import support_problem
 from stoker.model.transformers_table import TESTED
 
 from .checkpoints import reference_greedy, reference_logits, save
@@ -54,7 +54,7 @@ def largest_difference(engine: Engine, model: PreTrainedModel, prompts: list[lis
     """Of log-probabilities of all prompt tokens and generated tokens from those of transformers."""
     asked = replace(GREEDY, max_tokens=6, ignore_eos=True, logprobs=3, prompt_logprobs=3)
     requests = [
-        EngineRequest(request_id=str(index), prompt_token_ids=prompt, sampling=asked)
+        EngineRequest(request_id=str(index), inputs=RequestInputs(prompt, asked))
         for index, prompt in enumerate(prompts)
     ]
     worst = 0.0
@@ -91,21 +91,21 @@ def test_auto_chooses_transformers_for_what_has_no_own_implementation(model_type
     folder = transformers_families.written_config(model_type, tmp_path / "model")
     settings = deployment(folder, tmp_path, model={"model_impl": "auto"}, load={"load_format": "dummy"})
     spec, _ = read_config(json.loads((folder / "config.json").read_text()))
-    assert settings.model_files.implementation == ("transformers" if not_supported(spec) else "native")
+    assert settings.model_files.implementation == ("transformers" if support_problem(spec) else "native")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", QUICK)
 def test_reversed_block_tables_change_the_text(model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The comparison above notices attention that reads the wrong blocks."""
-    build = model_runner.build_step_input
+    build = inputs.build_step_input
 
     def reversed_tables(*arguments: Any) -> Any:
         return tuple(replace(step, block_tables=step.block_tables.flip(1)) for step in build(*arguments))
 
     model = random_model(model_type)
     engine = Engine(deployment(save(model, tmp_path / "model"), tmp_path))
-    monkeypatch.setattr(model_runner, "build_step_input", reversed_tables)
+    monkeypatch.setattr(inputs, "build_step_input", reversed_tables)
     prompts = make_prompts(20)
     assert engine.generate(prompts) != [reference_greedy(model, prompt, 24) for prompt in prompts]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from stoker.config import ConfigError, ModelFilesError
 
@@ -225,8 +226,8 @@ def test_linear_layers_are_quantised_as_in_own_models(scheme: str, saved: Callab
 
 
 def test_the_plan_counts_what_the_files_have(tmp_path: Path):
-    """The description takes a gated MLP for granted, which Arcee has not."""
-    model = random_model("arcee")
+    """The description takes a gated MLP for granted, which Persimmon has not."""
+    model = random_model("persimmon")
     settings = deployment(save(model, tmp_path / "model"), tmp_path)
     assert settings.model_files.num_parameters == sum(parameter.numel() for parameter in model.parameters())
     assert settings.memory.weights_bytes == Engine(settings).runner.info().weights_bytes
@@ -255,7 +256,7 @@ def test_a_checkpoint_without_the_prefix_of_the_output_layers_class(tmp_path: Pa
 def test_a_tensor_that_is_missing_or_has_another_shape_ends_the_start(tmp_path: Path):
     from safetensors.torch import load_file, save_file
 
-    folder = save(random_model("arcee"), tmp_path / "model")
+    folder = save(random_model("olmo"), tmp_path / "model")
     tensors = load_file(folder / "model.safetensors")
     name = "model.layers.1.mlp.down_proj.weight"
     save_file({key: each for key, each in tensors.items() if key != name}, folder / "model.safetensors")
@@ -290,13 +291,14 @@ def test_what_the_library_does_not_have_ends_the_start(changes: dict[str, Any], 
     [
         (
             {"architectures": ["OddForCausalLM"]},
-            r"is not supported; .*`model\.model_impl: transformers` tries",
+            r"is not supported; .*`model\.model_impl: transformers` probes",
         ),
         ({"architectures": ["MambaForCausalLM"], "model_type": "mamba"}, "`MambaForCausalLM` is not supported"),
+        ({"architectures": ["BertLMHeadModel"]}, "; BertSelfAttention sees later tokens too, so it cannot"),
     ],
 )
-def test_auto_refuses_what_is_not_tested(changes: dict[str, Any], reason: str, tmp_path: Path):
-    folder = edited(save(random_model("arcee"), tmp_path / "model"), **changes)
+def test_auto_refuses_what_is_neither_tested_nor_probed(changes: dict[str, Any], reason: str, tmp_path: Path):
+    folder = edited(save(random_model("olmo"), tmp_path / "model"), **changes)
     with pytest.raises(ModelFilesError, match=reason):
         deployment(folder, tmp_path, model={"model_impl": "auto"})
 
@@ -314,7 +316,7 @@ def test_auto_refuses_what_is_not_tested(changes: dict[str, Any], reason: str, t
     ],
 )
 def test_kinds_of_models_that_cannot_be_served(changes: dict[str, Any], reason: str, tmp_path: Path):
-    folder = edited(save(random_model("arcee"), tmp_path / "model"), **changes)
+    folder = edited(save(random_model("olmo"), tmp_path / "model"), **changes)
     if changes.get("hidden_size", 0) is None:
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(
@@ -325,8 +327,8 @@ def test_kinds_of_models_that_cannot_be_served(changes: dict[str, Any], reason: 
 
 
 def test_native_forbids_the_library(tmp_path: Path):
-    folder = save(random_model("arcee"), tmp_path / "model")
-    with pytest.raises(ModelFilesError, match="architecture `ArceeForCausalLM` is not supported"):
+    folder = save(random_model("olmo"), tmp_path / "model")
+    with pytest.raises(ModelFilesError, match="architecture `OlmoForCausalLM` is not supported"):
         deployment(folder, tmp_path, model={"model_impl": "native"})
 
 
@@ -343,3 +345,23 @@ def test_rope_options_need_one_rotary_embedding(tmp_path: Path):
     folder = save(random_model("opt"), tmp_path / "model")
     with pytest.raises(ModelFilesError, match="describes no single rotary embedding"):
         deployment(folder, tmp_path, model={"rope_theta": 5000})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "reason"),
+    [
+        ("gpt_neo", {"attention_types": [[["global"], 2]]}, "does not call the library's attention interface"),
+        ("zaya", {"layer_types": ["hybrid"] * 2, "num_experts": 2, "router_hidden_size": 8}, "cannot run: "),
+    ],
+)
+def test_a_class_that_does_not_fit_is_named_with_the_reason(
+    model_type: str, changes: dict[str, Any], reason: str, tmp_path: Path
+):
+    """`KeyError: 'stoker_paged'`, and an AttributeError of the warm-up."""
+    common = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "max_position_embeddings": 64}
+    config = AutoConfig.for_model(model_type, **common, **ends, **changes)
+    torch.manual_seed(0)
+    folder = save(AutoModelForCausalLM.from_config(config, dtype=torch.float32), tmp_path / "model")
+    with pytest.raises(ModelFilesError, match=rf"^\w+ForCausalLM {reason}"):
+        Engine(resolved(folder, tmp_path, model={"model_impl": "transformers"})).generate([[1, 2, 3]])

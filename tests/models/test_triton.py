@@ -25,6 +25,8 @@ from .checkpoints import reference_logits
 from .conftest import Saved
 from .engine import Engine, resolved
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 SAMPLING = SamplingParams(temperature=0, max_tokens=6)
 PROMPTS = [[5, 6, 7], list(range(20, 43)), [9], list(range(20, 38))]
@@ -33,7 +35,6 @@ PROMPTS = [[5, 6, 7], list(range(20, 43)), [9], list(range(20, 38))]
 INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="compiled kernels take no tensors of the CPU")
 
 
-@pytest.mark.slow
 @INTERPRETED
 @pytest.mark.parametrize("family", ["qwen3", "gemma2", "cohere2", "olmo3", "granite", "starcoder2", "deepseek_v3"])
 def test_tokens_equal_those_of_the_reference(
@@ -51,7 +52,6 @@ def test_tokens_equal_those_of_the_reference(
 
 
 @INTERPRETED
-@pytest.mark.slow
 def test_a_plan_is_not_reused_for_the_next_step_in_the_same_tensors(saved: Callable[[str], Saved], tmp_path: Path):
     """Captured graphs reuse their input tensors; plans of the previous step must not be found."""
     reference, folder = saved("qwen2")  # windows in some layers

@@ -63,7 +63,7 @@ def test_older_exports_of_modelopt_have_a_file_of_their_own(tmp_path: Path) -> N
     assert [(each.method, each.num_matrices) for each in found] == [("fp8, a scale per matrix", 14)]
 
 
-@pytest.mark.quick_cases(12)
+@pytest.mark.quick_cases(4)
 def test_matrices_are_those_of_the_library(name: str) -> None:
     checkpoint, (_, tensors) = opened(WRITTEN / name), expected(name)
     quantised = {tensor for tensor, stored in checkpoint.tensors.items() if stored.packed is not None}
@@ -108,7 +108,7 @@ def test_inputs_are_rounded_where_the_checkpoint_says_so(tmp_path: Path) -> None
     assert engine.generate(prompts) != exact.generate(prompts)
 
 
-@pytest.mark.quick_cases(8)
+@pytest.mark.quick_cases(3)
 def test_logits_and_greedy_tokens_are_those_of_the_library(name: str, tmp_path: Path) -> None:
     wanted, tensors = expected(name)
     limit = 0.3 if name == "compressed-tensors-w8a8" else 1e-4

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from stoker.server.text import template
-from stoker.server.text.tokenizer import Tokenizer
+from stoker.text import template
+from stoker.text.tokenizer import Tokenizer
 
 from ..fakes import FakeEngine
+from ..tiny_tokenizer import write_tokenizer
 from .deployment import Served
-from .tiny_tokenizer import write_tokenizer
 
 
 @pytest.fixture(autouse=True)

@@ -24,21 +24,24 @@ from stoker.config.resolve.resolved import (
 from stoker.config.schema.kv_transfer import KVTransferConfig
 from stoker.config.schema.observability import ObservabilityConfig
 from stoker.config.schema.parallel import ParallelConfig
+from stoker.config.schema.structured_outputs import StructuredOutputsConfig
 from stoker.formats.detect import Detection
 from stoker.formats.format import Format
+from stoker.isolated.isolation import IsolatedProcesses
 from stoker.model.spec import ModelSpec
 from stoker.server.app import build_app
 from stoker.server.http.address import take_address
 from stoker.server.http.shutdown import Shutdown
-from stoker.server.isolated.isolation import IsolatedProcesses
-from stoker.server.run import load_text, run_server
+from stoker.server.request_jobs import REQUEST_JOBS
+from stoker.server.run import Text, load_text, run_server
 from stoker.server.service import Service
 
 from ..fakes import FakeEngine
 
 MODEL = "org/tiny"
-PROCESSES = IsolatedProcesses()  # of all tests: starting one takes long
+PROCESSES = IsolatedProcesses(REQUEST_JOBS)  # of all tests: starting one takes long
 _POOLS: dict[tuple[str, ...], IsolatedProcesses] = {}  # by purpose and limits
+_TEXTS: dict[str, Text] = {}
 SCHEDULER = {
     "async_scheduling": False,
     "max_num_seqs": 8,
@@ -62,7 +65,7 @@ SERVER = {
 def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: dict[str, Any] | None = None,
              sampling_defaults: dict[str, Any] | None = None,
              observability: dict[str, Any] | None = None, parallel: dict[str, Any] | None = None,
-             kv_transfer: dict[str, Any] | None = None,
+             kv_transfer: dict[str, Any] | None = None, structured_outputs: dict[str, Any] | None = None,
              chat_template: str | None = None, **server: Any) -> Resolved:  # fmt: skip
     names = {"model": MODEL, "served_model_name": (MODEL, "alias")}
     read = {"tokenizer": str(folder), "hf_config_path": str(folder), "config_format": "hf", "rope_theta": 1e4}
@@ -75,6 +78,7 @@ def resolved(folder: Path, *, model: dict[str, Any] | None = None, scheduler: di
         device=ResolvedDevice(device="cpu", num_threads=1),
         compilation=ResolvedCompilation(level=0),
         kv_transfer=KVTransferConfig(**(kv_transfer or {})),
+        structured_outputs=StructuredOutputsConfig(**(structured_outputs or {})),
         observability=ObservabilityConfig(**(observability or {})),
         server=ResolvedServer(**{**SERVER, **server}),
         model_files=ModelFiles.model_construct(  # the server uses no other fields
@@ -94,6 +98,15 @@ def shared(purpose: str, pool: IsolatedProcesses) -> IsolatedProcesses:
     return _POOLS.setdefault((purpose, *pool._processes[0]._arguments), pool)
 
 
+def shared_text(settings: Resolved) -> Text:
+    """What load_text makes of these settings, which takes longer than most requests of a test."""
+    files = [(path.name, path.stat().st_mtime_ns) for path in sorted(Path(settings.model_path).iterdir())]
+    key = repr((settings.model, settings.server, settings.structured_outputs, settings.chat_template, files))
+    if key not in _TEXTS:
+        _TEXTS[key] = load_text(settings, PROCESSES)
+    return _TEXTS[key]
+
+
 class Served:
     """An app called in process. Each call, such as `served.post("/v1/...", {...})`, runs in a new event loop."""
 
@@ -103,7 +116,7 @@ class Served:
         self.engine = engine or FakeEngine()
         self.is_draining = False
         settings = resolved(folder, **options)
-        tokenizer, renderer = load_text(settings, PROCESSES)[:2]
+        tokenizer, renderer, _ = shared_text(settings)
         self.service = Service(
             settings,
             self.engine,
@@ -120,7 +133,7 @@ class Served:
 
     def client(self) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
-        return httpx.AsyncClient(transport=transport, base_url="http://test")
+        return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
     def request(self, method: str, path: str, **arguments: Any) -> httpx.Response:
         async def run() -> httpx.Response:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.formats.registry import find
-from stoker.server.text.tokenizer import Tokenizer
+from stoker.text.tokenizer import Tokenizer
 
 from ..fakes import FakeEngine
 from .deployment import Served
@@ -37,4 +37,7 @@ def named_events(stream: str) -> list[dict[str, Any]]:
 
 def prompts(served: Served) -> list[str]:
     tokenizer = served.service.need_tokenizer()
-    return [tokenizer.decode(request.prompt_token_ids, skip_special_tokens=False) for request in served.engine.requests]
+    return [
+        tokenizer.decode(request.inputs.prompt_token_ids, skip_special_tokens=False)
+        for request in served.engine.requests
+    ]

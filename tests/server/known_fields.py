@@ -63,8 +63,9 @@ n presence_penalty frequency_penalty repetition_penalty temperature top_p top_k 
 ignore_eos max_tokens min_tokens logprobs prompt_logprobs logprob_token_ids flat_logprobs detokenize
 skip_special_tokens spaces_between_special_tokens include_stop_str_in_output output_kind skip_clone structured_outputs
 logit_bias allowed_token_ids bad_words extra_args skip_reading_prefix_cache thinking_token_budget repetition_detection
-routed_experts_prompt_start
+routed_experts_prompt_start output_mode parse_context
 """
+VLLM_DERENDER = "model prompt_tokens prompt_token_ids stream generate_chunk stream_state"
 VLLM_RESPONSES = """
 background include input instructions max_output_tokens max_tool_calls metadata model logit_bias parallel_tool_calls
 previous_response_id prompt reasoning service_tier store stream temperature text tool_choice tools top_logprobs top_p
@@ -91,6 +92,9 @@ KNOWN: dict[str, frozenset[str]] = {
         ),
         "/v1/completions": (OPENAI_TEXT, VLLM_BOTH, VLLM_TEXT, SGLANG_BOTH, SGLANG_TEXT, LLAMA_CPP_BOTH),
         "/inference/v1/generate": (VLLM_GENERATE,),
+        "/inference/v1/abort_requests": ("request_ids",),
+        "/v1/chat/completions/derender": (VLLM_DERENDER, "generate_response chat_request"),
+        "/v1/completions/derender": (VLLM_DERENDER, "generate_responses completion_request"),
         "/tokenize": (VLLM_TOKENIZE, SGLANG_TOKENIZE, LLAMA_CPP_TOKENIZE),
         "/detokenize": ("model tokens skip_special_tokens",),
         "/v1/responses": (VLLM_RESPONSES,),

@@ -56,15 +56,23 @@ class PrefillServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for _ in range(3):  # a connection that is accepted while the server closes would never be closed
+            await asyncio.sleep(0)
         self._server.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # connections close in the next iteration of the loop
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._handle(reader, writer))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            writer.close()  # here and not in the task, which may be cancelled before it begins
+
+        task.add_done_callback(ended)
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -74,8 +82,6 @@ class PrefillServer:
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
             pass  # the client has left
-        finally:
-            writer.close()
 
     async def _answered(self, reader: asyncio.StreamReader) -> Answer | None:
         """None if the client leaves first."""

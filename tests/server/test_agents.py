@@ -12,6 +12,7 @@ from stoker.engine.api import InvalidRequest
 from stoker.server.agents.normalise import RULES, normalised
 from stoker.server.agents.sessions import Prefix, Sessions, packed
 
+from ..tiny_tokenizer import write_tokenizer
 from .deployment import MODEL, Served
 
 BILLING = "x-anthropic-billing-header: cc_version=2.1; cc_entrypoint=cli; cch={};"
@@ -73,7 +74,7 @@ def test_system_messages_become_one():
     merged = [{"role": "system", "content": "a\n\nc"}, user, user]
     assert normalised(messages, None, ["second-system:first"]).messages == merged
     assert normalised([user, messages[0]], None, ["second-system:first"]).messages == [messages[0], user]
-    with pytest.raises(InvalidRequest, match=r"messages\[2\] is a system message"):
+    with pytest.raises(InvalidRequest, match=r"`messages\[2\]` is a system message"):
         normalised(messages, None, ["second-system:error"])
     alone = [messages[0], user]
     assert normalised(alone, None, ["second-system:error"]).messages == alone
@@ -94,7 +95,7 @@ def test_prompts_with_another_nonce_are_the_same_prompt(folder: Path, padding: s
             messages = [system(BILLING.format(nonce), "You are"), {"role": "user", "content": "Hello"}]
             body = {"model": MODEL, "messages": messages, "max_tokens": 1, "user": padding}
             assert served.post("/v1/chat/completions", body).status_code == 200
-        return [request.prompt_token_ids for request in served.engine.requests]
+        return [request.inputs.prompt_token_ids for request in served.engine.requests]
 
     served = Served(folder)
     first, second = prompts(served)
@@ -164,3 +165,18 @@ def test_a_divergence_is_in_the_metrics_and_in_a_header_if_asked(served: Served)
     assert served.metric(f'stoker_session_prefix_divergences_total{{model_name="{MODEL}"}}') == 1
     lost = served.metric(f'stoker_session_prefix_diverged_tokens_total{{model_name="{MODEL}"}}')
     assert lost == int(before) - int(kept)
+
+
+def test_a_second_system_message_is_not_lost_in_a_template_that_reads_only_the_first(tmp_path: Path):
+    """Before, it was missing in the prompt, without an error."""
+    template = (
+        "{% if messages[0].role == 'system' %}<{{ messages[0].content }}>{% endif %}"
+        "{% for m in messages %}{% if m.role != 'system' %}[{{ m.content }}]{% endif %}{% endfor %}"
+    )
+    served = Served(write_tokenizer(tmp_path, template=template))
+    user = {"role": "user", "content": "u"}
+    messages = [{"role": "system", "content": "a"}, user, {"role": "developer", "content": "b"}, user]
+    assert served.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1}).status_code == 200
+    (request,) = served.engine.requests
+    prompt = served.service.need_tokenizer().decode(request.inputs.prompt_token_ids, skip_special_tokens=False)
+    assert prompt == "<a\n\nb>[u][u]"

@@ -12,8 +12,8 @@ import pytest
 from stoker.server.protocol.json import MAX_VALUES
 
 from ..fakes import FakeEngine
+from ..tiny_tokenizer import write_tokenizer
 from .deployment import MODEL, Served
-from .tiny_tokenizer import write_tokenizer
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -47,9 +47,6 @@ FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, message(content=[{"type": "text"}]), "invalid_type", "messages[0].content[0].text"),
     (CHAT, message(content=[{"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}]),
      "unsupported_parameter", "messages[0].content[0].type"),
-    *((CHAT, message(tool_calls=[{"id": "0"}, {"function": {"name": "f", "arguments": arguments}}]), "invalid_value",
-       "messages[0].tool_calls[1].function.arguments")
-      for arguments in ("[" * 100_000, "[" * 65 + "]" * 65, '{"a": "\\ud800"}', '{"\\udc00": 1}', "9" * 5000)),
     (CHAT, message(tool_calls=[{"function": "f"}]), "invalid_value", "messages[0].tool_calls[0].function"),
     (CHAT, message(tool_calls=[7] * 128), "invalid_type", "messages[0].tool_calls[0]"),
     (CHAT, {"max_tokens": 0}, "integer_below_min_value", "max_tokens"),
@@ -129,7 +126,7 @@ FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"tools": [{"type": "function", "function": {"name": "a" * 1024}}]}, "invalid_value",
      "tools[0].function.name"),
     (CHAT, {"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools[0].type"),
-    (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}] * 129}, "array_above_max_length", "tools"),
+    (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}] * 1025}, "array_above_max_length", "tools"),
     (CHAT, {"tool_choice": "required"}, "invalid_value", "tool_choice"),
     (CHAT, {"tool_choice": {"type": "function", "function": {"name": "g"}}}, "invalid_value", "tool_choice"),
     (CHAT, {"response_format": {"type": "xml"}}, "invalid_value", "response_format.type"),
@@ -158,8 +155,6 @@ FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"continue_final_message": True}, "invalid_value", "continue_final_message"),
     (CHAT, {"stream": "yes"}, "invalid_type", "stream"),
     (CHAT, {"stream_options": {"include_usage": True}}, "unsupported_parameter", "stream_options"),
-    (CHAT, {"stream": True, "stream_options": {"continuous_usage_stats": True}}, "unsupported_parameter",
-     "stream_options.continuous_usage_stats"),
     (CHAT, {"stream_options": {"include_usage": 1}}, "invalid_type", "stream_options.include_usage"),
     ("/tokenize", {}, "missing_required_parameter", "prompt"),
     ("/tokenize", {"prompt": "x", "messages": HELLO}, "missing_required_parameter", "prompt"),
@@ -242,7 +237,7 @@ BODIES: list[tuple[bytes, str, str | None]] = [
     (b'{"x": [' + b'"",' * MAX_VALUES + b'""]}', "json_too_large", None),
     (b'{"model": "\xff"}', "invalid_unicode", None),
     ('{"model": "x"}'.encode("utf-16"), "invalid_unicode", None),
-    (b"\xef\xbb\xbf{}", "invalid_json", None),
+    (b"\xef\xbb\xbf{}", "missing_required_parameter", "messages"),
     (b'{"model": "m", "messages": [{"role": "user", "content": "\\ud83d"}]}', "invalid_unicode", "messages"),
     (b'{"\\udc00": 1}', "invalid_unicode", "\ufffd"),
 ]
@@ -337,7 +332,7 @@ def test_unknown_fields_are_refused_with_strict_requests(folder: Path):
     ],
 )
 def test_an_unknown_path_is_a_404_and_never_a_redirect(served: Served, path: str, code: str):
-    response = served.get(f"http://test{path}", follow_redirects=False)
+    response = served.get(f"http://localhost{path}", follow_redirects=False)
     assert error_of(response, 404)[0] == code
 
 
@@ -377,3 +372,11 @@ def test_an_unexpected_exception_is_logged_and_not_shown(served: Served, caplog:
     assert error_of(response, 500) == ("internal_error", None)
     assert "secret" not in response.text
     assert any(record.exc_info for record in caplog.records)
+
+
+def test_a_number_beyond_the_range_of_floats_is_no_bias(served: Served):
+    for bias in ("1e999", "-1e999"):
+        body = f'{{"messages": [{{"role": "user", "content": "x"}}], "logit_bias": {{"5": {bias}}}}}'
+        assert error_of(served.post(CHAT, body.encode()), 400) == ("invalid_value", "logit_bias")
+    body = '{"messages": [{"role": "user", "content": "x"}], "logit_bias": {"5": NaN}}'
+    assert error_of(served.post(CHAT, body.encode()), 400) == ("invalid_json", None)

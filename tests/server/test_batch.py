@@ -179,7 +179,7 @@ def test_a_request_that_stops_every_engine_is_not_sent_more_than_three_times(run
 
     async def pace() -> None:
         await asyncio.sleep(0)
-        if engine.open_requests[0].sampling.max_tokens == 7:
+        if engine.open_requests[0].inputs.sampling.max_tokens == 7:
             engine.die()
             asyncio.get_running_loop().call_later(0.01, setattr, engine, "state", EngineState.READY)
 

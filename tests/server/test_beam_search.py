@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from stoker.engine.api import EngineOutput, EngineRequest, SamplingParams, TokenLogprobs
-from stoker.server.beam_search import BeamSearch, BeamSearchParams, EarlyStopping
-from stoker.server.text.tokenizer import Tokenizer
+from stoker.engine.api import EngineOutput, EngineRequest
+from stoker.text.tokenizer import Tokenizer
 
 from .. import virtual_time
 from ..fakes import FakeEngine, next_token
@@ -52,77 +51,6 @@ def likely(prompt: list[int], count: int) -> list[int]:
     return token_ids[len(prompt) :]
 
 
-def step(*tops: dict[int, float]) -> list[EngineOutput]:
-    """What the engine says of each live beam: the best tokens, best first."""
-    outputs = []
-    for top in tops:
-        entry = TokenLogprobs([next(iter(top)), *top], [next(iter(top.values())), *top.values()], 1)
-        outputs.append(EngineOutput(request_id="", token_ids=[0], logprobs=[entry]))
-    return outputs
-
-
-def search(max_tokens: int, **params: Any) -> BeamSearch:
-    request = EngineRequest(
-        request_id="r", prompt_token_ids=PROMPT, sampling=SamplingParams(max_tokens=max_tokens, logprobs=0)
-    )
-    return BeamSearch(request, BeamSearchParams(width=2, **params), (2,), 100)
-
-
-def found(search: BeamSearch) -> list[tuple[list[int], float]]:
-    return [(answer.token_ids, sum(entry.logprobs[0] for entry in answer.logprobs or ())) for answer in search.best(2)]
-
-
-def test_of_equal_log_probabilities_the_better_beam_is_first_and_then_the_better_token():
-    tied = search(2)
-    tied.advance(step({5: -1.0, 6: -1.0, 7: -1.0}))
-    assert [request.prompt_token_ids for request in tied.requests()] == [[*PROMPT, 5], [*PROMPT, 6]]
-    tied.advance(step({9: -1.0, 8: -1.0, 7: -3.0}, {8: -1.0, 9: -1.0, 7: -2.0}))
-    assert found(tied) == [([5, 9], -2.0), ([5, 8], -2.0)]
-
-
-def test_only_one_of_the_best_beams_becomes_an_answer_when_it_ends():
-    """2 is the end token: in the first step only the third best ends, in the second the best."""
-    ended = search(3, length_penalty=0.0, early_stopping="never")
-    ended.advance(step({5: -1.0, 6: -2.0, 2: -3.0}))
-    assert not ended.is_finished
-    ended.advance(step({2: -0.5, 7: -1.0, 8: -9.0}, {2: -1.5, 7: -2.0, 8: -9.0}))
-    assert [request.prompt_token_ids[3:] for request in ended.requests()] == [[5, 7], [6, 7]]
-    ended.advance(step({8: -0.25, 9: -4.0, 2: -5.0}, {8: -0.25, 9: -4.0, 2: -5.0}))
-    assert found(ended) == [([5, 2], -1.5), ([5, 7, 8], -2.25)]
-    assert [answer.finish_reason for answer in ended.best(2)] == ["stop", "length"]
-
-
-# The second step of a search for 3 tokens: the worse of two answers has -1.75, the best live beam -2, or -1.25.
-WORSE = step({2: -0.5, 3: -0.75, 7: -1.0, 8: -2.0}, {7: -2.0, 8: -2.0, 2: -9.0, 3: -9.0})
-BETTER = step({7: -0.25, 2: -0.5, 3: -9.0, 8: -9.0}, {7: -2.0, 8: -2.0, 2: -9.0, 3: -9.0})
-
-
-@pytest.mark.parametrize(
-    ("early_stopping", "length_penalty", "second_step", "ends"),
-    [
-        (True, 1.0, WORSE, True),
-        (True, 1.0, BETTER, True),
-        (False, 1.0, WORSE, True),  # -2 / 2 is less than -1.75 / 2
-        (False, 1.0, BETTER, False),
-        (False, 0.0, BETTER, False),
-        ("never", 1.0, WORSE, False),  # -2 / 3 is more than -1.75 / 2
-        ("never", 0.0, WORSE, True),
-    ],
-)
-def test_a_search_ends_when_its_answers_are_not_expected_to_become_better(
-    early_stopping: EarlyStopping, length_penalty: float, second_step: list[EngineOutput], ends: bool
-):
-    params = BeamSearchParams(width=2, length_penalty=length_penalty, early_stopping=early_stopping)
-    request = EngineRequest(request_id="r", prompt_token_ids=PROMPT, sampling=SamplingParams(max_tokens=3))
-    ending = BeamSearch(request, params, (2, 3), 100)
-    first = {5: -1.0, 6: -1.25, 2: -9.0} if second_step is WORSE else {5: -1.0, 2: -1.75, 6: -2.0}
-    ending.advance(step({**first, 3: -10.0}))
-    assert not ending.is_finished
-    ending.advance(second_step)
-    assert len(ending.best(2)) == 2
-    assert ending.is_finished == ends
-
-
 def test_the_best_answers_are_returned_best_first(served: Served):
     answer = served.complete(PROMPT, n=2, best_of=4, logprobs=0, length_penalty=0.0, **SEARCH).json()
     choices = answer["choices"]
@@ -156,16 +84,16 @@ def test_a_chat_has_beam_search_too(served: Served, tokenizer: Tokenizer):
     assert first["token_ids"] == likely(answer["prompt_token_ids"], 5)
     assert first["message"]["content"] == tokenizer.decode(first["token_ids"])
     assert [len(entry["top_logprobs"]) for entry in second["logprobs"]["content"]] == [2] * 5
-    assert [request.sampling.logprobs for request in served.engine.requests] == [3] * len(served.engine.requests)
+    assert [request.inputs.sampling.logprobs for request in served.engine.requests] == [3] * len(served.engine.requests)
     wide = served.chat(best_of=3, **SEARCH).json()
     assert wide["choices"][0]["token_ids"] == first["token_ids"]
     assert len(wide["choices"]) == 1
-    assert served.engine.requests[-1].sampling.logprobs == 4  # as many as beams, and the end token
+    assert served.engine.requests[-1].inputs.sampling.logprobs == 4  # as many as beams, and the end token
 
 
 def test_the_end_token_ends_an_answer_and_is_not_in_its_text(folder: Path, tokenizer: Tokenizer):
     """The engine's end token 2 is the best of the second step."""
-    engine = FakeEngine(script=lambda request: [30] if len(request.prompt_token_ids) == 3 else [2])
+    engine = FakeEngine(script=lambda request: [30] if len(request.inputs.prompt_token_ids) == 3 else [2])
     answer = Served(folder, engine).complete(PROMPT, early_stopping=True, **SEARCH).json()
     (choice,) = answer["choices"]
     assert (choice["token_ids"], choice["finish_reason"]) == ([30, 2], "stop")
@@ -179,7 +107,13 @@ def test_echo_and_log_probabilities_of_the_prompt(served: Served, tokenizer: Tok
     assert choice["text"] == tokenizer.decode([*PROMPT, *likely(PROMPT, 5)])
     assert len(choice["logprobs"]["tokens"]) == 3 + 5
     assert len(choice["prompt_logprobs"]) == 3
-    assert [request.sampling.prompt_logprobs for request in served.engine.requests] == [1, None, None, None, None]
+    assert [request.inputs.sampling.prompt_logprobs for request in served.engine.requests] == [
+        1,
+        None,
+        None,
+        None,
+        None,
+    ]
 
 
 def test_recommendations_for_sampling_do_not_apply(folder: Path):
@@ -188,7 +122,7 @@ def test_recommendations_for_sampling_do_not_apply(folder: Path):
     for given, expected in (({}, 0), ({"temperature": 1}, 0), ({"temperature": 0}, 0), ({"temperature": 0.5}, 0.5)):
         served.engine.requests.clear()
         assert served.chat(**SEARCH, **given).status_code == 200
-        sampling = served.engine.requests[0].sampling
+        sampling = served.engine.requests[0].inputs.sampling
         assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (expected, 1, 0, 0)
         assert sampling.processed_logprobs
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stoker.server.text.tokenizer import Tokenizer
+from stoker.text.tokenizer import Tokenizer
 
 from ..fakes import FakeEngine
 from .deployment import MODEL, Served, events
@@ -27,7 +27,7 @@ def test_a_response_has_text_finish_reason_and_usage(saying: Saying, tokenizer: 
     served = saying("Hello, world!")
     answer = served.chat("Hi").json()
     prompt = tokenizer.encode("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
-    assert served.engine.requests[0].prompt_token_ids == prompt
+    assert served.engine.requests[0].inputs.prompt_token_ids == prompt
     assert answer["object"] == "chat.completion"
     assert answer["model"] == MODEL
     assert answer["choices"] == [
@@ -107,7 +107,7 @@ def test_n_choices_equal_those_of_n_consecutive_seeds(served: Served):
     texts = [choice["message"]["content"] for choice in answer["choices"]]
     alone = [served.chat(seed=seed, max_tokens=6).json()["choices"][0]["message"]["content"] for seed in (5, 6, 7)]
     assert texts == alone
-    assert answer["usage"]["prompt_tokens"] == len(served.engine.requests[0].prompt_token_ids)
+    assert answer["usage"]["prompt_tokens"] == len(served.engine.requests[0].inputs.prompt_token_ids)
 
 
 def test_a_stream_with_n_has_the_same_content_as_a_complete_response(served: Served):
@@ -165,7 +165,7 @@ def test_every_sampling_field_reaches_the_engine(served: Served):
         stop_token_ids=[3], ignore_eos=True, include_stop_str_in_output=True, skip_special_tokens=False,
         logprobs=True, top_logprobs=3, prompt_logprobs=1,
     )  # fmt: skip
-    found = served.engine.requests[0].sampling
+    found = served.engine.requests[0].inputs.sampling
     assert (found.temperature, found.top_p, found.top_k, found.min_p) == (0.5, 0.9, 7, 0.1)
     assert (found.presence_penalty, found.frequency_penalty, found.repetition_penalty) == (0.2, -0.3, 1.1)
     assert (found.logit_bias, found.seed, found.max_tokens, found.min_tokens) == ({5: -100}, 9, 4, 2)
@@ -178,7 +178,7 @@ def test_the_defaults_of_the_model_replace_missing_and_null_fields(folder: Path)
     served = Served(folder, sampling_defaults={"temperature": 0.6, "top_k": 20})
     served.chat(top_k=None)
     served.chat(temperature=1.0, top_k=0)
-    first, second = (request.sampling for request in served.engine.requests)
+    first, second = (request.inputs.sampling for request in served.engine.requests)
     assert (first.temperature, first.top_k) == (0.6, 20)
     assert (second.temperature, second.top_k) == (1.0, 0)
 
@@ -186,7 +186,7 @@ def test_the_defaults_of_the_model_replace_missing_and_null_fields(folder: Path)
 def test_without_max_tokens_an_output_can_fill_the_context(served: Served):
     served.chat(max_tokens=None)
     request = served.engine.requests[0]
-    assert request.sampling.max_tokens == 512 - len(request.prompt_token_ids)
+    assert request.inputs.sampling.max_tokens == 512 - len(request.inputs.prompt_token_ids)
 
 
 @pytest.mark.effect("model.served_model_name")
@@ -204,7 +204,7 @@ def test_roles_parts_and_tools_are_passed_to_the_template(served: Served, tokeni
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     body = {"model": MODEL, "messages": messages, "tools": [tool], "tool_choice": "auto", "max_tokens": 1}
     assert served.post("/v1/chat/completions", body).status_code == 200
-    prompt = tokenizer.decode(served.engine.requests[0].prompt_token_ids, skip_special_tokens=False)
+    prompt = tokenizer.decode(served.engine.requests[0].inputs.prompt_token_ids, skip_special_tokens=False)
     assert prompt.startswith("<|im_start|>system\n" + json.dumps(tool))
     assert "<|im_start|>system\nBe\nbrief<|im_end|>" in prompt
     assert "<|im_start|>tool\n42<|im_end|>" in prompt
@@ -212,7 +212,7 @@ def test_roles_parts_and_tools_are_passed_to_the_template(served: Served, tokeni
 
 def test_chat_template_kwargs_are_passed_to_the_template(served: Served, tokenizer: Tokenizer):
     served.chat(chat_template_kwargs={"enable_thinking": False}, max_tokens=1)
-    prompt = tokenizer.decode(served.engine.requests[0].prompt_token_ids, skip_special_tokens=False)
+    prompt = tokenizer.decode(served.engine.requests[0].inputs.prompt_token_ids, skip_special_tokens=False)
     assert prompt.endswith("<think></think>\n")
 
 
@@ -220,7 +220,7 @@ def test_the_last_message_can_be_continued(served: Served, tokenizer: Tokenizer)
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "I am "}]
     body = {"model": MODEL, "messages": messages, "add_generation_prompt": False, "continue_final_message": True}
     assert served.post("/v1/chat/completions", {**body, "max_tokens": 1}).status_code == 200
-    prompt = tokenizer.decode(served.engine.requests[0].prompt_token_ids, skip_special_tokens=False)
+    prompt = tokenizer.decode(served.engine.requests[0].inputs.prompt_token_ids, skip_special_tokens=False)
     assert prompt.endswith("<|im_start|>assistant\nI am ")
 
 
@@ -233,14 +233,14 @@ def test_labels_are_accepted_without_a_warning(served: Served):
 
 def test_token_ids_are_returned_on_request(served: Served):
     answer = served.chat(return_token_ids=True, max_tokens=3, ignore_eos=True).json()
-    assert answer["prompt_token_ids"] == served.engine.requests[0].prompt_token_ids
+    assert answer["prompt_token_ids"] == served.engine.requests[0].inputs.prompt_token_ids
     assert len(answer["choices"][0]["token_ids"]) == 3
 
 
 def test_the_cache_salt_of_a_request_is_passed_to_the_engine(served: Served):
     served.chat(cache_salt="mine", max_tokens=1)
     served.chat(max_tokens=1)
-    assert [request.cache_salt for request in served.engine.requests] == ["mine", ""]
+    assert [request.inputs.scope.salt for request in served.engine.requests] == ["mine", ""]
 
 
 def test_keys_do_not_share_a_prefix_cache(folder: Path):
@@ -248,7 +248,7 @@ def test_keys_do_not_share_a_prefix_cache(folder: Path):
     for key in ("one", "two", "one"):
         message = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
         served.post("/v1/chat/completions", message, headers={"authorization": f"Bearer {key}"})
-    first, second, third = (request.cache_salt for request in served.engine.requests)
+    first, second, third = (request.inputs.scope.salt for request in served.engine.requests)
     assert first == third != second
 
 
@@ -267,7 +267,7 @@ def test_the_role_of_responses_is_configurable(folder: Path):
 def prompts_of(served: Served) -> list[str]:
     """The prompts sent to the engine, as text."""
     tokenizer = served.service.need_tokenizer()
-    return [tokenizer.decode(one.prompt_token_ids, skip_special_tokens=False) for one in served.engine.requests]
+    return [tokenizer.decode(one.inputs.prompt_token_ids, skip_special_tokens=False) for one in served.engine.requests]
 
 
 @pytest.mark.effect("server.response_role")

@@ -12,11 +12,11 @@ import pytest
 
 from stoker.engine.api import EngineInfo, EngineOutput, FinishReason
 from stoker.engine.client.engine_client import EngineState, StreamingClient
-from stoker.engine.messages import Message, Outputs, Submit
+from stoker.engine.transport.messages import Message, Outputs, Submit
 
 from ..fakes import FakeEngine
+from ..tiny_tokenizer import write_tokenizer
 from .deployment import MODEL, events, on_a_socket
-from .tiny_tokenizer import write_tokenizer
 
 TOKEN = 40  # a character
 NUM_TOKENS = 4000
@@ -52,7 +52,7 @@ class FedClient(StreamingClient):
 async def stream(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_unix_connection(str(path))
     body = json.dumps({"model": MODEL, "prompt": "Hello", "stream": True, "max_tokens": NUM_TOKENS}).encode()
-    head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
     writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
     return reader, writer
 

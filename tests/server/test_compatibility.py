@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from stoker.engine.api import EngineRequest
-from stoker.server.text.tokenizer import Tokenizer
+from stoker.text.tokenizer import Tokenizer
 
 from ..fakes import FakeEngine
+from ..tiny_tokenizer import TEMPLATE, write_tokenizer
 from .deployment import MODEL, Served, events
-from .tiny_tokenizer import TEMPLATE, write_tokenizer
 
 Saying = Callable[..., Served]
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -27,7 +27,7 @@ def chunks(body: str) -> list[dict[str, Any]]:
 
 
 def prompt_of(served: Served) -> list[int]:
-    return served.engine.requests[-1].prompt_token_ids
+    return served.engine.requests[-1].inputs.prompt_token_ids
 
 
 @pytest.mark.parametrize("model", [{}, {"model": None}, {"model": ""}])
@@ -41,7 +41,7 @@ def test_without_a_model_the_first_served_name_answers(served: Served, model: di
 
 def test_a_whole_number_written_as_a_decimal_is_an_integer(served: Served):
     served.chat(max_tokens=4.0, n=1.0, top_k=5.0, seed=7.0, min_tokens=0.0)
-    sampling = served.engine.requests[0].sampling
+    sampling = served.engine.requests[0].inputs.sampling
     assert (sampling.max_tokens, sampling.top_k, sampling.seed) == (4, 5, 7)
     assert served.chat(max_tokens=4.5).status_code == 400
     assert served.chat(max_tokens="4").status_code == 400
@@ -49,7 +49,7 @@ def test_a_whole_number_written_as_a_decimal_is_an_integer(served: Served):
 
 def test_seed_minus_1_is_a_random_seed(served: Served):
     served.complete(seed=-1)
-    assert served.engine.requests[0].sampling.seed is None
+    assert served.engine.requests[0].inputs.sampling.seed is None
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
@@ -169,7 +169,7 @@ def test_each_completion_token_has_one_entry_of_logprobs(
 def test_logprobs_minus_1_is_the_whole_vocabulary_where_the_deployment_has_no_limit(folder: Path):
     served = Served(folder, model={"max_logprobs": -1})
     answer = served.complete(logprobs=-1, prompt_logprobs=-1, max_tokens=1).json()
-    sampling = served.engine.requests[0].sampling
+    sampling = served.engine.requests[0].inputs.sampling
     assert (sampling.logprobs, sampling.prompt_logprobs) == (400, 400)
     assert len(answer["choices"][0]["prompt_logprobs"][1]) == 400
     chat = served.chat(logprobs=True, top_logprobs=-1, max_tokens=1).json()
@@ -243,7 +243,7 @@ def test_only_the_end_of_a_huge_text_is_encoded(served: Served, monkeypatch: pyt
 
 def test_bad_words_reach_the_engine_as_tokens_with_and_without_a_space(served: Served, tokenizer: Tokenizer):
     served.chat(bad_words=["world", "unseen words"])
-    found = served.engine.requests[0].sampling.bad_word_ids
+    found = served.engine.requests[0].inputs.sampling.bad_word_ids
     for word in ("world", " world", "unseen words", " unseen words"):
         assert tuple(tokenizer.encode(word)) in found
 
@@ -251,7 +251,7 @@ def test_bad_words_reach_the_engine_as_tokens_with_and_without_a_space(served: S
 def test_allowed_tokens_reach_the_engine_and_an_empty_list_is_off(served: Served):
     served.chat(allowed_token_ids=[7, 5])
     served.chat(allowed_token_ids=[], bad_words=[], stop=[], stop_token_ids=[], logit_bias={})
-    assert [request.sampling.allowed_token_ids for request in served.engine.requests] == [(7, 5), ()]
+    assert [request.inputs.sampling.allowed_token_ids for request in served.engine.requests] == [(7, 5), ()]
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_allowed_tokens_reach_the_engine_and_an_empty_list_is_off(served: Served
 def test_content_parts_of_all_apis_are_text(served: Served, content: list[Any]):
     served.chat("Hello")
     served.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}]})
-    first, second = (request.prompt_token_ids for request in served.engine.requests)
+    first, second = (request.inputs.prompt_token_ids for request in served.engine.requests)
     assert first == second
 
 
@@ -344,5 +344,5 @@ def test_a_response_format_is_never_ignored(served: Served, path: str):
     for kind in ({"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}):
         body = {"prompt": "x"} if path == "/v1/completions" else {"messages": HELLO}
         assert served.post(path, {**body, "max_tokens": 1, "response_format": kind}).status_code == 200
-        assert served.engine.requests[-1].sampling.constraint is not None
+        assert served.engine.requests[-1].inputs.sampling.constraint is not None
     assert served.complete(response_format={"type": "text"}).status_code == 200

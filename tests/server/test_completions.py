@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from stoker.engine.api import TokenLogprobs
 from stoker.formats.registry import FORMATS
+from stoker.server.logprobs import CompletionLogprobs, TokenNames
 from stoker.server.protocol.json import dump
-from stoker.server.text.tokenizer import Tokenizer
+from stoker.text.tokenizer import Tokenizer
 
 from ..fakes import FakeEngine, next_token
+from ..tiny_tokenizer import write_tokenizer
 from .deployment import MODEL, Served, events
-from .tiny_tokenizer import write_tokenizer
 
 Saying = Callable[..., Served]
 
@@ -35,7 +37,7 @@ def test_a_prompt_is_continued(served: Served, tokenizer: Tokenizer):
 
 def test_max_tokens_is_16_by_default(served: Served):
     served.complete()
-    assert served.engine.requests[0].sampling.max_tokens == 16
+    assert served.engine.requests[0].inputs.sampling.max_tokens == 16
 
 
 def test_max_tokens_beyond_the_rest_of_the_context_gives_what_fits(served: Served):
@@ -57,9 +59,11 @@ def test_max_tokens_of_minus_1_is_no_limit_but_the_context(folder: Path):
         answer = send(**{name: None}).json()
         assert answer["usage"]["completion_tokens"] <= 7
     served.chat(max_completion_tokens=-1, max_tokens=3)
-    assert served.engine.requests[-1].sampling.max_tokens == 512 - len(served.engine.requests[-1].prompt_token_ids)
+    assert served.engine.requests[-1].inputs.sampling.max_tokens == 512 - len(
+        served.engine.requests[-1].inputs.prompt_token_ids
+    )
     served.chat(max_completion_tokens=None, max_tokens=3)
-    assert served.engine.requests[-1].sampling.max_tokens == 3
+    assert served.engine.requests[-1].inputs.sampling.max_tokens == 3
 
 
 def test_of_several_prompts_each_gets_what_fits_after_it(served: Served):
@@ -97,7 +101,7 @@ def test_a_request_has_one_or_several_prompts_as_text_or_token_ids(
     answer = served.complete(prompt, max_tokens=2, n=2).json()
     assert [choice["index"] for choice in answer["choices"]] == list(range(2 * len(prompts)))
     encoded = [tokenizer.encode(one) if isinstance(one, str) else one for one in prompts]
-    sent = [request.prompt_token_ids for request in served.engine.requests]
+    sent = [request.inputs.prompt_token_ids for request in served.engine.requests]
     assert sent == [token_ids for token_ids in encoded for _ in range(2)]
 
 
@@ -140,6 +144,23 @@ def test_log_probabilities_have_tokens_offsets_and_the_most_likely_tokens(saying
     assert block["text_offset"] == [sum(lengths[:index]) for index in range(len(lengths))]
     assert block["token_logprobs"] == [-0.5] * len(lengths)
     assert all(token in top for token, top in zip(block["tokens"], block["top_logprobs"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("entry", "num_top", "expected"),
+    [
+        (TokenLogprobs([9, 5, 6], [-4.0, -0.1, -3.0], 7), 2, [9, 5, 6]),  # the token, then the best
+        (TokenLogprobs([6, 5, 6], [-3.0, -0.1, -3.0], 2), 2, [5, 6]),  # it is among them
+        (TokenLogprobs([6, 5, 6], [-3.0, -0.1, -3.0], 2), 1, [6, 5]),
+        (TokenLogprobs([9], [-4.0], 7), 0, [9]),
+    ],
+)
+def test_a_token_that_is_not_among_the_best_comes_first(entry: TokenLogprobs, num_top: int, expected: list[int]):
+    """It was the last one; programs written for vLLM read the first."""
+    block = CompletionLogprobs(TokenNames(None, as_ids=True)).block([entry], entry.token_ids[:1], num_top)
+    (top,) = block["top_logprobs"]
+    assert list(top) == [f"token_id:{token_id}" for token_id in expected]
+    assert block["token_logprobs"] == [entry.logprobs[0]]
 
 
 def test_with_echo_log_probabilities_include_the_prompt(served: Served, tokenizer: Tokenizer):
@@ -193,7 +214,7 @@ def test_special_tokens_are_added_unless_the_request_disables_it(tmp_path: Path)
     served = Served(folder)
     served.complete("Hello", max_tokens=1)
     served.complete("Hello", max_tokens=1, add_special_tokens=False)
-    with_bos, without = (request.prompt_token_ids for request in served.engine.requests)
+    with_bos, without = (request.inputs.prompt_token_ids for request in served.engine.requests)
     assert with_bos == [0, *without]
 
 

@@ -12,12 +12,13 @@ import pytest
 from stoker.config.schema.structured_outputs import StructuredOutputsConfig
 from stoker.engine.api import Constraint, Reasoning
 from stoker.formats.registry import find
+from stoker.isolated.isolation import IsolatedProcesses, JobEnded
 from stoker.server.constraints import FINAL_CHANNEL, Constraints
 from stoker.server.grammars.json_schema import byte_tokens
-from stoker.server.isolated.isolation import IsolatedProcesses, JobEnded
 from stoker.server.protocol.errors import ApiError
 from stoker.server.protocol.structured import OutputGrammar
-from stoker.server.text.tokenizer import Tokenizer
+from stoker.server.request_jobs import REQUEST_JOBS
+from stoker.text.tokenizer import Tokenizer
 
 from .deployment import PROCESSES, Served, resolved
 
@@ -212,7 +213,7 @@ def test_a_schema_that_exceeds_a_limit_is_a_400(folder: Path, tokenizer: Tokeniz
         async def answer(self, job: Any, body: Any = b"") -> Any:
             raise JobEnded("more than 2 s")
 
-    made._processes = Ending(0)
+    made._processes = Ending(REQUEST_JOBS, 0)
     for _ in range(2):  # a failure is not kept
         with pytest.raises(ApiError) as refused:
             checked(made, "regex", "a")
@@ -236,7 +237,7 @@ def test_without_a_tokenizer_nothing_can_be_constrained(folder: Path):
 )
 def test_a_schema_in_any_field_is_the_same_constraint(served: Served, fields: dict[str, Any]):
     assert served.complete(max_tokens=1, **fields).status_code == 200
-    constraint = served.engine.requests[-1].sampling.constraint
+    constraint = served.engine.requests[-1].inputs.sampling.constraint
     assert accepts(constraint, '{"a": 1}')
     assert not accepts(constraint, '{"a": "x"}')
 
@@ -246,3 +247,12 @@ def test_a_schema_in_any_field_is_the_same_constraint(served: Served, fields: di
 def test_a_schema_as_text_has_the_limits_of_a_body(served: Served, field: str, schema: str):
     answer = served.chat(**{field: schema})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+
+
+def test_a_grammar_may_name_the_ids_of_the_model(folder: Path, tokenizer: Tokenizer):
+    """It was checked with a vocabulary of bytes, which has fewer."""
+    made = constraints(folder, tokenizer)
+    last = tokenizer.vocab_size - 1
+    assert checked(made, "lark", f"start: <[300-{last}]>* <[0]>") is not None
+    with pytest.raises(ApiError, match="too large"):
+        checked(made, "lark", f"start: <[{last + 1}]>")

@@ -13,9 +13,10 @@ import httpx
 import pytest
 
 from stoker.server.batch.part_file import PartFile
-from stoker.server.files.batches import Queue
+from stoker.server.files.batches import Batches, Queue
 from stoker.server.files.runner import BatchRunner
 from stoker.server.files.store import Files, Writing
+from stoker.server.protocol.batches import CreateBatch
 
 from ..fakes import FakeEngine
 from .deployment import MODEL, Served
@@ -212,8 +213,8 @@ def test_what_has_not_run_in_the_window_is_an_error(run: Callable[..., None], mo
     async def scenario(api: Api) -> None:
         api.served.engine.num_waiting = 1
         now = api.runner._clock()
+        api.runner._clock = lambda: now + 61  # before the batch is created: its rows may be begun in the same moment
         batch = await api.create(row("a"), row("b"), window="1m")
-        api.runner._clock = lambda: now + 61
         batch = await api.ended(batch)
         assert (batch["status"], batch["request_counts"]["failed"]) == ("expired", 2)
         errors = await api.rows(batch["error_file_id"])
@@ -290,7 +291,7 @@ def test_files_belong_to_a_key(run: Callable[..., None]):
         first, second = api.served.engine.requests[0], None
         await api.client.post("/v1/completions", json={"prompt": "Hello"}, headers=one.headers)
         second = api.served.engine.requests[1]
-        assert first.cache_salt == second.cache_salt != ""
+        assert first.inputs.scope.salt == second.inputs.scope.salt != ""
 
     run(scenario, api_key=["key-1", "key-2"])
 
@@ -471,3 +472,49 @@ def test_a_web_page_of_another_site_cannot_upload(run: Callable[..., None]):
         assert (await api.upload("x")).status_code == 403
 
     run(scenario)
+
+
+def test_results_of_batches_count_in_the_quota(run: Callable[..., None], tmp_path: Path):
+    """30 rows with many log-probabilities left nineteen times the quota, and further batches were accepted."""
+    quota = 20_000
+
+    async def scenario(api: Api) -> None:
+        rows = [row(str(index), max_tokens=20, logprobs=5) for index in range(30)]
+        batch = await api.ended(await api.create(*rows))
+        assert (batch["status"], batch["errors"]["data"][0]["code"]) == ("failed", "quota_exceeded")
+        used = Batches(tmp_path / "files", "").num_bytes()
+        assert used <= quota
+        found = await api.rows(batch["output_file_id"])  # what has run is kept
+        assert 0 < len(found) == batch["request_counts"]["completed"] < 30
+        assert (await api.upload(b"x" * (quota - used))).status_code == 200
+        body = {"input_file_id": batch["input_file_id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+        refused = await api.client.post("/v1/batches", json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (413, "quota_exceeded")
+
+    run(scenario, files_quota=quota)
+
+
+def test_results_that_are_being_collected_count_in_the_quota(tmp_path: Path):
+    batches = Batches(tmp_path, "")
+    batches.folder.mkdir(parents=True)
+    wanted = CreateBatch.model_validate(
+        {"input_file_id": "file-x", "endpoint": "/v1/completions", "completion_window": "24h"}
+    )
+    batch = batches.create(wanted)
+    batches.part(batch["id"]).write_bytes(b"x" * 100)
+    assert batches.num_bytes() == 100
+
+
+def test_errors_of_an_expired_batch_count_in_the_quota(run: Callable[..., None], tmp_path: Path):
+    async def scenario(api: Api) -> None:
+        api.served.engine.num_waiting = 1
+        now = api.runner._clock()
+        batch = await api.create(*(row(str(index)) for index in range(40)), window="1m")
+        api.runner._clock = lambda: now + 61
+        batch = await api.ended(batch)
+        assert (batch["status"], batch["request_counts"]["failed"]) == ("expired", 40)
+        assert batch["errors"]["data"][0]["code"] == "quota_exceeded"
+        assert Batches(tmp_path / "files", "").num_bytes() <= 8000
+        assert 0 < len(await api.rows(batch["error_file_id"])) < 40
+
+    run(scenario, files_quota=8000)

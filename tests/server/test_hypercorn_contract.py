@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from hypercorn.config import Config
 
-from stoker.server.http.connection import LINGER_S, PARTS_PER_TURN, PENDING_BYTES
+from stoker.server.http.connection import FIRST_REQUEST_S, LINGER_S, PARTS_PER_TURN, PENDING_BYTES
 from stoker.server.http.connections import FLUSH_S, KEEP_ALIVE_S, Connections
 
 from ..virtual_time import now, run
@@ -593,12 +593,13 @@ def test_draining_closes_idle_connections_and_lets_a_response_end():
         busy.send(GET)
         await settle()
         draining = asyncio.ensure_future(connections.drain(100, asyncio.Event()))
+        await asyncio.sleep(FIRST_REQUEST_S)  # for the first request of a connection
         await settle()
         assert (idle.serving.done(), busy.serving.done(), draining.done()) == (True, False, False)
         app.finish.set()
         await draining
         assert busy.received.endswith(b"0\r\n\r\n")
-        assert (busy.serving.done(), now()) == (True, 0)
+        assert (busy.serving.done(), now()) == (True, FIRST_REQUEST_S)
 
     run(main())
 

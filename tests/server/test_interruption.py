@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import weakref
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 
 from stoker.engine.api import GRAMMAR_FAILED
 from stoker.engine.client.engine_client import EngineState
+from stoker.server.generation import Generation
 
 from ..fakes import FakeEngine
 from .deployment import MODEL, Served, events, on_a_socket
@@ -46,7 +49,8 @@ async def until(condition: Callable[[], object], limit_s: float = 60) -> None:
 def http(port: int, body: dict[str, Any], path: str = "/v1/chat/completions") -> bytes:
     content = json.dumps(body).encode()
     head = (
-        f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
     )
     return head.encode() + content
 
@@ -55,7 +59,7 @@ def http(port: int, body: dict[str, Any], path: str = "/v1/chat/completions") ->
     "fields", [{}, {"stream": True}, {"n": 3}, {"n": 3, "stream": True}, {"use_beam_search": True}]
 )
 @pytest.mark.parametrize("tokens", [0, 5])
-@pytest.mark.parametrize("further", [b"", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"], ids=["", "pipelined"])
+@pytest.mark.parametrize("further", [b"", b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"], ids=["", "pipelined"])
 @pytest.mark.quick_cases(8)
 def test_requests_of_a_client_that_leaves_are_aborted(
     folder: Path, caplog: pytest.LogCaptureFixture, fields: dict[str, Any], tokens: int, further: bytes
@@ -254,7 +258,7 @@ async def raw(port: int, data: bytes) -> bytes:
 
 
 def head(*lines: str, then: bytes = b"") -> bytes:
-    return "\r\n".join([*lines, "host: x", "", ""]).encode() + then
+    return "\r\n".join([*lines, "host: localhost", "", ""]).encode() + then
 
 
 JSON = "content-type: application/json"
@@ -366,3 +370,37 @@ def test_a_client_that_leaves_as_its_request_arrives_leaves_no_task_behind(folde
             await until(lambda: len(asyncio.all_tasks()) == before)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_request_that_was_refused_or_left_is_freed_without_the_garbage_collector(
+    folder: Path, is_left: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Errors referred to frames, and these to the errors: a pass of the garbage collector over thousands of sequences
+    stopped all requests for half a second."""
+    made: list[weakref.ref[Generation]] = []
+    begin = Generation.__init__
+
+    def noted(self: Generation, *given: Any, **named: Any) -> None:
+        made.append(weakref.ref(self))
+        begin(self, *given, **named)
+
+    monkeypatch.setattr(Generation, "__init__", noted)
+
+    async def run() -> None:
+        engine = FakeEngine(pace=Pace(2), max_queued=2)
+        async with on_a_socket(folder, engine) as (port, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(http(port, {**CHAT, "n": 2 if is_left else 3}))
+            if is_left:
+                await until(lambda: len(engine.open_requests) == 2)
+            else:
+                assert b" 429 " in await reader.readline()
+            writer.close()
+            await until(lambda: made[0]() is None)
+
+    gc.disable()
+    try:
+        asyncio.run(run())
+    finally:
+        gc.enable()

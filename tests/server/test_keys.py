@@ -114,7 +114,7 @@ def test_keys_of_one_name_share_a_prefix_cache_and_others_do_not(folder: Path, t
     served = Served(folder, api_keys_file=write(tmp_path / "keys.yaml", text))
     for key in ("a1", "a2", "b1"):
         assert chat(served, key).status_code == 200
-    first, second, other = (request.cache_salt for request in served.engine.requests)
+    first, second, other = (request.inputs.scope.salt for request in served.engine.requests)
     assert first == second != other
 
 
@@ -309,3 +309,18 @@ def test_a_profile_is_recorded_for_operators(folder: Path, tmp_path: Path):
     assert served.post("/stop_profile", {}, headers=operator).json() == {"status": "ok", "trace": "/profiles/1.json.gz"}
     refused = served.post("/stop_profile", {}, headers=operator)
     assert (refused.status_code, refused.json()["error"]["message"]) == (409, "no profile is being recorded")
+
+
+def test_a_cache_salt_does_not_show_a_key():
+    """It was the SHA-256 of the key, which prefill servers get over plain HTTP."""
+    keys = Keys(["sk-one", "sk-two"])
+    salts = []
+    for secret in ("sk-one", "sk-two"):
+        key = keys.check("/v1/models", [(b"x-api-key", secret.encode())])
+        salts.append(keys.cache_salt(key))
+        assert hashlib.sha256(secret.encode()).hexdigest() not in salts
+    assert len(set(salts)) == 2
+    again = Keys(["sk-two", "sk-one"])  # another server with the same keys
+    assert again.cache_salt(again.check("/v1/models", [(b"x-api-key", b"sk-one")])) == salts[0]
+    more = Keys(["sk-one", "sk-two", "sk-three"])
+    assert more.cache_salt(more.check("/v1/models", [(b"x-api-key", b"sk-one")])) != salts[0]

@@ -94,6 +94,7 @@ def test_an_answer_that_reads_blocks_may_be_a_stream(folder: Path, path: str):
     ],
 )
 @pytest.mark.parametrize("connector", [None, "TcpConnector"])
+@pytest.mark.quick_cases(10)
 def test_a_request_that_asks_for_nothing_gets_nothing(folder: Path, path: str, params: Any, connector: str | None):
     served = serving(folder, kv_connector=connector)
     answer = send(served, path, params)
@@ -211,6 +212,7 @@ def test_several_answers_may_read_the_same_blocks(folder: Path):
         ({**GIVEN, "remote_port": "5600"}, ".remote_port"),
     ],
 )
+@pytest.mark.quick_cases(20)
 def test_a_wrong_value_is_named(folder: Path, path: str, params: Any, place: str):
     served = serving(folder)
     answer = send(served, path, params)

@@ -24,7 +24,7 @@ from ..fakes import FakeEngine
 from ..virtual_time import now, run
 from .deployment import on_a_socket
 
-GET = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+GET = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -21,7 +21,7 @@ def allowing(folder: Path) -> Served:
 def test_paths_and_calls_are_passed_to_the_engine(allowing: Served, route: str):
     calls = ["mine.logits:Ban", {"qualname": "mine.logits.Only", "args": [7, "x"], "kwargs": {"a": {"b": None}}}]
     assert getattr(allowing, route)(logits_processors=calls, max_tokens=1).status_code == 200
-    assert allowing.engine.requests[0].sampling.logits_processors == (
+    assert allowing.engine.requests[0].inputs.sampling.logits_processors == (
         ProcessorCall("mine.logits:Ban"),
         ProcessorCall("mine.logits.Only", (7, "x"), {"a": {"b": None}}),
     )

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from anthropic.types import Message
+from jiter import from_json
 
 from ..fakes import FakeEngine
+from ..tiny_tokenizer import write_tokenizer
 from .deployment import MODEL, Served
 from .dialects import CALL, THINKS, named_events, prompts, speaking
-from .tiny_tokenizer import write_tokenizer
 
 WEATHER = {"name": "weather", "input_schema": {"type": "object"}}
 HELLO = [{"role": "user", "content": "Hi"}]
@@ -95,7 +96,7 @@ def test_blocks_become_messages_of_the_template(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "arguments", ['{"a": NaN}', '{"a": ' + "[" * 3000, '{"a": "\\ud800"}', '{"a": ' + "[" * 3000 + "]" * 3000 + "}"]
+    "arguments", ["[1]", '"Rome"', '{"a": ' + "[" * 3000, '{"a": ' + "[" * 3000 + "]" * 3000 + "}"]
 )
 @pytest.mark.quick_cases(2)
 def test_arguments_that_no_answer_can_have_are_one_text(folder: Path, arguments: str):
@@ -106,6 +107,21 @@ def test_arguments_that_no_answer_can_have_are_one_text(folder: Path, arguments:
     assert answer.status_code == 200, answer.text
     (block,) = answer.json()["content"]
     assert block["input"].keys() == {"incomplete_arguments"}
+
+
+@pytest.mark.parametrize("arguments", ["[1]", '"Rome"', '{"city": "\\ud83d"}', '{"a": 1e999}', "null"])
+@pytest.mark.parametrize("tokens_per_output", [1, 100])
+def test_the_input_of_a_call_is_the_same_object_in_a_stream(folder: Path, arguments: str, tokens_per_output: int):
+    """Before, a stream had a list or a text as input, and halves of surrogate pairs, on which clients raise."""
+    call = f'<tool_call>\n{{"name": "weather", "arguments": {arguments}}}\n</tool_call>'
+    served = speaking(folder, call, tokens_per_output=tokens_per_output)
+    (block,) = ask(served, tools=[WEATHER]).json()["content"]
+    deltas = [
+        event["delta"] for event in named_events(ask(served, tools=[WEATHER], stream=True).text) if "delta" in event
+    ]
+    pieces = [delta["partial_json"] for delta in deltas if "partial_json" in delta]
+    assert from_json("".join(pieces).encode()) == block["input"]
+    assert isinstance(block["input"], dict)
 
 
 @pytest.mark.parametrize("is_long", [False, True])
@@ -183,11 +199,18 @@ def test_count_tokens_is_the_length_of_the_prompt(folder: Path):
     assert counted == {"input_tokens": used["input_tokens"]}
 
 
-def test_cached_tokens_are_shown_where_clients_may_know_them(folder: Path):
-    for is_shown, expected in ((True, 7), (False, 0)):
-        served = speaking(folder, "Ok", enable_prompt_tokens_details=is_shown)
-        served.engine.num_cached_tokens = 7
-        assert ask(served).json()["usage"]["cache_read_input_tokens"] == expected
+@pytest.mark.parametrize(("is_shown", "expected"), [(True, (3, 2)), (False, (0, 0))])
+def test_cached_tokens_are_shown_where_clients_may_know_them(folder: Path, is_shown: bool, expected: tuple[int, int]):
+    """`cache_creation_input_tokens` was the constant 0."""
+    served = speaking(folder, "Ok", enable_prompt_tokens_details=is_shown)
+    served.engine.num_cached_tokens, served.engine.num_newly_cached_tokens = 3, 2
+    events = named_events(ask(served, stream=True).text)
+    prompt = len(served.engine.requests[0].inputs.prompt_token_ids)
+    begin, end = (next(each for each in events if each["type"] == name) for name in ("message_start", "message_delta"))
+    for usage in (ask(served).json()["usage"], begin["message"]["usage"], end["usage"]):
+        read, written = usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]
+        assert (read, written) == expected
+        assert usage["input_tokens"] + read + written == prompt
 
 
 def test_tools_that_only_other_servers_run_are_skipped_and_named(folder: Path):
@@ -206,7 +229,7 @@ def test_a_long_body_has_its_tools_its_choice_and_its_messages(folder: Path):
     answer = served.post("/v1/messages", {**body, "tool_choice": {"type": "any"}})
     assert answer.status_code == 200, answer.text
     assert answer.json()["content"][0]["input"] == {"city": "Rome"}
-    constraint = served.engine.requests[0].sampling.constraint
+    constraint = served.engine.requests[0].inputs.sampling.constraint
     assert constraint is not None
     assert "weather" in constraint.grammar
     (prompt,) = prompts(served)

@@ -14,7 +14,9 @@ from tools.monitoring import ALERTS, NAME, PANELS
 from stoker.config.schema.observability import ObservabilityConfig
 from stoker.engine.api import Distribution, EngineStats, Work
 from stoker.engine.client.engine_client import EngineState
-from stoker.server.observe.metrics import EngineSnapshot, Metrics, one_two_five
+from stoker.server.observe.engine_metrics import EngineSnapshot
+from stoker.server.observe.metrics import Metrics
+from stoker.server.observe.request_histograms import one_two_five
 
 from .. import virtual_time
 from ..fakes import FakeEngine
@@ -56,7 +58,14 @@ READ_BY_OTHERS = (
 
 def rendered(**settings: object) -> str:
     observability = ObservabilityConfig.model_validate(settings)
-    stats = EngineStats(num_steps=5, num_step_tokens=90, step_tokens=((1, 2), (64, 4)), prefix_queries=4, prefix_hits=1)
+    stats = EngineStats(
+        num_steps=5,
+        num_step_tokens=90,
+        step_tokens=((1, 2), (64, 4)),
+        iteration_tokens=Distribution(((1, 1), (64, 4)), 5, 97),
+        prefix_queries=4,
+        prefix_hits=1,
+    )
     return Metrics("m", lambda: {0: EngineSnapshot(stats, EngineState.READY)}, settings=observability).render().decode()
 
 
@@ -90,6 +99,15 @@ def test_a_sequence_without_an_answer_has_no_times(folder: Path):
     served.complete(max_tokens=2)
     assert served.metric(f"stoker_request_queue_time_seconds_count{{{LABEL}}}") == 0
     assert served.metric(f"stoker_generation_tokens_total{{{LABEL}}}") == 2
+
+
+def test_a_prompt_that_is_only_scored_is_counted(folder: Path):
+    """It was counted with its first token, and not charged to its key without one."""
+    served = Served(folder, FakeEngine())
+    usage = served.complete(prompt="one two three", max_tokens=0, echo=True, logprobs=1).json()["usage"]
+    assert usage["completion_tokens"] == 0
+    assert served.metric(f"stoker_prompt_tokens_total{{{LABEL}}}") == usage["prompt_tokens"] > 0
+    assert served.metric(f"stoker_request_prompt_tokens_count{{{LABEL}}}") == 1
 
 
 def test_metrics_are_exported_under_the_names_that_others_read(folder: Path):
@@ -150,10 +168,39 @@ def test_buckets_of_a_family_can_be_replaced():
 
 
 def test_tokens_of_steps_are_a_histogram():
-    for name in ("stoker_engine_step_tokens", "vllm:iteration_tokens_total"):
+    found = {
+        "stoker_engine_step_tokens": [2, 4, 5, 5, 90],
+        "stoker_engine_iteration_tokens": [1, 4, 5, 5, 97],
+        "vllm:iteration_tokens_total": [1, 4, 5, 5, 97],
+    }
+    for name, expected in found.items():
         lines = [line for line in rendered().splitlines() if line.startswith(name)]
         values = [float(line.split()[-1]) for line in lines]
-        assert values == [2, 4, 5, 5, 90], lines
+        assert values == expected, lines
+
+
+def test_metrics_with_vllms_names_have_its_labels():
+    stats = EngineStats(
+        num_waiting=5, num_deferred=2, num_blocks=8, request_preemptions=Distribution(((1, 3), (2, 4)), 4, 2.0)
+    )
+    snapshot = EngineSnapshot(stats, EngineState.SLEEPING, sleep_level=1)
+    metrics = Metrics("m", lambda: {0: snapshot}, block_size=16, max_model_len=64)
+    metrics.admission_rejections.inc()
+    text = metrics.render().decode()
+    for line in (
+        'vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 3.0',
+        'vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="deferred"} 2.0',
+        'vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="awake"} 0.0',
+        'vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="weights_offloaded"} 1.0',
+        'vllm:engine_sleep_state{engine="0",model_name="m",sleep_state="discard_all"} 0.0',
+        'vllm:admission_rejections_total{engine="0",model_name="m"} 1.0',
+        'vllm:request_num_preemptions_bucket{engine="0",le="2.0",model_name="m"} 4.0',
+        'vllm:request_num_preemptions_sum{engine="0",model_name="m"} 2.0',
+    ):
+        assert line in text.splitlines(), line
+    (info,) = (line for line in text.splitlines() if line.startswith("vllm:cache_config_info{"))
+    assert 'kv_cache_size_tokens="128"' in info
+    assert 'kv_cache_max_concurrency="2.00"' in info
 
 
 def test_times_of_blocks_are_histograms_if_they_are_measured():

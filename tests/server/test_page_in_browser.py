@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from stoker.server.text.tokenizer import Tokenizer
+from stoker.text.tokenizer import Tokenizer
 
 from ..browser import answer_of, ask, launched, opened
 from ..fakes import FakeEngine
@@ -75,6 +75,13 @@ def page(browser: Any, server: ServerThread) -> Iterator[Any]:
     """A new tab with the chat. The test fails for anything that the browser reports as an error."""
     with opened(browser, server.url) as page:
         yield page
+
+
+def with_tools(page: Any) -> None:
+    """The model of the server calls tools."""
+    models = {"data": [{"id": "tiny", "capabilities": {"tools": True}}]}
+    page.route("**/v1/models", lambda route: route.fulfill(json=models))
+    page.reload()
 
 
 def stream(*deltas: dict[str, Any], finish: str = "stop", end: str = "data: [DONE]\n\n") -> str:
@@ -146,6 +153,7 @@ def test_reasoning_is_folded_and_a_call_is_answered_by_hand(page: Any):
         stream({"role": "assistant", "content": ""}, *thoughts, {"tool_calls": [call]}, *pieces, finish="tool_calls"),
         stream({"content": "18 degrees."}),
     )
+    with_tools(page)
     page.get_by_role("button", name="What is the weather in Rome?").click()
     page.get_by_role("textbox", name="Result of get_weather").wait_for()
     answer = page.locator("article.answer").first
@@ -328,9 +336,73 @@ def test_markdown_whole_and_in_pieces(page: Any):
     assert "<code>x = '&lt;b&gt;'</code>" in of_code
 
 
+FORMULAS = [
+    ("It is $E = mc^2$.", 1, []),
+    (r"\(a_1\) and \[b\] and $$c$$", 3, []),
+    ("$$\n- a\n+ b\n= c\n$$\n\ntext", 1, []),
+    ("\\[\na\n\\]", 1, []),
+    ("$5 and $6, $x$5, \\$a\\$, `$a$`, $ a $, $$", 0, []),
+    ("$$\nnot closed", 0, []),
+    ("$\\frac{$", 0, ["\\frac{"]),
+    ("$\\href{javascript:alert(1)}{x}$", 0, ["\\href{javascript:alert(1)}{x}"]),
+    ("$\\def\\a{\\a\\a}\\a$", 0, ["\\def\\a{\\a\\a}\\a"]),
+    ("$\\includegraphics{https://x.example/leak}$", 0, ["\\includegraphics{https://x.example/leak}"]),
+]
+
+
+def test_formulas_are_mathml_and_what_is_none_is_text(page: Any):
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    script = """async (text) => {
+      const { MarkdownView } = await import("./page/markdown.js");
+      const view = new MarkdownView();
+      document.body.append(view.element);
+      view.show(text);
+      await import("./page/temml.js");
+      await new Promise((resolve) => setTimeout(resolve)); // formulas are shown when the library has arrived
+      const sources = [...view.element.querySelectorAll(".formula code")].map((each) => each.textContent);
+      return [view.element.querySelectorAll("math").length, sources];
+    }"""
+    for text, num_shown, sources in FORMULAS:
+        assert page.evaluate(script, text) == [num_shown, sources], text
+    assert page.locator("math a, math [href], math img").count() == 0
+    assert all(url.startswith(page.url.split("#")[0]) for url in asked)
+
+
+def test_code_has_colours_when_its_block_is_complete(page: Any):
+    script = """async (text) => {
+      const { MarkdownView } = await import("./page/markdown.js");
+      const view = new MarkdownView();
+      document.body.append(view.element);
+      view.show(text);
+      await import("./page/highlight.js");
+      await new Promise((resolve) => setTimeout(resolve)); // colours come when the library has arrived
+      const parts = [...view.element.querySelectorAll("code span")].map((each) => [each.className, each.textContent]);
+      return [view.element.querySelector("code").textContent, parts];
+    }"""
+    html = '<b onclick="x()">\n<script>window.hit = 1</script>'
+    for language, code, expected in (
+        ("python", "return 'a' # b", [["code-keyword", "return"], ["code-string", "'a'"], ["code-comment", "# b"]]),
+        ("JSON", "[1]", [["code-punctuation", "["], ["code-number", "1"], ["code-punctuation", "]"]]),
+        ("nothing-known", "return 1", []),
+        ("", "return 1", []),
+        ("python", "return " + "1" * 1000, []),
+        ("python", "return 1\n" * 2000, []),
+    ):
+        assert page.evaluate(script, f"```{language}\n{code}\n```") == [code, expected], (language, code[:20])
+    assert page.evaluate(script, "```python\nreturn 1") == ["return 1", []]  # it may still grow
+    text, parts = page.evaluate(script, f"```html\n{html}\n```")
+    assert text == html
+    assert ["code-string", '"x()"'] in parts
+    assert page.locator(".markdown b, .markdown script, .markdown [onclick]").count() == 0
+
+
 def test_markdown_takes_linear_time_for_any_text(page: Any):
     """Each took minutes with patterns that go back; the limit is a hundred times what they take."""
     hostile = {
+        "dollars": "$" * 100_000,
+        "formulas": "$a " * 50_000,
+        "openings": "\\[\n" * 30_000,
         "stars": "*" * 100_000,
         "rule": "* " * 50_000 + "x",
         "brackets": "[" * 100_000,
@@ -374,8 +446,11 @@ def test_a_key_is_asked_for_and_kept_in_this_tab_only(browser: Any, folder: Path
         page.get_by_label("Key", exact=True).fill("sk-wrong")
         page.keyboard.press("Enter")
         page.get_by_text("The server does not accept the key.").wait_for()
+        state = page.locator("#key-button")
+        assert state.inner_text() == "API key refused"
         page.get_by_label("Key", exact=True).fill("sk-canary-4711")
         page.keyboard.press("Enter")
+        page.get_by_text("API key ✓").wait_for()
         ask(page, "Hello")
         assert answer_of(page).locator(".markdown").inner_text() == SAID
         assert "sk-canary" not in page.evaluate("JSON.stringify(localStorage) + document.cookie")
@@ -430,8 +505,12 @@ def test_live_values_are_plotted_and_read_by_keyboard(page: Any, server: ServerT
     plot.focus()
     plot.press("ArrowLeft")
     assert "ago" in page.locator(".readout").first.inner_text()
-    assert page.locator("svg.plot .line").count() == 8
+    assert page.locator(".readout:visible").count() == 8  # no GPU
+    assert page.locator(".card:visible", has_text="CPU").locator(".value").all_inner_texts()[0] == "– engine"
+    ticks = plot.locator("text").all_text_contents()[-3:]
+    assert ticks == ["5 min", "2.5 min", "now"], "the axis is what is selected, also when less has been seen"
     page.get_by_text("1 min", exact=True).click()
+    assert plot.locator("text").all_text_contents()[-3:] == ["60 s", "30 s", "now"]
 
 
 def test_rates_are_of_what_grew_and_none_after_a_restart(page: Any):
@@ -446,6 +525,53 @@ stoker_time_to_first_token_seconds_count{model_name="a b"} ${count}\\nvllm:gener
       return points.map(({ generated, first }) => [generated, first]);
     }"""
     assert page.evaluate(script) == [[None, None], [25, 1.5], [None, None]]
+
+
+def test_usage_of_processes_and_gpus_is_shown_where_the_server_has_it(page: Any):
+    script = """async () => {
+      const { parseMetrics, pointOf } = await import("./page/metrics.js");
+      const text = (cpu) => `stoker_engine_process_cpu_seconds_total{engine="0"} ${cpu}
+stoker_engine_process_cpu_seconds_total{engine="1"} 1\nstoker_engine_process_resident_memory_bytes{engine="0"} 7
+process_cpu_seconds_total 5\nstoker_gpu_utilization_ratio{gpu="0"} 0.5\nstoker_gpu_utilization_ratio{gpu="1"} 1
+stoker_gpu_memory_used_bytes{gpu="0"} 20\nstoker_gpu_memory_used_bytes{gpu="1"} 40
+stoker_gpu_memory_total_bytes{gpu="0"} 80\nstoker_gpu_memory_total_bytes{gpu="1"} 80\n`;
+      const readings = ["", text(4), text(7)].map((each, index) => ({ ...parseMetrics(each), at: 2 * index }));
+      const points = readings.map((each, index) => pointOf(each, readings[index - 1]));
+      return points.map((point) => [point.engineCpu, point.serverCpu, point.engineMemory, point.serverMemory,
+        point.gpu, point.gpuMemory]);
+    }"""
+    assert page.evaluate(script) == [
+        [None] * 6,
+        [None, None, 7, None, 0.75, 0.375],
+        [1.5, 0, 7, None, 0.75, 0.375],
+    ]
+
+
+def test_the_starter_with_a_tool_is_offered_where_the_tool_can_be_used(page: Any):
+    """With other tools in the settings its question was asked without the tool that answers it."""
+    assert page.get_by_role("button", name="What is the weather in Rome?").count() == 0  # no format of calls is known
+    with_tools(page)
+    starter = page.get_by_role("button", name="What is the weather in Rome?")
+    starter.wait_for()
+    page.get_by_role("button", name="Settings", exact=True).click()
+    page.locator("summary", has_text="Tools").click()
+    page.locator("summary", has_text="Other fields").click()
+    tools, more = page.get_by_label("Tools as JSON"), page.get_by_label("Fields of the request, as a JSON object")
+    for field, text, is_offered in (
+        (tools, '[{"type": "function", "function": {"name": "find"}}]', False),
+        (tools, "[]", True),
+        (tools, '[{"type": "function", "function": {"name": "get_weather"}}]', True),
+        (tools, "[", False),
+        (tools, "", True),
+        (more, '{"tool_choice": "none"}', False),
+        (more, '{"seed": 1}', True),
+    ):
+        field.fill(text)
+        starter.wait_for(state="visible" if is_offered else "detached")
+    tools.fill("[]")
+    page.get_by_role("button", name="Use a sample tool").click()
+    assert json.loads(tools.input_value())[0]["function"]["name"] == "get_weather"
+    assert page.get_by_role("button", name="Use a sample tool").is_disabled()
 
 
 def test_the_configuration_is_searched_by_option_value_and_origin(page: Any):

@@ -16,10 +16,11 @@ import pytest
 from pydantic import ValidationError
 
 from stoker.config.schema.kv_transfer import KVTransferConfig
-from stoker.engine.api import EngineRequest, EngineStats, SamplingParams, StoredBlocks
+from stoker.engine.api import CacheScope, EngineRequest, EngineStats, RequestInputs, SamplingParams, StoredBlocks
 from stoker.engine.client.engine_client import EngineState
 from stoker.server import prefill_servers
-from stoker.server.observe.metrics import EngineSnapshot, Metrics
+from stoker.server.observe.engine_metrics import EngineSnapshot
+from stoker.server.observe.metrics import Metrics
 from stoker.server.prefill_servers import PrefillServers
 
 from ..fakes import FakeEngine
@@ -40,9 +41,9 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers are probed so often that a test need not wait."""
+    """Servers are probed so often that a test need not wait, and none that lives is taken for a silent one."""
     monkeypatch.setattr(prefill_servers, "PROBE_INTERVAL_S", 0.01)
-    monkeypatch.setattr(prefill_servers, "PROBE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(prefill_servers, "PROBE_TIMEOUT_S", 60.0)
 
 
 @asynccontextmanager
@@ -62,7 +63,8 @@ async def using(
 
 def request(prompt: list[int] = PROMPT, **fields: Any) -> EngineRequest:
     sampling = SamplingParams(max_tokens=9, temperature=1.0, prompt_logprobs=fields.pop("prompt_logprobs", None))
-    return EngineRequest(request_id="r-1", prompt_token_ids=prompt, sampling=sampling, **fields)
+    inputs = RequestInputs(prompt, sampling, fields.pop("scope", CacheScope()))
+    return EngineRequest(request_id="r-1", inputs=inputs, **fields)
 
 
 async def source_of(servers: PrefillServers, one: EngineRequest | None = None) -> StoredBlocks | None:
@@ -88,13 +90,13 @@ async def until(condition: Callable[[], object]) -> None:
 @on_a_loop
 async def test_a_prompt_is_computed_elsewhere_and_its_blocks_are_named() -> None:
     async with PrefillServer() as server, using(server.url + "/") as servers:
-        one = request(cache_salt="salt", cache_epoch=3)
+        one = request(scope=CacheScope("salt", 3))
         assert await source_of(servers, one) == SOURCE
         assert server.bodies == [
             {
                 "token_ids": PROMPT,
                 "sampling_params": {"max_tokens": 1, "temperature": 0.0},
-                "cache_salt": one.cache_root_text,
+                "cache_salt": one.inputs.scope.root_text,
                 "kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False},
             }
         ]
@@ -261,7 +263,9 @@ async def test_prompts_are_computed_here_while_no_server_answers(often: None) ->
 
 @pytest.mark.parametrize("kind", ["silent", "error"])
 @on_a_loop
-async def test_a_server_that_stops_answering_is_left(often: None, kind: str) -> None:
+async def test_a_server_that_stops_answering_is_left(often: None, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    if kind == "silent":
+        monkeypatch.setattr(prefill_servers, "PROBE_TIMEOUT_S", 0.1)
     async with PrefillServer() as server, using(server.url) as servers:
         server_is_back = asyncio.Event()
 
@@ -280,6 +284,7 @@ async def test_a_server_that_stops_answering_is_left(often: None, kind: str) -> 
         assert await source_of(servers) is None  # it was not asked
         assert len(server.bodies) == 3
         await until(lambda: not server.num_open)  # it need not compute them any more
+        monkeypatch.setattr(prefill_servers, "PROBE_TIMEOUT_S", 60.0)
         server_is_back.set()
         await until(lambda: not servers._servers[0].lost.is_set())
         assert await source_of(servers) == SOURCE
@@ -388,7 +393,7 @@ async def test_requests_of_every_route_have_their_prompts_computed_elsewhere(fol
             answer = await client.post("/v1/completions", json={"model": MODEL, "prompt": "Hello", "max_tokens": 3})
             assert answer.status_code == 200, answer.text
         assert [one.source for one in engine.requests] == [SOURCE] * len(routes) + [None]
-        assert [body["token_ids"] for body in server.bodies] == [one.prompt_token_ids for one in engine.requests]
+        assert [body["token_ids"] for body in server.bodies] == [one.inputs.prompt_token_ids for one in engine.requests]
         assert served.service.prefill_servers is not None
         await served.service.prefill_servers.close()
 
@@ -430,6 +435,44 @@ async def test_a_prompt_of_several_answers_is_computed_once(folder: Path) -> Non
 @on_a_loop
 async def test_a_salt_that_a_server_would_refuse_is_not_sent() -> None:
     async with PrefillServer() as server, using(server.url) as servers:
-        assert await source_of(servers, request(cache_salt="s" * 1024, cache_epoch=1)) is None
-        assert await source_of(servers, request(cache_salt="s" * 1024)) == SOURCE
+        assert await source_of(servers, request(scope=CacheScope("s" * 1024, 1))) is None
+        assert await source_of(servers, request(scope=CacheScope("s" * 1024))) == SOURCE
         assert len(server.bodies) == 1
+
+
+@pytest.mark.effect("kv_transfer.prefill_timeout")
+@on_a_loop
+async def test_a_server_that_lives_and_never_answers_is_not_waited_for() -> None:
+    """A client waited until its own timeout."""
+
+    async def never() -> Answer:
+        await asyncio.Event().wait()
+        return READ
+
+    async with PrefillServer() as server, using(server.url, prefill_timeout=0.05) as servers:
+        server.prompt = never
+        assert await source_of(servers) is None
+        assert count(servers, "failed") == 1
+
+
+class _Endless:
+    """An answer that would be this long."""
+
+    status = 200
+
+    def __init__(self, head: str, num_bytes: int) -> None:
+        self._head, self._num_bytes = head, num_bytes
+
+    def __bytes__(self) -> bytes:
+        head = f"HTTP/1.1 200 OK\r\n{self._head}Content-Length: {self._num_bytes}\r\n\r\n"
+        return head.encode() + b"x" * 200_000
+
+
+@pytest.mark.parametrize("head", ["", "Content-Encoding: gzip\r\n"])
+@on_a_loop
+async def test_of_a_long_answer_the_rest_is_not_received(head: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Gigabytes were received, and decompressed, into the memory of the API process."""
+    async with PrefillServer() as server, using(server.url) as servers:
+        server.answer(_Endless(head, 3 << 30))  # type: ignore[arg-type]
+        assert await source_of(servers) is None
+    assert ("compressed" if head else "more than") in caplog.text

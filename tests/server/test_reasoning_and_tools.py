@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from stoker.formats.registry import find
-from stoker.server.text.tokenizer import Tokenizer
+from stoker.text.tokenizer import Tokenizer
 
 from ..fakes import FakeEngine
+from ..tiny_tokenizer import write_tokenizer
 from .deployment import MODEL, Served, events
-from .tiny_tokenizer import write_tokenizer
 
 Saying = Callable[..., Served]
 THINKS = "<think>\nLet me see.\n</think>\n\nIt is warm."
@@ -187,7 +187,7 @@ def test_a_choice_of_tools_is_a_grammar(speaking: Saying, fields: dict[str, Any]
     served = speaking(CALL)
     answer = served.chat(tools=[TOOL, STRICT], **fields)
     assert answer.status_code == 200, answer.text
-    constraint = served.engine.requests[0].sampling.constraint
+    constraint = served.engine.requests[0].inputs.sampling.constraint
     assert constraint is not None
     for name in ("weather", "strict"):
         assert (f'{name}\\"' in constraint.grammar) == (name in parts or fields == {} or "response_format" in fields)
@@ -208,7 +208,7 @@ def test_tools_without_any_wish_need_no_grammar(speaking: Saying):
     served = speaking(CALL)
     for fields in ({}, {"tool_choice": "auto"}, {"tool_choice": "none"}, {"parallel_tool_calls": True}):
         assert served.chat(tools=[TOOL], **fields).status_code == 200
-        assert served.engine.requests[-1].sampling.constraint is None
+        assert served.engine.requests[-1].inputs.sampling.constraint is None
 
 
 def test_what_a_grammar_cannot_enforce_is_a_400(speaking: Saying, served: Served):
@@ -230,7 +230,7 @@ def test_patterns_of_tools_are_read_as_those_of_schemas(speaking: Saying):
     for strict in (True, False):
         served = speaking(CALL)
         assert served.chat(tools=[tool("^.b$", strict=strict)], tool_choice="required").status_code == 200
-        constraint = served.engine.requests[0].sampling.constraint
+        constraint = served.engine.requests[0].inputs.sampling.constraint
         assert constraint is not None
         assert "u2028" in constraint.grammar
     served = speaking(CALL)
@@ -240,7 +240,7 @@ def test_patterns_of_tools_are_read_as_those_of_schemas(speaking: Saying):
     assert error["param"] == "tools[0].function.parameters#/properties/a~1b/pattern"
     for pattern in ("^(?=a)b$", "[[:alpha:]]", "("):  # a wish: what cannot be obeyed is left out
         assert served.chat(tools=[tool(pattern, strict=False)], tool_choice="required").status_code == 200
-        assert "pattern" not in served.engine.requests[-1].sampling.constraint.grammar
+        assert "pattern" not in served.engine.requests[-1].inputs.sampling.constraint.grammar
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_of_a_tool_that_is_not_strict_what_cannot_be_obeyed_is_left_out(speaking
     tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
     answer = served.chat(tools=[tool], tool_choice="required")
     assert answer.status_code == 200, answer.text
-    assert '"required": ["a"]' in served.engine.requests[-1].sampling.constraint.grammar
+    assert '"required": ["a"]' in served.engine.requests[-1].inputs.sampling.constraint.grammar
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -289,7 +289,8 @@ def test_reasoning_of_earlier_messages_reaches_templates_under_their_name(folder
         assert served.post("/v1/chat/completions", body).status_code == 200
     tokenizer = served.service.need_tokenizer()
     prompts = [
-        tokenizer.decode(request.prompt_token_ids, skip_special_tokens=False) for request in served.engine.requests
+        tokenizer.decode(request.inputs.prompt_token_ids, skip_special_tokens=False)
+        for request in served.engine.requests
     ]
     assert prompts == ["why|a;|b;"] * 2
 
@@ -314,7 +315,7 @@ def test_arguments_are_text_or_an_object_as_the_template_reads_them(tmp_path: Pa
         answer = served.post("/v1/chat/completions", body)
         assert answer.status_code == 200, answer.text
     tokenizer = served.service.need_tokenizer()
-    prompts = [tokenizer.decode(request.prompt_token_ids) for request in served.engine.requests]
+    prompts = [tokenizer.decode(request.inputs.prompt_token_ids) for request in served.engine.requests]
     assert [prompt.replace(": ", ":") for prompt in prompts] == [rendered.replace(": ", ":")] * 2
 
 

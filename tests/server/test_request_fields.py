@@ -40,8 +40,9 @@ from openai.types.shared_params import Reasoning
 from stoker.server.protocol.batches import PAGE_PARAMETERS, CreateBatch, ExpiresAfter
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
+from stoker.server.protocol.derender import DerenderChatRequest, DerenderCompletionRequest
 from stoker.server.protocol.fields import StreamOptions
-from stoker.server.protocol.generate import GenerateRequest
+from stoker.server.protocol.generate import AbortRequest, GenerateRequest
 from stoker.server.protocol.messages import MessagesRequest, OutputConfig
 from stoker.server.protocol.responses import ReasoningOptions, ResponsesRequest, TextOptions
 from stoker.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
@@ -55,7 +56,7 @@ from .known_fields import KNOWN
 
 BODIES: tuple[type[Wire], ...] = (
     ChatRequest, CompletionRequest, GenerateRequest, TokenizeRequest, DetokenizeRequest, ResponsesRequest,
-    MessagesRequest,
+    MessagesRequest, DerenderChatRequest, DerenderCompletionRequest, AbortRequest,
 )  # fmt: skip
 SERVED = {body.route: frozenset(body.model_fields) for body in BODIES}
 VALID: dict[Route, dict[str, Any]] = {

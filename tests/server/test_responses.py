@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 from openai.types.responses import Response as OpenAIResponse
 
+from stoker.server.endpoint import LONG_BODY_BYTES
 from stoker.server.protocol.lark_regex import NotRegular, regex_of
 from stoker.server.run import check_server
 from stoker.server.stored.store import Limits, SqliteStore, Stored, StoreProblem, open_store
 
 from ..fakes import FakeEngine
+from ..tiny_tokenizer import write_tokenizer
 from .deployment import MODEL, Served, resolved
 from .dialects import CALL, THINKS, named_events, prompts, speaking
-from .tiny_tokenizer import write_tokenizer
 
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 PATCH_GRAMMAR = 'start: "*** Begin" LF line+ "*** End"\nline: ("+" | "-") /(.*)/ LF -> text\n%import common.LF\n'
@@ -46,8 +47,8 @@ def test_every_event_is_in_order_and_the_last_one_has_the_complete_response(fold
     kinds = [kind.removeprefix("response.") for kind, _ in groupby(event["type"] for event in events)]
     assert kinds == [
         "created", "in_progress",
-        "output_item.added", "reasoning_part.added", "reasoning_text.delta", "reasoning_text.done",
-        "reasoning_part.done", "output_item.done",
+        "output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.done",
+        "content_part.done", "output_item.done",
         "output_item.added", "content_part.added", "output_text.delta", "output_text.done", "content_part.done",
         "output_item.done",
         "output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done",
@@ -118,6 +119,21 @@ def test_custom_tools_are_called_with_one_text(folder: Path):
     assert len(deltas) > 3
 
 
+@pytest.mark.parametrize("filler", ["", "x" * LONG_BODY_BYTES])
+def test_the_prompt_has_the_grammar_of_a_tool_and_not_the_pattern_made_of_it(tmp_path: Path, filler: str):
+    """Before, it had both: with a grammar whose rules refer to themselves, a prompt of 12 000 tokens."""
+    template = "{{ tools[0].function | tojson }}"
+    served = speaking(write_tokenizer(tmp_path, template=template), "Ok")
+    grammar = {"type": "grammar", "syntax": "lark", "definition": 'start: "a" | "(" start ")"'}
+    tool = {"type": "custom", "name": "g", "description": "D", "format": grammar}
+    answer = ask(served, tools=[tool], metadata={"x": filler})
+    assert answer.status_code == 200, answer.text
+    function = json.loads(prompts(served)[-1])
+    assert function["description"] == f"D\n\nThe input obeys this Lark grammar:\n{grammar['definition']}"
+    assert function["parameters"]["properties"] == {"input": {"type": "string"}}
+    assert function["strict"] is True
+
+
 def test_a_grammar_of_a_tool_is_a_pattern_of_its_input():
     pattern = regex_of(PATCH_GRAMMAR)
     assert re.fullmatch(pattern, "*** Begin\n+a\n-b\n*** End")
@@ -183,6 +199,18 @@ def test_the_end_of_a_response_is_its_status(folder: Path, finish: int | None, s
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
 
 
+@pytest.mark.parametrize(("is_shown", "expected"), [(True, (3, 2)), (False, (0, 0))])
+def test_tokens_read_from_the_cache_and_written_to_it_are_counted(
+    folder: Path, is_shown: bool, expected: tuple[int, int]
+):
+    served = speaking(folder, "Ok", enable_prompt_tokens_details=is_shown)
+    served.engine.num_cached_tokens, served.engine.num_newly_cached_tokens = 3, 2
+    streamed = named_events(ask(served, stream=True).text)[-1]["response"]
+    for response in (ask(served).json(), streamed):
+        counts = response["usage"]["input_tokens_details"]
+        assert (counts["cached_tokens"], counts["cache_write_tokens"]) == expected
+
+
 def test_a_call_that_the_limit_cut_off_is_incomplete(folder: Path):
     for tools in ([WEATHER], [{"type": "custom", "name": "weather"}]):
         call = '<tool_call>\n{"name": "weather", "arguments": {"input": "a long text"}}\n</tool_call>'
@@ -226,7 +254,8 @@ def test_an_engine_that_dies_ends_the_stream_with_response_failed(folder: Path):
     ("fields", "param"),
     [
         ({"input": 7}, "input"),
-        ({"input": [{"type": "computer_call"}]}, "input[0].type"),
+        ({"input": [{"type": "x_call"}]}, "input[0].type"),
+        ({"input": [{"type": "computer_call_output", "call_id": "c", "output": {}}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
         ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),

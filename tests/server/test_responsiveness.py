@@ -12,8 +12,8 @@ import pytest
 
 from stoker.server import endpoint
 from stoker.server.protocol.json import dump, dump_long
-from stoker.server.routes import chat, completions
-from stoker.server.text.tokenizer import Tokenizer
+from stoker.server.routes import chat_writer, completion_writer
+from stoker.text.tokenizer import Tokenizer
 
 from .deployment import Served
 
@@ -70,8 +70,8 @@ def test_an_answer_with_many_log_probabilities_is_written_in_a_thread(
 ):
     threads: list[str] = []
     monkeypatch.setattr(endpoint, "INLINE_ITEMS", limit)
-    monkeypatch.setattr(completions, "INLINE_ITEMS", limit)
-    for module, name in ((chat, "chat_logprobs"), (completions, "CompletionLogprobs")):
+    for module, name in ((chat_writer, "chat_logprobs"), (completion_writer, "CompletionLogprobs")):
+        monkeypatch.setattr(module, "INLINE_ITEMS", limit)
         original = getattr(module, name)
 
         def noting(*arguments: Any, original: Any = original) -> Any:

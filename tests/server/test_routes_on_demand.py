@@ -12,8 +12,8 @@ from stoker.config.schema.server import ServerConfig
 from stoker.server.routes.table import routes_of
 
 from ..fakes import FakeEngine
+from ..tiny_tokenizer import TEMPLATE, write_tokenizer
 from .deployment import MODEL, Served
-from .tiny_tokenizer import TEMPLATE, write_tokenizer
 
 
 @pytest.mark.effect("server.enable_server_load_tracking")
@@ -73,7 +73,8 @@ def test_the_api_description_can_be_disabled(folder: Path):
 
 def test_the_api_description_has_exactly_the_routes(folder: Path):
     options = {"enable_server_load_tracking": True}
-    described = Served(folder, **options).get("/openapi.json").json()
+    served = Served(folder, api_key=["secret"], **options)
+    described = served.get("/openapi.json", headers={"authorization": "Bearer secret"}).json()
     found = {(method.upper(), path) for path, methods in described["paths"].items() for method in methods}
     routes = routes_of(ServerConfig(**options))
     assert found == {(route.method, route.path.replace("{model:path}", "{model}")) for route in routes}
@@ -82,6 +83,13 @@ def test_the_api_description_has_exactly_the_routes(folder: Path):
     assert [path for path, methods in described["paths"].items() if methods.get("get", {}).get("security") == []] == [
         "/health", "/livez", "/readyz", "/ping", "/docs", "/"
     ]  # fmt: skip
+
+
+def test_a_server_without_keys_describes_no_route_as_one_that_needs_a_key(folder: Path):
+    """Each route had the mark of a key on the API page of a server that asks for none."""
+    described = Served(folder).get("/openapi.json").json()
+    operations = [operation for methods in described["paths"].values() for operation in methods.values()]
+    assert [operation["operationId"] for operation in operations if operation["security"]] == []
 
 
 @pytest.mark.parametrize(

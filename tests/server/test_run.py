@@ -17,13 +17,14 @@ from stoker.logs import HumanFormatter, JsonFormatter, log_fields
 from stoker.server import run as server_run
 from stoker.server.http import serve as http
 from stoker.server.run import STATS_INTERVAL_S, load_text, log_stats
-from stoker.server.text.renderer import TemplateProblem
+from stoker.text.renderer import TemplateProblem
+from stoker.text.tokenizer import Tokenizer
 
 from .. import virtual_time
 from ..fakes import FakeEngine
+from ..tiny_tokenizer import write_tokenizer
 from ..virtual_time import now
 from .deployment import MODEL, PROCESSES, Served, on_a_socket, resolved
-from .tiny_tokenizer import write_tokenizer
 
 
 def test_a_template_that_cannot_render_a_simple_message_is_a_warning_at_the_start(
@@ -32,6 +33,29 @@ def test_a_template_that_cannot_render_a_simple_message_is_a_warning_at_the_star
     load_text(resolved(write_tokenizer(tmp_path, template="{{ raise_exception('never') }}")), PROCESSES)
     file = tmp_path / "tokenizer_config.json"
     assert f"no chat request will succeed: {file}: the chat template refused the messages: never" in caplog.text
+
+
+@pytest.mark.effect("model.tokenizer_mode", "model.tokenizer")
+@pytest.mark.slow
+def test_the_mode_selects_the_files_that_are_read(tmp_path: Path):
+    """vocab.json has another vocabulary than tokenizer.json; only transformers applies add_prefix_space."""
+    end = "<|endoftext|>"
+    folder = write_tokenizer(tmp_path, tokenizer_class="GPT2Tokenizer", bos_token=end, unk_token=end,
+                             add_prefix_space=True)  # fmt: skip
+    (folder / "vocab.json").write_text(json.dumps({end: 0, "\u0120": 1, "x": 2, "y": 3}))
+    (folder / "merges.txt").write_text("")
+
+    def encoded(mode: str) -> list[int]:
+        tokenizer = load_text(resolved(folder, model={"tokenizer_mode": mode}), PROCESSES).tokenizer
+        assert tokenizer is not None
+        return tokenizer.encode("xy", add_special_tokens=False)
+
+    plain = Tokenizer.load(folder).encode("xy", add_special_tokens=False)
+    assert encoded("auto") == plain
+    assert encoded("hf") == Tokenizer.load(folder).encode(" xy", add_special_tokens=False) != plain
+    assert encoded("slow") == [1, 2, 3]
+    (folder / "tokenizer.json").unlink()
+    assert encoded("auto") == [1, 2, 3]
 
 
 @pytest.mark.effect("server.chat_template")
@@ -49,7 +73,7 @@ def test_the_deployment_sets_variables_of_the_template_and_a_request_replaces_th
 
     def prompt(**fields: object) -> str:
         served.chat(max_tokens=1, **fields)
-        return served.service.need_tokenizer().decode(served.engine.requests[-1].prompt_token_ids)
+        return served.service.need_tokenizer().decode(served.engine.requests[-1].inputs.prompt_token_ids)
 
     assert "<think></think>" in prompt()
     assert "<think></think>" not in prompt(chat_template_kwargs={"enable_thinking": True})

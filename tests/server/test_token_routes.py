@@ -30,13 +30,12 @@ def test_a_rendered_request_can_be_generated_and_is_then_the_same_request(
     assert served.engine.requests == []  # nothing is generated
     one = rendered[0] if isinstance(rendered, list) else rendered
     assert one["features"] == {"mm_hashes": {}, "mm_placeholders": {}}
+    assert (one["token_offsets"], "token_offsets" in one) == (None, True)  # clients of vLLM's routes read it
     assert served.post("/inference/v1/generate", one).status_code == 200
     again = served.engine.requests[:]
     assert served.post(path, body).status_code == 200
     direct = served.engine.requests[len(again) :]
-    assert [(one.prompt_token_ids, one.sampling, one.cache_salt, one.priority) for one in again] == [
-        (one.prompt_token_ids, one.sampling, one.cache_salt, one.priority) for one in direct
-    ]
+    assert [(one.inputs, one.priority) for one in again] == [(one.inputs, one.priority) for one in direct]
 
 
 @pytest.mark.parametrize(
@@ -51,8 +50,8 @@ def test_every_dialect_renders_the_prompt_that_it_generates_from(served: Served,
     answer = served.post(path, body).json()
     assert rendered["request_id"].partition("_")[0] == answer["id"].partition("_")[0]
     (request,) = served.engine.requests
-    assert rendered["token_ids"] == request.prompt_token_ids
-    assert rendered["sampling_params"]["max_tokens"] == request.sampling.max_tokens == 3
+    assert rendered["token_ids"] == request.inputs.prompt_token_ids
+    assert rendered["sampling_params"]["max_tokens"] == request.inputs.sampling.max_tokens == 3
 
 
 def test_rendering_is_not_a_request_of_its_session(served: Served):

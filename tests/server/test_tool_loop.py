@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from stoker.formats.registry import FORMATS
-from stoker.server.text.tokenizer import Tokenizer
 from stoker.server.tool_server.servers import (
     Tool,
     ToolResult,
@@ -21,6 +20,7 @@ from stoker.server.tool_server.servers import (
     ToolServersProblem,
     headers_of,
 )
+from stoker.text.tokenizer import Tokenizer
 
 from ..fakes import FakeEngine
 from .deployment import Served
@@ -72,7 +72,7 @@ class Model:
         tokenizer = self.served.service.tokenizer
         assert tokenizer is not None
         return [
-            tokenizer.decode(request.prompt_token_ids, skip_special_tokens=False)
+            tokenizer.decode(request.inputs.prompt_token_ids, skip_special_tokens=False)
             for request in self.served.engine.requests
         ]
 
@@ -284,3 +284,20 @@ def test_a_request_without_servers_is_an_ordinary_one(folder: Path, tokenizer: T
     text = 'a "mcp" in the text'
     assert model.post(tools=[], input=text).json()["output"][0]["content"][0]["text"] == "Hello"
     assert asyncio.run(model.tools.tools()) == [ADD]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    ["required", {"type": "mcp", "server_label": "math"}, {"type": "mcp", "server_label": "math", "name": "add"}],
+)
+def test_a_call_may_be_required_of_tools_that_only_a_server_has(folder: Path, tokenizer: Tokenizer, choice: Any):
+    """Before, this was a 400: "the request has no tools"."""
+    answer = Model(folder, tokenizer, CALL, "Four.").post(tool_choice=choice)
+    assert answer.status_code == 200, answer.text
+    assert [item["type"] for item in answer.json()["output"]] == ["mcp_list_tools", "mcp_call", "message"]
+
+
+@pytest.mark.parametrize("choice", [{"server_label": "x"}, {"server_label": "math", "name": "x"}])
+def test_a_choice_of_a_tool_that_no_server_has_is_refused(folder: Path, tokenizer: Tokenizer, choice: Any):
+    answer = Model(folder, tokenizer, "Hi").post(tool_choice={"type": "mcp", **choice})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tool_choice")

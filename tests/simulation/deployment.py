@@ -16,13 +16,22 @@ from typing import Any
 
 from tests.virtual_time import VirtualTimeLoop
 
-from stoker.engine.api import EngineDead, EngineRequest, FinishReason, InvalidRequest, QueueFull, StoredBlocks
+from stoker.engine.api import (
+    CacheScope,
+    EngineDead,
+    EngineRequest,
+    FinishReason,
+    InvalidRequest,
+    QueueFull,
+    RequestInputs,
+    StoredBlocks,
+)
 from stoker.engine.client.engine_client import EngineState
 from stoker.engine.client.process import EngineProcessClient
 from stoker.engine.client.replicated import ReplicatedClient
 from stoker.engine.core import SchedulerSettings
-from stoker.engine.messages import Message
-from stoker.engine.processes.supervision import RESTART_WINDOW_S, STALL_LIMIT_S
+from stoker.engine.host.supervision import RESTART_WINDOW_S, STALL_LIMIT_S
+from stoker.engine.transport.messages import Message
 
 from .deployed_actions import Action, FailStart, FailStep, Kill, LoseRank, Pass, Stall, StallRank, Tick
 from .engines import EngineStart
@@ -205,10 +214,8 @@ class Deployment:
         assert action.sampling.seed is not None
         request = EngineRequest(
             request_id=action.request_id,
-            prompt_token_ids=action.prompt,
-            sampling=action.sampling,
+            inputs=RequestInputs(action.prompt, action.sampling, CacheScope(str(action.sampling.seed % NUM_SALTS))),
             priority=action.priority,
-            cache_salt=str(action.sampling.seed % NUM_SALTS),
             is_for_others=action.is_for_others,
             source=action.source,
         )

@@ -13,12 +13,14 @@ from random import Random
 from typing import Any
 
 from stoker.engine.api import EngineInfo
-from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan
+from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.loop.engine_loop import EngineLoop
-from stoker.engine.messages import ExitReason, Heartbeat, Message, Ready, Submit
-from stoker.engine.ranks.leading_runner import LeadingRunner
-from stoker.engine.wire import decode, encode
+from stoker.engine.loop.executor import Executor
+from stoker.engine.ranks.group_runner import GroupRunner, LeadingGroup
+from stoker.engine.step import StepPlan
+from stoker.engine.transport.messages import ExitReason, Heartbeat, Message, Ready, Submit
+from stoker.engine.transport.wire import decode, encode
 
 from .invariants import Invariants
 from .ranks import Ranks, RunnerOfRanks
@@ -67,6 +69,18 @@ class _Port:
         self._receive(decode(encode(message)))
 
 
+class _ExecutorOfRanks(Executor):
+    def __init__(self, steps: Steps, ranks: Ranks) -> None:
+        super().__init__(steps)
+        self._ranks = ranks
+
+    def check(self) -> None:
+        self._ranks.check()
+
+    def close(self) -> None:
+        self._ranks.close()
+
+
 class EngineStart:
     """Implements Child."""
 
@@ -107,11 +121,10 @@ class EngineStart:
         self.ranks = Ranks(num_others, settings, loop.time) if num_others else None
         runner: Any = self.runner
         if self.ranks is not None:
-            runner = LeadingRunner(RunnerOfRanks(self.runner, self.ranks), self.ranks)  # type: ignore[arg-type]
+            runner = GroupRunner(RunnerOfRanks(self.runner, self.ranks), LeadingGroup(self.ranks))
         self.steps = Steps(runner, self.runner, self.invariants, depth, Random(f"steps of {name}"))
-        self.core = EngineCore(
-            self.scheduler, self.steps, _info(settings), others=self.ranks, store=settings.store, clock=loop.time
-        )
+        executor = Executor(self.steps) if self.ranks is None else _ExecutorOfRanks(self.steps, self.ranks)
+        self.core = EngineCore(self.scheduler, executor, _info(settings), store=settings.store, clock=loop.time)
         self.loop = EngineLoop(self.core, self._port, loop.time)
 
     # ---- Child

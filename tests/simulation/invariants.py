@@ -5,10 +5,11 @@ from __future__ import annotations
 import operator
 from collections import Counter, deque
 
-from stoker.engine.core import Scheduler, StepPlan
+from stoker.engine.core import Scheduler
 from stoker.engine.core.prefix_cache import NO_BLOCK
 from stoker.engine.core.request import Request
 from stoker.engine.kv_events.payloads import CacheView
+from stoker.engine.step import StepPlan
 
 from .runner import FakeRunner
 from .truth import Client
@@ -213,7 +214,7 @@ class Invariants:
         changed = {*plan.released_slots, *(admission.slot for admission in plan.admissions)}
         changed |= {slot for slot, _ in plan.forced}
         for step in list(self._sequences.steps)[:-1]:
-            sampled = set(step.plan.slots[step.plan.is_sampled].tolist())
+            sampled = set(step.plan.slots[step.plan.output_rows].tolist())
             assert not sampled & set(plan.slots.tolist()), "a token is computed that is not yet sampled"
             assert not sampled & changed, "a slot changes before it is sampled for"
 
@@ -223,7 +224,7 @@ class Invariants:
         for request, row in rows.items():
             assert request.slot == plan.slots[row]
             start, end = int(plan.num_computed[row]), int(plan.num_computed[row] + plan.num_tokens[row])
-            assert self._settings.enable_chunked_prefill or plan.is_sampled[row], "a prompt was cut"
+            assert self._settings.enable_chunked_prefill or plan.num_outputs[row], "a prompt was cut"
             assert end < request.stop.max_length, "a row for a sequence that only waits for its last token"
             written = [block_id for table in request.block_ids for block_id in table[start // size : -(-end // size)]]
             for block_id in written:
@@ -232,7 +233,7 @@ class Invariants:
                 for writers in self._writers:
                     assert writers.get(block_id, request) is request, f"block {block_id} is still being written"
             # forced tokens of an answer are no prompt
-            is_partial = not plan.is_sampled[row] and request not in self._answering
+            is_partial = not plan.num_outputs[row] and request not in self._answering
             (self._partial.add if is_partial else self._partial.discard)(request)
         self._writers.append(writes)
 
@@ -244,7 +245,9 @@ class Invariants:
             assert start == before or self._settings.enable_prefix_caching, "tokens are skipped"
             if not request.num_preemptions:
                 self._num_hits += start - before
-                wants_all = request.sampling.prompt_logprobs is not None or not self._settings.enable_prefix_caching
+                wants_all = (
+                    request.inputs.sampling.prompt_logprobs is not None or not self._settings.enable_prefix_caching
+                )
                 self._num_queried += 0 if wants_all or request.slot not in admitted else request.num_prompt_tokens
             self._ends[request] = start + int(plan.num_tokens[row])
             is_growing = plan.num_tokens[row] > 1 or start % self._settings.block_size == 0
@@ -257,11 +260,11 @@ class Invariants:
         if answers:
             # the last token of a prompt may be computed as any single token is
             pieces = [row for request, row in rows.items() if request not in answers]
-            pieces = [row for row in pieces if plan.num_tokens[row] > 1 or not plan.is_sampled[row]]
+            pieces = [row for row in pieces if plan.num_tokens[row] > 1 or not plan.num_outputs[row]]
             assert plan.num_tokens[pieces].sum() <= self._settings.prefill_budget(len(answers)), (
                 "prompts take more than their share"
             )
-        self._answering |= {request for request, row in rows.items() if plan.is_sampled[row]}
+        self._answering |= {request for request, row in rows.items() if plan.num_outputs[row]}
 
     def _check_fairness(self, plan: StepPlan, rows: dict[Request, int]) -> None:
         """While a prompt that is computed in part gets no tokens, none gets more than half of the prefill budget."""
@@ -276,7 +279,7 @@ class Invariants:
         """No sequence is skipped for long. Steps whose budget was halved down to one token by the prompts before it do
         not count: nothing was left to share, and each such step brings those prompts nearer to their end."""
         sequences = self._sequences
-        if ((plan.num_tokens == 1) & ~plan.is_sampled).any():
+        if ((plan.num_tokens == 1) & (plan.num_outputs == 0)).any():
             return
         could_run = [
             request

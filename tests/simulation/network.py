@@ -12,8 +12,8 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from stoker.engine.stores import block_connection, engine_blocks
-from stoker.engine.stores.block_connection import SILENCE_S, Answer
+from stoker.engine.kv_stores import block_connection, engine_blocks
+from stoker.engine.kv_stores.block_connection import SILENCE_S, Answer
 
 HOST = "engine"
 

@@ -1,6 +1,6 @@
 """The ranks of a model besides the first, in memory: each applies the plans that it receives, as the real ones do.
 
-The real LeadingRunner, RankLink and rules of Followers are used. A rank may end, also in the middle of a step, or
+The real GroupRunner, RankLink and rules of Followers are used. A rank may end, also in the middle of a step, or
 stall; its tables must be those of rank 0.
 """
 
@@ -9,18 +9,21 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
 
-from stoker.engine.core import SchedulerSettings, StepPlan, StepResult
-from stoker.engine.core.step_plan import Int32
-from stoker.engine.nodes.rank_link import Alive, Loaded, RankLink, Tokens
+from stoker.engine.core import SchedulerSettings
 from stoker.engine.ranks import followers
 from stoker.engine.ranks.followers import Follower, Followers
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.sampling.sampling_table import SamplingTable
+from stoker.engine.step import StepPlan, StepResult
+from stoker.engine.step.plan import Int32
+from stoker.engine.transport.rank_link import RankLink
+from stoker.engine.transport.rank_messages import Alive, Loaded, Tokens
 
 from .runner import FakeRunner
 from .truth import VOCAB
@@ -50,7 +53,7 @@ class _Rank:
             message = self._next()
         assert isinstance(message, StepPlan)
         self._table.apply(message)
-        self._sampled = message.slots[message.is_sampled]
+        self._sampled = message.slots[message.output_rows]
 
     def _next(self) -> object:
         while not self._received:
@@ -133,7 +136,10 @@ class RunnerOfRanks:
     def __init__(self, runner: FakeRunner, ranks: Ranks) -> None:
         self._runner, self._ranks = runner, ranks
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
+        return partial(self._execute, plan)
+
+    def _execute(self, plan: StepPlan) -> StepResult:
         ranks = self._ranks
         for rank in ranks.others:
             rank.begin(self._runner)
@@ -141,5 +147,5 @@ class RunnerOfRanks:
             ranks.others[ranks.dies_in_step % len(ranks.others)].end()
             raise RuntimeError("the exchange was closed")
         result = self._runner.execute(plan)
-        ranks.hold(Tokens(result.token_ids[plan.is_sampled]))
+        ranks.hold(Tokens(result.token_ids))
         return result

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 
 from stoker.engine.api import SamplingParams
-from stoker.engine.core import SchedulerSettings, StepPlan, StepResult
-from stoker.engine.core.step_plan import Int32
+from stoker.engine.core import SchedulerSettings
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.runner.step_input import build_step_input, logit_tokens
 from stoker.engine.sampling.sampling_table import SamplingTable
+from stoker.engine.step import StepPlan, StepResult
+from stoker.engine.step.plan import Int32
 
 from .stores import Stores
 from .truth import CURSE, VOCAB, fingerprint, fingerprints, forced_tokens, is_cursed, logprobs_of, sampled_token
@@ -65,30 +66,30 @@ class FakeRunner:
                 self._read(plan, self.slots[slot], start, start + count)
             self._change_state(slot, start, start + count)
         self._copy_states(plan.kept_states)
-        result = StepResult(np.full(len(rows), -1, np.int32))
+        result, token_ids = StepResult(np.empty(0, np.int32)), []
         for row, (slot, start, count) in enumerate(rows):
             state, end = self.slots[slot], start + count
             self._read(plan, state, start, end)
-            assert plan.is_sampled[row] == (end == len(state.token_ids)), f"step {plan.step} row {row}"
+            assert plan.num_outputs[row] == (end == len(state.token_ids)), f"step {plan.step} row {row}"
             if state.sampling.prompt_logprobs is not None and start + 1 < state.num_prompt:
                 places = range(start + 1, min(end + 1, state.num_prompt))
                 result.prompt_logprobs[row] = [
                     logprobs_of(state.token_ids[place], int(state.marks[place - 1])) for place in places
                 ]
-            if plan.is_sampled[row]:
+            if plan.num_outputs[row]:
                 mark = int(state.marks[end - 1])
                 token_id = sampled_token(mark, state.seed)
-                result.token_ids[row] = token_id
                 if state.sampling.logprobs is not None:
-                    result.logprobs[row] = logprobs_of(token_id, mark)
+                    result.logprobs[len(token_ids)] = logprobs_of(token_id, mark)
+                token_ids.append(token_id)
                 if forced := forced_tokens(state.sampling, fingerprint(mark, token_id), state.seed):
                     result.forced[row] = forced
                 if is_cursed(state.sampling, token_id):
                     result.errors[row] = CURSE
-        sampled = np.flatnonzero(plan.is_sampled)
-        for row in sampled.tolist():
-            self.slots[rows[row][0]].append(int(result.token_ids[row]))
-        self._table.append(plan.slots[sampled], result.token_ids[sampled])
+        result.token_ids, slots = np.array(token_ids, np.int32), plan.slots[plan.output_rows]
+        for slot, token_id in zip(slots.tolist(), token_ids, strict=True):
+            self.slots[slot].append(token_id)
+        self._table.append(slots, result.token_ids)
         for save in plan.saves:
             assert self._settings.store is not None
             whole = self.cells[list(save.block_ids)].reshape(-1).data.cast("B")
@@ -128,7 +129,7 @@ class FakeRunner:
             marks[: len(token_ids)] = list(fingerprints(admission.seed, token_ids))
             self.slots[admission.slot] = Slot(
                 token_ids, marks, [list(table) for table in admission.block_ids], admission.num_prompt_tokens,
-                admission.sampling, admission.seed,
+                admission.inputs.sampling, admission.seed,
             )  # fmt: skip
         for slot, token_ids in plan.forced:
             state = self.slots[slot]
@@ -157,7 +158,7 @@ class FakeRunner:
             assert step.positions.tolist() == positions
             assert step.slot_mapping.tolist() == places
             assert step.context_lens.tolist() == [start + count for _, start, count in rows]
-        assert logit_tokens(plan, self._table).sampled_rows.tolist() == np.flatnonzero(plan.is_sampled).tolist()
+        assert logit_tokens(plan, self._table).output_rows.tolist() == np.flatnonzero(plan.num_outputs).tolist()
 
     def _write(self, state: Slot, start: int, end: int) -> None:
         assert end <= len(state.token_ids), "a token that is not known was to be computed"

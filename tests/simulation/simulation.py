@@ -12,16 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from stoker.engine.api import (
+    CacheScope,
     EngineOutput,
     EngineRequest,
     FinishReason,
     InvalidRequest,
     QueueFull,
+    RequestInputs,
     SamplingParams,
     StoredBlocks,
 )
-from stoker.engine.core import Scheduler, SchedulerSettings, StepOutputs, StepPlan, StepResult
+from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.loop.held_outputs import HeldOutputs
+from stoker.engine.step import StepOutputs, StepPlan, StepResult
 
 from .invariants import Invariants
 from .runner import FakeRunner
@@ -155,10 +158,8 @@ class Simulation:
         assert action.sampling.seed is not None
         request = EngineRequest(
             request_id=action.request_id,
-            prompt_token_ids=action.prompt,
-            sampling=action.sampling,
+            inputs=RequestInputs(action.prompt, action.sampling, CacheScope(str(action.sampling.seed % NUM_SALTS))),
             priority=action.priority,
-            cache_salt=str(action.sampling.seed % NUM_SALTS),
             route=hash(action.request_id) >> 1,
             is_for_others=action.is_for_others,
             source=action.source,
@@ -177,8 +178,12 @@ class Simulation:
         self.events["requests"] += 1
 
     def _expected_refusal(self, request: EngineRequest) -> type[Exception] | None:
-        scheduler, settings, prompt = self.scheduler, self.settings, request.prompt_token_ids
-        is_valid = request.request_id not in self.live and request.sampling.n == 1 and request.sampling.max_tokens != -1
+        scheduler, settings, prompt = self.scheduler, self.settings, request.inputs.prompt_token_ids
+        is_valid = (
+            request.request_id not in self.live
+            and request.inputs.sampling.n == 1
+            and request.inputs.sampling.max_tokens != -1
+        )
         if not (is_valid and prompt and min(prompt) >= 0 and len(prompt) < settings.max_sequence_len):
             return InvalidRequest
         sequences, control = scheduler.sequences, scheduler._admission_control
@@ -275,7 +280,7 @@ class Simulation:
             return
         size = self.settings.block_size
         assert self.stores is not None
-        marks = list(fingerprints(client.seed, client.request.prompt_token_ids))
+        marks = list(fingerprints(client.seed, client.request.inputs.prompt_token_ids))
         assert len(stored.hashes) <= len(marks) // size
         for index, content in enumerate(self.stores.shared(stored.hashes)):
             cells = np.frombuffer(content, np.int64).reshape(self.settings.num_groups, size)
@@ -287,7 +292,9 @@ class Simulation:
         self.sources += self.stores.sources(stored)
 
     def _drain(self) -> None:
-        lengths = [2 * self.settings.max_model_len + len(each.request.prompt_token_ids) for each in self.live.values()]
+        lengths = [
+            2 * self.settings.max_model_len + len(each.request.inputs.prompt_token_ids) for each in self.live.values()
+        ]
         bound = self.num_steps + 64 + sum(lengths)
         while self.scheduler.has_work or self.held:
             if self.stores is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from stoker.engine.core import StepPlan, StepResult
 from stoker.engine.loop.step_queue import NotStarted, TimedResult
+from stoker.engine.step import StepPlan, StepResult
 
 from .invariants import Invariants
 from .runner import FakeRunner

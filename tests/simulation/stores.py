@@ -21,10 +21,10 @@ from unittest.mock import patch
 from stoker.engine.api import StoredBlocks
 from stoker.engine.core import SchedulerSettings
 from stoker.engine.core.block_store import BlockStore
-from stoker.engine.stores import block_files, engine_blocks
-from stoker.engine.stores.block_files import BlockFiles
-from stoker.engine.stores.both_stores import BothStores
-from stoker.engine.stores.engine_blocks import EngineBlocks
+from stoker.engine.kv_stores import block_files, engine_blocks
+from stoker.engine.kv_stores.block_files import BlockFiles
+from stoker.engine.kv_stores.engine_blocks import EngineBlocks
+from stoker.engine.kv_stores.tiered_store import TieredStore
 
 from .background import Background, LateExecutor
 from .network import HOST, Network
@@ -64,11 +64,7 @@ class Stores:
         self.store: BlockStore = self._chosen()
 
     def _chosen(self) -> BlockStore:
-        if self.files is not None and self.engines is not None:
-            return BothStores(self.engines, self.files)
-        found = self.files or self.engines
-        assert found is not None
-        return found
+        return TieredStore(lasting=self.files, engines=self.engines)
 
     def applied_to(self, settings: SchedulerSettings) -> SchedulerSettings:
         return replace(settings, store=self.store)
@@ -93,7 +89,7 @@ class Stores:
 
     def _make_files(self, fingerprint: str) -> BlockFiles:
         with patch.object(block_files, "ThreadPoolExecutor", self.background.executor):
-            return BlockFiles(Path(self._folder.name), fingerprint, self._max_bytes)
+            return BlockFiles(Path(self._folder.name), fingerprint, self._block_bytes, self._max_bytes)
 
     def _make_engines(self, fingerprint: str) -> EngineBlocks:
         with patch.object(engine_blocks, "ThreadPoolExecutor", self.background.executor), self.network.patched():

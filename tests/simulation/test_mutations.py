@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from tests.slow_cases import slow_but
 
+from stoker.engine.api import CacheScope
 from stoker.engine.core.block_events import BlockEvents
 from stoker.engine.core.block_hashes import BlockHasher
 from stoker.engine.core.block_pool import BlockPool
@@ -92,14 +93,15 @@ def _only_one_direction_of_the_cache_is_forgotten(right: Any, cache: PrefixCache
 
 
 def _hashes_do_not_cover_the_previous_block(
-    right: Any, hasher: BlockHasher, hashes: list[bytes], root: bytes, token_ids: list[int], size: int, num_blocks: int
+    right: Any, hasher: BlockHasher, hashes: list[bytes], scope: Any, token_ids: list[int], size: int, num_blocks: int
 ) -> None:
     for start in range(len(hashes) * size, num_blocks * size, size):
-        hashes.append(hasher._next(root, np.array(token_ids[start : start + size], np.int32).tobytes()))
+        block = np.array(token_ids[start : start + size], np.int32).tobytes()
+        hashes.append(hasher._next(hasher.root(scope), block, b""))
 
 
-def _salts_are_ignored(right: Any, hasher: BlockHasher, cache_salt: str) -> bytes:
-    return right(hasher, "")
+def _salts_are_ignored(right: Any, hasher: BlockHasher, scope: CacheScope) -> bytes:
+    return right(hasher, CacheScope())
 
 
 def _blocks_are_published_before_they_are_full(
@@ -233,7 +235,7 @@ FAULTS |= {
     "sequences_at_their_maximum_length_get_a_row": Mutation(StepPlanner, "_plan_decodes", swap(ast.Lt, ast.LtE)),
     "all_rows_or_none_are_decode_rows": Mutation(StepPlanner, "_plan_decodes", swap(ast.BitAnd, ast.BitOr)),
     "tokens_of_a_chunk_are_not_computed": Mutation(StepDraft, "commit", swap(ast.Add, ast.Sub), 0),
-    "rows_of_sequences_that_have_left_get_tokens": Mutation(StepResults, "take", swap(ast.BitAnd, ast.BitOr), 0),
+    "rows_of_sequences_that_have_left_get_tokens": Mutation(StepResults, "_take_one_each", swap(ast.Eq, ast.GtE)),
     "blocks_that_are_replaced_stay_reported": Mutation(PrefixCache, "forget", dropped_call("removed")),
     "events_of_plans_are_lost": Mutation(BlockEvents, "planned", dropped_call("append")),
     "finished_sequences_go_on": Mutation(StepResults, "_record", dropped_call("end")),

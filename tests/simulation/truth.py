@@ -69,18 +69,18 @@ class Client:
     age: int = 0  # steps since it arrived
 
     def __post_init__(self) -> None:
-        *_, self.mark = fingerprints(self.seed, self.request.prompt_token_ids)
+        *_, self.mark = fingerprints(self.seed, self.request.inputs.prompt_token_ids)
 
     @property
     def seed(self) -> int:
-        assert self.request.sampling.seed is not None
-        return self.request.sampling.seed
+        assert self.request.inputs.sampling.seed is not None
+        return self.request.inputs.sampling.seed
 
     def receive(self, output: EngineOutput, settings: SchedulerSettings, *, is_merged: bool = False) -> None:
         """is_merged: from the outputs of several steps."""
-        name, sampling = output.request_id, self.request.sampling
+        name, sampling = output.request_id, self.request.inputs.sampling
         assert self.finish_reason is None, f"{name} got an output after its end"
-        num_prompt, marks, is_first = len(self.request.prompt_token_ids), [], not self.token_ids
+        num_prompt, marks, is_first = len(self.request.inputs.prompt_token_ids), [], not self.token_ids
         for token_id in output.token_ids:
             assert token_id == sampled_token(self.mark, self.seed), f"{name}: token {len(self.token_ids)} is wrong"
             assert not is_cursed(sampling, token_id), f"{name} continued after its own error"
@@ -96,7 +96,9 @@ class Client:
         assert output.prompt_logprobs == (self._prompt_logprobs() if wants_prompt else None), f"{name}: of the prompt"
         assert output.num_cached_tokens < num_prompt
         assert output.num_cached_tokens % settings.block_size == 0
-        assert settings.enable_prefix_caching or not output.num_cached_tokens
+        assert output.num_newly_cached_tokens % settings.block_size == 0
+        assert output.num_cached_tokens + output.num_newly_cached_tokens <= num_prompt
+        assert settings.enable_prefix_caching or not output.num_cached_tokens + output.num_newly_cached_tokens
         self.finish_reason = output.finish_reason
         if output.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
             assert is_merged or not output.token_ids
@@ -106,12 +108,12 @@ class Client:
         self._check_end(output, num_prompt, settings)
 
     def _prompt_logprobs(self) -> list[TokenLogprobs | None]:
-        prompt = self.request.prompt_token_ids
+        prompt = self.request.inputs.prompt_token_ids
         pairs = zip(prompt[1:], fingerprints(self.seed, prompt), strict=False)
         return [None, *(logprobs_of(token_id, mark) for token_id, mark in pairs)]
 
     def _check_end(self, output: EngineOutput, num_prompt: int, settings: SchedulerSettings) -> None:
-        sampling, num_sampled, last = self.request.sampling, len(self.token_ids), self.token_ids[-1]
+        sampling, num_sampled, last = self.request.inputs.sampling, len(self.token_ids), self.token_ids[-1]
         limit = settings.max_sequence_len - num_prompt
         limit = min(limit, sampling.max_tokens or limit)
         is_named = last in sampling.stop_token_ids

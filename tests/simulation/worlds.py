@@ -130,7 +130,7 @@ class Arrivals:
         if clients and random.random() < 0.3:  # the next turn of an earlier conversation
             client = clients[random.choice(list(clients))]
             salt = client.seed % NUM_SALTS
-            prompt = client.request.prompt_token_ids + client.token_ids + self._tokens(random.randrange(3))
+            prompt = client.request.inputs.prompt_token_ids + client.token_ids + self._tokens(random.randrange(3))
         sampling = SamplingParams(
             max_tokens=random.choice([30, None, None] if self._long_answers else [1, 2, 8, 30, None]),
             min_tokens=random.choice([0, 0, 5]),

@@ -81,7 +81,7 @@ def test_every_attack_has_its_own_name():
     attacks = program.catalogue()
     names = [attack.id for attack in attacks]
     assert len(set(names)) == len(names)
-    assert {attack.family for attack in attacks} == {"sockets", "transports", "bodies", "templates", "files"}
+    assert {attack.family for attack in attacks} == {"sockets", "transports", "bodies", "peers", "templates", "files"}
 
 
 def test_attacks_are_chosen_by_family_or_name():

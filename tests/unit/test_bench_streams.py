@@ -6,8 +6,9 @@ import sys
 import pytest
 from benchmarks import streams
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_the_benchmark_of_streams_measures_every_number_of_rows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,8 +10,8 @@ import torch
 from safetensors import safe_open
 from transformers import Qwen3ForCausalLM
 
-from stoker.server.text.renderer import Renderer
-from stoker.server.text.tokenizer import Tokenizer
+from stoker.text.renderer import Renderer
+from stoker.text.tokenizer import Tokenizer
 
 FOLDER = Path(str(resources.files("stoker") / "builtin" / "tiny"))
 WEATHER = {

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from tools.check_words import check
+from tools.check_words import check, fragments
 
 
 def found(path: str, text: str) -> list[tuple[int, str]]:
@@ -26,3 +26,22 @@ def found(path: str, text: str) -> list[tuple[int, str]]:
 )
 def test_words_with_a_standard_term_are_found_where_people_read_them(path, text, expected):
     assert found(path, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"""Of the device."""\n', [(1, "Of")]),
+        ('class A:\n    x = 1\n\n    async def f(self):\n        """As `g`."""\n', [(5, "As")]),
+        ('class A:\n    """\n    By rank.\n    """\n', [(2, "By")]),
+        ('def f():\n    """None if there is no file."""\n', [(2, "None")]),
+        ('def f():\n    """In-flight steps, oldest first."""\n', []),
+        ('def f():\n    """Offers a block."""\n', []),
+        ('def f():\n    """A block. Of the device."""\n', []),
+        ('def f():\n    """`As` is a keyword."""\n', []),
+        ('def f():\n    """If, by Kipling."""  # words: ok\n', []),
+        ('def f():\n    x = """Of the device."""\n', []),
+    ],
+)
+def test_a_docstring_that_begins_in_the_middle_of_a_sentence_is_found(text, expected):
+    assert [(finding.line, finding.word) for finding in fragments("src/a.py", text)] == expected

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tools.clients.events import chat_answer, message_answer, response_answer
+from tools.clients.events import chat_answer, message_answer, prompt_length, response_answer
 from tools.clients.judging import Differs
 
 TEXT = {"type": "output_text", "text": "ab", "annotations": []}
@@ -83,6 +83,16 @@ def test_streams_in_order_are_read():
     assert message["usage"] == {"input_tokens": 3, "output_tokens": 9}
     chunks = chat_chunks({"content": "x"}, call_delta(0, "", **FIRST), call_delta(0, '{"a"'), call_delta(0, ": 1}"))
     assert chat_answer(chunks)["calls"] == [{"id": "c", "name": "g", "arguments": '{"a": 1}'}]
+
+
+def test_a_prompt_that_the_prefix_cache_has_and_gets_whole_is_one():
+    start, *others = message_events()
+    usage = {"input_tokens": 0, "cache_creation_input_tokens": 16, "cache_read_input_tokens": 32, "output_tokens": 0}
+    first = {**start, "message": {**start["message"], "usage": usage}}
+    assert prompt_length(message_answer([first, *others])["usage"]) == 48
+    usage["cache_creation_input_tokens"] = usage["cache_read_input_tokens"] = 0
+    with pytest.raises(Differs, match="no prompt"):
+        message_answer([first, *others])
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ NEEDED = (
     "config/cpu_features.py",
     "config/cpu_library.py",
     "engine/kernels/cpu/build.py",
+    "engine/kernels/cpu/progress.py",
     "engine/kernels/cpu/scratch.py",
 )
 
@@ -54,7 +55,8 @@ def run(tree: Path, version: str) -> dict[str, Any]:
 
 @needs_compiler
 @pytest.mark.slow
-def test_a_wheel_gets_the_libraries_of_all_levels_and_a_platform_tag(tree: Path):
+def test_a_release_gets_the_libraries_of_all_levels_and_a_platform_tag(tree: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("STOKER_BUILD_KERNELS", "all")
     data = run(tree, "standard")
     names = sorted(Path(packed).name for packed in data["force_include"].values())
     stems = [re.fullmatch(r"(.*)-[0-9a-f]{16}\.so", name)[1] for name in names]
@@ -69,10 +71,11 @@ def test_a_wheel_gets_the_libraries_of_all_levels_and_a_platform_tag(tree: Path)
 def test_an_editable_install_compiles_into_the_source_tree(tree: Path):
     data = run(tree, "editable")
     assert data == {"force_include": {}}
-    assert len(list((tree / "src/engine/kernels/cpu/prebuilt").glob("*.so"))) == 2
+    assert len(list((tree / "src/engine/kernels/cpu/prebuilt").glob("*.so"))) == 1
 
 
 def test_without_a_compiler_the_wheel_is_pure(tree: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("STOKER_BUILD_KERNELS", "all")
     monkeypatch.setenv("CXX", "no-such-compiler")
     said: list[str] = []
     monkeypatch.setattr(hatch_build, "_tell", said.append)
@@ -81,6 +84,12 @@ def test_without_a_compiler_the_wheel_is_pure(tree: Path, monkeypatch: pytest.Mo
         "no C++ kernels: no C++ compiler found (looked for no-such-compiler); "
         "where this wheel is installed, the first start compiles them"
     ]
+
+
+def test_a_wheel_compiles_nothing_unless_that_is_asked_for(tree: Path, monkeypatch: pytest.MonkeyPatch):
+    """`pip install .` took ten minutes for kernels that the base installation cannot use."""
+    monkeypatch.delenv("STOKER_BUILD_KERNELS", raising=False)
+    assert run(tree, "standard") == {"force_include": {}}
 
 
 def test_the_variable_is_effective_and_checked(tree: Path, monkeypatch: pytest.MonkeyPatch):

@@ -18,7 +18,7 @@ from stoker.config.resolve.resolve import examine
 from stoker.input_file import FileTooLarge, open_file, read_file
 from stoker.logs import LoggingProblem, set_up_from_file
 from stoker.server.http.tls import TlsFiles, TlsProblem, load_context
-from stoker.server.text.tokenizer import Tokenizer, TokenizerError
+from stoker.text.tokenizer import Tokenizer, TokenizerError
 
 from .config.model_files import write_model
 

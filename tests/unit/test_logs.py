@@ -15,6 +15,7 @@ from stoker.logs import (
     HTTP_LOGGER,
     TRACE,
     LoggingProblem,
+    RareLogger,
     configure_logging,
     log_fields,
     name_process,
@@ -177,3 +178,20 @@ def test_lines_of_one_of_several_processes_have_its_number(monkeypatch: pytest.M
     name_process(1)
     assert "answered status=200 process=1" in written("info")
     assert json.loads(written("info", "json").splitlines()[0])["process"] == 1
+
+
+def test_lines_that_others_can_cause_are_rare_and_counted(caplog: pytest.LogCaptureFixture):
+    """20,000 wrong requests wrote 20,000 lines."""
+    now = 0.0
+    rare = RareLogger(logging.getLogger("rare"), 60.0, lambda: now)
+    for at in (0.0, 1.0, 59.9, 60.0, 60.1, 200.0, 300.0):
+        now = at
+        rare.log(logging.WARNING, "a wrong request from %s", "x")
+    wrong = "a wrong request from x"
+    assert [record.getMessage() for record in caplog.records] == [
+        wrong,
+        f"{wrong} (2 similar lines before this one were omitted)",
+        f"{wrong} (1 similar lines before this one were omitted)",
+        wrong,
+    ]
+    assert rare.count == 7

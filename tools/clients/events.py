@@ -63,7 +63,7 @@ _TEXTS = {
     "response.function_call_arguments": "arguments",
     "response.custom_tool_call_input": "input",
 }
-_PARTS = {"response.content_part", "response.reasoning_part", "response.reasoning_summary_part"}
+_PARTS = {"response.content_part", "response.reasoning_summary_part"}
 _ENDS = {"response.completed", "response.incomplete", "response.failed"}
 
 
@@ -127,6 +127,13 @@ _DELTAS = {
 }
 
 
+def prompt_length(usage: Mapping[str, int | None]) -> int:
+    """The length of a prompt: `input_tokens` are only those that the cache neither had nor got."""
+    return sum(
+        usage.get(name) or 0 for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    )
+
+
 def message_answer(events: Iterable[Event], *, is_checked: bool = True) -> dict[str, Any]:
     """The message of an Anthropic stream: content, stop_reason and usage.
 
@@ -145,7 +152,7 @@ def message_answer(events: Iterable[Event], *, is_checked: bool = True) -> dict[
             require(message is None, "message_start comes twice")
             message = dict(event["message"])
             require(message["content"] == [] and message["stop_reason"] is None, "message_start has an answer already")
-            require(message["usage"]["input_tokens"] > 0, "message_start has no input_tokens")
+            require(prompt_length(message["usage"]) > 0, "the usage of message_start has no prompt")
             continue
         require(message is not None, f"`{kind}` before message_start")
         if kind == "content_block_start":

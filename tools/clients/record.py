@@ -18,7 +18,7 @@ _ERRORS = [case for case in CASES if case.expects]
 
 
 def read() -> dict[str, Any]:
-    """By name of the client."""
+    """Records by name of the client."""
     found: dict[str, Any] = json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {}
     return found
 

@@ -48,7 +48,7 @@ class Worker:
             raise WorkerFailed("the process of the client ended") from None
 
     def has_answered(self, limit_s: float = 0.0) -> bool:
-        """Also true if the process has ended."""
+        """Whether the process has answered, or has ended."""
         return bool(select.select([self._process.stdout], [], [], limit_s)[0])
 
     def answer(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from tests.kernels.references import sampling_columns
 
 from stoker.engine.kernels.activation import ACTIVATIONS
 from stoker.engine.kernels.attention_variant import AttentionVariant
@@ -36,7 +37,6 @@ from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
 from stoker.engine.kernels.gpu.route_experts import route_experts_gpu
 from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
 from stoker.engine.kernels.gpu.sample_logprobs import count_above_gpu, logprobs_gpu, softmax_mass_gpu
-from stoker.engine.kernels.gpu.sample_row import sampling_columns
 from stoker.engine.kernels.gpu.scaling import add_scaled_gpu, scale_and_cap_gpu
 from stoker.engine.kernels.gpu.state_space import state_space_gpu
 from stoker.engine.kernels.gpu.store_latents import store_latents_gpu
@@ -45,7 +45,7 @@ from stoker.engine.kernels.head_variant import HeadVariant
 from stoker.engine.kernels.packed_codes import PackedCodes
 from stoker.engine.kernels.route_experts import Routing
 from stoker.engine.kernels.state_space import StateSpaceWeights
-from stoker.model.spec import GatedDelta, Mamba2, ShortConvolution
+from stoker.model.mixers import GatedDelta, Mamba2, ShortConvolution
 
 from .whole_step import OnlyCapturable, whole_steps
 
@@ -160,7 +160,7 @@ def quick() -> Cases:
 
 
 def full() -> Cases:
-    """Also the same kernels at the shapes of other models."""
+    """The quick cases, and the same kernels at the shapes of other models."""
     yield from quick()
     models = {
         "qwen": QWEN3_0_6B, "llama": LLAMA_3_1_8B, "gemma": GEMMA_2_9B, "gpt_oss": GPT_OSS_20B, "phi": PHI_3_MINI,
@@ -241,7 +241,7 @@ def attention(
 
 
 def latents(name: str, num_heads: int, query_rank: int) -> Cases:
-    """With the compressed vectors of all published models: 512 and 64 elements."""
+    """Kernels of latents with the compressed vectors of all published models: 512 and 64 elements."""
     rank, turned, rows = 512, 64, 64
     cache = empty(1000, 1, BLOCK_SIZE, rank + turned)
     width = query_rank or 192 * num_heads

@@ -140,7 +140,7 @@ def _products(code: str) -> str:
 
 
 def _widths(code: str, operation: str) -> tuple[int, ...]:
-    """Of one thread's accesses, and those of cp.async, which name their bytes."""
+    """Widths of one thread's accesses, and those of cp.async, which name their bytes."""
     vectors = re.findall(rf"{re.escape(operation)}\S*?(?:\.v(\d))?\.(b\d+)[ \t]", code)
     found = {int(count or 1) * _WIDTHS[kind] for count, kind in vectors}
     if operation == "ld.global":

@@ -16,12 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stoker.engine.kernels.capture import NotCapturable
 from stoker.engine.kernels.gpu.kernels import gpu_kernels
 from stoker.engine.models.decoder import Decoder
-from stoker.engine.runner.cuda.buckets import StepShape
 from stoker.engine.runner.cuda.device_step import DeviceStep
 from stoker.engine.runner.cuda.slot_arena import SlotArena
 from stoker.engine.runner.kv_cache import KVCache
+from stoker.engine.runner.step_shape import StepFlag, StepShape
 from stoker.model.cache_groups import all_in_one
-from stoker.model.spec import MLP, Attention, LayerSpec, ModelSpec, RopeSpec
+from stoker.model.feed_forwards import MLP
+from stoker.model.mixers import Attention, RopeSpec
+from stoker.model.spec import LayerSpec, ModelSpec
 
 CAPTURABLE = frozenset(
     (
@@ -39,10 +41,10 @@ CAPTURABLE = frozenset(
     )
 )
 _SHAPES = {
-    "decode, fast path": StepShape(1, 1, is_decode=True, is_fast_path=True),
-    "decode": StepShape(64, 64, is_decode=True, is_fast_path=False),
-    "mixed, few tokens": StepShape(64, 256, is_decode=False, is_fast_path=True),
-    "mixed": StepShape(8192, 256, is_decode=False, is_fast_path=False),
+    "decode, fast path": StepShape(1, 1, 1),
+    "decode": StepShape(64, 64, 1, StepFlag.FULL_SAMPLER),
+    "mixed, few tokens": StepShape(64, 256, 0),
+    "mixed": StepShape(8192, 256, 0, StepFlag.FULL_SAMPLER),
 }
 _SLOTS, _TOKENS, _LENGTH, _BLOCK_SIZE = 256, 8192, 8192, 64
 
@@ -62,13 +64,13 @@ class OnlyCapturable(TorchDispatchMode):
 
 class _NoWeights:
     def read(self, name: str, into: torch.Tensor) -> None:
-        """None: tensors on `meta` have no memory."""
+        """Read nothing: tensors on `meta` have no memory."""
 
     def view(self, name: str, dtype: torch.dtype) -> None:
-        """None: there is no file."""
+        """Return None: there is no file."""
 
     def grouped(self, name: str, dtype: torch.dtype) -> None:
-        """There are no codes."""
+        """Return None: there are no codes."""
 
 
 def whole_steps(

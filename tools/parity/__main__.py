@@ -30,11 +30,16 @@ Small random checkpoints of every family, made by transformers and compared with
 - *logits*: the largest difference of a logit in float32, for 37 tokens in four chunks: with the C++ kernels, and with
   torch's.
 - *bfloat16*: the root mean square error of the logits against float32, relative to that of transformers in bfloat16.
-- *greedy*: of {count} prompts of 1 to 26 tokens, those whose 24 tokens are equal, through the scheduler: chunks of at
-  most 11 tokens, mixed with decode steps, shared prefixes, and a cache so small that sequences are preempted.
+- *greedy*: the number of prompts, of {count} with 1 to 26 tokens, whose 24 tokens are equal. They run through the
+  scheduler, with chunks of at most 11 tokens, mixed with decode steps, shared prefixes, and a cache so small that
+  sequences are preempted.
 - *mutation*: whether tokens differ when block tables are read in reverse, or states are not reset in a model without.
 - *through transformers*: the same model with `model.model_impl: transformers`: the largest difference of a
   log-probability from a plain run of the library, and equal prompts; -: it is refused.
+
+What differs on purpose: the library rounds Falcon's ALiBi to bfloat16, which changes logits by up to 0.6 for long
+prompts, and this build does not. With `longrope` (Phi-3) the library has other factors for a batch of short sequences;
+here all sequences have the factors of `model.max_model_len`, and a warning says so.
 
 """
 _COLUMNS = [

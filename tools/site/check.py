@@ -1,4 +1,4 @@
-"""Fail if a page of the built site loads anything from another host.
+"""Fail if a page of the built site loads anything from another host, or if its search does not find an option.
 
     python -m tools.site.check [build/site]
 
@@ -13,6 +13,10 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+
+from stoker.config.schema.options import options
+
+from .search import SiteSearch
 
 _LOADED = {
     "script": ("src",),
@@ -69,15 +73,27 @@ def find(site: Path) -> Iterator[str]:
                 yield f"{path.relative_to(site)} loads {address}"
 
 
+def not_found(site: Path) -> Iterator[str]:
+    """Words for which the search fails or has no page: the names of all options, and what a reader types for them."""
+    search = SiteSearch.of(site)
+    names = [path.rpartition(".")[2] for path in options()]
+    for words in dict.fromkeys(("memory", "mem", "gpu memory", "gpu_mem", "prefix caching", *names)):
+        try:
+            if not search.find(words):
+                yield f"the search does not find {words!r}"
+        except ValueError as error:
+            yield f"the search for {words!r} fails: {error}"
+
+
 def main() -> int:
     site = Path(sys.argv[1] if len(sys.argv) > 1 else "build/site")
     if not (site / "index.html").is_file():
         print(f"error: {site} does not hold a built site", file=sys.stderr)
         return 1
-    findings = list(find(site))
+    findings = [*find(site), *not_found(site)]
     for finding in findings:
         print(finding, file=sys.stderr)
-    print(f"{sum(1 for _ in site.rglob('*.html'))} pages, {len(findings)} resources from other hosts")
+    print(f"{sum(1 for _ in site.rglob('*.html'))} pages, {len(findings)} findings")
     return int(bool(findings))
 
 

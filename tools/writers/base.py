@@ -26,7 +26,7 @@ SIZES: dict[str, Any] = {
 
 
 def write_base(folder: Path) -> Path:
-    """In bfloat16, as most published checkpoints. The same every time."""
+    """Write the model in bfloat16, as most published checkpoints. It is the same every time."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 

@@ -58,7 +58,7 @@ def figures(samples: Sequence[Sample], seconds: float) -> dict[str, Any]:
 
 
 def lines(results: dict[str, Any]) -> list[str]:
-    """As text: distributions as a table in milliseconds, single numbers one per line."""
+    """Results as text: distributions as a table in milliseconds, single numbers one per line."""
     shown = [
         f"  {_words(name):<22}{_number(value)}" for name, value in results.items() if isinstance(value, int | float)
     ]

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from ...config.digest import digest
 from ...config.exit_codes import EXIT_WRONG_COMMAND_LINE
 from ...engine.api import SamplingParams
-from ...llm import LLM
+from ...offline.llm import LLM
+from ..count_progress import count_progress
 from ..prepare import read, resolve_here
 from ..startup_view import StartupView
 from .figures import Sample, figures, spread
@@ -36,10 +37,12 @@ def measure_latency(
             bench.run(token_jobs(batch_size, shape, bench.vocab_size, seed, batch=-1 - number))
         samples: list[Sample] = []
         times: list[float] = []
-        for number in range(num_iters):
-            found, seconds = bench.run(token_jobs(batch_size, shape, bench.vocab_size, seed, batch=number))
-            samples += found
-            times.append(seconds)
+        with count_progress("batches", num_iters) as show:
+            for number in range(num_iters):
+                found, seconds = bench.run(token_jobs(batch_size, shape, bench.vocab_size, seed, batch=number))
+                samples += found
+                times.append(seconds)
+                show(len(times))
         return bench.measurement({**figures(samples, sum(times)), "batch_s": spread(times)})
 
 
@@ -79,7 +82,7 @@ class _Bench:
                     f"{resolved.model.max_model_len}: lower --input-len or --output-len"
                 )
                 raise BenchError(message, EXIT_WRONG_COMMAND_LINE)
-            if len(resolved.parallel.served_ranks) > 1:
+            if resolved.topology.num_served > 1:
                 message = (
                     "this benchmark measures one replica: remove `data_parallel_size`, or use `engine bench serve`"
                 )

@@ -29,7 +29,7 @@ def run(
     *,
     output: Literal["text", "json"] = "text",
 ) -> int:
-    """given: the flags that were written. Returns the exit code: 0, 1 if a request failed."""
+    """given: the flags that were written. Returns the exit code: 0, or 1 if a request failed."""
     if problem := _problem(kind, files, overrides, given):
         return fail(problem, EXIT_WRONG_COMMAND_LINE)
     parameters = {**DEFAULTS[kind], **given}
@@ -40,18 +40,7 @@ def run(
         except BenchError as error:
             return fail(str(error), error.exit_code)
         parameters.pop("api_key", None)
-        record = {
-            "format_version": FORMAT_VERSION,
-            "kind": kind,
-            "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "parameters": parameters,
-            "model": measurement.model,
-            "config_hash": measurement.config_hash,
-            "environment": _environment(),
-            **measurement.details,
-            "results": measurement.results,
-        }
-        print_result(json.dumps(record, indent=2) if output == "json" else _text(kind, measurement))
+        print_result((_record if output == "json" else _text)(kind, measurement, parameters))
         for message, count in measurement.errors.items():
             print_message(f"error: {count} requests failed: {message}")
         return EXIT_FAILED if measurement.errors else 0
@@ -75,6 +64,7 @@ def _measure(kind: Kind, files: Sequence[str], overrides: Sequence[str], paramet
 
 
 def _problem(kind: Kind, files: Sequence[str], overrides: Sequence[str], given: Mapping[str, Any]) -> str | None:
+    """Why the command line has no meaning; None if it has one."""
     for name in given:
         if name not in DEFAULTS[kind]:
             kinds = [other for other, flags in DEFAULTS.items() if name in flags]
@@ -82,6 +72,21 @@ def _problem(kind: Kind, files: Sequence[str], overrides: Sequence[str], given: 
     if kind == "serve" and (files or overrides):
         return "serve measures a running server: start it with `engine up FILE`, and give its --url here"
     return None
+
+
+def _record(kind: Kind, measurement: Measurement, parameters: Mapping[str, Any]) -> str:
+    content = {
+        "format_version": FORMAT_VERSION,
+        "kind": kind,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "parameters": parameters,
+        "model": measurement.model,
+        "config_hash": measurement.config_hash,
+        "environment": _environment(),
+        **measurement.details,
+        "results": measurement.results,
+    }
+    return json.dumps(content, indent=2)
 
 
 def _environment() -> dict[str, Any]:
@@ -95,10 +100,13 @@ def _environment() -> dict[str, Any]:
     }
 
 
-def _text(kind: Kind, measurement: Measurement) -> str:
+def _text(kind: Kind, measurement: Measurement, parameters: Mapping[str, Any]) -> str:
     head = f"{kind}: {measurement.model}"
     if measurement.config_hash:
         head += f", configuration {measurement.config_hash[:19]}"
     if kind == "startup":
         head += "; seconds of each phase"
+    elif kind == "serve":
+        unit = measurement.details["input_len_unit"]
+        head += f"; prompts of {parameters['input_len'] + parameters['prefix_len']} {unit} were asked for"
     return "\n".join([head, *lines(measurement.results)])

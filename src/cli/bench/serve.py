@@ -6,16 +6,20 @@ request starts when it is due: waiting for a free thread counts as slowness of t
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ...config.exit_codes import EXIT_WRONG_COMMAND_LINE
+from ..count_progress import count_progress
 from ..remote import Remote, RemoteError, connect
 from .figures import Sample, figures
 from .measured import BenchError, Measurement
+from .token_costs import token_costs
 from .workload import Shape, TextJob, arrivals, text_jobs
 
 _PATHS = {"chat": "/chat/completions", "completions": "/completions"}
@@ -44,24 +48,35 @@ def measure_server(
         raise BenchError("nothing was measured")
     remote, model = connected
     shape = Shape(input_len, output_len, length_spread, prefix_len)
+    costs = token_costs(Remote(url.rstrip("/").removesuffix("/v1"), api_key), model, endpoint)
+    if costs is not None and costs.overhead > input_len:
+        raise BenchError(
+            f"a prompt of one word has {costs.overhead} tokens{' with the chat template' * (endpoint == 'chat')}: "
+            f"--input-len {input_len} is not possible",
+            EXIT_WRONG_COMMAND_LINE,
+        )
     client = _Client(
         remote, endpoint, {"model": model, "temperature": 0} | ({"ignore_eos": True} if ignore_eos else {})
     )
     try:
-        for job in text_jobs(num_warmup, shape, seed, batch=-1):
+        for job in text_jobs(num_warmup, shape, seed, batch=-1, costs=costs):
             client.ask(job, time.perf_counter())
     except RemoteError as error:
         raise BenchError(f"the first request failed: {error}") from None
-    jobs = text_jobs(num_prompts, shape, seed)
-    load = _Load(client, max_concurrency)
-    began = time.perf_counter()
-    samples = load.run(jobs, arrivals(num_prompts, request_rate, seed), from_due=request_rate is not None)
-    seconds = time.perf_counter() - began
+    jobs = text_jobs(num_prompts, shape, seed, costs=costs)
+    with count_progress("requests", num_prompts) as show:
+        load = _Load(client, max_concurrency, show)
+        began = time.perf_counter()
+        samples = load.run(jobs, arrivals(num_prompts, request_rate, seed), from_due=request_rate is not None)
+        seconds = time.perf_counter() - began
     if not samples:
         message, _ = load.errors.most_common(1)[0]
         raise BenchError(f"every request failed: {message}")
     results = {**figures(samples, seconds), "failed": load.errors.total()}
-    details = {"tokens_counted_by": "the server" if client.has_usage else "events of the stream"}
+    details = {
+        "tokens_counted_by": "the server" if client.has_usage else "events of the stream",
+        "input_len_unit": "words" if costs is None else "tokens",
+    }
     return Measurement(model=model, results=results, details=details, errors=dict(load.errors))
 
 
@@ -111,8 +126,11 @@ class _Client:
 class _Load:
     """Runs jobs at their due times, with a maximum number of open ones."""
 
-    def __init__(self, client: _Client, max_concurrency: int) -> None:
+    def __init__(self, client: _Client, max_concurrency: int, show: Callable[[int], None]) -> None:
+        """show: called with the number of requests that are done."""
         self._client = client
+        self._show = show
+        self._num_done = itertools.count(1)  # the threads share it: its next() is atomic
         self._max_concurrency = max_concurrency
         self.errors: Counter[str] = Counter()  # of the last run, by message
 
@@ -124,6 +142,8 @@ class _Load:
                 return self._client.ask(job, began + due_s if from_due else time.perf_counter())
             except RemoteError as error:
                 return str(error)
+            finally:
+                self._show(next(self._num_done))
 
         with ThreadPoolExecutor(self._max_concurrency, thread_name_prefix="bench") as threads:
             try:
@@ -140,10 +160,13 @@ class _Load:
         return [one for one in found if isinstance(one, Sample)]
 
 
+_TEXTS = ("content", "reasoning", "reasoning_content", "tool_calls")  # of a delta: servers have two names for reasoning
+
+
 def _has_text(event: dict[str, Any]) -> bool:
     """Whether the event contains tokens."""
     for choice in event.get("choices") or ():
         delta = choice.get("delta") or {}
-        if choice.get("text") or delta.get("content") or delta.get("reasoning_content") or delta.get("tool_calls"):
+        if choice.get("text") or any(delta.get(name) for name in _TEXTS):
             return True
     return False

@@ -3,68 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
-# Frequent words, each of them one token in most vocabularies after a space.
-_WORDS = [
-    "time",
-    "year",
-    "people",
-    "way",
-    "day",
-    "man",
-    "thing",
-    "woman",
-    "life",
-    "child",
-    "world",
-    "school",
-    "state",
-    "family",
-    "student",
-    "group",
-    "country",
-    "problem",
-    "hand",
-    "part",
-    "place",
-    "case",
-    "week",
-    "company",
-    "system",
-    "program",
-    "question",
-    "work",
-    "government",
-    "number",
-    "night",
-    "point",
-    "home",
-    "water",
-    "room",
-    "mother",
-    "area",
-    "money",
-    "story",
-    "fact",
-    "month",
-    "lot",
-    "right",
-    "study",
-    "book",
-    "eye",
-    "job",
-    "word",
-    "business",
-    "issue",
-    "side",
-    "kind",
-    "head",
-    "house",
-    "service",
-    "friend",
-]
+FIRST_WORD = "time"  # of every prompt: a tokenizer may treat the beginning of a text differently
+# Frequent words: after a space, each is one token in most vocabularies, and the shortest in nearly all.
+WORDS = [
+    "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state",
+    "family", "student", "group", "country", "problem", "hand", "part", "place", "case", "week", "company",
+    "system", "program", "question", "work", "government", "number", "night", "point", "home", "water", "room",
+    "mother", "area", "money", "story", "fact", "month", "lot", "right", "study", "book", "eye", "job", "word",
+    "business", "issue", "side", "kind", "head", "house", "service", "friend", "a", "I", "to",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +33,21 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Costs:
+    """Tokens of words on a server. overhead: of a prompt that is only FIRST_WORD, its chat template included."""
+
+    overhead: int = 1
+    words: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, word: str) -> int:
+        """Number of tokens of a word after a space; 1 for a word that was not counted."""
+        return self.words.get(word, 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
-    prompt: list[int]
-    output_len: int
+    prompt: list[int]  # token ids
+    output_len: int  # tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +66,27 @@ def token_jobs(count: int, shape: Shape, vocab_size: int, seed: int, batch: int 
     ]
 
 
-def text_jobs(count: int, shape: Shape, seed: int, batch: int = 0) -> list[TextJob]:
-    """Prompts with a number of words, for a server with an unknown tokenizer: about the same number of tokens."""
+def text_jobs(count: int, shape: Shape, seed: int, batch: int = 0, costs: Costs | None = None) -> list[TextJob]:
+    """Prompts of words, for a server. costs: what its tokenizer makes of them; None for one token a word."""
+    costs = costs or Costs()
     words = random.Random(f"words {seed} {batch}")
-    prefix = words.choices(_WORDS, k=shape.prefix_len)
+    prefix = _words_of(shape.prefix_len, words, costs)
     return [
-        TextJob(" ".join(prefix + words.choices(_WORDS, k=input_len)), output_len)
+        TextJob(" ".join([FIRST_WORD, *prefix, *_words_of(input_len - costs.overhead, words, costs)]), output_len)
         for input_len, output_len in _lengths(count, shape, seed)
     ]
+
+
+def _words_of(num_tokens: int, words: random.Random, costs: Costs) -> list[str]:
+    """Words of `num_tokens` tokens together, or of as near to that number as the words allow."""
+    chosen: list[str] = []
+    while num_tokens > 0:
+        fitting = [word for word in WORDS if costs.of(word) <= num_tokens]
+        if not fitting:
+            break
+        chosen.append(words.choice(fitting))
+        num_tokens -= costs.of(chosen[-1])
+    return chosen
 
 
 def arrivals(count: int, rate: float | None, seed: int) -> list[float]:

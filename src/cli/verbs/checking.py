@@ -6,23 +6,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from .arguments import (
-    File,
-    Invocation,
-    Overlays,
-    TextJsonOrMarkdown,
-    TextOrJson,
-    YamlOrJson,
-    end,
-    files_of,
-    overrides,
-)
+from ..flags.checking import ConfigFlags, PlanFlags
+from ..flags.types import File, Overlays, TextJsonOrMarkdown, TextOrJson
+from .arguments import Invocation, deployment_of, end, expanded, overrides
 
 
 def validate(
     context: typer.Context,
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="FILE...", help="Deployments, each checked separately.")
+        list[str] | None,
+        typer.Argument(metavar="FILE...", help="Deployments, each checked separately; by default ./deploy.yaml."),
     ] = None,
     overlays: Overlays = None,
     output: Annotated[
@@ -33,75 +26,28 @@ def validate(
     """Find all errors in deployments, without a model, a network or a GPU."""
     from ..validate import run
 
-    end(run(files or [], overlays or [], overrides(context), output=output, deny_warnings=deny_warnings))
+    given = overrides(context)
+    if not files and not overlays:
+        files = deployment_of(None, None, given)
+    end(run(files or [], overlays or [], given, output=output, deny_warnings=deny_warnings))
 
 
-def config(
-    context: typer.Context,
-    file: File = None,
-    path: Annotated[str | None, typer.Argument(metavar="PATH", help="One section or option.")] = None,
-    overlays: Overlays = None,
-    show_origin: Annotated[bool, typer.Option("--show-origin", help="Show where each value comes from.")] = False,
-    output: YamlOrJson = "yaml",
-    minimal: Annotated[bool, typer.Option("--minimal", help="Only values that were written.")] = False,
-    hash_only: Annotated[bool, typer.Option("--hash", help="Only a hash of the written configuration.")] = False,
-    sources: Annotated[
-        bool, typer.Option("--sources", help="The text of every file and preset that was read, weakest first.")
-    ] = False,
-) -> None:
+@expanded
+def config(context: typer.Context, file: File = None, overlays: Overlays = None, *, flags: ConfigFlags) -> None:
     """Show the effective configuration of a deployment."""
     from ..config import run
 
-    end(
-        run(
-            files_of(file, overlays),
-            overrides(context),
-            path=path,
-            show_origin=show_origin,
-            output=output,
-            minimal=minimal,
-            hash_only=hash_only,
-            sources=sources,
-        )
-    )
+    given = overrides(context)
+    end(run(deployment_of(file, overlays, given), given, flags))
 
 
-def plan(
-    context: typer.Context,
-    file: File = None,
-    overlays: Overlays = None,
-    device_profile: Annotated[
-        str, typer.Option("--device-profile", metavar="NAME|FILE", help="Plan for another device, such as h100-80gb.")
-    ] = "this-machine",
-    devices: Annotated[
-        int | None, typer.Option("--devices", metavar="N", min=1, max=1024, help="Plan for N of that device.")
-    ] = None,
-    devices_per_node: Annotated[
-        int, typer.Option("--devices-per-node", metavar="N", min=1, max=72, help="How many of them a machine has.")
-    ] = 8,
-    output: TextOrJson = "text",
-    strict_fit: Annotated[
-        bool, typer.Option("--strict-fit", help="Fail also if only an estimate says that it does not fit.")
-    ] = False,
-    calibration: Annotated[
-        bool, typer.Option("--calibration", help="Compare earlier plans with what starts on this machine measured.")
-    ] = False,
-) -> None:
+@expanded
+def plan(context: typer.Context, file: File = None, overlays: Overlays = None, *, flags: PlanFlags) -> None:
     """Compute whether a deployment fits, on which device, and what would make it fit."""
     from ..plan import run
 
-    end(
-        run(
-            files_of(file, overlays),
-            overrides(context),
-            device_profile=device_profile,
-            output=output,
-            strict_fit=strict_fit,
-            calibration=calibration,
-            devices=devices,
-            devices_per_node=devices_per_node,
-        )
-    )
+    given = overrides(context)
+    end(run(deployment_of(file, overlays, given), given, flags))
 
 
 def run_tests(
@@ -114,7 +60,8 @@ def run_tests(
     """Test without a model whether tool calls and reasoning are read as the chat template writes them."""
     from ..tool_tests import run
 
-    end(run(files_of(file, overlays), overrides(context), output=output))
+    given = overrides(context)
+    end(run(deployment_of(file, overlays, given), given, output=output))
 
 
 def explain(

@@ -2,107 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
-from ..bench.defaults import DEFAULTS, Kind
-from .arguments import File, Overlays, TextOrJson, end, files_of, overrides
+from ..bench.defaults import Kind
+from ..flags.measuring import BenchFlags
+from ..flags.types import File, Overlays, TextOrJson
+from .arguments import end, expanded, files_of, overrides
 
-_LATENCY, _MANY, _SERVE, _STARTUP = (DEFAULTS[kind] for kind in ("latency", "throughput", "serve", "startup"))
 
-
+@expanded
 def bench(
     context: typer.Context,
     bench_type: Annotated[Kind, typer.Argument(help="What is measured; see above.")],
     file: File = None,
     overlays: Overlays = None,
-    input_len: Annotated[
-        int | None, typer.Option("--input-len", min=1, help=f"Tokens of a prompt; by default {_MANY['input_len']}.")
-    ] = None,
-    output_len: Annotated[
-        int | None, typer.Option("--output-len", min=1, help=f"Tokens of an answer; by default {_MANY['output_len']}.")
-    ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option("--batch-size", min=1, help=f"latency: prompts per batch; by default {_LATENCY['batch_size']}."),
-    ] = None,
-    num_iters: Annotated[
-        int | None,
-        typer.Option("--num-iters", min=1, help=f"latency: number of batches; by default {_LATENCY['num_iters']}."),
-    ] = None,
-    num_prompts: Annotated[
-        int | None,
-        typer.Option(
-            "--num-prompts", min=1, help=f"throughput, serve: number of requests; by default {_MANY['num_prompts']}."
-        ),
-    ] = None,
-    length_spread: Annotated[
-        float | None,
-        typer.Option(
-            "--length-spread",
-            min=0,
-            max=1,
-            help=f"throughput, serve: share by which lengths vary up and down; by default {_MANY['length_spread']}.",
-        ),
-    ] = None,
-    prefix_len: Annotated[
-        int | None,
-        typer.Option(
-            "--prefix-len",
-            min=0,
-            help=f"throughput, serve: tokens that all prompts share; by default {_MANY['prefix_len']}.",
-        ),
-    ] = None,
-    num_warmup: Annotated[
-        int | None,
-        typer.Option(
-            "--num-warmup", min=0, help=f"Batches or requests before the measurement; by default {_MANY['num_warmup']}."
-        ),
-    ] = None,
-    num_runs: Annotated[
-        int | None,
-        typer.Option("--num-runs", min=1, help=f"startup: number of starts; by default {_STARTUP['num_runs']}."),
-    ] = None,
-    url: Annotated[
-        str | None, typer.Option("--url", help=f"serve: base URL of the server; by default {_SERVE['url']}.")
-    ] = None,
-    model_name: Annotated[
-        str | None,
-        typer.Option("--model-name", help="serve: model to ask; by default the first one that the server lists."),
-    ] = None,
-    api_key: Annotated[
-        str | None, typer.Option("--api-key", help="serve: key for the server; by default OPENAI_API_KEY.")
-    ] = None,
-    endpoint: Annotated[
-        Literal["chat", "completions"] | None,
-        typer.Option("--endpoint", help=f"serve: endpoint; by default {_SERVE['endpoint']}."),
-    ] = None,
-    request_rate: Annotated[
-        float | None,
-        typer.Option(
-            "--request-rate",
-            min=0.001,
-            help="serve: requests per second, at random times; by default all are sent at the start.",
-        ),
-    ] = None,
-    max_concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--max-concurrency",
-            min=1,
-            max=1024,
-            help=f"serve: maximum number of open requests; by default {_SERVE['max_concurrency']}.",
-        ),
-    ] = None,
-    ignore_eos: Annotated[
-        bool | None,
-        typer.Option("--ignore-eos", help="serve: ask for answers of full length; not every server supports it."),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option("--seed", help=f"Seed of prompts, lengths and arrival times; by default {_MANY['seed']}."),
-    ] = None,
+    *,
+    flags: BenchFlags,
     output: TextOrJson = "text",
 ) -> None:
     """Measure speed: times to the first token, between tokens and to the end, and tokens per second.
@@ -112,26 +30,7 @@ def bench(
     """
     from ..bench.run import run
 
-    flags = {
-        "input_len": input_len,
-        "output_len": output_len,
-        "batch_size": batch_size,
-        "num_iters": num_iters,
-        "num_prompts": num_prompts,
-        "length_spread": length_spread,
-        "prefix_len": prefix_len,
-        "num_warmup": num_warmup,
-        "num_runs": num_runs,
-        "url": url,
-        "model_name": model_name,
-        "api_key": api_key,
-        "endpoint": endpoint,
-        "request_rate": request_rate,
-        "max_concurrency": max_concurrency,
-        "ignore_eos": ignore_eos,
-        "seed": seed,
-    }
-    given = {name: value for name, value in flags.items() if value is not None}
+    given = {name: value for name, value in asdict(flags).items() if value is not None}
     end(run(bench_type, files_of(file, overlays), overrides(context), given, output=output))
 
 

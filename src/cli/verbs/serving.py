@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
-from ..defaults import DEFAULT_URL, METRICS_HOST, METRICS_PORT
+from ..defaults import DEFAULT_URL
+from ..flags.serving import BatchFlags, ChatFlags, CompleteFlags
+from ..flags.types import File, Key, Overlays, Url
 from ..stop import unless_stopped
-from .arguments import File, Key, ModelName, Overlays, Url, end, files_of, overrides
+from .arguments import deployment_of, end, expanded, overrides
 
 
 def up(context: typer.Context, file: File = None, overlays: Overlays = None) -> None:
@@ -29,26 +31,18 @@ def _serve(context: typer.Context, file: str | None, overlays: list[str] | None,
     def work() -> int:
         from ..up import run
 
-        return run(files_of(file, overlays), [*words, *overrides(context)])
+        given = [*words, *overrides(context)]
+        return run(deployment_of(file, overlays, given), given)
 
     end(unless_stopped(work))
 
 
-def chat(
-    url: Url = DEFAULT_URL,
-    model_name: ModelName = None,
-    api_key: Key = None,
-    system_prompt: Annotated[
-        str | None, typer.Option("--system-prompt", help="System message at the start of the conversation.")
-    ] = None,
-    quick: Annotated[
-        str | None, typer.Option("--quick", "-q", help="Send this message, print the answer, and exit.")
-    ] = None,
-) -> None:
+@expanded
+def chat(flags: ChatFlags) -> None:
     """Chat with a running server."""
     from ..chat import run
 
-    end(run(url, model_name=model_name, api_key=api_key, system_prompt=system_prompt, quick=quick))
+    end(run(flags))
 
 
 def reload(url: Url = DEFAULT_URL, api_key: Key = None) -> None:
@@ -58,86 +52,22 @@ def reload(url: Url = DEFAULT_URL, api_key: Key = None) -> None:
     end(run(url, api_key=api_key))
 
 
-def complete(
-    url: Url = DEFAULT_URL,
-    model_name: ModelName = None,
-    api_key: Key = None,
-    quick: Annotated[
-        str | None, typer.Option("--quick", "-q", help="Send this prompt, print the completion, and exit.")
-    ] = None,
-) -> None:
+@expanded
+def complete(flags: CompleteFlags) -> None:
     """Complete prompts with a running server."""
     from ..complete import run
 
-    end(run(url, model_name=model_name, api_key=api_key, quick=quick))
+    end(run(flags))
 
 
-def run_batch(
-    context: typer.Context,
-    input_file: Annotated[
-        str,
-        typer.Option("--input-file", "-i", metavar="FILE", help="Requests, one JSON object per line: file, URL or -."),
-    ],
-    output_file: Annotated[
-        str,
-        typer.Option("--output-file", "-o", metavar="FILE", help="Results, one per line: a file, or a URL for a PUT."),
-    ],
-    file: File = None,
-    overlays: Overlays = None,
-    output_tmp_dir: Annotated[
-        str | None,
-        typer.Option(
-            "--output-tmp-dir",
-            metavar="DIR",
-            help="Folder of the results before they are sent to a URL; by default TMPDIR.",
-        ),
-    ] = None,
-    response_role: Annotated[
-        str | None, typer.Option("--response-role", help="Role of generated messages; by default assistant.")
-    ] = None,
-    enable_metrics: Annotated[bool, typer.Option("--enable-metrics", help="Serve /metrics during the run.")] = False,
-    url: Annotated[
-        str | None, typer.Option("--url", help=f"Address of the metrics; by default {METRICS_HOST}.")
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option("--port", min=0, max=65535, help=f"Port of the metrics; by default {METRICS_PORT}."),
-    ] = None,
-    enable_prompt_tokens_details: Annotated[
-        bool, typer.Option("--enable-prompt-tokens-details", help="Add the number of cached prompt tokens to results.")
-    ] = False,
-    max_log_len: Annotated[
-        int | None, typer.Option("--max-log-len", min=0, help="Maximum length of a prompt in the log.")
-    ] = None,
-    disable_log_requests: Annotated[
-        bool, typer.Option("--disable-log-requests", help="Do not log each request.")
-    ] = False,
-    disable_log_stats: Annotated[
-        bool, typer.Option("--disable-log-stats", help="Do not log engine statistics every ten seconds.")
-    ] = False,
-    use_v2_block_manager: Annotated[
-        bool | None, typer.Option("--use-v2-block-manager", help="Deprecated: there is one block pool.")
-    ] = None,
-) -> None:
+@expanded
+def run_batch(context: typer.Context, file: File = None, overlays: Overlays = None, *, flags: BatchFlags) -> None:
     """Answer a file of requests in OpenAI's batch format, and exit.
 
     Results are written in the order in which requests finish. If a run is interrupted, its results are kept, and the
     same command continues from there. Exit code 0 if every line was answered, 1 if one was refused or is not a request.
     """
-    from ..run_batch import BatchFlags, run
+    from ..run_batch import run
 
-    flags = BatchFlags(
-        input_file=input_file,
-        output_file=output_file,
-        output_tmp_dir=output_tmp_dir,
-        response_role=response_role,
-        enable_metrics=enable_metrics,
-        url=url,
-        port=port,
-        enable_prompt_tokens_details=enable_prompt_tokens_details,
-        max_log_len=max_log_len,
-        disable_log_requests=disable_log_requests,
-        disable_log_stats=disable_log_stats,
-        use_v2_block_manager=use_v2_block_manager,
-    )
-    end(run(files_of(file, overlays), overrides(context), flags))
+    given = overrides(context)
+    end(run(deployment_of(file, overlays, given), given, flags))

@@ -1,6 +1,6 @@
 """Chat templates as they are written: their texts, and the file or option that each was read from.
 
-Read here only. server/text/ compiles and renders them.
+Read here only. src/text compiles and renders them.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def templates_in(folder: Path, tokenizer_config: Mapping[str, Any] | None = None
 
 
 def _of_tekken(vocabulary: Path) -> TemplateSource | None:
-    """Of conversations without tools, for the version of Mistral AI's vocabulary; None for a version that is not known.
+    """Template of conversations without tools, for the version of Mistral AI's vocabulary; None for an unknown version.
 
     Their repositories have no template: the format of each version is a part of their library.
     """

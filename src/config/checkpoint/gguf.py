@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from ...input_file import open_file
 from ..errors import ModelFilesError
+from .lfs_pointer import refuse_lfs_pointer
 from .stored import BLOCKS, DTYPE_BYTES, StoredTensor, bytes_of
 
 _MAX_HEADER_BYTES = 256 << 20  # 25 MB for a vocabulary of 262 144 tokens
@@ -163,6 +164,7 @@ class _Reader:
         magic = self._bytes(4, "the header")
         version = self._number("I", "the header")
         if magic != b"GGUF":
+            refuse_lfs_pointer(self._path)
             self._fail("not a GGUF file")
         if version & 0xFFFF == 0:
             self._fail("a file of a big-endian machine, which this build does not read", "M304")

@@ -1,4 +1,4 @@
-"""Which GGUF file of a folder or a repository is the model, and what its header says of it."""
+"""Finds the model's GGUF file in a folder or a repository, and reads its header."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SAMPLING = {  # of the header -> of generation_config.json
 
 
 def found_in(folder: Path) -> list[Path]:
-    """The models in a folder and in those in it; of one in several parts, the first part."""
+    """The models in a folder and in its folders; of one in several parts, the first part."""
     files = [Path(place) / name for place, names in _listed(folder) for name in names]
     return sorted(
         path for path in files if is_gguf(path) and is_first_part(path.name) and not is_like(path.name, NO_MODELS)
@@ -58,7 +58,7 @@ def has_quantisation(folder: Path, quantisation: str) -> bool:
 
 
 def choose(folder: Path, quantisation: str | None = None) -> Path:
-    """The only file, or that of a quantisation. Raises ModelFilesError unless there is exactly one."""
+    """The only file, or the file of a quantisation. Raises ModelFilesError unless there is exactly one."""
     files = found_in(folder)
     wanted = ("*",) if quantisation is None else patterns(quantisation)
     chosen = [path for path in files if is_like(str(path.relative_to(folder)), wanted)]

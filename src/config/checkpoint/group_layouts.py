@@ -29,7 +29,7 @@ _CODE_BITS = {2: 4, 3: 4, 4: 4, 8: 8}
 
 
 def group_layout(stored: StoredTensor) -> GroupLayout | None:
-    """None: its numbers are computed when it is loaded."""
+    """Layout of a matrix in groups; None if its elements are computed when it is loaded."""
     if stored.factors or len(stored.shape) != 2:
         return None
     layout = _of_packed(stored.packed) if stored.packed is not None else _OF_BLOCKS.get(stored.dtype)
@@ -77,6 +77,6 @@ def _of_packed(packed: Packed) -> GroupLayout | None:
 
 
 def _bytes(packed: Packed, name: str) -> int:
-    """Of a scale; powers of two become float32."""
+    """Bytes of a scale; powers of two become float32."""
     dtype = packed.parts[name].dtype
     return bytes_of(dtype, 1) if dtype in FLOAT_DTYPES else 4

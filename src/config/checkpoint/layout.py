@@ -1,15 +1,16 @@
-"""Which weight files a directory has, by load format, and what all of them hold together."""
+"""Finds the weight files of a directory, by load format, and what all of them hold together."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ModelFilesError
 from .gguf import parts, read_gguf
+from .left_out import Part
 from .model_files import INDEX, MAX_INDEX_BYTES, is_gguf, is_like, is_plain_name, read_json
 from .safetensors import read_header
 from .settings import SHARD_PATTERN
@@ -55,11 +56,15 @@ _INSTEAD = "`load.load_format: dummy` runs without any"
 
 @dataclass(frozen=True, slots=True)
 class WeightFiles:
-    """The files of one checkpoint and the tensors in them."""
+    """The files of one checkpoint and the tensors in them.
+
+    left_out: bytes of tensors that the model does not use, by part.
+    """
 
     format: Format
     names: tuple[str, ...]  # relative to the model's directory
     tensors: Mapping[str, StoredTensor]
+    left_out: Mapping[Part, int] = field(default_factory=dict)
 
     def count(self) -> dict[str, int]:
         """dtype -> number of elements."""
@@ -103,7 +108,7 @@ def read_weight_files(
 
 
 def read_gguf_files(path: Path) -> WeightFiles:
-    """Of a GGUF file, and the other parts of its model. Raises ModelFilesError."""
+    """Read a GGUF file, and the other parts of its model. Raises ModelFilesError."""
     names = tuple(part.name for part in parts(path))
     return WeightFiles("gguf", names, read_tensors(path.parent, names))
 
@@ -119,7 +124,7 @@ def read_tensors(folder: Path, names: Iterable[str], map_location: MapLocation =
     for name in names:
         path = folder / name
         found: Mapping[str, StoredTensor]
-        if is_gguf(name):
+        if is_gguf(path):
             found = read_gguf(path).tensors
         else:
             found = read_header(path) if name.endswith(".safetensors") else read_torch_file(path, map_location)

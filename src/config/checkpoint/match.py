@@ -1,10 +1,10 @@
-"""Compares the tensors of a checkpoint with those that its model needs, before anything is built of either."""
+"""Compares the tensors of a checkpoint with the tensors that its model needs, before anything is built of either."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from ...model.spec import ModelSpec, WeightNames
 from ...model.tensors import FUSED, model_shapes, unused_tensors
 from ..errors import ModelFilesError
 from .kv_scales import is_kv_scale
+from .left_out import Part, left_out
 from .model_files import CONFIG_JSON, PARAMS_JSON
 from .packed import unpacked
 from .stored import DTYPE_BYTES, FLOAT_DTYPES, StoredTensor, bytes_of, contiguous_strides
@@ -23,7 +24,7 @@ _FUSED_EXPERTS = re.compile(
     r"(?P<place>.*\.experts)\.(?P<part>gate_up_proj|gate_proj|up_proj|down_proj)(?P<bias>_bias)?"
 )
 _SOURCES: dict[WeightNames, str] = {"hf": CONFIG_JSON, "mistral": PARAMS_JSON, "gguf": "the header"}
-_UNUSED = ("rotary_emb.inv_freq", "masked_bias", "attn.bias")  # buffers in old checkpoints
+_UNUSED = ("inv_freq", "masked_bias", "attn.bias", "attention.bias")  # buffers in old checkpoints
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -52,7 +53,8 @@ def matched(
                 f"{stored.file}: tensor `{name}` has dtype {stored.dtype}; supported: {', '.join(FLOAT_DTYPES)}",
                 code="M304",
             )
-    surplus = [name for name in tensors if name not in shapes and not name.endswith(_UNUSED) and not is_kv_scale(name)]
+    known = (*_UNUSED, *gguf.FACTORS)
+    surplus = [name for name in tensors if name not in shapes and not name.endswith(known) and not is_kv_scale(name)]
     if is_tied:
         surplus = [name for name in surplus if name != "lm_head.weight"]
     if surplus:
@@ -69,24 +71,24 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
     """
     shapes, family = model_shapes(spec), FAMILIES[spec.architecture]
     stored = unpacked(stored, spec.quantization, spec.dtype)
-    ignored, renames = family.ignored, dict(family.renames)
-    fused_experts = family.fused_experts
+    renames, fused_experts = dict(family.renames), family.fused_experts
     if spec.weight_names == "mistral":
-        ignored, renames = CONSOLIDATED_TOWERS, dict(CONSOLIDATED_NAMES)
+        renames = dict(CONSOLIDATED_NAMES)
     elif spec.weight_names == "gguf":
-        ignored, renames, fused_experts = gguf.FACTORS, dict(gguf.names_of(spec.architecture)), "stacked"
-    if family.has_draft_layers:
-        ignored += (f"model.layers.{spec.num_layers}.",)
+        renames, fused_experts = dict(gguf.names_of(spec.architecture)), "stacked"
     if not spec.has_experts:  # the block that others share between the experts is all that there is
         renames[".mlp.shared_experts."] = ".mlp."
-    used = {name: tensor for name, tensor in stored.items() if not name.startswith(ignored)}
+    unused = unused_parts(stored, spec)
+    used = {name: tensor for name, tensor in stored.items() if name not in unused}
     tensors = {_renamed(name, renames): tensor for name, tensor in used.items()}
     tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(unused_tensors(spec))}
     if family.is_transposed:
         tensors = {name: _transposed(name, tensor) for name, tensor in tensors.items()}
     tensors = {name: _without_rows(tensor, shapes.get(name)) for name, tensor in tensors.items()}
-    if fused_experts is not None:
-        tensors = split_experts(tensors, fused_experts)
+    if fused_experts == "columns_or_stacked":
+        downs = {tensor.shape[-1] for name, tensor in tensors.items() if name.endswith(".experts.down_proj")}
+        fused_experts = "columns" if downs <= {spec.hidden_size} else "stacked"
+    tensors = split_experts(tensors, fused_experts)
     source = _SOURCES[spec.weight_names]
     found = matched(folder, split_fused(tensors, shapes), shapes, is_tied=spec.is_tied, source=source)
     for scale in spec.weight_scales:
@@ -94,6 +96,12 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
             name = f"model.layers.{index}.{scale.name}"
             found[name] = replace(found[name], factors=scale.parts)
     return found
+
+
+def unused_parts(names: Collection[str], spec: ModelSpec) -> dict[str, Part]:
+    """Tensors of a checkpoint that the model does not use, and what they are a part of."""
+    encoders = {"mistral": CONSOLIDATED_TOWERS, "gguf": ()}.get(spec.weight_names, FAMILIES[spec.architecture].ignored)
+    return left_out(names, spec.num_layers, encoders)
 
 
 def _renamed(name: str, renames: Mapping[str, str]) -> str:
@@ -120,7 +128,7 @@ def _transposed(name: str, stored: StoredTensor) -> StoredTensor:
 
 
 def split_experts(tensors: Mapping[str, StoredTensor], layout: FusedExperts) -> dict[str, StoredTensor]:
-    """Tensors of all experts as those of each. layout: as in FAMILIES; interleaved ones become strided."""
+    """Split tensors of all experts into tensors of each. Interleaved ones become strided."""
     split: dict[str, StoredTensor] = {}
     for name, stored in tensors.items():
         match = _FUSED_EXPERTS.fullmatch(name)
@@ -137,7 +145,7 @@ def split_experts(tensors: Mapping[str, StoredTensor], layout: FusedExperts) -> 
 
 
 def _columns(stored: StoredTensor, width: int, layout: FusedExperts) -> Iterator[StoredTensor]:
-    """Of [experts, inputs, outputs], with the outputs of `width` parts in turns, or one part after another."""
+    """Split [experts, inputs, outputs] into matrices. The outputs of `width` parts alternate, or follow one another."""
     count, *inputs, outputs = stored.shape
     size = DTYPE_BYTES[stored.dtype]
     first_of_part, step = (1, width) if layout == "interleaved" else (outputs // width, 1)
@@ -153,7 +161,7 @@ def _columns(stored: StoredTensor, width: int, layout: FusedExperts) -> Iterator
 
 
 def _stacked(stored: StoredTensor, width: int) -> Iterator[StoredTensor]:
-    """Of [experts, outputs, inputs], with the outputs of `width` parts one after another."""
+    """Split [experts, outputs, inputs] into matrices. The outputs of `width` parts follow one another."""
     count, outputs, *inputs = stored.shape
     shape = outputs // width, *inputs
     for index in range(count * width):

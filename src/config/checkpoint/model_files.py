@@ -1,4 +1,4 @@
-"""Where a model's files are: `builtin:tiny`, a directory, a GGUF file, or a hub id with a snapshot in the cache."""
+"""Finds a model's files: `builtin:tiny`, a directory, a GGUF file, or a hub id with a snapshot in the cache."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ...input_file import FileTooLarge, read_file
+from ...input_file import FileTooLarge, open_file, read_file
 from ..errors import ModelFilesError, ModelNotLocal
 from .bounded_json import decode
+from .lfs_pointer import refuse_lfs_pointer
 
 BUILTIN = "builtin:"
 CONFIG_JSON = "config.json"
+GGUF_MAGIC = b"GGUF"
 PARAMS_JSON = "params.json"  # of Mistral AI's own format
 INDEX = "model.safetensors.index.json"
 MAX_JSON_BYTES = 16 << 20  # the largest in use are tokenizer_config.json files of 1 MB
@@ -47,7 +49,7 @@ def locate(name: str, revision: str | None = None, cache: str | None = None, *wa
         if not _holds(path, wanted, os.path.lexists):  # what is there and no file is reported when it is read
             raise ModelFilesError(f"{path}: holds no {' or '.join(wanted)}", code="M301")
         return path
-    if is_gguf(path) and os.path.isfile(path) and is_like(path.name, wanted):
+    if is_gguf(path) and os.path.isfile(path) and is_like(f"{path.stem}.gguf", wanted):
         return path.parent
     if os.path.exists(path):
         raise ModelFilesError(f"{name}: a file; expected a directory with {' or '.join(wanted)}", code="M301")
@@ -93,7 +95,7 @@ def split_quantisation(name: str) -> tuple[str, str | None]:
 def is_hub_id(name: str) -> bool:
     """Whether a name has the shape of a hub repository, `owner/name`, `owner/name:quantisation` or `name`.
 
-    Not that of a path, a GGUF file or a built-in.
+    Paths, GGUF files and built-in models are not.
     """
     parts = split_quantisation(name)[0].split("/")
     return (
@@ -112,8 +114,17 @@ def _hub_cache() -> Path:
 
 
 def is_gguf(path: str | os.PathLike[str]) -> bool:
-    """Whether a file has the name of a GGUF file."""
-    return os.fspath(path).lower().endswith(".gguf")
+    """Whether a file has the name of a GGUF file, or begins like one and has a name without a suffix, as in the
+    storage of Ollama."""
+    name = os.fspath(path)
+    if name.lower().endswith(".gguf"):
+        return True
+    expanded = os.path.expanduser(name)
+    if "." in os.path.basename(name) or not os.path.isfile(expanded):
+        return False
+    with contextlib.suppress(OSError, ValueError), open_file(expanded) as stream:
+        return stream.read(4) == GGUF_MAGIC
+    return False
 
 
 def read_json(path: Path, at_most: int = MAX_JSON_BYTES) -> dict[str, Any]:
@@ -125,6 +136,7 @@ def read_json(path: Path, at_most: int = MAX_JSON_BYTES) -> dict[str, Any]:
     except OSError as error:
         raise ModelFilesError.unreadable(path, error) from error
     except json.JSONDecodeError as error:
+        refuse_lfs_pointer(path)
         raise ModelFilesError(f"{path}:{error.lineno}:{error.colno}: invalid JSON: {error.msg}", code="M303") from error
     except ValueError as error:
         raise ModelFilesError(f"{path}: invalid JSON: {error}", code="M303") from error
@@ -133,6 +145,6 @@ def read_json(path: Path, at_most: int = MAX_JSON_BYTES) -> dict[str, Any]:
     return value
 
 
-def read_json_if_any(path: Path) -> dict[str, Any]:
+def read_json_if_any(path: Path, at_most: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """The same; empty if there is no such file. A link that leads nowhere is an error."""
-    return read_json(path) if os.path.lexists(path) else {}
+    return read_json(path, at_most) if os.path.lexists(path) else {}

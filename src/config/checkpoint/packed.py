@@ -230,7 +230,7 @@ class _Parts:
         raise self._wrong(_state_of(kind), state, "is not a JSON object")
 
     def _block(self, shape: tuple[int, int], scales: str = "") -> tuple[int, int]:
-        """With the number of outputs and inputs instead of 0; as the shape of the scales says if nothing else does."""
+        """Outputs and inputs of a block: 0 in the method means all. Without a block there, the scales decide."""
         block = self._method.block
         if block is None:
             stored = self._tensors.get(f"{self._layer}.{scales}")
@@ -311,7 +311,7 @@ def _sizes(value: Any) -> tuple[int, int] | tuple[()]:
 
 
 def _first_bytes(stored: StoredTensor, at_most: int) -> bytes:
-    """Of a small tensor."""
+    """First bytes of a small tensor."""
     try:
         with open_file(stored.file) as stream:
             stream.seek(stored.offset)
@@ -323,7 +323,7 @@ def _first_bytes(stored: StoredTensor, at_most: int) -> bytes:
 def _experts(
     module: str, blocks: StoredTensor, scales: StoredTensor, method: WeightMethod, dtype: str
 ) -> dict[str, StoredTensor]:
-    """Of [experts, outputs, inputs / 32, 16]: two codes in a byte. Rows of gates and ups alternate."""
+    """Split [experts, outputs, inputs / 32, 16], two codes a byte, into matrices. Rows of gates and ups alternate."""
     if blocks.dtype != "U8" or len(blocks.shape) != 4 or blocks.shape[3] != 16 or not all(blocks.shape):
         raise ModelFilesError(
             f"{blocks.file}: tensor `{module}{_BLOCKS}` is {blocks.dtype} of shape {list(blocks.shape)}; mxfp4 needs "

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from ...input_file import open_file
 from ..errors import ModelFilesError
 from .bounded_json import decode
+from .lfs_pointer import refuse_lfs_pointer
 from .stored import DTYPE_BYTES, StoredTensor
 
 _MAX_HEADER_BYTES = 100_000_000  # as the safetensors library
@@ -56,6 +57,7 @@ def read_entries(path: Path) -> list[Entry]:
             size = os.fstat(stream.fileno()).st_size
             length = int.from_bytes(stream.read(8), "little")
             if size < 8 or length > size - 8:
+                refuse_lfs_pointer(path)
                 expected = f"at least {8 + length}" if size >= 8 and length <= _MAX_HEADER_BYTES else "a header"
                 raise ModelFilesError(
                     f"{path}: truncated or not a safetensors file: expected {expected}, found {size} bytes", code="M303"

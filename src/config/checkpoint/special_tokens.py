@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from ..errors import ModelFilesError
+from .model_files import read_json_if_any
+
+_MAX_TOKENIZER_BYTES = 64 << 20
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -27,3 +32,26 @@ def special_tokens(config: dict[str, Any]) -> dict[str, str | list[str]]:
     elif isinstance(extra, list):
         named["additional_special_tokens"] = [content for token in extra if (content := content_of(token)) is not None]
     return named
+
+
+def end_token_id(folder: Path) -> int | None:
+    """The id of `eos_token`; None if there is none, or nothing lists its id. Files that cannot be read say nothing:
+    they are reported where they are needed."""
+    try:
+        config = read_json_if_any(folder / "tokenizer_config.json")
+        content = content_of(config.get("eos_token"))
+        if content is None:
+            content = content_of(read_json_if_any(folder / "special_tokens_map.json").get("eos_token"))
+        if content is None:
+            return None
+        listed = config.get("added_tokens_decoder")
+        for number, token in listed.items() if isinstance(listed, dict) else ():
+            if content_of(token) == content and number.isdecimal():
+                return int(number)
+        added = read_json_if_any(folder / "tokenizer.json", _MAX_TOKENIZER_BYTES).get("added_tokens")
+    except ModelFilesError:
+        return None
+    for token in added if isinstance(added, list) else ():
+        if isinstance(token, dict) and content_of(token) == content and type(token.get("id")) is int:
+            return int(token["id"])
+    return None

@@ -50,8 +50,8 @@ class StoredTensor:
     """`dtype` as safetensors writes it, or one of BLOCKS. Strides are set only where the elements are not contiguous.
 
     factors: of the model's rows, with which they are multiplied: (number of rows, factor), for all rows in order.
-    packed: of a quantised matrix, whose values are computed from several tensors. `dtype` is then that of the model,
-        `file` and `offset` those of the first of them.
+    packed: of a quantised matrix, whose values are computed from several tensors. `dtype` is then the model's,
+        `file` and `offset` are the first tensor's.
     """
 
     file: Path
@@ -79,7 +79,7 @@ class StoredTensor:
 
     @property
     def span(self) -> int:
-        """Elements from the first to the last, with those between them that belong to others."""
+        """Elements from the first to the last, with elements between them that belong to others."""
         if self.strides is None or self.num_elements == 0:
             return self.num_elements
         return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
@@ -89,9 +89,9 @@ class StoredTensor:
 class Packed:
     """A quantised matrix. parts: its tensors, by the ends of their names. layer: its name in the files.
 
-    rows: those of the matrix that the tensor has.
+    rows: the rows of the matrix that the tensor has.
     block: outputs and inputs that share a scale; of bnb_4bit, consecutive elements of the matrix.
-    outer: of bnb_4bit with quantised scales: how many of these share a scale of their own, and what is added to them.
+    outer: of bnb_4bit with quantised scales: how many of these share another scale, and what is added to them.
     """
 
     method: WeightMethod

@@ -35,12 +35,12 @@ class UnreadablePickle(Exception):
 
 
 class ForbiddenPickle(UnreadablePickle):
-    """It asks for something that a table of tensors has no need of, most likely to run code."""
+    """The file asks for something that a table of tensors has no need of, most likely to run code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A run of numbers in a file of its own inside the archive."""
+    """A run of numbers in a separate file inside the archive."""
 
     dtype: str  # as safetensors writes it
     key: str
@@ -59,7 +59,7 @@ class StorageView:
 
 
 class _Mark:
-    """Where the items of a tuple or of a dict begin on the stack."""
+    """Marks where the items of a tuple or of a dict begin on the stack."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from ...input_file import open_file
 from ..errors import ModelFilesError
+from .lfs_pointer import refuse_lfs_pointer
 from .stored import DTYPE_BYTES, StoredTensor, contiguous_strides
 from .torch_pickle import ForbiddenPickle, StorageView, UnreadablePickle, read_tensor_table
 
@@ -31,6 +32,7 @@ def read_torch_file(path: Path, map_location: MapLocation = "cpu") -> dict[str, 
         with BufferedReader(open_file(path)) as stream:
             size = os.fstat(stream.fileno()).st_size
             if stream.read(4) != b"PK\x03\x04":
+                refuse_lfs_pointer(path)
                 raise ModelFilesError(
                     f"{path}: not in torch's zip format (torch 1.6 and newer); the older one is a bare pickle, which "
                     "can run code and is never opened; save it again, or convert it to safetensors",
@@ -117,7 +119,8 @@ class _Archive:
         return self.stream.read(member.file_size)
 
     def _place(self, member: ZipInfo) -> int:
-        """Where a member's bytes begin. Its own header says so; the directory at the end only says where that is."""
+        """Offset of a member's bytes, read from its own header: the directory at the end gives only the header's
+        offset."""
         if member.compress_type != ZIP_STORED or member.flag_bits & 1 or member.compress_size != member.file_size:
             raise ModelFilesError(f"{self.path}: `{member.filename}` is compressed or encrypted", code="M304")
         self.stream.seek(member.header_offset)

@@ -20,9 +20,10 @@ class Counterpart:
         names: its spellings.
         path: our option, with the key below it for a mapping; empty if there is none.
         takes: how many values it has: 1, 0, any number (`many`), or 0 or 1 (`maybe`).
-        value: what it sets if it has no value of its own.
+        value: what it sets if it takes no value.
         values: its values that are called otherwise here; an empty text: nothing needs to be set for it.
         only: if not empty, the values that have a counterpart.
+        form: if not None, the form of those values.
         says: what a reader should know; for an option without `path`, why there is none and what there is instead.
         is_needless: without `path`: no option is needed, since this is the behaviour here.
         commas: its one value holds several, parted by commas.
@@ -30,7 +31,8 @@ class Counterpart:
         also: further options, with their values, that it stands for.
         is_section: the value is a JSON object of the options of a section, and switches on the option `path` of it.
         after: the value is the first group of this pattern.
-        elsewhere: values of it that are an option of their own here: its path and value.
+        second: the option that its second group sets, if it matches.
+        elsewhere: values of it that are a separate option here: its path and value.
     """
 
     names: tuple[str, ...]
@@ -39,6 +41,7 @@ class Counterpart:
     value: str = "true"
     values: Mapping[str, str] = field(default_factory=dict)
     only: tuple[str, ...] = ()
+    form: re.Pattern[str] | None = None
     says: str = ""
     is_needless: bool = False
     commas: bool = False
@@ -46,6 +49,7 @@ class Counterpart:
     also: tuple[tuple[str, str], ...] = ()
     is_section: bool = False
     after: re.Pattern[str] | None = None
+    second: str = ""
     elsewhere: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
@@ -54,6 +58,17 @@ def to(
 ) -> Counterpart:
     """The same option under another name."""
     return Counterpart(names, path, takes, says=says, commas=commas, unit=unit)
+
+
+def template(*names: str) -> Counterpart:
+    """A chat template: a file or its text; names of templates that the other engine has are unknown here."""
+    says = "a file, or the template itself; built-in names are unknown here, and the model's own template is used"
+    return Counterpart(names, "server.chat_template", form=re.compile(r"[{/.$\0]"), says=says)
+
+
+def key_file(path: str, *names: str, says: str) -> Counterpart:
+    """The name of a file that holds a secret. Text of JSON, which would be read as another form, is not carried."""
+    return Counterpart(names, f"{path}.file", form=re.compile(r"^[^{\[]"), says=says)
 
 
 def section(path: str, *names: str) -> Counterpart:
@@ -108,11 +123,16 @@ def read_foreign(words: Sequence[str], table: Mapping[str, Counterpart]) -> Iter
             yield Read((words[index],))
             index += 1
             continue
-        takes = found.takes if found else "maybe"
+        takes = found.takes if found else "many"  # an unknown option's values are named with it
         values = [attached] if equals else _following(words, index + 1, takes)
         end = index + 1 + (0 if equals else len(values))
         yield _read(found, name, values, tuple(words[index:end]))
         index = end
+
+
+def read_value(found: Counterpart, name: str, value: str, words: tuple[str, ...]) -> Read:
+    """An entry with the value that it has elsewhere than on a command line. `words`: how it is written there."""
+    return _read(found, name, [value], words)
 
 
 def _following(words: Sequence[str], index: int, takes: int | str) -> list[str]:
@@ -135,6 +155,8 @@ def _read(found: Counterpart | None, name: str, values: list[str], words: tuple[
         values = [found.value]
     if found.only and not all(value in found.only for value in values):
         return Read(words, counterpart=found)
+    if found.form is not None and not all(found.form.search(value) for value in values):
+        return Read(words, counterpart=found)
     if found.is_section:
         return _read_section(found, name, values, words)
     if found.commas:
@@ -142,19 +164,20 @@ def _read(found: Counterpart | None, name: str, values: list[str], words: tuple[
     if len(values) == 1 and values[0] in found.elsewhere:
         path, value = found.elsewhere[values[0]]
         return Read(words, (_override(path, name, [value], words),), Counterpart(found.names, path))
-    if found.after is not None:
-        values = [match[1] if (match := found.after.fullmatch(value)) else value for value in values]
+    matches = [found.after.fullmatch(value) if found.after is not None else None for value in values]
+    values = [match[1] if match else value for match, value in zip(matches, values, strict=True)]
     values = [found.values.get(value, value) for value in values]
     if not values or "" in values:
         return Read(words, counterpart=found)
     values = [value + found.unit if value[-1:].isdigit() else value for value in values]
     overrides = [_override(found.path, name, values, words)]
     overrides += [_override(path, name, [value], words) for path, value in found.also]
+    overrides += [_override(found.second, name, [match[2]], words) for match in matches if match and found.second]
     return Read(words, tuple(overrides), found)
 
 
 def _read_section(found: Counterpart, name: str, values: list[str], words: tuple[str, ...]) -> Read:
-    """Without overrides if it is not a JSON object, or has a key that is not an option."""
+    """Read a section. It gives no overrides if it is not a JSON object, or has a key that is not an option."""
     try:
         given = json.loads(values[0]) if values else None
     except ValueError:

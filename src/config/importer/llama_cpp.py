@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .counterparts import by_name, choice, gone, needless, switch, to
+from .counterparts import by_name, choice, gone, key_file, needless, switch, template, to
 
 _LAYERS = "the whole model is on one device; `device.device` says which"
 _SAMPLING = "requests say it themselves; `model.override_generation_config` holds what a request leaves out"
@@ -90,17 +90,17 @@ TABLE = by_name(
     to("server.host", "--host"),
     to("server.port", "--port"),
     to("server.api_key", "--api-key", commas=True),
-    gone("write `server.api_key: {file: PATH}`, one file for each key", "--api-key-file"),
+    key_file(
+        "server.api_key",
+        "--api-key-file",
+        says="llama.cpp reads a key from each line; here a file holds one, and `server.api_keys_file` holds several",
+    ),
     to("server.ssl_keyfile", "--ssl-key-file"),
     to("server.ssl_certfile", "--ssl-cert-file"),
     to("server.root_path", "--api-prefix", says="the prefix is what a proxy in front takes away"),
     to("server.allowed_origins", "--cors-origins", commas=True),
     to("server.chat_template", "--chat-template-file"),
-    to(
-        "server.chat_template",
-        "--chat-template",
-        says="a file, or the template itself; built-in names are unknown here",
-    ),
+    template("--chat-template"),
     gone("requests send `chat_template_kwargs`", "--chat-template-kwargs"),
     needless("templates are always read by Jinja", "--jinja", takes=0),
     gone("templates are always read by Jinja", "--no-jinja", takes=0),

@@ -27,6 +27,7 @@ _SAID: dict[Kind, str] = {
     "refused": "not in this build",
     "unreadable": "cannot be read",
     "unknown": "unknown",
+    "undecided": "to be decided",
     "no counterpart": "no counterpart",
     "needless": "not needed",
 }
@@ -37,7 +38,7 @@ _PLAIN = re.compile(r"[\w./+][\w./:+-]*")
 def manifest_text(draft: Draft) -> str:
     """The whole file. Everything in it that is not a comment is accepted by this build.
 
-    `# ` begins a comment for the reader; `#` alone comments out a line that this build would refuse.
+    `# ` begins a comment for the reader; `#` without a space comments out a line that this build would refuse.
     """
     lines = [_MODELINE, "#", f"# Read by `engine import` from a start of {_TITLES[draft.engine]}."]
     for note in draft.notes:
@@ -49,7 +50,7 @@ def manifest_text(draft: Draft) -> str:
         lines += _section_lines(draft, section)
     rest = [left for left in draft.left if not left.path]
     for title, kinds in (
-        ("Not carried over, and not in effect:", ("refused", "unreadable", "unknown", "no counterpart")),
+        ("Not carried over, and not in effect:", ("refused", "unreadable", "unknown", "undecided", "no counterpart")),
         ("Not needed here:", ("needless",)),
     ):
         some = [left for left in rest if left.kind in kinds]
@@ -119,7 +120,7 @@ def _left_lines(left: Left, indent: str, commented: set[str]) -> list[str]:
 
 
 def _value(node: Node, takes_text: bool) -> Any:
-    """The value to write. A number keeps its notation, such as 32k or 0.90; `${NAME}` alone needs no quotes."""
+    """The value to write. A number keeps its notation, such as 32k or 0.90; only `${NAME}` needs no quotes."""
     if isinstance(node.value, list):
         return [_item(child, takes_text) for child in node.value]
     if isinstance(node.value, dict):
@@ -135,13 +136,13 @@ def _value(node: Node, takes_text: bool) -> Any:
 
 
 def _item(node: Node, takes_text: bool) -> Any:
-    """In brackets `${NAME}` needs quotes."""
+    """Value in brackets, where `${NAME}` needs quotes."""
     value = _value(node, takes_text)
     return value.text if isinstance(value, Verbatim) and "$" in value.text else value
 
 
 def left_records(left: Iterable[Left]) -> list[dict[str, Any]]:
-    """For programs."""
+    """Records for programs."""
     return [
         {
             "written": one.written,

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ..schema.refused.reasons import NO_ADAPTERS, NO_DRAFTS
-from .counterparts import Counterpart, Read, by_name, choice, gone, needless, read_foreign, to
-from .shell import literal
+from .counterparts import Counterpart, Read, by_name, choice, gone, needless, read_value, to
+from .words import literal
 
 _REQUESTS = "requests say it themselves; `model.override_generation_config` holds what a request leaves out"
 _CLIENT = "clients send the messages of a chat, the system message too"
@@ -106,9 +106,9 @@ def reads_of(instructions: Sequence[str]) -> Iterator[Read]:
         if found is None:
             yield Read((f"{name} {value}".strip(),))
             continue
-        shown = f"{name} {value.splitlines()[0][:60] if value else ''}".strip()
-        for read in read_foreign((f"-x={value}",), {"-x": found}):
-            yield replace(read, words=(shown,))
+        first = value.splitlines()[0][:60] if value else ""
+        shown = f"{name} {first}{'...' * (first != value)}".strip()
+        yield read_value(found, name, value, (shown,))
 
 
 def _model(value: str) -> Counterpart:

@@ -1,8 +1,11 @@
-"""From what somebody gave - words, a script, a flat file - to the draft of a manifest."""
+"""Turns what somebody gave - words, a script, a flat file - into the draft of a manifest."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,15 +13,25 @@ from typing import Any
 from ..diagnostics import Diagnostic, Label
 from ..errors import ConfigError
 from ..origin import Layer
+from ..schema.deployment import API_VERSION
 from ..source.flat import read_key
 from ..source.node import Node
 from ..source.yaml import lines_of, parse
 from ..source_text import SourceText, Span
-from .draft import Draft, draft_of
-from .launch import Engine, Launch, launch_of, launches_of
+from .dockerfile import is_dockerfile, launches_of_dockerfile
+from .documents import launches_in
+from .draft import Draft
+from .launch import Launch, launch_of, launches_of
 from .ollama import instructions_of
-from .shell import UnreadableShell, commands_of, literal
+from .program_names import Engine
+from .sglang import TABLE as _SGLANG
+from .shell import commands_of, read_script
+from .shell_reader import UnreadableShell
+from .sorting import draft_of
+from .systemd_unit import is_unit, launches_of_unit
+from .words import as_written, literal
 
+_SEPARATOR = re.compile(r"^---(?=\s|$)([^\n]*)", re.MULTILINE)
 _VLLM_KEY = "VLLM_API_KEY"
 _SGLANG_KEYS = {"model-path", "context-length", "mem-fraction-static", "tp-size", "max-running-requests"}
 
@@ -26,9 +39,9 @@ _SGLANG_KEYS = {"model-path", "context-length", "mem-fraction-static", "tp-size"
 def import_words(words: Sequence[str], engine: Engine | None = None, environ: Mapping[str, str] | None = None) -> Draft:
     """A command line that a shell has already read. ConfigError if it starts no server that we know.
 
-    environ: variables that the server would find, besides those that the command sets.
+    environ: variables that the server would find, besides the command's own.
     """
-    encoded = [literal(word) for word in words]
+    encoded = [literal(word.replace("\0", "")) for word in words]
     launch = launch_of(encoded)
     if launch is None and engine is not None:
         launch = Launch(engine, encoded)
@@ -43,24 +56,53 @@ def import_script(
     engine: Engine | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Draft:
-    """A command line as one text, a script (the first server it starts), or a Modelfile. ConfigError if there is none.
+    """A command line as one text, a script, a unit of systemd, a Dockerfile or a Modelfile. ConfigError if it starts
+    no server; of several the first is read.
 
     environ: as in `import_words`.
     """
+    text = text.replace("\0", "")  # as a shell does
     if engine == "ollama" or "modelfile" in Path(name).name.lower():
         return draft_of(Launch("ollama", instructions_of(text)))
     try:
-        launches = launches_of(text)
+        if is_unit(text):
+            launches = launches_of_unit(text)
+        elif is_dockerfile(text):
+            launches = launches_of_dockerfile(text)
+        else:
+            launches = launches_of(text, in_documents=False) or _in_documents(text)
         if not launches and engine is not None:
             launches = [Launch(engine, [word for words in commands_of(text) for word in words])]
     except UnreadableShell as error:
         raise _unreadable(text, name, error) from None
     if not launches:
         raise _nothing(text, name)
+    return draft_of(_with_key(_first(launches), environ))
+
+
+def _in_documents(text: str) -> list[Launch]:
+    """Starts in the files that a script writes, or in the objects that it passes to kubectl, as here-documents."""
+    found: list[Launch] = []
+    for content in read_script(text).documents:
+        with contextlib.suppress(ConfigError, UnreadableShell):
+            if is_unit(content):
+                found += launches_of_unit(content)
+            elif is_dockerfile(content):
+                found += launches_of_dockerfile(as_written(content))
+            elif started := launches_of(content):
+                found += started
+            else:
+                source = SourceText(Layer.FILE, "here-document", lines_of(as_written(content)))
+                found += [root for one in _documents(as_written(content), source) for root in launches_in(one)]
+    return found
+
+
+def _first(launches: Sequence[Launch]) -> Launch:
     first, *others = launches
-    if others:
-        first.notes.append(f"The script starts {len(launches)} servers; this is the first of them.")
-    return draft_of(_with_key(first, environ))
+    first.others += [other.shown for other in others]
+    if first.others:
+        first.notes.append(f"{len(first.others) + 1} servers are started there; this is the first of them.")
+    return first
 
 
 def _with_key(launch: Launch, environ: Mapping[str, str] | None) -> Launch:
@@ -73,23 +115,50 @@ def _with_key(launch: Launch, environ: Mapping[str, str] | None) -> Launch:
     return launch
 
 
-def import_flat(content: str, name: str, engine: Engine | None = None) -> Draft:
-    """A flat YAML file of options. ConfigError if it cannot be read, or is something else."""
+def import_yaml(content: str, name: str, engine: Engine | None = None) -> Draft:
+    """A flat YAML file of options, or documents whose commands start a server: compose, Kubernetes, SkyPilot.
+
+    ConfigError if it cannot be read, or is something else.
+    """
     source = SourceText(Layer.FILE, name, lines_of(content), Path(name).parent)
+    roots = _documents(content.replace("\0", ""), source)
+    try:
+        launches = [launch for root in roots for launch in launches_in(root)]
+    except UnreadableShell as error:
+        raise _unreadable(content, name, error) from None
+    if launches:
+        first = _first(launches)
+        first.notes.insert(0, f"Its file was {Path(name).name}.")
+        return draft_of(first)
+    if len(roots) != 1 or not isinstance(roots[0].value, dict):
+        raise _no_options(source, "write option names with their values, or give a command line")
+    tree = roots[0].value
+    is_manifest = isinstance(getattr(tree.get("model"), "value", None), dict)
+    if is_manifest or getattr(tree.get("apiVersion"), "value", None) == API_VERSION:
+        raise _no_options(source, "this is a manifest of this program already")
+    keys = {key.replace("_", "-") for key in tree}
+    if "apiVersion" in keys or "services" in keys:
+        raise _no_options(source, "no command in it starts a server that is known")
+    engine = engine or ("sglang" if keys & _SGLANG_KEYS else "vllm")
+    if not any(read_key(key) or (engine == "sglang" and f"--{key}" in _SGLANG) for key in keys):
+        raise _no_options(source, "none of its keys is an option, and no command in it starts a server that is known")
+    words = [word for key, node in tree.items() for word in _flat_words(key, node, engine)]
+    return draft_of(Launch(engine, words, notes=[f"Its file of options was {Path(name).name}."]))
+
+
+def _documents(content: str, source: SourceText) -> list[Node]:
+    """The roots of all documents. Each is parsed after as many empty lines as are above it, for the right places."""
     found: list[Diagnostic] = []
-    root = parse(content, source, found)
+    roots: list[Node] = []
+    starts = [0, *(match.start() for match in _SEPARATOR.finditer(content)), len(content)]
+    for start, end in itertools.pairwise(starts):
+        above = "\n" * content.count("\n", 0, start)
+        root = parse(above + _SEPARATOR.sub("\\1", content[start:end], count=1), source, found)
+        if root is not None:
+            roots.append(root)
     if found:
         raise ConfigError(found)
-    if root is None or not isinstance(root.value, dict):
-        raise _no_options(source, "write option names with their values, or give a command line")
-    keys = {key.replace("_", "-") for key in root.value}
-    if "apiVersion" in keys or isinstance(getattr(root.value.get("model"), "value", None), dict):
-        raise _no_options(source, "this is a manifest already, or an object of Kubernetes: give its command line")
-    if "services" in keys:
-        raise _no_options(source, "this is a compose file: give the command line of its service")
-    engine = engine or ("sglang" if keys & _SGLANG_KEYS else "vllm")
-    words = [word for key, node in root.value.items() for word in _flat_words(key, node, engine)]
-    return draft_of(Launch(engine, words, notes=[f"Its file of options was {Path(name).name}."]))
+    return roots
 
 
 def _flat_words(key: str, node: Node, engine: Engine) -> list[str]:
@@ -130,7 +199,7 @@ def _text(text: str, name: str) -> SourceText:
 def _nothing(text: str, name: str) -> ConfigError:
     first = text.strip().split("\n")[0].split(" ")[0][:60]
     source = _text(first, name)
-    label = Label(Span(source, 1, 1, 1, len(first) + 1), "known are vLLM, SGLang, TGI and llama.cpp's server")
+    label = Label(Span(source, 1, 1, 1, len(first) + 1), "vLLM, SGLang, TGI and llama.cpp's server are known")
     fixes = (
         "give the line as it starts the server: vllm serve MODEL ...",
         "or say whose options they are: --from vllm",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from ...formats.registry import find, reasoning_names, tool_names
 from ..schema.refused.reasons import GATHERED_TOKENS
-from .counterparts import by_name, choice, gone, needless, section, switch, to
+from .counterparts import Counterpart, by_name, choice, gone, needless, section, switch, template, to
 
 _GPU = "it tunes kernels of a GPU; `engine plan` says which kernels run here"
 _COMPILED = "this build compiles no models: its own kernels and captured graphs take that place"
-_NODES = "this build serves from one machine; run one deployment on each and put a balancer in front"
+_ATTENTION = (
+    "replicas have their own attention here: `parallel.data_parallel_size` with `parallel.enable_expert_parallel`, "
+    "without which each has all experts too"
+)
 _METRICS = "/metrics is always there; `server.disable_log_stats` is what switches statistics off"
 _PRIORITY = "the order is turned round: SGLang serves larger numbers first, here smaller ones come first"
 _EXPERTS = {"1": "false", **{str(size): "true" for size in range(2, 129)}}
@@ -31,8 +36,8 @@ TABLE = by_name(
         "model.generation_config",
         "--sampling-defaults",
         only=("openai", "model"),
-        values={"openai": "vllm", "model": "auto"},
-        says="`vllm` stands for the API's own defaults instead of the model's",
+        values={"openai": "none", "model": "auto"},
+        says="`none` stands for the API's own defaults instead of the model's",
     ),
     switch("compilation.level", "0", "--disable-cuda-graph"),
     to("compilation.cudagraph_capture_sizes", "--cuda-graph-bs", takes="many"),
@@ -60,11 +65,8 @@ TABLE = by_name(
         values={},
         elsewhere={"-1": ("scheduler.enable_chunked_prefill", "false")},
     ),
-    gone(
-        "one number bounds a step here: `scheduler.max_num_batched_tokens`",
-        "--max-prefill-tokens",
-        "--max-total-tokens",
-    ),
+    gone("one number bounds a step here: `scheduler.max_num_batched_tokens`", "--max-prefill-tokens"),
+    gone("`cache.kv_cache_memory_bytes` sets the size of the KV cache, in bytes", "--max-total-tokens"),
     choice(
         "scheduler.scheduling_policy",
         "--schedule-policy",
@@ -93,19 +95,23 @@ TABLE = by_name(
     switch("parallel.enable_eplb", "true", "--enable-eplb"),
     to("parallel.eplb_config.num_redundant_experts", "--ep-num-redundant-experts"),
     gone("two numbers here: `parallel.eplb_config` has the window and the interval", "--eplb-rebalance-num-iterations"),
-    gone(_NODES, "--nnodes", "--node-rank", "--dist-init-addr", "--nccl-init-addr", "--load-balance-method"),
-    gone(_NODES, "--enable-dp-attention", takes=0),
+    to("parallel.nnodes", "--nnodes"),
+    to("parallel.node_rank", "--node-rank"),
+    Counterpart(
+        ("--dist-init-addr", "--nccl-init-addr"),
+        "parallel.master_addr",
+        after=re.compile(r"(.+):(\d+)"),
+        second="parallel.master_port",
+    ),
+    gone("a request goes to the replica that has its prefix, or to the one with least work", "--load-balance-method"),
+    gone(_ATTENTION, "--enable-dp-attention", takes=0),
     to("device.device", "--device"),
     to("server.host", "--host"),
     to("server.port", "--port"),
     to("server.api_key", "--api-key"),
     gone("one set of keys guards every route: `server.api_key`", "--admin-api-key"),
     to("model.served_model_name", "--served-model-name"),
-    to(
-        "server.chat_template",
-        "--chat-template",
-        says="a file, or the template itself; built-in names are unknown here",
-    ),
+    template("--chat-template"),
     to("server.root_path", "--fastapi-root-path"),
     to("server.ssl_keyfile", "--ssl-keyfile"),
     to("server.ssl_certfile", "--ssl-certfile"),

@@ -37,9 +37,10 @@ TABLE = by_name(
     gone(
         "the number of processes says it: `parallel.tensor_parallel_size`",
         "--sharded",
-        "--shard-uds-path",
-        "--master-addr",
-        "--master-port",
+    ),
+    gone(
+        "the processes of one machine find each other; `parallel.master_addr` and `master_port` are for several",
+        *("--shard-uds-path", "--master-addr", "--master-port"),
     ),
     to("speculative.num_speculative_tokens", "--speculate"),
     to("server.host", "--hostname"),

@@ -1,4 +1,4 @@
-"""What a launch of vLLM says without an option. All of its options exist here under the same names."""
+"""Notes about defaults of vLLM that differ from those here. All of its options exist here under the same names."""
 
 from __future__ import annotations
 

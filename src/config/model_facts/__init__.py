@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parent
 class Fact(Record):
     models: tuple[str, ...]  # names without the owner, as glob patterns in lower case
     model_type: str
-    chat_template: str  # file of this folder, for a model without a template of its own
+    chat_template: str  # file of this folder, for a model that has no template
     source: str
 
     @property

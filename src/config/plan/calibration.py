@@ -129,7 +129,7 @@ def _shorten(path: Path) -> None:
 
 
 def entries(path: Path | None = None) -> list[Calibration]:
-    """Oldest first. Lines that cannot be read, such as those of other releases, are left out."""
+    """Oldest first. Lines that cannot be read, such as lines of other releases, are left out."""
     path = path or calibration_file()
     found: list[Calibration] = []
     try:

@@ -1,15 +1,15 @@
-"""The cheapest changes that make a deployment fit. Each candidate is planned again; only those that fit are offered."""
+"""The cheapest changes that make a deployment fit. Each candidate is planned again, and offered if it fits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ...model.record import Record
-from ...model.sharding import not_divisible
+from ...model.tensor_parallel import tensor_parallel_problem
 from ..schema.types import format_about as about
 from .ask import Ask
 from .devices import DeviceProfile, profiles
-from .estimate import Estimate, Status, estimate
+from .estimate import Estimate, Status, estimate, with_sizes
 from .model import PlannedModel
 
 MAX_CHANGES = 3
@@ -33,15 +33,16 @@ class Candidate(Record):
     change: Change
     ask: Ask
     device: DeviceProfile
+    model: PlannedModel | None = None  # another checkpoint of it
 
 
 def cheapest_changes(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate) -> list[Change]:
-    """At most MAX_CHANGES, cheapest first; none if the deployment fits."""
+    """Changes after which the model fits better, cheapest first, at most MAX_CHANGES; none if the deployment fits."""
     if found.status == "fits":
         return []
     offered: list[tuple[int, Change]] = []
     for candidate in _candidates(model, device, ask, found):
-        again = estimate(model, candidate.device, candidate.ask)
+        again = estimate(candidate.model or model, candidate.device, candidate.ask)
         if _is_better(found, again):
             change = candidate.change.model_copy(update={"outcome": _outcome(again)})
             offered.append((candidate.cost + (again.status not in _GOOD) * _DOUBT, change))
@@ -111,7 +112,7 @@ def _options(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estima
 
 
 def _smaller_share(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Iterator[Candidate]:
-    """On a CPU the share covers weights and KV cache only: a smaller share leaves memory for everything else."""
+    """Reduce the share of memory on a CPU, which covers weights and KV cache only: more is left for everything else."""
     for percent in range(int(ask.memory_share * 100) // 5 * 5, 25, -5):
         less = ask.model_copy(update={"memory_share": percent / 100})
         if less.memory_share < ask.memory_share and estimate(model, device, less).status in _GOOD:
@@ -155,8 +156,7 @@ def _smaller_formats(model: PlannedModel, device: DeviceProfile, ask: Ask) -> It
     if model.spec.quantization is None and ask.quantization is None:
         if device.fp8_tflops is not None:
             price = "almost no loss in quality; needs a checkpoint in FP8"
-            eight = ask.model_copy(update={"quantization": "fp8"})
-            yield _candidate(50, "weights in FP8", price, eight, device, is_in_build=False)
+            yield _checkpoint(50, "weights in FP8", price, "fp8", model, device, ask)
         elif not device.is_gpu or device.has_bfloat16:
             yield _quantised("int8", "weights in int8", model, device, ask)
         yield _quantised("int4", "weights in 4 bits (AWQ or GPTQ)", model, device, ask)
@@ -166,26 +166,38 @@ def _smaller_formats(model: PlannedModel, device: DeviceProfile, ask: Ask) -> It
 
 def _quantised(scheme: str, what: str, model: PlannedModel, device: DeviceProfile, ask: Ask) -> Candidate:
     """what: the description of the change where this build cannot make it."""
-    less = ask.model_copy(update={"quantization": scheme})
     price = "a small loss in quality" if scheme == "int8" else "a loss in quality that depends on the model"
     if not device.is_gpu and model.files is not None:
+        less = ask.model_copy(update={"quantization": scheme})
         option, cost = "model.quantization", 16 if scheme == "int8" else 41
         return _candidate(cost, f"{option}: {scheme}", price, less, device, option=option, value=scheme)
-    if scheme == "int4":
-        price += "; needs a checkpoint in 4 bits"
-    return _candidate(51 if scheme == "int8" else 55, what, price, less, device, is_in_build=False)
+    bits = "4" if scheme == "int4" else "8"
+    price += f"; needs a checkpoint in {bits} bits"
+    return _checkpoint(51 if scheme == "int8" else 55, what, price, scheme, model, device, ask)
+
+
+def _checkpoint(
+    cost: int, what: str, price: str, form: str, model: PlannedModel, device: DeviceProfile, ask: Ask
+) -> Candidate:
+    """Another checkpoint of the model, counted as this build holds it; one that it cannot run by its stored bytes."""
+    if (other := model.in_form(form)) is not None:
+        return _candidate(cost, what, price, ask, device, model=other, is_in_build=device.is_in_build)
+    less = ask.model_copy(update={"quantization": form})
+    return _candidate(cost, what, price, less, device, is_in_build=False)
 
 
 def _more_devices(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Iterator[Candidate]:
     if device.is_gpu:
         for count in (2, 4, 8):
-            if not_divisible(model.spec, count):
+            if tensor_parallel_problem(model.spec, count):
                 continue
-            more = ask.model_copy(update={"tensor_parallel_size": count})
+            more = with_sizes(model, device, ask, tensor_parallel_size=count)
             if estimate(model, device, more).status in _GOOD:
                 price = f"{count} devices instead of one; --devices {count} plans for them"
                 what = f"parallel.tensor_parallel_size: {count}"
-                yield _candidate(60 + count, what, price, more, device, is_in_build=False)
+                is_ours = device.is_in_build and model.is_native
+                option, value = "parallel.tensor_parallel_size", str(count)
+                yield _candidate(60 + count, what, price, more, device, is_in_build=is_ours, option=option, value=value)
                 break
         for profile in profiles().values():
             if profile.memory > device.memory and estimate(model, profile, ask).status in _GOOD:
@@ -210,9 +222,10 @@ def _candidate(
     ask: Ask,
     device: DeviceProfile,
     *,
+    model: PlannedModel | None = None,
     is_in_build: bool = True,
     option: str | None = None,
     value: str | None = None,
 ) -> Candidate:
     change = Change(what=what, price=price, outcome="", is_in_build=is_in_build, option=option, value=value)
-    return Candidate(cost=cost, change=change, ask=ask, device=device)
+    return Candidate(cost=cost, change=change, ask=ask, device=device, model=model)

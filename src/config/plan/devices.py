@@ -1,4 +1,4 @@
-"""Devices that a deployment can be planned for: this machine, those of device_profiles/*.yaml, or a user's file."""
+"""Devices that a deployment can be planned for: this machine, device_profiles/*.yaml, or a user's file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...input_file import read_file
 from ...model.record import Record
 from ..cpu_features import NoKernels, choose_level, this_cpu, wanted_level
 from ..gpu_capability import FP8_CAPABILITY, LEAST_CAPABILITY
-from ..resolve.resolved import GpuSpec, MachineSpec
+from ..resolve.machine_spec import GpuSpec, MachineSpec
 from ..schema.types import Size
 
 THIS_MACHINE = "this-machine"
@@ -60,7 +60,7 @@ class DeviceProfile(Record):
         return self.kind == "cpu" or (self.kind == "cuda" and self.has_bfloat16)
 
     def shared_by(self, num_replicas: int) -> DeviceProfile:
-        """What each of several replicas has: its part of a CPU, or a GPU of its own."""
+        """What each of several replicas has: its part of a CPU, or its own GPU."""
         if self.is_gpu or num_replicas == 1:
             return self
         parts = ("bandwidth_gb_per_s", "bf16_tflops")
@@ -77,7 +77,7 @@ class DeviceProfile(Record):
 
 
 class DeviceProblem(Exception):
-    """No such profile, or an invalid profile file."""
+    """There is no such profile, or the profile file is invalid."""
 
 
 @cache
@@ -90,8 +90,38 @@ def profiles() -> dict[str, DeviceProfile]:
     return {profile.name: profile for profile in sorted(found, key=lambda profile: profile.memory)}
 
 
+def machine_of(device: DeviceProfile, machine: MachineSpec) -> MachineSpec:
+    """This machine with the device of a profile instead of its own, for decisions and rules about the device.
+
+    A device that this build does not run on gets the properties of one that it runs on.
+    """
+    if device.name == THIS_MACHINE:
+        return machine
+    if device.is_gpu:
+        capability = LEAST_CAPABILITY if device.fp8_tflops is None else FP8_CAPABILITY
+        gpu = GpuSpec(
+            name=device.shown,
+            total_memory_bytes=device.memory,
+            available_memory_bytes=device.memory,
+            compute_capability=capability,
+        )
+        return machine.model_copy(update={"gpu": gpu, "no_gpu": ""})
+    own = {
+        "total_memory_bytes": device.memory,
+        "available_memory_bytes": device.memory,
+        "cpu_name": device.shown,
+        "cpu_flags": ("avx512_bf16",) if device.has_bfloat16 else (),
+        "keeps_twelve_bits": device.keeps_twelve_bits,
+        "keeps_codes": device.keeps_codes,
+        "numa_nodes": (),
+        "gpu": None,
+        "no_gpu": f"{device.shown} is none",
+    }
+    return machine.model_copy(update=own)
+
+
 def find_profile(name: str, machine: MachineSpec) -> DeviceProfile:
-    """By the name of a profile, `this-machine` (its CPU), or a YAML file. Raises DeviceProblem with the next step."""
+    """Find a profile by its name, `this-machine` (its CPU), or a YAML file. Raises DeviceProblem with the next step."""
     if name == THIS_MACHINE:
         return this_machine(machine)
     wanted = name.lower().replace("_", "-").replace(" ", "-")
@@ -100,9 +130,11 @@ def find_profile(name: str, machine: MachineSpec) -> DeviceProfile:
     path = Path(os.path.expanduser(name))
     if path.suffix in (".yaml", ".yml") or os.path.isfile(path):
         return _read_file(path)
-    close = [known for known in profiles() if wanted in known] or difflib.get_close_matches(wanted, profiles(), 2, 0.6)
-    hint = f"did you mean {' or '.join(close)}" if close else f"there are: {', '.join([THIS_MACHINE, *profiles()])}"
-    raise DeviceProblem(f"no device profile `{name}`; {hint}, or a YAML file of your own")
+    known = [THIS_MACHINE, *profiles()]
+    parts = [each for each in profiles() if wanted in each or wanted.startswith(each)]
+    close = parts or difflib.get_close_matches(wanted, known, 2, 0.6)
+    hint = f"did you mean {' or '.join(close)}; " if close else ""
+    raise DeviceProblem(f"no device profile `{name}`; {hint}there are: {', '.join(known)}, or a YAML file of your own")
 
 
 def _read_file(path: Path) -> DeviceProfile:
@@ -120,7 +152,8 @@ def _read_file(path: Path) -> DeviceProfile:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise DeviceProblem(f"{path}: `{key}`: {first['msg']}; a profile has {', '.join(_required())}") from None
+        said = first["msg"].removeprefix("Value error, ")
+        raise DeviceProblem(f"{path}: `{key}`: {said}; a profile has {', '.join(_required())}") from None
 
 
 def _required() -> list[str]:
@@ -161,7 +194,7 @@ def this_machine(machine: MachineSpec, device: str = "cpu") -> DeviceProfile:
 
 
 def _this_gpu(gpu: GpuSpec) -> DeviceProfile:
-    """With the speeds of the matching profile; an unknown GPU gets the speeds of a mid-range one."""
+    """Profile of a GPU, with the speeds of the matching profile; an unknown GPU gets the speeds of a mid-range one."""
     words = re.split(r"[^A-Za-z0-9]+", gpu.name)
     like = [profile for profile in profiles().values() if profile.kind == "cuda" and profile.title.split()[-2] in words]
     speeds: dict[str, Any] = {"bandwidth_gb_per_s": 1000.0, "bf16_tflops": 150.0, "uncertainty": 3.0}

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...model.feed_forwards import Experts
+from ...model.pipeline_stages import pipeline_problem
 from ...model.record import Record
-from ...model.sharding import not_divisible, not_staged
 from ...model.sizes import DTYPE_BYTES
-from ...model.spec import Experts, ModelSpec
+from ...model.spec import ModelSpec
+from ...model.tensor_parallel import tensor_parallel_problem
 from ..schema.types import format_about as about
 from .ask import Ask
 from .capacity import Speed, speed
 from .devices import DeviceProfile
-from .estimate import Estimate, Status, estimate
+from .estimate import Estimate, Status, estimate, with_sizes
 from .model import PlannedModel
 
 Times = tuple[float, float]  # the lowest and the highest
@@ -65,13 +67,14 @@ class Placement(Record):
     kv_cache_bytes: int
     max_model_len: int
     num_sequences: int  # of that length
+    max_num_seqs: int
     exchange: Exchange
     of_decode: Times | None  # share of the time of a step that the exchange takes: one sequence
     of_prefill: Times | None  # and one full step of a prompt
 
     @property
     def num_devices(self) -> int:
-        """Of one replica."""
+        """Number of devices of one replica."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
@@ -115,18 +118,20 @@ def distribute(
         placements=tuple(found),
         chosen=chosen,
         why=_why(found, chosen, devices_per_node) if chosen is not None else found[-1].reason,
-        obstacle=not_divisible(model.spec, min(num_devices // num_replicas, devices_per_node)),
+        obstacle=tensor_parallel_problem(model.spec, min(num_devices // num_replicas, devices_per_node)),
     )
 
 
 def _ways(spec: ModelSpec, most: int, num_devices: int, devices_per_node: int) -> Iterator[tuple[int, int]]:
     """Tensor-parallel and pipeline-parallel sizes of at most `most` devices together."""
     within = min(most, devices_per_node)
-    sizes = [size for size in range(1, within + 1) if num_devices % size == 0 and not not_divisible(spec, size)]
+    sizes = [
+        size for size in range(1, within + 1) if num_devices % size == 0 and not tensor_parallel_problem(spec, size)
+    ]
     yield from ((size, 1) for size in sizes)
     largest = sizes[-1]
     for stages in range(2, most // largest + 1):
-        if num_devices % (largest * stages) == 0 and not not_staged(spec, stages):
+        if num_devices % (largest * stages) == 0 and not pipeline_problem(spec, stages):
             yield largest, stages
 
 
@@ -139,7 +144,7 @@ def _placement(
     num_devices: int,
     devices_per_node: int,
 ) -> Placement:
-    ask = ask.model_copy(update={"tensor_parallel_size": tensor, "pipeline_parallel_size": stages})
+    ask = with_sizes(model, device, ask, tensor_parallel_size=tensor, pipeline_parallel_size=stages)
     found = estimate(model, device, ask)
     exchange = exchange_of(model.spec, ask)
     of_decode, of_prefill = _shares(
@@ -155,6 +160,7 @@ def _placement(
         kv_cache_bytes=found.kv_cache_bytes,
         max_model_len=found.max_model_len,
         num_sequences=_num_sequences(found, ask),
+        max_num_seqs=ask.max_num_seqs,
         exchange=exchange,
         of_decode=of_decode,
         of_prefill=of_prefill,
@@ -181,8 +187,11 @@ def exchange_of(spec: ModelSpec, ask: Ask) -> Exchange:
 
 
 def sharing_of(spec: ModelSpec, dtype: str) -> Sharing | None:
-    """In each layer of experts a token and its choice of experts are read by all replicas, and each adds to its output;
-    a step begins with the number of tokens of each replica. None if each replica has all experts."""
+    """What replicas exchange in a step; None if each replica has all experts.
+
+    A step begins with the number of tokens of each replica. In each layer of experts all replicas read a token and its
+    choice of experts, and each adds to its output.
+    """
     num_replicas, vector = spec.num_sharing_experts, spec.hidden_size * DTYPE_BYTES[dtype]
     if num_replicas == 1:
         return None

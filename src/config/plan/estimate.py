@@ -10,13 +10,14 @@ from fractions import Fraction
 from math import ceil
 from typing import Literal
 
-from ...model.cache_groups import model_cache_groups
+from ...model.cache_groups import groups_of_stage, model_cache_groups
 from ...model.offload import WeightOffload, weight_offload
+from ...model.pipeline_stages import largest_share, most_state_bytes, of_stages
 from ...model.record import Record
-from ...model.sharding import largest_share, of_one_device, of_stages
-from ...model.sizes import DTYPE_BYTES, activation_elements, count_parameters, moving_bytes, state_bytes
+from ...model.sizes import DTYPE_BYTES, activation_elements, count_parameters, moving_bytes
 from ...model.spec import ModelSpec
-from ..auto_values import MAX_AUTO_KV_BYTES, num_states
+from ...model.tensor_parallel import of_one_device
+from ..auto_values import auto_kv_bytes, auto_num_seqs, num_states
 from ..resolve.gpu_memory import CONTEXT_BYTES, GRAPHS_BYTES, staging_bytes, step_bytes
 from ..schema.types import format_about as about
 from .ask import Ask
@@ -26,8 +27,8 @@ from .model import PlannedModel
 
 Status = Literal["fits", "fits with less context", "may not fit", "does not fit"]
 MIB = 1 << 20
-LOGIT_ROWS = 128  # of one pass, as in engine/runner/model_runner.py
-CAPTURED_ROWS = 128  # for each replica that shares experts, as in engine/parallel/shared_experts.py
+LOGIT_ROWS = 128  # of one pass, as in engine/runner/sample_head.py
+CAPTURED_ROWS = 128  # for each replica that shares experts, as in engine/collectives/shared_experts.py
 GRAPH_BYTES = 4 << 10  # of each layer in a captured step on a CPU: measured, twelve calls with 300 bytes each
 
 
@@ -48,7 +49,7 @@ NOTHING = Range(low=0, likely=0, high=0)
 
 
 class Estimate(Record):
-    """Bytes of one device; with several stages those of the largest."""
+    """Bytes of one device; with several stages, of the largest stage."""
 
     status: Status
     reason: str  # why it does not fit, or only in part; empty if it fits
@@ -83,7 +84,7 @@ class Estimate(Record):
 
     @property
     def beside_bytes(self) -> int:
-        """Of the device, for blocks outside the KV cache."""
+        """Bytes on the device for blocks outside the KV cache."""
         return 0 if self.is_on_host else self.transfer_bytes + self.kept_bytes
 
     @property
@@ -92,27 +93,45 @@ class Estimate(Record):
         return self.status == "does not fit"
 
 
+def with_sizes(model: PlannedModel, device: DeviceProfile, ask: Ask, **sizes: int) -> Ask:
+    """The same of a device among several. Recurrent states take a share of what the weights leave, so the number of
+    sequences follows from the device's own part of both.
+
+    sizes: the fields of Ask that say how the model is divided.
+    """
+    ask = ask.model_copy(update=sizes)
+    if not ask.has_auto_num_seqs or model.files is None:
+        return ask
+    one_state = _one_state(of_one_device(model.spec, ask.tensor_parallel_size), ask)
+    room = int(ask.memory_share * device.memory) - held_weights(model, ask)
+    number = auto_num_seqs("cuda" if device.is_gpu else "cpu", one_state, room)
+    return ask.model_copy(update={"max_num_seqs": number})
+
+
+def held_weights(model: PlannedModel, ask: Ask) -> int:
+    """Bytes of weights of the device with most of them."""
+    return ceil(model.weights_bytes(ask.dtype, ask.held_in, layout=ask.codes_layout) * weights_share(model.spec, ask))
+
+
 def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
-    spec = _held_by_one(model.spec, ask)
-    weights = ceil(
-        model.weights_bytes(ask.dtype, ask.held_in, layout=ask.codes_layout) * weights_share(model.spec, ask)
-    )
+    spec = of_one_device(model.spec, ask.tensor_parallel_size)
+    weights = held_weights(model, ask)
     offload = _offload(model, device, ask, weights)
     weights -= 0 if offload is None else offload.saved_bytes
     one_state = 0
     if model.files is None:
-        kv = kv_cost(spec, ask.kv_dtype, ask.block_size, ask.decode_context_parallel_size)
+        kv = _kv_of_layers(spec, ask)
     else:
         groups = model_cache_groups(spec, model.limit, ask.has_cache_groups)
         kv = kv_cost_of_groups(
-            groups,
+            groups_of_stage(spec, groups, ask.pipeline_parallel_size),
             spec,
             ask.kv_dtype,
             ask.block_size,
             step_tokens=ask.max_num_batched_tokens,
             num_parts=ask.decode_context_parallel_size,
         )
-        one_state = state_bytes(spec, ask.dtype, ask.state_dtype)
+        one_state = _one_state(spec, ask)
     places = num_states(one_state, ask.max_num_seqs, ask.retention_interval)
     states = places * one_state
     budget = int(ask.memory_share * device.memory)
@@ -170,15 +189,17 @@ def weights_share(spec: ModelSpec, ask: Ask) -> Fraction:
     return share * Fraction(count_parameters(own).total, count_parameters(spec).total)
 
 
-def _held_by_one(spec: ModelSpec, ask: Ask) -> ModelSpec:
-    """The layers of the device that keeps most of each token."""
-    whole = of_one_device(spec, ask.tensor_parallel_size)
-    if ask.pipeline_parallel_size == 1:
-        return whole
-    return max(
-        of_stages(whole, ask.pipeline_parallel_size),
-        key=lambda part: kv_cost(part, ask.kv_dtype, ask.block_size).to_admit(part.max_position_embeddings),
+def _one_state(spec: ModelSpec, ask: Ask) -> int:
+    return most_state_bytes(spec, ask.pipeline_parallel_size, ask.dtype, ask.state_dtype)
+
+
+def _kv_of_layers(spec: ModelSpec, ask: Ask) -> KVCost:
+    """KV cost of the stage that keeps most of each token, in a model that this build cannot run."""
+    costs = (
+        kv_cost(part, ask.kv_dtype, ask.block_size, ask.decode_context_parallel_size)
+        for part in of_stages(spec, ask.pipeline_parallel_size)
     )
+    return max(costs, key=lambda cost: cost.to_admit(spec.max_position_embeddings))
 
 
 def _offload(model: PlannedModel, device: DeviceProfile, ask: Ask, weights: int) -> WeightOffload | None:
@@ -236,13 +257,11 @@ def _written_kv(ask: Ask, kv: KVCost) -> int | None:
 
 
 def _auto_kv(model: PlannedModel, ask: Ask, kv: KVCost, room: int, written: int | None) -> int:
-    """R221 on a CPU: enough for max_num_seqs full contexts; at most 4 GiB or one written context, and what is free."""
     if written is not None:
         return written
     block = kv.block_bytes
     one = -(-kv.to_admit(ask.max_model_len or model.limit) // block) * block
-    ceiling = MAX_AUTO_KV_BYTES if ask.max_model_len is None else max(MAX_AUTO_KV_BYTES, one)
-    return min(ask.max_num_seqs * one, ceiling, room) // block * block
+    return auto_kv_bytes(ask.max_num_seqs, one, room, is_len_written=ask.max_model_len is not None)[0] // block * block
 
 
 def process_memory(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Range:
@@ -261,7 +280,7 @@ def process_memory(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Rang
 
 
 def _step_elements(spec: ModelSpec, ask: Ask) -> int:
-    """Of a step, for each token of a replica."""
+    """Activation elements of a step, for each token of a replica."""
     whole, shared = activation_elements(spec)
     if (num_replicas := spec.num_sharing_experts) > 1:  # tokens of all, what its experts add to each, and sums
         whole += num_replicas * spec.hidden_size * (2 + 4 // DTYPE_BYTES[ask.dtype])
@@ -292,8 +311,10 @@ def graph_memory(ask: Ask) -> Range:
 
 
 def captured_memory(spec: ModelSpec, ask: Ask) -> Range:
-    """On a CPU, of replicas that share experts: the arguments of captured steps, and the memory that these share. Those
-    of one process are a few MiB, which `process_memory` includes."""
+    """Memory of captured steps on a CPU whose replicas share experts: their arguments, and the memory that they share.
+
+    The captured steps of one process need a few MiB, which `process_memory` includes.
+    """
     if spec.num_sharing_experts == 1:
         return NOTHING
     graphs = num_captured_steps(ask.max_num_seqs, spec.num_sharing_experts) * spec.num_layers * GRAPH_BYTES

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ...model.cache_groups import CacheGroups, blocks_of_window
+from ...model.mixers import Keeps
 from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES, kept_bytes, kv_bytes
-from ...model.spec import Keeps, ModelSpec
+from ...model.spec import ModelSpec
 
 
 class KVCost(Record):
@@ -68,7 +69,7 @@ class KVCost(Record):
 
 
 def kv_cost(spec: ModelSpec, kv_dtype: str, block_size: int, num_parts: int = 1) -> KVCost:
-    """Of an engine that keeps in each layer what the layer needs."""
+    """KV cost of an engine that keeps in each layer what the layer needs."""
     per_token, per_sequence = 0, 0
     windows: dict[int, int] = {}
     for keeps, count in Counter(_keeps(spec)).items():
@@ -100,7 +101,7 @@ def kv_cost_of_groups(
     step_tokens: int,
     num_parts: int = 1,
 ) -> KVCost:
-    """Of this build's engine, whose blocks are those of groups of layers. States have memory of their own."""
+    """KV cost of this build's engine, whose blocks belong to groups of layers. States have separate memory."""
     keeps = spec.keeps
     one = groups.num_planes * _bytes(keeps, kv_dtype)
     counts = Counter(window for window in groups.windows if window is not None)
@@ -129,7 +130,7 @@ def _keeps(spec: ModelSpec) -> Iterator[Keeps]:
 
 
 def _bytes(keeps: Keeps, kv_dtype: str, size_of_sums: int = 4) -> int:
-    """Of one layer, per token or per sequence."""
+    """Bytes of one layer, per token or per sequence."""
     if keeps.kind == "state":
         return kept_bytes(keeps, max(2, DTYPE_BYTES[kv_dtype]), size_of_sums)  # never in 8 bits
     return kv_bytes(keeps, kv_dtype)

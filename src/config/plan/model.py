@@ -12,19 +12,16 @@ from ...model.read import read_config
 from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES, Parameters, count_parameters
 from ...model.spec import ModelSpec
+from ...model.weight_methods import CheckpointMethod, Rule, WeightMethod
+from ..checkpoint.described import described_weights
 from ..checkpoint.model_files import is_gguf
 from ..errors import ModelFilesError, ModelNotLocal
 from ..held_codes import CodesLayout
-from ..resolve.model_files import (
-    config_path,
-    hub_cache,
-    is_consolidated,
-    merge_deep,
-    model_folder,
-    read_model_files,
-    read_values,
-)
-from ..resolve.resolved import ModelFiles
+from ..resolve.described_model import ModelFiles
+from ..resolve.model_config import is_consolidated, merge_deep, read_values
+from ..resolve.model_files import check_method, read_model_files
+from ..resolve.model_location import config_path, hub_cache, model_folder
+from ..resolve.model_weights import own_codes
 from .headers import Stored, read_stored, read_stored_gguf
 
 if TYPE_CHECKING:
@@ -33,6 +30,11 @@ if TYPE_CHECKING:
 _ENDS = ("M303", "M306", "M309")  # damaged: nothing can be planned; other models than this build runs can be
 # Bytes of a quantised weight, its share of scales included, for models that this build does not run.
 QUANTISED_BYTES = {"fp8": 1.01, "int8": 1.01, "int4": 0.53, "int4_pure": 0.53}
+_METHODS = {  # of checkpoints in these forms
+    "fp8": WeightMethod(kind="fp8", bits=8, block=(1, 0)),
+    "int8": WeightMethod(kind="integers", bits=8, block=(1, 0)),
+    "int4": WeightMethod(kind="gptq", bits=4, block=(1, 128)),
+}
 
 
 class PlannedModel(Record):
@@ -44,6 +46,27 @@ class PlannedModel(Record):
     stored: Stored | None
     files: ModelFiles | None
     why_not: str
+
+    @property
+    def missing_files(self) -> tuple[str, ...]:
+        """What is missing on this machine, so that it was not checked."""
+        return self.files.missing_files if self.files is not None else ()
+
+    @property
+    def is_native(self) -> bool:
+        """Whether this build runs it with its own models."""
+        return self.files is not None and self.files.implementation == "native"
+
+    def in_form(self, form: str) -> PlannedModel | None:
+        """A quantised checkpoint of the same model, as one usually is; None if this build has no own model for
+        it. form: a key of QUANTISED_BYTES."""
+        if self.files is None or not self.is_native:
+            return None
+        method = CheckpointMethod(name=form, bits=_METHODS[form].bits, rules=(Rule(kind="all", method=_METHODS[form]),))
+        spec = self.files.spec.model_copy(update={"quantization": method})
+        codes = own_codes(described_weights(Path(self.folder), spec), spec)
+        files = self.files.model_copy(update={"spec": spec, "own_codes": codes})
+        return self.model_copy(update={"spec": spec, "files": files, "stored": None})
 
     @property
     def parameters(self) -> Parameters:
@@ -60,7 +83,7 @@ class PlannedModel(Record):
 
     @property
     def num_active_parameters(self) -> int:
-        """Used for one token."""
+        """Number of parameters that are used for one token."""
         return min(self.parameters.active, self.num_parameters)
 
     @property
@@ -87,7 +110,7 @@ class PlannedModel(Record):
     def weights_source(self) -> str:
         if self.files is not None and self.files.state is not None:
             return f"a sharded state in {len(self.files.weight_files)} file{'s' * (len(self.files.weight_files) != 1)}"
-        if self.stored is None:
+        if self.stored is None or "weight files" in self.missing_files:
             return "counted from config.json"
         return f"headers of {self.stored.num_files} file{'s' * (self.stored.num_files != 1)}"
 
@@ -119,7 +142,7 @@ def read_model(deployment: Deployment) -> PlannedModel:
     """Reads config.json and weight headers. Raises ModelFilesError if there is no config.json that can be read."""
     model = deployment.model
     try:
-        files, why_not = read_model_files(deployment), ""
+        files, why_not = read_model_files(deployment, describes=True), ""
     except ModelNotLocal:
         raise
     except ModelFilesError as error:
@@ -130,6 +153,11 @@ def read_model(deployment: Deployment) -> PlannedModel:
     folder = model_folder(deployment, cache)
     path = config_path(deployment, folder, cache)
     spec = files.spec if files is not None else _spec(deployment, path)
+    if files is None:
+        try:
+            check_method(spec, model.quantization)
+        except ModelConfigError as error:
+            raise ModelFilesError(f"{path}: {error}", code=error.code) from None
     if not spec.hidden_size or not spec.layers:
         raise ModelFilesError(why_not or f"{path}: names neither layers nor their width", code="M306")
     is_dummy = deployment.load.load_format == "dummy"

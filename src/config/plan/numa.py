@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...model.record import Record
 from ..cpu_list import format_cpus
-from ..resolve.decide import Decisions
+from ..resolve.decisions import Decisions
 from .estimate import NOTHING, Range
 
 
@@ -35,7 +35,7 @@ class NumaUse(Record):
 
 
 def numa_use(decisions: Decisions, of_one: Range) -> NumaUse | None:
-    """None where processes are not bound. of_one: what a process needs on a CPU."""
+    """Use of NUMA nodes; None where processes are not bound. of_one: what a process needs on a CPU."""
     places = decisions.numa_places
     if not places:
         return None

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import Field
-
 from ...model.latent import SPARSE_TABLE
+from ...model.pipeline_stages import division_problem
 from ...model.quantised import BFLOAT16_ACCURACY, OWN_CODES, SCHEMES, accuracy
 from ...model.record import Record
-from ...model.sharding import not_divided
 from ...model.through_transformers import through_transformers
 from ..cpu_kernels import planned_kernels
-from ..resolve.decide import Decisions
+from ..resolve.decisions import Decisions
 from .ask import Ask, ask_of
 from .capacity import Capacity, Speed, capacity, speed
 from .changes import Change, cheapest_changes
 from .devices import THIS_MACHINE, DeviceProfile
 from .distribution import Distribution, Sharing, distribute, sharing_of
-from .estimate import Estimate, estimate
+from .estimate import Estimate, estimate, with_sizes
 from .kv import by_kind
 from .model import PlannedModel
 from .numa import NumaUse, numa_use
@@ -41,8 +39,6 @@ class Plan(Record):
     notes: tuple[str, ...]
     num_replicas: int = 1  # of the server; all else is of one process, of which a replica may have several
     num_on_ray: int = 0  # replicas that Ray places; num_replicas of them share a machine
-    ports: dict[int, int] = Field(default_factory=dict)  # by the rank of the replica, if each has a server
-    supervisor_port: int | None = None  # of those servers
     num_nodes: int = 1  # machines that have the processes of a replica, each the same number
     numa: NumaUse | None = None  # where all processes of this machine run, if they are bound
     distribution: Distribution | None = None  # over several devices; the rest is of one of them, as it was chosen
@@ -54,12 +50,16 @@ class Plan(Record):
 
     @property
     def verdict(self) -> str:
-        """Whether it fits, for the first line; and whether this build runs it at all."""
+        """Whether it fits, for the first line; whether this build runs it at all; and what was not checked."""
+        said: str = self.estimate.status
         if self.model.files is None:
-            return f"{self.estimate.status}, but this build cannot run the model"
-        if not self.device.is_in_build:
-            return f"{self.estimate.status}, but this build does not run on the device"
-        return self.estimate.status
+            said += ", but this build cannot run the model"
+        elif not self.device.is_in_build:
+            said += ", but this build does not run on the device"
+        if missing := self.model.missing_files:
+            are = "are" if "weight files" in missing else "is"
+            said += f"; not checked: {' and '.join(missing)} {are} not on this machine"
+        return said
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as plain data; sizes in bytes, speeds in tokens per second."""
@@ -68,10 +68,9 @@ class Plan(Record):
         return {
             "verdict": found.status,
             "reason": found.reason,
+            "not_checked": list(model.missing_files),
             "num_replicas": self.num_replicas,
             "num_on_ray": self.num_on_ray,
-            "ports": self.ports,
-            "supervisor_port": self.supervisor_port,
             "num_nodes": self.num_nodes,
             "numa": self.numa.model_dump(mode="json") if self.numa is not None else None,
             "sharing": sharing.model_dump(mode="json") if (sharing := self.sharing) is not None else None,
@@ -126,30 +125,29 @@ def make_plan(
     Plan a deployment.
 
     Args:
-        decisions: all of them, or those that need no model for a model that this build cannot run.
+        decisions: all of them; for a model that this build cannot run, only decisions that need no model.
         broken: messages of the broken rules about this machine's memory.
         devices: how many there are, and how many a node has; None for one.
     """
-    ask = ask_of(decisions, model, device)
+    ask, topology = ask_of(decisions, model, device), decisions.topology
     distribution: Distribution | None = None
     names = ("tensor_parallel_size", "pipeline_parallel_size")
+    sizes: dict[str, int] = {}
     if devices is not None:
-        distribution = distribute(model, device, ask, *devices, num_replicas=decisions.num_replicas)
+        distribution = distribute(model, device, ask, *devices, num_replicas=topology.num_replicas)
         shown = distribution.shown
         sizes = {name: getattr(shown, name) for name in names}
-        ask = ask.model_copy(update=sizes)
-    elif decisions.has_parts and not not_divided(model.spec, *decisions.rank_sizes):
+    elif decisions.has_parts and not division_problem(model.spec, topology.group_size, topology.num_stages):
         if decisions.model_files is not None:
             model = model.model_copy(update={"spec": decisions.model_files.spec})  # with its experts as they are placed
-        parts = {"decode_context_parallel_size": decisions.context_parts(model.spec)}
-        ask = ask.model_copy(update=dict(zip(names, decisions.rank_sizes, strict=True)) | parts)
+        sizes = dict(zip(names, (topology.group_size, topology.num_stages), strict=True))
+        sizes["decode_context_parallel_size"] = decisions.context_parts(model.spec)
     if devices is None:
-        ask = ask.model_copy(
-            update={"prefill_context_parallel_size": decisions.get("parallel.prefill_context_parallel_size")}
-        )
+        sizes["prefill_context_parallel_size"] = topology.num_prompt_groups
+    ask = with_sizes(model, device, ask, **sizes)
     found = estimate(model, device, ask)
     if device.name == THIS_MACHINE and decisions.memory is not None:  # the engine will use the decided values
-        length = decisions.get("model.max_model_len")
+        length = decisions.model.max_model_len
         memory = decisions.memory
         decided = {
             "kv_cache_bytes": memory.kv_cache_bytes,
@@ -162,7 +160,7 @@ def make_plan(
     kernels: dict[str, str] = {}
     is_interpreted = device.name == THIS_MACHINE and decisions.is_interpreted
     if not device.is_gpu and model.files is not None and not is_interpreted:
-        is_eager = decisions.get("model.enforce_eager")
+        is_eager = decisions.model.enforce_eager
         kernels = planned_kernels(
             ask.dtype,
             model.spec.head_dims,
@@ -170,16 +168,13 @@ def make_plan(
             is_eager=is_eager,
             quantization=ask.quantization or (OWN_CODES if ask.codes_layout and model.files.own_codes else None),
             activations=ask.activations,
-            batch_invariant=decisions.get("model.batch_invariant"),
+            batch_invariant=decisions.model.batch_invariant,
         )
         if model.files.implementation == "transformers":
             kernels |= through_transformers(model.spec)
         elif model.spec.is_sparse:
             kernels |= SPARSE_TABLE
-    has_ports = distribution is None and decisions.get("parallel.data_parallel_multi_port_external_lb")
     return Plan(
-        ports=decisions.ports if has_ports else {},
-        supervisor_port=decisions.get("parallel.data_parallel_supervisor_port") if has_ports else None,
         model=model,
         device=device,
         ask=ask,
@@ -189,16 +184,16 @@ def make_plan(
         kernels=kernels,
         changes=() if devices is not None else tuple(cheapest_changes(model, device, ask, found)),
         notes=tuple(_notes(model, device, ask, found)),
-        num_nodes=decisions.get("parallel.nnodes") if distribution is None else 1,
-        num_replicas=decisions.num_replicas if distribution is None else distribution.shown.data_parallel_size,
-        num_on_ray=0 if distribution is not None else decisions.num_on_ray,
+        num_nodes=topology.num_nodes if distribution is None else 1,
+        num_replicas=topology.num_replicas if distribution is None else distribution.shown.data_parallel_size,
+        num_on_ray=0 if distribution is not None else topology.num_on_ray,
         numa=numa_use(decisions, found.peak) if device.name == THIS_MACHINE else None,
         distribution=distribution,
     )
 
 
 def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate) -> list[str]:
-    notes: list[str] = []
+    notes: list[str] = list(model.files.notes) if model.files is not None else []
     if not device.is_in_build:
         notes.append(f"this build does not run on {device.shown}; this is what the model would need there")
     elif ask.num_devices > 1 and device.is_gpu:
@@ -224,7 +219,7 @@ def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate
         notes += model.stored.problems[:3]
         if len(model.stored.problems) > 3:
             notes.append(f"and {len(model.stored.problems) - 3} more files like these")
-    elif model.files is None:
+    elif model.files is None or "weight files" in model.missing_files:
         notes.append("no weight files: the parameters were counted from config.json")
     if any(window is not None for window in model.spec.windows):
         keeps_all = model.files is not None and not ask.has_cache_groups

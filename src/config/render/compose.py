@@ -48,7 +48,7 @@ def _service(bundle: Bundle, wanted: Wanted) -> dict[str, Any]:
         "command": ["up", bundle.manifest.target],
         "environment": environment,
         "ports": Commented(
-            [_port(port, wanted.replicas) for port in bundle.ports.values()],
+            [_port(bundle.port, wanted.replicas)],
             "This machine only; `host_ip: 0.0.0.0` serves the network.",
         ),
         "configs": [_mount(entry) for entry in bundle.files],
@@ -116,8 +116,6 @@ def _volumes(bundle: Bundle) -> list[dict[str, Any]]:
 
 
 def _probe(bundle: Bundle) -> str:
-    if bundle.supervisor_port is not None:
-        return _PROBE.format(port=bundle.supervisor_port)
     if bundle.wants_client_certificate:
         text = _SOCKET_PROBE
     else:

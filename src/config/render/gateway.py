@@ -16,7 +16,6 @@ from .objects import metadata
 from .wanted import Pool, Wanted
 
 PICKER_PORT = 9002  # where endpoint pickers listen
-MAX_TARGET_PORTS = 8  # of the resource
 _LABEL_LENGTH = 63
 _ROLES = {"kv_producer": "prefill", "kv_consumer": "decode"}
 
@@ -59,10 +58,6 @@ def gateway_objects(bundle: Bundle, wanted: Wanted, pool: Pool, selector: Mappin
         message = "a gateway sends HTTP without TLS to the pods of an InferencePool, and ends the TLS of clients itself"
         fix = "remove `ssl_certfile` and `ssl_keyfile`; the certificate belongs to a listener of the Gateway"
         raise refused_form("server.ssl_certfile", bundle.deployment, message, fix)
-    if len(bundle.ports) > MAX_TARGET_PORTS:
-        message = f"an InferencePool has at most {MAX_TARGET_PORTS} ports, and each pod has {len(bundle.ports)}"
-        fix = "render with more --nodes, or remove it: a pod then has one port, and chooses among its replicas"
-        raise refused_form("parallel.data_parallel_multi_port_external_lb", bundle.deployment, message, fix)
     return [_pool(bundle, wanted, pool, selector), _route(wanted, pool)]
 
 
@@ -80,7 +75,7 @@ def _pool(bundle: Bundle, wanted: Wanted, pool: Pool, selector: Mapping[str, str
         "metadata": metadata(wanted),
         "spec": {
             "selector": {"matchLabels": selector},
-            "targetPorts": [{"number": port} for port in bundle.ports.values()],
+            "targetPorts": [{"number": bundle.port}],
             "endpointPickerRef": {
                 "kind": "Service",
                 "name": pool.picker,

@@ -28,17 +28,17 @@ _ROLE = "app.kubernetes.io/component"
 
 
 def leaders(wanted: Wanted) -> dict[str, str]:
-    """By which the pods with an API are selected."""
+    """Labels by which the pods with an API are selected."""
     return {**labels(wanted), _ROLE: "leader"}
 
 
 def with_secret(bundle: Bundle) -> Bundle:
-    """With the secret that all nodes have."""
+    """Add the secret that all nodes have."""
     return replace(bundle, variables_of={**bundle.variables_of, "parallel.nnodes": (_SECRET,)})
 
 
 def groups(bundle: Bundle, wanted: Wanted) -> dict[str, Any]:
-    """`bundle` is that of the leader."""
+    """Render the LeaderWorkerSet. `bundle` is the leader's."""
     command = usual_start(bundle).command
     leader = Start(command, fields={"POD_IP": "status.podIP"})
     worker = Start(command, is_headless=True)

@@ -55,9 +55,14 @@ def options_of_first_node(bundle: Bundle, num_nodes: int | None) -> dict[str, st
         return LEADER
     if num_nodes is None or num_nodes == 1:
         return {}
-    if parallel.num_ranks > 1 and parallel.data_parallel_size == 1:
+    if parallel.topology.num_ranks > 1 and parallel.data_parallel_size == 1:
         return {"parallel.nnodes": str(num_nodes), **LEADER}
     return replicas_on_first_node(bundle.deployment, num_nodes)
+
+
+def _update(bundle: Bundle) -> dict[str, int]:
+    """The order of an update. A pod with GPUs ends first: the next one would wait for its GPUs on a full node."""
+    return {"maxSurge": 0, "maxUnavailable": 1} if bundle.has_gpu else {"maxSurge": 1, "maxUnavailable": 0}
 
 
 def _deployment(bundle: Bundle, wanted: Wanted) -> dict[str, Any]:
@@ -68,7 +73,7 @@ def _deployment(bundle: Bundle, wanted: Wanted) -> dict[str, Any]:
         "spec": {
             "replicas": wanted.replicas,
             "selector": {"matchLabels": labels(wanted)},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": _update(bundle)},
             "template": pod_template(bundle, wanted, usual_start(bundle)),
         },
     }

@@ -1,6 +1,6 @@
 """A deployment as an LLMInferenceService of KServe (serving.kserve.io/v1alpha1), and its ConfigMap.
 
-KServe merges the pod with a template of its own, made for another engine: the container has the name that the template
+KServe merges the pod with its own template, made for another engine: the container has the name that the template
 has, and everything that differs is written out, so that nothing of the template's is left in it. KServe fetches the
 model itself, and mounts it.
 """
@@ -32,10 +32,6 @@ def kserve(bundle: Bundle, wanted: Wanted) -> str:
     if bundle.port != PORT:
         message = f"KServe sends requests to port {PORT} of a pod, and `server.port` is {bundle.port}"
         raise refused_form("server.port", bundle.deployment, message, "remove `port`")
-    if bundle.supervisor_port is not None:
-        path = "parallel.data_parallel_multi_port_external_lb"
-        message = f"KServe sends requests to port {PORT} of a pod alone"
-        raise refused_form(path, bundle.deployment, message, "use `engine render k8s --inference-pool`, or remove it")
     if bundle.num_nodes > 1:
         message = f"this form has one pod for each replica, and `parallel.nnodes` is {bundle.num_nodes}"
         raise refused_form("parallel.nnodes", bundle.deployment, message, "use `engine render k8s`")
@@ -48,7 +44,7 @@ def kserve(bundle: Bundle, wanted: Wanted) -> str:
 
 
 def _uri(bundle: Bundle) -> str:
-    """Of a repository of the hub, with its revision. Raises ConfigError for a model that KServe cannot fetch."""
+    """URI of a repository of the hub, with its revision. Raises ConfigError for a model that KServe cannot fetch."""
     model = bundle.deployment.model
     name = bundle.deployment.located("model.model")
     if not is_hub_id(name) or ":" in name:

@@ -22,7 +22,7 @@ _INDEX = "metadata.labels['apps.kubernetes.io/pod-index']"  # set since Kubernet
 
 
 def refuse_one_server_for_all(deployment: Deployment) -> None:
-    """For a file of one machine of several that have one API: its pods would not find each other."""
+    """Raise ConfigError for a file of one machine of several that have one API: its pods would not find each other."""
     if deployment.config.parallel.data_parallel_address is not None:
         message = "`parallel.data_parallel_address` is written; pods on several nodes are rendered as a server on each"
         fix = "remove it, and render with --nodes; the Service distributes requests over the servers"
@@ -42,22 +42,20 @@ def replicas_on_first_node(deployment: Deployment, num_nodes: int) -> dict[str, 
         raise refused_form("parallel.data_parallel_size", deployment, message, fix)
     on_each = num_replicas // num_nodes
     written = parallel.data_parallel_size_local
-    is_of_first = parallel.data_parallel_hybrid_lb or parallel.data_parallel_multi_port_external_lb
-    if is_of_first and written not in (None, on_each):
+    if parallel.data_parallel_hybrid_lb and written not in (None, on_each):
         message = (
             f"`parallel.data_parallel_size_local` is {written}, and each of {num_nodes} nodes has {on_each} replicas"
         )
         raise refused_form("parallel.data_parallel_size_local", deployment, message, "remove it: --nodes sets it")
-    hybrid = {} if parallel.data_parallel_multi_port_external_lb else {"parallel.data_parallel_hybrid_lb": "true"}
     return {
-        **hybrid,
+        "parallel.data_parallel_hybrid_lb": "true",
         "parallel.data_parallel_size_local": str(on_each),
         _FIRST: "0",
     }
 
 
 def servers_on_nodes(bundle: Bundle, wanted: Wanted) -> list[dict[str, Any]]:
-    """The StatefulSet, and the Service that gives its pods names. `bundle` is that of the first node."""
+    """The StatefulSet, and the Service that gives its pods names. `bundle` is the first node's."""
     name = f"{wanted.name}-nodes"
     start = Start(("sh", "-c"), (_script(bundle, wanted.num_nodes),), fields={"NODE_INDEX": _INDEX})
     settings = {path: value for path, value in bundle.settings.items() if path != _FIRST}
@@ -82,7 +80,7 @@ def _script(bundle: Bundle, num_nodes: int) -> str:
 
     A server adds the rank to all ports but that of the API. Here it is subtracted before: all pods have the same ones.
     """
-    num_replicas = len(bundle.deployment.config.parallel.ranks)
+    num_replicas = bundle.num_replicas
     steps = [f"first=$((NODE_INDEX * {num_replicas}))", f"export {options()[_FIRST].variable}=$first"]
     for path, (host, port) in _ports(bundle).items():
         if port <= num_replicas * (num_nodes - 1):
@@ -93,7 +91,7 @@ def _script(bundle: Bundle, num_nodes: int) -> str:
 
 
 def _ports(bundle: Bundle) -> dict[str, tuple[str, int]]:
-    """By option: what precedes its port, for the shell, and the port. Only of those that others connect to."""
+    """What precedes a port, for the shell, and the port, by option. Only ports that others connect to are included."""
     config = bundle.deployment.config
     found = {path: (shlex.quote(host), port) for path, (host, port) in event_addresses(config.kv_events).items()}
     if config.kv_transfer.is_between_engines:

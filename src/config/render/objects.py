@@ -26,7 +26,7 @@ def refuse_relative_folders(bundle: Bundle) -> None:
 
 
 def labels(wanted: Wanted) -> dict[str, str]:
-    """Of every object, and by which pods are selected."""
+    """Labels of every object. Pods are selected by them."""
     return {"app.kubernetes.io/name": "stoker", "app.kubernetes.io/instance": wanted.name}
 
 
@@ -36,7 +36,7 @@ def metadata(wanted: Wanted, name: str = "") -> dict[str, Any]:
 
 
 def pod_annotations(bundle: Bundle) -> Commented:
-    """Of pods."""
+    """Checksum of the configuration, as an annotation of pods."""
     content = "".join(f"{entry.key}\0{entry.text}\0" for entry in bundle.files)
     checksum = hashlib.sha256(content.encode()).hexdigest()
     return Commented({"checksum/config": checksum}, "A ConfigMap that changes does not restart pods; this does.")
@@ -52,19 +52,21 @@ def config_map(bundle: Bundle, wanted: Wanted) -> dict[str, Any]:
 
 
 def service(bundle: Bundle, wanted: Wanted, selector: Mapping[str, str]) -> dict[str, Any]:
-    """Where clients connect."""
-    ports = [{"name": name, "port": port, "targetPort": name} for name, port in bundle.ports.items()]
+    """Service to which clients connect."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": metadata(wanted),
-        "spec": {"selector": selector, "ports": ports},
+        "spec": {
+            "selector": selector,
+            "ports": [{"name": "http", "port": bundle.port, "targetPort": "http"}],
+        },
     }
 
 
 def headless_service(bundle: Bundle, wanted: Wanted, name: str) -> dict[str, Any]:
     """Gives each pod a name, and lists its ports."""
-    ports = {**bundle.ports, **peer_ports(bundle)}
+    ports = {"http": bundle.port, **peer_ports(bundle)}
     return {
         "apiVersion": "v1",
         "kind": "Service",

@@ -92,8 +92,7 @@ def _added(bundle: Bundle) -> dict[str, Any]:
 def _of_an_api(bundle: Bundle) -> dict[str, Any]:
     return {
         "ports": [
-            {"name": name, "containerPort": port}
-            for name, port in {**bundle.ports, **_supervisor_port(bundle), **peer_ports(bundle)}.items()
+            {"name": name, "containerPort": port} for name, port in {"http": bundle.port, **peer_ports(bundle)}.items()
         ],
         **_probes_of_an_api(bundle),
         "lifecycle": {
@@ -111,7 +110,7 @@ def peer_ports(bundle: Bundle) -> dict[str, int]:
     They are of a pod, not of the Service of clients: each pod has its own cache.
     """
     config = bundle.deployment.config
-    ranks = config.parallel.ranks
+    ranks = config.parallel.topology.replicas
     found: dict[str, int] = {}
     for rank in ranks:
         ports = {**_event_ports(config.kv_events.at_rank(rank)), **_transfer_port(config.kv_transfer, rank)}
@@ -120,7 +119,7 @@ def peer_ports(bundle: Bundle) -> dict[str, int]:
 
 
 def event_addresses(events: KVEventsConfig) -> dict[str, tuple[str, int]]:
-    """By option: the address that subscribers connect to, up to its port, and the port. Only TCP with a fixed port."""
+    """Address that subscribers connect to, up to its port, and the port, by option. Only TCP with a fixed port."""
     if not events.is_publishing:
         return {}
     bound = {"kv_events.endpoint": events.endpoint if is_bound(events.endpoint) else ""}
@@ -156,13 +155,9 @@ def _environment(bundle: Bundle, wanted: Wanted, start: Start) -> list[dict[str,
     ]
 
 
-def _supervisor_port(bundle: Bundle) -> dict[str, int]:
-    return {} if bundle.supervisor_port is None else {"supervisor": bundle.supervisor_port}
-
-
 def _of_a_headless_node(bundle: Bundle) -> dict[str, Any]:
     def asked(path: str) -> dict[str, Any]:
-        return _asked_without_tls(path, "http")
+        return {"httpGet": {"path": path, "port": "http", "scheme": "HTTP"}}
 
     return {
         "ports": [{"name": "http", "containerPort": bundle.port}],
@@ -170,14 +165,8 @@ def _of_a_headless_node(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _asked_without_tls(path: str, port: str) -> dict[str, Any]:
-    return {"httpGet": {"path": path, "port": port, "scheme": "HTTP"}}
-
-
 def _probes_of_an_api(bundle: Bundle) -> dict[str, Any]:
     def asked(path: str) -> dict[str, Any]:
-        if bundle.supervisor_port is not None:
-            return _asked_without_tls(path, "supervisor")
         if bundle.wants_client_certificate:
             return {"tcpSocket": {"port": "http"}}
         return {"httpGet": {"path": path, "port": "http", "scheme": "HTTPS" if bundle.has_tls else "HTTP"}}

@@ -5,24 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..origin import Layer
-from .bundle import Bundle, model_name, refused_form
+from .bundle import Bundle, model_name
 from .pod import Start
 
 _ADDRESS = "$(POD_IP)"
 
 
 def with_topic(bundle: Bundle, start: Start) -> tuple[Bundle, Start]:
-    """Names the pod in the topic of its events, from which a router knows whose cache they are of.
-
-    Raises ConfigError for a pod with several servers: the variable is of all of them.
-    """
+    """Names the pod in the topic of its events, from which a router knows whose cache they are of."""
     events = bundle.deployment.config.kv_events
     if not events.is_publishing or events.topic:
         return bundle, start
-    if len(bundle.ports) > 1:
-        message = "routers read the port of a server in the topic of its events, and those of a pod have one topic"
-        fix = "remove it, or write a `kv_events.topic` that no router takes for the address of one server"
-        raise refused_form("kv_events.enable_kv_cache_events", bundle.deployment, message, fix)
     return _with(bundle, start, "kv_events.topic", f"kv@{_ADDRESS}:{bundle.port}@{model_name(bundle)}")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..diagnostics import Diagnostic, Label
 from ..origin import DEFAULT
 from ..schema.options import options
+from .message_values import message_values
 from .rule import Rule
 from .rules import RULES
 from .values import Values
@@ -19,25 +20,26 @@ def broken_rules(deployment: Deployment, values: Values) -> list[Diagnostic]:
     """A finding for every rule that does not hold. Rules that need the model's files wait for them."""
     decisions = values.decisions
     return [
-        _finding(rule, deployment, values)
+        _finding(rule, problem, deployment, values)
         for rule in RULES
         if not (rule.needs_model and decisions.model_files is None)
         and not decisions.undecided.intersection(rule.fields)
-        and rule.is_broken(values)
+        and (problem := rule.is_broken(values))
     ]
 
 
-def _finding(rule: Rule, deployment: Deployment, values: Values) -> Diagnostic:
-    numbers = values.numbers()
+def _finding(rule: Rule, problem: bool | str, deployment: Deployment, values: Values) -> Diagnostic:
+    shown = message_values(values)
+    shown |= {"problem": problem} | (rule.said(values) if rule.said else {})
     labels = [Label(span) for path in rule.fields if (span := deployment.spans.get(path)) is not None]
     return Diagnostic(
         code=rule.id,
         severity=rule.severity,
-        message=rule.message.format_map(numbers),
+        message=rule.message.format_map(shown),
         path=rule.fields[0],
         labels=tuple(labels),
         notes=tuple(_note(path, values) for path in rule.fields if _counts(path, deployment, values)),
-        fixes=tuple(fix for template in rule.fixes if (fix := template.format_map(numbers))),
+        fixes=tuple(fix for template in rule.fixes if (fix := template.format_map(shown))),
         exit_code=rule.exit_code,
     )
 

@@ -10,9 +10,10 @@ import ctypes
 import os
 from collections.abc import Callable, Mapping
 from ctypes import byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_p
+from dataclasses import dataclass
 from typing import Any
 
-from .resolved import GpuSpec
+from .machine_spec import GpuSpec
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 LIBRARY = "libnvidia-ml.so.1"
@@ -33,6 +34,58 @@ class _MemoryV2(ctypes.Structure):
         *(("version", c_uint), ("total", c_ulonglong), ("reserved", c_ulonglong)),
         *(("free", c_ulonglong), ("used", c_ulonglong)),
     )
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = (("gpu", c_uint), ("memory", c_uint))
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUsage:
+    """One GPU now, with all processes that use it."""
+
+    gpu: str  # as CUDA_VISIBLE_DEVICES names it
+    utilization: float | None  # share of the time in which a kernel ran, 0 to 1; None: not reported, as of a MIG part
+    used_bytes: int
+    total_bytes: int  # usable by programs
+
+
+class GpuMonitor:
+    """Reads the usage of the first GPUs that CUDA would show to this process. NVML stays open."""
+
+    def __init__(
+        self,
+        num_gpus: int,
+        env: Mapping[str, str] = os.environ,
+        open_library: Callable[[str], Any] = ctypes.CDLL,
+    ) -> None:
+        """Raises NoGpu."""
+        try:
+            self._library = open_library(LIBRARY)
+            _check(self._library.nvmlInit_v2(), "starting it")
+            named = visible_gpus(env)
+            if named is None:
+                named = [str(number) for number in range(_count(self._library))]
+            shown = [name for name in named[:num_gpus] if name and not name.startswith("-")]
+            self._handles = {name: _handle(self._library, name) for name in shown}
+        except (OSError, AttributeError) as error:
+            raise NoGpu(f"{LIBRARY} is not there, or too old: {error}") from None
+
+    def read(self) -> list[GpuUsage]:
+        """The usage of each GPU. GPUs that do not answer are left out."""
+        found = []
+        for name, handle in self._handles.items():
+            try:
+                total, free = _memory(self._library, handle)
+            except NoGpu:
+                continue
+            found.append(GpuUsage(name, self._utilization(handle), total - min(free, total), total))
+        return found
+
+    def _utilization(self, handle: c_void_p) -> float | None:
+        rates = _Utilization()
+        code = self._library.nvmlDeviceGetUtilizationRates(handle, byref(rates))
+        return None if code else rates.gpu / 100
 
 
 def is_interpreting(env: Mapping[str, str] = os.environ) -> bool:
@@ -114,7 +167,7 @@ def _ask(library: Any, first: str, num_visible: int | None) -> GpuSpec:
     """
     _check(library.nvmlInit_v2(), "starting it")
     try:
-        handle = _by_number(library, int(first)) if first.isdecimal() else _by_uuid(library, first)
+        handle = _handle(library, first)
         major, minor = c_int(), c_int()
         _check(
             library.nvmlDeviceGetCudaComputeCapability(handle, byref(major), byref(minor)), "asking what it computes"
@@ -131,6 +184,11 @@ def _ask(library: Any, first: str, num_visible: int | None) -> GpuSpec:
         library.nvmlShutdown()
 
 
+def _handle(library: Any, name: str) -> c_void_p:
+    """name: an entry of CUDA_VISIBLE_DEVICES."""
+    return _by_number(library, int(name)) if name.isdecimal() else _by_uuid(library, name)
+
+
 def _by_number(library: Any, number: int) -> c_void_p:
     handle = c_void_p()
     code = library.nvmlDeviceGetHandleByIndex_v2(c_uint(number), byref(handle))
@@ -139,7 +197,7 @@ def _by_number(library: Any, number: int) -> c_void_p:
 
 
 def _by_uuid(library: Any, beginning: str) -> c_void_p:
-    """As CUDA reads it: a prefix of a UUID that identifies one GPU; the UUID of a MIG part is complete."""
+    """Find a GPU as CUDA does: by a prefix of a UUID that identifies one GPU, or the complete UUID of a MIG part."""
     if beginning.startswith("MIG-"):
         handle = c_void_p()
         code = library.nvmlDeviceGetHandleByUUID(c_char_p(beginning.encode()), byref(handle))
@@ -176,7 +234,7 @@ def _text(function: Any, handle: c_void_p) -> str:
 
 
 def _check(code: int, doing: str) -> None:
-    """NVML's functions return 0 or an error code."""
+    """Check a result of NVML, whose functions return 0 or an error code."""
     if code:
         raise NoGpu(f"NVIDIA's driver answers {doing} with error {code}{_ERRORS.get(code, '')}")
 

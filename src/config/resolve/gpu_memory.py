@@ -15,12 +15,12 @@ STAGING_PLACE_BYTES = 1 << 24
 
 
 def staged_blocks(block_bytes: int) -> int:
-    """Of one place. block_bytes: of a block in all layers."""
+    """Number of blocks in one staging place. block_bytes: of a block in all layers."""
     return max(1, STAGING_PLACE_BYTES // block_bytes)
 
 
 def staging_bytes(block_bytes: int) -> int:
-    """Of a GPU, for KV blocks that are copied to a store, or from it."""
+    """Bytes on a GPU for KV blocks that are copied to a store, or from it."""
     return 2 * STAGING_PLACES * staged_blocks(block_bytes) * block_bytes if block_bytes else 0
 
 

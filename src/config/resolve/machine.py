@@ -13,12 +13,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ...installation import absent_packages
 from ..cpu_kernels import keeps_codes, keeps_twelve_bits
-from ..memory_policy import bound_nodes, no_policy
+from ..memory_policy import bound_nodes, why_no_policy
 from ..open_files import max_open_files
 from .gpu import NoGpu, interpreted_gpu, is_interpreting, read_gpu
+from .machine_spec import GpuSpec, MachineSpec
 from .numa_nodes import read_numa_nodes
-from .resolved import GpuSpec, MachineSpec
 
 
 def read_machine_spec(root: Path = Path("/"), system: str | None = None) -> MachineSpec:
@@ -51,9 +52,10 @@ def read_machine_spec(root: Path = Path("/"), system: str | None = None) -> Mach
         has_terminal=sys.stderr is not None and sys.stderr.isatty(),
         max_open_files=max_open_files(),
         numa_nodes=() if system == "Darwin" else read_numa_nodes(root),
-        no_memory_policy=no_policy(),
+        no_memory_policy=why_no_policy(),
         gpu=gpu,
         no_gpu=no_gpu,
+        absent_packages=absent_packages(),
     )
     if not machine.numa_nodes:
         return machine

@@ -1,7 +1,7 @@
 """The NUMA nodes of a machine: their cores and their memory, as far as this process may use them.
 
 Read from /sys/devices/system. A node may have no memory, or no cores (memory on a CXL card, HBM); offline nodes and
-cores are not listed. Limits of cpusets and of affinity are those of /proc/self/status.
+cores are not listed. Limits of cpusets and of affinity come from /proc/self/status.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NumaNode(Record):
 
 
 def read_numa_nodes(root: Path = Path("/")) -> tuple[NumaNode, ...]:
-    """Those that are online, by number; none where the system does not list them. root: where /proc and /sys are."""
+    """NUMA nodes that are online, by number; none if the system does not list them. root: where /proc and /sys are."""
     folder, status = root / "sys/devices/system/node", _text(root / "proc/self/status")
     allowed_cpus, allowed_nodes = _allowed(status, "Cpus"), _allowed(status, "Mems")
     nodes: list[NumaNode] = []
@@ -67,7 +67,7 @@ def _no_more_than(available: int | None, nodes: list[NumaNode]) -> tuple[NumaNod
 
 
 def _by_core(folder: Path, cpus: list[int]) -> tuple[tuple[int, ...], ...]:
-    """By the first of the hyperthreads of each core, in the order of their numbers."""
+    """Group hyperthreads by core. Cores, and the hyperthreads of each, are in the order of `cpus`."""
     cores: dict[int, list[int]] = {}
     for cpu in cpus:
         siblings = _numbers(folder / f"cpu{cpu}/topology/thread_siblings_list") or (cpu,)
@@ -76,7 +76,7 @@ def _by_core(folder: Path, cpus: list[int]) -> tuple[tuple[int, ...], ...]:
 
 
 def _allowed(status: str, kind: str) -> set[int] | None:
-    """None if the system does not say it, or not in a form that is known."""
+    """Numbers that the system allows this process; None if the system does not list them, or in an unknown form."""
     line = re.search(rf"^{kind}_allowed_list:[ \t]*(\S+)$", status, re.MULTILINE)
     try:
         return None if line is None else set(parse_cpus(line[1]))
@@ -85,7 +85,7 @@ def _allowed(status: str, kind: str) -> set[int] | None:
 
 
 def _sizes(file: Path, prefix: str = "") -> dict[str, int]:
-    """Bytes by name."""
+    """Sizes in bytes, by name."""
     found: list[tuple[str, str]] = re.findall(rf"^{prefix}([\w()]+):\s+(\d+) kB$", _text(file), re.MULTILINE)
     return {name: 1024 * int(size) for name, size in found}
 

@@ -1,4 +1,4 @@
-"""Which NUMA node and which cores each process of a deployment has on this machine.
+"""Places processes: which NUMA node and which cores each process of a deployment has on this machine.
 
 Processes are in the order of the options: replicas of this machine, and the processes of each by rank.
 """
@@ -31,7 +31,7 @@ def numa_places(
     Args:
         machine: its nodes.
         processes: their names.
-        nodes: that of each process; empty to choose them.
+        nodes: the node of each process; empty to choose them.
         cpus: the cores of each process; empty for all of its node, divided among its processes.
 
     Raises NoPlaces.
@@ -53,7 +53,7 @@ def numa_places(
 
 
 def fewest_cpus(places: Sequence[NumaPlace]) -> int:
-    """Of a process."""
+    """Smallest number of CPUs of a process."""
     return min(len(place.cpus) for place in places)
 
 
@@ -66,13 +66,13 @@ def least_memory(machine: Sequence[NumaNode], places: Sequence[NumaPlace]) -> tu
 
 
 def idle_nodes(nodes: Sequence[NumaNode], places: Sequence[NumaPlace]) -> list[int]:
-    """Those with cores and memory that no process has."""
+    """Numbers of the nodes with cores and memory that no process has."""
     taken = {place.node for place in places}
     return [node.number for node in nodes if node.cores and node.has_usable_memory and node.number not in taken]
 
 
 def shared_cpus(places: Sequence[NumaPlace]) -> tuple[int, ...]:
-    """That several processes have."""
+    """CPUs that several processes have."""
     counts = Counter(cpu for place in places for cpu in place.cpus)
     return tuple(sorted(cpu for cpu, count in counts.items() if count > 1))
 

@@ -1,32 +1,19 @@
-"""From the written deployment to the resolved one: model and machine, decisions, rules, and the engine's record."""
+"""Turns the written deployment into the resolved one: model and machine, decisions, rules, and the engine's record."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..diagnostics import Diagnostic, in_order
 from ..digest import digest
 from ..errors import ConfigError
-from ..schema.kv_events import KVEventsConfig
-from ..schema.kv_transfer import KVTransferConfig
-from ..schema.observability import ObservabilityConfig
-from ..schema.parallel import ParallelConfig
-from ..schema.structured_outputs import StructuredOutputsConfig
 from .checker import broken_rules
-from .decide import Decisions, decide
-from .resolved import (
-    MachineSpec,
-    ModelFiles,
-    Resolved,
-    ResolvedCache,
-    ResolvedCompilation,
-    ResolvedDevice,
-    ResolvedLoad,
-    ResolvedModel,
-    ResolvedScheduler,
-    ResolvedServer,
-)
+from .decide import decide
+from .decisions import Decisions
+from .described_model import ModelFiles
+from .machine_spec import MachineSpec
+from .resolved import Resolved
 from .values import Values
 
 if TYPE_CHECKING:
@@ -35,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """Decided values and every rule that they break; without the model's files, those that do not need them."""
+    """Decided values and every rule that they break; without the model's files, only rules that do not need them."""
 
     decisions: Decisions
     values: Values
@@ -44,6 +31,8 @@ class Examined:
 
 def examine(deployment: Deployment, model_files: ModelFiles | None, machine: MachineSpec) -> Examined:
     """Decide and check everything that can be. `model_files` is None while the model is not on this machine."""
+    if not deployment.server.has_engine:
+        machine = machine.without_limits()
     decisions = decide(deployment, model_files and model_files.placed(deployment.config.parallel), machine)
     values = Values(deployment, decisions)
     findings = in_order([*deployment.warnings, *broken_rules(deployment, values)])
@@ -56,21 +45,12 @@ def resolve_deployment(deployment: Deployment, model_files: ModelFiles, machine:
     if any(finding.is_error for finding in examined.findings):
         raise ConfigError(examined.findings)
     decisions = examined.decisions
-    sections = decisions.values
+    sections: dict[str, Any] = {
+        name: kind.model_validate(dict(getattr(decisions, name))) for name, kind in Resolved.sections().items()
+    }
     assert decisions.memory is not None
     return Resolved(
-        model=ResolvedModel.model_validate(sections["model"]),
-        load=ResolvedLoad.model_validate(sections["load"]),
-        cache=ResolvedCache.model_validate(sections["cache"]),
-        scheduler=ResolvedScheduler.model_validate(sections["scheduler"]),
-        parallel=ParallelConfig.model_validate(sections["parallel"]),
-        device=ResolvedDevice.model_validate(sections["device"]),
-        compilation=ResolvedCompilation.model_validate(sections["compilation"]),
-        structured_outputs=StructuredOutputsConfig.model_validate(sections["structured_outputs"]),
-        kv_transfer=KVTransferConfig.model_validate(sections["kv_transfer"]),
-        kv_events=KVEventsConfig.model_validate(sections["kv_events"]),
-        observability=ObservabilityConfig.model_validate(sections["observability"]),
-        server=ResolvedServer.model_validate(sections["server"]),
+        **sections,
         model_files=model_files.placed(deployment.config.parallel),
         machine=decisions.machine,
         memory=decisions.memory,

@@ -64,7 +64,7 @@ class ShardedState(Record):
 
 
 def read_sharded_state(folder: Path) -> ShardedState | None:
-    """None if the folder has no packed weights. Raises ModelFilesError for a file that it did not write."""
+    """Read packed weights; None if the folder has none. Raises ModelFilesError for a file that it did not write."""
     path = folder / STATE_JSON
     if not os.path.lexists(path):
         return None

@@ -17,7 +17,7 @@ from ..auto_values import (
 from ..gpu_capability import FP8_CAPABILITY, capability_text
 from .refused import with_refused
 from .section import Section, about
-from .types import Auto, Count, Flag, Gibibytes, Share, Size, Whole, means, number_or_text
+from .types import Auto, Count, Flag, Gibibytes, Share, Size, Text, Whole, means, number_or_text
 
 _SUMS_OVERFLOW = "sums exceed the range of float16; write bfloat16"
 _LMCACHE = (
@@ -39,7 +39,6 @@ class CacheConfig(Section):
         ),
         examples=[16],
         json_schema_extra=about(
-            reload="model",
             unit="tokens",
             refused={"1": "8 is the minimum: with one token per block the tables would cost more than sharing saves"},
         ),
@@ -52,7 +51,7 @@ class CacheConfig(Section):
             "and KV cache. More holds more sequences; too much leaves no memory for other programs."
         ),
         examples=[0.8],
-        json_schema_extra=about(reload="model", unit="share of memory", aliases=("--device-memory-utilization",)),
+        json_schema_extra=about(unit="share of memory", aliases=("--device-memory-utilization",)),
     )
     kv_cache_memory_bytes: Size | Auto = Field(
         "auto",
@@ -63,7 +62,7 @@ class CacheConfig(Section):
             "on a GPU is everything that gpu_memory_utilization leaves after weights and activations."
         ),
         examples=["4GiB"],
-        json_schema_extra=about(reload="model", unit="bytes"),
+        json_schema_extra=about(unit="bytes"),
     )
     num_gpu_blocks_override: Count | None = Field(
         None,
@@ -72,7 +71,7 @@ class CacheConfig(Section):
             "preemption. Unset, the number is computed from the memory."
         ),
         examples=[128],
-        json_schema_extra=about(reload="model", unit="blocks"),
+        json_schema_extra=about(unit="blocks"),
     )
     enable_prefix_caching: Flag = Field(
         True,
@@ -81,8 +80,6 @@ class CacheConfig(Section):
             "Saves prefill time at no memory cost, since cached blocks are evicted when space is needed. The time to "
             "the first token then reveals whether a prefix was seen before."
         ),
-        examples=[False],
-        json_schema_extra=about(reload="model"),
     )
     prefix_caching_hash_algo: Literal["sha256", "sha256_cbor", "blake2b"] = Field(
         "sha256",
@@ -93,7 +90,6 @@ class CacheConfig(Section):
         ),
         examples=["sha256_cbor"],
         json_schema_extra=about(
-            reload="model",
             refused={
                 "builtin": "clients could create two prompts with the same hash; write sha256",
                 "xxhash": "clients could create two prompts with the same hash and read each other's cache; "
@@ -102,9 +98,8 @@ class CacheConfig(Section):
             },
         ),
     )
-    kv_directory: str | None = Field(
+    kv_directory: Text | None = Field(
         None,
-        min_length=1,
         description=(
             "Folder in which the KV blocks of prompts are stored, so that a prefix that was computed before a restart, "
             "or evicted from memory, is read instead of computed. Each model, number format and block size has its "
@@ -112,7 +107,7 @@ class CacheConfig(Section):
             "prompts to those who can read them. Unset, nothing is stored."
         ),
         examples=["/var/cache/stoker/kv"],
-        json_schema_extra=about(reload="model", kind="path"),
+        json_schema_extra=about(kind="path"),
     )
     kv_directory_size: Size = Field(
         10 * 2**30,
@@ -121,7 +116,7 @@ class CacheConfig(Section):
             "Engines that use one folder at the same time each count only what they have found and written."
         ),
         examples=["100GiB"],
-        json_schema_extra=about(reload="model", unit="bytes"),
+        json_schema_extra=about(unit="bytes"),
     )
     kv_offloading_size: Gibibytes | None = Field(
         None,
@@ -134,13 +129,13 @@ class CacheConfig(Section):
             "recurrent layers. Unset, nothing is kept."
         ),
         examples=[16],
-        json_schema_extra=about(reload="model", unit="GiB"),
+        json_schema_extra=about(unit="GiB"),
     )
     kv_offloading_backend: Literal["native"] = Field(
         "native",
         description="What keeps the blocks of `kv_offloading_size`: this engine itself, in its own memory.",
         examples=["native"],
-        json_schema_extra=about(reload="model", refused={"lmcache": _LMCACHE}),
+        json_schema_extra=about(refused={"lmcache": _LMCACHE}),
     )
     prefix_cache_retention_interval: Whole = Field(
         64,
@@ -153,7 +148,7 @@ class CacheConfig(Section):
             f"{gibibytes(MAX_KEPT_STATE_BYTES)} of them. 0 keeps none, and no prefix is reused."
         ),
         examples=[256],
-        json_schema_extra=about(reload="model", unit="tokens"),
+        json_schema_extra=about(unit="tokens"),
     )
     mamba_cache_dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
@@ -164,13 +159,13 @@ class CacheConfig(Section):
             "the model's format, which loses nothing."
         ),
         examples=["bfloat16"],
-        json_schema_extra=about(reload="model", refused={"float16": _SUMS_OVERFLOW}),
+        json_schema_extra=about(refused={"float16": _SUMS_OVERFLOW}),
     )
     mamba_ssm_cache_dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
         description="The same, stronger than `mamba_cache_dtype`. `auto` is what that says.",
         examples=["float32"],
-        json_schema_extra=about(reload="model", refused={"float16": _SUMS_OVERFLOW}),
+        json_schema_extra=about(refused={"float16": _SUMS_OVERFLOW}),
     )
     kv_sharing_fast_prefill: Flag = Field(
         True,
@@ -180,8 +175,6 @@ class CacheConfig(Section):
             "the same, because such layers keep nothing of the others. Log-probabilities of prompt tokens need all "
             "tokens in all layers. False computes all of them for every prompt, to compare."
         ),
-        examples=[False],
-        json_schema_extra=about(reload="model"),
     )
     cpu_offload_gb: Gibibytes = Field(
         0.0,
@@ -211,8 +204,6 @@ class CacheConfig(Section):
             "tokens has becomes 448, the largest number of the format. It helps models whose keys or values are "
             "beyond 448, or mostly below 0.002. Layers that keep latents have no scales."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="model"),
     )
     kv_cache_dtype: Annotated[
         Literal["auto", "bfloat16", "float32", "float16", "fp8", "fp8_e4m3", "int8"], means(fp8_e4m3="fp8")
@@ -232,7 +223,7 @@ class CacheConfig(Section):
             "half the bytes."
         ),
         examples=["bfloat16"],
-        json_schema_extra=about(reload="model", refused=dict.fromkeys(("fp8_e5m2", "fp8_inc"), _OTHER_8_BIT)),
+        json_schema_extra=about(refused=dict.fromkeys(("fp8_e5m2", "fp8_inc"), _OTHER_8_BIT)),
     )
 
     @property

@@ -27,7 +27,7 @@ class CompilationConfig(Section):
             "engine is idle. `auto` is 3 where graphs can be captured and 0 elsewhere."
         ),
         examples=[0],
-        json_schema_extra=about(reload="model", devices=("cuda",), aliases=("--optimization-level",)),
+        json_schema_extra=about(devices=("cuda",), aliases=("--optimization-level",)),
     )
     cudagraph_capture_sizes: Counts = Field(
         (),
@@ -37,7 +37,5 @@ class CompilationConfig(Section):
             "step larger than the last size runs without a graph. Unset, `scheduler.cuda_graph_sizes` applies."
         ),
         examples=[[1, 2, 4, 8]],
-        json_schema_extra=about(
-            reload="model", devices=("cuda",), unit="sequences", aliases=("--cudagraph-capture-sizes",)
-        ),
+        json_schema_extra=about(devices=("cuda",), unit="sequences", aliases=("--cudagraph-capture-sizes",)),
     )

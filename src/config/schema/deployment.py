@@ -22,7 +22,7 @@ from .section import about
 from .server import ServerConfig
 from .speculative import SpeculativeConfig
 from .structured_outputs import StructuredOutputsConfig
-from .types import Texts
+from .types import Text, Texts
 
 API_VERSION: Literal["stoker/v1"] = "stoker/v1"
 
@@ -38,20 +38,16 @@ class DeploymentConfig(BaseModel):
         API_VERSION,
         description="Version of this file format.",
         examples=[API_VERSION],
-        json_schema_extra=about(reload="process"),
     )
     kind: Literal["Deployment"] = Field(
         "Deployment",
         description="Kind of object that this file declares.",
         examples=["Deployment"],
-        json_schema_extra=about(reload="process"),
     )
-    preset: str | None = Field(
+    preset: Text | None = Field(
         None,
-        min_length=1,
         description="Named set of values that all other layers override; `engine explain presets` lists them.",
         examples=["cpu-laptop"],
-        json_schema_extra=about(reload="process"),
     )
     extends: Texts = Field(
         (),
@@ -60,18 +56,16 @@ class DeploymentConfig(BaseModel):
             "other values are replaced."
         ),
         examples=["./base.yaml"],
-        json_schema_extra=about(reload="process"),
     )
-    config: str | None = Field(
+    config: Text | None = Field(
         None,
-        min_length=1,
         description=(
             "A flat file of long option names and values, such as `max-model-len: 32k`, which other engines accept "
             "with --config. It overrides all manifest files; the environment overrides it. `engine import FILE` "
             "converts it to a manifest."
         ),
         examples=["./vllm.yaml"],
-        json_schema_extra=about(reload="process", kind="path"),
+        json_schema_extra=about(kind="path"),
     )
     model: ModelConfig
     load: LoadConfig = Field(default_factory=LoadConfig)

@@ -8,13 +8,14 @@ options that it maps to, so that the rest of the program only handles current on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from .section import Section
-from .types import Auto, Count, Flag, Gibibytes, HumanInt, NumberFromZero, Size, Whole
+from .types import Auto, Count, Flag, Gibibytes, HumanInt, NumberFromZero, Size, Text, Whole, number_or_text
 
+_NUMBER = BeforeValidator(number_or_text)
 Becomes = Callable[[Any], Mapping[str, Any]]  # an old value -> values by path; ValueError if nothing corresponds to it
 
 
@@ -27,7 +28,7 @@ def old(becomes: Becomes, *replaced_by: str, why: str, aliases: tuple[str, ...] 
         why: one sentence about the replacement.
         aliases: further spellings on the command line.
     """
-    extra: dict[str, Any] = {"reload": "model", "devices": [], "since": "0.1", "becomes": becomes, "reason": why}
+    extra: dict[str, Any] = {"reload": "model", "devices": [], "becomes": becomes, "reason": why}
     extra["replaced_by"] = list(replaced_by)
     if aliases:
         extra["aliases"] = list(aliases)
@@ -42,8 +43,8 @@ def _same(path: str) -> Becomes:
     return lambda value: {path: value}
 
 
-def _if_true(path: str, value: Any) -> Becomes:
-    return lambda is_on: {path: value} if is_on else {}
+def _if_true(path: str, value: Any, why: str = "") -> dict[str, Any]:
+    return old(lambda is_on: {path: value} if is_on else {}, path, why=why or f"replaced by `{path}: {value}`")
 
 
 def _renamed(path: str, why: str = "", aliases: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -90,8 +91,9 @@ class OldModel(Section):
     disable_cascade_attn: Flag = Field(
         False,
         description="Never compute attention over a shared prefix separately.",
-        examples=[True],
-        json_schema_extra=_dropped("this build never splits attention, so there is nothing to disable"),
+        json_schema_extra=_dropped(
+            "attention over a shared prefix is never computed separately, so there is nothing to disable"
+        ),
     )
     max_seq_len_to_capture: Whole = Field(
         8192,
@@ -108,9 +110,8 @@ class OldModel(Section):
 
 
 class OldLoad(Section):
-    qlora_adapter_name_or_path: str | None = Field(
+    qlora_adapter_name_or_path: Text | None = Field(
         None,
-        min_length=1,
         description="QLoRA adapter for bitsandbytes weights.",
         examples=["timdettmers/qlora-flan-7b"],
         json_schema_extra=_renamed("load.model_loader_extra_config.qlora_adapter_name_or_path"),
@@ -126,12 +127,13 @@ class OldCache(Section):
             "a preempted sequence frees its blocks and is computed again, so no memory is reserved"
         ),
     )
-    quantization_param_path: str | None = Field(
+    quantization_param_path: Text | None = Field(
         None,
-        min_length=1,
         description="File with the scaling factors of an fp8 KV cache.",
         examples=["./scales.json"],
-        json_schema_extra=_dropped("the fp8 KV cache of this build has no scales"),
+        json_schema_extra=_dropped(
+            "scales of an fp8 KV cache are in the checkpoint, or computed from prompts with `cache.calculate_kv_scales`"
+        ),
     )
 
 
@@ -152,7 +154,6 @@ class OldScheduler(Section):
     multi_step_stream_outputs: Flag = Field(
         True,
         description="Stream tokens after each inner step of a multi-step decision.",
-        examples=[False],
         json_schema_extra=_dropped("tokens are streamed after every step"),
     )
     scheduler_delay_factor: NumberFromZero = Field(
@@ -170,7 +171,6 @@ class OldScheduler(Section):
     disable_async_output_proc: Flag = Field(
         False,
         description="Process the outputs of a step before the next one starts.",
-        examples=[True],
         json_schema_extra=_dropped("outputs never delay a step and keep the order of each request"),
     )
     use_v2_block_manager: Flag = Field(
@@ -222,9 +222,8 @@ def _reasoning(is_on: bool) -> Mapping[str, Any]:
 
 
 class OldStructuredOutputs(Section):
-    guided_decoding_backend: str | None = Field(
+    guided_decoding_backend: Text | None = Field(
         None,
-        min_length=1,
         description="Grammar library for constrained output, with its options after a colon.",
         examples=["guidance:no-fallback"],
         json_schema_extra=old(
@@ -236,19 +235,16 @@ class OldStructuredOutputs(Section):
     guided_decoding_disable_fallback: Flag = Field(
         False,
         description="Refuse a request that the grammar library does not support.",
-        examples=[True],
         json_schema_extra=_renamed("structured_outputs.disable_fallback"),
     )
     guided_decoding_disable_any_whitespace: Flag = Field(
         False,
         description="Generate JSON without whitespace.",
-        examples=[True],
         json_schema_extra=_renamed("structured_outputs.disable_any_whitespace"),
     )
     guided_decoding_disable_additional_properties: Flag = Field(
         False,
         description="Generate no JSON properties that the schema does not list.",
-        examples=[True],
         json_schema_extra=_renamed("structured_outputs.disable_additional_properties"),
     )
     enable_reasoning: Flag = Field(
@@ -270,16 +266,14 @@ def _acceptance(method: str) -> Mapping[str, Any]:
 
 
 class OldSpeculative(Section):
-    speculative_model: str | None = Field(
+    speculative_model: Text | None = Field(
         None,
-        min_length=1,
         description="Draft model.",
         examples=["Qwen/Qwen3-0.6B"],
         json_schema_extra=_renamed("speculative.model"),
     )
-    speculative_model_quantization: str | None = Field(
+    speculative_model_quantization: Text | None = Field(
         None,
-        min_length=1,
         description="Quantisation of the draft model's weights.",
         examples=["awq"],
         json_schema_extra=_renamed("speculative.quantization"),
@@ -287,7 +281,6 @@ class OldSpeculative(Section):
     speculative_disable_mqa_scorer: Flag = Field(
         False,
         description="Score draft tokens as a larger batch.",
-        examples=[True],
         json_schema_extra=_dropped("there is only one way to score draft tokens"),
     )
     speculative_draft_tensor_parallel_size: Count | None = Field(
@@ -341,7 +334,6 @@ class OldSpeculative(Section):
     disable_logprobs_during_spec_decoding: Flag = Field(
         False,
         description="Return no log-probabilities while drafting.",
-        examples=[True],
         json_schema_extra=_dropped("log-probabilities are always returned"),
     )
 
@@ -378,31 +370,20 @@ class OldParallel(Section):
     eplb_log_balancedness: Flag = Field(
         False,
         description="Log how evenly experts are used.",
-        examples=[True],
-        json_schema_extra=old(
-            _if_true(f"{_EPLB}.log_balancedness", True),
-            f"{_EPLB}.log_balancedness",
-            why=f"renamed to `{_EPLB}.log_balancedness`",
-        ),
+        json_schema_extra=_if_true(f"{_EPLB}.log_balancedness", True, f"renamed to `{_EPLB}.log_balancedness`"),
     )
     enable_multimodal_encoder_data_parallel: Flag = Field(
         False,
         description="Split the batch of the media encoder over devices.",
-        examples=[True],
-        json_schema_extra=old(
-            _if_true("multimodal.mm_encoder_tp_mode", "data"),
-            "multimodal.mm_encoder_tp_mode",
-            why="replaced by `multimodal.mm_encoder_tp_mode: data`",
+        json_schema_extra=_if_true(
+            "multimodal.mm_encoder_tp_mode", "data", "replaced by `multimodal.mm_encoder_tp_mode: data`"
         ),
     )
     worker_use_ray: Flag = Field(
         False,
         description="Run workers on Ray.",
-        examples=[True],
-        json_schema_extra=old(
-            _if_true("parallel.distributed_executor_backend", "ray"),
-            "parallel.distributed_executor_backend",
-            why="replaced by `parallel.distributed_executor_backend: ray`",
+        json_schema_extra=_if_true(
+            "parallel.distributed_executor_backend", "ray", "replaced by `parallel.distributed_executor_backend: ray`"
         ),
     )
 
@@ -411,11 +392,8 @@ class OldMultiModal(Section):
     disable_mm_preprocessor_cache: Flag = Field(
         False,
         description="Do not cache preprocessed media.",
-        examples=[True],
-        json_schema_extra=old(
-            _if_true("multimodal.mm_processor_cache_gb", 0),
-            "multimodal.mm_processor_cache_gb",
-            why="replaced by `multimodal.mm_processor_cache_gb: 0`",
+        json_schema_extra=_if_true(
+            "multimodal.mm_processor_cache_gb", 0, "replaced by `multimodal.mm_processor_cache_gb: 0`"
         ),
     )
 
@@ -430,10 +408,23 @@ class OldDevice(Section):
 
 
 class OldServer(Section):
+    tokens_only: Flag = Field(
+        False,
+        description="Serve token ids only, without a tokenizer.",
+        json_schema_extra=_if_true(
+            "model.skip_tokenizer_init",
+            True,
+            "replaced by `model.skip_tokenizer_init`; token ids are served by /v1/completions, too",
+        ),
+    )
+    enable_scale_out: Flag = Field(
+        False,
+        description="Serve rendering and generation as separate routes.",
+        json_schema_extra=_dropped("the /render routes and /inference/v1/generate are always served"),
+    )
     enable_auto_tool_choice: Flag = Field(
         False,
         description="Return the tool calls of requests that let the model choose.",
-        examples=[True],
         json_schema_extra=old(
             lambda is_on: {} if is_on else {"server.tool_call_parser": "none"},
             "server.tool_call_parser",
@@ -453,7 +444,6 @@ class OldServer(Section):
     engine_use_ray: Flag = Field(
         False,
         description="Run the engine in a Ray actor.",
-        examples=[True],
         json_schema_extra=_dropped("the engine runs in a separate process"),
     )
     tokenizer_pool_size: Whole = Field(
@@ -463,9 +453,8 @@ class OldServer(Section):
         examples=[4],
         json_schema_extra=_dropped("the tokenizer uses threads; there is no pool"),
     )
-    tokenizer_pool_type: str = Field(
+    tokenizer_pool_type: Text = Field(
         "ray",
-        min_length=1,
         description="Kind of the workers that tokenise.",
         examples=["ray"],
         json_schema_extra=_dropped("the tokenizer uses threads; there is no pool"),
@@ -485,7 +474,6 @@ class OldServer(Section):
     disable_uvicorn_access_log: Flag = Field(
         False,
         description="Do not log the line of each finished HTTP request.",
-        examples=[True],
         json_schema_extra=_renamed("server.disable_access_log"),
     )
     h11_max_incomplete_event_size: Size | Auto = Field(
@@ -503,14 +491,30 @@ class OldServer(Section):
     disable_fastapi_docs: Flag = Field(
         False,
         description="Serve no OpenAPI description of the routes.",
-        examples=[True],
         json_schema_extra=_renamed("server.disable_docs"),
     )
     enable_offline_docs: Flag = Field(
         False,
         description="Serve the page of the API description without files of other servers.",
-        examples=[True],
         json_schema_extra=_dropped("the page /docs never loads anything from elsewhere"),
+    )
+
+
+_MODES = {"NONE": 0, "STOCK_TORCH_COMPILE": 1, "DYNAMO_TRACE_ONCE": 2, "VLLM_COMPILE": 3}
+
+
+class OldCompilation(Section):
+    mode: Annotated[
+        Literal["NONE", "STOCK_TORCH_COMPILE", "DYNAMO_TRACE_ONCE", "VLLM_COMPILE", 0, 1, 2, 3], _NUMBER
+    ] = Field(
+        0,
+        description="How other engines compile a model; whether graphs are captured follows from it here.",
+        examples=[3],
+        json_schema_extra=old(
+            lambda mode: {"compilation.level": _MODES.get(mode, mode)},
+            "compilation.level",
+            why="this build compiles no models: `compilation.level` says whether graphs are captured",
+        ),
     )
 
 
@@ -523,6 +527,7 @@ DEPRECATED: dict[str, type[Section]] = {
     "device": OldDevice,
     "multimodal": OldMultiModal,
     "structured_outputs": OldStructuredOutputs,
+    "compilation": OldCompilation,
     "speculative": OldSpeculative,
     "server": OldServer,
 }

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from ..gpu_capability import LEAST_CAPABILITY, capability_text
 from .refused import with_refused
-from .section import Section, about
+from .section import Reload, Section, about
 from .types import Auto, Count, Flag, NodeNumbers, Texts
 
 
 @with_refused("device")
 class DeviceConfig(Section):
     """The device and how much of it the engine uses."""
+
+    reload: ClassVar[Reload] = "process"
 
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto",
@@ -28,7 +30,6 @@ class DeviceConfig(Section):
         ),
         examples=["cuda"],
         json_schema_extra=about(
-            reload="process",
             refused={
                 "gpu": "write cuda",
                 **dict.fromkeys(
@@ -49,8 +50,7 @@ class DeviceConfig(Section):
             "share that is of what the memory and the multipliers of this machine can do in the same second. Low "
             "shares mean that other programs use the cores, or that the kernels do not suit the machine."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="process", devices=("cpu",)),
+        json_schema_extra=about(devices=("cpu",)),
     )
     num_threads: Count | Auto = Field(
         "auto",
@@ -60,7 +60,7 @@ class DeviceConfig(Section):
             "core that this process may use; with `numa_bind`, of the process that has the fewest."
         ),
         examples=[8],
-        json_schema_extra=about(reload="process", unit="threads"),
+        json_schema_extra=about(unit="threads"),
     )
     numa_bind: Flag = Field(
         False,
@@ -72,8 +72,6 @@ class DeviceConfig(Section):
             "are spread evenly over the nodes that have cores and memory. Linux only; containers need the capability "
             "SYS_NICE."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="process"),
     )
     numa_bind_nodes: NodeNumbers = Field(
         (),
@@ -84,7 +82,7 @@ class DeviceConfig(Section):
             "`nvidia-smi topo -m` shows the node of each."
         ),
         examples=[[0, 1]],
-        json_schema_extra=about(reload="process", unit="nodes"),
+        json_schema_extra=about(unit="nodes"),
     )
     numa_bind_cpus: Texts = Field(
         (),
@@ -94,5 +92,4 @@ class DeviceConfig(Section):
             "may come from another node than the cores, such as one that has memory only. Implies `numa_bind`."
         ),
         examples=[["0-15", "16-31"]],
-        json_schema_extra=about(reload="process"),
     )

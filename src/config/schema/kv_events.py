@@ -25,16 +25,12 @@ class KVEventsConfig(Section):
             "send a prompt to the server that has most of it. Events contain the token ids of prompts, and every "
             "program that reaches the port can read them."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="model"),
     )
     publisher: Literal["zmq"] = Field(  # not "null" too: on a command line that means the default
         "zmq",
         description="Transport of the events: ZMQ, the one that routers read.",
         examples=["zmq"],
-        json_schema_extra=about(
-            reload="model", refused={"null": "without `enable_kv_cache_events: true` no events are published"}
-        ),
+        json_schema_extra=about(refused={"null": "without `enable_kv_cache_events: true` no events are published"}),
     )
     endpoint: Address = Field(
         "tcp://*:5557",
@@ -44,7 +40,6 @@ class KVEventsConfig(Section):
             "grows by the rank of the replica, as that of `replay_endpoint` does."
         ),
         examples=["tcp://*:5557", "tcp://router:5557", "ipc:///run/stoker/events"],
-        json_schema_extra=about(reload="model"),
     )
     replay_endpoint: Address | None = Field(
         None,
@@ -53,19 +48,17 @@ class KVEventsConfig(Section):
             "what is cached. Without it, a subscriber that connects late does not learn of blocks stored before."
         ),
         examples=["tcp://*:5558", "ipc:///run/stoker/replay"],
-        json_schema_extra=about(reload="model"),
     )
     topic: str = Field(
         "",
         description="First frame of each message, by which subscribers filter. llm-d reads `kv@POD@MODEL`.",
         examples=["kv@10.0.0.1@Qwen/Qwen3-0.6B"],
-        json_schema_extra=about(reload="model"),
     )
     buffer_steps: Count = Field(
         10_000,
         description="Batches of events kept for replay; a step makes at most one. More of them take more memory.",
         examples=[10_000],
-        json_schema_extra=about(reload="model", unit="batches"),
+        json_schema_extra=about(unit="batches"),
     )
     hwm: Count = Field(
         100_000,
@@ -74,7 +67,7 @@ class KVEventsConfig(Section):
             "in the sequence numbers."
         ),
         examples=[100_000],
-        json_schema_extra=about(reload="model", unit="batches"),
+        json_schema_extra=about(unit="batches"),
     )
     max_queue_size: Count = Field(
         100_000,
@@ -83,7 +76,7 @@ class KVEventsConfig(Section):
             "subscribers that nothing is cached."
         ),
         examples=[100_000],
-        json_schema_extra=about(reload="model", unit="batches"),
+        json_schema_extra=about(unit="batches"),
     )
     encoding: Literal["map", "array"] = Field(
         "map",
@@ -92,7 +85,6 @@ class KVEventsConfig(Section):
             "written before June 2026."
         ),
         examples=["map"],
-        json_schema_extra=about(reload="model"),
     )
 
     @property
@@ -101,11 +93,11 @@ class KVEventsConfig(Section):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Those in use."""
+        """Addresses in use."""
         return (self.endpoint,) if self.replay_endpoint is None else (self.endpoint, self.replay_endpoint)
 
     def at_rank(self, rank: int) -> KVEventsConfig:
-        """With the addresses of the replica with this rank."""
+        """Return the configuration with the addresses of the replica with this rank."""
         replay = None if self.replay_endpoint is None else _at_rank(self.replay_endpoint, rank)
         return self.model_copy(update={"endpoint": _at_rank(self.endpoint, rank), "replay_endpoint": replay})
 

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from .refused import with_refused
 from .section import Section, about
-from .types import Count, Secret, Size, Whole, parse_one_or_more
+from .types import Count, Duration, Secret, Size, Text, Whole, parse_one_or_more
 
 SHARED_PATH = "shared_storage_path"  # in kv_connector_extra_config
 HOST_BYTES = "cpu_bytes_to_use"  # there too
@@ -54,7 +54,7 @@ def _not_refused(name: str) -> str:
     return name
 
 
-OwnConnector = Annotated[str, Field(min_length=1), AfterValidator(_not_refused)]
+OwnConnector = Annotated[Text, AfterValidator(_not_refused)]
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/?#@\x00-\x1f\x7f]+/?$"), AfterValidator(_with_port)]
 
 
@@ -74,22 +74,20 @@ class KVTransferConfig(Section):
             "`SharedStorageConnector` (also called `ExampleConnector`) writes them to a folder on storage that all "
             "of them reach. Requests name the blocks in `kv_transfer_params`. `OffloadingConnector` is the long form "
             "of `cache.kv_offloading_size`: the engine keeps blocks for itself. `LMCacheMPConnector` keeps the blocks "
-            "of all prompts in an LMCache server on the same machine. The import path of a class, "
-            "`package.module:Class`, stores them wherever this class does. Unset, no block leaves the engine."
+            "of all prompts in an LMCache server on the same machine (package `stoker-lmcache`). The import path of a "
+            "class, `package.module:Class`, stores them wherever this class does. Unset, no block leaves the engine."
         ),
         examples=["TcpConnector"],
-        json_schema_extra=about(reload="model", refused=_REFUSED),
+        json_schema_extra=about(refused=_REFUSED),
     )
-    kv_connector_module_path: str | None = Field(
+    kv_connector_module_path: Text | None = Field(
         None,
-        min_length=1,
         description=(
             "Module of the class that `kv_connector` names, if that is a connector of your own: `OwnStore` in "
             "`mypackage.stores` is `mypackage.stores:OwnStore`. The engine imports it, and it stores KV blocks for "
-            "this engine and for others. engine/stores/connector.py lists its methods."
+            "this engine and for others. engine/kv_stores/connector.py lists its methods."
         ),
         examples=["mypackage.stores"],
-        json_schema_extra=about(reload="model"),
     )
     kv_role: Literal["kv_producer", "kv_consumer", "kv_both"] = Field(
         "kv_both",
@@ -98,11 +96,9 @@ class KVTransferConfig(Section):
             "for others, `kv_both` does both. A request that asks for the other role is an error."
         ),
         examples=["kv_producer"],
-        json_schema_extra=about(reload="model"),
     )
-    kv_ip: str = Field(
+    kv_ip: Text = Field(
         "127.0.0.1",
-        min_length=1,
         description=(
             "With `TcpConnector`, `NixlConnector`, `MooncakeConnector`: address of this machine at which other engines "
             "read its blocks. "
@@ -110,7 +106,6 @@ class KVTransferConfig(Section):
             "prompt that he knows: use a private network."
         ),
         examples=["10.0.0.4"],
-        json_schema_extra=about(reload="model"),
     )
     kv_port: Whole = Field(
         5600,
@@ -118,7 +113,6 @@ class KVTransferConfig(Section):
         le=65535,
         description="With the same connectors: port of `kv_ip`. It grows by the rank of the replica.",
         examples=[5600],
-        json_schema_extra=about(reload="model"),
     )
     kv_buffer_size: Size = Field(
         2**30,
@@ -128,7 +122,7 @@ class KVTransferConfig(Section):
             "between prefill and decode: one that is gone is computed again."
         ),
         examples=["8GiB"],
-        json_schema_extra=about(reload="model", unit="bytes"),
+        json_schema_extra=about(unit="bytes"),
     )
     kv_connector_extra_config: dict[str, Any] = Field(
         {},
@@ -142,7 +136,6 @@ class KVTransferConfig(Section):
         ),
         examples=[{"shared_storage_path": "/mnt/kv"}],
         json_schema_extra=about(
-            reload="model",
             json_schema={
                 "type": "object",
                 "properties": {
@@ -160,9 +153,7 @@ class KVTransferConfig(Section):
         "recompute",
         description="What happens to a request whose blocks cannot be read: their tokens are computed.",
         examples=["recompute"],
-        json_schema_extra=about(
-            reload="model", refused={"fail": "a request is not failed for blocks that can be computed"}
-        ),
+        json_schema_extra=about(refused={"fail": "a request is not failed for blocks that can be computed"}),
     )
 
     prefill_servers: Annotated[tuple[Url, ...], BeforeValidator(parse_one_or_more)] = Field(
@@ -181,6 +172,16 @@ class KVTransferConfig(Section):
         examples=[1024],
         json_schema_extra=about(reload="process", unit="tokens"),
     )
+    prefill_timeout: Duration = Field(
+        60.0,
+        gt=0,
+        description=(
+            "Time that one of `prefill_servers` may take for a prompt; then it is computed here. It must be longer "
+            "than the longest prompt takes there, with those that wait before it."
+        ),
+        examples=["120s"],
+        json_schema_extra=about(reload="process", unit="seconds"),
+    )
     prefill_api_key: Secret | None = Field(
         None,
         description="API key that is sent to `prefill_servers`.",
@@ -190,7 +191,7 @@ class KVTransferConfig(Section):
 
     @property
     def is_between_engines(self) -> bool:
-        """Whether blocks go from the memory of one engine to that of another."""
+        """Whether blocks go from the memory of one engine to another's."""
         return self.kv_connector in ("TcpConnector", "NixlConnector", "MooncakeConnector")
 
     @property
@@ -206,18 +207,8 @@ class KVTransferConfig(Section):
         return self.kv_connector == "LMCacheMPConnector"
 
     @property
-    def lmcache_address(self) -> str:
-        settings = self.kv_connector_extra_config
-        host = str(settings.get(LMCACHE_HOST, "localhost")).removeprefix("tcp://")
-        return f"tcp://{host}:{settings.get(LMCACHE_PORT, 5555)}"
-
-    @property
-    def lmcache_limit_s(self) -> float:
-        return float(self.kv_connector_extra_config.get(LMCACHE_LIMIT, 3))
-
-    @property
     def is_offloading(self) -> bool:
-        """Whether it keeps blocks for this engine alone."""
+        """Whether it keeps blocks only for this engine."""
         return self.kv_connector == "OffloadingConnector"
 
     @property
@@ -227,6 +218,11 @@ class KVTransferConfig(Section):
             return ""
         module = self.kv_connector_module_path
         return self.kv_connector if module is None else f"{module}:{self.kv_connector}"
+
+    @property
+    def connector_class(self) -> str:
+        """Import path of the class that stores blocks, of the user's own or of a package; empty without one."""
+        return "stoker_lmcache:LmcacheBlocks" if self.is_lmcache else self.own_connector
 
     @property
     def is_storage(self) -> bool:

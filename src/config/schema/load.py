@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from .refused import with_refused
 from .section import Section, about
-from .types import Flag, Texts
+from .types import Flag, Text, Texts, means
 
 _STREAMER = (
     "this build reads files from a folder; copy the checkpoint to this machine and write safetensors, which is faster "
@@ -20,10 +20,14 @@ _STREAMER = (
 class LoadConfig(Section):
     """How weights are read from disk into memory."""
 
-    load_format: Literal["auto", "safetensors", "pt", "npcache", "sharded_state", "mistral", "gguf", "dummy"] = Field(
+    load_format: Annotated[
+        Literal["auto", "hf", "safetensors", "pt", "npcache", "sharded_state", "mistral", "gguf", "dummy"],
+        means(hf="auto"),
+    ] = Field(
         "auto",
         description=(
-            "Format of the weight files. `auto` is safetensors or, if there are none, the files of torch. `pt` is "
+            "Format of the weight files. `auto` is safetensors or, if there are none, the files of torch; `hf` is "
+            "another name of it. `pt` is "
             "torch's .bin and .pt, read as data, so that no code in them can run. `npcache` copies those once into "
             ".npy files, which other programs can map. `sharded_state` is what `engine save-sharded` writes, in both "
             "forms; `auto` recognises weights that were saved as they were loaded. "
@@ -34,7 +38,6 @@ class LoadConfig(Section):
         ),
         examples=["dummy"],
         json_schema_extra=about(
-            reload="model",
             refused={
                 "tensorizer": (
                     "this build does not read tensorizer's files; write safetensors (docs/performance.md has the times "
@@ -50,15 +53,14 @@ class LoadConfig(Section):
             },
         ),
     )
-    download_dir: str | None = Field(
+    download_dir: Text | None = Field(
         None,
-        min_length=1,
         description=(
             "Folder for downloaded models. Unset, the hub's own cache (HF_HOME) is used and shared with other "
             "programs; a separate folder is easier to move and to delete."
         ),
         examples=["/var/cache/stoker"],
-        json_schema_extra=about(reload="model", kind="path"),
+        json_schema_extra=about(kind="path"),
     )
     safetensors_load_strategy: Literal["lazy", "eager"] = Field(
         "lazy",
@@ -68,7 +70,6 @@ class LoadConfig(Section):
             "file in addition to the model."
         ),
         examples=["eager"],
-        json_schema_extra=about(reload="model"),
     )
     model_loader_extra_config: dict[str, Any] = Field(
         {},
@@ -78,7 +79,6 @@ class LoadConfig(Section):
             "dummy: `deviation`, the standard deviation of the random weights."
         ),
         examples=[{"pattern": "model-rank-{rank}-part-{part}.safetensors"}],
-        json_schema_extra=about(reload="model"),
     )
     ignore_patterns: Texts = Field(
         ("original/*",),
@@ -88,7 +88,7 @@ class LoadConfig(Section):
             "flag adds a pattern."
         ),
         examples=[["original/*", "*.bin"]],
-        json_schema_extra=about(reload="model", repeats=True),
+        json_schema_extra=about(repeats=True),
     )
     use_tqdm_on_load: Flag = Field(
         True,
@@ -96,7 +96,6 @@ class LoadConfig(Section):
             "Show the progress of reading the weights in the start-up phase `weights`. Only where standard error is a "
             "terminal; logs contain no progress."
         ),
-        examples=[False],
         json_schema_extra=about(reload="process"),
     )
     pt_load_map_location: Literal["cpu"] | dict[str, Any] = Field(
@@ -107,7 +106,5 @@ class LoadConfig(Section):
             "an unexpected checkpoint is noticed. Safetensors files store no devices."
         ),
         examples=["cpu", {"cuda:0": "cpu"}],
-        json_schema_extra=about(
-            reload="model", json_schema={"type": "object", "additionalProperties": {"const": "cpu"}}
-        ),
+        json_schema_extra=about(json_schema={"type": "object", "additionalProperties": {"const": "cpu"}}),
     )

@@ -1,6 +1,6 @@
 """Section `lora`: low-rank adapters on top of a model.
 
-None of its options is implemented yet: see refused.py.
+None of its options is implemented: see the package `refused`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from .refused import with_refused
 from .rope_scaling import ROPE_SCALING
 from .sampling import SAMPLING_DEFAULTS
 from .section import Section, about
-from .types import Auto, ContextLen, Duration, Flag, Secret, Texts, Whole, means, parse_number
+from .types import Auto, ContextLen, Duration, Flag, Secret, Text, Texts, Whole, means, parse_number
 
 _STORED = "checkpoints of this method are not read; use another checkpoint of the model, int8 or int4"
 _SAME_IDEA = "write int8 or int4, which quantise an unquantised checkpoint while it loads"
@@ -28,15 +28,14 @@ Base = Annotated[float, BeforeValidator(parse_number), Field(gt=0, allow_inf_nan
 class ModelConfig(Section):
     """The model and how it is read: source, precision, context, sampling defaults."""
 
-    model: str = Field(
-        min_length=1,
+    model: Text = Field(
         description=(
             "The model to serve: a hub id, a local directory, a GGUF file, or `builtin:tiny`, which is part of the "
             "package. A hub id is downloaded once; files and directories are used in place. `owner/name:Q4_K_M` is the "
             "GGUF file of this quantisation in a repository of the hub."
         ),
         examples=["Qwen/Qwen3-0.6B", "./checkpoints/mine", "./qwen3-0.6b-q4_k_m.gguf", "builtin:tiny"],
-        json_schema_extra=about(reload="model", kind="model"),
+        json_schema_extra=about(kind="model"),
     )
     model_impl: Literal["auto", "native", "transformers"] = Field(
         "auto",
@@ -48,7 +47,6 @@ class ModelConfig(Section):
         ),
         examples=["transformers"],
         json_schema_extra=about(
-            reload="model",
             refused={
                 "vllm": "write native, which is this engine's own implementation",
                 "terratorch": "this build serves text; write auto",
@@ -63,28 +61,23 @@ class ModelConfig(Section):
             "`code_revision`, so that every start runs the same code; the start logs the SHA-256 of each file, and "
             "`/config` shows it. Code for tokenizers is never run."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="model"),
     )
-    code_revision: str | None = Field(
+    code_revision: Text | None = Field(
         None,
-        min_length=1,
         description=(
             "Commit of the hub repository whose Python code `trust_remote_code` allows: 40 hexadecimal digits. A "
             "branch or tag can change, so it is refused. Weights and config.json are those of `revision`."
         ),
         examples=["c1899de289a04d12100db370d81485cdf75e47ca"],
-        json_schema_extra=about(reload="model"),
     )
-    tokenizer: Auto | str = Field(
+    tokenizer: Auto | Text = Field(
         "auto",
-        min_length=1,
         description=(
             "Where the tokenizer is read from: a hub id or a directory. `auto` is the model's own tokenizer. Another "
             "tokenizer must have the same vocabulary, or the answers are meaningless."
         ),
         examples=["auto", "Qwen/Qwen3-0.6B"],
-        json_schema_extra=about(reload="model", kind="source"),
+        json_schema_extra=about(kind="source"),
     )
     tokenizer_mode: Literal["auto", "hf", "slow", "mistral"] = Field(
         "auto",
@@ -98,7 +91,6 @@ class ModelConfig(Section):
         ),
         examples=["hf"],
         json_schema_extra=about(
-            reload="model",
             refused={
                 "custom": "a custom tokenizer class would be code from a model; give a folder with tokenizer.json",
             },
@@ -110,28 +102,22 @@ class ModelConfig(Section):
             "Start without a tokenizer: requests and answers consist of token ids. Starts faster and works for a "
             "directory without a tokenizer; chat, text prompts and stop strings are then refused."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="model"),
     )
-    revision: str | None = Field(
+    revision: Text | None = Field(
         None,
-        min_length=1,
         description=(
             "Branch, tag or commit of the hub repository. A commit makes every start load the same files; unset is the "
             "main branch."
         ),
         examples=["main", "c1899de289a04d12100db370d81485cdf75e47ca"],
-        json_schema_extra=about(reload="model"),
     )
-    tokenizer_revision: str | None = Field(
+    tokenizer_revision: Text | None = Field(
         None,
-        min_length=1,
         description=(
             "Branch, tag or commit of the tokenizer's hub repository. Unset, it is `revision` if model and tokenizer "
             "share a repository, and the main branch otherwise."
         ),
         examples=["main"],
-        json_schema_extra=about(reload="model"),
     )
     config_format: Literal["auto", "hf", "mistral", "gguf"] = Field(
         "auto",
@@ -143,18 +129,16 @@ class ModelConfig(Section):
             "is served."
         ),
         examples=["mistral"],
-        json_schema_extra=about(reload="model"),
     )
-    hf_config_path: Auto | str = Field(
+    hf_config_path: Auto | Text = Field(
         "auto",
-        min_length=1,
         description=(
             "Where config.json is read from: a hub id or a directory. `auto` is the model's own. For weights without a "
             "config.json, or to try other dimensions; a config.json that does not fit the weights is refused while "
             "loading."
         ),
         examples=["auto", "Qwen/Qwen3-0.6B"],
-        json_schema_extra=about(reload="model", kind="source"),
+        json_schema_extra=about(kind="source"),
     )
     quantization: Annotated[
         Literal[
@@ -179,7 +163,7 @@ class ModelConfig(Section):
             "`int8` and `int4` quantise them again, which loses accuracy."
         ),
         examples=["int8"],
-        json_schema_extra=about(reload="model", devices=("cpu",), aliases=("-q",), refused=OTHER_SCHEMES),
+        json_schema_extra=about(devices=("cpu",), aliases=("-q",), refused=OTHER_SCHEMES),
     )
     activation_quantization: Literal["int8", "none"] | None = Field(
         None,
@@ -192,7 +176,7 @@ class ModelConfig(Section):
             "`dtype` too."
         ),
         examples=["int8"],
-        json_schema_extra=about(reload="model", devices=("cpu",)),
+        json_schema_extra=about(devices=("cpu",)),
     )
     dtype: Annotated[
         Literal["auto", "float32", "float", "bfloat16", "float16", "half"], means(float="float32", half="float16")
@@ -206,7 +190,6 @@ class ModelConfig(Section):
         ),
         examples=["bfloat16"],
         json_schema_extra=about(
-            reload="model",
             refused={"fp32": "write float32", "bf16": "write bfloat16", "fp16": "write float16"},
         ),
     )
@@ -217,7 +200,7 @@ class ModelConfig(Section):
             "needs more KV cache. `auto` (or -1) is the model's own limit, or what the KV cache holds if that is less."
         ),
         examples=["32k", 4096],
-        json_schema_extra=about(reload="model", unit="tokens"),
+        json_schema_extra=about(unit="tokens"),
     )
     disable_sliding_window: Flag = Field(
         False,
@@ -226,8 +209,6 @@ class ModelConfig(Section):
             "which both are the same. The context is shorter, and all layers are alike; no effect on models without a "
             "window."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="model"),
     )
     rope_scaling: dict[str, Any] = Field(
         {},
@@ -238,7 +219,7 @@ class ModelConfig(Section):
             "worse."
         ),
         examples=[{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}],
-        json_schema_extra=about(reload="model", json_schema=ROPE_SCALING),
+        json_schema_extra=about(json_schema=ROPE_SCALING),
     )
     rope_theta: Base | Auto = Field(
         "auto",
@@ -248,7 +229,6 @@ class ModelConfig(Section):
             "meaningless answers without an error."
         ),
         examples=[1000000],
-        json_schema_extra=about(reload="model"),
     )
     served_model_name: Texts = Field(
         (),
@@ -268,7 +248,6 @@ class ModelConfig(Section):
             "the same requests in the same order give the same tokens."
         ),
         examples=[42],
-        json_schema_extra=about(reload="model"),
     )
     max_logprobs: Whole = Field(
         20,
@@ -288,8 +267,6 @@ class ModelConfig(Section):
             "fault, and on machines without a compiler; several times slower. `compilation.level: 0` disables the "
             "graphs alone."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="model"),
     )
     batch_invariant: Flag = Field(
         False,
@@ -300,8 +277,6 @@ class ModelConfig(Section):
             "and float32, long prompts take a quarter longer; a stage without a C++ kernel computes one row at a time, "
             "as the start-up table shows. On a GPU every stage does."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="model"),
     )
     logprobs_mode: Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"] = Field(
         "raw_logprobs",
@@ -312,7 +287,6 @@ class ModelConfig(Section):
             "the vocabulary per token. Prompt tokens are not sampled: theirs are always raw."
         ),
         examples=["processed_logprobs"],
-        json_schema_extra=about(reload="model"),
     )
     logits_processors: Texts = Field(
         (),
@@ -322,7 +296,6 @@ class ModelConfig(Section):
             "engine/sampling/logits_processor.py lists their methods."
         ),
         examples=[["mypackage.logits:NoProfanity"]],
-        json_schema_extra=about(reload="model"),
     )
     logits_processor_settings: dict[str, Any] = Field(
         {},
@@ -331,9 +304,7 @@ class ModelConfig(Section):
             "class's `settings_schema` if it has one."
         ),
         examples=[{"mypackage.logits:NoProfanity": {"language": "en"}}],
-        json_schema_extra=about(
-            reload="model", json_schema={"type": "object", "additionalProperties": {"type": "object"}}
-        ),
+        json_schema_extra=about(json_schema={"type": "object", "additionalProperties": {"type": "object"}}),
     )
     enable_sleep_mode: Flag = Field(
         False,
@@ -342,7 +313,6 @@ class ModelConfig(Section):
             "memory back to the system. Level 1 frees the KV cache, and on a GPU the weights too, which are in host "
             "memory meanwhile. Level 2 frees everything: it ends the engine process, and waking loads the model again."
         ),
-        examples=[True],
         json_schema_extra=about(reload="process"),
     )
     sleep_after: Duration | None = Field(
@@ -364,16 +334,14 @@ class ModelConfig(Section):
         examples=[1],
         json_schema_extra=about(reload="process"),
     )
-    logits_processor_pattern: str | None = Field(
+    logits_processor_pattern: Text | None = Field(
         None,
-        min_length=1,
         description=(
             "Lets requests select logits processors by import path in `logits_processors`, if the whole path matches "
             "this regular expression. Such a request imports and calls code in the engine: allow only your own code. "
             "Unset, a request that names a processor is refused."
         ),
         examples=[r"mypackage\.logits[.:]\w+"],
-        json_schema_extra=about(reload="model"),
     )
     hf_overrides: dict[str, Any] = Field(
         {},
@@ -383,18 +351,18 @@ class ModelConfig(Section):
             "answers, not an error."
         ),
         examples=[{"rope_theta": 1000000}],
-        json_schema_extra=about(reload="model"),
     )
-    generation_config: Auto | Literal["none"] | str = Field(
+    generation_config: Annotated[Auto | Literal["none"] | str, means(vllm="none")] = Field(
         "auto",
         min_length=1,
         description=(
             "Where default sampling parameters are read from: `auto` is the model's generation_config.json, `none` the "
-            "engine's own defaults, anything else a folder that contains such a file. The model's file often sets a "
+            "engine's own defaults (`vllm` means the same), anything else a folder that contains such a file, such as "
+            "`./vllm`. The model's file often sets a "
             "temperature that clients do not expect."
         ),
         examples=["none", "./sampling"],
-        json_schema_extra=about(reload="model", kind="path"),
+        json_schema_extra=about(kind="path"),
     )
     override_generation_config: dict[str, Any] = Field(
         {},
@@ -412,5 +380,4 @@ class ModelConfig(Section):
             "one; true requires that token, and a download fails if there was no login. Read only while downloading."
         ),
         examples=[{"env": "HF_TOKEN"}],
-        json_schema_extra=about(reload="model"),
     )

@@ -99,7 +99,7 @@ class ObservabilityConfig(Section):
             "buckets, under all names. Narrow buckets give exact quantiles; each bucket is one line of /metrics."
         ),
         examples=[{"time_to_first_token": [0.1, 0.5, 1, 5], "request_latency": [1, 10, 60]}],
-        json_schema_extra=about(reload="model", json_schema=_BUCKETS),
+        json_schema_extra=about(json_schema=_BUCKETS),
     )
     enable_logging_iteration_details: Flag = Field(
         False,
@@ -107,8 +107,6 @@ class ObservabilityConfig(Section):
             "Log a line for each step: rows, computed and sampled tokens, time, running and waiting sequences. For "
             "short investigations: a busy server executes hundreds of steps per second."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="model"),
     )
     enable_mfu_metrics: Flag = Field(
         False,
@@ -118,8 +116,6 @@ class ObservabilityConfig(Section):
             "`stoker_estimated_written_bytes_total`), estimated from the description of the model. Their rate divided "
             "by what the device can do is its used share, MFU and MBU."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="model"),
     )
     kv_cache_metrics: Flag = Field(
         False,
@@ -129,14 +125,11 @@ class ObservabilityConfig(Section):
             "until the prefix cache finds them again (`stoker_kv_block_reuse_gap_seconds`). If blocks are overwritten "
             "soon after their last use, a larger cache would help."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="model"),
     )
     kv_cache_metrics_sample: Share = Field(
         0.01,
         description="Share of the allocated blocks that `kv_cache_metrics` measures; all of them with 1.",
         examples=[0.1],
-        json_schema_extra=about(reload="model"),
     )
     cudagraph_metrics: Flag = Field(
         False,
@@ -146,8 +139,6 @@ class ObservabilityConfig(Section):
             "(`stoker_step_padding_rows_total`, `stoker_step_padding_tokens_total`), because a captured step has a "
             "size of `scheduler.cuda_graph_sizes`. On a CPU captured steps are not padded."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="model"),
     )
     enable_layerwise_nvtx_tracing: Flag = Field(
         False,
@@ -155,8 +146,7 @@ class ObservabilityConfig(Section):
             "Mark every step and every layer with an NVTX range, for Nsight Systems. CUDA only, and only of steps that "
             "are not captured: a graph has no ranges."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="model", devices=("cuda",)),
+        json_schema_extra=about(devices=("cuda",)),
     )
     profiler_config: dict[str, Any] = Field(
         {},
@@ -168,7 +158,7 @@ class ObservabilityConfig(Section):
             "call by call. A trace has names and times, no text. With keys the routes need the scope `admin`."
         ),
         examples=[{"profiler": "torch", "torch_profiler_dir": "/var/tmp/profiles"}],
-        json_schema_extra=about(reload="model", json_schema=_PROFILER),
+        json_schema_extra=about(json_schema=_PROFILER),
     )
     otlp_traces_endpoint: str | None = Field(
         None,
@@ -194,7 +184,7 @@ class ObservabilityConfig(Section):
 
     @property
     def block_metrics_sample(self) -> float:
-        """0 without `kv_cache_metrics`."""
+        """Share of the allocated blocks that are measured; 0 without `kv_cache_metrics`."""
         return self.kv_cache_metrics_sample if self.kv_cache_metrics else 0.0
 
     def buckets(self, family: BucketFamily, default: Iterable[float]) -> tuple[float, ...]:

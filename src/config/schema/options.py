@@ -71,6 +71,9 @@ class Option:
 
     @property
     def examples(self) -> list[Any]:
+        """Values to show. A flag whose declaration has none is shown as the opposite of its default."""
+        if self.info.examples is None and self.kind == "flag" and self.status != "refused":
+            return [not self.default]
         return list(self.info.examples or [])
 
     @property
@@ -80,7 +83,8 @@ class Option:
 
     @property
     def reload(self) -> Reload:
-        reload: Reload = self._extra["reload"]
+        default: Reload = sections()[self.section].reload if self.section else "process"
+        reload: Reload = self._extra.get("reload", default)
         return reload
 
     @property
@@ -90,11 +94,11 @@ class Option:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        return tuple(self._extra["devices"])
+        return tuple(self._extra.get("devices", ("cpu", "cuda")))
 
     @property
     def since(self) -> str:
-        return str(self._extra["since"])
+        return str(self._extra.get("since", "0.1"))
 
     @property
     def path_kind(self) -> str | None:
@@ -121,7 +125,7 @@ class Option:
 
     @property
     def accepted(self) -> tuple[Any, ...]:
-        """All values that a refused option accepts: those that describe what this build does anyway."""
+        """All values that a refused option accepts: they describe what this build does anyway."""
         return (self.default, *self._extra.get("same", ()))
 
     @property
@@ -174,7 +178,7 @@ class Option:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """All its flags, the usual one first."""
+        """All flags of the option, the usual one first."""
         if not self.has_flag:
             return ()
         name = self.name.replace("_", "-")
@@ -190,17 +194,17 @@ class Option:
 
     @property
     def variable(self) -> str:
-        """Its environment variable; empty if it has none."""
+        """Environment variable of the option; empty if it has none."""
         return ENV_PREFIX + self.path.replace(".", "__").upper() if self.has_flag else ""
 
     @property
     def flag(self) -> str:
-        """Its usual flag; empty if it has none."""
+        """Usual flag of the option; empty if it has none."""
         return self.flags[0] if self.flags else ""
 
     @property
     def type_name(self) -> str:
-        """For programs: text, choice, flag, whole, human int, size, duration, number, texts, wholes, mapping."""
+        """Type for programs: text, choice, flag, whole, human int, size, duration, number, texts, wholes, mapping."""
         return self.kind + "?" * self.is_nullable
 
     @property
@@ -232,7 +236,7 @@ class Option:
 
     @property
     def limits(self) -> list[str]:
-        """All bounds in words, including those that `allowed` leaves out."""
+        """All bounds in words, including bounds that `allowed` leaves out."""
         return [_limit(bound, self) for bound in self.bounds]
 
     @property
@@ -299,7 +303,7 @@ def options() -> dict[str, Option]:
 
 @cache
 def live_options() -> dict[str, Option]:
-    """Those that a loaded deployment has: deprecated ones have been mapped onto them."""
+    """Options that a loaded deployment has: deprecated ones have been mapped onto them."""
     return {path: option for path, option in options().items() if option.status != "deprecated"}
 
 
@@ -313,7 +317,7 @@ def sections() -> dict[str, type[Section]]:
 def section_option(name: str) -> Option:
     """A whole section as one mapping, for the flags of `section_flags`."""
     annotation: Any = dict[str, Any]
-    about: Any = {"reload": "process", "devices": [], "since": "0.1"}
+    about: Any = {"devices": []}
     description = (sections()[name].__doc__ or "").strip()
     return _option("", name, FieldInfo(annotation=annotation, description=description, json_schema_extra=about))
 
@@ -337,7 +341,7 @@ def section_class(name: str) -> type[Section] | None:
 
 
 def options_of(section: str) -> list[Option]:
-    """Those of one section, deprecated ones last; the header keys for an empty name."""
+    """Options of one section, deprecated ones last; the header keys for an empty name."""
     return [option for option in options().values() if option.section == section]
 
 

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from .refused import with_refused
 from .section import Section, about
-from .types import Count, Flag, NumberFromZero, Whole
+from .topology import Topology
+from .types import Count, Flag, Text, Whole
 
 # Of a shared step, for each of the processes that share it: with fewer, each would read all weights for a part that is
 # hardly faster than the whole.
@@ -47,7 +48,7 @@ class ParallelConfig(Section):
             "on fast disks and network file systems, and holds that many parts in memory in addition to the model."
         ),
         examples=[4],
-        json_schema_extra=about(reload="model", unit="parts"),
+        json_schema_extra=about(unit="parts"),
     )
     tensor_parallel_size: Count = Field(
         1,
@@ -58,7 +59,7 @@ class ParallelConfig(Section):
             "several sockets, whose cores read the memory of another socket slowly."
         ),
         examples=[2],
-        json_schema_extra=about(reload="model", unit="processes", aliases=("-tp",)),
+        json_schema_extra=about(unit="processes", aliases=("-tp",)),
     )
     pipeline_parallel_size: Count = Field(
         1,
@@ -70,7 +71,7 @@ class ParallelConfig(Section):
             "steps are not captured, so that `tensor_parallel_size` is the first choice."
         ),
         examples=[2],
-        json_schema_extra=about(reload="model", unit="stages", aliases=("-pp",)),
+        json_schema_extra=about(unit="stages", aliases=("-pp",)),
     )
     prefill_context_parallel_size: Count = Field(
         1,
@@ -82,7 +83,7 @@ class ParallelConfig(Section):
             "Prompts are computed faster over a network, single tokens as fast as without."
         ),
         examples=[2],
-        json_schema_extra=about(reload="model", unit="groups", devices=("cpu",), aliases=("-pcp",)),
+        json_schema_extra=about(unit="groups", devices=("cpu",), aliases=("-pcp",)),
     )
     decode_context_parallel_size: Count = Field(
         1,
@@ -93,7 +94,7 @@ class ParallelConfig(Section):
             "attention. In each layer they exchange queries and results of attention."
         ),
         examples=[2],
-        json_schema_extra=about(reload="model", unit="processes", devices=("cpu",), aliases=("-dcp",)),
+        json_schema_extra=about(unit="processes", devices=("cpu",), aliases=("-dcp",)),
     )
     cp_kv_cache_interleave_size: Count = Field(
         1,
@@ -102,7 +103,7 @@ class ParallelConfig(Section):
             "next one keeps as many. Both together divide `cache.block_size`."
         ),
         examples=[4],
-        json_schema_extra=about(reload="model", unit="tokens", devices=("cpu",)),
+        json_schema_extra=about(unit="tokens", devices=("cpu",)),
     )
     enable_dbo: Flag = Field(
         False,
@@ -113,8 +114,7 @@ class ParallelConfig(Section):
             "reads all weights: prompts gain as much as their exchange takes, single tokens lose unless the network is "
             "slow."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="model", devices=("cpu",)),
+        json_schema_extra=about(devices=("cpu",)),
     )
     ubatch_size: Whole = Field(
         0,
@@ -125,13 +125,13 @@ class ParallelConfig(Section):
             "reads all weights."
         ),
         examples=[3],
-        json_schema_extra=about(reload="model", unit="parts", devices=("cpu",)),
+        json_schema_extra=about(unit="parts", devices=("cpu",)),
     )
     dbo_prefill_token_threshold: Count = Field(
         512,
         description="Number of tokens from which a step with a part of a prompt is divided.",
         examples=[256],
-        json_schema_extra=about(reload="model", unit="tokens", devices=("cpu",)),
+        json_schema_extra=about(unit="tokens", devices=("cpu",)),
     )
     dbo_decode_token_threshold: Count = Field(
         256,
@@ -140,7 +140,7 @@ class ParallelConfig(Section):
             "than whole steps, where the network has 1 Gbit/s."
         ),
         examples=[128],
-        json_schema_extra=about(reload="model", unit="tokens", devices=("cpu",)),
+        json_schema_extra=about(unit="tokens", devices=("cpu",)),
     )
     enable_expert_parallel: Flag = Field(
         False,
@@ -151,8 +151,7 @@ class ParallelConfig(Section):
             "one process in each replica, the replicas share the experts, each with attention and KV cache of its own: "
             "each needs less memory, and they compute their steps together."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="model", aliases=("-ep",)),
+        json_schema_extra=about(aliases=("-ep",)),
     )
     expert_placement_strategy: Literal["linear", "round_robin"] = Field(
         "linear",
@@ -161,7 +160,6 @@ class ParallelConfig(Section):
             "processes. The second spreads groups of experts of which a token uses few."
         ),
         examples=["round_robin"],
-        json_schema_extra=about(reload="model"),
     )
     enable_eplb: Flag = Field(
         False,
@@ -171,8 +169,7 @@ class ParallelConfig(Section):
             "`enable_expert_parallel`. Moves take time of the steps between which they happen, at most one expert more "
             "than 32 MiB each. For CPUs."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="model", devices=("cpu",)),
+        json_schema_extra=about(devices=("cpu",)),
     )
     eplb_config: dict[str, Any] = Field(
         {},
@@ -184,7 +181,7 @@ class ParallelConfig(Section):
             "1 is even."
         ),
         examples=[{"window_size": 1000, "step_interval": 3000, "num_redundant_experts": 2}],
-        json_schema_extra=about(reload="model", devices=("cpu",), json_schema=_EXPERT_BALANCE),
+        json_schema_extra=about(devices=("cpu",), json_schema=_EXPERT_BALANCE),
     )
     nnodes: Count = Field(
         1,
@@ -206,9 +203,8 @@ class ParallelConfig(Section):
         examples=[1],
         json_schema_extra=about(reload="process", devices=("cpu",), aliases=("-r",)),
     )
-    master_addr: str = Field(
+    master_addr: Text = Field(
         "127.0.0.1",
-        min_length=1,
         description=(
             "Name or IP address of node 0, which listens on it, and on no other address; the other nodes connect to it."
         ),
@@ -231,12 +227,12 @@ class ParallelConfig(Section):
         description=(
             "Who computes a replica: `uni`, the engine process alone; `mp`, it and child processes on this machine, or "
             "on those of `nnodes`, `tensor_parallel_size` times `pipeline_parallel_size` together; `ray`, it and "
-            "actors on the machines of a Ray cluster; `external_launcher`, for `stoker.LLM` alone, the processes of a "
+            "actors on the machines of a Ray cluster; `external_launcher`, for `stoker.LLM` alone (package "
+            "`stoker-launcher`), the processes of a "
             "script that `torchrun` or another launcher has started once for each of them. `auto` is `uni` or `mp`, as "
             "these sizes say; `uni` refuses several."
         ),
         examples=["mp"],
-        json_schema_extra=about(reload="model"),
     )
     cpu_distributed_timeout_seconds: Count | None = Field(
         None,
@@ -252,9 +248,8 @@ class ParallelConfig(Section):
         examples=[20],
         json_schema_extra=about(reload="process", unit="seconds"),
     )
-    worker_cls: str = Field(
+    worker_cls: Text = Field(
         "auto",
-        min_length=1,
         description=(
             "Import path of a subclass of `stoker.engine.worker:Worker` that is used in its place in each process of "
             "the model, `package.module:Class` or with a dot. `LLM.collective_rpc` calls its methods. It adds methods "
@@ -280,7 +275,6 @@ class ParallelConfig(Section):
             "samples their CPUs, traces calls of the system, and writes a report when they end. `nsys` must be in the "
             "PATH of Ray on each machine. The first process of the model is no actor, and has no report."
         ),
-        examples=[True],
         json_schema_extra=about(reload="process", devices=("cpu",)),
     )
     disable_custom_all_reduce: Flag = Field(
@@ -290,8 +284,6 @@ class ParallelConfig(Section):
             "shared memory. Slower, and for comparison: a decode step is then not captured. GPUs exchange through "
             "NCCL, and it has no effect."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="model"),
     )
     data_parallel_size: Count = Field(
         1,
@@ -302,7 +294,7 @@ class ParallelConfig(Section):
             "more requests at a time, and make none of them faster."
         ),
         examples=[2],
-        json_schema_extra=about(reload="model", unit="replicas", aliases=("-dp",)),
+        json_schema_extra=about(unit="replicas", aliases=("-dp",)),
     )
     data_parallel_backend: Literal["mp", "ray"] = Field(
         "mp",
@@ -318,13 +310,12 @@ class ParallelConfig(Section):
         None,
         description=(
             "Number of those replicas that run on this machine. Unset, all of them. Less is possible with "
-            "`data_parallel_address`, and with `data_parallel_hybrid_lb` or `data_parallel_multi_port_external_lb`, "
-            "where other servers run the others. With "
+            "`data_parallel_address`, and with `data_parallel_hybrid_lb`, where other servers run the others. With "
             "`data_parallel_backend: ray` the number that share a machine: `device.num_threads` and the size of the KV "
             "cache are decided for this many on a machine like this one."
         ),
         examples=[2],
-        json_schema_extra=about(reload="model", unit="replicas", aliases=("-dpl",)),
+        json_schema_extra=about(unit="replicas", aliases=("-dpl",)),
     )
     data_parallel_rank: Whole | None = Field(
         None,
@@ -338,15 +329,14 @@ class ParallelConfig(Section):
     data_parallel_start_rank: Whole | None = Field(
         None,
         description=(
-            "Rank of the first replica of this machine, with `data_parallel_hybrid_lb` or "
-            "`data_parallel_multi_port_external_lb`, or on another node than the first with `data_parallel_address`."
+            "Rank of the first replica of this machine, with `data_parallel_hybrid_lb`, or on another node than the "
+            "first with `data_parallel_address`."
         ),
         examples=[2],
         json_schema_extra=about(reload="process", aliases=("-dpr",)),
     )
-    data_parallel_address: str | None = Field(
+    data_parallel_address: Text | None = Field(
         None,
-        min_length=1,
         description=(
             "Name or IP address of the machine with the API, where one server has replicas on several machines. It "
             "runs the first `data_parallel_size_local` of them; the same deployment is started on each other machine "
@@ -372,7 +362,6 @@ class ParallelConfig(Section):
             "Whether this server runs some of the replicas and distributes requests over these, while a load balancer "
             "outside distributes them over the servers: one on each machine."
         ),
-        examples=[True],
         json_schema_extra=about(reload="process", aliases=("-dph",)),
     )
     data_parallel_external_lb: Flag = Field(
@@ -381,56 +370,7 @@ class ParallelConfig(Section):
             "Whether each server runs one replica, with a load balancer outside. `data_parallel_rank`, which it needs, "
             "says the same."
         ),
-        examples=[True],
         json_schema_extra=about(reload="process", aliases=("-dpe",)),
-    )
-    data_parallel_multi_port_external_lb: Flag = Field(
-        False,
-        description=(
-            "Whether this command starts a server for each of its replicas, on `server.port` and the ports after it, "
-            "for a load balancer outside that chooses among these. The command itself supervises them: it answers for "
-            "all on `data_parallel_supervisor_port`, and starts a server again that ends or fails its probes."
-        ),
-        examples=[True],
-        json_schema_extra=about(reload="process", aliases=("-dpm",)),
-    )
-    data_parallel_supervisor_port: Whole = Field(
-        9256,
-        ge=1,
-        le=65535,
-        description=(
-            "Port of /health, /livez, /readyz and /metrics of all servers together, with "
-            "`data_parallel_multi_port_external_lb`. Without TLS and without a key."
-        ),
-        examples=[9300],
-        json_schema_extra=about(reload="process"),
-    )
-    dp_supervisor_probe_interval_s: NumberFromZero = Field(
-        5.0,
-        gt=0,
-        le=86400,
-        description=(
-            "Seconds between two probes of each server. Shorter notices a server that does not answer earlier."
-        ),
-        examples=[2.0],
-        json_schema_extra=about(reload="process", unit="seconds"),
-    )
-    dp_supervisor_probe_timeout_s: NumberFromZero = Field(
-        5.0,
-        gt=0,
-        le=86400,
-        description="Seconds that a server has to answer a probe. After them the probe has failed.",
-        examples=[2.0],
-        json_schema_extra=about(reload="process", unit="seconds"),
-    )
-    dp_supervisor_probe_failure_threshold: Count = Field(
-        3,
-        description=(
-            "Number of failed probes, one after the other, after which a server is ended and started again. A low "
-            "number replaces a server that a busy machine has delayed."
-        ),
-        examples=[2],
-        json_schema_extra=about(reload="process", unit="probes"),
     )
 
     @property
@@ -448,78 +388,29 @@ class ParallelConfig(Section):
         return self.worker_cls != "auto" or bool(self.worker_extension_cls)
 
     @property
-    def num_ranks(self) -> int:
-        """Processes that compute one replica together."""
-        return self.tensor_parallel_size * self.num_groups
-
-    @property
-    def num_groups(self) -> int:
-        """Groups of `tensor_parallel_size` consecutive processes: stages of a pipeline, or those that share prompts. A
-        rule allows one of the two."""
-        return self.pipeline_parallel_size * self.prefill_context_parallel_size
-
-    def stage_of(self, rank: int) -> int:
-        """The stage of a pipeline that has this process of a replica."""
-        return rank // (self.tensor_parallel_size * self.prefill_context_parallel_size)
-
-    @property
-    def num_sharing_experts(self) -> int:
-        """Replicas over which the experts of a mixture are spread; 1 where the processes of each replica share them."""
-        return self.data_parallel_size if self.enable_expert_parallel and self.tensor_parallel_size == 1 else 1
-
-    @property
-    def num_local_ranks(self) -> int:
-        """Of these, on each node. A rule holds the division even."""
-        return max(1, self.num_ranks // self.nnodes)
-
-    def node_of(self, rank: int) -> int:
-        """The node that has this process of a replica."""
-        return rank // self.num_local_ranks
-
-    def is_on_one_node(self, group: int) -> bool:
-        """Whether the processes of a group share a machine, and so memory."""
-        first = group * self.tensor_parallel_size
-        last = first + self.tensor_parallel_size - 1
-        return self.distributed_executor_backend != "ray" and self.node_of(first) == self.node_of(last)
-
-    @property
-    def process_names(self) -> list[str]:
-        """Of the processes of this machine that compute, in order."""
-        replicas = self.ranks
-        ranks = range(self.node_rank * self.num_local_ranks, (self.node_rank + 1) * self.num_local_ranks)
-        if self.num_ranks == 1:
-            return [f"replica {replica}" for replica in replicas] if len(replicas) > 1 else ["the engine"]
-        prefixes = [f"replica {replica}, " for replica in replicas] if len(replicas) > 1 else [""]
-        return [f"{prefix}rank {rank}" for prefix in prefixes for rank in ranks]
-
-    @property
-    def are_replicas_on_ray(self) -> bool:
-        return self.data_parallel_backend == "ray" and self.data_parallel_size > 1
-
-    @property
-    def remote_ranks(self) -> range:
-        """Of the replicas that connect to the server of this machine: those of others, and all that Ray places."""
-        if self.are_replicas_on_ray:
-            return range(self.data_parallel_size)
-        if self.data_parallel_address is None or self.data_parallel_start_rank:
-            return range(0)
-        return range(self.data_parallel_size_local or self.data_parallel_size, self.data_parallel_size)
-
-    @property
-    def served_ranks(self) -> range:
-        """Of the replicas that the server of this machine has."""
-        return range(self.ranks.start, max(self.ranks.stop, self.remote_ranks.stop))
-
-    @property
-    def ranks(self) -> range:
-        """Of the replicas that this machine runs, or that share it where Ray places them."""
-        if self.data_parallel_rank is not None:
-            return range(self.data_parallel_rank, self.data_parallel_rank + 1)
-        first = self.data_parallel_start_rank or 0
-        return range(first, first + (self.data_parallel_size_local or self.data_parallel_size))
-
-    def ports(self, first: int) -> dict[int, int]:
-        """Of the servers of this machine, by the rank of the first replica of each. first: `server.port`."""
-        if not self.data_parallel_multi_port_external_lb:
-            return {self.ranks.start: first}
-        return {rank: first + index for index, rank in enumerate(self.ranks)}
+    def topology(self) -> Topology:
+        """The places of all processes, as these options say."""
+        size = self.data_parallel_size
+        num_local = self.data_parallel_size_local or size
+        first, rank = self.data_parallel_start_rank or 0, self.data_parallel_rank
+        on_ray, address = self.data_parallel_backend == "ray" and size > 1, self.data_parallel_address
+        remote = range(size) if on_ray else range(num_local, size) if address is not None and not first else range(0)
+        group_size = self.tensor_parallel_size
+        num_ranks = group_size * self.pipeline_parallel_size * self.prefill_context_parallel_size
+        backend = self.distributed_executor_backend
+        return Topology(
+            backend=("uni" if num_ranks == 1 else "mp") if backend == "auto" else backend,
+            group_size=group_size,
+            num_stages=self.pipeline_parallel_size,
+            num_prompt_groups=self.prefill_context_parallel_size,
+            num_context_parts=self.decode_context_parallel_size,
+            num_nodes=self.nnodes,
+            node=self.node_rank,
+            num_sharing_experts=size if self.enable_expert_parallel and group_size == 1 else 1,
+            replicas=range(first, first + num_local) if rank is None else range(rank, rank + 1),
+            remote_replicas=remote,
+            are_replicas_on_ray=on_ray,
+            is_behind_another=address is not None and first > 0,
+            leader=(self.master_addr, self.master_port),
+            api=None if address is None else (address, self.data_parallel_rpc_port),
+        )

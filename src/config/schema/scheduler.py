@@ -11,12 +11,13 @@ from ..auto_values import (
     MAX_NUM_BATCHED_TOKENS,
     MAX_NUM_SEQS,
     QUEUED_PER_KV_TOKEN,
+    STATES_SHARE,
     by_device,
 )
 from ..graph_sizes import usual_sizes
 from .refused import with_refused
 from .section import Section, about
-from .types import Auto, Count, Counts, Flag, HumanInt, Share, means_auto
+from .types import Auto, Count, Counts, Flag, HumanInt, Share, Text, means_auto
 
 _FIRST_GRAPH_SIZES = ", ".join(map(str, usual_sizes(256)[:-1]))
 
@@ -30,10 +31,11 @@ class SchedulerConfig(Section):
         description=(
             "Maximum number of running sequences in one step; further requests wait. More sequences give a higher "
             "total throughput and a lower speed for each; more than the KV cache can hold leads to preemption. `auto` "
-            f"is {by_device(MAX_NUM_SEQS)}."
+            f"is {by_device(MAX_NUM_SEQS)}; fewer if the recurrent states of the model would take more than "
+            f"1/{STATES_SHARE} of the memory that the weights leave."
         ),
         examples=[64],
-        json_schema_extra=about(reload="model", unit="sequences"),
+        json_schema_extra=about(unit="sequences"),
     )
     max_num_batched_tokens: HumanInt | Auto = Field(
         "auto",
@@ -43,7 +45,7 @@ class SchedulerConfig(Section):
             f"{by_device(MAX_NUM_BATCHED_TOKENS)}, and never less than max_num_seqs."
         ),
         examples=["2k", 8192],
-        json_schema_extra=about(reload="model", unit="tokens per step"),
+        json_schema_extra=about(unit="tokens per step"),
     )
     scheduling_policy: Literal["fcfs", "priority"] = Field(
         "fcfs",
@@ -52,7 +54,6 @@ class SchedulerConfig(Section):
             "by arrival. With fcfs a request with a priority is refused, because it would have no effect."
         ),
         examples=["priority"],
-        json_schema_extra=about(reload="model"),
     )
     enable_chunked_prefill: Flag = Field(
         True,
@@ -60,8 +61,6 @@ class SchedulerConfig(Section):
             "Split long prompts over several steps, which they share with running answers. Off, a prompt is computed "
             "in one step: max_num_batched_tokens must then hold the longest prompt, and running answers wait meanwhile."
         ),
-        examples=[False],
-        json_schema_extra=about(reload="model"),
     )
     max_prefill_share: Share = Field(
         0.75,
@@ -71,7 +70,7 @@ class SchedulerConfig(Section):
             "slower; 1 lets prompts fill the step. In a step without answers, prompts may use all of it."
         ),
         examples=[0.25, 1],
-        json_schema_extra=about(reload="model", unit="share of max_num_batched_tokens"),
+        json_schema_extra=about(unit="share of max_num_batched_tokens"),
     )
     max_num_partial_prefills: Count | Auto = Field(
         "auto",
@@ -81,7 +80,7 @@ class SchedulerConfig(Section):
             "max_num_seqs."
         ),
         examples=[1, 4],
-        json_schema_extra=about(reload="model", unit="prompts"),
+        json_schema_extra=about(unit="prompts"),
     )
     max_long_partial_prefills: Count | Auto = Field(
         "auto",
@@ -91,7 +90,7 @@ class SchedulerConfig(Section):
             "max_num_partial_prefills: no prompt overtakes another."
         ),
         examples=[1],
-        json_schema_extra=about(reload="model", unit="prompts"),
+        json_schema_extra=about(unit="prompts"),
     )
     long_prefill_token_threshold: Annotated[HumanInt | Auto, means_auto(0)] = Field(
         "auto",
@@ -100,7 +99,7 @@ class SchedulerConfig(Section):
             f"{LONG_PROMPT_SHARE:.0%} of the context."
         ),
         examples=["2k"],
-        json_schema_extra=about(reload="model", unit="tokens"),
+        json_schema_extra=about(unit="tokens"),
     )
     disable_hybrid_kv_cache_manager: Flag = Field(
         False,
@@ -109,12 +108,9 @@ class SchedulerConfig(Section):
             "those of the window, in blocks of their own, so that more sequences fit. Models without a window have a "
             "single cache anyway."
         ),
-        examples=[True],
-        json_schema_extra=about(reload="model"),
     )
-    scheduler_cls: str = Field(
+    scheduler_cls: Text = Field(
         "auto",
-        min_length=1,
         description=(
             "Import path of a class that replaces the scheduler, `package.module:Class` or with a dot. It decides what "
             "each step computes; engine/core/interface.py lists its methods. It is imported in the engine process "
@@ -129,10 +125,9 @@ class SchedulerConfig(Section):
             "Plan the next step while the current one computes. Hides the time between steps if the device leaves a "
             "core free for planning; on a CPU that computes with all cores it is a few percent slower. A sequence that "
             "ends at a stop token costs one row too many, and a new request waits up to one step longer. `auto` is on "
-            "for a GPU and off for a CPU."
+            "for a GPU and for a model in stages, and off for a CPU."
         ),
         examples=[True],
-        json_schema_extra=about(reload="model"),
     )
     max_queued_requests: Count = Field(
         1024,
@@ -163,7 +158,5 @@ class SchedulerConfig(Section):
             "numbers of tokens up to max_num_batched_tokens, while the engine is idle."
         ),
         examples=[[1, 2, 4, 8, 16], [64]],
-        json_schema_extra=about(
-            reload="model", devices=("cuda",), unit="sequences", aliases=("--max-cudagraph-capture-size",)
-        ),
+        json_schema_extra=about(devices=("cuda",), unit="sequences", aliases=("--max-cudagraph-capture-size",)),
     )

@@ -1,6 +1,6 @@
 """Section `speculative`: draft tokens that the model verifies.
 
-None of its options is implemented yet: see refused.py.
+None of its options is implemented: see the package `refused`.
 """
 
 from __future__ import annotations

@@ -90,11 +90,14 @@ def parse_human_int(value: Any) -> int:
     return _scaled(digits, fraction, _DECIMAL[unit])
 
 
-def _scaled(digits: str, fraction: str, scale: int) -> int:
-    """`digits.fraction` times `scale`, exactly. ValueError if the result is not a whole number."""
+def _scaled(digits: str, fraction: str, scale: int, *, is_exact: bool = True) -> int:
+    """`digits.fraction` times `scale`. ValueError if the result should be exact and is not a whole number.
+
+    is_exact: of sizes it need not be: 15.77GiB is not a whole number of bytes, and a part of a byte is left out.
+    """
     places: int = 10 ** max(0, len(fraction) - 1)
     scaled = int(digits + fraction[1:]) * scale
-    if scaled % places:
+    if is_exact and scaled % places:
         raise ValueError("not a whole number")
     return scaled // places
 
@@ -102,7 +105,7 @@ def _scaled(digits: str, fraction: str, scale: int) -> int:
 def parse_size(value: Any) -> int:
     """Bytes: a number, a human integer (4G = 4 * 1024^3) or a size with B, kB, MB, GB, TB, KiB, MiB, GiB, TiB."""
     if isinstance(value, str) and len(value) <= 40 and (match := _SIZE.fullmatch(value.strip())):
-        return _scaled(match[1], match[2] or "", _SIZE_UNITS[match[3]])
+        return _scaled(match[1], match[2] or "", _SIZE_UNITS[match[3]], is_exact=match[3] == "B")
     try:
         return parse_human_int(value)
     except ValueError as error:
@@ -136,7 +139,7 @@ def format_size(num_bytes: int) -> str:
 
 
 def format_about(num_bytes: float) -> str:
-    """Rounded for display: 4831838208 -> 4.50 GiB, 9444096 -> 9.0 MiB, 67108864 -> 64 MiB."""
+    """Size rounded for display: 4831838208 -> 4.50 GiB, 9444096 -> 9.0 MiB, 67108864 -> 64 MiB."""
     for unit in ("GiB", "MiB", "KiB"):
         if (amount := num_bytes / _SIZE_UNITS[unit]) >= 1:
             digits = 2 if unit == "GiB" else int(amount < 9.95)
@@ -157,7 +160,7 @@ def _serialize_secret(secret: SecretStr, info: SerializationInfo) -> str:
 
 
 def number_or_text(value: Any) -> Any:
-    """For options that accept words and numbers: "16" is the number."""
+    """Read the value of an option that accepts words and numbers: "16" is the number."""
     try:
         return parse_whole(value)
     except ValueError:
@@ -196,6 +199,7 @@ ContextLen = Annotated[HumanInt | Auto, means_auto(-1)]
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=2**60)]
 Duration = Annotated[float, BeforeValidator(parse_duration), Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 DurationFromZero = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, le=31_536_000, allow_inf_nan=False)]
+Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(parse_one_or_more)]
 NodeNumbers = Annotated[tuple[Annotated[Whole, Field(ge=0, le=1023)], ...], BeforeValidator(parse_one_or_more)]
 Counts = Annotated[tuple[Count, ...], BeforeValidator(parse_one_or_more)]

@@ -19,7 +19,7 @@ _MAX_LENGTH = 1 << 20  # characters of a filled-in text
 
 
 class InterpolationError(ValueError):
-    """`code` is that of the finding; `start` and `end` are the part of the text at fault."""
+    """`code` is the finding's; `start` and `end` are the part of the text at fault."""
 
     def __init__(self, code: str, message: str, start: int, end: int, said: str = "") -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ def escape(value: Any) -> Any:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """The variables that the forms in a text name, those in defaults too; also where `$$` makes a text of a form."""
+    """The variables that the forms in a text name, including defaults; also where `$$` makes a text of a form."""
     return tuple(_FORM_NAME.findall(text))
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 from ..diagnostics import MAX_FINDINGS, Diagnostic, Label
 from ..schema.options import FREE_PREFIX, Option, options, sections
 from ..suggest import did_you_mean, normal, paths_like
 from .node import Node, Tree
 from .secrets import hide, hide_look_alikes, looks_secret, take_as_secret
+
+_UNSEEN = ("Zs", "Cf")  # categories of characters: spaces, and marks of text that a page was copied with
 
 
 def known_part(root: Node, found: list[Diagnostic]) -> Tree:
@@ -36,7 +40,11 @@ def known_part(root: Node, found: list[Diagnostic]) -> Tree:
 def _no_section(name: str, node: Node) -> Diagnostic:
     """A value where a section's keys belong; for `model: NAME` it is clear what was meant."""
     said = f"write the keys of `{name}` below it, indented"
-    if f"{name}.{name}" in options() and node.text:
+    key, colon, _ = (node.text or "").partition(":")
+    if colon and f"{name}.{key}" in options():
+        said = f"write a space after `{key}:`"
+        hide(node)  # it may be a secret
+    elif f"{name}.{name}" in options() and node.text:
         said = f"write `{name}: {{{name}: {node.text}}}`"
     else:
         hide(node)
@@ -82,6 +90,11 @@ def _is_secret(option: Option | None) -> bool:
 
 
 def _said(section: str, name: str, suggestions: list[str]) -> str:
+    hidden = next((char for char in name if not char.isascii() and unicodedata.category(char) in _UNSEEN), "")
+    if hidden:
+        return (
+            f"it has the character U+{ord(hidden):04X} {unicodedata.name(hidden, '')}: write a plain space, or nothing"
+        )
     if len(suggestions) == 1:
         (path,) = suggestions
         home, _, key = path.rpartition(".")

@@ -46,7 +46,7 @@ class MergedLayers(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The layers alone, strongest first; variables are one of them and are read in environment.py."""
+        """Only the layers, strongest first; variables are one of them and are read in environment.py."""
         return tuple(_TreeSource(cls, tree) for tree in reversed(init_settings.init_kwargs["trees"]))
 
 
@@ -68,7 +68,7 @@ def _under(stronger: State, state: State) -> State:
     """The part of `state` that has an effect under `stronger`.
 
     The library merges mappings whatever is between them, so a null or a scalar under a mapping leaves `_END` in it, and
-    weaker layers add nothing there. Items of a list go in front of those that a stronger layer appends.
+    weaker layers add nothing there. Items of a list go in front of items that a stronger layer appends.
     """
     found: State = {}
     for key, value in state.items():
@@ -130,7 +130,7 @@ def merge(layers: Iterable[Sequence[Tree]]) -> dict[str, Written]:
 
 
 def _by_path(tree: Tree, known: Iterable[str]) -> dict[str, Node]:
-    """Nodes by the paths of their options. A section that is null unsets those of its options that are known."""
+    """Nodes by the paths of their options. A section that is null unsets its known options."""
     found: dict[str, Node] = {}
     for name, node in tree.items():
         if name not in sections():
@@ -143,7 +143,7 @@ def _by_path(tree: Tree, known: Iterable[str]) -> dict[str, Node]:
 
 
 def _node(state: Any, said: Sequence[Node]) -> Node:
-    """A merged value with its places; those of mappings are where the strongest layer writes them."""
+    """A merged value with its places; a mapping's place is where the strongest layer writes it."""
     if isinstance(state, Node):
         return state
     mappings = [(node, node.value) for node in said if isinstance(node.value, dict)]

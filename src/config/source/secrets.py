@@ -26,7 +26,7 @@ _MAX_OPEN = 4096  # characters after which an unclosed bracket is taken as text
 
 @cache
 def looks_secret(name: str) -> bool:
-    """Whether a key is that of a secret, or similar to one."""
+    """Whether a key names a secret, or is similar to one."""
     return bool(close(name[:100], _SECRET_NAMES, 0.6))
 
 
@@ -44,7 +44,7 @@ def take_as_secret(node: Node) -> None:
 
 
 def hide_secret(node: Node) -> None:
-    """Never show what is written here, except the names in {env: NAME} and {file: path} and bare `${VAR}` forms."""
+    """Hide what is written here, except the names in {env: NAME} and {file: path} and bare `${VAR}` forms."""
     if isinstance(node.value, list):
         for child in node.value:
             hide_secret(child)
@@ -53,7 +53,8 @@ def hide_secret(node: Node) -> None:
 
 
 def reference_to(node: Node) -> Any:
-    """Where a secret is read from, in the form of a manifest; None if it, or one of a list, is written out."""
+    """Reference to the place that a secret is read from, as in a manifest; None if it, or one of a list, is written
+    out."""
     if isinstance(node.value, list):
         found = [reference_to(child) for child in node.value]
         return None if None in found else found
@@ -79,7 +80,7 @@ def variables_of(node: Node) -> set[str]:
 
 
 def hide_look_alikes(node: Node) -> None:
-    """Hide the values of all keys in it that look like those of secrets: a section's name may be misspelt."""
+    """Hide the values of all keys in it that look like secrets: a section's name may be misspelt."""
     if isinstance(node.value, list):
         for child in node.value:
             hide_look_alikes(child)
@@ -92,7 +93,7 @@ def hide_look_alikes(node: Node) -> None:
 
 
 def hide(node: Node) -> None:
-    """Never show any scalar or key in it."""
+    """Hide every scalar and key in it."""
     if isinstance(node.value, dict):
         for child in node.value.values():
             _hide_span(child.key)

@@ -8,6 +8,7 @@ count as often as they are used. `<<` merges mappings, as people who write ancho
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,6 +38,9 @@ MAX_NODES = 100_000
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
+_KEY = re.compile(r"\s*[\w.-]+:(\s|$)")
+_KEY_WITH_VALUE = re.compile(r"\s*[\w.-]+:\s+[^\s#|>&]")
+_OF_INDENTATION = ("mapping values are not allowed", "did not find expected key")
 _SCALAR_TAGS = {"str", "int", "float", "bool", "null"}
 
 
@@ -107,7 +111,7 @@ class _Reader:
         self.found.append(Diagnostic(code=code, message=message, labels=(Label(span, said),)))
 
     def _error(self, code: str, message: str, event: Event, said: str = "") -> ConfigError:
-        """For faults that leave nothing to go on with."""
+        """Report a fault that leaves nothing to go on with, and return the error to raise."""
         self._report(code, message, event, said)
         hide_named(self.source)
         return ConfigError(self.found)
@@ -148,6 +152,10 @@ class _Reader:
         if len(self._open) >= MAX_DEPTH:
             raise self._error("C109", f"more than {MAX_DEPTH} levels", event)
         if is_mapping and self._open and self._open[-1].is_mapping and self._open[-1].key is None:
+            span = self._span(event.start_mark, event.end_mark)
+            if self.source.lines[span.line - 1][max(0, span.column - 2) :].startswith("{{"):
+                said = "fill in the template, or write a text with braces in quotes"
+                raise self._error("C119", "`{{ ... }}` of a template was not filled in", event, said)
             raise self._error("C119", "a mapping cannot be a key", event, "keys are texts")
         if not is_mapping and self._open and self._open[-1].is_mapping and self._open[-1].key is None:
             raise self._error("C119", "a list cannot be a key", event, "keys are texts")
@@ -202,14 +210,17 @@ class _Reader:
         if name in parent.tree:
             first = parent.tree[name].key
             assert first is not None
-            labels = (Label(key.span, "again here"), Label(first, "first here"))
+            again = "again here"
+            if parent.tree[name].is_empty:
+                again = f"again here; if it belongs below the first `{name}:`, indent it"
+            labels = (Label(key.span, again), Label(first, "first here"))
             self.found.append(Diagnostic(code="C106", message=f"duplicate key `{name}`", labels=labels))
             return
         parent.tree[name] = replace(node, key=key.span)
 
 
 def _with_merged(closed: _Open) -> Tree:
-    """Written keys have precedence over those of `<<`, earlier mappings of `<<` over later ones."""
+    """Written keys have precedence over keys of `<<`, earlier mappings of `<<` over later ones."""
     tree = dict(closed.tree)
     for source in closed.merged:
         assert isinstance(source.value, dict)
@@ -230,8 +241,25 @@ def _syntax_error(error: yaml.MarkedYAMLError, source: SourceText) -> Diagnostic
         column = text.index("\t")
         span = Span(source, line + 1, column + 1, line + 1, column + 2)
         problem, said = "a tab in the indentation", "indent with spaces"
+    elif problem.startswith(_OF_INDENTATION) and (above := _less_indented(source.lines, line)) is not None:
+        indent = len(text) - len(text.lstrip())
+        span = Span(source, line + 1, indent + 1, line + 1, column + 1)
+        problem = f"the key is indented more than line {above + 1}, which has its value already"
+        said = f"indent it with {_indent(source.lines[above])} spaces, as line {above + 1}"
+    elif problem.startswith(_OF_INDENTATION) and (above := _between_levels(source.lines, line)) is not None:
+        indent = len(text) - len(text.lstrip())
+        span = Span(source, line + 1, indent + 1, line + 1, indent + 2)
+        problem = "no line above is indented like this key"
+        said = f"indent it with {_indent(source.lines[above])} spaces, as line {above + 1}"
+        return Diagnostic(code="C102", message=f"invalid YAML: {problem}", labels=(Label(span, said),))
     elif text[column : column + 1] == "\t":
         problem, said = "a tab where YAML takes only spaces", "write spaces"
+    elif "cannot start any token" in problem and text[column : column + 1]:
+        problem, said = f"a text without quotes cannot begin with {text[column]}", "write the value in quotes"
+    elif error.context == "while scanning a quoted scalar" and "end of stream" in problem and error.context_mark:
+        at = error.context_mark
+        span = Span(source, at.line + 1, at.column + 1, at.line + 1, at.column + 2)
+        return Diagnostic(code="C102", message="invalid YAML: the quote is not closed", labels=(Label(span, ""),))
     elif "nesting depth" in problem:  # libyaml's limit: it scans a line of brackets before it reports the first one
         return Diagnostic(code="C109", message=f"more than {MAX_DEPTH} levels", labels=(Label(span, said),))
     labels = [Label(span, said)]
@@ -241,6 +269,31 @@ def _syntax_error(error: yaml.MarkedYAMLError, source: SourceText) -> Diagnostic
             labels.append(Label(Span(source, at.line + 1, at.column + 1, at.line + 1, at.column + 2), error.context))
     fixes = ("between braces or brackets write `${...}` in quotes",) if "${" in text else ()
     return Diagnostic(code="C102", message=f"invalid YAML: {problem}", labels=tuple(labels), fixes=fixes)
+
+
+def _less_indented(lines: Sequence[str], line: int) -> int | None:
+    """The line above, if it is a key with its value and a key in `line` is indented more."""
+    above = next(_written_above(lines, line), None)
+    if above is None or not _KEY_WITH_VALUE.match(lines[above]) or not _KEY.match(lines[line]):
+        return None
+    return above if _indent(lines[above]) < _indent(lines[line]) else None
+
+
+def _between_levels(lines: Sequence[str], line: int) -> int | None:
+    """The line above, if a key in `line` is indented less, and as no line that is open there."""
+    above = next(_written_above(lines, line), None)
+    if above is None or not _KEY.match(lines[line]) or _indent(lines[above]) <= _indent(lines[line]):
+        return None
+    return None if _indent(lines[line]) in map(_indent, (lines[at] for at in _written_above(lines, line))) else above
+
+
+def _written_above(lines: Sequence[str], line: int) -> Iterator[int]:
+    """The lines above that are neither empty nor comments, from the nearest on."""
+    return (at for at in range(line - 1, -1, -1) if lines[at].strip()[:1] not in ("", "#"))
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _bad_character(error: yaml.YAMLError, text: str, source: SourceText) -> Diagnostic:

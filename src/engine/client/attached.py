@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..api import EngineInfo, InvalidRequest
-from ..messages import ExitReason, Heartbeat, Message, Ready
-from ..processes.supervision import STALL_LIMIT_S, Watchdog
+from ..host.supervision import STALL_LIMIT_S, Watchdog
+from ..transport.messages import ExitReason, Heartbeat, Message, Ready
 from .connection import EngineConnection
 from .engine_client import EngineState, StreamingClient
 
@@ -22,6 +22,11 @@ class AttachedClient(StreamingClient):
         self._connection: EngineConnection | None = None
         self._ready = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the engine process, which runs on this machine; None while there is none."""
+        return None if self._connection is None or self._info is None else self._info.pid
 
     async def start(self) -> EngineInfo:
         """Wait until it was attached to an engine that is ready."""

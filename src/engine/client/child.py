@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from ..messages import ExitReason, Message
+from ..transport.messages import ExitReason, Message
 from .brief_paths import brief_paths
 from .connection import EngineConnection
 
@@ -52,7 +52,7 @@ class EngineChild:
         command: starts the process; `--sockets` and two descriptors are added.
         config: one line for its standard input.
         receive: called with each of its messages, on the event loop.
-        environment: None is that of this process.
+        environment: None: of this process.
         is_shared: whether other processes connect too; then the paths of the sockets exist until the end.
         inherits: descriptors that the process has too.
         """
@@ -104,7 +104,7 @@ class EngineChild:
         return None if self._process is None else self._process.pid
 
     def send(self, message: Message) -> None:
-        """Does not wait; messages to a process that has ended are lost. Raises OverflowError as `encode` does."""
+        """Send without waiting; messages to a process that has ended are lost. Raises OverflowError as in `encode`."""
         self._connection.send(message)
 
     async def ended(self) -> ExitReason:
@@ -143,7 +143,7 @@ class EngineChild:
 
 
 def _reason_from(code: int) -> ExitReason:
-    """For a process that sent no reason."""
+    """Exit reason of a process that sent none."""
     if code >= 0:
         return ExitReason("EngineExit", f"the engine process ended with exit code {code}")
     try:

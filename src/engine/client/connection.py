@@ -11,8 +11,9 @@ from pathlib import Path
 import zmq
 import zmq.asyncio
 
-from ..messages import Hello, Message
-from ..wire import WireError, decode, encode
+from ..transport.messages import Hello, Message
+from ..transport.records import WireError
+from ..transport.wire import decode, encode
 
 CONNECT_LIMIT_MS = 10_000
 LAST_MESSAGES_MS = 100  # after the process has ended: its last messages may still be in the socket
@@ -42,7 +43,7 @@ class EngineConnection:
         self._readers = [asyncio.create_task(self._read(each)) for each in (self._socket, self._heartbeats)]
 
     def send(self, message: Message) -> None:
-        """Does not wait; messages to a process that has ended are lost. Raises OverflowError as `encode` does."""
+        """Send without waiting; messages to a process that has ended are lost. Raises OverflowError as in `encode`."""
         data = encode(message)
         if not self._socket.closed:
             self._socket.send(data)

@@ -16,9 +16,9 @@ from enum import StrEnum
 from typing import Protocol
 
 from ..api import EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats, ProfileError, SleepError
+from ..host.supervision import STALL_LIMIT_S, Watchdog
 from ..loop.dispatch import refusal
-from ..messages import Abort, ExitReason, Message, Outputs, Profile, Profiled, Refused, Stats, Submit
-from ..processes.supervision import STALL_LIMIT_S, Watchdog
+from ..transport.messages import Abort, ExitReason, Message, Outputs, Profile, Profiled, Refused, Stats, Submit
 from .streams import Streams
 
 WATCH_INTERVAL_S = 0.5
@@ -41,7 +41,7 @@ class EngineClient(Protocol):
     def state(self) -> EngineState: ...
 
     def state_of(self, rank: int | None) -> EngineState:
-        """Of the replica that a request names; None for no one."""
+        """State of the replica that a request names; None names none."""
         ...
 
     @property
@@ -51,7 +51,7 @@ class EngineClient(Protocol):
 
     @property
     def info(self) -> EngineInfo:
-        """Measured at the start. Raises RuntimeError before `start` has returned."""
+        """What the engine has measured at its start. Raises RuntimeError before `start` has returned."""
         ...
 
     @property
@@ -89,7 +89,7 @@ class EngineClient(Protocol):
 
     @property
     def sleep_level(self) -> int:
-        """0: awake."""
+        """How deeply the engine sleeps; 0: awake."""
         ...
 
     @property
@@ -160,14 +160,14 @@ class StreamingClient(ABC):
         return self._state is EngineState.READY
 
     async def sleep(self, level: int, *, waits: bool = False) -> None:
-        """As EngineClient has it; for an engine that this process does not start and stop."""
+        """See EngineClient.sleep. This is for an engine that this process does not start and stop."""
         raise SleepError("this engine cannot sleep: it is no process of this one")
 
     async def wake_up(self) -> None:  # noqa: B027  # it is awake
-        """As EngineClient has it."""
+        """See EngineClient.wake_up."""
 
     async def _prepare(self) -> None:  # noqa: B027  # only an engine that sleeps by itself needs it
-        """Called before a request is sent."""
+        """Prepare the engine before a request is sent."""
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
         await self._prepare()
@@ -196,11 +196,11 @@ class StreamingClient(ABC):
 
     @abstractmethod
     async def start(self) -> EngineInfo:
-        """As EngineClient has it."""
+        """See EngineClient.start."""
 
     @abstractmethod
     async def close(self) -> None:
-        """As EngineClient has it."""
+        """See EngineClient.close."""
 
     @abstractmethod
     def _send(self, message: Message) -> None:

@@ -12,10 +12,10 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 from ..api import EngineInfo
+from ..host.supervision import Watchdog
 from ..loop.engine_core import EngineCore
 from ..loop.engine_loop import EngineLoop
-from ..messages import Heartbeat, Message
-from ..processes.supervision import Watchdog
+from ..transport.messages import Heartbeat, Message
 from .engine_client import EngineState, StreamingClient
 
 logger = logging.getLogger(__name__)

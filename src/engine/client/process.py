@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..api import EngineDead, EngineInfo, EngineStats, InvalidRequest, SleepError
-from ..messages import (
+from ..host.supervision import STALL_LIMIT_S, IdleWatch, RestartBudget, Watchdog
+from ..transport.messages import (
     Abort,
     ExitReason,
     FreeMemory,
@@ -24,7 +25,6 @@ from ..messages import (
     Ready,
     TakeMemory,
 )
-from ..processes.supervision import STALL_LIMIT_S, IdleWatch, RestartBudget, Watchdog
 from .child import Child, EngineChild
 from .engine_client import EngineStartFailed, EngineState, StreamingClient
 from .sleep import FREE_MEMORY, SleepPolicy, Waking, watch_idle
@@ -51,7 +51,7 @@ class EngineProcessClient(StreamingClient):
     ) -> None:
         """
         config: the Resolved as JSON, secrets left out: the engine needs none.
-        environment: of the engine process; None is that of this process.
+        environment: of the engine process; None: of this process.
         max_restarts: maximum number of restarts in 10 minutes.
         on_phase: called with the name of each start-up phase, at every start.
         command: starts the engine process.
@@ -83,12 +83,12 @@ class EngineProcessClient(StreamingClient):
 
     @property
     def pid(self) -> int | None:
-        """Of the engine process, if it runs."""
+        """Process id of the engine, if it runs."""
         return None if self._child is None else self._child.pid
 
     @property
     def paths(self) -> list[Path]:
-        """Of the sockets of a shared engine that runs."""
+        """Paths of the sockets of a shared engine that runs."""
         return [] if self._child is None else self._child.paths
 
     async def start(self) -> EngineInfo:
@@ -137,7 +137,7 @@ class EngineProcessClient(StreamingClient):
         return self._state is EngineState.READY and not len(self._streams) and not self._transition.locked()
 
     async def sleep(self, level: int, *, waits: bool = False) -> None:
-        """As EngineClient has it. A caller that is cancelled does not end it."""
+        """See EngineClient.sleep. A caller that is cancelled does not end it."""
         going = asyncio.create_task(self._go_to_sleep(level, waits=waits, wakes_on_request=False))
         self._sleeps.add(going)
         going.add_done_callback(self._sleeps.discard)

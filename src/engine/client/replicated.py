@@ -19,14 +19,14 @@ _IN_ORDER = (EngineState.SLEEPING, EngineState.STALLED, EngineState.RESTARTING, 
 
 
 def replicas_of(client: EngineClient, rank: int) -> Mapping[int, EngineClient]:
-    """The engines that a client stands for, by rank; `rank` is that of an engine that serves alone."""
+    """The engines that a client stands for, by rank; `rank` is the rank of an engine that serves alone."""
     if isinstance(client, ReplicatedClient):
         return client.replicas
     return {rank: client}
 
 
 class ReplicatedClient:
-    """Replicas by rank; the router sees those that are ready."""
+    """Replicas by rank; the router sees the ready ones."""
 
     def __init__(
         self, replicas: Mapping[int, StreamingClient], close_also: Callable[[], Awaitable[None]] | None = None
@@ -63,7 +63,7 @@ class ReplicatedClient:
 
     @property
     def info(self) -> EngineInfo:
-        """Of the replica that accepts the shortest requests: what it accepts, all do."""
+        """Info of the replica that accepts the shortest requests: what it accepts, all do."""
         known = [replica.info for replica in self._replicas.values() if replica.has_started]
         if not known:
             raise RuntimeError("no replica has started yet")
@@ -98,12 +98,11 @@ class ReplicatedClient:
         A replica whose queue is full is passed over as long as there are others.
         """
         full: set[int] = set()
-        salt = f"{request.cache_epoch} {request.cache_salt}"
         available = self._available(request.rank, full)
         if not available:
             raise EngineDead(self.reason or f"the replica {request.rank} is not ready")
         while True:
-            placement = self._router.place(request.prompt_token_ids, salt, available)
+            placement = self._router.place(request.inputs.prompt_token_ids, request.inputs.scope, available)
             try:
                 async with aclosing(self._replicas[placement.rank].generate(request)) as outputs:
                     async for output in outputs:
@@ -120,7 +119,7 @@ class ReplicatedClient:
 
     @property
     def sleep_level(self) -> int:
-        """Of the replica that sleeps least."""
+        """Sleep level of the replica that sleeps least."""
         return min(replica.sleep_level for replica in self._replicas.values())
 
     @property
@@ -128,15 +127,15 @@ class ReplicatedClient:
         return any(replica.is_available for replica in self._replicas.values())
 
     async def sleep(self, level: int, *, waits: bool = False) -> None:
-        """All of them."""
+        """Send all replicas to sleep."""
         await _all([replica.sleep(level, waits=waits) for replica in self._replicas.values()])
 
     async def wake_up(self) -> None:
-        """All of them."""
+        """Wake up all replicas."""
         await _all([replica.wake_up() for replica in self._replicas.values()])
 
     async def profile(self, *, is_start: bool) -> str:
-        """Of all replicas. Returns their files, separated by commas."""
+        """Profile all replicas. Returns their files, separated by commas."""
         asked = [replica.profile(is_start=is_start) for replica in self._replicas.values()]
         results = await asyncio.gather(*asked, return_exceptions=True)
         for result in results:
@@ -156,7 +155,7 @@ class ReplicatedClient:
         return found
 
     def _open(self, rank: int, info: EngineInfo) -> None:
-        if self._opened.get(rank) is not info:  # each start has an EngineInfo of its own
+        if self._opened.get(rank) is not info:  # each start has its own EngineInfo
             self._opened[rank] = info
             self._router.open(rank, info.num_kv_tokens)
 
@@ -190,5 +189,6 @@ def _sum(found: list[EngineStats]) -> EngineStats:
         num_preemptions=sum(stats.num_preemptions for stats in found),
         num_steps=sum(stats.num_steps for stats in found),
         num_step_tokens=sum(stats.num_step_tokens for stats in found),
+        num_deferred=sum(stats.num_deferred for stats in found),
         step_time_s=sum(stats.step_time_s for stats in found),
     )

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+from ..api import CacheScope
+
 CHUNK = 64  # tokens that are remembered together: hashing a prompt of 4000 tokens takes about 30 us
 # An open sequence takes part in every step until it ends. More sends requests away from what they have cached, less
 # lets replicas with popular prefixes have more to do than others: `python -m benchmarks.routing`.
@@ -89,17 +91,19 @@ class Prefixes:
         self._chunks[rank] = OrderedDict()
         self._max_chunks[rank] = max_tokens // CHUNK
 
-    def hashes(self, token_ids: Sequence[int], cache_salt: str) -> list[int]:
-        """Of the prefixes of 1, 2, ... chunks. Equal in every process: the hash of integers has no random part."""
+    def hashes(self, token_ids: Sequence[int], scope: CacheScope) -> list[int]:
+        """Hashes of the prefixes of 1, 2, ... chunks, equal in every process: hashes of integers are not random."""
         found: list[int] = []
-        last = crc32(cache_salt.encode("utf-8", "surrogatepass"))
+        last = crc32(scope.root_text.encode("utf-8", "surrogatepass"))
         for end in range(CHUNK, len(token_ids) + 1, CHUNK):
             last = hash((last, *token_ids[end - CHUNK : end]))
+            if scope.spans and (keys := scope.extra_keys(end - CHUNK, end)):
+                last = hash((last, crc32(repr(keys).encode())))
             found.append(last)
         return found
 
     def cached(self, hashes: Sequence[int]) -> dict[int, int]:
-        """Tokens of the longest prefix that a replica has, by rank, without those that have none."""
+        """Tokens of the longest prefix that a replica has, by rank, without replicas that have none."""
         found: dict[int, int] = {}
         holders = -1
         for index, each in enumerate(hashes):
@@ -174,14 +178,14 @@ class Router:
         # not less than others: it would get all requests until it had caught up
         self._loads.setdefault(rank, Load()).num_given_tokens = max(given, default=0)
 
-    def place(self, token_ids: Sequence[int], cache_salt: str, reported: Mapping[int, Reported]) -> Placement:
+    def place(self, token_ids: Sequence[int], scope: CacheScope, reported: Mapping[int, Reported]) -> Placement:
         """Choose a replica among the ranks of `reported`: at least one, all of them opened."""
         loads = {}
         for rank, said in reported.items():
             own = self._loads[rank]
             num_sequences = max(own.num_sequences, said.num_sequences)
             loads[rank] = Load(own.num_queued_tokens, num_sequences, said.num_free_tokens, own.num_given_tokens)
-        hashes = self._prefixes.hashes(token_ids, cache_salt)
+        hashes = self._prefixes.hashes(token_ids, scope)
         cached = self._prefixes.cached(hashes)
         key = hashes[0] if hashes else hash(tuple(token_ids))
         rank = choose(loads, len(token_ids), cached, key)
@@ -203,11 +207,11 @@ class Router:
                 load.num_given_tokens //= 2
 
     def started(self, placement: Placement) -> None:
-        """Its first output has arrived. May be called again."""
+        """Note that the first output of a placement has arrived. May be called again."""
         self._loads[placement.rank].num_queued_tokens -= placement.num_waiting_tokens
         placement.num_waiting_tokens = 0
 
     def ended(self, placement: Placement) -> None:
-        """It is finished, refused or aborted. Called once for each placement."""
+        """Note that a placement is finished, refused or aborted. Called once for each placement."""
         self.started(placement)
         self._loads[placement.rank].num_sequences -= 1

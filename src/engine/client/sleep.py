@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
 from ..api import EngineDead, SleepError
-from ..processes.supervision import IdleWatch
+from ..host.supervision import IdleWatch
 
 FREE_MEMORY, END_PROCESS = 1, 2  # levels
 WATCH_INTERVAL_S = 0.5

@@ -12,7 +12,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from .block_hashes import BlockHasher
 from .request import Request
+
+# What the hash of a block covers besides its ids and the block before: a digest of the salt, with the first block of a
+# sequence that has one, and CacheScope.extra_keys. None: nothing.
+ExtraKeys = list[str | tuple[str, int]] | None
 
 
 @dataclass(slots=True)
@@ -23,7 +28,7 @@ class BlocksStored:
     parent_hash: bytes | None  # of the block before the first one; None: it is the first of its sequence
     block_hashes: list[bytes]
     token_ids: list[int]  # of all blocks
-    salt: bytes | None  # a digest of the cache salt, with the first block of a sequence that has one
+    extra_keys: list[ExtraKeys]  # of each block
 
 
 @dataclass(slots=True)
@@ -34,15 +39,16 @@ class BlocksRemoved:
 
 @dataclass(slots=True)
 class BlocksCleared:
-    """Nothing is cached, in any group."""
+    """The cache is empty, in all groups."""
 
 
 BlockEvent = BlocksStored | BlocksRemoved | BlocksCleared
 
 
 class BlockEvents:
-    def __init__(self, num_groups: int, block_size: int) -> None:
+    def __init__(self, num_groups: int, block_size: int, hasher: BlockHasher) -> None:
         self._block_size = block_size
+        self._hasher = hasher
         self._reported: list[set[bytes]] = [set() for _ in range(num_groups)]  # stored, and not removed since
         self._epoch = 0
         self._ready: list[BlockEvent] = []
@@ -52,24 +58,27 @@ class BlockEvents:
 
     @property
     def reported(self) -> list[set[bytes]]:
-        """By group, the hashes of the blocks that are cached and usable, whether or not their events are taken."""
+        """Hashes of the blocks that are cached and usable, by group, whether or not their events are taken."""
         return self._reported
 
     def stored(self, request: Request, index: int, group: int) -> None:
         """The request's block at `index` is now cached."""
-        if request.cache_epoch < self._epoch:
+        scope = request.inputs.scope
+        if scope.epoch < self._epoch:
             return
         size, block_hash = self._block_size, request.block_hashes[index]
         parent = request.block_hashes[index - 1] if index else None
         token_ids = request.token_ids[index * size : (index + 1) * size]
+        salt = [self._hasher.root(scope).hex()] if scope.salt and parent is None else []
+        extra_keys: ExtraKeys = [*salt, *scope.extra_keys(index * size, (index + 1) * size)] or None
         self._reported[group].add(block_hash)
         last = self._last[group]
         if isinstance(last, BlocksStored) and last.block_hashes[-1] == parent:
             last.block_hashes.append(block_hash)
             last.token_ids += token_ids
+            last.extra_keys.append(extra_keys)
             return
-        salt = request.cache_root if request.is_salted and parent is None else None
-        self._append(BlocksStored(group, parent, [block_hash], token_ids, salt), group)
+        self._append(BlocksStored(group, parent, [block_hash], token_ids, [extra_keys]), group)
 
     def removed(self, block_hash: bytes, group: int) -> None:
         """The block with this hash is about to be overwritten."""
@@ -83,7 +92,7 @@ class BlockEvents:
             self._append(BlocksRemoved(group, [block_hash]), group)
 
     def cleared(self) -> None:
-        """No block is cached any more. What was not handed out yet has no meaning now."""
+        """Record that no block is cached any more. Events that were not handed out yet have no meaning now."""
         for hashes in self._reported:
             hashes.clear()
         self._ready, self._current = [BlocksCleared()], []
@@ -91,7 +100,7 @@ class BlockEvents:
         self._close()
 
     def reached_epoch(self, epoch: int) -> None:
-        """A request of this epoch has arrived: blocks of earlier ones are of no use."""
+        """Record that a request of this epoch has arrived: blocks of earlier ones are of no use."""
         if epoch > self._epoch:
             self._epoch = epoch
             self.cleared()

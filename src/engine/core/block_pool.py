@@ -83,6 +83,16 @@ class BlockPool:
             else:
                 self._blank.append(block_id)
 
+    def forget(self, block_ids: Iterable[int]) -> None:
+        """Remove these blocks from the prefix cache. Blocks that are held stay held."""
+        for block_id in block_ids:
+            self._cache.forget(block_id)
+            if block_id in self._cached:
+                del self._cached[block_id]
+                self._blank.append(block_id)
+                if self._residency is not None:
+                    self._residency.evicted([block_id])
+
     def forget_all(self) -> None:
         """Remove all blocks from the prefix cache. Blocks that are held stay held."""
         self._cache.forget_all()

@@ -20,7 +20,7 @@ _LIMITS_S = (
 
 @dataclass(slots=True)
 class _Times:
-    """On the clock of the engine, in seconds."""
+    """Times on the engine's clock, in seconds."""
 
     allocated: float
     freed: float | None = None  # None: a sequence holds it
@@ -43,7 +43,7 @@ class BlockResidency:
             self._blocks[block_id] = _Times(self._clock())
 
     def freed(self, block_id: int) -> None:
-        """No sequence holds it any more; it is cached."""
+        """Record that no sequence holds the block any more. It is cached."""
         times = self._blocks.get(block_id)
         if times is not None:
             times.freed = self._clock()

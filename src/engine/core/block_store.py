@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..api import StoredBlocks
+from ..step import BlockCopy
 
 
 class Fetch(Protocol):
@@ -20,12 +21,12 @@ class Fetch(Protocol):
 
     @property
     def contents(self) -> list[memoryview]:
-        """Of the first blocks, up to the first that cannot be read. Once `is_done`."""
+        """Contents of the first blocks, up to the first that cannot be read. Read them when `is_done`."""
         ...
 
 
 class BlockStore(Protocol):
-    """Its methods may be called from any thread, and do not wait for a disk."""
+    """A store of blocks. Its methods may be called from any thread, and do not wait for a disk."""
 
     @property
     def num_failures(self) -> int:
@@ -48,6 +49,10 @@ class BlockStore(Protocol):
         """Begin to store a block. May drop it."""
         ...
 
+    def drop(self, block_hash: bytes) -> None:
+        """Begin to remove a block whose content is wrong, as far as this store can: it may be saved again."""
+        ...
+
     def is_saving(self, block_hash: bytes) -> bool:
         """Whether the block is about to be stored."""
         ...
@@ -57,7 +62,7 @@ class BlockStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Nothing is read or stored any more."""
+        """Stop reading and storing."""
         ...
 
 
@@ -67,23 +72,6 @@ class FetchedPrefix:
 
     start: int  # blocks before the first of these
     fetch: Fetch
-
-
-@dataclass(frozen=True, slots=True)
-class BlockLoad:
-    """Copy a stored block to the KV cache."""
-
-    block_ids: tuple[int, ...]  # of each group of layers
-    content: memoryview
-
-
-@dataclass(frozen=True, slots=True)
-class BlockCopy:
-    """Copy a block of the KV cache to the store."""
-
-    block_hash: bytes
-    block_ids: tuple[int, ...]  # of each group of layers
-    is_for_others: bool = False
 
 
 class LaterStore(Protocol):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from ..api import EngineOutput, EngineRequest, EngineStats
+from ..step.plan import StepPlan
+from ..step.result import StepOutputs, StepResult
 from .settings import SchedulerSettings
-from .step_outputs import StepOutputs
-from .step_plan import StepPlan, StepResult
 
 
 class SchedulerInterface(Protocol):
@@ -22,7 +22,7 @@ class SchedulerInterface(Protocol):
 
     @property
     def has_work(self) -> bool:
-        """There is something to schedule, or a plan in flight."""
+        """Whether there is something to schedule, or a plan in flight."""
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request. Raises InvalidRequest or QueueFull; then nothing of it is kept."""
@@ -38,10 +38,10 @@ class SchedulerInterface(Protocol):
 
     def finish_step(self, plan: StepPlan, result: StepResult, step_time_s: float = 0.0) -> StepOutputs:
         """Take in the result of the oldest plan in flight. Returns one output per request that got a token. Records
-        alone are enough; columns pay off for the plain tokens of a large batch."""
+        are enough; columns pay off for the plain tokens of a large batch."""
 
     def fail_step(self, plan: StepPlan, error: str) -> list[EngineOutput]:
-        """The oldest plan in flight was not executed: end its requests, and those of later plans, with `error`."""
+        """The oldest plan in flight was not executed: end its and later plans' requests with `error`."""
 
     def forget_cached(self) -> None:
         """Later requests reuse nothing. Called only with `model.enable_sleep_mode`, and without requests."""

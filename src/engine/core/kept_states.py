@@ -59,7 +59,7 @@ class KeptStates:
             self._drop(block_hash)
 
     def forget_all(self) -> None:
-        """Also those that steps in flight were to compute."""
+        """Forget all states, also those that steps in flight were to compute."""
         self._by_hash.clear()
         self._passing.clear()
         self._free = list(reversed(self._places))

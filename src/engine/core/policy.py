@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from .request import Request
@@ -34,6 +34,10 @@ class WaitingQueue:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __iter__(self) -> Iterator[Request]:
+        """The requests, in any order."""
+        return (request for _, _, request in self._entries)
 
     def push(self, request: Request) -> None:
         insort(self._entries, self._entry(request))

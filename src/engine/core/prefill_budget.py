@@ -16,7 +16,7 @@ class PrefillBudget:
     """`left`: tokens that may still be planned."""
 
     def __init__(self, settings: SchedulerSettings, num_decodes: int, num_forced: int = 0) -> None:
-        """num_forced: answers that continue with tokens which are known, each like a prompt. They come first."""
+        """num_forced: answers that continue with known tokens. Each is computed like a prompt, before the prompts."""
         self._settings = settings
         self.left = settings.prefill_budget(num_decodes + num_forced) + num_forced
         self._half = self.left // 2
@@ -24,9 +24,9 @@ class PrefillBudget:
         self._num_long_partial = 0
 
     def chunk_end(self, start: int, stop: int, *, has_others: bool) -> int:
-        """Where the chunk of a prompt with `start` computed tokens ends, at most at `stop`; `start` if it gets none.
+        """The end of the chunk of a prompt with `start` computed tokens, at most `stop`; `start` if it gets none.
 
-        has_others: more prompts come after this one. There is something left.
+        has_others: more prompts come after this one. Called only while `left` is positive.
         """
         wanted, left = stop - start, self.left
         if not self._settings.enable_chunked_prefill:
@@ -50,7 +50,7 @@ class PrefillBudget:
         return len(request.token_ids) > self._settings.long_prefill_token_threshold
 
     def count_partial(self, request: Request) -> None:
-        """The step leaves this prompt computed in part."""
+        """Count a prompt that the step leaves computed in part."""
         if request.has_forced:
             return
         self._num_partial += 1
@@ -58,10 +58,10 @@ class PrefillBudget:
 
     @property
     def allows_partial(self) -> bool:
-        """One more short prompt may be left computed in part."""
+        """Whether one more short prompt may be left computed in part."""
         return self._num_partial < self._settings.max_num_partial_prefills
 
     @property
     def allows_long_partial(self) -> bool:
-        """One more long prompt may be left computed in part."""
+        """Whether one more long prompt may be left computed in part."""
         return self.allows_partial and self._num_long_partial < self._settings.max_long_partial_prefills

@@ -7,7 +7,7 @@ it is reused: see block_pool.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from .block_events import BlockEvents
@@ -53,6 +53,10 @@ class PrefixCache:
         """Ids of the blocks with hashes[start:stop]; NO_BLOCK for each that is missing."""
         blocks = self._blocks[group]
         return [blocks.get(block_hash, NO_BLOCK) for block_hash in islice(hashes, start, stop)]
+
+    def ids_of(self, hashes: Iterable[bytes]) -> list[int]:
+        """The blocks of all groups that have one of these hashes."""
+        return [blocks[each] for each in hashes for blocks in self._blocks if each in blocks]
 
     def publish(self, block_hash: bytes, block_id: int, group: int = 0) -> bool:
         """Let others find `block_id`. If another block has this hash already, nothing changes: block tables only grow,

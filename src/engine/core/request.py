@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..api import EngineRequest, FinishReason, SamplingParams, StoredBlocks, TokenLogprobs
+from ..api import EngineRequest, FinishReason, RequestInputs, StoredBlocks, TokenLogprobs
 from .block_hashes import BlockHasher
 from .block_store import FetchedPrefix
 from .stop import StopRule
@@ -23,12 +23,9 @@ class Request:
     request_id: str
     arrival: int  # position in the order of arrival
     priority: int  # lower is served first
-    sampling: SamplingParams
+    inputs: RequestInputs
     seed: int
     stop: StopRule
-    cache_root: bytes
-    cache_epoch: int
-    is_salted: bool  # its cache_root is made from a salt of its own, not from the epoch alone
     reads_cache: bool
     num_prompt_tokens: int
     token_ids: list[int]  # prompt and sampled tokens; while it runs, sampled tokens of full blocks only
@@ -54,8 +51,9 @@ class Request:
     busy_until: int = -1  # after a preemption: the step that may still write its blocks or sample its next token
     num_preemptions: int = 0
     has_forced: bool = False  # since it has its slot, tokens were appended that must follow
-    num_untold: int = 0  # last of token_ids: those of them which the runner does not know yet
+    num_untold: int = 0  # how many trailing entries of token_ids the runner has not received
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache, before any preemption
+    num_newly_cached_tokens: int = 0  # prompt tokens of blocks that it added to the prefix cache, before any preemption
     prompt_logprobs: list[TokenLogprobs | None] | None = None  # by position, until they are sent
     finish_reason: FinishReason | None = None
 
@@ -69,25 +67,21 @@ class Request:
         eos_token_ids: tuple[int, ...],
         max_length: int,
         reads_cache: bool,
-        hasher: BlockHasher,
     ) -> Request:
         """A new request, which waits.
 
         max_length: tokens, prompt included, at which the context or the KV cache is full.
         seed: used if the request has none.
         """
-        prompt, sampling = request.prompt_token_ids, request.sampling
+        prompt, sampling = request.inputs.prompt_token_ids, request.inputs.sampling
         wants_prompt_logprobs = sampling.prompt_logprobs is not None
         return cls(
             request_id=request.request_id,
             arrival=arrival,
             priority=request.priority,
-            sampling=sampling,
+            inputs=request.inputs,
             seed=seed if sampling.seed is None else sampling.seed,
             stop=StopRule.of(sampling, len(prompt), eos_token_ids, max_length),
-            cache_root=hasher.root(request.cache_root_text),
-            cache_epoch=request.cache_epoch,
-            is_salted=bool(request.cache_salt),
             reads_cache=reads_cache and not wants_prompt_logprobs,  # a position that is not computed has no logits
             num_prompt_tokens=len(prompt),
             token_ids=list(prompt),
@@ -100,8 +94,9 @@ class Request:
 
     @property
     def must_wait(self) -> bool:
-        """Its grammar is not compiled yet: others pass it."""
-        return self.is_ready is not None and not self.is_ready()
+        """Whether it waits for something else than room, such as a grammar or blocks of a store: others pass it."""
+        is_unready = self.is_ready is not None and not self.is_ready()
+        return is_unready or (self.fetched is not None and not self.fetched.fetch.is_done)
 
     @property
     def num_blocks(self) -> int:
@@ -110,4 +105,4 @@ class Request:
 
     def hash_blocks(self, hasher: BlockHasher, block_size: int, num_blocks: int) -> None:
         """Compute the missing hashes of the first `num_blocks` blocks; their tokens must be known."""
-        hasher.extend(self.block_hashes, self.cache_root, self.token_ids, block_size, num_blocks)
+        hasher.extend(self.block_hashes, self.inputs.scope, self.token_ids, block_size, num_blocks)

@@ -18,13 +18,13 @@ a row in an unfinished step go back to the pool when that step is finished.
 from __future__ import annotations
 
 from ..api import EngineOutput, EngineRequest, EngineStats, FinishReason, InvalidRequest
+from ..step.plan import StepPlan
+from ..step.result import StepOutputs, StepResult
 from .admission_control import AdmissionControl
 from .sequences import Sequences
 from .settings import SchedulerSettings, check_request
-from .step_outputs import StepOutputs
-from .step_plan import StepPlan, StepResult
 from .step_planner import StepPlanner
-from .step_results import StepResults
+from .step_results import StepResults, first_ends
 
 
 class Scheduler:
@@ -48,7 +48,7 @@ class Scheduler:
             raise InvalidRequest(f"request id {request.request_id!r} is in use", param="request_id")
         check_request(request, self.settings)
         self._admission_control.check(
-            len(request.prompt_token_ids),
+            len(request.inputs.prompt_token_ids),
             sequences.waiting,
             num_free_slots=len(sequences.columns.free_slots),
             num_finished=sequences.num_finished,
@@ -62,8 +62,15 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """There is something to schedule, or a step to finish."""
+        """Whether there is something to schedule, or a step to finish."""
         return bool(len(self.sequences) or len(self.sequences.steps))
+
+    @property
+    def _num_deferred(self) -> int:
+        sequences = self.sequences
+        if not sequences.num_prepared and self._planner.stored is None:
+            return 0  # without a look at each
+        return sum(request.must_wait for request in sequences.waiting)
 
     def stats(self) -> EngineStats:
         sequences, blocks, residency = self.sequences, self.sequences.blocks, self.sequences.blocks.residency
@@ -82,6 +89,9 @@ class Scheduler:
             num_steps=sequences.steps.num_planned,
             num_step_tokens=int(sequences.steps.tokens.total),
             step_tokens=sequences.steps.tokens.buckets,
+            iteration_tokens=sequences.steps.iteration_tokens.distribution,
+            request_preemptions=sequences.preemptions.distribution,
+            num_deferred=self._num_deferred,
             step_time_s=self._admission_control.step_time_s,
             work=None if sequences.steps.work is None else sequences.steps.work.total,
             block_lifetimes=None if residency is None else residency.lifetimes.distribution,
@@ -109,15 +119,19 @@ class Scheduler:
 
         Raises RuntimeError if the plan is not the oldest one or the result does not belong to it.
         """
-        if len(result.token_ids) != plan.num_rows or ((result.token_ids >= 0) != plan.is_sampled).any():
-            raise RuntimeError(f"the tokens of step {plan.step} do not match its sampled rows")
+        rows = result.rows(plan)
+        if len(result.token_ids) != len(rows):
+            raise RuntimeError(f"the tokens of step {plan.step} do not match its outputs")
         sequences = self.sequences
         step = sequences.retire(plan)
-        sequences.blocks.publish_sampled(step)
+        sequences.blocks.publish_sampled(step, first_ends(plan, result))
         sequences.blocks.states.publish_sampled(step)
+        if self._planner.stored is not None:
+            for row in result.errors:
+                self._planner.stored.distrust(step.requests[row])
+        outputs = self._results.take(step, rows, result)
         if self.block_events is not None:
             self.block_events.finished(plan.step)
-        outputs = self._results.take(step, result)
         self._admission_control.step_finished(step_time_s)
         return outputs
 
@@ -135,6 +149,9 @@ class Scheduler:
         steps = [sequences.retire(plan), *sequences.steps]
         sequences.blocks.forget_cached()
         requests = dict.fromkeys(request for step in steps for request in step.requests)
+        if self._planner.stored is not None:
+            for request in requests:
+                self._planner.stored.distrust(request)
         outputs = [
             self._results.end(request, FinishReason.ERROR, error)
             for request in requests

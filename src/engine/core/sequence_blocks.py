@@ -20,9 +20,11 @@ Does not decide who gets blocks (step_planner.py), nor when they are released (s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...model.cache_groups import blocks_of_window
+from ..step.plan import Int32
 from .block_events import BlockEvents
 from .block_hashes import BlockHasher
 from .block_pool import BlockPool
@@ -58,7 +60,7 @@ class SequenceBlocks:
         self._windowed_groups = [group for group, window in enumerate(settings.windows) if window is not None]
         self.hasher = BlockHasher(settings.prefix_caching_hash_algo)
         is_recorded = settings.records_block_events
-        self.events = BlockEvents(settings.num_groups, settings.block_size) if is_recorded else None
+        self.events = BlockEvents(settings.num_groups, settings.block_size, self.hasher) if is_recorded else None
         kept_states = KeptStates(settings.num_kept_states, settings.max_num_seqs)
         self.cache = PrefixCache(settings.num_groups, kept_states, self.events)
         self.states = SequenceStates(settings, columns, self.cache, self.hasher)
@@ -176,19 +178,26 @@ class SequenceBlocks:
         request.num_published = num_full
 
     def _publish(self, request: Request, index: int) -> None:
+        is_new = False  # in any group
         for group, table in enumerate(request.block_ids):
             if table[index] != NO_BLOCK:
-                self._publish_block(request, index, group, table[index])
+                is_new |= self._publish_block(request, index, group, table[index])
+        if is_new and (index + 1) * self._block_size <= request.num_prompt_tokens and not request.num_preemptions:
+            request.num_newly_cached_tokens += self._block_size
 
-    def _publish_block(self, request: Request, index: int, group: int, block_id: int) -> None:
+    def _publish_block(self, request: Request, index: int, group: int, block_id: int) -> bool:
+        """Returns whether the cache did not have it."""
         is_new = self.cache.publish(request.block_hashes[index], block_id, group)
         if is_new and self.events is not None:
             self.events.stored(request, index, group)
+        return is_new
 
-    def publish_sampled(self, step: StepInFlight) -> None:
-        """Read and publish blocks that decode rows of a finished step have filled: now all their tokens are known."""
+    def publish_sampled(self, step: StepInFlight, ends: Int32) -> None:
+        """Read and publish blocks that decode rows of a finished step have filled: now all their tokens are known.
+
+        ends: [rows] number of computed tokens that are known. A block that ends there and was published stays so.
+        """
         size, plan = self._block_size, step.plan
-        ends = plan.num_computed + plan.num_tokens
         rows = (ends % size == 0).nonzero()[0]  # flatnonzero takes four times as long
         if not len(rows):
             return
@@ -203,15 +212,20 @@ class SequenceBlocks:
             if is_sampled:
                 request.token_ids += tail[num_read % size :]
             if is_sampled and self._is_caching and request.num_published == len(request.block_hashes) == num_full - 1:
-                self.hasher.append(request.block_hashes, request.cache_root, data[index * width : (index + 1) * width])
+                block = data[index * width : (index + 1) * width]
+                self.hasher.append(request.block_hashes, request.inputs.scope, block)
                 self._publish(request, num_full - 1)
                 request.num_published = num_full
             else:
                 self.publish(request, end)
 
     def forget_cached(self) -> None:
-        """No block is cached any more."""
+        """Remove all blocks from the prefix cache."""
         self.pool.forget_all()
+
+    def forget(self, hashes: Iterable[bytes]) -> None:
+        """Remove the blocks with these hashes from the prefix cache. Sequences that hold them keep them."""
+        self.pool.forget(self.cache.ids_of(hashes))
 
     # ---- blocks of a sequence
 
@@ -261,7 +275,7 @@ class SequenceBlocks:
         return True
 
     def reachable_end(self, request: Request, end: int) -> int:
-        """Where a chunk can end that is to end at `end`: there may be fewer blocks than it needs."""
+        """The largest end of a chunk, at most `end`, for which there are enough blocks."""
         most = (request.num_reserved + max(0, self.num_available)) // len(self._windows)
         return min(end, (request.num_blocks + most) * self._block_size)
 

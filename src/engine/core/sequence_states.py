@@ -49,7 +49,7 @@ class SequenceStates:
         self._restored.append((self._kept.use(block_hash), request.slot))
 
     def chunk_stop(self, request: Request, start: int, known: int) -> int:
-        """Where the chunk of a prompt that begins at `start` ends at the latest: where its state is to be kept."""
+        """The latest end of a prompt's chunk that begins at `start`: where its state is to be kept, else `known`."""
         if not self.is_active or not self._cuts_prompts:
             return known
         size = self._block_size
@@ -76,8 +76,8 @@ class SequenceStates:
         return any(request.block_hashes[end - 1] in self._coming for end in ends)
 
     def complete(self, draft: StepDraft) -> None:
-        """Choose the states that the step keeps, now that its rows are known. Those of decode rows are found when it is
-        finished: the hashes of their blocks are not known before."""
+        """Choose the states that the step keeps, now that its rows are known. States of decode rows are found when the
+        step is finished: the hashes of their blocks are not known before."""
         if not self.is_active:
             return
         rows: dict[bytes, tuple[PrefillRow, int]] = {}  # published last: a state of this step must not replace another

@@ -11,15 +11,17 @@ from random import Random
 import numpy as np
 
 from ..api import EngineRequest, FinishReason
+from ..step.plan import Int64, StepPlan
+from .histogram import Histogram
 from .policy import RANKS, WaitingQueue
 from .request import NO_SLOT, Request
 from .sequence_blocks import CachedPrefix, SequenceBlocks
 from .settings import SchedulerSettings
 from .slot_columns import SlotColumns
-from .step_outputs import Int64
-from .step_plan import StepPlan
 from .steps_in_flight import StepInFlight, StepsInFlight
 from .stop import WatchedIds
+
+_PREEMPTION_LIMITS = (1, 2, 3, 4, 5, 10, 20)  # vLLM's
 
 
 class Sequences:
@@ -43,6 +45,8 @@ class Sequences:
         self.num_arrivals = 0
         self.num_finished = 0
         self.num_preemptions = 0
+        self.preemptions = Histogram(_PREEMPTION_LIMITS)  # of each sequence that has ended and was not aborted
+        self.num_prepared = 0  # sequences for which something is prepared, such as a grammar
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -67,11 +71,11 @@ class Sequences:
             eos_token_ids=settings.eos_token_ids,
             max_length=settings.max_sequence_len,
             reads_cache=settings.enable_prefix_caching,
-            hasher=self.blocks.hasher,
         )
         self.num_arrivals += 1
         if self.blocks.events is not None:
-            self.blocks.events.reached_epoch(added.cache_epoch)
+            self.blocks.events.reached_epoch(request.inputs.scope.epoch)
+        self.num_prepared += added.is_ready is not None
         if added.stop.named_token_ids:
             self.watched.watch(added.stop.named_token_ids)
         self.waiting.push(added)
@@ -97,6 +101,9 @@ class Sequences:
         request.finish_reason = reason
         del self._by_id[request.request_id]
         self.num_finished += 1
+        self.num_prepared -= request.is_ready is not None
+        if reason is not FinishReason.ABORT:
+            self.preemptions.add(request.num_preemptions)
         if request.stop.named_token_ids:
             self.watched.forget(request.stop.named_token_ids)
         if request.slot != NO_SLOT:

@@ -99,7 +99,7 @@ class SchedulerSettings:
 
     @property
     def num_groups(self) -> int:
-        """Groups of layers. Each has a block of its own for the same tokens."""
+        """Number of groups of layers. Each group has its own block for the same tokens."""
         return len(self.windows)
 
     @property
@@ -116,8 +116,8 @@ class SchedulerSettings:
 
 def check_request(request: EngineRequest, settings: SchedulerSettings) -> None:
     """Raises InvalidRequest if the request can never be served, however empty the engine is."""
-    sampling = request.sampling
-    num_tokens = len(request.prompt_token_ids)
+    prompt, sampling = request.inputs.prompt_token_ids, request.inputs.sampling
+    num_tokens = len(prompt)
     if sampling.n != 1:
         raise InvalidRequest("the engine takes one sequence per request", param="n")
     if sampling.max_tokens is not None and sampling.max_tokens < 0:
@@ -125,10 +125,10 @@ def check_request(request: EngineRequest, settings: SchedulerSettings) -> None:
     if not num_tokens:
         raise InvalidRequest("the prompt has no tokens", param="prompt", code="empty_array")
     try:
-        array("i", request.prompt_token_ids)
+        array("i", prompt)
     except (OverflowError, TypeError):
         raise InvalidRequest("token ids must be 32-bit integers", param="prompt", code="invalid_token_id") from None
-    if min(request.prompt_token_ids) < 0:
+    if min(prompt) < 0:
         raise InvalidRequest("token ids must not be negative", param="prompt", code="invalid_token_id")
     if num_tokens + 1 > settings.max_model_len:
         raise InvalidRequest(

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..step.plan import Int32, Int64
 from .request import NO_SLOT, Request
-from .step_outputs import Int64
-from .step_plan import Int32
 
 
 class SlotColumns:
@@ -34,9 +33,9 @@ class SlotColumns:
         self.admitted = np.zeros(num_slots, np.int32)  # of those, the ones that were known when it got the slot
         self.tail = np.zeros((num_slots, block_size), np.int32)  # the last of them, at position % block_size
         self.record_at = np.zeros(num_slots, np.int32)  # from this length on, a token needs an output record
-        self.is_held = np.zeros(num_slots, np.bool_)  # no decode row: forced tokens wait for the steps in flight
-        self.ones = np.ones(num_slots, np.int32)  # constants, for plans of decode rows
-        self.trues = np.ones(num_slots, np.bool_)
+        # No decode row: forced tokens wait for the steps in flight, or one of these says how many drafts are valid.
+        self.is_held = np.zeros(num_slots, np.bool_)
+        self.ones = np.ones(num_slots, np.int32)  # constant, for plans of decode rows
         self._flat_tail = self.tail.reshape(-1)  # one index is five times as fast as two
 
     def take(self, request: Request) -> None:
@@ -84,7 +83,7 @@ class SlotColumns:
         return released
 
     def release_again(self, slots: list[int]) -> None:
-        """Of a plan that failed: the runner may not have released them.
+        """Release the slots of a failed plan again: the runner may not have released them.
 
         A slot with a new sequence needs no release: its admission, in a later plan, follows one.
         """

@@ -6,11 +6,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from .block_store import BlockCopy, BlockLoad
+from ..step.plan import NO_COPIES, Admission, BlockCopy, BlockLoad, Int32, Int64, StepPlan
 from .request import Request
 from .slot_columns import SlotColumns
-from .step_outputs import Int64
-from .step_plan import NO_COPIES, Admission, Int32, StepPlan
 from .steps_in_flight import StepInFlight
 
 _NO_SLOTS: Int64 = np.empty(0, np.int64)
@@ -34,6 +32,7 @@ class StepDraft:
     num_groups: int  # of layers
     decodes: list[Request] = field(default_factory=list)
     decode_slots: Int64 = field(default_factory=lambda: _NO_SLOTS)
+    decode_outputs: Int32 | None = None  # of each, one more than its drafts, which have blocks already; None: one
     prefills: list[PrefillRow] = field(default_factory=list)
     block_slots: list[int] = field(default_factory=list)  # blocks added to sequences that ran before this step
     block_ids: list[int] = field(default_factory=list)  # for each of these, one of each group of layers
@@ -53,7 +52,9 @@ class StepDraft:
         """Make the plan, and count its tokens as computed and sampled."""
         slots, requests = self.decode_slots, self.decodes
         num_computed = columns.computed[slots]
-        num_tokens, is_sampled = columns.ones[: len(slots)], columns.trues[: len(slots)]
+        num_tokens = num_outputs = columns.ones[: len(slots)] if self.decode_outputs is None else self.decode_outputs
+        if self.decode_outputs is not None:
+            columns.is_held[slots[self.decode_outputs > 1]] = True
         if self.prefills:
             rows = self.prefills
             ends = np.array([row.end for row in rows], np.int32)
@@ -62,7 +63,8 @@ class StepDraft:
             slots = np.concatenate((slots, prefill_slots))
             num_computed = np.concatenate((num_computed, starts))
             num_tokens = np.concatenate((num_tokens, ends - starts))
-            is_sampled = np.concatenate((is_sampled, ends == columns.target[prefill_slots]))
+            reaches_end = ends == columns.target[prefill_slots]
+            num_outputs = np.concatenate((num_outputs, reaches_end.astype(np.int32)))
             requests = requests + [row.request for row in rows]
         plan = StepPlan(
             step=step,
@@ -73,7 +75,7 @@ class StepDraft:
             slots=slots.astype(np.int32),
             num_computed=num_computed,
             num_tokens=num_tokens,
-            is_sampled=is_sampled,
+            num_outputs=num_outputs,
             forced=[_forced(row.request) for row in self.prefills if row.request.num_untold],
             restored_states=_pairs(self.restored_states),
             kept_states=_pairs(self.kept_states),
@@ -81,7 +83,7 @@ class StepDraft:
             saves=list(self.saves.values()),
         )
         columns.computed[slots] = num_computed + num_tokens
-        columns.target[slots] += is_sampled
+        columns.target[slots] += num_outputs
         columns.last_step[slots] = step
         return StepInFlight(plan, requests, columns.serial[slots], self.unnamed_states)
 
@@ -96,15 +98,14 @@ def _forced(request: Request) -> tuple[int, list[int]]:
 
 
 def _admission(request: Request) -> Admission:
-    sampling = request.sampling
+    inputs, sampling = request.inputs, request.inputs.sampling
     if sampling.prompt_logprobs is not None and request.prompt_logprobs is None:
-        sampling = replace(sampling, prompt_logprobs=None)  # they were sent before it was preempted
+        inputs = replace(inputs, task=replace(sampling, prompt_logprobs=None))  # sent before it was preempted
     return Admission(
         slot=request.slot,
-        token_ids=list(request.token_ids),
-        num_prompt_tokens=request.num_prompt_tokens,
+        inputs=inputs,
+        generated=request.token_ids[request.num_prompt_tokens :],
         block_ids=[list(table) for table in request.block_ids],
-        sampling=sampling,
         seed=request.seed,
         request_id=request.request_id,
     )

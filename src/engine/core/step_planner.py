@@ -18,13 +18,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ..step.plan import Int64, StepPlan
 from .prefill_budget import PrefillBudget
 from .request import NO_SLOT, Request
 from .sequences import Sequences
 from .settings import SchedulerSettings
 from .step_draft import PrefillRow, StepDraft
-from .step_outputs import Int64
-from .step_plan import StepPlan
 from .stored_prefixes import StoredPrefixes
 
 MAX_BLOCKED_STEPS = 8  # then decode rows pause for one step, so that a prompt that must be computed whole can run
@@ -110,8 +109,8 @@ class StepPlanner:
         return prefills
 
     def _of_next_stage(self, slots: Int64, is_decode: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """In a pipeline, which decode rows are in the next step: none whose next token a step in flight samples, and of
-        the answers those that have waited longest, as many as leave each of the other stages a share."""
+        """Mask of the decode rows in the next step of a pipeline. Rows whose next token a step in flight samples are
+        left out. If there are more answers than a stage's share, only the share that has waited longest is in it."""
         columns = self._columns
         known = columns.known[slots]
         is_ready: npt.NDArray[np.bool_] = is_decode & (columns.target[slots] == known)

@@ -6,14 +6,16 @@ to report (a first token, log-probabilities, an end) become records, one by one.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ..api import EngineOutput, FinishReason, StoredBlocks
+from ..step.plan import Int32, Int64, StepPlan
+from ..step.result import StepOutputs, StepResult
 from .request import NO_SLOT, Request
 from .sequences import Sequences
 from .settings import SchedulerSettings
-from .step_outputs import StepOutputs
-from .step_plan import StepResult
 from .steps_in_flight import StepInFlight
 
 LEAST_FORCED = 3  # tokens: fewer are sampled one by one, because the sequence may have to leave a step out
@@ -26,43 +28,87 @@ class StepResults:
         self._num_groups = settings.num_groups
         self._columns = sequences.columns
 
-    def take(self, step: StepInFlight, result: StepResult) -> StepOutputs:
+    def take(self, step: StepInFlight, rows: Int64, result: StepResult) -> StepOutputs:
         """Append the sampled tokens to their sequences, end those that are finished, and return what is new.
 
         A token of a sequence that has ended since the step was planned is dropped.
+
+        rows: of the plan, one for each token.
         """
-        columns, plan, records = self._columns, step.plan, []
+        records: list[EngineOutput] = []
         if result.prompt_logprobs:
             _keep_prompt_logprobs(step, result)
         for row, error in result.errors.items():
             if step.requests[row].finish_reason is None:
                 records.append(self.end(step.requests[row], FinishReason.ERROR, error))
-        slots = plan.slots.astype(np.int64)
-        has_slot = columns.serial[slots] == step.serials
-        is_taken = plan.is_sampled & has_slot
-        if is_taken.all():
-            rows, token_ids = np.arange(plan.num_rows), result.token_ids
-        else:
-            for row in np.flatnonzero(plan.is_sampled & ~has_slot).tolist():
-                request = step.requests[row]
+        if result.num_valid is None:
+            return self._take_one_each(step, rows, np.arange(len(rows)), result, records)
+        return self._take_several(step, result.num_valid, result, records)
+
+    def _take_several(
+        self, step: StepInFlight, num_valid: Int32, result: StepResult, records: list[EngineOutput]
+    ) -> StepOutputs:
+        """The first token of each row, then the second of those that have one, and so on, as if a step had each."""
+        columns, plan = self._columns, step.plan
+        rejected = plan.num_outputs - num_valid
+        cut = np.flatnonzero((rejected > 0) & (columns.serial[plan.slots] == step.serials))
+        columns.computed[plan.slots[cut]] -= rejected[cut]
+        columns.target[plan.slots[cut]] -= rejected[cut]
+        first, ends = np.cumsum(num_valid) - num_valid, first_ends(plan, result)
+        outputs = {record.request_id: record for record in records}
+        for index in range(num_valid.max(initial=0)):
+            rows = np.flatnonzero(num_valid > index)
+            if index:
+                later = np.minimum(index, np.maximum(num_valid - 1, 0))
+                self._sequences.blocks.publish_sampled(step, ends + later)
+            # What follows the tokens of a row follows the last one.
+            is_last = set(np.flatnonzero(num_valid == index + 1).tolist())
+            own = replace(
+                result,
+                complete=[row for row in result.complete if row in is_last],
+                forced={row: run for row, run in result.forced.items() if row in is_last},
+                vectors={row: found for row, found in result.vectors.items() if row in is_last},
+            )
+            for output in self._take_one_each(step, rows, first[rows] + index, own, []):
+                if (before := outputs.get(output.request_id)) is None:
+                    outputs[output.request_id] = output
+                else:
+                    before.merge(output)
+        return StepOutputs(list(outputs.values()))
+
+    def _take_one_each(
+        self, step: StepInFlight, rows: Int64, at: Int64, result: StepResult, records: list[EngineOutput]
+    ) -> StepOutputs:
+        """One token of each of these rows. at: its place in the result. records: are joined by new ones."""
+        columns, plan = self._columns, step.plan
+        token_ids = result.token_ids[at] if result.num_valid is not None else result.token_ids
+        slots = plan.slots.take(rows).astype(np.int64)
+        has_slot = columns.serial[slots] == step.serials[rows]
+        if not has_slot.all():
+            for index in np.flatnonzero(~has_slot).tolist():
+                request = step.requests[rows[index]]
                 if request.finish_reason is None:  # it was preempted since; its token joins the others in its list
-                    request.token_ids.append(int(result.token_ids[row]))
-                    records.append(self._record(request, len(request.token_ids), row, result))
-            rows = np.flatnonzero(is_taken)
-            slots, token_ids = slots[rows], result.token_ids[rows]
+                    request.token_ids.append(int(token_ids[index]))
+                    records.append(
+                        self._record(request, len(request.token_ids), int(rows[index]), int(at[index]), result)
+                    )
+            rows, at, slots, token_ids = rows[has_slot], at[has_slot], slots[has_slot], token_ids[has_slot]
         lengths = columns.append(slots, token_ids)
         columns.is_held[slots] = False
         needs_record = (lengths >= columns.record_at[slots]) | self._sequences.watched.seen_in(token_ids)
         if result.logprobs:
-            needs_record |= np.isin(rows, list(result.logprobs))
+            needs_record |= np.isin(at, list(result.logprobs))
+        if result.vectors:
+            needs_record |= np.isin(rows, list(result.vectors))
         if result.forced:
             needs_record |= np.isin(rows, list(result.forced))
         if result.complete:
             needs_record |= np.isin(rows, result.complete)
         if needs_record.any():
             columns.record_at[slots] = columns.max_length[slots]
-            for row, length in zip(rows[needs_record].tolist(), lengths[needs_record].tolist(), strict=True):
-                records.append(self._record(step.requests[row], length, row, result))
+            columns_of_records = rows[needs_record], at[needs_record], lengths[needs_record]
+            for row, index, length in zip(*(each.tolist() for each in columns_of_records), strict=True):
+                records.append(self._record(step.requests[row], length, row, index, result))
             if needs_record.all():
                 return StepOutputs(records)
             is_plain = ~needs_record
@@ -77,23 +123,31 @@ class StepResults:
             token_ids=[],
             finish_reason=reason,
             num_cached_tokens=request.num_cached_tokens,
+            num_newly_cached_tokens=request.num_newly_cached_tokens,
             error=error,
         )
 
-    def _record(self, request: Request, length: int, row: int, result: StepResult) -> EngineOutput:
-        """The token that makes the request's sequence `length` long, with all that belongs to it; ends what it ends."""
-        token_id = int(result.token_ids[row])
+    def _record(self, request: Request, length: int, row: int, index: int, result: StepResult) -> EngineOutput:
+        """The output with the token that makes the request's sequence `length` long. Ends the request if it must.
+
+        index: the place of the token in the result.
+        """
+        token_id = int(result.token_ids[index])
         output = EngineOutput(
-            request_id=request.request_id, token_ids=[token_id], num_cached_tokens=request.num_cached_tokens
+            request_id=request.request_id,
+            token_ids=[token_id],
+            num_cached_tokens=request.num_cached_tokens,
+            num_newly_cached_tokens=request.num_newly_cached_tokens,
         )
-        if row in result.logprobs:
-            output.logprobs = [result.logprobs[row]]
+        if index in result.logprobs:
+            output.logprobs = [result.logprobs[index]]
+        output.vectors = result.vectors.get(row)
         if request.prompt_logprobs is not None:
             output.prompt_logprobs, request.prompt_logprobs = request.prompt_logprobs, None
         output.finish_reason, output.stop_reason = request.stop.check(token_id, length)
         if row in result.complete and output.finish_reason is not FinishReason.STOP:
             output.finish_reason = FinishReason.COMPLETE
-        if request.sampling.max_tokens == 0:
+        if request.inputs.sampling.max_tokens == 0:
             output.finish_reason, output.stop_reason, output.token_ids = FinishReason.LENGTH, None, []
             output.logprobs = output.logprobs and []
         if output.finish_reason is not None:
@@ -127,8 +181,14 @@ class StepResults:
         return run
 
 
+def first_ends(plan: StepPlan, result: StepResult) -> Int32:
+    """[rows] How many tokens of each row's sequence are computed and known before the tokens of the result."""
+    ends = plan.num_computed + plan.num_tokens
+    return ends if result.num_valid is None else ends - np.maximum(plan.num_outputs - 1, 0)
+
+
 def _keep_prompt_logprobs(step: StepInFlight, result: StepResult) -> None:
-    """Until the first token is sent, together with them."""
+    """Keep the log-probabilities of a prompt until they are sent, together with the first token."""
     for row, entries in result.prompt_logprobs.items():
         kept = step.requests[row].prompt_logprobs
         if kept is not None:

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ...model.step_costs import StepCosts
+from ..step.plan import Int64, StepPlan
 from .block_pool import BlockPool
 from .histogram import Histogram
 from .request import Request
-from .step_outputs import Int64
-from .step_plan import StepPlan
 from .step_work import StepWork
 
 
@@ -36,6 +35,7 @@ class StepsInFlight:
         self._last_with_tables = -1  # the newest step with a table of a sequence that has left its slot
         self.num_planned = 0
         self.tokens = Histogram(token_limits)
+        self.iteration_tokens = Histogram(token_limits)  # with the first token of each answer
         self.work = None if costs is None else StepWork(costs)
         self.last_finished = -1
 
@@ -56,7 +56,9 @@ class StepsInFlight:
     def add(self, step: StepInFlight) -> None:
         self._steps.append(step)
         self.num_planned += 1
-        self.tokens.add(step.plan.num_batched_tokens)
+        num_tokens = step.plan.num_batched_tokens
+        self.tokens.add(num_tokens)
+        self.iteration_tokens.add(num_tokens + _num_first_tokens(step))
         if self.work is not None:
             self.work.add(step.plan)
 
@@ -80,3 +82,15 @@ class StepsInFlight:
         self._held.setdefault(last_step, []).append(block_ids)
         if is_table:
             self._last_with_tables = max(self._last_with_tables, last_step)
+
+
+def _num_first_tokens(step: StepInFlight) -> int:
+    """How many rows end a prompt, so that an answer begins. Decode rows, whose token was sampled before, come first."""
+    plan, num = step.plan, 0
+    for row in range(len(step.requests) - 1, -1, -1):
+        end = int(plan.num_computed[row] + plan.num_tokens[row])
+        num_prompt_tokens = step.requests[row].num_prompt_tokens
+        if end > num_prompt_tokens and plan.num_tokens[row] == 1:
+            break
+        num += end == num_prompt_tokens and bool(plan.num_outputs[row])
+    return num

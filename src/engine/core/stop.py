@@ -1,6 +1,6 @@
-"""When a sequence ends: end-of-sequence ids, stop token ids and maximum length.
+"""The end of a sequence: end-of-sequence ids, stop token ids and maximum length.
 
-Stop strings are found in the text (server/text); the scheduler gets an abort for them.
+Stop strings are found in the text (src/text); the scheduler gets an abort for them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..api import FinishReason, SamplingParams
-from .step_plan import Bool, Int32
+from ..step.plan import Bool, Int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class StopRule:
     """Lengths include the prompt, so that the loop over a step's rows compares one number."""
 
     token_ids: frozenset[int]  # any of these ends the sequence
-    named_token_ids: frozenset[int]  # those of the request, reported as stop_reason
+    named_token_ids: frozenset[int]  # named by the request, and reported as stop_reason
     min_length: int  # a sequence shorter than this is not ended by a token
     max_length: int  # a sequence of this length is ended by any token
 

@@ -5,19 +5,25 @@ places in the KV cache, are published to the prefix cache, and the request finds
 request has computed. The copy to their places is part of the next plan. A block that cannot be read ends the prefix
 there; the tokens after it are computed.
 
+Blocks that came from a store are dropped, with those after them, when a step that used them fails: their contents may
+be the reason. They are not read again; the prompt is computed.
+
 Does not know where blocks are stored (block_store.py), nor what a block contains.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
-from .block_store import BlockCopy, BlockLoad, BlockStore, FetchedPrefix
+from ..step.plan import BlockCopy, BlockLoad
+from .block_store import BlockStore, FetchedPrefix
 from .prefix_cache import NO_BLOCK
 from .request import NO_SLOT, Request
 from .sequence_blocks import SequenceBlocks
 
 logger = logging.getLogger(__name__)
+MAX_REMEMBERED = 1 << 16  # blocks that were read, and blocks that are not read again
 MAX_READING = 2  # requests whose blocks are in host memory: each may have as many as the KV cache holds
 
 
@@ -26,6 +32,8 @@ class StoredPrefixes:
         self._store = store
         self._blocks = blocks
         self.num_queried_tokens = self.num_read_tokens = 0  # in all lookups; preempted sequences not counted
+        self._read: dict[bytes, None] = {}  # hashes of blocks that came from a store, the oldest first
+        self._refused: dict[bytes, None] = {}  # of those that are not read again
         self._reading: list[Request] = []
         self._loads: list[BlockLoad] = []
 
@@ -64,6 +72,8 @@ class StoredPrefixes:
         source = () if request.source is None else request.source.hashes
         stop = (len(request.token_ids) - 1) // self._blocks.block_size  # the last known token is always computed
         for index, block_hash in enumerate(request.block_hashes[start:stop], start):
+            if block_hash in self._refused:
+                break
             if block_hash not in source[index : index + 1] and not self._store.has(block_hash):
                 break
             found.append(block_hash)
@@ -99,12 +109,29 @@ class StoredPrefixes:
             return False  # others have computed these blocks
         places = blocks.place(request, cached, len(contents))
         self._loads += map(BlockLoad, places, contents)
+        _remember(self._read, request.block_hashes[first : first + len(contents)])
         if not request.num_preemptions:
             self.num_read_tokens += len(contents) * blocks.block_size
         return False
 
+    def distrust(self, request: Request) -> None:
+        """A step of this request has failed. Nothing happens if it used no stored blocks."""
+        hashes = request.block_hashes
+        first = next((index for index, block_hash in enumerate(hashes) if block_hash in self._read), None)
+        if first is None:
+            return
+        logger.warning(
+            "request %s has failed with stored KV blocks: they and those after them are dropped, and computed again",
+            request.request_id,
+        )
+        _remember(self._refused, [block_hash for block_hash in hashes[first:] if block_hash in self._read])
+        self._blocks.forget(hashes[first:])
+        for block_hash in hashes[first:]:
+            self._read.pop(block_hash, None)
+            self._store.drop(block_hash)
+
     def take_loads(self) -> list[BlockLoad]:
-        """Those that the next plan must execute."""
+        """The loads that the next plan must execute."""
         loads, self._loads = self._loads, []
         return loads
 
@@ -119,6 +146,14 @@ class StoredPrefixes:
             if self._store.wants(block_hash, is_for_others=is_for_others):
                 saves[block_hash] = BlockCopy(block_hash, block_ids, is_for_others)
         request.num_offered = max(request.num_offered, request.num_published)
+
+
+def _remember(hashes: dict[bytes, None], more: Iterable[bytes]) -> None:
+    for block_hash in more:
+        hashes.pop(block_hash, None)
+        hashes[block_hash] = None
+    while len(hashes) > MAX_REMEMBERED:
+        del hashes[next(iter(hashes))]
 
 
 def _check_names(request: Request) -> None:

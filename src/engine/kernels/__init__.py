@@ -6,11 +6,12 @@ from .gated_delta import GatedDeltaWeights
 from .gated_norm import GatedNormWeights
 from .grouped import Grouped, GroupScales
 from .head_variant import PLAIN_HEADS, HeadVariant
-from .kernel_set import KernelSet, select_kernels
+from .kernel_set import KernelSet
 from .linear import PackedLinear
 from .paged_attention import AttentionStep, SlotsOfRanks
 from .quantised import Integers
 from .route_experts import ExpertCopies, Routing
+from .select_kernels import select_kernels
 from .state_space import StateSpaceWeights
 
 __all__ = [

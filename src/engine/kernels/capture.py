@@ -1,6 +1,6 @@
 """Capture: runs a step once and makes it replayable without Python.
 
-The runners depend on this interface alone. A CPU captures a list of native calls (cpu/captured_graph.py), a CUDA device
+The runners depend only on this interface. A CPU captures a list of native calls (cpu/captured_graph.py), a CUDA device
 a CUDA graph (gpu/cuda_graph.py).
 """
 

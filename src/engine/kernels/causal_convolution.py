@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,17 +15,10 @@ Kind = Literal["silu", "gated"]
 KINDS: tuple[Kind, ...] = ("silu", "gated")  # the order is that of the enum in cpu/causal_convolution.cpp
 
 
-class CausalConvolution(Protocol):
-    def __call__(
-        self,
-        x: torch.Tensor,
-        taps: torch.Tensor,
-        bias: torch.Tensor | None,
-        state: torch.Tensor,
-        step: RecurrentStep,
-        kind: Kind,
-        /,
-    ) -> torch.Tensor: ...
+# The arguments of causal_convolution_reference.
+CausalConvolution = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, RecurrentStep, Kind], torch.Tensor
+]
 
 
 def causal_convolution_reference(

@@ -21,7 +21,7 @@ def copy_rows_reference(table: torch.Tensor, rows: torch.Tensor) -> torch.Tensor
 
 
 def copy_rows_cpu(library: CpuLibrary) -> CopyRows:
-    """For elements of any type: bytes are copied."""
+    """Return the op for elements of any type: bytes are copied."""
     empty = library.memory.empty
     call = library.function("copy_rows", [POINTER] * 3 + [INT64] * 3, INT)
 

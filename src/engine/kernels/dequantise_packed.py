@@ -143,7 +143,7 @@ def _fp4(pairs: torch.Tensor) -> torch.Tensor:
 
 
 def _numbers(scales: torch.Tensor) -> torch.Tensor:
-    """Of any dtype; uint8 holds exponents of two."""
+    """Scales of any dtype as float32; uint8 holds exponents of two."""
     return exponents(scales) if scales.dtype == torch.uint8 else scales.float()
 
 

@@ -6,12 +6,9 @@ has ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 
-from ..memory.shared_memory import SharedMemory
+from ..host.shared_memory import SharedMemory
 from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer
 
 # Inputs of experts, and those of each token with their weights: x, ids and weights of experts_reference.
@@ -23,29 +20,10 @@ class ExchangeClosed(RuntimeError):
         super().__init__("another process of this model has ended")
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """Of one dtype. memory: of SharedMemory; rank: of this process, of `ranks`."""
-
-    sum_over_ranks: Callable[[SharedMemory, int, int, torch.Tensor], torch.Tensor]
-    gather_columns: Callable[[SharedMemory, int, int, torch.Tensor, int], torch.Tensor]
-    gather_in_group: Callable[[SharedMemory, int, int, range, torch.Tensor], torch.Tensor]
-    merge_parts: Callable[[SharedMemory, int, int, range, torch.Tensor, torch.Tensor], torch.Tensor]
-    rows_of_owners: Callable[[SharedMemory, int, int, torch.Tensor, torch.Tensor, int], torch.Tensor]
-    own_rows: Callable[[torch.Tensor, int, int], torch.Tensor]
-    from_rank: Callable[[SharedMemory, int, int, torch.Tensor, int], None]
-    announce_tokens: Callable[[SharedMemory, int, int, int], None]
-    await_tokens: Callable[[SharedMemory, int, int, torch.Tensor], None]
-    gather_tokens: Callable[[SharedMemory, int, torch.Tensor, Choice, int], Choice]
-    sum_of_tokens: Callable[
-        [SharedMemory, int, torch.Tensor, torch.Tensor, int, torch.Tensor | None, torch.Tensor | None], torch.Tensor
-    ]
-
-
 def own_rows_reference(ids: torch.Tensor, first: int, rows: int) -> torch.Tensor:
     """ids: [T] int64, rows of a table of which a rank has `rows`, beginning with row `first`.
 
-    Returns them as rows of its part, 0 for those that it does not have.
+    Returns them as rows of its part, 0 for rows that it does not have.
     """
     own = ids - first
     return own.where((own >= 0) & (own < rows), 0)
@@ -68,47 +46,52 @@ def merge_parts_reference(parts: torch.Tensor, log_totals: torch.Tensor) -> torc
     return (parts.float() * weights[..., None]).sum(0).to(parts.dtype)
 
 
-def exchange_cpu(library: CpuLibrary, dtype: torch.dtype) -> Exchange:
-    empty = library.memory.empty
-    add = library.op("sum_over_ranks", dtype, [POINTER, INT, INT, POINTER, INT64], INT)
-    gather = library.op("gather_columns", dtype, [POINTER, *[INT] * 4, POINTER, POINTER, *[INT64] * 3], INT)
-    merge = library.op("merge_parts", dtype, [POINTER, *[INT] * 4, *[POINTER] * 3, *[INT64] * 3], INT)
-    choose = library.op("rows_of_owners", dtype, [POINTER, INT, INT, POINTER, POINTER, *[INT64] * 3], INT)
-    translate = library.function("own_rows", [POINTER, POINTER, *[INT64] * 3])
-    announce = library.function("announce_tokens", [POINTER, INT, INT, INT64], INT)
-    wait = library.function("await_tokens", [POINTER, INT, INT, POINTER], INT)
-    gather_all = library.op("gather_tokens", dtype, [POINTER, INT, INT, *[POINTER] * 7, *[INT64] * 4], INT)
-    sum_own = library.op("sum_of_tokens", dtype, [POINTER, INT, INT, *[POINTER] * 5, INT64, INT64], INT)
+class Exchange:
+    """Exchange of tensors of one dtype. In each method `memory` is what the processes share, `ranks` their number, and
+    `rank` the place of this one."""
 
-    def sum_over_ranks(memory: SharedMemory, rank: int, ranks: int, x: torch.Tensor) -> torch.Tensor:
+    def __init__(self, library: CpuLibrary, dtype: torch.dtype) -> None:
+        self._empty, self._dtype = library.memory.empty, dtype
+        self._add = library.op("sum_over_ranks", dtype, [POINTER, INT, INT, POINTER, INT64], INT)
+        self._gather = library.op("gather_columns", dtype, [POINTER, *[INT] * 4, POINTER, POINTER, *[INT64] * 3], INT)
+        self._merge = library.op("merge_parts", dtype, [POINTER, *[INT] * 4, *[POINTER] * 3, *[INT64] * 3], INT)
+        self._choose = library.op("rows_of_owners", dtype, [POINTER, INT, INT, POINTER, POINTER, *[INT64] * 3], INT)
+        self._translate = library.function("own_rows", [POINTER, POINTER, *[INT64] * 3])
+        self._announce = library.function("announce_tokens", [POINTER, INT, INT, INT64], INT)
+        self._wait = library.function("await_tokens", [POINTER, INT, INT, POINTER], INT)
+        self._gather_all = library.op("gather_tokens", dtype, [POINTER, INT, INT, *[POINTER] * 7, *[INT64] * 4], INT)
+        self._sum_own = library.op("sum_of_tokens", dtype, [POINTER, INT, INT, *[POINTER] * 5, INT64, INT64], INT)
+
+    def sum_over_ranks(self, memory: SharedMemory, rank: int, ranks: int, x: torch.Tensor) -> torch.Tensor:
         """x: the addend of this rank; it becomes the sum, computed in float32 and rounded once."""
-        _check(add(memory.address, rank, ranks, pointer(x, dtype), x.numel()))
+        _check(self._add(memory.address, rank, ranks, pointer(x, self._dtype), x.numel()))
         return x
 
-    def gather_columns(memory: SharedMemory, rank: int, ranks: int, x: torch.Tensor, width: int) -> torch.Tensor:
+    def gather_columns(self, memory: SharedMemory, rank: int, ranks: int, x: torch.Tensor, width: int) -> torch.Tensor:
         """x: [N, C], the columns of this rank. Returns [N, width] of all ranks on rank 0, x on others.
 
         width: at most ranks * C; what is above is padding.
         """
-        out = None if rank else empty(len(x), width, dtype=dtype)
+        out = None if rank else self._empty(len(x), width, dtype=self._dtype)
         to = None if out is None else out.data_ptr()
-        _check(gather(memory.address, rank, ranks, 0, ranks, pointer(x, dtype), to, *x.shape, width))
+        _check(self._gather(memory.address, rank, ranks, 0, ranks, pointer(x, self._dtype), to, *x.shape, width))
         return x if out is None else out
 
-    def gather_in_group(memory: SharedMemory, rank: int, ranks: int, group: range, x: torch.Tensor) -> torch.Tensor:
-        """x: [N, C], the columns of this rank. Returns [N, size of the group * C], those of its group.
+    def gather_in_group(
+        self, memory: SharedMemory, rank: int, ranks: int, group: range, x: torch.Tensor
+    ) -> torch.Tensor:
+        """x: [N, C], the columns of this rank. Returns [N, size of the group * C], the columns of its group.
 
         group: consecutive ranks, this one among them. The ranks that are in other groups must call this too.
         """
         width = len(group) * x.shape[1]
-        out, size = empty(len(x), width, dtype=dtype), len(group)
-        _check(
-            gather(memory.address, rank, ranks, group.start, size, pointer(x, dtype), out.data_ptr(), *x.shape, width)
-        )
+        out = self._empty(len(x), width, dtype=self._dtype)
+        where = memory.address, rank, ranks, group.start, len(group)
+        _check(self._gather(*where, pointer(x, self._dtype), out.data_ptr(), *x.shape, width))
         return out
 
     def merge_parts(
-        memory: SharedMemory, rank: int, ranks: int, group: range, part: torch.Tensor, log_totals: torch.Tensor
+        self, memory: SharedMemory, rank: int, ranks: int, group: range, part: torch.Tensor, log_totals: torch.Tensor
     ) -> torch.Tensor:
         """merge_parts_reference of the parts of a group, for the heads of this rank.
 
@@ -117,42 +100,44 @@ def exchange_cpu(library: CpuLibrary, dtype: torch.dtype) -> Exchange:
         """
         num_tokens, num_heads, width = part.shape
         own = num_heads // len(group)
-        out = empty(num_tokens, own, width, dtype=dtype)
-        parts_at, totals_at = pointer(part, dtype), pointer(log_totals, torch.float32)
+        out = self._empty(num_tokens, own, width, dtype=self._dtype)
+        parts_at, totals_at = pointer(part, self._dtype), pointer(log_totals, torch.float32)
         where = memory.address, rank, ranks, group.start, len(group)
-        _check(merge(*where, parts_at, totals_at, out.data_ptr(), num_tokens, own, width))
+        _check(self._merge(*where, parts_at, totals_at, out.data_ptr(), num_tokens, own, width))
         return out
 
     def rows_of_owners(
-        memory: SharedMemory, rank: int, ranks: int, x: torch.Tensor, ids: torch.Tensor, rows_each: int
+        self, memory: SharedMemory, rank: int, ranks: int, x: torch.Tensor, ids: torch.Tensor, rows_each: int
     ) -> torch.Tensor:
         """x: [T, W]; ids: [T] int64, row t belongs to rank ids[t] // rows_each. Each row becomes its owner's."""
         ids_at = pointer(ids, torch.int64)
-        _check(choose(memory.address, rank, ranks, pointer(x, dtype), ids_at, *x.shape, rows_each))
+        _check(self._choose(memory.address, rank, ranks, pointer(x, self._dtype), ids_at, *x.shape, rows_each))
         return x
 
-    def own_rows(ids: torch.Tensor, first: int, rows: int) -> torch.Tensor:
-        """As own_rows_reference."""
-        out = empty(len(ids), dtype=torch.int64)
-        translate(pointer(ids, torch.int64), out.data_ptr(), len(ids), first, rows)
+    def own_rows(self, ids: torch.Tensor, first: int, rows: int) -> torch.Tensor:
+        """Computes own_rows_reference."""
+        out = self._empty(len(ids), dtype=torch.int64)
+        self._translate(pointer(ids, torch.int64), out.data_ptr(), len(ids), first, rows)
         return out
 
-    def from_rank(memory: SharedMemory, rank: int, ranks: int, x: torch.Tensor, owner: int) -> None:
-        """x: [N] int32, which becomes that of rank `owner`."""
+    def from_rank(self, memory: SharedMemory, rank: int, ranks: int, x: torch.Tensor, owner: int) -> None:
+        """x: [N] int32, which becomes the tensor of rank `owner`."""
         owners = torch.tensor([owner])
-        width = x.numel() * torch.int32.itemsize // dtype.itemsize  # the bits are copied
-        _check(choose(memory.address, rank, ranks, pointer(x, torch.int32), owners.data_ptr(), 1, width, 1))
+        width = x.numel() * torch.int32.itemsize // self._dtype.itemsize  # the bits are copied
+        _check(self._choose(memory.address, rank, ranks, pointer(x, torch.int32), owners.data_ptr(), 1, width, 1))
 
-    def announce_tokens(memory: SharedMemory, rank: int, ranks: int, count: int) -> None:
+    def announce_tokens(self, memory: SharedMemory, rank: int, ranks: int, count: int) -> None:
         """Begins a step in which this rank has `count` tokens. Does not wait for the others."""
-        _check(announce(memory.address, rank, ranks, count))
+        _check(self._announce(memory.address, rank, ranks, count))
 
-    def await_tokens(memory: SharedMemory, rank: int, ranks: int, counts: torch.Tensor) -> None:
+    def await_tokens(self, memory: SharedMemory, rank: int, ranks: int, counts: torch.Tensor) -> None:
         """counts: [ranks] int64, which become the tokens of each rank in the step that has begun."""
-        _check(wait(memory.address, rank, ranks, pointer(counts, torch.int64)))
+        _check(self._wait(memory.address, rank, ranks, pointer(counts, torch.int64)))
 
-    def gather_tokens(memory: SharedMemory, rank: int, counts: torch.Tensor, own: Choice, capacity: int) -> Choice:
-        """The tokens of all ranks, those of rank r in counts[r] rows, one rank after the other.
+    def gather_tokens(
+        self, memory: SharedMemory, rank: int, counts: torch.Tensor, own: Choice, capacity: int
+    ) -> Choice:
+        """The tokens of all ranks, rank r's in counts[r] rows, one rank after the other.
 
         Args:
             counts: [ranks] int64, tokens of each.
@@ -161,16 +146,17 @@ def exchange_cpu(library: CpuLibrary, dtype: torch.dtype) -> Exchange:
         """
         x, ids, weights = own
         width, per_token = x.shape[1], ids.shape[1]
-        all_x = empty(capacity, width, dtype=dtype)
-        all_ids = empty(capacity, per_token, dtype=torch.int32)
-        all_weights = empty(capacity, per_token, dtype=torch.float32)
-        of_own = pointer(x, dtype), pointer(ids, torch.int32), pointer(weights, torch.float32)
+        all_x = self._empty(capacity, width, dtype=self._dtype)
+        all_ids = self._empty(capacity, per_token, dtype=torch.int32)
+        all_weights = self._empty(capacity, per_token, dtype=torch.float32)
+        of_own = pointer(x, self._dtype), pointer(ids, torch.int32), pointer(weights, torch.float32)
         of_all = all_x.data_ptr(), all_ids.data_ptr(), all_weights.data_ptr()
         where = memory.address, rank, len(counts), pointer(counts, torch.int64)
-        _check(gather_all(*where, *of_own, *of_all, len(x), capacity, width, per_token))
+        _check(self._gather_all(*where, *of_own, *of_all, len(x), capacity, width, per_token))
         return all_x, all_ids, all_weights
 
     def sum_of_tokens(
+        self,
         memory: SharedMemory,
         rank: int,
         counts: torch.Tensor,
@@ -181,25 +167,11 @@ def exchange_cpu(library: CpuLibrary, dtype: torch.dtype) -> Exchange:
     ) -> torch.Tensor:
         """x: [N, W], what this rank has computed for the rows of gather_tokens. Returns [rows, W], the sums over the
         ranks for its own tokens, and of `base`, as experts_reference adds it."""
-        out = empty(rows, x.shape[1], dtype=dtype)
-        bases = (None if each is None else pointer(each, dtype) for each in (base, base_gate))
+        out = self._empty(rows, x.shape[1], dtype=self._dtype)
+        bases = (None if each is None else pointer(each, self._dtype) for each in (base, base_gate))
         where = memory.address, rank, len(counts), pointer(counts, torch.int64)
-        _check(sum_own(*where, pointer(x, dtype), *bases, out.data_ptr(), rows, x.shape[1]))
+        _check(self._sum_own(*where, pointer(x, self._dtype), *bases, out.data_ptr(), rows, x.shape[1]))
         return out
-
-    return Exchange(
-        sum_over_ranks,
-        gather_columns,
-        gather_in_group,
-        merge_parts,
-        rows_of_owners,
-        own_rows,
-        from_rank,
-        announce_tokens,
-        await_tokens,
-        gather_tokens,
-        sum_of_tokens,
-    )
 
 
 def _check(is_closed: int) -> None:

@@ -1,5 +1,5 @@
 """A layer of experts: each token goes through the feed-forward blocks that were chosen for it, and their outputs
-are added, weighted. Sums are float32, in an order that depends on the token's experts alone.
+are added, weighted. Sums are float32, in an order that depends only on the token's experts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ExpertGate:
 
 @dataclass(frozen=True, slots=True)
 class ExpertWeights:
-    """Of one expert."""
+    """Weights of one expert."""
 
     gate_up: torch.Tensor  # [2 * I, H], gates first; [I, H] without gates
     down: torch.Tensor  # [H, I]
@@ -61,7 +61,7 @@ class ExpertWeights:
 
 @dataclass(frozen=True, slots=True)
 class GroupedExpert:
-    """Of one expert, as ExpertWeights, with the codes of a quantised checkpoint."""
+    """Weights of one expert, as ExpertWeights, with the codes of a quantised checkpoint."""
 
     gate_up: tuple[Grouped, ...]  # gates and ups, or ups alone: [I, H] each, alike
     down: Grouped  # [H, I]
@@ -70,7 +70,7 @@ class GroupedExpert:
 
     @property
     def can_be_packed(self) -> bool:
-        """In the layout of cpu/experts.cpp, for which codes are not padded."""
+        """Whether cpu/experts.cpp can use the codes in its layout, in which codes are not padded."""
         return are_alike(self.gate_up) and self.down.shape[1] % EXPERT_STEP == 0
 
 
@@ -134,7 +134,7 @@ def experts_reference(
 
     Args:
         x: [T, H].
-        ids: [T, k] int32, the experts of each token, all different; below 0 those that another process has.
+        ids: [T, k] int32, the experts of each token, all different; below 0 if another process has the expert.
         weights: [T, k] float32.
         base: [T, H], the output of the shared experts, or None.
         base_gate: [T, 1], the sum includes base times its sigmoid; None: base itself.
@@ -244,7 +244,7 @@ def pack_experts_cpu(
 
 
 def place_experts_reference(packed: PackedExperts) -> PackedExperts:
-    """torch has no table of addresses."""
+    """Return the experts as they are: torch has no table of addresses."""
     return packed
 
 
@@ -300,7 +300,7 @@ def _padded(rows: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def repack_experts_cpu(pack_experts: PackExperts) -> RepackExperts:
-    """As repack_linear_cpu."""
+    """See repack_linear_cpu."""
 
     def checkpoint_order(packed: PackedExperts) -> Iterator[ExpertWeights]:
         for each in packed.experts:

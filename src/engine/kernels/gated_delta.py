@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ NORM_EPS = 1e-6  # of queries and keys
 
 @dataclass(frozen=True, slots=True)
 class GatedDeltaWeights:
-    """In float32."""
+    """Weights in float32."""
 
     a_log: torch.Tensor  # [value heads], logarithm of the rate of decay
     dt_bias: torch.Tensor  # [value heads]
@@ -24,16 +24,8 @@ class GatedDeltaWeights:
     eps: float  # of the norm
 
 
-class GatedDelta(Protocol):
-    def __call__(
-        self,
-        mixed: torch.Tensor,
-        projected: torch.Tensor,
-        weights: GatedDeltaWeights,
-        state: torch.Tensor,
-        step: RecurrentStep,
-        /,
-    ) -> torch.Tensor: ...
+# The arguments of gated_delta_reference.
+GatedDelta = Callable[[torch.Tensor, torch.Tensor, GatedDeltaWeights, torch.Tensor, RecurrentStep], torch.Tensor]
 
 
 def num_key_heads(mixed: torch.Tensor, projected: torch.Tensor, state: torch.Tensor) -> int:

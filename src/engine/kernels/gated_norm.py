@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
-from ...model.spec import GateNorm
+from ...model.mixers import GateNorm
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 
 ORDERS: tuple[GateNorm, ...] = ("none", "before_gate", "after_gate")  # as in the enum of cpu/gated_norm.cpp

@@ -34,7 +34,7 @@ class GroupScales:
         return GroupScales(self.values[rows], None if self.outer is None else self.outer[rows])
 
     def times(self, factor: float) -> GroupScales:
-        """Rounded to the type of the factors, or of the scales if they have none."""
+        """Multiply the scales; they are rounded to the type of the factors, or of the scales if they have none."""
         if self.outer is None:
             return GroupScales((self.values.float() * factor).to(self.values.dtype))
         return GroupScales(self.values, (self.outer.float() * factor).to(self.outer.dtype))
@@ -82,7 +82,7 @@ class Grouped:
 
     @property
     def bits(self) -> int:
-        """That kernels hold of a code."""
+        """Number of bits that kernels hold of a code."""
         return {16: 4, 64: 6, 256: 8}[len(self.levels)]
 
     @cached_property
@@ -92,7 +92,7 @@ class Grouped:
 
     @property
     def num_bytes(self) -> int:
-        """As they are here, a byte for each code."""
+        """Bytes as they are here, one for each code."""
         minima = 0 if self.minima is None else self.minima.num_bytes
         return self.codes.nbytes + self.scales.num_bytes + (0 if self.zeros is None else self.zeros.nbytes) + minima
 
@@ -107,7 +107,7 @@ class Grouped:
         )
 
     def times(self, factor: float) -> Grouped:
-        """Its scales are rounded: GroupScales.times."""
+        """Multiply the matrix, whose scales are rounded: GroupScales.times."""
         minima = None if self.minima is None else self.minima.times(factor)
         return replace(self, scales=self.scales.times(factor), minima=minima)
 

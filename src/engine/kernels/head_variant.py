@@ -9,7 +9,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class HeadVariant:
-    """The default is that of Llama and Qwen 3."""
+    """The default is for Llama and Qwen 3."""
 
     is_interleaved: bool = (
         False  # the rotated pairs are (2 i, 2 i + 1), as in GPT-J; False: (i, i + R // 2), as in NeoX
@@ -38,7 +38,7 @@ PLAIN_HEADS = HeadVariant()
 def check_norms(
     q_norm: torch.Tensor | None, k_norm: torch.Tensor | None, num_heads: int, num_kv_heads: int, head_dim: int
 ) -> bool:
-    """Whether each head has weights of its own. num_kv_heads: 0 if only queries are prepared.
+    """Whether each head has its own weights. num_kv_heads: 0 if only queries are prepared.
 
     Raises ValueError if only one of the norms is there, or if a weight fits neither one head nor all of them.
     """

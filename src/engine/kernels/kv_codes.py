@@ -2,7 +2,7 @@
 
 A block of a kv head has the codes of its tokens first, [block_size, D], then their scales, [block_size]. The cache is
 an int8 tensor [num_blocks, num_kv_heads, block_size, D + KV_SCALE_BYTES], so whole blocks can be lent, shared and
-copied like those of any other format.
+copied like blocks of any other format.
 """
 
 from __future__ import annotations

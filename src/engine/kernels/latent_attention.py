@@ -20,7 +20,7 @@ class LatentAttention(Protocol):
 
 
 class AttendLatentPart(Protocol):
-    """As LatentAttention, over the tokens that a rank keeps. Returns what paged_attention.AttendPart returns."""
+    """Computes LatentAttention over the tokens that a rank keeps. Returns what paged_attention.AttendPart returns."""
 
     def __call__(
         self, q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int, /
@@ -59,7 +59,7 @@ def latent_attention_reference(
 def attend_latent_part_reference(
     q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As AttendLatentPart."""
+    """See AttendLatentPart."""
     num_tokens, num_heads, width = q.shape
     out = torch.zeros(num_tokens, num_heads, rank, dtype=q.dtype, device=q.device)
     log_totals = torch.full((num_tokens, num_heads), -torch.inf, device=q.device)
@@ -74,7 +74,7 @@ def attend_latent_part_reference(
 
 
 def rows_of(step: AttentionStep, cache: torch.Tensor) -> Iterator[tuple[int, int, int, torch.Tensor]]:
-    """Of each row with queries and a context, which padding has not: its first query and the one after its last, its
+    """Yield each row with queries and a context, which padding has not: its first query and the one after its last, its
     context, and the slots of the tokens of its context."""
     block_size = cache.shape[2]
     starts, lengths = step.query_start.tolist(), step.context_lens.tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -9,17 +10,8 @@ import torch
 from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer
 from .rope_and_store import rotated
 
-
-class AbsorbQueries(Protocol):
-    def __call__(
-        self,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        cos_sin: torch.Tensor,
-        is_interleaved: bool,
-        positions: torch.Tensor,
-        /,
-    ) -> torch.Tensor: ...
+# The arguments of absorb_queries_reference.
+AbsorbQueries = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, torch.Tensor], torch.Tensor]
 
 
 class ExpandValues(Protocol):

@@ -27,7 +27,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
-    """A weight in the layout of a kernel. Only the KernelSet that packed it can read it."""
+    """A weight in the layout of a kernel. Only the KernelSet that packed it can read it.
+
+    Its forms, by the optional fields that are set:
+        none: elements in `weight`.
+        scales: int8 or int4 codes, with scales in the layout of quantised.py. With `rounds_rows`, rows of x are rounded
+            to int8 too, and the product is one of integers.
+        scales, and order if inputs are permuted: a checkpoint's own codes in panels, of type PANELS_DTYPE; `scales` is
+            their format (cpu/grouped.h).
+        grouped: a checkpoint's own codes, which torch multiplies; `weight` is those codes.
+        codes: a checkpoint's own codes, for the kernels of GPUs; `weight` is their tensor.
+        pieces: layers whose outputs follow one another; the other fields are those of the first piece, with the
+            `out_features` of all.
+    """
 
     weight: torch.Tensor  # [out_features, in_features], or in the kernel's layout: elements, codes or bytes
     bias: torch.Tensor | None  # [out_features]
@@ -35,16 +47,16 @@ class PackedLinear:
     in_features: int
     is_packed: bool  # False: torch computes it; `weight` is in checkpoint order unless it is quantised
     dtype: torch.dtype  # of the elements before quantisation
-    scales: torch.Tensor | None = None  # of codes, in the layout of quantised.py; None: not quantised
-    rounds_rows: bool = False  # x is rounded to int8 too, and the product is one of integers
-    grouped: Grouped | None = None  # a checkpoint's own codes, which torch multiplies; `weight` is those codes
-    order: torch.Tensor | None = None  # of the inputs of grouped panels, whose `scales` are a format (cpu/grouped.h)
-    codes: PackedCodes | None = None  # a checkpoint's own, of the GPU kernels; `weight` is its tensor of codes
-    pieces: tuple[PackedLinear, ...] = ()  # layers whose outputs follow one another; `weight` is the first one's
+    scales: torch.Tensor | None = None
+    rounds_rows: bool = False
+    grouped: Grouped | None = None
+    order: torch.Tensor | None = None
+    codes: PackedCodes | None = None
+    pieces: tuple[PackedLinear, ...] = ()
 
     @property
     def is_grouped(self) -> bool:
-        """Codes and scales of a checkpoint."""
+        """Whether the weight has codes and scales of a checkpoint."""
         return self.grouped is not None or self.codes is not None or self.weight.dtype == PANELS_DTYPE
 
     @property
@@ -78,21 +90,14 @@ def pack_linear_reference(weight: torch.Tensor, bias: torch.Tensor | None) -> Pa
 
 
 def quantise_linear_reference(weight: torch.Tensor, bias: torch.Tensor | None, scheme: str) -> PackedLinear:
-    """weight: [out_features, in_features] in any float type; scheme: int8 or int4 (config/quantised.py)."""
+    """weight: [out_features, in_features] in any float type; scheme: int8 or int4 (model/quantised.py)."""
     codes, scales = quantise_reference(weight, scheme)
     out_features, in_features = weight.shape
     return PackedLinear(codes, bias, out_features, in_features, is_packed=False, dtype=weight.dtype, scales=scales)
 
 
-def pack_grouped_reference(parts: Sequence[Grouped], bias: torch.Tensor | None, dtype: torch.dtype) -> PackedLinear:
-    """parts: alike; their outputs follow one another. bias: [out_features] or None. dtype: of x and the outputs."""
-    weight = stacked(parts)
-    out_features, in_features = weight.shape
-    return PackedLinear(weight.unpacked, bias, out_features, in_features, is_packed=False, dtype=dtype, grouped=weight)
-
-
 def join_linear_reference(pieces: Sequence[PackedLinear]) -> PackedLinear:
-    """One layer whose outputs are those of the pieces, in order."""
+    """One layer with the outputs of the pieces, in order."""
     return replace(pieces[0], out_features=sum(piece.out_features for piece in pieces), pieces=tuple(pieces))
 
 
@@ -141,8 +146,8 @@ QUANTISED_STEP, ROUNDED_STEP = 32, 64  # in_features of quantised layers, and of
 
 
 def pack_linear_cpu(library: CpuLibrary) -> PackLinear:
-    """Packs weights into panels, except for types that the level does not multiply and depths that it does not support:
-    torch computes those.
+    """Packs weights into panels, except for types that the level does not multiply and depths that it does not support,
+    which torch computes.
 
     On levels that support it, bfloat16 is compressed to 12 bits per element without loss.
     """
@@ -178,7 +183,7 @@ def _pack_twelve_bits(library: CpuLibrary) -> Callable[[torch.Tensor], torch.Ten
     advise_huge_pages = library.function("advise_huge_pages", [POINTER, INT64])
 
     def pack_twelve_bits(weight: torch.Tensor) -> torch.Tensor | None:
-        """None: too many elements would be exceptions."""
+        """Pack a weight; None if too many elements would be exceptions."""
         out_features, in_features = weight.shape
         first = torch.empty(-(-out_features // PANEL_WIDTH), dtype=torch.uint8)  # of each panel's 15 exponents
         outside = torch.empty(first.shape, dtype=torch.int64)
@@ -197,7 +202,7 @@ def _pack_twelve_bits(library: CpuLibrary) -> Callable[[torch.Tensor], torch.Ten
 
 
 def repack_linear_cpu(library: CpuLibrary) -> RepackLinear:
-    """For weights that torch has multiplied until now. Quantised ones stay as they are: their order differs."""
+    """Return the op for weights that torch has multiplied until now. Quantised ones stay: their order differs."""
     pack_linear = pack_linear_cpu(library)
 
     def repack_linear(packed: PackedLinear) -> PackedLinear:
@@ -243,8 +248,9 @@ def quantise_linear_cpu(library: CpuLibrary, *, rounds_rows: bool = False) -> Qu
         calls[scheme, weight.dtype](source, codes.data_ptr(), scales.data_ptr(), out_features, in_features)
         if bias is not None:
             bias = bias.contiguous()
+        shape = out_features, in_features
         return PackedLinear(
-            codes, bias, out_features, in_features, True, weight.dtype, scales=scales, rounds_rows=rounds_rows
+            codes, bias, *shape, is_packed=True, dtype=weight.dtype, scales=scales, rounds_rows=rounds_rows
         )
 
     return quantise_linear
@@ -293,7 +299,7 @@ def pack_integers_cpu(weight: Integers, bias: torch.Tensor | None, dtype: torch.
 
 
 def join_linear_cpu(pieces: Sequence[PackedLinear]) -> PackedLinear:
-    """As the reference; panels write their outputs between those of the others."""
+    """Computes join_linear_reference; panels write their outputs between the outputs of the others."""
     joined = join_linear_reference(pieces)
     is_packed = all(piece.is_packed for piece in pieces)
     if is_packed:
@@ -304,7 +310,7 @@ def join_linear_cpu(pieces: Sequence[PackedLinear]) -> PackedLinear:
 
 
 def _layout(scheme: str, rounds_rows: bool) -> str:
-    """The name of the layout of codes in the library (integer_products.h): only that of int8 differs."""
+    """The name of the layout of codes in the library (integer_products.h): only int8's differs."""
     return "bytes" if rounds_rows and scheme == "int8" else scheme
 
 

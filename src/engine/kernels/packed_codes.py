@@ -1,7 +1,7 @@
 """Grouped weights (grouped.py) as rows of packed codes, the layout of the GPU kernels (gpu/grouped.py).
 
 The two halves of a group are read together. Codes of 4 bits: byte j of a group of G inputs has code j in its lower half
-and code j + G / 2 in its upper half. Of 6 bits, the lower 4 are packed so; the upper 2 are a plane of their own, whose
+and code j + G / 2 in its upper half. Of 6 bits, the lower 4 are packed so; the upper 2 are a separate plane, whose
 byte j has those of the inputs j, j + G / 4, j + G / 2 and j + 3 * G / 4, the first lowest. Codes of 8 bits are bytes.
 6 bits packed are 25 % fewer bytes than a byte for each code, and kernels read them with two loads.
 """
@@ -17,7 +17,7 @@ import torch
 from .grouped import Grouped, GroupScales, stacked
 
 _SLICE_ELEMENTS = 1 << 24  # codes that are packed at once
-_INTEGERS, _SIZES = torch.arange(256.0), torch.arange(128.0)
+_STEPS, _SIZES = torch.arange(256.0), torch.arange(128.0)
 _E4M3 = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()  # without NaN
 _E2M1 = torch.tensor((0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0))
 
@@ -26,8 +26,11 @@ Levels = Literal["steps", "signed", "e4m3", "e2m1", "table"]
 
 @dataclass(frozen=True, slots=True)
 class PackedCodes:
-    """On one device. Levels are computed from the code if they are `steps` (code + first, an integer), `signed` (a sign
-    and 7 bits of size, the size + first), or of a float type; others are read from the table."""
+    """Codes of a matrix on one device.
+
+    `kind` says how the level of a code is found. steps: code + first, an integer. signed: a sign and 7 bits of size,
+    size + first. e4m3, e2m1: the float of these bits. table: levels[code].
+    """
 
     bits: int
     group: int
@@ -43,7 +46,7 @@ class PackedCodes:
 
     @property
     def num_bytes(self) -> int:
-        """Of codes, scales and offsets: GroupLayout.row_bytes."""
+        """Bytes of codes, scales and offsets: GroupLayout.row_bytes."""
         tensors = (self.codes, self.upper, self.zeros)
         numbers = (self.scales, self.minima)
         return sum(each.nbytes for each in tensors if each is not None) + sum(
@@ -52,7 +55,7 @@ class PackedCodes:
 
 
 def packed_codes(parts: Sequence[Grouped], device: torch.device) -> PackedCodes:
-    """The outputs of all parts, which are alike, one after another."""
+    """Packs the matrices of all parts, which have the same format, as one matrix with the outputs of each in order."""
     weight = stacked(parts)
     (outputs, inputs), bits = weight.shape, weight.bits
     codes = torch.empty(outputs, inputs if bits == 8 else inputs // 2, dtype=torch.uint8, device=device)
@@ -97,7 +100,7 @@ def _on(device: torch.device, scales: GroupScales) -> GroupScales:
 def _kind(levels: torch.Tensor) -> tuple[Levels, float]:
     """The kind of levels, and the first one."""
     levels, first = levels.cpu(), float(levels[0])
-    if len(levels) < 256 and first.is_integer() and torch.equal(levels, _INTEGERS[: len(levels)] + first):
+    if len(levels) < 256 and first.is_integer() and torch.equal(levels, _STEPS[: len(levels)] + first):
         return "steps", first
     half = len(levels) // 2
     if not torch.equal(levels[half:], -levels[:half]):

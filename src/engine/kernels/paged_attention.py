@@ -57,7 +57,7 @@ class PagedAttention(Protocol):
 
 
 class AttendPart(Protocol):
-    """As PagedAttention, over the tokens that a rank keeps, of which there may be none: no windows, slopes or sinks.
+    """Computes PagedAttention over the tokens that a rank keeps, which may be none: without windows, slopes or sinks.
 
     The lengths of the step are of these tokens, which are in their order. A query sees the first `visible` of them, or
     all of its row if that is None. One that sees none gets zeros.
@@ -147,7 +147,7 @@ def attend_part_reference(
     scale: float,
     variant: AttentionVariant = PLAIN,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As AttendPart."""
+    """See AttendPart."""
     num_tokens, num_heads, head_dim = q.shape
     num_kv_heads, block_size = k_cache.shape[1], k_cache.shape[2]
     out = torch.zeros(num_tokens, num_heads, head_dim, dtype=q.dtype, device=q.device)
@@ -213,7 +213,7 @@ def _attention(
 def paged_attention_cpu(
     library: CpuLibrary, dtype: torch.dtype, kv_dtype: torch.dtype
 ) -> tuple[PagedAttention, AttendPart]:
-    """For heads whose width is a multiple of 16, at most config.cpu_kernels.MAX_HEAD_DIM.
+    """Return the ops for heads whose width is a multiple of 16, at most config.cpu_kernels.MAX_HEAD_DIM.
 
     kv_dtype: of the cache: `dtype`, or int8.
     """

@@ -1,4 +1,4 @@
-"""Between the QKV projection and attention: head norms, rotary embedding, keys and values into the cache."""
+"""Head norms, rotary embedding, keys and values into the cache: between the QKV projection and attention."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def to_cache_dtype(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def rope_and_store_cpu(library: CpuLibrary, dtype: torch.dtype, kv_dtype: torch.dtype) -> RopeAndStore:
-    """For heads whose width is a multiple of 16. kv_dtype: of the cache: `dtype`, or int8."""
+    """Return the op for heads whose width is a multiple of 16. kv_dtype: of the cache: `dtype`, or int8."""
     empty = library.memory.empty
     name = "rope_and_store_int8" if kv_dtype == torch.int8 else "rope_and_store"
     call = library.op(name, dtype, [POINTER] * 10 + [INT64] * 2 + [INT] * 7 + [FLOAT])

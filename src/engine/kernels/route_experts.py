@@ -55,7 +55,7 @@ OwnExperts = Callable[[torch.Tensor, range], torch.Tensor]  # ids, own: describe
 
 @dataclass(frozen=True, slots=True)
 class ExpertCopies:
-    """Where the copies of experts are: places of all processes, numbered from 0, equally many of each process.
+    """Places of the copies of experts, numbered from 0 over all processes, which have equally many places.
 
     Captured steps read the tensors, so they are changed in place.
     """
@@ -72,7 +72,7 @@ OwnPlaces = Callable[[torch.Tensor, ExpertCopies], torch.Tensor]  # ids, copies:
 def route_experts_reference(
     logits: torch.Tensor, bias: torch.Tensor | None, routing: Routing
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of equal scores the expert with the lower index is chosen.
+    """Choose experts for each token. Among equal scores, the expert with the lower index is chosen.
 
     Args:
         logits: [T, E], of the router.
@@ -105,7 +105,7 @@ def _best(scores: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def own_experts_reference(ids: torch.Tensor, own: range) -> torch.Tensor:
-    """ids: [T, k] int32, of experts. own: those that this process has.
+    """ids: [T, k] int32, of experts. own: the experts that this process has.
 
     Returns their indices in `own`, [T, k] int32; -1 for experts of other processes.
     """
@@ -117,7 +117,7 @@ def own_experts_reference(ids: torch.Tensor, own: range) -> torch.Tensor:
 def own_places_reference(ids: torch.Tensor, copies: ExpertCopies) -> torch.Tensor:
     """ids: [T, k] int32, of experts. Token t goes to copy t % n of an expert with n copies, and is counted there.
 
-    Returns the indices of those places in `copies.own`, [T, k] int32; -1 for places of other processes.
+    Returns the indices of these places in `copies.own`, [T, k] int32; -1 for places of other processes.
     """
     starts = copies.starts[ids]
     tokens = torch.arange(len(ids), dtype=torch.int32, device=ids.device)[:, None]
@@ -161,7 +161,7 @@ def own_places_cpu(library: CpuLibrary) -> OwnPlaces:
 
 
 def route_experts_cpu(library: CpuLibrary, dtype: torch.dtype) -> RouteExperts:
-    """Logits are of `dtype` or float32."""
+    """Return the op for logits of `dtype` or float32."""
     empty = library.memory.empty
     arguments = [POINTER] * 4 + [INT64] * 5 + [INT] * 3 + [FLOAT]
     calls = {each: library.op("route_experts", each, arguments) for each in {dtype, torch.float32}}

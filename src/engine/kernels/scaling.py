@@ -25,7 +25,7 @@ def add_scaled_reference(x: torch.Tensor, residual: torch.Tensor, scale: float =
 def scale_and_cap_reference(x: torch.Tensor, scale: float = 1.0, softcap: float | None = None) -> torch.Tensor:
     """x * scale, then softcap * tanh of it / softcap, rounded once. x: [T, N]. Source: Gemma 2, arXiv:2408.00118.
 
-    x may be overwritten, because logits are the largest activation of a step: use the result alone.
+    x may be overwritten, because logits are the largest activation of a step: use only the result.
     """
     wide = x.float() * scale
     return x.copy_(wide if softcap is None else softcap * torch.tanh(wide / softcap))

@@ -1,7 +1,7 @@
 """Spans: the parts of a step by name, in a profile of torch and, on CUDA, as NVTX ranges for Nsight.
 
-They are off unless a profile is being recorded: then a part costs a look at a variable. The state is that of the
-process, as that of torch's profiler is.
+They are off unless a profile is being recorded: then a part costs a look at a variable. The state belongs to the
+process, as in torch's profiler.
 """
 
 from __future__ import annotations

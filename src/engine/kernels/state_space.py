@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from .recurrent_step import RecurrentStep, is_narrow, row_pointers, rows_of
 
 @dataclass(frozen=True, slots=True)
 class StateSpaceWeights:
-    """In float32, [heads] each."""
+    """Weights in float32, [heads] each."""
 
     a_log: torch.Tensor  # logarithm of the rate of decay
     dt_bias: torch.Tensor
@@ -24,16 +24,8 @@ class StateSpaceWeights:
     max_step: float = math.inf
 
 
-class StateSpace(Protocol):
-    def __call__(
-        self,
-        mixed: torch.Tensor,
-        projected: torch.Tensor,
-        weights: StateSpaceWeights,
-        state: torch.Tensor,
-        step: RecurrentStep,
-        /,
-    ) -> torch.Tensor: ...
+# The arguments of state_space_reference.
+StateSpace = Callable[[torch.Tensor, torch.Tensor, StateSpaceWeights, torch.Tensor, RecurrentStep], torch.Tensor]
 
 
 def num_groups(mixed: torch.Tensor, projected: torch.Tensor, state: torch.Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Between the first projection of latent attention and what follows: norms, rotated keys, latents into the cache."""
+"""Norms, rotated keys, latents into the cache: between the first projection of latent attention and what follows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def store_latents_reference(
     cache: torch.Tensor,
     query_width: int,
 ) -> torch.Tensor:
-    """Norms the compressed vectors, and writes those of keys and values with the rotated key to their slots.
+    """Norms the compressed vectors, and writes the keys' and values' with the rotated key to their slots.
 
     Args:
         projected: [T, at least query_width + rank + R]: queries or their compressed vectors, the compressed vector of

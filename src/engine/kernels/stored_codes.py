@@ -14,7 +14,7 @@ import torch
 
 
 class CodeKind(IntEnum):
-    """Of cpu/pack_codes.h."""
+    """Kinds of codes in cpu/pack_codes.h."""
 
     BYTES = 0
     SIGNED_BYTES = 1
@@ -34,7 +34,7 @@ class StoredCodes:
 
     @property
     def nbytes(self) -> int:
-        """Unpacked."""
+        """Bytes of the unpacked codes."""
         return self.shape[0] * self.shape[1]
 
     def __getitem__(self, rows: slice | torch.Tensor) -> torch.Tensor:

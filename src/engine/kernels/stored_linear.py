@@ -75,7 +75,7 @@ def _unless(tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) ->
 
 
 def _problem_of_codes(packed: PackedLinear) -> str:
-    """Of int8 and int4 (quantised.py)."""
+    """What is wrong with int8 or int4 codes (quantised.py); empty if nothing is."""
     panels, inputs, scales = _panels(packed), packed.in_features, packed.scales
     if scales is None:
         return "codes without scales"

@@ -6,7 +6,7 @@ are computed, in parts that need little memory.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 
@@ -14,46 +14,18 @@ from .latent_attention import parts_of, rows_of
 from .paged_attention import AttentionStep
 from .rope_and_store import rotated
 
-
-class StoreIndexKeys(Protocol):
-    def __call__(
-        self,
-        keys: torch.Tensor,
-        cos_sin: torch.Tensor,
-        is_interleaved: bool,
-        positions: torch.Tensor,
-        slot_mapping: torch.Tensor,
-        cache: torch.Tensor,
-        /,
-    ) -> None: ...
+# The arguments of store_index_keys.
+StoreIndexKeys = Callable[[torch.Tensor, torch.Tensor, bool, torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 
-class ChooseTokens(Protocol):
-    def __call__(
-        self,
-        queries: torch.Tensor,
-        weights: torch.Tensor,
-        cos_sin: torch.Tensor,
-        is_interleaved: bool,
-        positions: torch.Tensor,
-        cache: torch.Tensor,
-        step: AttentionStep,
-        count: int,
-        /,
-    ) -> torch.Tensor: ...
+# The arguments of choose_tokens_reference.
+ChooseTokens = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, bool, torch.Tensor, torch.Tensor, AttentionStep, int], torch.Tensor
+]
 
 
-class SparseLatentAttention(Protocol):
-    def __call__(
-        self,
-        q: torch.Tensor,
-        chosen: torch.Tensor,
-        cache: torch.Tensor,
-        step: AttentionStep,
-        scale: float,
-        rank: int,
-        /,
-    ) -> torch.Tensor: ...
+# The arguments of sparse_latent_attention_reference.
+SparseLatentAttention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, AttentionStep, float, int], torch.Tensor]
 
 
 def store_index_keys(
@@ -117,7 +89,7 @@ def choose_tokens_reference(
 def sparse_latent_attention_reference(
     q: torch.Tensor, chosen: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int
 ) -> torch.Tensor:
-    """As latent_attention, of each query over the tokens that were chosen for it.
+    """Computes latent_attention of each query over the tokens that were chosen for it.
 
     chosen: [T, K], positions in the row's context, -1 for none; at least one of each query is not.
     """

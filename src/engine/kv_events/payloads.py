@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgpack
 
-from ..core.block_events import BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored
+from ..core.block_events import BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored, ExtraKeys
 
 Encoding = Literal["map", "array"]
 
@@ -33,18 +33,17 @@ class EventPayloads:
     rank: int = 0
 
     def encode(self, events: Iterable[BlockEvent], time_s: float) -> bytes:
-        """One payload. time_s: since 1970."""
+        """Encode one payload. time_s: since 1970."""
         fields = [self._fields(event) for event in events]
         shown = fields if self.encoding == "map" else [list(entry.values()) for entry in fields]
         packed: bytes = msgpack.packb([time_s, shown, self.rank])
         return packed
 
     def _fields(self, event: BlockEvent) -> dict[str, Any]:
-        """In the order of the array form, whose last value is left out where there is no window."""
+        """Fields in the order of the array form, whose last value is left out where there is no window."""
         match event:
             case BlocksStored():
                 window = self.windows[event.group]
-                salt = None if event.salt is None else [event.salt.hex()]
                 return {
                     "type": "BlockStored",
                     "block_hashes": event.block_hashes,
@@ -54,7 +53,7 @@ class EventPayloads:
                     "lora_id": None,
                     "medium": self.medium,
                     "lora_name": None,
-                    "extra_keys": [salt, *[None] * (len(event.block_hashes) - 1)],
+                    "extra_keys": event.extra_keys,
                     "group_idx": event.group,
                     "kv_cache_spec_kind": "full_attention" if window is None else "sliding_window",
                     **({} if window is None else {"kv_cache_spec_sliding_window": window}),
@@ -74,7 +73,7 @@ class EventPayloads:
 class _Block:
     parent_hash: bytes | None
     token_ids: array[int]
-    salt: bytes | None
+    extra_keys: ExtraKeys
 
 
 class CacheView:
@@ -87,11 +86,11 @@ class CacheView:
         for event in events:
             match event:
                 case BlocksStored():
-                    parent, salt = event.parent_hash, event.salt
-                    for index, block_hash in enumerate(event.block_hashes):
+                    parent = event.parent_hash
+                    for index, (block_hash, keys) in enumerate(zip(event.block_hashes, event.extra_keys, strict=True)):
                         token_ids = array("i", event.token_ids[index * block_size : (index + 1) * block_size])
-                        self.groups[event.group][block_hash] = _Block(parent, token_ids, salt)
-                        parent, salt = block_hash, None
+                        self.groups[event.group][block_hash] = _Block(parent, token_ids, keys)
+                        parent = block_hash
                 case BlocksRemoved():
                     for block_hash in event.block_hashes:
                         self.groups[event.group].pop(block_hash, None)
@@ -114,8 +113,10 @@ class CacheView:
                 if last is not None and last.block_hashes[-1] == block.parent_hash:
                     last.block_hashes.append(block_hash)
                     last.token_ids += block.token_ids
+                    last.extra_keys.append(block.extra_keys)
                 else:
-                    last = BlocksStored(group, block.parent_hash, [block_hash], list(block.token_ids), block.salt)
+                    keys, token_ids = [block.extra_keys], list(block.token_ids)
+                    last = BlocksStored(group, block.parent_hash, [block_hash], token_ids, keys)
                     piece.append(last)
                 num_blocks += 1
         yield piece

@@ -1,8 +1,8 @@
-"""EventPublisher: sends KV cache events over ZMQ, from a thread, and answers those who have missed some.
+"""EventPublisher: sends KV cache events over ZMQ, from a thread, and answers subscribers that have missed some.
 
 Two sockets: PUB, for all who listen, and ROUTER, for replay and snapshots. Steps only append to a queue. Nothing here
 waits for a reader: what a slow one cannot take is dropped for it, and its next sequence number shows that. Memory is
-bounded: the queue, the batches kept for replay, and the queue of each reader.
+bounded: the queue, the batches kept for replay, the number of readers, the queue of each, and the frames that it sends.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from ...config.schema.kv_events import KVEventsConfig, is_bound
+from ...logs import RareLogger
 from ..core.block_events import BlockEvent, BlocksCleared
+from .connection_limit import ConnectionLimit
 from .payloads import CacheView, EventPayloads
 
 SNAPSHOT = b"snapshot"  # a request; any other is the sequence number to replay from
 END = (-1).to_bytes(8, "big", signed=True)  # in place of a sequence number, after the last answer
+MAX_CONNECTIONS = 256  # to each endpoint; one more is closed
 SNAPSHOT_BLOCKS = 512  # in one message: encoding them takes about a millisecond, in which no step can be planned
 _SEQUENCE_BYTES = 8
+_MAX_FRAME_BYTES = 1 << 10  # of what arrives: requests of 8 bytes, and subscriptions to a topic
 _GATHER_S = 0.01  # between two turns: a thread that wakes up in each step takes the interpreter away from it
 logger = logging.getLogger(__name__)
 
@@ -38,15 +42,17 @@ class CannotPublish(OSError):
 
 
 class EventPublisher:
-    """Its addresses are taken when it is created, so before anything is loaded; it sends after `start`."""
+    """Publishes events. It takes its addresses when it is created, before a model is loaded; it sends after `start`."""
 
     def __init__(self, config: KVEventsConfig, clock: Callable[[], float] = time.time) -> None:
         """clock: seconds since 1970. Raises CannotPublish."""
         self._config = config
         self._clock = clock
         self._topic = config.topic.encode()
+        self._wrong_requests = RareLogger(logger)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._replay: zmq.Socket[bytes] | None = None
+        self._limits: list[ConnectionLimit] = []
         self._id = os.urandom(16)  # another one shows readers of snapshots that the engine was restarted
         try:
             self._publisher = self._socket(zmq.PUB, config.hwm, "endpoint", config.endpoint)
@@ -71,6 +77,8 @@ class EventPublisher:
     def _socket(self, kind: int, hwm: int, option: str, address: str) -> zmq.Socket[bytes]:
         made: zmq.Socket[bytes] = self._context.socket(kind)
         made.set_hwm(hwm)
+        # A longer frame ends its connection before it is received: else a reader decides how much memory it takes.
+        made.setsockopt(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES + len(self._topic))
         made.linger = 0
         made.ipv6 = "[" in address
         try:
@@ -79,6 +87,7 @@ class EventPublisher:
             elif _is_listening(address):
                 raise zmq.ZMQError(zmq.EADDRINUSE)
             else:
+                self._limits.append(ConnectionLimit(made, MAX_CONNECTIONS))
                 made.bind(address)
         except zmq.ZMQError as error:
             raise CannotPublish(option, address, zmq.strerror(error.errno or 0).lower()) from None
@@ -125,6 +134,8 @@ class EventPublisher:
         poller.register(self._wake, zmq.POLLIN)
         if self._replay is not None:
             poller.register(self._replay, zmq.POLLIN)
+        for limit in self._limits:
+            poller.register(limit.events, zmq.POLLIN)
         while True:
             self._is_waiting = True
             if not (self._queue or self._is_closing):
@@ -132,6 +143,8 @@ class EventPublisher:
             self._is_waiting = False
             with contextlib.suppress(BlockingIOError):
                 self._wake.recv(4096)
+            for limit in self._limits:
+                limit.check()
             self._send_queued()
             if self._replay is not None:
                 self._answer(self._replay)
@@ -154,7 +167,7 @@ class EventPublisher:
                 self._publisher.send_multipart((self._topic, sequence, payload), zmq.NOBLOCK)
 
     def _answer(self, replay: zmq.Socket[bytes]) -> None:
-        """All requests that have arrived."""
+        """Answer all requests that have arrived."""
         while True:
             try:
                 client, *frames = replay.recv_multipart(zmq.NOBLOCK)
@@ -163,7 +176,9 @@ class EventPublisher:
             envelope = [client, *frames[:-1]]  # a REQ socket puts an empty frame before its request
             request = frames[-1] if frames else b""
             if request != SNAPSHOT and len(request) != _SEQUENCE_BYTES:
-                logger.warning("a request for KV cache events is neither `snapshot` nor 8 bytes; it was dropped")
+                self._wrong_requests.log(
+                    logging.WARNING, "a request for KV cache events is neither `snapshot` nor 8 bytes; it was dropped"
+                )
                 continue
             with contextlib.suppress(zmq.ZMQError):  # its queue is full, or it has gone: it sees no end, and asks again
                 if request == SNAPSHOT:

@@ -13,6 +13,7 @@ from .linear import Linear
 from .loading import Loadable
 from .mixer import LayerCache
 from .norm import LayerNorm, Norm
+from .rotary import Rotation
 from .step_input import StepInput
 from .vector import Vector
 
@@ -36,7 +37,7 @@ class Attention:
         out_proj: Linear,
         q_norm: Norm | None,
         k_norm: Norm | None,
-        cos_sin: torch.Tensor | None,
+        rotation: Rotation | None,
         kernels: KernelSet,
         *,
         sinks: Vector | None = None,
@@ -47,18 +48,19 @@ class Attention:
         """A layer of the model.
 
         Args:
-            shape: without key-value heads of its own, a layer reads the cache that it is given, and writes nothing.
+            shape: without its own key-value heads, a layer reads the cache that it is given, and writes nothing.
             in_proj: queries, keys and values of all heads, then the gates of the outputs.
             q_norm, k_norm: as wide as one head, or as all query heads and all key heads; of the same kind and eps.
-            cos_sin: [max_position, rotary_dim] float32 of `rotary.cos_sin_table`, shared by layers with the same
-                rotary embedding; None for a layer without.
+            rotation: shared by layers with the same rotary embedding; None for a layer without.
             sinks: one per query head.
             slopes: [num_heads] float32, of ALiBi.
-            heads: what else differs between models; `is_layer_norm` is that of the norms.
+            heads: what else differs between models; `is_layer_norm` is about the norms.
             has_gate: each element of the outputs is multiplied by the sigmoid of a gate.
         """
         if isinstance(q_norm, LayerNorm) and q_norm.bias is not None:
             raise ValueError("the LayerNorm of a head has no bias")
+        if rotation is not None and rotation.has_kinds and heads.query_scales is not None:
+            raise ValueError("queries that grow with their position have one kind of positions")
         self.shape = shape
         self.in_proj = in_proj
         self.out_proj = out_proj
@@ -68,7 +70,7 @@ class Attention:
         self._q_norm_weight = None if q_norm is None else q_norm.weight
         self._k_norm_weight = None if k_norm is None else k_norm.weight
         self._norm_eps = 0.0 if q_norm is None else q_norm.eps
-        self._cos_sin = cos_sin
+        self._rotation = rotation
         self._scale = shape.head_dim**-0.5 if shape.scale is None else shape.scale
         self._heads = replace(heads, is_layer_norm=isinstance(q_norm, LayerNorm))
         self._variant = AttentionVariant(
@@ -78,7 +80,7 @@ class Attention:
         self._kernels = kernels
 
     def set_kv_scales(self, keys: float, values: float) -> None:
-        """Of an fp8 cache: what it stores are keys and values divided by these. Before the first step."""
+        """Set the scales of an fp8 cache, which stores keys and values divided by them, before the first step."""
         self._heads = replace(self._heads, k_scale=keys, v_scale=values)
         self._variant = replace(self._variant, k_scale=keys, v_scale=values)
 
@@ -90,16 +92,17 @@ class Attention:
     def __call__(
         self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
     ) -> torch.Tensor:
-        """As Mixer: writes the keys and values of all tokens, then attends."""
+        """Write the keys and values of all tokens, then attend. See Mixer."""
         shape = self.shape
         k_cache, v_cache = cache
+        cos_sin, turns = (None, step.positions) if self._rotation is None else self._rotation.of(step)
         queries = self._kernels.rope_and_store(
             projected,
             self._q_norm_weight,
             self._k_norm_weight,
             self._norm_eps,
-            self._cos_sin,
-            step.positions,
+            cos_sin,
+            turns,
             step.slot_mapping,
             k_cache,
             v_cache,

@@ -47,7 +47,7 @@ class ShortConvolution:
     def __call__(
         self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
     ) -> torch.Tensor:
-        """As Mixer."""
+        """See Mixer."""
         bias = None if self._bias is None else self._bias.values
         out = self._kernels.causal_convolution(projected, self._taps.by_token, bias, cache[0], step, "gated")
         return out if rows is None else out[rows]

@@ -12,8 +12,8 @@ from typing import Self
 
 import torch
 
+from ..collectives import Ranks
 from ..kernels import KernelSet, PackedLinear
-from ..parallel import Ranks
 from .linear import Linear
 from .loading import Held, TensorReader, linear_of, tensor_of
 

@@ -6,12 +6,12 @@ from itertools import chain, pairwise
 
 import torch
 
-from ...model.sharding import Layout
+from ...model.expert_placement import Layout
 from ..kernels import ExpertCopies
 
 
 class ExpertPlaces:
-    """Each rank has equally many places, with an expert in each. Those of rank 1 follow those of rank 0."""
+    """Each rank has equally many places, with an expert in each. Rank 1's places follow rank 0's."""
 
     def __init__(self, layout: Layout, rank: int, count: int, device: torch.device) -> None:
         """count: of experts."""
@@ -33,7 +33,7 @@ class ExpertPlaces:
         return self.layout[self.rank]
 
     def use(self, layout: Layout) -> None:
-        """From the next step on. The counts begin at 0: tokens of before went to other places."""
+        """Use a layout from the next step on. The counts begin at 0: earlier tokens went to other places."""
         self.layout = layout
         experts = list(chain.from_iterable(layout))
         order = sorted(range(len(experts)), key=lambda place: (experts[place], self._turn(place, experts[place])))
@@ -43,7 +43,7 @@ class ExpertPlaces:
         self.forget_counts()
 
     def _turn(self, place: int, expert: int) -> int:
-        """The first row of a step goes to copies in all ranks, not to those in the first ranks."""
+        """The first row of a step goes to copies in all ranks, not only in the first ones."""
         return (place // self._size - expert) % len(self.layout)
 
     def forget_counts(self) -> None:

@@ -13,13 +13,13 @@ from typing import Self
 
 import torch
 
+from ...model.expert_placement import Layout
 from ...model.quantised import EXPERT_STEP
-from ...model.sharding import Layout
+from ..collectives import SharedExperts
 from ..kernels import ExpertGate, ExpertWeights, Grouped, GroupedExpert, KernelSet, PackedExpert, PackedExperts, Routing
 from ..kernels.exchange import Choice
-from ..parallel import SharedExperts
 from .expert_places import ExpertPlaces
-from .linear import Finish, Linear
+from .linear import Finish, Linear, Mix
 from .loading import Held, Loadable, TensorReader
 from .mlp import MLP, GatedMLP
 from .norm import Norm
@@ -132,7 +132,7 @@ class Experts:
         return self._names.wanted(self.sizes)
 
     def load(self, tensors: TensorReader) -> None:
-        """At no time do more than the weights of this layer exist twice."""
+        """Load and pack the experts. Only the weights of this layer exist twice meanwhile."""
         keeps_codes = self._scheme is None and self._kernels.packs_grouped_experts
         experts = self._names.experts(tensors, self.sizes, self._dtype, self._device, keeps_codes=keeps_codes)
         self._packed = self._kernels.pack_experts(experts, len(self.sizes.held), self._gate, self._scheme)
@@ -141,7 +141,7 @@ class Experts:
         self._packed, other._packed = self._kernels.repack_experts(other.packed), None
 
     def own_ids(self, ids: torch.Tensor) -> torch.Tensor:
-        """ids: [T, k] int32, of experts. Returns them as indices of those in this process, -1 for others."""
+        """ids: [T, k] int32, of experts. Returns them as indices of this process's experts, -1 for others."""
         match self.sizes.own:
             case None:
                 return ids
@@ -159,27 +159,27 @@ class Experts:
     ) -> torch.Tensor:
         """Computes these experts for the tokens of all replicas, as they do.
 
-        own: the tokens of this one. Returns their outputs, [T, hidden], with those of all experts.
+        own: the tokens of this one. Returns their outputs, [T, hidden], from all experts.
         """
         x, ids, weights = replicas.gather(own)
         part = self._kernels.experts(x, self.own_ids(ids), weights, self.packed, None, None)
         return replicas.sum(part, len(own[0]), shared, shared_gate)
 
     def assist(self, replicas: SharedExperts) -> None:
-        """As `among`, without tokens of this replica."""
+        """Take part in `among` without tokens of this replica."""
         x = torch.empty(0, self.sizes.hidden, dtype=self._dtype)
         ids = torch.empty(0, self.sizes.per_token, dtype=torch.int32)
         self.among(replicas, (x, ids, torch.empty(0, self.sizes.per_token, dtype=torch.float32)))
 
     @property
     def places(self) -> ExpertPlaces | None:
-        """Of experts that can move; None if they stay."""
+        """Places of experts that can move; None if they stay."""
         return self.sizes.own if isinstance(self.sizes.own, ExpertPlaces) else None
 
     def move(self, layout: Layout, arrived: Mapping[int, PackedExpert]) -> None:
-        """From the next step on. Captured steps read the same tables.
+        """Move experts from the next step on. Captured steps read the same tables.
 
-        arrived: by their places in this process, those that it did not have.
+        arrived: experts that this process did not have, by their places in it.
         """
         assert self.places is not None, "these experts stay"
         before = self.packed
@@ -254,12 +254,14 @@ class Router:
         if self.choice_bias is not None:
             yield self.choice_bias
 
-    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """x: [T, hidden]. Returns the input of the experts; those of each token and their weights, both
-        [T, per_token]."""
+    def __call__(self, x: torch.Tensor, mix: Mix | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """x: [T, hidden]. mix: of the T tokens.
+
+        Returns the input of the experts; each token's experts and their weights, both [T, per_token].
+        """
         is_wide = self.projection.packed.dtype == torch.float32
         normed = x if self.norm is None else self.norm(self._kernels, x)[0]
-        logits = self.projection(self._kernels.to_float32(normed) if is_wide else normed)
+        logits = self.projection(self._kernels.to_float32(normed) if is_wide else normed, mix)
         bias = None if self.choice_bias is None else self.choice_bias.values
         ids, weights = self._kernels.route_experts(logits, bias, self._routing)
         if self._input_routing is not None:
@@ -269,7 +271,7 @@ class Router:
 
 
 class MixtureOfExperts:
-    """Has the interface of GatedMLP."""
+    """Experts with a router, with the interface of GatedMLP."""
 
     def __init__(
         self,
@@ -281,9 +283,9 @@ class MixtureOfExperts:
         finish: Finish | None = None,
         replicas: SharedExperts | None = None,
     ) -> None:
-        """experts: all, or those of this process: others compute the others, and `finish` adds. shared: the block that
+        """experts: all, or only this process's: others compute the others, and `finish` adds. shared: the block that
         every token goes through; shared_gate: of one output, whose sigmoid multiplies it. finish: as of Linear.
-        replicas: have the other experts, and tokens of their own."""
+        replicas: have the other experts, and their own tokens."""
         self.router = router
         self.experts = experts
         self.shared = shared
@@ -299,22 +301,25 @@ class MixtureOfExperts:
             yield self.shared_gate
 
     def __call__(
-        self, norm: Norm, hidden: torch.Tensor, residual: torch.Tensor | None
+        self, norm: Norm, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """hidden, residual: [T, hidden]. Returns the block's output for norm(hidden + residual), and the sum."""
-        normed, total = norm(self._kernels, hidden, residual)
-        return self.of(normed), total
+        """hidden, residual: [T, hidden]. mix: of the T tokens; it adds nothing to the products of single experts.
 
-    def of(self, x: torch.Tensor) -> torch.Tensor:
+        Returns the block's output for norm(hidden + residual), and the sum.
+        """
+        normed, total = norm(self._kernels, hidden, residual)
+        return self.of(normed, mix), total
+
+    def of(self, x: torch.Tensor, mix: Mix | None = None) -> torch.Tensor:
         """The block's output for x itself, [T, hidden]."""
-        return self.of_routed(x, *self.router(x))
+        return self.of_routed(x, *self.router(x, mix), mix)
 
     def of_routed(
-        self, x: torch.Tensor, routed: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
+        self, x: torch.Tensor, routed: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, mix: Mix | None = None
     ) -> torch.Tensor:
-        """As `of`, with what the router returns: the experts' input, those of each token and their weights."""
-        shared = None if self.shared is None else self.shared.of(x)
-        shared_gate = None if self.shared_gate is None else self.shared_gate(x)
+        """Compute `of` with what the router returns: the experts' input, each token's experts and their weights."""
+        shared = None if self.shared is None else self.shared.of(x, mix)
+        shared_gate = None if self.shared_gate is None else self.shared_gate(x, mix)
         if self._replicas is not None:
             return self.experts.among(self._replicas, (routed, ids, weights), shared, shared_gate)
         own = self.experts.own_ids(ids)
@@ -323,7 +328,7 @@ class MixtureOfExperts:
 
 
 class ExpertsBesideMLP:
-    """An MLP and experts for each token, with norms of their own; their outputs are added. Gemma 4.
+    """An MLP and experts for each token, with their own norms; their outputs are added. Gemma 4.
 
     Has the interface of GatedMLP.
     """
@@ -343,20 +348,20 @@ class ExpertsBesideMLP:
         yield from self.norms
 
     def __call__(
-        self, norm: Norm, hidden: torch.Tensor, residual: torch.Tensor | None
+        self, norm: Norm, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As GatedMLP; norm: of the input of the MLP."""
+        """See GatedMLP. norm: of the input of the MLP."""
         normed, total = norm(self._kernels, hidden, residual)
-        return self._added(normed, total), total
+        return self._added(normed, total, mix), total
 
-    def of(self, x: torch.Tensor) -> torch.Tensor:
-        """As GatedMLP.of."""
-        return self._added(x, x)
+    def of(self, x: torch.Tensor, mix: Mix | None = None) -> torch.Tensor:
+        """See GatedMLP.of."""
+        return self._added(x, x, mix)
 
-    def _added(self, normed: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    def _added(self, normed: torch.Tensor, total: torch.Tensor, mix: Mix | None) -> torch.Tensor:
         of_mlp, of_input, of_experts = self.norms
-        added, _ = of_mlp(self._kernels, self.mlp.of(normed))
-        _, ids, weights = self.experts.router(total)
+        added, _ = of_mlp(self._kernels, self.mlp.of(normed, mix))
+        _, ids, weights = self.experts.router(total, mix)
         x, _ = of_input(self._kernels, total)
-        routed = self.experts.of_routed(x, x, ids, weights)
+        routed = self.experts.of_routed(x, x, ids, weights, mix)
         return self._kernels.add_scaled(of_experts(self._kernels, routed)[0], added)

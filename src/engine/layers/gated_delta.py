@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ...model.spec import GatedDelta as GatedDeltaSpec
+from ...model.mixers import GatedDelta as GatedDeltaSpec
 from ..kernels import GatedDeltaWeights, KernelSet
 from .convolution import Taps
 from .linear import Linear
@@ -46,7 +46,7 @@ class GatedDelta:
     def __call__(
         self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
     ) -> torch.Tensor:
-        """As Mixer."""
+        """See Mixer."""
         inputs, sums = cache
         mixed = self._kernels.causal_convolution(projected, self._taps.by_token, None, inputs, step, "silu")
         out = self._kernels.gated_delta(mixed, projected, self._weights, sums, step)

@@ -11,7 +11,7 @@ from typing import Self
 
 import torch
 
-from ...model.spec import LatentAttention as LatentSpec
+from ...model.mixers import LatentAttention as LatentSpec
 from ..kernels import KernelSet
 from .linear import Linear
 from .loading import Held, Loadable, TensorReader, tensor_of
@@ -22,7 +22,7 @@ from .token_index import TokenIndex
 
 
 class HeadMatrices:
-    """`kv_b_proj`, as the matrix of each head's keys and that of its values; in the model's dtype, not quantised."""
+    """`kv_b_proj`, as the matrices of each head's keys and values; in the model's dtype, not quantised."""
 
     def __init__(self, name: str, spec: LatentSpec, dtype: torch.dtype, device: torch.device) -> None:
         self._name, self._plain_dim = name, spec.plain_dim
@@ -104,7 +104,7 @@ class LatentAttention:
     def __call__(
         self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
     ) -> torch.Tensor:
-        """As Mixer: writes the latents of all tokens, then attends."""
+        """Write the latents of all tokens, then attend. See Mixer."""
         (latents,) = cache
         queries = self._kernels.store_latents(
             projected,
@@ -125,7 +125,7 @@ class LatentAttention:
             chosen = None if chosen is None else chosen[rows]
             queries, step, rows = queries[rows], step.of_tokens(rows), None
         if self._q_proj is not None:
-            queries = self._q_proj(queries)
+            queries = self._q_proj(queries, step.mix)
         absorbed = self._kernels.absorb_queries(
             queries, self._heads.keys, self._cos_sin, self._is_interleaved, step.positions
         )

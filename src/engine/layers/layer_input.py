@@ -14,7 +14,7 @@ import torch
 from ...model.activations import Activation
 from ..kernels import KernelSet
 from .embedding import Embedding
-from .linear import Linear
+from .linear import Linear, Mix
 from .loading import Loadable
 from .norm import Norm, RMSNorm
 
@@ -36,10 +36,10 @@ class LayerInputs:
         yield self._projection
         yield self._norm
 
-    def __call__(self, token_ids: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
-        """embedded: [T, hidden_size]. Returns [T, num_layers, W], without the factor 2**-0.5."""
+    def __call__(self, token_ids: torch.Tensor, embedded: torch.Tensor, mix: Mix | None = None) -> torch.Tensor:
+        """embedded: [T, hidden_size]. mix: of the T tokens. Returns [T, num_layers, W], without the factor 2**-0.5."""
         rows, width = self._table(token_ids), len(self._norm.weight)
-        normed, _ = self._norm(self._kernels, self._projection(embedded).view(-1, width))
+        normed, _ = self._norm(self._kernels, self._projection(embedded, mix).view(-1, width))
         added = self._kernels.add_scaled(rows.view(-1, width), normed, self._scale)
         return added.view(len(rows), rows.shape[1] // width, width)
 
@@ -59,7 +59,7 @@ class LayerInput:
         yield self._projection
         yield self._norm
 
-    def __call__(self, stream: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-        """stream: [N, hidden_size]; inputs: [N, W]. Returns what is added to the stream."""
-        gated = self._kernels.gate_inputs(self._gate(stream), inputs, self._activation)
-        return self._norm(self._kernels, self._projection(gated))[0]
+    def __call__(self, stream: torch.Tensor, inputs: torch.Tensor, mix: Mix | None = None) -> torch.Tensor:
+        """stream: [N, hidden_size]; inputs: [N, W]. mix: of the N tokens. Returns what is added to the stream."""
+        gated = self._kernels.gate_inputs(self._gate(stream, mix), inputs, self._activation)
+        return self._norm(self._kernels, self._projection(gated, mix))[0]

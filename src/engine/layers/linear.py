@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 
@@ -15,6 +15,25 @@ from .loading import Held, TensorReader, linear_of
 from .norm import Norm, RMSNorm
 
 Finish = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Mix(Protocol):
+    """What the tokens of a step add to the products of linear layers: adapters, each for some of the tokens."""
+
+    def added(self, layer: Linear, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Add the deltas of one layer. `Linear.__call__` is the only caller.
+
+        Args:
+            layer: its `parts` name the weights.
+            x: [T, in_features], its input.
+            out: [T, sum of the parts], its product in their order, which may be changed. The ranks of a divided layer
+                have not added theirs yet.
+        """
+        ...
+
+    def of_tokens(self, tokens: torch.Tensor) -> Mix:
+        """The mix for these tokens only. tokens: [N] int64, indices into the T; -1 for a padding row."""
+        ...
 
 
 class Linear:
@@ -31,16 +50,19 @@ class Linear:
         scheme: str | None = None,
         order: torch.Tensor | None = None,
         finish: Finish | None = None,
+        *,
+        unbiased: Collection[str] = (),
     ) -> None:
         """
         parts: name in the checkpoint (without `.weight`) -> out_features.
+        unbiased: parts for which the checkpoint has no bias although others have one: theirs is zero.
         scheme: quantises the weight.
         order: of the outputs, as indices of the stacked rows; None for the order of the parts.
         finish: makes the result of the outputs of a part of the weight; None if this is all of it.
         """
         self.parts = parts
         self.in_features = in_features
-        self.has_bias = has_bias
+        self._biased = frozenset(parts) - frozenset(unbiased) if has_bias else frozenset()
         self._kernels = kernels
         self._dtype, self._device = dtype, device
         self._scheme = scheme
@@ -51,17 +73,17 @@ class Linear:
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         for name, rows in self.parts.items():
             yield f"{name}.weight", (rows, self.in_features)
-            if self.has_bias:
+            if name in self._biased:
                 yield f"{name}.bias", (rows,)
 
     def load(self, tensors: TensorReader) -> None:
-        bias = self._stacked(tensors, "bias", ()) if self.has_bias else None
+        bias = self._stacked_bias(tensors) if self._biased else None
         if (kept := self._integers(tensors, bias) or self._grouped(tensors, bias)) is not None:
             self._packed = kept
             return
         is_single = len(self.parts) == 1 and self._device.type == "cpu" and self._order is None
         view = tensors.view(f"{next(iter(self.parts))}.weight", self._dtype) if is_single else None
-        weight = self._stacked(tensors, "weight", (self.in_features,)) if view is None else view
+        weight = self._stacked_weight(tensors) if view is None else view
         if self._scheme is None:
             packed = self._kernels.pack_linear(weight, bias)
         else:
@@ -114,7 +136,7 @@ class Linear:
         return packed[0] if len(packed) == 1 else self._kernels.join_linear(packed)
 
     def take_weights(self, other: Self) -> None:
-        """At no time does more than this layer's weight exist twice."""
+        """Take the weights of another layer. Only this layer's weight exists twice meanwhile."""
         self._packed, other._packed = self._kernels.repack_linear(other.packed), None
 
     def held(self) -> Held:
@@ -123,12 +145,21 @@ class Linear:
     def hold(self, held: Held) -> None:
         self._packed = linear_of(held, "packed", sum(self.parts.values()), self.in_features, self._dtype)
 
-    def _stacked(self, tensors: TensorReader, kind: str, width: tuple[int, ...]) -> torch.Tensor:
-        sizes = list(self.parts.values())
-        whole = torch.empty(sum(sizes), *width, dtype=self._dtype, device=self._device)
-        for name, part in zip(self.parts, torch.split(whole, sizes), strict=True):
-            tensors.read(f"{name}.{kind}", part)
-        return whole if self._order is None else whole[self._order]
+    def _stacked_weight(self, tensors: TensorReader) -> torch.Tensor:
+        whole = torch.empty(sum(self.parts.values()), self.in_features, dtype=self._dtype, device=self._device)
+        for name, part in zip(self.parts, torch.split(whole, list(self.parts.values())), strict=True):
+            tensors.read(f"{name}.weight", part)
+        return self._ordered(whole)
+
+    def _stacked_bias(self, tensors: TensorReader) -> torch.Tensor:
+        whole = torch.zeros(sum(self.parts.values()), dtype=self._dtype, device=self._device)
+        for name, part in zip(self.parts, torch.split(whole, list(self.parts.values())), strict=True):
+            if name in self._biased:
+                tensors.read(f"{name}.bias", part)
+        return self._ordered(whole)
+
+    def _ordered(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows if self._order is None else rows[self._order]
 
     @property
     def num_bytes(self) -> int:
@@ -142,21 +173,30 @@ class Linear:
         assert self._packed is not None, f"{list(self.parts)} used before it was loaded"
         return self._packed
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x: [T, in_features]. Returns [T, sum of the parts]."""
+    def __call__(self, x: torch.Tensor, mix: Mix | None = None) -> torch.Tensor:
+        """x: [T, in_features]. mix: of the T tokens. Returns [T, sum of the parts]."""
         out = self._kernels.linear(x, self.packed)
+        if mix is not None:
+            out = self._added(mix, x, out)
         return out if self._finish is None else self._finish(out)
 
+    def _added(self, mix: Mix, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Let the mix add its deltas, which it knows in the order of the parts."""
+        if self._order is None:
+            return mix.added(self, x, out)
+        order = self._order.to(out.device)
+        return mix.added(self, x, out[:, order.argsort()])[:, order]
+
     def of_normed(
-        self, norm: Norm, x: torch.Tensor, residual: torch.Tensor | None
+        self, norm: Norm, x: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """x: [T, in_features]; residual: the same, None before the first layer.
+        """x: [T, in_features]; residual: the same, None before the first layer. mix: of the T tokens.
 
         Returns the layer's output for norm(x + residual), [T, sum of the parts], and the sum.
         """
-        if not isinstance(norm, RMSNorm):
+        if mix is not None or not isinstance(norm, RMSNorm):
             normed, total = norm(self._kernels, x, residual)
-            return self(normed), total
+            return self(normed, mix), total
         out, total = self._kernels.norm_linear(x, residual, norm.weight, norm.eps, self.packed)
         return out if self._finish is None else self._finish(out), total
 

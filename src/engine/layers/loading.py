@@ -55,7 +55,7 @@ class Loadable(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Of the weights, after `load`."""
+        """Bytes of the weights, after `load`."""
         ...
 
 

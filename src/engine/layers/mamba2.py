@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ...model.spec import Mamba2 as Mamba2Spec
+from ...model.mixers import Mamba2 as Mamba2Spec
 from ..kernels import GatedNormWeights, KernelSet, StateSpaceWeights
 from .convolution import Taps
 from .linear import Linear
@@ -52,7 +52,7 @@ class Mamba2:
     def __call__(
         self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
     ) -> torch.Tensor:
-        """As Mixer."""
+        """See Mixer."""
         inputs, sums = cache
         bias = None if self._conv_bias is None else self._conv_bias.values
         mixed = self._kernels.causal_convolution(projected, self._taps.by_token, bias, inputs, step, "silu")

@@ -8,7 +8,7 @@ import torch
 
 from ...model.activations import Activation
 from ..kernels import KernelSet
-from .linear import Linear
+from .linear import Linear, Mix
 from .loading import Loadable
 from .norm import Norm, RMSNorm
 
@@ -27,26 +27,29 @@ class GatedMLP:
         yield self.down_proj
 
     def __call__(
-        self, norm: Norm, hidden: torch.Tensor, residual: torch.Tensor | None
+        self, norm: Norm, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """hidden, residual: [T, hidden_size]. Returns the block's output for norm(hidden + residual), and the sum."""
-        if self._activation == "silu" and isinstance(norm, RMSNorm):
+        """hidden, residual: [T, hidden_size]. mix: of the T tokens.
+
+        Returns the block's output for norm(hidden + residual), and the sum.
+        """
+        if mix is None and self._activation == "silu" and isinstance(norm, RMSNorm):
             packed = self.gate_up_proj.packed
             gated, residual = self._kernels.norm_gate_up(hidden, residual, norm.weight, norm.eps, packed)
             return self.down_proj(gated), residual
-        gate_up, residual = self.gate_up_proj.of_normed(norm, hidden, residual)
-        return self._down(gate_up), residual
+        gate_up, residual = self.gate_up_proj.of_normed(norm, hidden, residual, mix)
+        return self._down(gate_up, mix), residual
 
-    def of(self, x: torch.Tensor) -> torch.Tensor:
+    def of(self, x: torch.Tensor, mix: Mix | None = None) -> torch.Tensor:
         """The block's output for x itself, [T, hidden_size]."""
-        return self._down(self.gate_up_proj(x))
+        return self._down(self.gate_up_proj(x, mix), mix)
 
-    def _down(self, gate_up: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(self._kernels.activate_and_mul(gate_up, self._activation))
+    def _down(self, gate_up: torch.Tensor, mix: Mix | None) -> torch.Tensor:
+        return self.down_proj(self._kernels.activate_and_mul(gate_up, self._activation), mix)
 
 
 class MLP:
-    """Without a gate."""
+    """An MLP without a gate."""
 
     def __init__(self, up_proj: Linear, down_proj: Linear, kernels: KernelSet, activation: Activation) -> None:
         self.up_proj = up_proj
@@ -59,15 +62,15 @@ class MLP:
         yield self.down_proj
 
     def __call__(
-        self, norm: Norm, hidden: torch.Tensor, residual: torch.Tensor | None
+        self, norm: Norm, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As GatedMLP."""
-        up, residual = self.up_proj.of_normed(norm, hidden, residual)
-        return self._down(up), residual
+        """See GatedMLP."""
+        up, residual = self.up_proj.of_normed(norm, hidden, residual, mix)
+        return self._down(up, mix), residual
 
-    def of(self, x: torch.Tensor) -> torch.Tensor:
-        """As GatedMLP.of."""
-        return self._down(self.up_proj(x))
+    def of(self, x: torch.Tensor, mix: Mix | None = None) -> torch.Tensor:
+        """See GatedMLP.of."""
+        return self._down(self.up_proj(x, mix), mix)
 
-    def _down(self, up: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(self._kernels.activate(up, self._activation))
+    def _down(self, up: torch.Tensor, mix: Mix | None) -> torch.Tensor:
+        return self.down_proj(self._kernels.activate(up, self._activation), mix)

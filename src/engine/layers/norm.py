@@ -89,7 +89,7 @@ class LayerNorm(_Stored):
         has_weight: bool = True,
         has_bias: bool = False,
     ) -> None:
-        """As RMSNorm. offset: 1 for Nemotron. has_weight: False for OLMo."""
+        """See RMSNorm. offset: 1 for Nemotron. has_weight: False for OLMo."""
         self.eps = eps
         weight = [Vector(_each(names, "weight"), width, dtype, device, offset)] if has_weight else []
         bias = [Vector(_each(names, "bias"), width, dtype, device)] if has_bias else []
@@ -100,7 +100,7 @@ class LayerNorm(_Stored):
     def __call__(
         self, kernels: KernelSet, x: torch.Tensor, residual: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As RMSNorm."""
+        """See RMSNorm."""
         return kernels.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
 
 

@@ -6,10 +6,13 @@ Source: RoFormer, arXiv:2104.09864; scaled types are computed as in transformers
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
+
+from .step_input import StepInput
 
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
 ROPE_KINDS: tuple[str, ...] = get_args(RopeKind)
@@ -57,6 +60,34 @@ def cos_sin_table(rope: RopeParameters, rotary_dim: int, num_positions: int) -> 
     return torch.cat((angles.cos(), angles.sin()), dim=-1).mul_(rope.attention_factor)
 
 
+class Rotation:
+    """The rotary embedding of layers: what the kernels read of it in a step."""
+
+    def __init__(self, table: torch.Tensor, pair_kinds: Sequence[int] = ()) -> None:
+        """table: of `cos_sin_table`. pair_kinds: the kind of position that turns each pair; empty for one kind."""
+        self.table = table
+        self._pair_kinds = torch.tensor(pair_kinds, device=table.device) if pair_kinds else None
+
+    @property
+    def has_kinds(self) -> bool:
+        return self._pair_kinds is not None
+
+    def of(self, step: StepInput) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns cosines and sines [rows, rotary_dim], and which row each token has, [T] int64.
+
+        They are the whole table and the positions themselves, or a table of the step, made from several kinds of them.
+        """
+        if self._pair_kinds is None or step.rope_positions is None:
+            return self.table, step.positions
+        if (found := step.plans.get(self)) is None:
+            by_pair = step.rope_positions[self._pair_kinds].T
+            halves = [half.gather(0, by_pair) for half in self.table.chunk(2, dim=1)]
+            found = torch.cat(halves, dim=1), torch.arange(step.num_tokens, device=by_pair.device)
+            step.plans[self] = found
+        table, rows = found
+        return table, rows
+
+
 def inverse_frequencies(head_dim: int, base: float) -> torch.Tensor:
     """Rotation frequency of each rotary pair, highest first.
 
@@ -95,7 +126,7 @@ def _llama3(rope: RopeParameters, frequencies: torch.Tensor) -> torch.Tensor:
 
 
 def _yarn(rope: RopeParameters, frequencies: torch.Tensor) -> torch.Tensor:
-    """By pair: kept above beta_fast rotations, interpolated below beta_slow. Peng et al., arXiv:2309.00071."""
+    """Frequencies of pairs, kept above beta_fast rotations, interpolated below beta_slow. arXiv:2309.00071."""
     half = len(frequencies)
 
     def pair_with(rotations: float) -> float:

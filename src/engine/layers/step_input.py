@@ -12,8 +12,17 @@ from typing import Any
 import torch
 
 from ..kernels import SlotsOfRanks
+from .linear import Mix
 
 NO_SLOTS = torch.empty(0, dtype=torch.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRows:
+    """Rows of the embedding that are given, in place of those of the token ids."""
+
+    tokens: torch.Tensor  # [N] int64, indices into the T; the token ids there are any of the vocabulary
+    rows: torch.Tensor  # [N, hidden_size], as the embedding returns them
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +30,7 @@ class StepInput:
     """T tokens of R rows; row r has the tokens from query_start[r] up to query_start[r + 1]."""
 
     token_ids: torch.Tensor  # [T] int64
-    positions: torch.Tensor  # [T] int64
+    positions: torch.Tensor  # [T] int64, in the sequence
     slot_mapping: torch.Tensor  # [T] int64, block_id * block_size + offset
     query_start: torch.Tensor  # [R + 1] int32
     context_lens: torch.Tensor  # [R] int32, tokens in the cache after this step
@@ -33,6 +42,11 @@ class StepInput:
     # (runner/context_part.py); None where it keeps all: those up to the query's own.
     visible: torch.Tensor | None = None
     by_rank: SlotsOfRanks | None = None  # None where this rank writes all tokens
+    mix: Mix | None = None  # None where no token adds to the products of the model's linear layers
+    # [kinds, T] int64, positions by which pairs of heads are turned, where tokens have several kinds of them
+    # (layers/rotary.py); None where `positions` is the only kind.
+    rope_positions: torch.Tensor | None = None
+    given: GivenRows | None = None  # read by the model's embedding only
     # Values that kernels derive from the above in the first layer that needs them. Cleared at the start of a forward
     # pass: the same tensors may hold another step by then, and a captured graph must contain the derivation.
     plans: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -46,7 +60,7 @@ class StepInput:
         return self.context_lens.shape[0]
 
     def of_tokens(self, tokens: torch.Tensor) -> StepInput:
-        """A step of these tokens, each in a row of its own.
+        """A step of these tokens, each in a separate row, for layers after the first.
 
         tokens: [N] int64, indices into the T; -1 for a padding row.
         """
@@ -64,4 +78,6 @@ class StepInput:
             max_context_len=self.max_context_len,
             visible=None if self.visible is None else contexts,
             by_rank=self.by_rank,
+            mix=None if self.mix is None else self.mix.of_tokens(tokens),
+            rope_positions=None if self.rope_positions is None else self.rope_positions[:, tokens],
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ...model.spec import LatentAttention as LatentSpec
+from ...model.mixers import LatentAttention as LatentSpec
 from ..kernels import KernelSet
 from .linear import Linear
 from .loading import Loadable
@@ -49,7 +49,7 @@ class TokenIndex:
             turn = self._cos_sin, self._is_interleaved, step.positions
             self._kernels.store_index_keys(normed, *turn, step.slot_mapping, cache)
             if step.max_context_len > self._count:
-                queries = self._q_proj(query_latents).view(-1, self._heads, self._width)
+                queries = self._q_proj(query_latents, step.mix).view(-1, self._heads, self._width)
                 step.plans[_PLAN] = self._kernels.choose_tokens(queries, weights, *turn, cache, step, self._count)
         chosen: torch.Tensor | None = step.plans.get(_PLAN)
         return chosen

@@ -63,7 +63,7 @@ class Vector:
 
     @property
     def num_bytes(self) -> int:
-        """In the model's dtype, as `engine plan` counts."""
+        """Bytes in the model's dtype, as `engine plan` counts."""
         return self.values.numel() * self._dtype.itemsize
 
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ..core import StepPlan, StepResult
+from ..step import StepPlan, StepResult
 from .step_queue import NotStarted, TimedResult
 
 
 class LaunchingRunner(Protocol):
-    """Launches steps: runner/cuda/device_runner.py, or a fake in tests."""
+    """Launches steps: runner/runner.py, or a fake in tests."""
 
     def launch(self, plan: StepPlan) -> Callable[[], StepResult]:
         """Queues the step on the device. Returns a function that waits for its result."""
@@ -43,7 +43,7 @@ class LaunchedStep:
         return result, seconds
 
     def wait(self) -> None:
-        """Until the step has ended, if it was launched. Raises what the step raises."""
+        """Wait until the step has ended, if it was launched. Raises what the step raises."""
         if not isinstance(self._launched, BaseException):
             self._launched()
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from ..api import InvalidRequest, QueueFull
-from ..messages import Abort, Outputs, Refused, Submit
+from ..transport.messages import Abort, Outputs, Refused, Submit
 from .engine_core import EngineCore
 
 RETRY_AFTER_S = 1.0  # a request for which the engine does not get its memory

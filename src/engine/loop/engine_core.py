@@ -13,16 +13,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..api import CallError, EngineInfo, EngineRequest, EngineStats, InvalidRequest, StepLaunches
-from ..core import SchedulerInterface, StepOutputs, StepPlan
+from ..api import CallError, EngineInfo, EngineRequest, EngineStats, InvalidRequest
+from ..core import SchedulerInterface
 from ..core.block_events import BlockEvent, BlockEvents
 from ..core.block_store import BlockStore
-from ..core.step_plan import plan_without_rows
 from ..sampling.named_processors import check_named
+from ..step import StepOutputs, StepPlan
+from ..step.plan import plan_without_rows
 from ..structured.grammars import Grammars
+from .executor import Executor
 from .held_outputs import HeldOutputs
 from .queue_times import QueueTimes
-from .step_queue import PendingStep, RunnerUnusable, StepQueue, cause_of
+from .step_queue import PendingStep, RunnerUnusable, cause_of
 
 INTERRUPTED = "the step was interrupted"
 _COMPILE_WAIT_S = 0.01  # for a grammar, before messages are read again
@@ -47,7 +49,7 @@ class EventSink(Protocol):
     """Sends events about the KV cache: kv_events/publisher.py."""
 
     def put(self, events: Sequence[BlockEvent]) -> None:
-        """Never waits."""
+        """Send events. This never waits."""
 
     def close(self) -> None: ...
 
@@ -58,81 +60,41 @@ class _StepInFlight:
     pending: PendingStep
 
 
-class OtherProcesses(Protocol):
-    def check(self) -> None:
-        """Raises RunnerUnusable if one has ended."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class Sleeper(Protocol):
-    """What can do without its memory while there is no work."""
-
-    def free_memory(self) -> None:
-        """Raises MemoryError if it cannot, and has all of its memory still."""
-        ...
-
-    def take_memory(self) -> None:
-        """After free_memory. Raises MemoryError if it cannot, and has none of it then."""
-        ...
-
-
-Caller = Callable[[str, Sequence[Any], Mapping[str, Any]], list[Any]]
-
-
 class EngineCore:
-    """steps: executes the plans; its depth is the number of steps in flight.
-    idle: does one part of the work that can wait until the engine is idle; returns False when none is left.
-    processor_pattern: import paths of logits processors that requests may name; None for none.
-    grammars: compiles the constraints of requests; None if they have none.
-    logs_steps: log a line for each step.
-    profiler: records traces of the steps when asked to; None without them.
-    launches: how the steps were launched; None if it is not reported.
-    expert_balance: mean load of the ranks over the largest one, None as long as it is not known; None if experts stay.
-    others: the other processes that compute the steps; None if this one does alone.
-    sleeper: has the memory that the engine needs only while it is awake.
-    store: keeps blocks outside the KV cache; None if nothing does.
-    is_waited_for: whether other replicas have begun a step, in which this engine must take part; None if it computes
-        its steps by itself.
-    caller: calls a method of the workers of all processes; None if there are none."""
+    """
+    Args:
+        executor: computes the steps.
+        info: what `executor` can do, as measured during the start.
+        processor_pattern: import paths of logits processors that requests may name; None for none.
+        grammars: compiles the constraints of requests; None if they have none.
+        logs_steps: log a line for each step.
+        profiler: records traces of the steps when it is asked to; None without traces.
+        store: keeps blocks outside the KV cache; None if nothing does.
+    """
 
     def __init__(
         self,
         scheduler: SchedulerInterface,
-        steps: StepQueue[Any],
+        executor: Executor,
         info: EngineInfo,
         *,
-        idle: Callable[[], bool] | None = None,
         processor_pattern: str | None = None,
         grammars: Grammars | None = None,
         logs_steps: bool = False,
         profiler: Recorder | None = None,
-        launches: Callable[[], StepLaunches] | None = None,
-        expert_balance: Callable[[], float | None] | None = None,
-        others: OtherProcesses | None = None,
-        sleeper: Sleeper | None = None,
         store: BlockStore | None = None,
-        caller: Caller | None = None,
-        is_waited_for: Callable[[], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
-        self._steps = steps
-        self._idle = idle
+        self._executor = executor
+        self._has_postponed_work = True
         self._in_flight: deque[_StepInFlight] = deque()
         self._processor_pattern = processor_pattern
         self._grammars = grammars
         self._logs_steps = logs_steps
         self.profiler = profiler
-        self._launches = launches
-        self._expert_balance = expert_balance
-        self._others = others
-        self._sleeper = sleeper
         self._is_asleep = False
         self._store = store
-        self._caller = caller
-        self._is_waited_for = is_waited_for
         self._held = HeldOutputs(store) if store is not None else None
         self._queue_times = QueueTimes(clock)
         self._sink: EventSink | None = None
@@ -147,24 +109,25 @@ class EngineCore:
 
     @property
     def stats(self) -> EngineStats:
-        stats = self._scheduler.stats()
-        if self._expert_balance is not None:
-            stats = replace(stats, expert_balance=self._expert_balance())
-        return stats if self._launches is None else replace(stats, launches=self._launches())
+        stats, balance, launches = self._scheduler.stats(), self._executor.expert_balance, self._executor.launches()
+        if balance is None and launches is None:
+            return stats
+        return replace(stats, expert_balance=balance, launches=launches)
 
     def add(self, request: EngineRequest) -> None:
         """Queue one sequence. Raises InvalidRequest, QueueFull, or MemoryError if the engine sleeps and does not
         get its memory; then nothing of it is kept."""
-        self._check_ids(request.prompt_token_ids, "prompt")
-        self._check_ids(request.sampling.logit_bias, "logit_bias")
-        self._check_ids(request.sampling.stop_token_ids, "stop_token_ids")
-        self._check_ids(request.sampling.allowed_token_ids, "allowed_token_ids")
-        for token_ids in request.sampling.bad_word_ids:
+        sampling = request.inputs.sampling
+        self._check_ids(request.inputs.prompt_token_ids, "prompt")
+        self._check_ids(sampling.logit_bias, "logit_bias")
+        self._check_ids(sampling.stop_token_ids, "stop_token_ids")
+        self._check_ids(sampling.allowed_token_ids, "allowed_token_ids")
+        for token_ids in sampling.bad_word_ids:
             self._check_ids(token_ids, "bad_words")
-        if request.sampling.logits_processors:
-            check_named(request.sampling.logits_processors, self._processor_pattern)
+        if sampling.logits_processors:
+            check_named(sampling.logits_processors, self._processor_pattern)
         if self._grammars is not None:
-            request.is_ready = self._grammars.prepare(request.sampling)
+            request.is_ready = self._grammars.prepare(sampling)
         self.take_memory()
         self._scheduler.add(request)
         self._queue_times.arrived(request.request_id)
@@ -208,11 +171,11 @@ class EngineCore:
 
         Returns whether there was one. Raises RunnerUnusable if it fails.
         """
-        if self._is_waited_for is None or not self._is_waited_for():
+        if not self._executor.is_waited_for:
             return False
         self.is_stepping = True
         try:
-            self._steps.submit(plan_without_rows()).result()
+            self._executor.submit(plan_without_rows()).result()
         finally:
             self.is_stepping = False
             self.num_steps += 1
@@ -229,8 +192,7 @@ class EngineCore:
 
     def close(self) -> None:
         """Release what the steps do not need. No step can follow."""
-        if self._others is not None:
-            self._others.close()
+        self._executor.close()
         if self._sink is not None:
             self._sink.close()
             self._sink = None
@@ -239,20 +201,17 @@ class EngineCore:
 
     def check(self) -> None:
         """Raises RunnerUnusable if no step can follow, because a process of the model has ended."""
-        if self._others is not None:
-            self._others.check()
+        self._executor.check()
 
     def call_workers(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """What the method of the worker of each process returns, by rank. Only without work.
 
         Nothing that was cached before is reused: methods may replace weights. Raises CallError, or RunnerUnusable.
         """
-        if self._caller is None:
-            raise CallError("this engine has no workers: they are on CPUs alone")
         if self.has_work:
             raise CallError("workers are called while no request runs")
         try:
-            return self._caller(method, args, kwargs)
+            return self._executor.call(method, args, kwargs)
         finally:
             self._scheduler.forget_cached()
 
@@ -261,18 +220,19 @@ class EngineCore:
 
         Raises MemoryError if it cannot, and has its memory still.
         """
-        if self._sleeper is None or self._is_asleep:
+        if not self._executor.can_sleep or self._is_asleep:
             return
-        self._sleeper.free_memory()
+        self._executor.free_memory()
         self._scheduler.forget_cached()
         self._is_asleep = True
         if self._sink is not None and self.block_events is not None:
             self._sink.put(self.block_events.take())
 
     def take_memory(self) -> None:
-        """Before the next request. Raises MemoryError if the system does not give it; the engine is asleep then."""
-        if self._sleeper is not None and self._is_asleep:
-            self._sleeper.take_memory()
+        """Take the memory again, before the next request. Raises MemoryError if the system does not give it; the engine
+        is asleep then."""
+        if self._is_asleep:
+            self._executor.take_memory()
             self._is_asleep = False
 
     def idle(self) -> bool:
@@ -280,30 +240,29 @@ class EngineCore:
 
         Work that fails is dropped, and logged: the engine runs without it.
         """
-        if self._is_asleep:
+        if self._is_asleep or not self._has_postponed_work:
             return False
         try:
-            if self._idle is not None and not self._idle():
-                self._idle = None
+            self._has_postponed_work = self._executor.idle()
         except Exception as error:
             logger.error("work that was postponed until the engine is idle failed", exc_info=error)
-            self._idle = None
-        return self._idle is not None
+            self._has_postponed_work = False
+        return self._has_postponed_work
 
     def _submit(self) -> None:
-        while len(self._in_flight) < self._steps.depth:
+        while len(self._in_flight) < self._executor.depth:
             plan = self._scheduler.schedule()
             if plan is None and not self._in_flight and self._compiles():
                 plan = self._scheduler.schedule()
             if plan is None:
                 return
             self._queue_times.planned(plan)
-            self._in_flight.append(_StepInFlight(plan, self._steps.submit(plan)))
+            self._in_flight.append(_StepInFlight(plan, self._executor.submit(plan)))
 
     def _compiles(self) -> bool:
         """Waits a little for grammars that are being compiled, because nothing else is to be done. Not in an engine
         that takes part in steps of other replicas: they would wait too."""
-        if self._grammars is None or self._is_waited_for is not None:
+        if self._grammars is None or self._executor.is_shared:
             return False
         return self._grammars.wait_any(_COMPILE_WAIT_S)
 
@@ -336,7 +295,7 @@ class EngineCore:
             plan.step,
             plan.num_rows,
             plan.num_batched_tokens,
-            int(plan.is_sampled.sum()),
+            int(plan.num_outputs.sum()),
             seconds * 1000,
             stats.num_running,
             stats.num_waiting,
@@ -345,7 +304,7 @@ class EngineCore:
     def _recover(self) -> list[StepPlan]:
         """Wait until no step runs. Returns the plans of the steps that were in flight."""
         steps = list(self._in_flight)
-        self._steps.recover([step.pending for step in steps])
+        self._executor.recover([step.pending for step in steps])
         self._in_flight.clear()
         return [step.plan for step in steps]
 

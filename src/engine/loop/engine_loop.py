@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, Protocol, TypeVar
 
 from ..api import EngineStats, ProfileError
-from ..messages import (
+from ..transport.messages import (
     Abort,
     FreeMemory,
     Hello,
@@ -54,7 +54,7 @@ class Port(Protocol[Client]):
         ...
 
     def broadcast(self, message: Message) -> None:
-        """To every client."""
+        """Send a message to every client."""
         ...
 
 
@@ -69,7 +69,7 @@ class EngineLoop(Generic[Client]):
         self._stats_sent_at = clock()
 
     def run(self) -> None:
-        """Until the port is stopped. Raises what EngineCore.step and the port raise."""
+        """Run until the port is stopped. Raises what EngineCore.step and the port raise."""
         wait_s: float | None = 0.0  # work that was postponed at the start begins before the first request
         while True:
             for client, message in self._port.receive(wait_s):
@@ -138,7 +138,8 @@ class EngineLoop(Generic[Client]):
             self._port.send(client, MemoryFreed("the engine was woken up before it slept"))
 
     def _send_stats(self) -> None:
-        """After each change of load, before the loop goes idle, and otherwise every STATS_INTERVAL_S, if changed."""
+        """Send statistics after each change of load and, if they have changed, before the loop goes idle and every
+        STATS_INTERVAL_S."""
         stats, sent, now = self._core.stats, self._sent_stats, self._clock()
         load_changed = (stats.num_running, stats.num_waiting) != (sent.num_running, sent.num_waiting)
         is_due = not self._core.has_work or now - self._stats_sent_at >= STATS_INTERVAL_S

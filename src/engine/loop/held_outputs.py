@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..api import EngineOutput
-from ..core import StepOutputs
 from ..core.block_store import BlockStore
+from ..step import StepOutputs
 
 
 class HeldOutputs:

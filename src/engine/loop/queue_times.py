@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..api import EngineOutput
-from ..core import StepPlan
+from ..step import StepPlan
 
 
 class QueueTimes:
@@ -20,7 +20,7 @@ class QueueTimes:
         self._arrived_at[request_id] = self._clock()
 
     def planned(self, plan: StepPlan) -> None:
-        """Some of the requests are in a step for the first time."""
+        """Record which requests are in a step for the first time."""
         if not plan.admissions:
             return
         now = self._clock()
@@ -37,6 +37,6 @@ class QueueTimes:
                 self._arrived_at.pop(output.request_id, None)
 
     def forget(self, request_id: str) -> None:
-        """The request was aborted."""
+        """Forget a request that was aborted."""
         self._arrived_at.pop(request_id, None)
         self._queued_s.pop(request_id, None)

@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from ..core import StepPlan, StepResult
+from ..step import StepPlan, StepResult
 
 PendingT = TypeVar("PendingT", bound="PendingStep")
 TimedResult = tuple[StepResult, float]  # and the seconds that the step took
 
 
 class Runner(Protocol):
-    """Executes steps: runner/model_runner.py, or a fake in tests."""
+    """Executes steps: runner/runner.py, or a fake in tests."""
 
     def execute(self, plan: StepPlan) -> StepResult: ...
 
@@ -39,7 +39,7 @@ class StepQueue(Protocol[PendingT]):
         ...
 
     def recover(self, unfinished: list[PendingT]) -> None:
-        """After a failure: wait for these to end without taking their results, and accept plans again."""
+        """Wait, after a failure, for these steps to end without taking their results, and accept plans again."""
         ...
 
 
@@ -48,7 +48,7 @@ class RunnerUnusable(RuntimeError):
 
 
 class FailedAfterExchange(Exception):
-    """Of a step that several processes compute, after the last thing that they exchange: all are ready for the next."""
+    """A step failed that several processes compute, after their last exchange: all are ready for the next step."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -65,7 +65,7 @@ class FailedOnRank0(Exception):
 
 
 def cause_of(error: Exception) -> str:
-    """For users: the kind of failure, without addresses or paths; the log has the rest."""
+    """The kind of failure, for users: without addresses or paths. The log has the rest."""
     if isinstance(error, FailedOnRank0):
         return error.cause
     is_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
@@ -94,7 +94,7 @@ class InlineStepQueue:
         return ExecutedStep((result, self._clock() - started))
 
     def recover(self, unfinished: list[ExecutedStep]) -> None:
-        """Nothing to wait for."""
+        """Does nothing: no step is unfinished."""
 
 
 class ExecutedStep:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from ..core import StepPlan
+from ..step import StepPlan
 from .step_queue import NotStarted, Runner, TimedResult
 
 
@@ -23,7 +23,7 @@ class ThreadStepQueue:
         return self._pool.submit(self._execute, plan)
 
     def recover(self, unfinished: list[Future[TimedResult]]) -> None:
-        """None of these is started from now on."""
+        """Wait until these have ended. Those that have not begun are not started."""
         self._has_failed = True
         wait(unfinished)
         self._has_failed = False

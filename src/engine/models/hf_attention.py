@@ -58,7 +58,7 @@ class PagedAttention:
                 object.__setattr__(module, _ATTRIBUTE, self)
 
     def begin(self, steps: Sequence[StepInput], caches: Sequence[LayerCache]) -> None:
-        """Before a forward pass. steps, caches: one per layer."""
+        """Prepare a forward pass. steps, caches: one per layer."""
         self._steps, self._caches = steps, caches
         self.calls.clear()
 
@@ -105,7 +105,7 @@ class PagedAttention:
 
 
 def _padded(heads: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """With zeros up to the width of the cache: scores and the first elements of the values stay the same."""
+    """Pad with zeros up to the width of the cache: scores and the first elements of the values stay the same."""
     missing = head_dim - heads.shape[2]
     return F.pad(heads, (0, missing)) if missing else heads
 

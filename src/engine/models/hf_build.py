@@ -16,13 +16,24 @@ from transformers import CONFIG_MAPPING, PretrainedConfig, PreTrainedModel
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from ...config import ModelFilesError
+from ...config import ModelFiles, ModelFilesError
 from ...config.checkpoint.repository_code import RepositoryCode, code_files
 from ..kernels import KernelSet
 from .hf_attention import NAME, LayerCall, PagedAttention
 
 logger = logging.getLogger(__name__)
+_OWN_ATTENTION = (
+    "does not call the library's attention interface, so its keys and values cannot be kept in the KV cache"
+)
 _GROWING = ("dynamic", "longrope")  # rotary embeddings that depend on the longest sequence of a batch
+
+
+def classes(files: ModelFiles) -> tuple[type[PretrainedConfig], type[PreTrainedModel]]:
+    """The classes of the library, or of the model's repository, whose code is run for it. Raises ModelFilesError."""
+    if files.code is not None:
+        return code_classes(files.code)
+    chosen = model_class(files.spec.architecture, files.spec.model_type)
+    return CONFIG_MAPPING[files.spec.model_type], chosen
 
 
 def model_class(architecture: str, model_type: str) -> type[PreTrainedModel]:
@@ -51,7 +62,7 @@ def code_classes(code: RepositoryCode) -> tuple[type[PretrainedConfig], type[Pre
             for reference in (code.config_class, code.model_class)
         ]
     except Exception as error:  # it is anybody's code
-        raise ModelFilesError(f"{folder}: its code cannot be loaded: {_line(error)}", code="M304") from error
+        raise ModelFilesError(f"{folder}: its code cannot be loaded: {line_of(error)}", code="M304") from error
     return found[0], found[1]
 
 
@@ -59,14 +70,15 @@ def _several(entry: str | tuple[str, ...]) -> tuple[str, ...]:
     return (entry,) if isinstance(entry, str) else entry
 
 
-def config_of(values: Mapping[str, Any], config_class: type[PretrainedConfig] | None = None) -> PretrainedConfig:
+def config_of(values: Mapping[str, Any], config_class: type[PretrainedConfig]) -> PretrainedConfig:
     """A configuration for one model: building a model changes it. Raises ModelFilesError for one it does not take."""
-    chosen = config_class or CONFIG_MAPPING[values["model_type"]]
     given = {key: value for key, value in values.items() if key != "auto_map"}
     try:
-        config: PretrainedConfig = chosen.from_dict(given, attn_implementation=NAME)
+        config: PretrainedConfig = config_class.from_dict(given, attn_implementation=NAME)
     except Exception as error:  # classes check their values in different ways
-        raise ModelFilesError(f"config.json: {chosen.__name__} refuses it: {_line(error)}", code="M306") from error
+        raise ModelFilesError(
+            f"config.json: {config_class.__name__} refuses it: {line_of(error)}", code="M306"
+        ) from error
     config._experts_implementation = NAME
     return config
 
@@ -83,7 +95,9 @@ def _built(make: Callable[[], PretrainedConfig], of: type[PreTrainedModel], dtyp
     except ModelFilesError:
         raise
     except Exception as error:  # modelling code raises anything
-        raise ModelFilesError(f"{of.__name__} cannot be built: {_line(error)}", code="M304") from error
+        if isinstance(error, KeyError) and error.args == (NAME,):  # looked up among its own functions
+            raise ModelFilesError(f"{of.__name__} {_OWN_ATTENTION}", code="M304") from error
+        raise ModelFilesError(f"{of.__name__} cannot be built: {line_of(error)}", code="M304") from error
     for module in model.modules():
         _freeze_rope(module)
         if isinstance(module, PreTrainedModel):  # it looks for padding among the tokens
@@ -130,7 +144,7 @@ def _unchecked_distributions() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one forward pass did. Names are those of the modules."""
+    """What one forward pass did. Names are names of modules."""
 
     attention: Mapping[int, LayerCall]
     shared_inputs: list[tuple[str, ...]] = field(default_factory=list)  # linear layers that read the same tensor
@@ -154,19 +168,15 @@ def trace(make: Callable[[], PretrainedConfig], of: type[PreTrainedModel], dtype
             raise
         except Exception as error:  # modelling code raises anything
             raise ModelFilesError(
-                f"{of.__name__} cannot run without values or a mask: {_line(error)}", code="M304"
+                f"{of.__name__} cannot run without values or a mask: {line_of(error)}", code="M304"
             ) from error
         if not attention.calls:
-            raise ModelFilesError(
-                f"{of.__name__} does not call the library's attention interface, so its keys and values cannot be "
-                "kept in the KV cache",
-                code="M304",
-            )
+            raise ModelFilesError(f"{of.__name__} {_OWN_ATTENTION}", code="M304")
         return Trace(dict(attention.calls), inputs.shared())
 
 
 class _LinearInputs:
-    """Which linear layers of a model read the same tensor, unchanged in between."""
+    """Finds linear layers of a model that read the same tensor, unchanged in between."""
 
     def __init__(self, model: nn.Module) -> None:
         self._groups: dict[tuple[int, int, str], list[str]] = {}
@@ -194,6 +204,7 @@ class _LinearInputs:
         ]
 
 
-def _line(error: Exception) -> str:
+def line_of(error: Exception) -> str:
+    """An error of modelling code, on one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]

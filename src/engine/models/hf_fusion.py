@@ -33,7 +33,7 @@ class MergedProjections:
         self._parts: Sequence[torch.Tensor] = ()
 
     def part(self, index: int, x: torch.Tensor) -> torch.Tensor:
-        """x: [..., in_features]. The result is a view of that of all layers."""
+        """x: [..., in_features]. The result is a view of the result of all layers."""
         if self._input is not x:
             self._parts, self._input = torch.split(_product(self._linear, x), self._sizes, dim=-1), x
         found = self._parts[index]
@@ -43,7 +43,7 @@ class MergedProjections:
 
 
 class Projection(nn.Module):
-    """In place of a linear layer. weight: its shape and dtype, which some modules look at; it has no values."""
+    """Replaces a linear layer. weight: its shape and dtype, which some modules look at; it has no values."""
 
     def __init__(self, merged: MergedProjections, index: int, weight: torch.Tensor) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Projection(nn.Module):
 
 
 class SingleProjection(nn.Module):
-    """In place of a linear layer that shares its input with no other. weight: as of Projection."""
+    """Replaces a linear layer that shares its input with no other. weight: as in Projection."""
 
     def __init__(self, linear: Linear, weight: torch.Tensor) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def _product(linear: Linear, x: torch.Tensor) -> torch.Tensor:
 
 
 class ScaledEmbedding(nn.Module):
-    """In place of an embedding that is tied to the output layer, whose packed matrix it reads."""
+    """Replaces an embedding that is tied to the output layer, whose packed matrix it reads."""
 
     def __init__(self, output: Linear, kernels: KernelSet, scale: float) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class ScaledEmbedding(nn.Module):
 
 
 class Norm(nn.Module):
-    """In place of the model's own."""
+    """Replaces the model's own norm."""
 
     def __init__(self, norm: RMSNorm | LayerNorm, kernels: KernelSet) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ def norms(model: nn.Module) -> Iterator[tuple[str, nn.Module, FoundNorm]]:
 
 
 def _probed(module: nn.Module, width: int, eps: float) -> FoundNorm | None:
-    """In float32, on rows of which some are so small that eps counts."""
+    """Probe a norm in float32, on rows of which some are so small that eps counts."""
     generator = torch.Generator().manual_seed(0)
     weight, bias = (torch.randn(width, generator=generator) for _ in range(2))
     x = torch.randn(4, width, generator=generator) * torch.tensor([[1.0], [30.0], [1e-2], [eps**0.5]])

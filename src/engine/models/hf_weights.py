@@ -22,6 +22,7 @@ from transformers.core_model_loading import (
     revert_weight_conversion,
 )
 
+from ...config.checkpoint.left_out import left_out
 from ...config.checkpoint.stored import StoredTensor
 from ..layers.loading import Held, TensorReader
 
@@ -68,14 +69,15 @@ class CheckpointNames:
                 yield target, found, by_pattern[found[0][1]]
 
     def aligned(self, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-        """A checkpoint's tensors under the names of `shapes`, without those that the library ignores."""
+        """A checkpoint's tensors under the names of `shapes`, without tensors that the library ignores."""
         plain = {self._plain(name): name for name in self.shapes}
         ignored = [re.compile(pattern) for pattern in self._model._keys_to_ignore_on_load_unexpected or ()]
+        unused = left_out(stored, self._model.config.get_text_config().num_hidden_layers, ())
         found: dict[str, StoredTensor] = {}
         for name, tensor in stored.items():
             own = name if name in self.shapes else plain.get(self._plain(name), name)
             is_surplus = own not in self.shapes and (
-                self._target(name)[0] in self._aliases or any(each.search(name) for each in ignored)
+                name in unused or self._target(name)[0] in self._aliases or any(each.search(name) for each in ignored)
             )
             if not is_surplus:
                 found[own] = tensor
@@ -94,7 +96,7 @@ def _state(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 class Places:
-    """Where the parameters and buffers of a model are, and which dtype each has."""
+    """Places and dtypes of the parameters and buffers of a model."""
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
         self._plan = [(re.compile(pattern), kept) for pattern, kept in model._get_dtype_plan(dtype).items()]
@@ -129,7 +131,7 @@ class Places:
         return len(self._parameters.get(name, ())) > 1
 
     def shape(self, name: str) -> torch.Size | None:
-        """None: no such parameter."""
+        """Shape of a parameter or buffer; None if there is none of this name."""
         found = [self._buffers[name]] if name in self._buffers else self._parameters.get(name, [])
         return getattr(*found[0]).shape if found else None
 

@@ -1,4 +1,4 @@
-"""LayerStack: consecutive layers of a decoder, all of them or those of a stage, and one step through them."""
+"""LayerStack: consecutive layers of a decoder, all of them or one stage's, and one step through them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..layers.step_input import StepInput
 Residual = torch.Tensor | None
 
 
-class Mix:
-    """The mixer of one layer in one step, for the rows that are needed."""
+class LayerStep:
+    """One step of one layer, for the rows that are needed."""
 
     def __init__(
         self,
@@ -26,12 +26,16 @@ class Mix:
         inputs: torch.Tensor | None = None,
     ) -> None:
         """rows: the tokens whose result is needed; None for all. The cache gets what it keeps of all tokens.
-        inputs: of all tokens, [T, W]: of a layer with inputs of its own."""
+        inputs: of all tokens, [T, W]: of a layer with its own inputs."""
         self._step, self._cache, self._rows, self._inputs = step, cache, rows, inputs
+        self.mix = self.mix_of_rows = step.mix  # of all tokens, and of those in `rows`
+        if rows is not None and step.mix is not None:
+            self.mix_of_rows = step.mix.of_tokens(rows)
 
     def __call__(self, mixer: Mixer, projected: torch.Tensor, own: slice = slice(None)) -> torch.Tensor:
         """The output of `out_proj`, [N, hidden_size]. own: the tensors of the layer's cache that are the mixer's."""
-        return mixer.out_proj(mixer(projected, self._step, self._cache[own], self._rows))
+        mixed = mixer(projected, self._step, self._cache[own], self._rows)
+        return mixer.out_proj(mixed, self.mix_of_rows)
 
     @property
     def inputs(self) -> torch.Tensor:
@@ -52,7 +56,7 @@ class Layer(Protocol):
     def loadables(self) -> Iterator[Loadable]: ...
 
     def __call__(
-        self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, step: LayerStep
     ) -> tuple[torch.Tensor, torch.Tensor | None]: ...
 
 
@@ -76,7 +80,7 @@ class LayerStack:
 
         hidden, residual: [T, hidden_size]. steps, caches: one per layer; the steps differ in the blocks that they use.
         rows: [N] int64, indices of the tokens whose results are needed; None for all. inputs: [T, layers, W], of layers
-        with inputs of their own.
+        with their own inputs.
         """
         last = len(self.layers) - 1
         if (
@@ -85,15 +89,15 @@ class LayerStack:
             last = self._last_full
         for index, layer in enumerate(self.layers[: last + 1]):
             own = None if inputs is None else inputs[:, index]
-            mix = Mix(steps[index], caches[index], rows if index == last else None, own)
+            step = LayerStep(steps[index], caches[index], rows if index == last else None, own)
             with span(f"layers.{self._first + index}"):
-                hidden, residual = layer(hidden, residual, mix)
+                hidden, residual = layer(hidden, residual, step)
         if rows is None or not len(rows):
             return hidden, residual
         narrowed = {view: step.of_tokens(rows) for view, step in {id(step): step for step in steps[last + 1 :]}.items()}
         for index in range(last + 1, len(self.layers)):  # these keep nothing: the other tokens are not needed
             own = None if inputs is None else inputs[rows, index]
-            mix = Mix(narrowed[id(steps[index])], caches[index], None, own)
+            step = LayerStep(narrowed[id(steps[index])], caches[index], None, own)
             with span(f"layers.{self._first + index}"):
-                hidden, residual = self.layers[index](hidden, residual, mix)
+                hidden, residual = self.layers[index](hidden, residual, step)
         return hidden, residual

@@ -14,14 +14,23 @@ from ..layers.attention import Attention
 from ..layers.loading import Loadable
 from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
+from .ends import Head
 
 
 class Model(Protocol):
-    """Token ids to hidden states, hidden states to logits."""
+    """Token ids to hidden states, and heads that make results of these."""
 
     model_spec: ModelSpec
     table: dict[str, str]  # rows of the start-up table about the model
     is_capturable: bool  # whether a decode step consists of the kernels' ops alone
+
+    @property
+    def logits(self) -> Head: ...
+
+    @property
+    def heads(self) -> Mapping[str, Head]:
+        """All heads by name, `logits` among them."""
+        ...
 
     def loadables(self) -> Iterator[Loadable]:
         """All parts with weights, in the order of loading."""
@@ -33,7 +42,7 @@ class Model(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """Of the weights, after they are loaded."""
+        """Bytes of the weights, after they are loaded."""
         ...
 
     def tensors(self, folder: Path, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
@@ -44,7 +53,7 @@ class Model(Protocol):
         ...
 
     def attention_layers(self) -> Mapping[int, Attention]:
-        """By the number of the layer; none of latents, and none of transformers' modules."""
+        """Attention by the number of the layer; without attention of latents, and without transformers' modules."""
         ...
 
     def take_weights(self, other: Self) -> None:
@@ -54,13 +63,9 @@ class Model(Protocol):
     def forward(
         self, steps: Sequence[StepInput], caches: Sequence[LayerCache], rows: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Writes what the caches keep of all T tokens. Returns hidden and residual of `rows`, for `logits`.
+        """Writes what the caches keep of all T tokens. Returns hidden and residual of `rows`, for the heads.
 
         steps, caches: one per layer; the steps differ in the blocks that they use. rows: [N] int64, indices of the
-        tokens whose logits are needed; None for all.
+        tokens that a head needs; None for all.
         """
-        ...
-
-    def logits(self, hidden: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
-        """hidden, residual: [N, hidden_size]. Returns [N, vocab_size] in the model's dtype."""
         ...

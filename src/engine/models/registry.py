@@ -7,9 +7,9 @@ import torch
 from ...config import ModelFilesError, Resolved
 from ...model.quantised import scheme_of
 from ...model.spec import ModelSpec
-from ...model.support import not_supported
+from ...model.support import support_problem
+from ..collectives import Ranks, SharedExperts
 from ..kernels import KernelSet
-from ..parallel import Ranks, SharedExperts
 from .decoder import Decoder, LaterStage
 from .model import Model
 
@@ -60,6 +60,6 @@ def make_later_stage(
 
 def model_class(model_spec: ModelSpec) -> type[Decoder]:
     """Raises ModelFilesError, with the reason, for a model with parts that are not supported."""
-    if reason := not_supported(model_spec):
+    if reason := support_problem(model_spec):
         raise ModelFilesError(reason, code="M304")
     return Decoder

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from ...model.spec import RopeSpec
-from ..layers.rotary import (
-    ROPE_KINDS,
-    RopeKind,
-    RopeParameters,
-    longrope_attention_factor,
-    yarn_attention_factor,
-)
+from ...model.mixers import RopeSpec
+from ..layers.rotary import ROPE_KINDS, RopeKind, RopeParameters, longrope_attention_factor, yarn_attention_factor
 
 
 def rope_parameters(rope: RopeSpec, longest: int) -> RopeParameters:

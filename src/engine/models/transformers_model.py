@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +19,7 @@ from ...model.quantised import SCHEMES
 from ...model.through_transformers import through_transformers
 from ..kernels import KernelSet
 from ..layers.attention import Attention
-from ..layers.linear import Linear
+from ..layers.linear import Linear, Mix
 from ..layers.loading import Loadable
 from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
@@ -56,11 +56,7 @@ class TransformersModel:
         kernels = replace(kernels, pack_grouped=None, packs_grouped_experts=False)  # its weights are planned as numbers
         self._kernels, self._dtype, self._device = kernels, dtype, device
         self._scheme = SCHEMES[quantization] if quantization else None
-        config_class: type[PretrainedConfig] | None = None
-        if files.code is not None:
-            config_class, chosen = hf_build.code_classes(files.code)
-        else:
-            chosen = hf_build.model_class(files.spec.architecture, files.spec.model_type)
+        config_class, chosen = hf_build.classes(files)
 
         def make() -> PretrainedConfig:
             return hf_build.config_of(files.config_json, config_class)
@@ -77,7 +73,10 @@ class TransformersModel:
         self._loadables += self._tensors()
         self._attention = PagedAttention(kernels)
         self._attention.attach(self._module)
-        self._trunk = _Trunk(self._module.get_decoder())
+        self._trunk = _Trunk(self._module.get_decoder(), self._module.get_input_embeddings)
+        self.logits = _ModulesHead(self._trunk, self._module)
+        self.heads = {"logits": self.logits}
+        self._has_run = False
         self.is_capturable = False
         self.fused = described(self._fused)
         self.table = through_transformers(files.spec, transformers.__version__, self.fused)
@@ -215,19 +214,42 @@ class TransformersModel:
     def forward(
         self, steps: Sequence[StepInput], caches: Sequence[LayerCache], rows: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if steps[0].mix is not None or steps[0].rope_positions is not None:
+            raise ValueError("modules of the transformers library see no mix, and positions of one kind")
         self._attention.begin(steps, caches)
-        hidden = self._trunk.hidden(steps[0].token_ids, steps[0].positions)
+        try:
+            hidden = self._trunk.hidden(steps[0])
+        except Exception as error:
+            if self._has_run or isinstance(error, ModelFilesError):
+                raise
+            name = type(self._module).__name__  # at the warm-up: modelling code raises anything
+            raise ModelFilesError(f"{name} cannot run: {hf_build.line_of(error)}", code="M304") from error
+        self._has_run = True
         return (hidden if rows is None else hidden[rows]), None  # the modules have added the residual
 
-    def logits(self, hidden: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+
+class _ModulesHead:
+    """The output layer of the modules, and what the model does to its logits."""
+
+    def __init__(self, trunk: _Trunk, module: nn.Module) -> None:
+        self._trunk, self._module = trunk, module
+
+    def loadables(self) -> Iterator[Loadable]:
+        """No parts: they are the model's own."""
+        yield from ()
+
+    def __call__(self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None) -> torch.Tensor:
+        """See Head."""
         return self._trunk.logits(self._module, hidden)
 
 
 class _Trunk:
     """Everything before the output layer. The whole model can be run without it, for what it does to the logits."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: Any, embedding: Callable[[], Any]) -> None:
+        """embedding: returns the module of the input embedding."""
         self._forward: Any = module.forward
+        self._embedding = embedding
         self._given: Any = None
         self._make: Any = None  # an output of the trunk with these hidden states
         module.forward = self._run
@@ -235,9 +257,13 @@ class _Trunk:
     def _run(self, *arguments: Any, **options: Any) -> Any:
         return self._forward(*arguments, **options) if self._given is None else self._given
 
-    def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """token_ids, positions: [T]. Returns [T, hidden_size]."""
-        output = self._forward(input_ids=token_ids[None], position_ids=positions[None], use_cache=False)
+    def hidden(self, step: StepInput) -> torch.Tensor:
+        """Returns [T, hidden_size]."""
+        inputs = {"input_ids": step.token_ids[None]}
+        if step.given is not None:
+            rows = self._embedding()(step.token_ids[None])
+            inputs = {"inputs_embeds": rows.index_copy(1, step.given.tokens, step.given.rows[None])}
+        output = self._forward(**inputs, position_ids=step.positions[None], use_cache=False)
         self._make = _tuple if isinstance(output, tuple) else type(output)
         hidden: torch.Tensor = output[0][0]
         return hidden
@@ -258,7 +284,7 @@ def _tuple(last_hidden_state: torch.Tensor) -> tuple[torch.Tensor]:
 
 
 def _check(files: ModelFiles, calls: Mapping[int, LayerCall]) -> None:
-    """Raises ModelFilesError unless the KV cache of the description is that of the model."""
+    """Raises ModelFilesError unless the KV cache of the description is the model's."""
     spec = files.spec
     attention = spec.attention
     assert attention is not None

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ...config.exit_codes import EXIT_FAILED
+from ..cluster.child import RankChild
+from ..cluster.limits import ALIVE_S, LOADING_SILENCE_S, SILENCE_S
 from ..loop.step_queue import FailedAfterExchange, RunnerUnusable
-from ..nodes.child import RankChild
-from ..nodes.limits import ALIVE_S, LOADING_SILENCE_S, SILENCE_S
-from ..nodes.rank_link import Alive, Failed, Finish, Loaded, RankLink, RankMessage, Returned, Tokens, packed
+from ..transport.rank_link import RankLink, packed
+from ..transport.rank_messages import Alive, Failed, Finish, Loaded, RankMessage, Returned, Tokens
 
 _POLL_S = 0.25  # of the thread that watches; a process that is stopped in two polls one after the other is given up
 
@@ -71,10 +72,11 @@ class Followers:
         self._failure: RankLost | None = None
         self._is_closed = False
         self._followers: list[Follower] = []
+        self._alive_at = 0.0  # when Alive was sent last
         self._held = b""  # what was sampled, until the next message
 
     def _start_watching(self) -> None:
-        """When all have come."""
+        """Start the thread that watches the ranks. Call it when all have connected."""
         threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 
     def _interrupt(self) -> None:
@@ -92,14 +94,15 @@ class Followers:
             raise self._failure
 
     def close(self) -> None:
-        """Ends them; those of other nodes wait for the next start then."""
+        """Ends the ranks. Ranks of other nodes then wait for the next start."""
         self._is_closed = True
         for each in self._followers:
             each.give_up()
             each.link.close()
 
     def send(self, message: RankMessage) -> None:
-        """To the ranks of the first stage what is sampled and Finish, to all ranks other messages. Raises RankLost."""
+        """Send sampled tokens and Finish to the ranks of the first stage, other messages to all ranks. Raises
+        RankLost."""
         data = packed(message)
         with_held, self._held = self._held + data, b""
         self._send_bytes(with_held, self._in_stage)
@@ -121,15 +124,9 @@ class Followers:
         if self._in_stage:
             self._held += packed(tokens)
 
-    def flush(self) -> None:
-        """Sends what is held: the ranks exchange now. Raises RankLost."""
-        if self._held:
-            held, self._held = self._held, b""
-            self._send_bytes(held, self._in_stage)
-
     @property
     def _in_stage(self) -> list[Follower]:
-        """Those of the first stage."""
+        """The followers in the first stage."""
         return self._followers[: self._size - 1]
 
     def expect_returned(self) -> None:
@@ -146,7 +143,7 @@ class Followers:
             return [each.returned for each in self._followers if each.returned is not None]
 
     def lose(self, reason: str, exit_code: int = EXIT_FAILED) -> None:
-        """No step can follow. The first reason counts."""
+        """End all ranks: no step can follow. The first reason counts."""
         with self._changed:
             if self._failure is not None or self._is_closed:
                 return
@@ -179,7 +176,9 @@ class Followers:
                 self._look(now)
 
     def _look(self, now: float) -> None:
-        sends = int(now / ALIVE_S) != int((now - _POLL_S) / ALIVE_S)
+        sends = now - self._alive_at >= ALIVE_S
+        if sends:
+            self._alive_at = now
         for each in self._followers:
             if each.has_left:
                 continue
@@ -196,6 +195,9 @@ class Followers:
             message = follower.link.receive_part()  # the others are heard while a long message arrives
         except (EOFError, OSError):
             self.lose(f"{follower} {follower.end()}")
+            return
+        except ValueError as error:
+            self.lose(f"{follower} sent what is no message: {error}")
             return
         if follower.heard_at is not None:
             follower.heard_at = time.monotonic()

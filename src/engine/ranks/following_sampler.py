@@ -7,9 +7,9 @@ from typing import Protocol
 import torch
 
 from ..api import TokenLogprobs
-from ..nodes.rank_link import RankMessage, Tokens
 from ..sampling.sampler import Int64, Sampled
 from ..sampling.sampling_table import Slots
+from ..transport.rank_messages import RankMessage, Tokens
 
 
 class Receiving(Protocol):
@@ -17,7 +17,7 @@ class Receiving(Protocol):
 
 
 class SamplingFailed(Exception):
-    """On rank 0. The step is over."""
+    """Sampling failed on rank 0. The step is over."""
 
 
 class FollowingSampler:
@@ -35,5 +35,5 @@ class FollowingSampler:
         return Sampled(message.token_ids, {})
 
     def prompt_logprobs(self, logits: torch.Tensor, next_ids: torch.Tensor, slots: Slots) -> list[TokenLogprobs]:
-        """Empty: rank 0 has them."""
+        """Placeholders: rank 0 has the log-probabilities."""
         return [TokenLogprobs([], [], 0)] * len(slots)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..loop.engine_core import Sleeper
+from ..loop.executor import Sleeper
 from ..loop.step_queue import RunnerUnusable
-from ..nodes.rank_link import FreeMemory, TakeMemory
+from ..transport.messages import FreeMemory, TakeMemory
 from .followers import Followers, in_step
 
 

@@ -9,18 +9,19 @@ from functools import partial
 from typing import Any
 
 from ...config import Resolved
-from ..memory.shared_memory import SharedMemory
-from ..nodes.fingerprint import fingerprint
-from ..nodes.joining import JoinedLink, LinkOf, join
-from ..nodes.limits import silence_of
-from ..nodes.rank_link import Join, RankLink
-from ..nodes.ring import connect_stages, listen
-from ..nodes.secret import secret_hash
-from ..parallel.agreement import smallest_of
-from ..parallel.connect import group_of, own_gpu, prompt_ranks_in, ranks_in, start_limit_s, wait_for_all
-from ..parallel.gloo import GlooRanks, Meeting
+from ..cluster.fingerprint import fingerprint
+from ..cluster.joining import JoinedLink, LinkOf, join
+from ..cluster.limits import silence_of
+from ..cluster.ring import connect_stages, listen
+from ..cluster.secret import secret_hash
+from ..collectives.agreement import smallest_of
+from ..collectives.connect import group_of, own_gpu, prompt_ranks_in, ranks_in, start_limit_s, wait_for_all
+from ..collectives.gloo import GlooRanks, Meeting
+from ..host.shared_memory import SharedMemory
 from ..runner.loaded_model import RanksOf
 from ..runner.rank_loading import RankLoading, rank_loading
+from ..transport.rank_link import RankLink
+from ..transport.rank_messages import Join
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +37,23 @@ class Place:
 
     @property
     def stage(self) -> int:
-        return self.resolved.parallel.stage_of(self.rank)
+        return self.resolved.topology.stage_of(self.rank)
 
     @property
     def ranks_of(self) -> RanksOf | None:
         """Joins the ranks of its stage; None if it is the only one."""
-        parallel = self.resolved.parallel
-        size = parallel.tensor_parallel_size
-        if size == 1:
+        topology = self.resolved.topology
+        if topology.group_size == 1:
             return None
-        place = (self.memory, self.meeting, self.rank % size, parallel)
+        place = (self.memory, self.meeting, topology.rank_in_group(self.rank), self.resolved.parallel)
         gpu = own_gpu(self.resolved)
         return lambda kernels: wait_for_all(ranks_in(kernels, *place, gpu=gpu))
 
     @property
     def loading(self) -> RankLoading:
-        """Of its part of the model."""
-        parallel = self.resolved.parallel
-        agree = smallest_of(self.meeting, self.rank, parallel.num_ranks, start_limit_s(parallel))
+        """How this rank loads its part of the model."""
+        num_ranks, limit_s = self.resolved.topology.num_ranks, start_limit_s(self.resolved.parallel)
+        agree = smallest_of(self.meeting, self.rank, num_ranks, limit_s)
         return rank_loading(self.resolved, self.ranks_of, agree, self._prompt_ranks)
 
     def _prompt_ranks(self) -> GlooRanks | None:
@@ -73,30 +73,30 @@ def joined(
 
     Args:
         resolved: as decided here.
-        secret: the hash of the secret; None for that of the environment.
+        secret: the hash of the secret; None takes it from the environment.
         link_of: makes the link to rank 0; None for a JoinedLink.
 
     Raises JoinRefused or OSError.
     """
-    parallel = resolved.parallel
-    by_default = partial(JoinedLink, silence_s=silence_of(parallel))
+    topology = resolved.topology
+    by_default = partial(JoinedLink, silence_s=silence_of(resolved.parallel))
     listeners: list[socket.socket] = []
     parts = fingerprint(resolved)
 
     def join_of(own_address: str) -> Join:
         place: list[Any] = []
-        if resolved.num_stages > 1:
+        if topology.num_stages > 1:
             listener, place = listen(own_address)
             listeners.append(listener)  # of earlier attempts too, which are closed with this process
         hash_of_secret = secret_hash() if secret is None else secret
-        return Join(rank, socket.gethostname(), os.getpid(), place, parts, hash_of_secret)
+        return Join(rank, socket.gethostname(), parts, hash_of_secret, os.getpid(), place)
 
-    link, start = join(parallel.master_addr, parallel.master_port, join_of, link_of=link_of or by_default)
+    link, start = join(*topology.leader, join_of, link_of=link_of or by_default)
     decided = with_files_of(Resolved.model_validate_json(start.resolved), resolved)
     meeting = Meeting(link.address, start.port, link.own_address, group_of(rank, resolved))
-    size, stages = parallel.tensor_parallel_size, None
-    if resolved.num_stages > 1:
-        stages = connect_stages(listeners[-1], start.key, start.places, rank, size)
+    stages = None
+    if topology.num_stages > 1:
+        stages = connect_stages(listeners[-1], start.key, start.places, rank, topology.group_size)
     return Place(rank, decided, link, memory, meeting, stages)
 
 

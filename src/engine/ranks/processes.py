@@ -13,27 +13,30 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...config import Resolved
+from ...config import DeploymentError, Resolved
 from ...config.exit_codes import EXIT_ENVIRONMENT, EXIT_INVALID_CONFIGURATION
 from ...config.resolve.gpu import own_gpus
-from ..nodes.child import RankChild, children_of_node, close_descriptors, command_of, memories_of_node
-from ..nodes.fingerprint import fingerprint
-from ..nodes.gathering import CannotGather, Gathering, Joined, NotGathered
-from ..nodes.limits import SILENCE_S, silence_of
-from ..nodes.rank_link import Start, packed
-from ..nodes.ray_places import CannotUseRay
-from ..nodes.ray_ranks import RayRanks
-from ..nodes.ring import KEY_BYTES, connect_stages, listen
-from ..nodes.secret import secret_hash
+from ..cluster.child import RankChild, children_of_node, close_descriptors, command_of, memories_of_node
+from ..cluster.fingerprint import fingerprint
+from ..cluster.gathering import CannotGather, Gathering, Joined, NotGathered
+from ..cluster.limits import SILENCE_S, silence_of
+from ..cluster.ray_places import CannotUseRay
+from ..cluster.ray_ranks import RayRanks
+from ..cluster.ring import KEY_BYTES, connect_stages, listen
+from ..cluster.secret import secret_hash
+from ..transport.rank_link import packed
+from ..transport.rank_messages import Start
 from .followers import Follower, Followers, RankLost
+from .group_runner import LeadingGroup
 
 if TYPE_CHECKING:  # they import torch
+    from ..collectives import Ranks
+    from ..collectives.gloo import GlooRanks, Meeting
+    from ..collectives.stages import StageLink
+    from ..host.shared_memory import SharedMemory
     from ..kernels import KernelSet
-    from ..memory.shared_memory import SharedMemory
-    from ..parallel import Ranks
-    from ..parallel.gloo import GlooRanks, Meeting
-    from ..parallel.stages import StageLink
     from ..runner.loaded_model import RanksOf
+    from ..worker import WorkerCall, Workplace
 
 RanksT = TypeVar("RanksT", bound="Ranks")
 logger = logging.getLogger(__name__)
@@ -49,15 +52,14 @@ class RankProcesses(Followers):
         lost: Callable[[], None] = lambda: None,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Starts them, and waits for those of other nodes to connect.
+        """Starts the ranks, and waits for ranks of other nodes to connect.
 
         lost: called in a thread when one is lost. report: called with what this waits for.
         Raises OSError or RankLost.
         """
-        from ..parallel.connect import ADDRESS
+        from ..collectives.connect import ADDRESS
 
-        parallel = resolved.parallel
-        super().__init__(parallel.tensor_parallel_size * parallel.prefill_context_parallel_size, lost)
+        super().__init__(resolved.topology.stage_size, lost)
         self._resolved = resolved
         self._children: list[RankChild] = []
         self._memories: dict[int, SharedMemory] = {}  # of the groups whose ranks are all on this machine
@@ -77,12 +79,12 @@ class RankProcesses(Followers):
         self._start_watching()
 
     def _start_all(self, report: Callable[[str], None]) -> None:
-        from ..parallel.connect import open_store
+        from ..collectives.connect import open_store
 
         self._memories = memories_of_node(self._resolved, 0)
-        if self._resolved.parallel.distributed_executor_backend == "ray":
+        if self._resolved.topology.backend == "ray":
             self._start_on_ray(report)
-        elif self._resolved.parallel.nnodes > 1:
+        elif self._resolved.topology.num_nodes > 1:
             self._start_on_nodes(report)
         else:
             self._store, port = open_store(self._address)
@@ -90,14 +92,15 @@ class RankProcesses(Followers):
 
     def _start(self, port: int) -> None:
         """All ranks, on this machine. They inherit connections to each other."""
-        num_stages, parallel = self._resolved.num_stages, self._resolved.parallel
+        topology = self._resolved.topology
+        num_stages = topology.num_stages
         rings = [_ring(num_stages) for _ in range(self._size)]
         own_ends = rings[0][0] if num_stages > 1 else None
         start = Start(self._resolved.model_dump_json(), port)
         try:
-            for rank in range(1, parallel.num_ranks):
+            for rank in range(1, topology.num_ranks):
                 stage, own_rank = divmod(rank, self._size)
-                group = rank // parallel.tensor_parallel_size
+                group = topology.group_of(rank)
                 fds = {"memory": self._memories[group].fd} if self._memories else {}
                 if rings[own_rank]:
                     fds["before"], fds["after"] = (end.fileno() for end in rings[own_rank][stage])
@@ -115,19 +118,19 @@ class RankProcesses(Followers):
             self._open_ends, self._stage_ends = ends, lambda: ends
 
     def _gpu_of(self, rank: int) -> dict[str, str]:
-        """Variables that give a rank a GPU of its own; rank 0 has the first one."""
+        """Variables that give a rank its own GPU; rank 0 has the first one."""
         return own_gpus(rank) if self._resolved.uses_gpus else {}
 
     def _start_on_nodes(self, report: Callable[[str], None]) -> None:
-        """Those of this node; other nodes start theirs."""
-        parallel = self._resolved.parallel
-        if parallel.node_rank:
+        """Start the ranks of this node; other nodes start theirs."""
+        topology = self._resolved.topology
+        if topology.node:
             raise RankLost("another node than 0 only runs `engine up`", EXIT_INVALID_CONFIGURATION)
 
         def start(_: Gathering) -> None:
             self._children = children_of_node(self._resolved, 0, self._memories)
 
-        self._gather(parallel.master_addr, parallel.master_port, secret_hash(), start, report)
+        self._gather(*topology.leader, secret_hash(), start, report)
 
     def _start_on_ray(self, report: Callable[[str], None]) -> None:
         try:
@@ -145,7 +148,7 @@ class RankProcesses(Followers):
         report: Callable[[str], None],
     ) -> None:
         """Waits for all ranks to connect to this one over TCP. start: starts those that are to be started here."""
-        others = range(1, self._resolved.parallel.num_ranks)
+        others = range(1, self._resolved.topology.num_ranks)
         try:
             prints, ends = fingerprint(self._resolved), self.ends_when_refused
             with Gathering(address, port, others, prints, secret, ends_when_refused=ends) as gathering:
@@ -166,7 +169,7 @@ class RankProcesses(Followers):
 
     def _introduce(self, address: str, places: list[list[Any]]) -> None:
         """Sends the ranks where they find each other. places: of the other ranks, in order."""
-        from ..parallel.connect import open_store
+        from ..collectives.connect import open_store
 
         self._address = address
         self._store, port = open_store(address)
@@ -181,11 +184,11 @@ class RankProcesses(Followers):
                 follower.link.send_bytes(start)
 
     def _place(self, rank: int, joined: Joined) -> str:
-        node = "Ray" if self._on_ray is not None else f"node {self._resolved.parallel.node_of(rank)}"
+        node = "Ray" if self._on_ray is not None else f"node {self._resolved.topology.node_of(rank)}"
         return f"{node}, {joined.join.host}, process {joined.join.pid}"
 
     def _names(self, ranks: list[int]) -> str:
-        node_of, on_ray = self._resolved.parallel.node_of, self._on_ray is not None
+        node_of, on_ray = self._resolved.topology.node_of, self._on_ray is not None
         names = (f"rank {rank} of {'Ray' if on_ray else f'node {node_of(rank)}'}" for rank in ranks)
         return "waiting for " + ", ".join(names)
 
@@ -198,24 +201,24 @@ class RankProcesses(Followers):
             raise RankLost(ended)
 
     def ranks(self, kernels: KernelSet) -> Ranks:
-        """Those of the first group, as rank 0 sees them. Raises RuntimeError if one does not come."""
-        from ..parallel.connect import own_gpu, ranks_in
+        """The ranks of the first group, as rank 0 sees them. Raises RuntimeError if one does not come."""
+        from ..collectives.connect import own_gpu, ranks_in
 
         gpu = own_gpu(self._resolved)
         place = self._memories.get(0), self._meeting, 0, self._resolved.parallel
         return self._joined(ranks_in(kernels, *place, gpu=gpu))
 
     def prompt_ranks(self) -> GlooRanks | None:
-        """Those that share prompts with rank 0; None if there are none. Raises as `ranks`."""
-        from ..parallel.connect import prompt_ranks_in
+        """The ranks that share prompts with rank 0; None if there are none. Raises what `ranks` raises."""
+        from ..collectives.connect import prompt_ranks_in
 
         ranks = prompt_ranks_in(self._meeting, 0, self._resolved.parallel)
         return None if ranks is None else self._joined(ranks)
 
     @property
     def _meeting(self) -> Meeting:
-        from ..parallel.connect import group_of
-        from ..parallel.gloo import Meeting
+        from ..collectives.connect import group_of
+        from ..collectives.gloo import Meeting
 
         return Meeting(self._address, self._store.port, self._address, group_of(0, self._resolved))
 
@@ -228,22 +231,22 @@ class RankProcesses(Followers):
 
     def agree(self, number: int) -> int:
         """The smallest of the numbers of all ranks. To be called once, as they do. Raises RankLost."""
-        from ..parallel.agreement import smallest_of
-        from ..parallel.connect import start_limit_s
-        from ..parallel.gloo import Meeting
+        from ..collectives.agreement import smallest_of
+        from ..collectives.connect import start_limit_s
+        from ..collectives.gloo import Meeting
 
-        parallel = self._resolved.parallel
+        num_ranks, limit_s = self._resolved.topology.num_ranks, start_limit_s(self._resolved.parallel)
         meeting = Meeting(self._address, self._store.port, self._address)
-        return smallest_of(meeting, 0, parallel.num_ranks, start_limit_s(parallel), self.check)(number)
+        return smallest_of(meeting, 0, num_ranks, limit_s, self.check)(number)
 
     @property
     def ranks_of(self) -> RanksOf | None:
         """Makes the ranks of the first group; None if rank 0 is its only one."""
-        return self.ranks if self._resolved.parallel.tensor_parallel_size > 1 else None
+        return self.ranks if self._resolved.topology.group_size > 1 else None
 
     def stage_link(self) -> StageLink:
-        """To the next stage, and from the last one. To be called once. Raises RankLost or OSError."""
-        from ..parallel.connect import stage_link
+        """The link to the next stage, and from the last one. Call it once. Raises RankLost or OSError."""
+        from ..collectives.connect import stage_link
 
         assert self._stage_ends is not None
         ends = self._stage_ends()
@@ -252,6 +255,22 @@ class RankProcesses(Followers):
         self.check()
         self._stage_link = stage_link(self._resolved, *ends)
         return self._stage_link
+
+    def group(self, *, has_stages: bool) -> LeadingGroup:
+        """What rank 0 and these say to each other about a step. has_stages: see LeadingGroup."""
+        return LeadingGroup(self, has_stages=has_stages)
+
+    def caller(self, workplace: Workplace) -> WorkerCall:
+        """Calls a method of the workers of all ranks. workplace: of rank 0."""
+        from .worker_calls import LeadingCalls
+
+        return LeadingCalls(workplace, self).call
+
+    def cannot_start(self, error: BaseException) -> None:
+        """The start of rank 0 has failed: close the ranks. Raises the reason if one of them has caused the failure."""
+        self.close()
+        if not isinstance(error, DeploymentError):
+            self.check()
 
     def _interrupt(self) -> None:
         with self._changed:
@@ -265,7 +284,7 @@ class RankProcesses(Followers):
                 end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """As Followers. Releases what was used to reach them."""
+        """See Followers.close. Also releases what was used to reach the ranks."""
         self._is_closed = True
         for ranks in self._ranks:
             ranks.close()

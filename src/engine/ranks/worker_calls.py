@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..api import CallError
-from ..nodes.rank_link import Call
-from ..nodes.rank_values import packed_value, unpacked_values
+from ..transport.rank_messages import Call
+from ..transport.rank_values import packed_value, unpacked_values
 from ..worker import Workplace, values_of
 from .followers import Followers, in_step
 

@@ -1,4 +1,5 @@
-"""Engines that serve the same model: a group that shares experts, those of other machines, and those that Ray places.
+"""Engines that serve the same model: a group that shares experts, engines of other machines, and engines that Ray
+places.
 
 `remote` and `connection` are how a server reaches the engines of another machine, on which `node` runs them.
 """

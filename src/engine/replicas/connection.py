@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import struct
 from collections.abc import Callable
 
-from ..messages import Message
-from ..nodes.limits import ALIVE_S, SILENCE_S
-from ..wire import MAX_MESSAGE_BYTES, WireError, decode, encode
+from ...frames import LENGTH_BYTES, FrameTooLong, framed, length_of
+from ..cluster.limits import ALIVE_S, SILENCE_S
+from ..transport.messages import Message
+from ..transport.records import WireError
+from ..transport.wire import MAX_MESSAGE_BYTES, decode, encode
 
 START = b"start"  # node 0: the replica is wanted now
-_LENGTH = struct.Struct("!I")
 
 
 class ReplicaConnection:
-    """Use `run` as a task until the end."""
+    """Connection of a replica on another machine. Use `run` as a task until the end."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, silence_s: float = SILENCE_S
@@ -37,15 +37,15 @@ class ReplicaConnection:
         self.peer: str = writer.get_extra_info("peername")[0]
 
     def send(self, message: Message) -> None:
-        """Does not wait; nothing is sent after the end. Raises OverflowError as `encode` does."""
+        """Send without waiting; nothing is sent after the end. Raises OverflowError as `encode` does."""
         self.send_frame(encode(message))
 
     def send_frame(self, frame: bytes) -> None:
         if not self._writer.is_closing():
-            self._writer.write(_LENGTH.pack(len(frame)) + frame)
+            self._writer.write(framed(frame))
 
     async def run(self) -> None:
-        """Until the other side ends, or is silent."""
+        """Exchange frames until the other side ends, or is silent."""
         living = asyncio.create_task(self._show_life())
         reason = "the connection was closed"
         try:
@@ -62,7 +62,7 @@ class ReplicaConnection:
             self._writer.transport.abort()  # what it has not read would keep the socket open
         except (OSError, EOFError):
             pass
-        except WireError as error:
+        except (WireError, FrameTooLong) as error:
             reason = f"a message was not understood: {error}"
         finally:
             living.cancel()
@@ -70,12 +70,9 @@ class ReplicaConnection:
             if not self.ended.done():
                 self.ended.set_result(reason)
 
-    async def read_frame(self, limit: int = MAX_MESSAGE_BYTES) -> bytes:
-        """Raises OSError, EOFError."""
-        (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
-        if length > limit:
-            raise ConnectionAbortedError(f"a frame of {length} bytes")
-        return await self._reader.readexactly(length)
+    async def read_frame(self, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
+        """Raises OSError, EOFError, FrameTooLong."""
+        return await self._reader.readexactly(length_of(await self._reader.readexactly(LENGTH_BYTES), max_bytes))
 
     async def _show_life(self) -> None:
         while True:

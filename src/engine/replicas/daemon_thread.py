@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class DaemonThread:
-    """All calls run in one thread, in order."""
+    """A thread that runs all calls, in order."""
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()

@@ -1,7 +1,7 @@
 """ReplicaGroup: replicas that share the experts of a model, as the process that starts them sees them.
 
 None can compute without the others. When one ends or is stopped, the others are ended too, also in the middle of a
-step. The client of each starts it again, and those of the same start find each other.
+step. The client of each starts it again, and processes of the same start find each other.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..client.child import EngineChild
-from ..memory.neighbours import Neighbours
-from ..messages import ExitReason, Message
-from ..processes.process_state import StoppedWatch
+from ..host.neighbours import Neighbours
+from ..host.process_state import StoppedWatch
+from ..transport.messages import ExitReason, Message
 
 _POLL_S = 0.25  # a process that is stopped in two polls one after the other is given up
 _WITHOUT_CAUSE = {"EngineExit", "ExchangeClosed", "ReplicaLost"}  # no reason was given, or another process is the cause
@@ -66,13 +66,13 @@ class GroupStart:
         weakref.finalize(self, _close, self.neighbours.descriptors)  # when no child needs them to start
 
     def close(self, why: str) -> None:
-        """No step can follow. The first reason counts."""
+        """Close this start: no step can follow. The first reason counts."""
         self.lost = self.lost or why
         self.neighbours.memory.close_exchange()
         self.children = {}  # they refer to this start, whose descriptors are closed when none does
 
     def end(self, why: str, ended: GroupChild) -> None:
-        """As `close`, and ends the other processes."""
+        """Close this start, and end the other processes."""
         if self.lost:
             return
         children = self.children.values()
@@ -125,14 +125,14 @@ class GroupChild:
         return reason if has_cause or not self._ended_because else ExitReason("ReplicaLost", self._ended_because)
 
     async def stop(self, grace_s: float = 1.0) -> None:
-        """As EngineChild. The others, which cannot compute without this one, are stopped too."""
+        """See EngineChild.stop. The others, which cannot compute without this one, are stopped too."""
         if self._start is not None:
             self._start.close(f"replica {self.rank}, which has other experts, was stopped")
         if self._child is not None:
             await self._child.stop(grace_s)
 
     def end(self, why: str) -> None:
-        """At once: there is nothing to finish."""
+        """End the process at once: there is nothing to finish."""
         if self._child is not None:
             self._ended_because = why
             self._tasks.append(asyncio.create_task(self._child.stop(0)))

@@ -1,6 +1,6 @@
 """ReplicaNode: the replicas of another node than 0: connects each to the server of node 0, and runs its engine.
 
-Each has a connection of its own, through which the messages of its engine process go. When node 0 ends or is silent,
+Each has its own connection, through which the messages of its engine process go. When node 0 ends or is silent,
 the engine is stopped, and the replica connects again.
 """
 
@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ...config.exit_codes import EXIT_INVALID_CONFIGURATION
 from ..client.child import EngineChild
 from ..client.process import COMMAND
-from ..messages import ExitReason, Message, Ready
-from ..nodes.fingerprint import Fingerprint
-from ..nodes.headless_node import NodeState
-from ..nodes.limits import SILENCE_S, WAITING_LINE_S
+from ..cluster.fingerprint import Fingerprint
+from ..cluster.headless_node import NodeState
+from ..cluster.limits import SILENCE_S, WAITING_LINE_S
+from ..transport.messages import ExitReason, Message, Ready
+from ..transport.rank_messages import CODEC, Alive, Failed, Join
 from .connection import ReplicaConnection
 
 _RETRY_S = 0.5
@@ -30,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Refused(Exception):
-    """By node 0: this replica is of another deployment, model or version."""
+    """Node 0 refuses this replica: it is of another deployment, model or version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +64,11 @@ class ReplicaNode:
 
     @property
     def pids(self) -> dict[int, int]:
-        """Of the engine processes, by rank."""
+        """Process ids of the engines, by rank."""
         return {rank: child.pid for rank, child in self._children.items() if child.pid is not None}
 
     async def run(self) -> int:
-        """Until it is cancelled, or refused. Returns the exit code of the command."""
+        """Run the replicas until the task is cancelled, or they are refused. Returns the exit code of the command."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for rank in self._replicas:
@@ -101,25 +100,22 @@ class ReplicaNode:
             reader, writer = await asyncio.open_connection(self._address, self._port)
         connection = ReplicaConnection(reader, writer, self._silence_s)
         try:
-            join: dict[str, Any] = {
-                "rank": rank,
-                "host": socket.gethostname(),
-                "secret": self._secret,
-                "fingerprint": dict(self._fingerprint),
-            }
-            connection.send_frame(json.dumps(join).encode())
+            join = Join(rank, socket.gethostname(), dict(self._fingerprint), self._secret)
+            connection.send_frame(CODEC.encode(join))
             async with asyncio.timeout(SILENCE_S):
                 answer = await connection.read_frame(_MAX_REASON_BYTES)
-            reason, is_final = json.loads(answer)
+            match CODEC.decode(answer):
+                case Alive():
+                    return connection
+                case Failed(reason, exit_code) if exit_code == EXIT_INVALID_CONFIGURATION:
+                    raise _Refused(f"node 0 refuses replica {rank}: {reason}")
+                case Failed(reason):
+                    raise ConnectionRefusedError(reason)
+                case _:
+                    raise ValueError("the answer of node 0 is not understood")
         except BaseException:
             connection.close()
             raise
-        if not reason:
-            return connection
-        connection.close()
-        if is_final:
-            raise _Refused(f"node 0 refuses replica {rank}: {reason}")
-        raise ConnectionRefusedError(reason)
 
     async def _serve(self, rank: int, connection: ReplicaConnection) -> None:
         """Run an engine when node 0 asks for it, until one of them ends."""

@@ -1,7 +1,7 @@
 """RayReplicas: on the machine with the API, replicas whose machines Ray chooses.
 
 An actor is to Ray what a headless node is to a supervisor: it runs the engine of one replica, which connects to the
-server as those of other machines do. An actor that has ended is replaced when the server starts its replica again.
+server as engines of other machines do. An actor that has ended is replaced when the server starts its replica again.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ...config import Resolved, read_machine_spec
-from ..nodes.fingerprint import fingerprint
-from ..nodes.limits import silence_of
-from ..nodes.ray_places import CannotUseRay, RayPlaces, bundle_of, loss, own_signals
-from ..nodes.secret import hash_of
+from ..cluster.fingerprint import fingerprint
+from ..cluster.limits import silence_of
+from ..cluster.ray_places import CannotUseRay, RayPlaces, bundle_of, loss, own_signals
+from ..cluster.secret import hash_of
 from .connection import ReplicaConnection
 from .daemon_thread import DaemonThread
 from .node import ReplicaNode, ReplicaStart
@@ -31,14 +31,14 @@ class ReplicaActor:
     """Runs one replica on the machine of the actor."""
 
     def run(self, resolved: str, rank: int, address: str, port: int, secret: str) -> str:
-        """Until the server refuses it. Returns why. address, port: of the server."""
+        """Run the replica until the server refuses it. Returns why. address, port: of the server."""
         values = Resolved.model_validate_json(resolved)
         own = values.model_copy(update={"machine": read_machine_spec()}).replica(rank)
         environment = {name: value for name, value in os.environ.items() if name not in values.secret_variables}
         starts = {rank: ReplicaStart(own.model_dump_json(), environment)}
         silence_s = silence_of(values.parallel)
         node = ReplicaNode(starts, address, port, fingerprint(values), hash_of(secret), silence_s)
-        asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy())  # Ray's starts no process in a group of its own
+        asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy())  # Ray's starts no process in a new group
         asyncio.run(node.run())
         return f"ended: {node.reason}"
 
@@ -49,7 +49,7 @@ class RayReplicas(RemoteReplicas):
     def __init__(self, resolved: Resolved, report: Callable[[str], None]) -> None:
         """report: called with what this waits for."""
         self._key = secrets.token_hex(16)
-        ranks, silence_s = resolved.parallel.remote_ranks, silence_of(resolved.parallel)
+        ranks, silence_s = resolved.topology.remote_replicas, silence_of(resolved.parallel)
         super().__init__("", 0, ranks, fingerprint(resolved), hash_of(self._key), silence_s)
         self._return_s = 2 * silence_s  # for an actor that has lost the server, to stop its engine and to connect again
         self._resolved, self._report = resolved, report
@@ -106,18 +106,18 @@ class RayReplicas(RemoteReplicas):
         return self._places.address, 0
 
     def _enter(self, report: Callable[[str], None]) -> None:
-        """In the thread."""
+        """Reserve places for all replicas, in the thread."""
         self._places = places = RayPlaces("parallel.data_parallel_backend: ray", report)
-        parallel = self._resolved.parallel
-        bundle = bundle_of(self._resolved, parallel.num_ranks)
+        topology = self._resolved.topology
+        bundle = bundle_of(self._resolved, topology.num_ranks)
         try:
-            places.reserve(bundle, len(parallel.remote_ranks), is_wanted=lambda: not self._is_closed)
+            places.reserve(bundle, topology.num_on_ray, is_wanted=lambda: not self._is_closed)
         except BaseException:
             self._leave()
             raise
 
     def _leave(self) -> None:
-        """In the thread."""
+        """Release the places and end Ray, in the thread."""
         if self._places is not None:
             import ray
 
@@ -128,7 +128,7 @@ class RayReplicas(RemoteReplicas):
     async def _start(self, rank: int) -> asyncio.Future[str]:
         """The end of a new actor."""
         assert self._places is not None, "it is connected"
-        index = self._resolved.parallel.remote_ranks.index(rank)
+        index = self._resolved.topology.remote_replicas.index(rank)
         name, arguments = f"replica {rank}", (self._config, rank, self._address, self._port, self._key)
         running = await self._thread.run(self._places.run, index, ReplicaActor, name, *arguments)
         return asyncio.ensure_future(_end_of(running, rank))

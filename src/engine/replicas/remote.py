@@ -7,20 +7,21 @@ same budget as one of its own.
 from __future__ import annotations
 
 import asyncio
-import hmac
-import json
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from ..messages import ExitReason, Message
-from ..nodes.fingerprint import Fingerprint, differences
-from ..nodes.gathering import CannotGather
-from ..nodes.limits import SILENCE_S, WAITING_LINE_S
+from ...config.exit_codes import EXIT_FAILED, EXIT_INVALID_CONFIGURATION
+from ...logs import RareLogger
+from ..cluster.fingerprint import Fingerprint
+from ..cluster.gathering import MAX_JOIN_BYTES, NOT_UNDERSTOOD, CannotGather, reason_against
+from ..cluster.limits import SILENCE_S, WAITING_LINE_S
+from ..transport.messages import ExitReason, Message
+from ..transport.rank_messages import CODEC, Alive, Failed, Join
 from .connection import START, ReplicaConnection
 
-_MAX_JOIN_BYTES = 1 << 20
 logger = logging.getLogger(__name__)
+rare = RareLogger(logger)
 
 
 class RemoteReplicas:
@@ -72,7 +73,7 @@ class RemoteReplicas:
             self._port = self._server.sockets[0].getsockname()[1]
 
     async def _place(self) -> tuple[str, int]:
-        """Where to listen; port 0 is any that is free."""
+        """Address and port to listen at; port 0 is any that is free."""
         return self._address, self._port
 
     async def close(self) -> None:
@@ -86,18 +87,24 @@ class RemoteReplicas:
         connection = ReplicaConnection(reader, writer, self._silence_s)
         try:
             async with asyncio.timeout(SILENCE_S):
-                join = json.loads(await connection.read_frame(_MAX_JOIN_BYTES))
-            rank, host = int(join["rank"]), str(join["host"])
-            reason = self._reason_against(rank, host, str(join["secret"]), dict(join["fingerprint"]))
-            is_final = bool(reason)
-            if not reason:
-                reason = self._earlier(rank)
-        except (OSError, EOFError, ValueError, TypeError, KeyError, TimeoutError):
-            connection.close()  # a probe, or a program that has nothing to do with this
+                join = CODEC.decode(await connection.read_frame(MAX_JOIN_BYTES))
+            if not isinstance(join, Join):
+                raise ValueError("not a replica")
+            rank, exit_code = join.rank, EXIT_INVALID_CONFIGURATION
+            reason = self._reason_against(join)
+            if not reason and (reason := self._earlier(rank)):
+                exit_code = EXIT_FAILED  # it may come again
+        except (OSError, EOFError, TimeoutError):
+            connection.close()  # a probe
             return
-        connection.send_frame(json.dumps([reason, is_final]).encode())
+        except (ValueError, TypeError) as error:
+            host, *_ = writer.get_extra_info("peername")
+            rare.log(logging.WARNING, NOT_UNDERSTOOD, host, error)
+            connection.close()
+            return
+        connection.send_frame(CODEC.encode(Failed(reason, exit_code) if reason else Alive()))
         if reason:
-            logger.error("replica %d of %s was refused: %s", rank, host, reason)
+            logger.error("replica %d of %s was refused: %s", rank, join.host, reason)
             await connection.flush()
             connection.close()
             return
@@ -108,14 +115,10 @@ class RemoteReplicas:
             self._waiting[rank] = connection
             self._changed.notify_all()
 
-    def _reason_against(self, rank: int, host: str, secret: str, fingerprint: Fingerprint) -> str:
-        if not hmac.compare_digest(secret, self._secret):
-            return "the secrets of the nodes differ (environment variable STOKER_NODE_SECRET)"
-        if different := differences(self._fingerprint, fingerprint, host):
-            return different
-        if rank not in self._waiting:
-            return f"replica {rank} is not one that runs on another node"
-        return ""
+    def _reason_against(self, join: Join) -> str:
+        if reason := reason_against(join, self._fingerprint, self._secret):
+            return reason
+        return "" if join.rank in self._waiting else f"replica {join.rank} is not one that runs on another node"
 
     def _earlier(self, rank: int) -> str:
         """A connection of this replica; if it was cut, its end is noticed soon."""
@@ -163,7 +166,7 @@ class RemoteChild:
         return ExitReason("ReplicaLost", f"{where}: {reason}")
 
     async def stop(self, grace_s: float = 1.0) -> None:
-        """Its node stops the engine, and connects again."""
+        """Close the connection: the node stops the engine, and connects again."""
         if self._connection is not None:
             await self._connection.flush()
             self._connection.close()

@@ -1,1 +1,1 @@
-"""ModelRunner and its parts: loads a model, keeps its KV cache, and executes the plans of steps. `cuda`: on GPUs."""
+"""Runner and its parts: loads a model, keeps its KV cache, and executes the plans of steps. `cuda`: on GPUs."""

@@ -1,4 +1,4 @@
-"""Assistance: what a replica computes in a step in which it has no tokens: its experts, for those of other replicas.
+"""Assistance: computes a replica's experts, in a step in which it has no tokens, for the tokens of other replicas.
 
 Steps of few rows are captured at the first of each number of rows, and replayed from then on.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..collectives import SharedExperts
 from ..kernels import spans
 from ..kernels.capture import Capture, CapturedGraph, NotCapturable, TooLarge
 from ..layers.experts import Experts
 from ..layers.loading import Loadable
-from ..parallel import SharedExperts
 
 
 class Assistance:
@@ -23,7 +23,7 @@ class Assistance:
         self._too_large: set[int] = set()  # rows
 
     def compute(self) -> None:
-        """After `begin` of the replicas."""
+        """Compute the experts of a step, after `begin` of the replicas."""
         rows = self._replicas.graph_rows
         if self._capture is None or spans.is_profiling or rows is None or rows in self._too_large:
             self._compute()

@@ -7,21 +7,22 @@ from typing import Protocol
 
 import torch
 
-from ..core.block_store import BlockCopy, BlockLoad, BlockStore
+from ..core.block_store import BlockStore
+from ..step.plan import BlockCopy, BlockLoad
 from .kv_cache import KVCache
 from .loaded_model import LoadedModel
 
 
 class BlockTransfer(Protocol):
     def load(self, loads: Sequence[BlockLoad]) -> None:
-        """Before a step. The last of two loads of a block stays.
+        """Copy blocks to the cache before a step. If two loads have the same block, the last one stays.
 
-        Raises RuntimeError if the size of a content is not that of a block in each group.
+        Raises RuntimeError if a content has another size than a block in each group.
         """
         ...
 
     def save(self, saves: Sequence[BlockCopy]) -> None:
-        """After a step."""
+        """Copy blocks to the store after a step."""
         ...
 
 
@@ -29,12 +30,12 @@ TransferOf = Callable[[LoadedModel], BlockTransfer]
 
 
 def host_transfer(store: BlockStore | None) -> TransferOf | None:
-    """Of a model that one process computes; None without a store."""
+    """Make the transfer of a model that one process computes; None without a store."""
     return None if store is None else lambda loaded: HostTransfer(loaded.cache, store)
 
 
 class HostTransfer:
-    """Of a cache in host memory: copies are done at once."""
+    """The transfer of a cache in host memory: copies are done at once."""
 
     def __init__(self, cache: KVCache, store: BlockStore) -> None:
         self._cache, self._store = cache, store

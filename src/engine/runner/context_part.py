@@ -31,11 +31,11 @@ class ContextPart:
 
     @property
     def slots(self) -> int:
-        """Of a block on this rank."""
+        """Number of slots of a block on this rank."""
         return self.block_size // self.count
 
     def num_kept(self, lengths: torch.Tensor) -> torch.Tensor:
-        """Of the first `lengths` tokens of a sequence, how many this rank keeps."""
+        """Number of tokens that this rank keeps, of the first `lengths` tokens of a sequence."""
         turn = self.count * self.run
         rest = (lengths % turn - self.index * self.run).clamp(0, self.run)
         return torch.div(lengths, turn, rounding_mode="floor") * self.run + rest

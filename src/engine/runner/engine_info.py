@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
+import torch
+
 from ...config import Resolved
+from ...config.cpu_kernels import torch_table
+from ...config.schema.types import format_about
+from ...model.quantised import scheme_of
 from ..api import EngineInfo
-from .kv_cache import KVCache
+from .loaded_model import LoadedModel
 from .measure import process_memory
 
 
 def engine_info(
-    resolved: Resolved,
-    cache: KVCache,
-    *,
-    weights_bytes: int,
-    device: str,
-    kernels: Mapping[str, str],
-    phases: Mapping[str, float],
+    resolved: Resolved, loaded: LoadedModel, rows: Mapping[str, str], phases: Mapping[str, float]
 ) -> EngineInfo:
+    """rows: of the start-up table, about how steps are computed. phases: of the start, and their seconds."""
+    cache, states = loaded.cache, loaded.cache.states
     resident = peak = None
     if (held := process_memory()) is not None:
-        states = cache.states
-        reserved = states.num_bytes if states is not None and device == "cpu" else 0
+        reserved = states.num_bytes if states is not None and resolved.device.device == "cpu" else 0
         resident = held[0] + cache.num_untouched + reserved
         peak = max(resident, held[1])
     return EngineInfo(
@@ -35,12 +36,35 @@ def engine_info(
         max_num_seqs=resolved.scheduler.max_num_seqs,
         max_num_batched_tokens=resolved.scheduler.max_num_batched_tokens,
         eos_token_ids=resolved.model_files.eos_token_ids,
-        weights_bytes=weights_bytes,
+        weights_bytes=loaded.model.num_bytes,
         kv_cache_bytes=cache.num_bytes,
         dtype=resolved.model.dtype,
-        device=device,
-        kernels=dict(kernels),
+        device=_device(resolved, loaded.device),
+        kernels=_kernels(resolved, loaded) | loaded.model.table | cache.table | _states(resolved, loaded) | dict(rows),
         phases=dict(phases),
         resident_bytes=resident,
         peak_bytes=peak,
+        pid=os.getpid(),
     )
+
+
+def _device(resolved: Resolved, device: torch.device) -> str:
+    if resolved.device.device == "cpu":
+        return str(device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "Triton's interpreter"
+    return f"{device} ({name})"
+
+
+def _kernels(resolved: Resolved, loaded: LoadedModel) -> dict[str, str]:
+    if loaded.compilation is None:
+        return loaded.kernels.table
+    return torch_table(str(loaded.compilation), scheme_of(resolved.model.quantization))
+
+
+def _states(resolved: Resolved, loaded: LoadedModel) -> dict[str, str]:
+    states = loaded.cache.states
+    if states is None:
+        return {}
+    size, kept = format_about(states.num_bytes), resolved.num_kept_states
+    reused = f"{kept} more are kept for prefixes that are reused" if kept else "no prefix is reused"
+    return {"recurrent_states": f"{size} for {resolved.scheduler.max_num_seqs} sequences; {reused}"}

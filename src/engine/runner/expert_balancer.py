@@ -1,6 +1,6 @@
 """ExpertBalancer: moves experts between ranks, so that the ranks have about as much work in a step.
 
-All ranks call it before each step, and so do the same at the same time. Rank 0 alone decides. In a round the layers
+All ranks call it before each step, and so do the same at the same time. Only rank 0 decides. In a round the layers
 follow one another, and the work before one step is limited; the experts of a layer are used together, when all that are
 new to a rank have arrived.
 """
@@ -16,14 +16,14 @@ from itertools import chain
 import torch
 
 from ...config import Resolved
-from ...model.sharding import Layout
+from ...model.expert_placement import Layout
+from ..collectives import Ranks
+from ..collectives.expert_layout import balanced_layout
+from ..host.pages import give_back_free
 from ..kernels import PackedExpert
 from ..layers.expert_places import ExpertPlaces
 from ..layers.experts import Experts
 from ..layers.loading import Loadable
-from ..memory.pages import give_back_free
-from ..parallel import Ranks
-from ..parallel.expert_layout import balanced_layout
 from .expert_transfer import received_expert, sent_expert
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class _Move:
 
 
 class _LayerMoves:
-    """Of one layer, to a new layout."""
+    """The moves of one layer's experts to a new layout."""
 
     def __init__(self, layer: Experts, layout: Layout, ranks: Ranks) -> None:
         self._layer, self._layout, self._ranks = layer, layout, ranks
@@ -74,7 +74,7 @@ class ExpertBalancer:
         """
         layers: with experts that can move.
         window_size: the last steps of an interval, in which tokens are counted.
-        step_interval: from the begin of one round to that of the next one; at least `window_size`.
+        step_interval: steps from one begin of a round to the next; at least `window_size`.
         logs: rank 0 logs the balance, and what has moved.
         """
         self._layers, self._ranks = layers, ranks
@@ -139,7 +139,7 @@ class ExpertBalancer:
 
 
 def _moves(before: Layout, after: Layout) -> Iterator[_Move]:
-    """Of each expert that is new to a rank, from the first rank that has it."""
+    """A move of each expert that is new to a rank, from the first rank that has it."""
     places: dict[int, dict[int, int]] = {}
     for rank, (had, has) in enumerate(zip(before, after, strict=True)):
         for place, expert in enumerate(has):

@@ -12,8 +12,8 @@ from itertools import accumulate
 import torch
 
 from ...model.record import Record
+from ..collectives import Ranks
 from ..kernels import PackedExpert
-from ..parallel import Ranks
 from .sharded_state import ALIGNMENT, DTYPES, LinearLayout, linear_of, stored_linear
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -78,5 +78,5 @@ def received_expert(owner: int, ranks: Ranks) -> Arrived:
 
 
 def _starts(sizes: list[int]) -> list[int]:
-    """Of parts, and of what would follow them: kernels read tensors at multiples of ALIGNMENT."""
+    """Starts of parts, and of what would follow them: kernels read tensors at multiples of ALIGNMENT."""
     return [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)]

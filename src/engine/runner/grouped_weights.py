@@ -362,7 +362,7 @@ def _bnb_4bit(packed: Packed, parts: Mapping[str, torch.Tensor]) -> Grouped:
 
 
 def _on_grid(packed: Packed, scales: torch.Tensor) -> GroupScales:
-    """With a row of scales for each output."""
+    """Scales with a row for each output."""
     return GroupScales(_rows_on_grid(packed, scales))
 
 

@@ -46,11 +46,11 @@ class KVCache:
         part: ContextPart | None = None,
     ) -> None:
         """num_blocks: of all groups together.
-        tensors: heads and elements of a head, of each tensor of a layer (Keeps in model/spec.py); all of one size.
+        tensors: heads and elements of a head, of each tensor of a layer (Keeps in model/mixers.py); all of one size.
         memory: of the cache's size, with one region for each tensor of each plane.
         zeros: makes the memory on a device; None for host memory.
         states: of the layers with a recurrent state.
-        tensors_by_layer: in place of `tensors`, which are those of the widest layer, where layers differ.
+        tensors_by_layer: where layers differ, in place of `tensors`, which the widest layer has.
         part: of each block that this cache has; None for all.
 
         Raises MemoryError, with the number of bytes, if the host has too little memory; torch.OutOfMemoryError if the

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable
 
 from ...config import Resolved
-from ..memory.pages import HUGE_PAGE, drop_pages, map_private, populate
+from ..host.pages import HUGE_PAGE, drop_pages, map_private, populate
 
 WAIT_S = 0.05
 logger = logging.getLogger(__name__)

@@ -90,7 +90,7 @@ def _calculated(
     device: torch.device,
     states: StateCache | None,
 ) -> dict[int, KVScales]:
-    """From the largest key and value of a prompt of random tokens, kept in the model's dtype."""
+    """Scales calculated from the largest key and value of a prompt of random tokens, kept in the model's dtype."""
     block_size, groups, spec = resolved.cache.block_size, resolved.cache_groups, resolved.model_spec
     num_tokens = min(_TOKENS, resolved.model.max_model_len, resolved.scheduler.max_num_batched_tokens)
     num_blocks = -(-num_tokens // block_size)

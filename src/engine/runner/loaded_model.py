@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -11,6 +11,8 @@ from ...config import Resolved, read_machine_spec
 from ...config.cpu_features import NoKernels, find_compiler
 from ...config.cpu_library import LibrarySpec
 from ...model.quantised import OWN_CODES, scheme_of
+from ..collectives import Ranks, SharedExperts, attending_in_parts, attending_to_all
+from ..collectives.gloo import GlooRanks
 from ..kernels import KernelSet, select_kernels
 from ..kernels.cpu.background import BackgroundCompilation
 from ..kernels.cpu.library import CpuLibrary, is_loadable, load_library
@@ -18,8 +20,6 @@ from ..layers.loading import Loadable
 from ..models.decoder import LaterStage
 from ..models.model import Model
 from ..models.registry import make_later_stage, make_model
-from ..parallel import Ranks, SharedExperts, attending_in_parts, attending_to_all
-from ..parallel.gloo import GlooRanks
 from .context_part import ContextPart
 from .kv_cache import KVCache, kv_dtype
 from .kv_memory import KVMemory, reserve_kv_memory
@@ -34,12 +34,19 @@ PromptRanksOf = Callable[[], GlooRanks | None]
 ReplicasOf = Callable[[KernelSet], SharedExperts]
 
 
-class Loaded:
-    """What a process has of a model, in memory that is not needed while no step runs."""
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """What a process has of a model: the layers of a stage, those of the first stage with the ends of the model."""
 
-    __slots__ = ()
+    device: torch.device
+    kernels: KernelSet
+    model: Model | LaterStage
     cache: KVCache
-    sleeping: SleepingMemory | None  # of a device, if the engine may sleep
+    compilation: BackgroundCompilation | None = None  # of kernels that replace these
+    ranks: Ranks | None = None  # that compute the model together
+    prompt_ranks: GlooRanks | None = None  # that compute other tokens of the same prompts
+    replicas: SharedExperts | None = None  # that have its other experts
+    sleeping: SleepingMemory | None = None  # of a device, if the engine may sleep
 
     def free_memory(self) -> None:
         """Give back what only steps need. Raises MemoryError, and has all of it still."""
@@ -52,30 +59,11 @@ class Loaded:
         if self.sleeping is not None:
             self.sleeping.take()
 
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel(Loaded):
-    device: torch.device
-    kernels: KernelSet
-    model: Model
-    cache: KVCache
-    compilation: BackgroundCompilation | None = None  # of kernels that replace these
-    ranks: Ranks | None = None  # that compute the model together
-    prompt_ranks: GlooRanks | None = None  # that compute other tokens of the same prompts
-    replicas: SharedExperts | None = None  # that have its other experts
-    sleeping: SleepingMemory | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedStage(Loaded):
-    """Of another stage than the first."""
-
-    kernels: KernelSet
-    layers: LaterStage
-    cache: KVCache
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    ranks: Ranks | None = None  # as of LoadedModel
-    sleeping: SleepingMemory | None = None
+    @property
+    def whole(self) -> Model:
+        """The model with its ends. Only of the first stage."""
+        assert not isinstance(self.model, LaterStage), "this stage has only layers"
+        return self.model
 
 
 def load_on_cpu(
@@ -93,7 +81,7 @@ def load_on_cpu(
     Args:
         kv_memory: of the KV cache; None reserves it now.
         may_compile_later: kernels that must be compiled are compiled in the background; the model is loaded for torch.
-        ranks_of: makes the ranks that compute the model together; None if this process does alone.
+        ranks_of: makes the ranks that compute the model together; None if only this process computes it.
         prompt_ranks_of: makes those that compute other tokens of the same prompts, if there are any.
         replicas_of: makes those that share the experts of the model; None if this one has all.
 
@@ -125,8 +113,8 @@ def load_on_cpu(
 
 def load_later_stage(
     resolved: Resolved, phases: PhaseClock, *, stage: int, ranks_of: RanksOf | None = None
-) -> LoadedStage:
-    """As load_on_cpu, another stage than the first. Kernels that must be compiled are waited for."""
+) -> LoadedModel:
+    """Load another stage than the first. See load_on_cpu. Kernels that must be compiled are waited for."""
     device = torch.device("cpu")
     phases.start("kernels")
     kernels = _kernels(resolved, load_library)
@@ -135,11 +123,11 @@ def load_later_stage(
     phases.start("weights")
     layers = make_later_stage(resolved, stage, kernels, device, ranks)
     load_weights(layers, resolved, ranks=ranks)
-    return LoadedStage(kernels, layers, _kv_cache(resolved, phases, None, stage, ranks), ranks=ranks)
+    return LoadedModel(device, kernels, layers, _kv_cache(resolved, phases, None, stage, ranks), ranks=ranks)
 
 
 def _in_parts(kernels: KernelSet, resolved: Resolved, ranks: Ranks | None) -> KernelSet:
-    num_parts = resolved.parallel.decode_context_parallel_size
+    num_parts = resolved.topology.num_context_parts
     return kernels if ranks is None or num_parts == 1 else attending_in_parts(kernels, ranks, num_parts)
 
 
@@ -151,9 +139,9 @@ def _kv_cache(
     memory = memory or reserve_kv_memory(resolved, stage)
     memory.check_room(read_machine_spec().available_memory_bytes - resolved.memory.state_bytes)
     memory.touch_first()
-    part, parallel = None, resolved.parallel
-    if ranks is not None and (count := parallel.decode_context_parallel_size) > 1:
-        run = parallel.cp_kv_cache_interleave_size
+    part = None
+    if ranks is not None and (count := resolved.topology.num_context_parts) > 1:
+        run = resolved.parallel.cp_kv_cache_interleave_size
         part = ContextPart(ranks.rank % count, count, run, resolved.cache.block_size)
     states = states_of(resolved, stage=stage)
     return kv_cache_of(resolved, resolved.num_kv_blocks, states, memory, stage=stage, part=part)
@@ -194,9 +182,9 @@ def _quantization(resolved: Resolved) -> str | None:
 
 
 def _may_begin_with_torch(resolved: Resolved) -> bool:
-    """Not if results must be the same in any batch, not for quantised weights, whose codes the kernels keep in another
-    order, not for a sharded state, which is in the order of the kernels, and not without room for weights in torch's
-    form, which is larger."""
+    """Whether torch may compute until the kernels are compiled. It may not if results must be the same in any batch;
+    with quantised weights, whose codes the kernels keep in another order; with a sharded state, which is in the order
+    of the kernels; or without room for weights in torch's form, which is larger."""
     model_spec, model = resolved.model_spec, resolved.model
     if model.batch_invariant or _quantization(resolved) is not None or resolved.model_files.state is not None:
         return False
@@ -212,7 +200,7 @@ def with_library(loaded: LoadedModel, resolved: Resolved, library: CpuLibrary) -
     """The same weights and KV cache, with the kernels of a library. `loaded` can no longer be used."""
     kernels = _kernels(resolved, lambda _: library)
     model = make_model(resolved, kernels, loaded.device)
-    model.take_weights(loaded.model)
+    model.take_weights(loaded.whole)
     return LoadedModel(loaded.device, kernels, model, loaded.cache)
 
 
@@ -241,7 +229,7 @@ def load_model(
 
 
 def states_of(resolved: Resolved, zeros: Zeros = torch.zeros, stage: int = 0) -> StateCache | None:
-    """None for a stage without recurrent states. Raises what StateCache raises."""
+    """The recurrent states of a stage; None if it has none. Raises what StateCache raises."""
     spec = resolved.stage_spec(stage)
     if not spec.has_states:
         return None
@@ -258,7 +246,7 @@ def kv_cache_of(
     stage: int = 0,
     part: ContextPart | None = None,
 ) -> KVCache:
-    """A cache of `num_blocks` blocks for each group of layers, for those of a stage. Raises what KVCache raises."""
+    """A cache of `num_blocks` blocks for each group of layers of a stage. Raises what KVCache raises."""
     cache, groups = resolved.cache, resolved.stage_groups(stage)
     return KVCache(
         groups,

@@ -13,11 +13,11 @@ import torch
 from ...config import Resolved
 from ...config.checkpoint.layout import READ_EAGERLY, read_tensors
 from ...config.checkpoint.settings import CACHE_FOLDER, DUMMY_DEVIATION
-from ...model.sharding import slices
+from ...model.tensor_parallel import slices
+from ..collectives import Ranks
 from ..layers.loading import Loadable, TensorReader
 from ..models.decoder import LaterStage
 from ..models.model import Model
-from ..parallel import Ranks
 from .np_cache import cached_tensors
 from .sliced_tensors import SlicedTensors
 from .weights import Checkpoint, DummyWeights

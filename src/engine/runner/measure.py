@@ -22,7 +22,8 @@ def process_memory() -> tuple[int, int] | None:
 
 
 class PhaseClock:
-    """Each `start` ends the previous phase. Reports each name when its phase begins and keeps the seconds, in order."""
+    """Times of phases. Each `start` ends the previous phase. Reports each name when its phase begins and keeps the
+    seconds, in order."""
 
     def __init__(
         self, report: Callable[[str], None] | None = None, clock: Callable[[], float] = time.perf_counter

@@ -31,7 +31,7 @@ _OURS = re.compile(r"index\.json|\d{5,}\.npy")
 def cached_tensors(model: Path, tensors: Mapping[str, StoredTensor], folder: Path) -> dict[str, StoredTensor]:
     """The same tensors in .npy files, which are written first unless they exist and the weight files are unchanged.
 
-    Raises ModelFilesError if the folder cannot be written or has other content than such a cache.
+    Raises ModelFilesError if the folder cannot be written, or holds files that are not of such a cache.
     """
     sources = _sources(tensors)
     found = _read(folder, sources)
@@ -56,7 +56,7 @@ def _sources(tensors: Mapping[str, StoredTensor]) -> dict[str, list[int]]:
 
 
 def _read(folder: Path, sources: Mapping[str, list[int]]) -> dict[str, StoredTensor] | None:
-    """None if there is no cache, or if it was made of other files."""
+    """The tensors of the cache; None if there is no cache, or if it was made of other files."""
     try:
         index = json.loads(read_file(folder / _INDEX, MAX_INDEX_BYTES))
         if index["format_version"] != _FORMAT_VERSION or index["sources"] != sources:
@@ -69,7 +69,7 @@ def _read(folder: Path, sources: Mapping[str, list[int]]) -> dict[str, StoredTen
 
 
 def _tensor(file: Path, entry: dict[str, Any]) -> StoredTensor:
-    """Raises ValueError if the file does not match the index."""
+    """The tensor of one file. Raises ValueError if the file does not match the index."""
     dtype, shape, offset = entry["dtype"], tuple(entry["shape"]), entry["offset"]
     stored = StoredTensor(file, dtype, shape, offset)
     if dtype not in DTYPE_BYTES or file.stat().st_size != offset + stored.num_bytes:
@@ -95,22 +95,28 @@ def _write(model: Path, tensors: Mapping[str, StoredTensor], folder: Path, sourc
     new = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     new.mkdir(parents=True)
     try:
-        entries = []
-        for number, (name, stored) in enumerate(tensors.items()):
-            if stored.dtype not in DTYPES:
-                raise ModelFilesError(
-                    f"{stored.file}: tensor `{name}` has dtype {stored.dtype}; supported: {', '.join(DTYPES)}"
-                )
-            values = torch.empty(stored.shape, dtype=DTYPES[stored.dtype])
-            checkpoint.read(name, values)
-            array = values.view(torch.uint16).numpy() if stored.dtype == "BF16" else values.numpy()
-            with (new / f"{number:05d}.npy").open("wb") as stream:
-                np.lib.format.write_array(stream, array, allow_pickle=False)
-                offset = stream.tell() - stored.num_bytes
-            entries.append({"name": name, "dtype": stored.dtype, "shape": list(stored.shape), "offset": offset})
+        entries = [
+            _write_tensor(checkpoint, name, stored, new / f"{number:05d}.npy")
+            for number, (name, stored) in enumerate(tensors.items())
+        ]
         index = {"format_version": _FORMAT_VERSION, "sources": sources, "tensors": entries}
         (new / _INDEX).write_text(json.dumps(index))
         shutil.rmtree(folder, ignore_errors=True)
         new.rename(folder)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def _write_tensor(checkpoint: Checkpoint, name: str, stored: StoredTensor, file: Path) -> dict[str, Any]:
+    """Writes the .npy file of one tensor. Returns its entry of the index."""
+    if stored.dtype not in DTYPES:
+        raise ModelFilesError(
+            f"{stored.file}: tensor `{name}` has dtype {stored.dtype}; supported: {', '.join(DTYPES)}"
+        )
+    values = torch.empty(stored.shape, dtype=DTYPES[stored.dtype])
+    checkpoint.read(name, values)
+    array = values.view(torch.uint16).numpy() if stored.dtype == "BF16" else values.numpy()
+    with file.open("wb") as stream:
+        np.lib.format.write_array(stream, array, allow_pickle=False)
+        offset = stream.tell() - stored.num_bytes
+    return {"name": name, "dtype": stored.dtype, "shape": list(stored.shape), "offset": offset}

@@ -12,7 +12,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterator
 
-from ..memory.pages import HUGE_PAGE, map_private
+from ..host.pages import HUGE_PAGE, map_private
 
 
 @contextlib.contextmanager

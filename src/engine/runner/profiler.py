@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Profiler:
-    """Called from the engine's thread, between steps."""
+    """Records steps. Called from the engine's thread, between steps."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Profiler:
 
     def _record(self) -> None:
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
-        config = _ExperimentalConfig(profile_all_threads=True)  # steps have a thread of their own
+        config = _ExperimentalConfig(profile_all_threads=True)  # steps have their own thread
         self._running = profile(activities=activities, experimental_config=config, acc_events=True, **self._options)
         spans.is_profiling = True
         self._running.start()

@@ -1,4 +1,4 @@
-"""How a rank loads its part of a model: onto the CPU, or onto a GPU of its own."""
+"""How a rank loads its part of a model: onto the CPU, or onto the rank's GPU."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from ...config import Resolved
-from ..parallel.agreement import Agree
-from .loaded_model import LoadedStage, PromptRanksOf, RanksOf, load_later_stage, load_on_cpu
-from .measure import PhaseClock
-from .model_runner import Load
-
-LoadStage = Callable[[Resolved, PhaseClock], LoadedStage]
+from ..collectives.agreement import Agree
+from .load_runner import Load
+from .loaded_model import PromptRanksOf, RanksOf, load_later_stage, load_on_cpu
 
 
 @dataclass(frozen=True, slots=True)
 class RankLoading:
     first: Load  # the model, or its first stage
-    stage: Callable[[int], LoadStage]  # another one
-    captures_steps: bool  # whether ModelRunner captures decode steps
+    stage: Callable[[int], Load]  # another one
 
 
 def rank_loading(
@@ -35,7 +31,6 @@ def rank_loading(
         return RankLoading(
             partial(load_on_cpu, ranks_of=ranks_of, prompt_ranks_of=prompt_ranks_of),
             lambda stage: partial(load_later_stage, stage=stage, ranks_of=ranks_of),
-            captures_steps=True,
         )
     from .cuda.loading import load_later_stage_on_device, load_on_device  # triton, which CPUs do not need
 
@@ -44,7 +39,6 @@ def rank_loading(
     return RankLoading(
         partial(load_on_device, ranks_of=ranks_of, agree=agree),
         lambda stage: partial(load_later_stage_on_device, stage=stage, ranks_of=ranks_of, agree=agree),
-        captures_steps=False,
     )
 
 

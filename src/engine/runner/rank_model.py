@@ -10,7 +10,7 @@ import torch
 
 from ...config import Resolved
 from ...config.checkpoint.layout import read_tensors
-from ...model.sharding import slices
+from ...model.tensor_parallel import slices
 from ...model.tensors import OUTPUT, model_shapes
 from ..kernels import Grouped, Integers
 from ..layers.loading import Loadable, TensorReader
@@ -44,22 +44,22 @@ class RankModel:
         self, model: Model | LaterStage, resolved: Resolved, rank: int, replace: Callable[[Callable[[], None]], None]
     ) -> None:
         """
-        rank: among those of its stage.
+        rank: among the ranks of its stage.
         replace: calls a function that replaces weights, between two steps.
         """
         self._model, self._resolved, self._replace = model, resolved, replace
-        self._size, self._rank = resolved.parallel.tensor_parallel_size, rank
+        self._size, self._rank = resolved.topology.group_size, rank
         self._pending: dict[str, torch.Tensor] = {}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the checkpoint's tensors of which this rank has a part, in whole, by their names."""
+        """Whole shapes, by name, of the checkpoint's tensors of which this rank has a part."""
         return {name: self._whole[name] for name, _ in self._model.wanted()}
 
     @property
     def pending(self) -> list[str]:
-        """Names of tensors that were given, and wait for others of the same layer: the query projection for that of
-        keys and values."""
+        """Names of tensors that were given, and wait for others of the same layer: the query projection for the
+        projections of keys and values."""
         return list(self._pending)
 
     def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -117,7 +117,7 @@ class RankModel:
 
     @cached_property
     def _whole(self) -> Mapping[str, tuple[int, ...]]:
-        """Of all tensors of the model."""
+        """Shapes of all tensors of the model."""
         is_native = self._resolved.model_files.implementation == "native"
         return model_shapes(self._resolved.model_spec) if is_native else dict(self._model.wanted())
 

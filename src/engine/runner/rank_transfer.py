@@ -8,27 +8,26 @@ that engines of any number of ranks read each other's blocks; else it has the pa
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from ...config import Resolved
-from ..core.block_store import BlockCopy, BlockLoad, BlockStore
-from ..parallel import Ranks
-from ..parallel.gloo import GlooRanks
+from ..collectives import Ranks
+from ..collectives.gloo import GlooRanks
+from ..core.block_store import BlockStore
+from ..step.plan import BlockCopy, BlockLoad
 from .block_transfer import BlockTransfer, TransferOf
 from .kv_cache import KVCache
 from .loaded_model import LoadedModel
 
 
-def rank_transfer(
-    resolved: Resolved, store: BlockStore | None = None, before_saving: Callable[[], None] = lambda: None
-) -> TransferOf:
-    """store, before_saving: as of RankTransfer."""
+def rank_transfer(resolved: Resolved, store: BlockStore | None = None) -> TransferOf:
+    """store: as of RankTransfer."""
     holders, _ = resolved.block_holders
 
     def transfer_of(loaded: LoadedModel) -> BlockTransfer:
-        return RankTransfer(loaded.cache, holders, loaded.ranks, loaded.prompt_ranks, store, before_saving)
+        return RankTransfer(loaded.cache, holders, loaded.ranks, loaded.prompt_ranks, store)
 
     return transfer_of
 
@@ -43,23 +42,20 @@ class RankTransfer:
         ranks: Ranks | None,
         prompt_ranks: GlooRanks | None,
         store: BlockStore | None = None,
-        before_saving: Callable[[], None] = lambda: None,
     ) -> None:
         """
         holders: ranks whose parts are a stored block, in its order; those between two of them have what the first has.
         ranks: that have the parts of the same weights; None if this one has all.
-        prompt_ranks: that have the same part, and compute other tokens; those of the first group save.
+        prompt_ranks: that have the same part, and compute other tokens; the ranks of the first group save.
         store: of rank 0; None on others.
-        before_saving: called before the ranks exchange what they save.
         """
         self._cache, self._holders, self._store = cache, holders, store
         self._ranks, self._prompt_ranks = ranks, prompt_ranks
         self._is_in_first = prompt_ranks is None or not prompt_ranks.rank
         self._part = 0 if ranks is None else bisect_right(holders, ranks.rank) - 1
-        self._before_saving = before_saving
 
     def load(self, loads: Sequence[BlockLoad]) -> None:
-        """As BlockTransfer."""
+        """See BlockTransfer."""
         blocks = self._cache.blocks
         for load in loads:
             own = self._own_part(load) if self._is_in_first else self._empty(load.block_ids)
@@ -69,10 +65,9 @@ class RankTransfer:
                 blocks[:, block_id] = content
 
     def save(self, saves: Sequence[BlockCopy]) -> None:
-        """As BlockTransfer."""
+        """See BlockTransfer."""
         if not self._is_in_first:
             return
-        self._before_saving()
         for save in saves:
             parts = self._parts(torch.stack([self._cache.blocks[:, block_id] for block_id in save.block_ids]))
             if self._store is not None:
@@ -80,7 +75,7 @@ class RankTransfer:
                 self._store.save(save.block_hash, content, is_for_others=save.is_for_others)
 
     def _own_part(self, load: BlockLoad) -> torch.Tensor:
-        """Of what rank 0 has, [groups, tensors, bytes]."""
+        """This rank's part of the block that rank 0 has, [groups, tensors, bytes]."""
         own = self._empty(load.block_ids)
         shape = *own.shape[:2], len(self._holders), own.shape[2]
         if self._store is None:
@@ -92,7 +87,7 @@ class RankTransfer:
         return whole[:, :, self._part].contiguous()
 
     def _parts(self, own: torch.Tensor) -> list[torch.Tensor]:
-        """Of all holders; on rank 0 alone they are theirs."""
+        """The parts of all holders. They are complete on rank 0 only."""
         parts = [own if holder == self._part_of_own else torch.empty_like(own) for holder in self._holders]
         for holder, part in zip(self._holders, parts, strict=True):
             if holder and self._ranks is not None:

@@ -117,7 +117,8 @@ def state_of(model: Model | LaterStage) -> tuple[RankLayout, dict[str, torch.Ten
 
 
 def _place(index: int, loadable: Loadable, name: str) -> str:
-    """Of a part's tensors: its number, because a norm without weights has no name, and its first tensor's name."""
+    """Prefix of the names of a part's tensors: its number, because a norm without weights has no name, and the name of
+    its first tensor."""
     first = next((each for each, _ in loadable.wanted()), "")
     return f"{index}.{first}:{name}"
 
@@ -127,7 +128,7 @@ def _digest(loadable: Loadable) -> str:
 
 
 def stored_linear(packed: PackedLinear, place: str, tensors: dict[str, torch.Tensor]) -> LinearLayout:
-    """Its tensors are added to `tensors`, by names that begin with `place`."""
+    """The layout of a packed matrix. Adds its tensors to `tensors`, by names that begin with `place`."""
     pieces = tuple(stored_linear(piece, f"{place}.{at}", tensors) for at, piece in enumerate(packed.pieces))
     own = {} if pieces else stored_tensors(packed)
     tensors.update({f"{place}.{name}": tensor for name, tensor in own.items()})
@@ -209,7 +210,7 @@ class _Tensors:
 
     @property
     def share(self) -> float:
-        """Of the bytes that have been taken."""
+        """Share of the bytes that have been taken, from 0 to 1."""
         return self._done / self._total
 
     def take(self, name: str) -> torch.Tensor:
@@ -257,7 +258,7 @@ def _experts(layout: ExpertsLayout, place: str, tensors: _Tensors) -> Iterator[P
 
 
 def linear_of(layout: LinearLayout, place: str, take: Take) -> PackedLinear:
-    """What `stored_linear` has described. Raises ValueError for tensors that are not those of such a layer."""
+    """What `stored_linear` has described. Raises ValueError for tensors that such a layer does not have."""
     if not layout.pieces:
         return _piece(layout, place, take, layout.out_features)
     pieces = tuple(_piece(piece, f"{place}.{at}", take, layout.out_features) for at, piece in enumerate(layout.pieces))
@@ -274,8 +275,8 @@ def linear_of(layout: LinearLayout, place: str, take: Take) -> PackedLinear:
         first.bias,
         layout.out_features,
         layout.in_features,
-        first.is_packed,
-        first.dtype,
+        is_packed=first.is_packed,
+        dtype=first.dtype,
         scales=first.scales,
         rounds_rows=first.rounds_rows,
         order=first.order,
@@ -295,8 +296,8 @@ def _piece(layout: LinearLayout, place: str, take: Take, stride: int) -> PackedL
             found.get("bias"),
             layout.out_features,
             layout.in_features,
-            layout.is_packed,
-            _FLOATS[layout.dtype],
+            is_packed=layout.is_packed,
+            dtype=_FLOATS[layout.dtype],
             scales=found.get("scales"),
             rounds_rows=layout.rounds_rows,
             order=found.get("order"),

@@ -1,7 +1,7 @@
 """Memory of a device that the engine gives back while it sleeps, and has again at the same addresses when it is awake.
 
 Captured steps contain the addresses of weights and caches: only the memory behind the addresses may go. Contents of
-weights are in host memory meanwhile, those of caches are lost.
+weights are in host memory meanwhile, contents of caches are lost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ..memory.pages import drop_pages, map_private, touch_pages
+from ..host.pages import drop_pages, map_private, touch_pages
 from .weight_storages import Users, aligned, storages_of
 
 _BATCH_BYTES = 1 << 28  # of weights that exist twice while they move
@@ -32,7 +32,7 @@ class Reservation(Protocol):
 
 
 class HostReservation:
-    """Of host memory, where kernels for devices are interpreted."""
+    """A reservation of host memory, where kernels for devices are interpreted."""
 
     def __init__(self, num_bytes: int) -> None:
         self._pages = map_private(num_bytes, huge_pages=False)
@@ -45,10 +45,10 @@ class HostReservation:
 
 
 class CudaReservation:
-    """Of a device's virtual memory (the driver's cuMemCreate and cuMemMap)."""
+    """A reservation of a device's virtual memory (the driver's cuMemCreate and cuMemMap)."""
 
     def __init__(self, num_bytes: int, device: torch.device) -> None:
-        """Has memory. Raises torch.OutOfMemoryError."""
+        """Reserves addresses with memory. Raises torch.OutOfMemoryError."""
         self._range = _CudaRange(num_bytes, device.index)
         self.give_back, self.take = self._range.give_back, self._range.take
         self.take()
@@ -144,7 +144,7 @@ class _HostCopy:
         target.copy_(self._content, non_blocking=True)
 
     def free(self) -> None:
-        """After the copy."""
+        """Unregister the pages, after the copy."""
         if self._pinned_by is not None:
             self._pinned_by.cuMemHostUnregister(self._content.data_ptr())
 
@@ -167,7 +167,7 @@ class SleepingMemory:
 
     @property
     def num_bytes(self) -> int:
-        """Of the device, while the engine is awake."""
+        """Bytes of the device that are used while the engine is awake."""
         return sum(len(each.content) for each in (*self._weights, *self._caches))
 
     def zeros(self, size: Sequence[int], /, *, dtype: torch.dtype) -> torch.Tensor:
@@ -201,7 +201,8 @@ class SleepingMemory:
 
     @torch.inference_mode()
     def give_back(self) -> None:
-        """While no step runs. Raises MemoryError if the host has too little memory for the weights."""
+        """Give the memory back, while no step runs. Raises MemoryError if the host has too little memory for the
+        weights."""
         if self._is_asleep:
             return
         needed = self._num_sharers * sum(len(each.content) for each in self._weights)
@@ -254,7 +255,7 @@ class SleepingMemory:
 
 
 def _batches(storages: list[Users]) -> Iterator[list[Users]]:
-    """In batches, so that few bytes exist twice while they move. `storages` is empty at the end."""
+    """Batches of storages, so that few bytes exist twice while they move. `storages` is empty at the end."""
     batch: list[Users] = []
     while storages:
         batch.append(storages.pop())

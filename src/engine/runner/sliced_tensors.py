@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from ...model.sharding import Slice
+from ...model.tensor_parallel import Slice
 from ..kernels import Grouped, Integers
 from ..layers.loading import TensorReader
 
@@ -37,7 +37,7 @@ class SlicedTensors:
         return None if name in self._slices else self._tensors.view(name, dtype)
 
     def grouped(self, name: str, dtype: torch.dtype) -> Grouped | None:
-        """None: codes are not divided."""
+        """Returns None: codes are not divided."""
 
     def integers(self, name: str) -> Integers | None:
-        """The same."""
+        """Returns None: integers are not divided."""

@@ -5,11 +5,14 @@ A StepPlan contains only what changed. The newest token of a decode row is here 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
-from ..core.step_plan import Int32, StepPlan
 from ..sampling.sampling_table import SamplingTable
+from ..step.plan import Int32, StepPlan
+from .slot_columns import SLOT_COLUMNS, SlotColumn
 
 Int64 = npt.NDArray[np.int64]
 Slots = Int32 | Int64
@@ -18,16 +21,25 @@ _NO_INDICES: Int64 = np.empty(0, np.int64)
 
 class SlotTable:
     def __init__(
-        self, num_slots: int, max_model_len: int, block_size: int, sampling: SamplingTable, num_groups: int = 1
+        self,
+        num_slots: int,
+        max_model_len: int,
+        block_size: int,
+        sampling: SamplingTable,
+        num_groups: int = 1,
+        columns: Sequence[SlotColumn] = SLOT_COLUMNS,
     ) -> None:
-        """num_groups: of layers, each with a block table of its own."""
+        """num_groups: of layers, each with its own block table."""
         self.block_size = block_size
         self.sampling = sampling
         # One column more than the context: the token that ends a full sequence is stored and never computed.
         # Zero pages that are never written take no memory, so the unused context of a short sequence is free.
         self.token_ids = np.zeros((num_slots, max_model_len + 1), np.int32)
         self.num_tokens = np.zeros(num_slots, np.int64)
-        self.num_prompt_tokens = np.zeros(num_slots, np.int64)
+        self._columns = [column for column in columns if column.on_host]
+        self.columns = {column.name: np.zeros(num_slots, column.dtype) for column in self._columns}
+        self.num_prompt_tokens = self.columns["num_prompt_tokens"]
+        self.heads: dict[int, str] = {}  # Admission.head, of the slots whose tokens are not sampled
         self.block_ids = np.zeros((num_groups, num_slots, -(-max_model_len // block_size)), np.int32)
         self.num_blocks = np.zeros(num_slots, np.int64)
         self._flat_block_ids: Int32 = self.block_ids.reshape(-1)
@@ -37,20 +49,26 @@ class SlotTable:
         """Applies the changes since the previous plan: released slots, admissions, forced tokens, new
         blocks, in this order.
 
-        Returns the indices of new blocks in a flattened block table, and their ids, [n, groups], without those of
-        admissions.
+        Returns the indices of new blocks in a flattened block table, and their ids, [n, groups], without the
+        blocks of admissions.
         """
         for slot in plan.released_slots:
             self.sampling.release(slot)
+            self.heads.pop(slot, None)
         for admission in plan.admissions:
             slot, token_ids = admission.slot, admission.token_ids
             self.token_ids[slot, : len(token_ids)] = token_ids
             self.num_tokens[slot] = len(token_ids)
-            self.num_prompt_tokens[slot] = admission.num_prompt_tokens
             for table, block_ids in zip(self.block_ids, admission.block_ids, strict=True):
                 table[slot, : len(block_ids)] = block_ids
             self.num_blocks[slot] = len(admission.block_ids[0])
-            self.sampling.admit(slot, admission.sampling, admission.seed, token_ids, admission.num_prompt_tokens)
+            self.heads.pop(slot, None)
+            if admission.head is not None:
+                self.heads[slot] = admission.head
+            sampling, num_prompt = admission.inputs.sampling, admission.num_prompt_tokens
+            self.sampling.admit(slot, sampling, admission.seed, token_ids, num_prompt)
+            for column in self._columns:
+                self.columns[column.name][slot] = column.value(admission, self.sampling)
         for slot, token_ids in plan.forced:
             start = self.num_tokens[slot]
             self.token_ids[slot, start : start + len(token_ids)] = token_ids

@@ -11,19 +11,20 @@ from typing import Protocol
 
 import torch
 
-from ...model.spec import ModelSpec, StateShape
-from ..core.step_plan import Int32
+from ...model.mixers import StateShape
+from ...model.spec import ModelSpec
 from ..layers.mixer import LayerCache
+from ..step.plan import Int32
 
 
 class Zeros(Protocol):
-    """As torch.zeros."""
+    """A function like torch.zeros."""
 
     def __call__(self, size: Sequence[int], /, *, dtype: torch.dtype) -> torch.Tensor: ...
 
 
 class StateCache:
-    """States of every layer that has one (StateShape in model/spec.py), at each place."""
+    """States of every layer that has one (StateShape in model/mixers.py), at each place."""
 
     def __init__(
         self,

@@ -5,14 +5,15 @@ Python code runs once per step, never once per row or token.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..core.step_plan import Int32, StepPlan
 from ..layers.step_input import StepInput
+from ..step.plan import Int32, StepPlan
 from .slot_table import SlotTable
 
 Int64 = npt.NDArray[np.int64]
@@ -23,14 +24,21 @@ _NONE: Int64 = np.empty(0, np.int64)
 class LogitTokens:
     """The tokens of the step that need logits, as indices into the flattened batch."""
 
-    sampled: Int64  # [S] last token of each sampled row
-    sampled_rows: Int64  # [S] those rows
+    outputs: Int64  # [O] tokens whose logits are outputs, row after row
+    output_rows: Int64  # [O] the row of each
     prompt: Int64  # [P] tokens followed by a prompt token whose logprobs are requested, in batch order
     prompt_rows: Int64  # [P] the row of each
+    by_head: Mapping[str, Int64] = field(default_factory=dict)  # of heads that do not sample: indices into `outputs`
+
+    @property
+    def sampled(self) -> Int64:
+        """Indices of the outputs that are sampled."""
+        every = np.arange(len(self.outputs))
+        return np.setdiff1d(every, np.concatenate(list(self.by_head.values()))) if self.by_head else every
 
     def union(self, num_tokens: int) -> Int64 | None:
-        """Sampled and prompt tokens, in batch order, once each; None if that is the whole batch."""
-        tokens = np.union1d(self.sampled, self.prompt) if len(self.prompt) else self.sampled
+        """Both kinds of tokens, in batch order, once each; None if that is the whole batch."""
+        tokens = np.union1d(self.outputs, self.prompt) if len(self.prompt) else self.outputs
         return None if len(tokens) == num_tokens else tokens
 
 
@@ -88,19 +96,29 @@ def _written_slots(positions: Int64, token_slots: Int64, slots: SlotTable) -> In
 
 
 def logit_tokens(plan: StepPlan, slots: SlotTable) -> LogitTokens:
-    sampled_rows = plan.is_sampled.nonzero()[0]
+    output_rows = plan.output_rows
     wants_prompt = slots.sampling.num_prompt_logprobs[plan.slots] >= 0
     asks_none = not wants_prompt.any()
+    by_head = _by_head(plan.slots[output_rows], slots.heads) if slots.heads else {}
     if asks_none and plan.num_tokens.max() == 1:
-        return LogitTokens(sampled_rows, sampled_rows, _NONE, _NONE)
+        return LogitTokens(output_rows, output_rows, _NONE, _NONE, by_head)
     ends = np.cumsum(plan.num_tokens, dtype=np.int64)
+    # The outputs of a row end with its last token.
+    outputs = np.arange(len(output_rows)) + (ends - np.cumsum(plan.num_outputs))[output_rows]
     if asks_none:
-        return LogitTokens(ends[sampled_rows] - 1, sampled_rows, _NONE, _NONE)
+        return LogitTokens(outputs, output_rows, _NONE, _NONE, by_head)
     asking = np.flatnonzero(wants_prompt)
-    # The logits at position p are those of the token at p + 1, which must be a prompt token.
+    # The logits at position p predict the token at p + 1, which must be a prompt token.
     last = slots.num_prompt_tokens[plan.slots[asking]] - 1
     counts = np.clip(last - plan.num_computed[asking], 0, plan.num_tokens[asking])
     starts = ends[asking] - plan.num_tokens[asking]
     first_of_row = np.cumsum(counts) - counts
     prompt = np.arange(counts.sum()) + np.repeat(starts - first_of_row, counts)
-    return LogitTokens(ends[sampled_rows] - 1, sampled_rows, prompt, np.repeat(asking, counts))
+    return LogitTokens(outputs, output_rows, prompt, np.repeat(asking, counts), by_head)
+
+
+def _by_head(output_slots: Int32, heads: Mapping[int, str]) -> dict[str, Int64]:
+    """output_slots: of each output. heads: by slot. Returns the outputs of each head that has some."""
+    of_slots = {name: [slot for slot, each in heads.items() if each == name] for name in heads.values()}
+    found = {name: np.flatnonzero(np.isin(output_slots, slots)) for name, slots in of_slots.items()}
+    return {name: outputs for name, outputs in found.items() if len(outputs)}

@@ -1,4 +1,4 @@
-"""StepPart: some of the tokens of a step, which are computed by a forward pass of their own."""
+"""StepPart: some of the tokens of a step, which are computed by a separate forward pass."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from ..core.step_plan import StepPlan
+from ..step.plan import StepPlan
 from .step_input import Int64
 
 Hidden = tuple[torch.Tensor, torch.Tensor | None]  # hidden states and residual of the tokens with logits
@@ -38,7 +38,7 @@ class StepDivision(Protocol):
         ...
 
     def before_whole(self, plan: StepPlan) -> None:
-        """Before a step that is not divided."""
+        """Called before a step that is not divided."""
         ...
 
     def compute(self, plan: StepPlan, rows: Int64 | None, forward: Forward) -> Hidden:
@@ -55,15 +55,17 @@ def tokens_of(plan: StepPlan, *ranges: range) -> StepPlan:
         skipped = np.maximum(tokens.start - first, 0)
         count = np.minimum(last, tokens.stop) - first - skipped
         rows = np.flatnonzero(count > 0)
-        is_sampled = plan.is_sampled & (last <= tokens.stop)
-        found.append([each[rows] for each in (plan.slots, plan.num_computed + skipped, count, is_sampled)])
-    slots, num_computed, num_tokens, is_sampled = (np.concatenate(each) for each in zip(*found, strict=True))
+        # The outputs of a row are its last tokens: this range has the outputs within it.
+        first_output = np.maximum(last - plan.num_outputs, tokens.start)
+        num_outputs = np.maximum(np.minimum(last, tokens.stop) - first_output, 0)
+        found.append([each[rows] for each in (plan.slots, plan.num_computed + skipped, count, num_outputs)])
+    slots, num_computed, num_tokens, num_outputs = (np.concatenate(each) for each in zip(*found, strict=True))
     return replace(
         plan,
         slots=slots,
         num_computed=num_computed.astype(np.int32),
         num_tokens=num_tokens.astype(np.int32),
-        is_sampled=is_sampled,
+        num_outputs=num_outputs.astype(np.int32),
     )
 
 

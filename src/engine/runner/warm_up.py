@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...config import Resolved
-from ..api import SamplingParams
-from ..core.step_plan import Admission, Int32, StepPlan
+from ..api import RequestInputs, SamplingParams
+from ..step.plan import Admission, Int32, StepPlan
 from .kv_cache import KVCache
 
 
@@ -20,7 +20,8 @@ def warm_up_plans(resolved: Resolved, cache: KVCache) -> list[StepPlan]:
     if not prompt:
         return []
     block_ids = [list(range(group, num_blocks * num_groups, num_groups)) for group in range(num_groups)]
-    admission = Admission(0, prompt, len(prompt), block_ids, SamplingParams(temperature=1.0, max_tokens=2), seed=0)
+    inputs = RequestInputs(prompt, SamplingParams(temperature=1.0, max_tokens=2))
+    admission = Admission(0, inputs, block_ids, seed=0)
     return [
         _one_row_plan(0, [admission], 0, len(prompt), num_groups),
         _one_row_plan(1, [], len(prompt), 1, num_groups),
@@ -42,5 +43,5 @@ def _one_row_plan(
         slots=column(0),
         num_computed=column(num_computed),
         num_tokens=column(num_tokens),
-        is_sampled=np.array([True]),
+        num_outputs=column(1),
     )

@@ -41,7 +41,7 @@ class LazyReader:
         try:
             with open_file(file) as stream:
                 stream.seek(offset)
-                _fill(stream.readinto, into, file, name)
+                _fill(stream.readinto, into, file, f" tensor `{name}`")
         except OSError as error:
             raise ModelFilesError.unreadable(file, error) from error
 
@@ -79,17 +79,13 @@ class EagerReader:
         into[:] = memoryview(whole)[offset : offset + len(into)]
 
     def map(self, file: Path, offset: int, size: int) -> None:
-        """None: the file is read as a whole."""
+        """Returns None: the file is read as a whole."""
 
     def done(self, file: Path) -> None:
         with self._lock:
             self._left[file] -= 1
             if not self._left[file]:
                 self._whole.pop(file, None)
-
-    @property
-    def held_bytes(self) -> int:
-        return sum(map(len, self._whole.values()))
 
     def _content(self, file: Path) -> bytearray:
         with self._locks[file]:
@@ -108,11 +104,11 @@ class _ReadInto(Protocol):
     def __call__(self, buffer: memoryview, /) -> int | None: ...
 
 
-def _fill(read_into: _ReadInto, into: memoryview, file: Path, name: str) -> None:
+def _fill(read_into: _ReadInto, into: memoryview, file: Path, what: str) -> None:
+    """what: words of a message that follow `while reading`; empty for the whole file."""
     done = 0
     while done < len(into):
         count = read_into(into[done:])
         if not count:
-            of = f" tensor `{name}`" if name else ""
-            raise ModelFilesError(f"{file}: cut short while reading{of}", code="M303")
+            raise ModelFilesError(f"{file}: cut short while reading{what}", code="M303")
         done += count

@@ -120,7 +120,7 @@ class Checkpoint:
         return Integers(parts["weight"][rows], parts["weight_scale"].float().flatten()[rows])
 
     def _done(self, name: str, stored: StoredTensor) -> None:
-        """Once for each tensor: the codes of one may be read in vain, if another part of its layer has none."""
+        """Report a tensor as read, once: its codes may be read in vain, if another part of its layer has none."""
         if name not in self._read:
             self._read.add(name)
             for source in in_files([stored]):
@@ -205,7 +205,7 @@ class Checkpoint:
 
 
 def in_files(tensors: Iterable[StoredTensor]) -> list[StoredTensor]:
-    """Each tensor, the quantised matrices as those that they are made of."""
+    """The tensors as they are in files: in place of a quantised matrix, the tensors that it is made of."""
     parts = ((tensor,) if tensor.packed is None else tensor.packed.parts.values() for tensor in tensors)
     return [part for each in parts for part in each]
 
@@ -236,13 +236,13 @@ class DummyWeights:
         self._step = deviation * math.sqrt(12) / 2**16  # of a uniform value in 2**16 steps
 
     def view(self, name: str, dtype: torch.dtype) -> None:
-        """None: there is no file."""
+        """Returns None: there is no file."""
 
     def grouped(self, name: str, dtype: torch.dtype) -> None:
-        """None: the noise has no codes."""
+        """Returns None: the noise has no codes."""
 
     def integers(self, name: str) -> None:
-        """The same."""
+        """Returns None: the noise has no integers."""
 
     def read(self, name: str, into: torch.Tensor) -> None:
         if into.ndim == 1:

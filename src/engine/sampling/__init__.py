@@ -1,1 +1,1 @@
-"""From the logits of a batch to one token for each row, and to log-probabilities."""
+"""Turns the logits of a batch into one token for each row, and into log-probabilities."""

@@ -2,7 +2,7 @@
 
 There are two kinds. `model.logits_processors` installs classes for all requests: each is created once, with its
 settings, and is called with the whole batch. A request may name a processor if `model.logits_processor_pattern` allows
-its path: it is created for that request, with the request's arguments, and is called with that request's row alone.
+its path: it is created for that request, with the request's arguments, and is called with only that request's row.
 Both are objects that follow `LogitsProcessor`; a request may also name a function. Import: named_processors.py.
 
 Processors run first: bias, penalties, min_tokens and temperature are applied to their result.
@@ -38,8 +38,11 @@ class Rows:
 
 
 class LogitsProcessor(Protocol):
-    """Called for each step. The result must depend on the arguments alone: a sequence may be preempted and computed
-    again, and its slot may be reused for another sequence without notice."""
+    """A change to the logits, called for each step.
+
+    The result must depend only on the arguments: a sequence may be preempted and computed again, and its slot may be
+    reused for another sequence without notice.
+    """
 
     def __call__(self, logits: torch.Tensor, rows: Rows) -> torch.Tensor:
         """logits: [R, V] float32, may be changed in place. Returns logits of the same shape; -inf forbids a token."""

@@ -14,7 +14,7 @@ def token_logprobs(
     """The log-probabilities of each row.
 
     Args:
-        logits: [R, V] in any float type: the model's own, or those that tokens are sampled from.
+        logits: [R, V] in any float type: the model's own, or the logits that tokens are sampled from.
         token_ids: [R] int64, the token at each row's position.
         counts: for each row, how many of the best tokens follow the token itself.
         normalise: return log-probabilities; False returns logits.

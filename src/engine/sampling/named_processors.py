@@ -1,4 +1,4 @@
-"""Imports logits processors by path: those that the deployment installs, and those that requests name.
+"""Imports logits processors by path: what the deployment installs, and what requests name.
 
 Their interface is in logits_processor.py. This module does not import torch: the API process checks requests with it.
 """

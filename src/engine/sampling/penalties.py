@@ -68,7 +68,7 @@ def _to(like: torch.Tensor, values: npt.NDArray[np.generic]) -> torch.Tensor:
 def penalties_of(
     table: SamplingTable, slots: Slots, lengths: Lengths, token_table: npt.NDArray[np.int32]
 ) -> Penalties | None:
-    """None if no row has penalties. Penalties are applied last: a forbidden token stays forbidden.
+    """Penalties of rows; None if no row has any. They are applied last: a forbidden token stays forbidden.
 
     Args:
         token_table: [num_slots, max_model_len] the sequences' token ids, by slot.

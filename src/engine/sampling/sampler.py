@@ -1,7 +1,7 @@
 """Sampler: logits of a whole batch to one token per row.
 
 Rows are sampled in groups by what they ask for: rows without top-k and top-p (greedy ones too) in one pass over the
-vocabulary, rows with top-p alone in a few passes, rows with top-k by their best candidates. The token of a row never
+vocabulary, rows with only top-p in a few passes, rows with top-k by their best candidates. The token of a row never
 depends on the other rows of its group.
 """
 
@@ -133,7 +133,7 @@ class Sampler:
         return Sampled(token_ids, logprobs, errors, guided.complete, guided.forced)
 
     def prompt_logprobs(self, logits: torch.Tensor, next_ids: torch.Tensor, slots: Slots) -> list[TokenLogprobs]:
-        """Of tokens of prompts. logits: [R, V]; next_ids: [R] int64, the token after each; slots: [R]."""
+        """Log-probabilities of prompt tokens. logits: [R, V]; next_ids: [R] int64, the token after each; slots: [R]."""
         counts = self.table.num_prompt_logprobs[slots].tolist()
         return token_logprobs(logits, next_ids, counts, self._kernels, normalise=self._normalises)
 

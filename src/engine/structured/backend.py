@@ -27,10 +27,6 @@ class Matcher(Protocol):
         """Raises GrammarError if the grammar does not allow them, or became too complex."""
         ...
 
-    def rollback(self, num_tokens: int) -> None:
-        """Forgets the last consumed tokens."""
-        ...
-
     def validate(self, token_ids: Sequence[int]) -> int:
         """How many of these draft tokens could be consumed. Changes nothing."""
         ...
@@ -52,7 +48,7 @@ class Backend(Protocol):
     """A library with the vocabulary of one model."""
 
     def compile(self, grammar: str) -> Matcher:
-        """At its beginning. Runs mostly without the GIL. Raises GrammarError."""
+        """Return a matcher at the beginning of the grammar. Runs mostly without the GIL. Raises GrammarError."""
         ...
 
     def fill(self, matchers: Sequence[Matcher], masks: Bitmask) -> None:
@@ -67,10 +63,10 @@ class Backend(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Special tokens in the text are read as such."""
+        """Token ids of a text. Special tokens in it are read as such."""
         ...
 
 
 def num_words(vocab_size: int) -> int:
-    """Elements of a bitmask."""
+    """Number of elements of a bitmask."""
     return -(-vocab_size // 32)

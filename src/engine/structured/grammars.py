@@ -50,7 +50,7 @@ class Grammars:
         self._num_chars = 0
 
     def wait_loaded(self) -> None:
-        """For the backend. Logs a failure: requests with constraints are refused then."""
+        """Wait for the backend. Logs a failure: requests with constraints are refused then."""
         error = self._backend.exception()
         if error is not None and not isinstance(error, GrammarError):
             logger.error("structured outputs are not available", exc_info=error)
@@ -111,7 +111,7 @@ class Grammars:
         return guide
 
     def update(self, guides: Sequence[Guide]) -> None:
-        """Computes their masks, mostly without the GIL."""
+        """Compute the masks of guides, mostly without the GIL."""
         asked = [guide.asked for guide in guides]
         matchers = [matcher for matcher in asked if matcher is not None]
         masks = np.zeros((len(matchers), num_words(self._vocab_size)), np.int32)

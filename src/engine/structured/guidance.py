@@ -27,10 +27,6 @@ class GuidanceMatcher:
         if not self.inner.consume_tokens(list(token_ids)):
             self.check()
 
-    def rollback(self, num_tokens: int) -> None:
-        self.inner.rollback(num_tokens)
-        self.check()
-
     def validate(self, token_ids: Sequence[int]) -> int:
         return self.inner.validate_tokens(list(token_ids))
 

@@ -2,7 +2,7 @@
 
 A constraint begins at the token after the reasoning. Its end is looked for in the text of the tokens, because a model
 may spell it with other tokens than the one that the vocabulary has for it. While the model thinks, all tokens are
-allowed but those that end the sequence: its answer would disobey the grammar.
+allowed but tokens that end the sequence: its answer would disobey the grammar.
 
 Where the text can continue in one way only, as in the names of a JSON object, the guide forces its usual tokens.
 """
@@ -25,7 +25,7 @@ class _Part(Enum):
 
 
 class Guide:
-    """Not thread-safe: one thread at a time calls `take`, or `update`."""
+    """Constraint of one sequence. One thread at a time may call `take`, or `update`."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Guide:
         self._force_end()
 
     def _force_end(self) -> None:
-        """If the budget of the reasoning is used up."""
+        """Force the end of the reasoning if its budget is used up."""
         budget = None if self._reasoning is None else self._reasoning.budget
         if self._part is _Part.REASONING and budget is not None and not self._forced and self._num_thought >= budget:
             assert self._reasoning is not None
@@ -149,13 +149,13 @@ class Guide:
         return self._only(self._forced[0]) if self._forced else filled
 
     def _force_run(self, matcher: Matcher) -> None:
-        """If the text can continue in one way only. Its last token is sampled if it completes the text."""
+        """Force tokens if the text can continue in one way only. The last one is sampled if it completes the text."""
         run = matcher.forced_tokens()
         if len(run) < 2:
             return
-        matcher.consume(run)
-        completes = matcher.is_finished
-        matcher.rollback(len(run))
+        trial = matcher.copy()  # rollback of tokens that the grammar names by their ids goes to a wrong place
+        trial.consume(run)
+        completes = trial.is_finished
         self._forced = run[:-1] if completes else run
 
     def _only(self, token_id: int) -> Bitmask:

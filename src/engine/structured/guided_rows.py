@@ -14,7 +14,7 @@ class GuidedRows:
     def __init__(self, guides: GuideTable, slots: npt.NDArray[np.int32], rows: npt.NDArray[np.int64]) -> None:
         """Waits for the masks. The tokens of all steps before must be taken.
 
-        slots: of all rows of the step. rows: those that have guides.
+        slots: of all rows of the step. rows: the rows that have guides.
         """
         self.rows = rows
         self.masks: dict[int, Bitmask] = {}  # by row; any token may follow in the others

@@ -10,3 +10,4 @@ THINK = ReasoningMarkers("<think>", "</think>")
 LLAMA_CPP = "https://github.com/ggml-org/llama.cpp/blob/master/models/templates"
 VLLM_EXAMPLES = "https://github.com/vllm-project/vllm/blob/main/examples"
 VLLM_PARSERS = "https://github.com/vllm-project/vllm/blob/main/vllm/tool_parsers"
+VLLM_ENGINE_PARSERS = "https://github.com/vllm-project/vllm/blob/main/vllm/parser"

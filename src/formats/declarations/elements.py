@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..format import CallMarkers, Format, ReasoningMarkers, XmlCall
-from .common import LLAMA_CPP, THINK, VLLM_EXAMPLES, VLLM_PARSERS
+from .common import LLAMA_CPP, THINK, VLLM_ENGINE_PARSERS, VLLM_EXAMPLES, VLLM_PARSERS
 
 _FUNCTION = XmlCall("<function=", ">", "</function>", "<parameter=", ">", "</parameter>", pad="\n")
 _GLM = XmlCall("", "", "</tool_call>", "<arg_key>", "</arg_key>", "</arg_value>", value_begin="<arg_value>")
@@ -25,6 +27,25 @@ _DSML = XmlCall(
     '"',
     "</｜DSML｜parameter>",
     string_attribute=True,
+)
+# The model writes a space after the word.
+_DSML_41 = XmlCall(
+    '<｜DSML｜ invoke name="',
+    '">',
+    "</｜DSML｜ invoke>",
+    '<｜DSML｜ parameter name="',
+    '"',
+    "</｜DSML｜ parameter>",
+    string_attribute=True,
+)
+_IFM = XmlCall(
+    "",
+    "",
+    "</ifm|tool_call>",
+    "<ifm|arg_key>",
+    "</ifm|arg_key>",
+    "</ifm|arg_value>",
+    value_begin="<ifm|arg_value>",
 )
 _STEP3 = XmlCall(
     '<steptml:invoke name="', '">', "</steptml:invoke>", '<steptml:parameter name="', '">', "</steptml:parameter>"
@@ -48,17 +69,28 @@ def _channel(name: str) -> tuple[str, str]:
     return f"<|open|>{name}<|sep|>", f"<|close|>{name}<|sep|>"
 
 
-def _hy(name: str, description: str, source: str, *, suffix: str, name_end: str, line: str) -> Format:
-    """A format of the Hy family, whose markers end with a suffix of the checkpoint."""
+def _hy(name: str, description: str, source: str, *, suffix: str, has_name_end: bool, line: str) -> Format:
+    """A format of the Hy family, whose markers end with a suffix of the checkpoint. The other one is read as well."""
 
-    def pair(word: str) -> tuple[str, str]:
+    def pair(word: str, suffix: str) -> tuple[str, str]:
         return f"<{word}{suffix}>", f"</{word}{suffix}>"
 
-    (call, call_end), (key, key_end), (value, value_end) = pair("tool_call"), pair("arg_key"), pair("arg_value")
-    style = XmlCall("", name_end, call_end, key, key_end, value_end, value_begin=value, line=line)
-    markers = CallMarkers(style, call, call_end, section=pair("tool_calls"), section_space="\n", between="\n")
+    def calls(suffix: str) -> CallMarkers:
+        (call, call_end), (key, key_end) = pair("tool_call", suffix), pair("arg_key", suffix)
+        value, value_end = pair("arg_value", suffix)
+        name_end = f"<tool_sep{suffix}>" if has_name_end else ""
+        style = XmlCall("", name_end, call_end, key, key_end, value_end, value_begin=value, line=line)
+        section = pair("tool_calls", suffix)
+        return CallMarkers(style, call, call_end, section=section, section_space="\n", between="\n")
+
+    other = calls("" if suffix else ":opensource")
     return Format(
-        name, description, source, ReasoningMarkers(*pair("think")), markers, tokens=tuple(filter(None, [name_end]))
+        name,
+        description,
+        source,
+        ReasoningMarkers(*pair("think", suffix)),
+        replace(calls(suffix), others=(other,)),
+        tokens=(f"<tool_sep{suffix}>",) if has_name_end else (),
     )
 
 
@@ -129,7 +161,7 @@ FORMATS = (
         "Hy3",
         f"{VLLM_PARSERS}/hy_v3_tool_parser.py",
         suffix=":opensource",
-        name_end="<tool_sep:opensource>",
+        has_name_end=True,
         line="\n",
     ),
     _hy(
@@ -137,10 +169,17 @@ FORMATS = (
         "Hy3 preview",
         f"{VLLM_PARSERS}/hy_v3_tool_parser.py",
         suffix="",
-        name_end="<tool_sep>",
+        has_name_end=True,
         line="\n",
     ),
-    _hy("hy_v4", "Hy4 preview", f"{VLLM_PARSERS}/hy_v4_tool_parser.py", suffix=":opensource", name_end="", line=""),
+    _hy(
+        "hy_v4",
+        "Hy4 preview",
+        f"{VLLM_PARSERS}/hy_v4_tool_parser.py",
+        suffix=":opensource",
+        has_name_end=False,
+        line="",
+    ),
     Format(
         "minimax_m2",
         "MiniMax M2",
@@ -161,6 +200,49 @@ FORMATS = (
         f"{VLLM_PARSERS}/deepseekv4_tool_parser.py",
         THINK,
         CallMarkers(_DSML, section=_sections("tool_calls"), section_space="\n", between="\n"),
+    ),
+    Format(
+        "deepseek_v41",
+        "DeepSeek V4.1",
+        f"{VLLM_ENGINE_PARSERS}/deepseek_v41.py",
+        THINK,
+        CallMarkers(_DSML_41, section=("<｜DSML｜ calls>", "</｜DSML｜ calls>"), section_space="\n", between="\n"),
+    ),
+    Format(
+        "dots",
+        "dots.llm",
+        f"{VLLM_PARSERS}/dots_tool_parser.py",
+        THINK,
+        CallMarkers(
+            XmlCall('<invoke name="', '">', "</invoke>", '<parameter name="', '">', "</parameter>", line=""),
+            section=("<dots_function_call>", "</dots_function_call>"),
+        ),
+    ),
+    Format(
+        "k2_horizon",
+        "K2 Horizon, in elements without types",
+        f"{VLLM_PARSERS}/k2_horizon_tool_parser.py",
+        ReasoningMarkers("<ifm|think>", "</ifm|think>"),
+        CallMarkers(
+            _IFM,
+            "<ifm|tool_call>",
+            "</ifm|tool_call>",
+            section=("<ifm|tool_calls>", "</ifm|tool_calls>"),
+            section_space="\n",
+            between="\n",
+        ),
+    ),
+    Format(
+        "minicpm5",
+        "MiniCPM5",
+        f"{VLLM_PARSERS}/minicpm5xml_tool_parser.py",
+        THINK,
+        CallMarkers(
+            XmlCall("", '">', "</function>", '<param name="', '">', "</param>", line="", reads_cdata=True),
+            '<function name="',
+            "</function>",
+            between="\n",
+        ),
     ),
     Format(
         "step3",

@@ -1,4 +1,4 @@
-"""Calls that are JSON objects with a name and arguments, between markers or alone."""
+"""Calls that are JSON objects with a name and arguments, between markers or without."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..format import CallMarkers, Format, JsonCall, ReasoningMarkers
 from .common import LLAMA_CPP, THINK, VLLM_EXAMPLES, VLLM_PARSERS
 
 _ARRAY = JsonCall(is_array=True)
-_PARAMETERS = JsonCall(arguments_key="parameters", other_arguments_keys=("arguments",))
+_PARAMETERS = JsonCall(arguments_key="parameters")
 
 FORMATS = (
     Format(
@@ -57,7 +57,7 @@ FORMATS = (
         "granite",
         "Granite 3",
         f"{VLLM_EXAMPLES}/tool_chat_template_granite.jinja",
-        calls=CallMarkers(_ARRAY, "<|tool_call|>"),
+        calls=CallMarkers(_ARRAY, "<|tool_call|>", other_markers=(("<tool_call>", "</tool_call>"),)),
     ),
     Format(
         "granite_20b_fc",

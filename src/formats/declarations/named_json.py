@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from ..format import CallMarkers, Format, NamedJson, ReasoningMarkers
-from .common import LLAMA_CPP, THINK, VLLM_EXAMPLES
+from .common import LLAMA_CPP, THINK, VLLM_ENGINE_PARSERS, VLLM_EXAMPLES
 
 _SEPARATOR = "<｜tool▁sep｜>"
 _BEGIN, _END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
 _SECTION = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")
+
+
+def _plamo(word: str) -> tuple[str, str]:
+    return f"<|plamo:begin_{word}:plamo|>", f"<|plamo:end_{word}:plamo|>"
+
+
+_NAME, _ARGUMENTS = _plamo("tool_name"), _plamo("tool_arguments")
 
 FORMATS = (
     Format(
@@ -47,8 +54,23 @@ FORMATS = (
         tokens=("<|tool_call_argument_begin|>",),
     ),
     Format(
+        "plamo3",
+        "PLaMo 3",
+        f"{VLLM_ENGINE_PARSERS}/plamo3.py",
+        ReasoningMarkers(*_plamo("think")),
+        CallMarkers(
+            NamedJson(
+                f"{_NAME[1]}{_ARGUMENTS[0]}<|plamo:constrain|>json<|plamo:msg|>", prefix=_NAME[0], suffix=_ARGUMENTS[1]
+            ),
+            *_plamo("tool_request"),
+            section=_plamo("tool_requests"),
+        ),
+        answer=("<|plamo:tag|>",),
+        tokens=("<|plamo:begin_", "<|plamo:end_", ":plamo|>", "<|plamo:constrain|>", "<|plamo:msg|>"),
+    ),
+    Format(
         "mistral",
-        "Mistral and Devstral with tokenizers from version 11 on; arrays of JSON of older ones are read as well",
+        "Mistral and Devstral; arrays of JSON where the tokenizer is older than version 11",
         f"{LLAMA_CPP}/mistralai-Mistral-Small-3.1-24B-Instruct-2503.jinja",
         ReasoningMarkers("[THINK]", "[/THINK]"),
         CallMarkers(NamedJson("[ARGS]", id_begin="[CALL_ID]", reads_json_calls=True), "[TOOL_CALLS]", ids="nine"),

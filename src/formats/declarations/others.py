@@ -1,4 +1,4 @@
-"""Calls in Python, with keys of their own, and answers in channels."""
+"""Calls in Python, calls with other keys, and answers in channels."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import re
 
 from ..events import Content, Reasoning
 from .json_text import pass_value
+from .schema_types import quoted
 from .sink import Sink
 from .source import Reading, Source, pass_until, skip_space, take
 
@@ -37,7 +38,7 @@ def read_harmony(
     if text := "".join(header):
         if begin == CHANNEL and _RECIPIENT.search(text):
             yield from _read_message(source, sink, reads_calls, thoughts, text)
-        else:
+        elif not (source.is_cut and _RECIPIENT.match(text.lstrip())):
             sink.text(Content, text)
     while True:
         begin = yield from pass_until(source, _AFTER, lambda text: sink.text(Content, text))
@@ -63,7 +64,8 @@ def _read_message(
         source.at += len(marker)
     if marker != MESSAGE:  # not a header
         source.forget()
-        sink.text(Content, "".join(pieces))
+        if marker or not source.is_cut:
+            sink.text(Content, "".join(pieces))
         return
     header = "".join(pieces)
     source.at += len(MESSAGE)
@@ -77,8 +79,12 @@ def _read_message(
         sink.begin(recipient[1])
         if (yield from skip_space(source)) == "{":
             yield from pass_value(source, sink.write, "<|")
-        yield from pass_until(source, _BODY_ENDS, sink.write)
-        sink.end()
+            sink.end()
+            # what follows the object is not part of it
+            yield from pass_until(source, _BODY_ENDS, lambda text: sink.text(Content, text))
+        else:
+            yield from _pass_text(source, sink)
+            sink.end()
     else:
         source.forget()
         sink.marker()
@@ -86,6 +92,20 @@ def _read_message(
         sink.in_reasoning = kind is Reasoning
         yield from pass_until(source, _BODY_ENDS, lambda text: sink.text(kind, text))
     yield from _take_end(source, sink)
+
+
+def _pass_text(source: Source, sink: Sink) -> Reading[None]:
+    """Pass on arguments that are not an object, as a string of JSON: an input of another form. Nothing is `{}`."""
+    is_empty = True
+
+    def write(text: str) -> None:
+        nonlocal is_empty
+        sink.write(('"' if is_empty else "") + quoted(text)[1:-1])
+        is_empty = False
+
+    end = yield from pass_until(source, _BODY_ENDS, write)
+    if end:
+        sink.write("{}" if is_empty else '"')
 
 
 def _take_end(source: Source, sink: Sink) -> Reading[None]:

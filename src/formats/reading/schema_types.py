@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from json.encoder import encode_basestring
 from typing import Any
+from urllib.parse import unquote
 
 JsonSchema = Mapping[str, Any]
 ALL_TYPES = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
@@ -16,7 +16,10 @@ def argument_types(schema: JsonSchema | None, key: str) -> frozenset[str]:
     """The types of one argument, by the schema of all arguments. All types if the schema says nothing."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     argument = properties.get(key) if isinstance(properties, Mapping) else None
-    return types_of(argument, schema) if argument is not None else ALL_TYPES
+    if argument is None:
+        return ALL_TYPES
+    is_nullable = isinstance(argument, Mapping) and argument.get("nullable") is True  # a word of OpenAPI
+    return types_of(argument, schema) | (frozenset({"null"}) if is_nullable else frozenset())
 
 
 def types_of(schema: Any, root: Any) -> frozenset[str]:
@@ -60,12 +63,26 @@ def _types(schema: Any, root: Any, depth: int) -> frozenset[str]:
 
 
 def _find(reference: str, root: Any) -> Any:
+    """The schema that a reference within a document names, by its place or its anchor; None if there is none."""
+    name = unquote(reference[1:])
     if not reference.startswith("#"):
         return None
-    for part in reference[1:].split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        root = root.get(name) if isinstance(root, Mapping) else None
-    return root
+    if name and not name.startswith("/"):
+        definitions = root.get("$defs") if isinstance(root, Mapping) else None
+        schemas = definitions.values() if isinstance(definitions, Mapping) else ()
+        return next((each for each in schemas if isinstance(each, Mapping) and each.get("$anchor") == name), None)
+    return value_at(root, name)
+
+
+def value_at(document: Any, pointer: str) -> Any:
+    """Value at a JSON pointer; None if there is none."""
+    for part in pointer.split("/")[1:]:
+        if isinstance(document, list):
+            document = document[int(part)] if part.isdecimal() and int(part) < len(document) else None
+        else:
+            key = part.replace("~1", "/").replace("~0", "~")
+            document = document.get(key) if isinstance(document, Mapping) else None
+    return document
 
 
 def type_of(value: Any) -> str:
@@ -76,26 +93,6 @@ def type_of(value: Any) -> str:
         if isinstance(value, type_):
             return name
     return "object"
-
-
-def json_text(text: str, types: frozenset[str]) -> str:
-    """The JSON text of a value that was written without quotes if it is a string."""
-    bare = text.strip()
-    if types == {"boolean"} and bare.lower() in ("true", "false"):
-        return bare.lower()
-    try:
-        found = type_of(json.loads(bare, parse_constant=_no_constant))
-    except (ValueError, RecursionError):
-        return quoted(text)
-    allowed = found in types or (found == "integer" and "number" in types)
-    if found == "string" and types != ALL_TYPES:
-        # a string is written without quotes; a model that quotes a value of another type made a mistake
-        allowed = "string" not in types
-    return bare if allowed or "string" not in types else quoted(text)
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def quoted(text: str) -> str:

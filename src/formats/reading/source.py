@@ -14,51 +14,100 @@ from typing import TypeVar
 T = TypeVar("T")
 Reading = Generator[None, None, T]
 
+MAX_SPACE = 64  # after a marker, until what follows is not looked at
 _SPACE = re.compile(r"\s*")
 
 
-class Source:
-    """Text that was not read yet."""
+class _Tape:
+    """What is taken from a place of the text on, also from texts before the present one."""
 
-    __slots__ = ("_mark", "_taken", "at", "is_closed", "text")
+    __slots__ = ("mark", "taken")
+
+    def __init__(self) -> None:
+        self.mark = -1  # in the present text; -1 while nothing is recorded
+        self.taken: list[str] = []
+
+    def begin(self, at: int) -> None:
+        self.mark = at
+        self.taken.clear()
+
+    def turn(self, text: str, at: int) -> None:
+        """Another text follows what was taken of this one."""
+        if self.mark >= 0:
+            self.taken.append(text[self.mark : at])
+            self.mark = 0
+
+    def end(self, text: str, at: int) -> str:
+        """What was recorded. Empty if nothing is."""
+        found = "".join(self.taken) + text[self.mark : at] if self.mark >= 0 else ""
+        self.begin(-1)
+        return found
+
+
+class Source:
+    """Text that was not read yet.
+
+    is_cut: the answer ended before the model had ended it. must_call: the answer is calls and no text.
+    ends_within: the answer ended within what a reader looked for.
+    """
+
+    __slots__ = ("_draft", "_kept", "at", "ends_within", "is_closed", "is_cut", "must_call", "text")
 
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
         self.is_closed = False
-        self._mark = -1  # where `keep` was called, -1 while nothing is kept
-        self._taken: list[str] = []  # since then, from texts before this one
+        self.is_cut = False
+        self.must_call = False
+        self.ends_within = False
+        self._kept = _Tape()
+        self._draft = _Tape()
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether what was kept last is as it is only because the answer ended."""
+        return self.ends_within or (self.is_closed and self.at >= len(self.text))
+
+    @property
+    def hides_rest(self) -> bool:
+        """Whether the beginning of a marker or of a call, at the end of the answer, is not text."""
+        return self.must_call or self.is_cut
 
     def push(self, text: str) -> None:
-        if self._mark >= 0:
-            self._taken.append(self.text[self._mark : self.at])
-            self._mark = 0
+        self._kept.turn(self.text, self.at)
+        self._draft.turn(self.text, self.at)
         self.text = self.text[self.at :] + text if self.at < len(self.text) else text
         self.at = 0
 
     def keep(self) -> None:
-        """From here on, remember what is taken: it may turn out not to be a call."""
-        self._mark = self.at
-        self._taken.clear()
+        """Begin to remember what is taken, which may turn out not to be a call."""
+        self._kept.begin(self.at)
+        self.ends_within = False
 
     def kept(self) -> str:
         """What was taken since `keep`, and stop remembering. Empty while nothing is kept."""
-        if self._mark < 0:
-            return ""
-        text = "".join(self._taken) + self.text[self._mark : self.at]
-        self.forget()
-        return text
+        return self._kept.end(self.text, self.at)
 
     def put_back(self) -> None:
-        """What was taken since `keep` is text that was not read, and stop remembering."""
-        taken = self.kept()
-        self.text = taken + self.text[self.at :]
+        """What was taken since `keep` is text that was not read, and stop remembering. Not within a draft."""
+        self.return_text(self.kept())
+
+    def return_text(self, text: str) -> None:
+        """Put a text back, which is read next."""
+        self.text = text + self.text[self.at :]
         self.at = 0
 
     def forget(self) -> None:
         """Stop remembering."""
-        self._mark = -1
-        self._taken.clear()
+        self._kept.begin(-1)
+
+    def begin_draft(self) -> None:
+        """Begin to remember all text, which may turn out to be reasoning."""
+        self._draft.begin(self.at)
+
+    def end_draft(self) -> str:
+        """What was taken since `begin_draft`."""
+        return self._draft.end(self.text, self.at)
 
 
 def peek(source: Source) -> Reading[str]:
@@ -92,9 +141,42 @@ def take(source: Source, literal: str) -> Reading[bool]:
         if source.text.startswith(literal, source.at):
             source.at += len(literal)
             return True
-        if source.is_closed or not literal.startswith(source.text[source.at : source.at + len(literal)]):
+        rest = source.text[source.at : source.at + len(literal)]
+        if source.is_closed or not literal.startswith(rest):
+            source.ends_within = source.ends_within or (bool(rest) and literal.startswith(rest))
             return False
         yield
+
+
+def is_next(source: Source, marker: str) -> Reading[bool]:
+    """Whether the marker is next. It is not taken."""
+    if not (yield from take(source, marker)):
+        return False
+    source.at -= len(marker)
+    return True
+
+
+def after_space(text: str, at: int) -> int:
+    """The place after white space of at most MAX_SPACE characters."""
+    match = _SPACE.match(text, at, at + MAX_SPACE)
+    assert match
+    return match.end()
+
+
+def what_follows(text: str, at: int, literals: Collection[str], is_closed: bool) -> bool | None:
+    """Whether one of the literals is next, after white space, or the end of the answer, also within one of them.
+
+    None: that depends on text which has not arrived.
+    """
+    following = after_space(text, at)
+    if following - at == MAX_SPACE:
+        return True
+    if any(text.startswith(each, following) for each in literals):
+        return True
+    rest = text[following : following + max(map(len, literals), default=0)]
+    if any(each.startswith(rest) for each in literals):
+        return True if is_closed else None
+    return False
 
 
 @cache
@@ -124,11 +206,22 @@ def pass_until(source: Source, markers: Collection[str], write: Callable[[str], 
         if match and match.group() in markers:
             return match.group()
         if source.is_closed:
-            if source.at < len(source.text):
-                write(source.text[source.at :])
-                source.at = len(source.text)
+            rest = source.text[source.at :]
+            if rest and not (source.must_call or (source.is_cut and len(rest) > 1)):  # the beginning of a marker
+                write(rest)
+            source.at = len(source.text)
             return ""
         yield
+
+
+def run_closed(source: Source, reading: Reading[T]) -> T:
+    """What a reader of a text returns that is complete."""
+    source.is_closed = True
+    try:
+        next(reading)
+    except StopIteration as ended:
+        return ended.value  # type: ignore[no-any-return]
+    raise AssertionError("a reader waits for text after the end of the answer")
 
 
 MAX_NAME = 256  # characters of the name of a tool, with white space after it

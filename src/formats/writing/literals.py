@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..reading.schema_types import resolved, types_of
-from .rules import Rules, any_of, quoted
+from .rules import ANY_TEXT, Rules, any_of, quoted
 
 _NUMBER = r"/-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,15})?/"
 _INTEGER = "/-?(0|[1-9][0-9]{0,15})/"
@@ -18,12 +18,16 @@ _MAX_DEPTH = 8
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """quote: the marker around strings, empty for Python's strings; words: true, false, null."""
+    """quote: the marker around strings, empty for Python's strings; words: true, false, null.
+
+    text: of a string between such markers, as a terminal or a regular expression.
+    """
 
     quote: str
     words: tuple[str, str, str]
     separator: str
     colon: str
+    text: str = ANY_TEXT
 
     def key(self, rules: Rules, key: str) -> str:
         return rules.literal(f"{key}{self.colon}" if self.quote else f"'{_escaped(key)}'{self.colon}")
@@ -32,8 +36,8 @@ class Notation:
 PYTHON = Notation("", ("True", "False", "None"), ", ", ": ")
 
 
-def bare(quote: str) -> Notation:
-    return Notation(quote, ("true", "false", "null"), ",", ":")
+def bare(quote: str, text: str) -> Notation:
+    return Notation(quote, ("true", "false", "null"), ",", ":", text)
 
 
 def value(rules: Rules, notation: Notation, schema: Any, root: Any, depth: int = _MAX_DEPTH) -> str:
@@ -49,7 +53,7 @@ def value(rules: Rules, notation: Notation, schema: Any, root: Any, depth: int =
 
 
 def members(rules: Rules, notation: Notation, schema: Any, root: Any, depth: int = _MAX_DEPTH) -> str:
-    """The members of an object, without braces: those that the schema names, or any."""
+    """The members of an object, without braces: members that the schema names, or any."""
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         if schema.get("additionalProperties") is False:
@@ -74,7 +78,7 @@ def _repeated(rules: Rules, notation: Notation, body: str) -> str:
 def _typed(rules: Rules, notation: Notation, type_: str, schema: Mapping[str, Any], root: Any, depth: int) -> str:
     match type_:
         case "string" if notation.quote:
-            return f"{rules.literal(notation.quote)} {rules.text_until(notation.quote)}"
+            return f"{rules.literal(notation.quote)} {rules.text_until(notation.quote, notation.text)}"
         case "string":
             return rules.rule(_PYTHON_STRING)
         case "integer":

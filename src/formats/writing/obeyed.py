@@ -50,7 +50,7 @@ def _in_elements(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _in_literals(schema: Any, root: Mapping[str, Any], place: str, depth: int) -> Iterator[str]:
-    """Only types, constants, lists of one kind, and objects by the names of their properties."""
+    """Yield what is not obeyed. Types, constants, lists of one kind, and objects by names of properties are."""
     if depth > _MAX_DEPTH:  # it refers to itself
         return
     schema = resolved(schema, root)
@@ -71,7 +71,7 @@ def _in_literals(schema: Any, root: Mapping[str, Any], place: str, depth: int) -
 
 
 def _is_plain(schema: Any) -> bool:
-    """Only scalar types, of which any value is allowed."""
+    """Whether a schema has only scalar types, of which any value is allowed."""
     if not isinstance(schema, Mapping):
         return False
     keywords = {*_STRINGS, *_NUMBERS, *_UNIONS, "enum", "const", "$ref", "allOf"}

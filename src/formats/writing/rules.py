@@ -26,7 +26,7 @@ class Rules:
         self._num_names = 0
 
     def new_name(self) -> str:
-        """For a rule that `define` gives a body."""
+        """Name for a rule that `define` gives a body."""
         self._num_names += 1
         return f"r{self._num_names}"
 
@@ -72,6 +72,10 @@ class Rules:
         body = self.terminal(f"{text} {quoted(own)}") if own else self.rule(text)
         return f"{body} {self.literal(end[len(own) :])}"
 
+    def text_without(self, pattern: str) -> str:
+        """A terminal of any text that has no beginning which the regular expression matches."""
+        return self.terminal(f"{ANY_TEXT} & {without(pattern)}")  # alone, it would match special tokens too
+
     def json(self, schema: Mapping[str, Any], *, strict: bool) -> str:
         """JSON that obeys the schema. Not strict: what the backend cannot enforce is left out."""
         options = _JSON_FORM | ({} if strict else {"lenient": True})
@@ -100,6 +104,11 @@ class Rules:
 def regex(pattern: str) -> str:
     """A regular expression as Lark writes it: between slashes, in one line."""
     return "/" + _IN_REGEX.sub(lambda match: _WRITTEN.get(match[0], match[0]), pattern) + "/"
+
+
+def without(pattern: str) -> str:
+    """What no text matches that has a beginning which the regular expression matches."""
+    return f"~{regex(f'({pattern})(?s:.*)')}"
 
 
 def quoted(text: str) -> str:

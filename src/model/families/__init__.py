@@ -1,6 +1,6 @@
 """The architectures that are described exactly: their parts, and the defaults of their classes in transformers.
 
-A module for each maker; `FAMILIES` has those of all.
+A module for each maker; `FAMILIES` has all.
 """
 
 from collections.abc import Mapping

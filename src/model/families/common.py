@@ -54,7 +54,6 @@ TOWERS = (
         "model.embed_audio.",
     ),
 )
-MTP = ("mtp.",)  # draft of several tokens at a time, of models that can be served without
 BLOOM_NAMES = {
     "^transformer.": "",
     "^word_embeddings.": "model.embed_tokens.",

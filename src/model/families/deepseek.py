@@ -38,7 +38,6 @@ FAMILIES: Mapping[str, Family] = {
         DEEPSEEK_V3,
         is_latent=True,
         experts="deepseek",
-        has_draft_layers=True,
     ),
     "DeepseekV32ForCausalLM": Family(
         "deepseek_v32",
@@ -48,6 +47,5 @@ FAMILIES: Mapping[str, Family] = {
         is_latent=True,
         index="halves",
         experts="deepseek",
-        has_draft_layers=True,
     ),
 }

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from ..experts import Kind as ExpertsKind
 from ..latent import Index as IndexKind
+from ..mixers import Alibi, HeadNorm
 from ..recurrent import Kind as StatesKind
-from ..spec import Alibi, HeadNorm, Norm, NormPlaces
+from ..spec import Norm, NormPlaces
 
 # Which layers have the sliding window: none, whatever config.json says; all; those that `layer_types` names, and where
-# it is missing, those from `max_window_layers` on, or all but every n-th; chunks of `attention_chunk_size` tokens, in
-# those that turn queries and keys
-Windows = Literal["none", "all", "last", "chunks"] | int
+# it is missing, those from `max_window_layers` on, or all but every n-th, or but the first and every fourth after it,
+# or those that `attention_types` calls local; chunks of `attention_chunk_size` tokens, in those that turn queries and
+# keys
+Windows = Literal["none", "all", "last", "all_but_each_fourth", "attention_types", "chunks"] | int
 # Which layers turn queries and keys: all; those with a window, or all if none has one; those with a window; those that
-# `no_rope_layers` lists with 1; all, unless `alibi` is true; all if `position_embedding_type` is `rope`; none
-RopeLayers = Literal["all", "windows_if_any", "windows", "listed", "not_alibi", "position_embedding_type", "none"]
-FusedExperts = Literal["interleaved", "columns", "stacked"]
+# `no_rope_layers` lists with 1; all, unless `alibi` is true; all if `position_embedding_type` is `rope`; those whose
+# base in `layer_rope_theta` is not 0; none
+RopeLayers = Literal[
+    "all", "windows_if_any", "windows", "listed", "not_alibi", "position_embedding_type", "layer_rope_theta", "none"
+]
+FusedExperts = Literal["interleaved", "columns", "stacked", "columns_or_stacked"]
 Setting = bool | str  # a string is the key of config.json that decides
 
 
@@ -26,24 +31,25 @@ Setting = bool | str  # a string is the key of config.json that decides
 class Family:
     """One architecture: the defaults of its config class, and what its code does whatever config.json says.
 
-    own_keys: names of keys that most families have -> those in its config.json.
-    fixed: keys of config.json -> the only value that is computed; also null.
-    equal_keys: keys of config.json -> those whose value they must have.
+    own_keys: names of keys that most families have -> names in its config.json.
+    fixed: keys of config.json, also `object.key` -> the only value that is computed; also null.
+    equal_keys: keys of config.json -> keys whose value they must have.
     renames: parts of the names in its checkpoints -> the names of tensors.py, in this order; ^: only at the beginning.
     is_transposed: matrices of its layers are stored as [inputs, outputs].
     fused_experts: its checkpoints may have one tensor for all experts; interleaved: [experts, inputs, gate and up in
-        turn]; columns: [experts, inputs, gates and then ups]; stacked: [experts, gates and then ups, inputs].
-    ignored: beginnings of the names of tensors that a text model does not need.
-    has_draft_layers: its checkpoints may have layers after the last, which draft several tokens at a time.
+        turn]; columns: [experts, inputs, gates and then ups]; stacked: [experts, gates and then ups, inputs];
+        columns_or_stacked: as the shape of `down_proj` says.
+    ignored: beginnings of the names of tensors of encoders, which a text model does not need.
     text_in: the key of config.json that holds the language model, in models with encoders; some have it at the top.
     """
 
     model_type: str
     models: str  # for people
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    own_keys: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    fixed: Mapping[str, bool | int | str | None] = field(default_factory=dict, kw_only=True)
-    equal_keys: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    _: KW_ONLY
+    own_keys: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, bool | int | str | None] = field(default_factory=dict)
+    equal_keys: Mapping[str, str] = field(default_factory=dict)
     bias: Setting = False  # of q, k, v
     out_bias: Setting = False
     mlp_bias: Setting = False
@@ -63,6 +69,7 @@ class Family:
     is_interleaved: bool = False
     partial: float | str = 1.0  # default of `partial_rotary_factor`; a string: key of the number of elements instead
     alibi: Alibi = "none"  # in models without a rotary embedding
+    scale: float | None = None  # of products of queries and keys, whatever config.json says
     position_offset: int | None = None  # of the first position in a table of learned ones; None: there is no table
     window_rope: Literal["same", "unscaled", "local"] = "same"  # in layers with a window; local: another base
     multipliers: Mapping[str, str] = field(default_factory=dict)  # field of ModelSpec or Attention -> key
@@ -81,10 +88,10 @@ class Family:
     is_latent: bool = False  # attention over compressed vectors
     index: IndexKind = "none"  # which pairs it rotates, where an index chooses the tokens of attention
     states: StatesKind = "none"  # of other layers
+    has_depth_scale: bool = False  # `scale_depth` and `dim_model_base` scale what layers add, and logits (MiniCPM)
     has_weight_scales: bool = False  # multipliers.py reads them
     renames: Mapping[str, str] = field(default_factory=dict)
     is_transposed: bool = False
-    fused_experts: FusedExperts | None = None
+    fused_experts: FusedExperts = "stacked"
     ignored: tuple[str, ...] = ()
-    has_draft_layers: bool = False
     text_in: str | None = None

@@ -42,6 +42,7 @@ _GEMMA_3 = _GEMMA_2 | {
 _GEMMA_PARTS: dict[str, Any] = {
     "bias": "attention_bias",
     "out_bias": "attention_bias",
+    "fixed": {"use_bidirectional_attention": False},
     "norm": Norm(is_offset=True),
     "scales_embedding": True,
     "activation_key": "hidden_activation",
@@ -52,7 +53,7 @@ _GEMMA_3_PARTS = _GEMMA_PARTS | {
     "head_norm": "head",
     "windows": 6,
     "window_rope": "local",
-    "multipliers": _SOFTCAPS,
+    "multipliers": {"logits_softcap": "final_logit_softcapping"},  # the other softcap is in the files, and nowhere used
 }
 _GEMMA_4 = _GEMMA | {
     "vocab_size": 262144,
@@ -93,7 +94,6 @@ _GEMMA_4_PARTS: dict[str, Any] = {
     "multipliers": {"logits_softcap": "final_logit_softcapping"},
     "experts": "gemma4",
     "renames": _GEMMA_4_NAMES,
-    "fused_experts": "stacked",
     "ignored": TOWERS,
 }
 _GEMMA_4_WITH_INPUTS = _GEMMA_4_PARTS | {"has_layer_inputs": True}
@@ -113,6 +113,15 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "Gemma2ForCausalLM": Family(
         "gemma2", "Gemma 2", _GEMMA_2, norms="both", windows=2, multipliers=_SOFTCAPS, **_GEMMA_PARTS
+    ),
+    "VaultGemmaForCausalLM": Family(
+        "vaultgemma",
+        "VaultGemma",
+        _GEMMA_2,
+        windows=2,
+        multipliers=_SOFTCAPS,
+        renames={".pre_feedforward_layernorm.": ".post_attention_layernorm."},
+        **_GEMMA_PARTS,
     ),
     "Gemma3ForCausalLM": Family("gemma3_text", "Gemma 3 1B", _GEMMA_3, **_GEMMA_3_PARTS),
     "Gemma3ForConditionalGeneration": Family(

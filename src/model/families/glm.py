@@ -20,12 +20,12 @@ _GLM = COMMON | {
     "pad_token_id": 151329,
 }
 FAMILIES: Mapping[str, Family] = {
-    "GlmForCausalLM": Family("glm", "GLM-4 9B", _GLM, "attention_bias", is_interleaved=True, partial=0.5),
+    "GlmForCausalLM": Family("glm", "GLM-4 9B", _GLM, bias="attention_bias", is_interleaved=True, partial=0.5),
     "Glm4ForCausalLM": Family(
         "glm4",
         "GLM-4 0414",
         _GLM,
-        "attention_bias",
+        bias="attention_bias",
         norms="both",
         is_interleaved=True,
         partial=0.5,
@@ -55,12 +55,11 @@ FAMILIES: Mapping[str, Family] = {
             "first_k_dense_replace": 1,
             "n_shared_experts": 1,
         },
-        "attention_bias",
+        bias="attention_bias",
         head_norm="head",
         head_norm_if="use_qk_norm",
         partial=0.5,
         experts="deepseek",
-        has_draft_layers=True,
     ),
     "Glm4MoeLiteForCausalLM": Family(
         "glm4_moe_lite",
@@ -91,7 +90,6 @@ FAMILIES: Mapping[str, Family] = {
         },
         is_latent=True,
         experts="deepseek",
-        has_draft_layers=True,
     ),
     "GlmMoeDsaForCausalLM": Family(
         "glm_moe_dsa",
@@ -117,6 +115,5 @@ FAMILIES: Mapping[str, Family] = {
         is_latent=True,
         index="interleaved",
         experts="deepseek",
-        has_draft_layers=True,
     ),
 }

@@ -49,9 +49,9 @@ FAMILIES: Mapping[str, Family] = {
             "first_k_dense_replace": 1,
             "routed_scaling_factor": 2.826,
         },
-        "attention_bias",
-        "attention_bias",
-        "mlp_bias",
+        bias="attention_bias",
+        out_bias="attention_bias",
+        mlp_bias="mlp_bias",
         own_keys={
             "n_routed_experts": "num_experts",
             "n_shared_experts": "num_shared_experts",

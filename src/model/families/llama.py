@@ -47,7 +47,12 @@ _LLAMA_4_PARTS: dict[str, Any] = {
 }
 FAMILIES: Mapping[str, Family] = {
     "LlamaForCausalLM": Family(
-        "llama", "Llama 2 and 3.x (text), and many derivatives", LLAMA, "attention_bias", "attention_bias", "mlp_bias"
+        "llama",
+        "Llama 2 and 3.x (text), and many derivatives",
+        LLAMA,
+        bias="attention_bias",
+        out_bias="attention_bias",
+        mlp_bias="mlp_bias",
     ),
     "Llama4ForCausalLM": Family("llama4_text", "Llama 4, text only", _LLAMA_4, **_LLAMA_4_PARTS),
     "Llama4ForConditionalGeneration": Family(

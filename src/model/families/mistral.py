@@ -35,6 +35,12 @@ _MISTRAL = LLAMA | {
 }
 FAMILIES: Mapping[str, Family] = {
     "MistralForCausalLM": Family("mistral", "Mistral 7B, Nemo, Small; Devstral", _MISTRAL, windows="all"),
+    "MinistralForCausalLM": Family(
+        "ministral",
+        "Ministral 8B",
+        _MISTRAL | {"max_window_layers": 0},
+        windows="last",
+    ),
     "Ministral3ForCausalLM": Family(
         "ministral3",
         "Ministral 3",

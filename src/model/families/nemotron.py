@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..spec import Norm
-from .common import COMMON, MTP
+from .common import COMMON
 from .family import Family
 
 FAMILIES: Mapping[str, Family] = {
@@ -25,9 +25,9 @@ FAMILIES: Mapping[str, Family] = {
             "bos_token_id": 2,
             "eos_token_id": 3,
         },
-        "attention_bias",
-        "attention_bias",
-        "mlp_bias",
+        bias="attention_bias",
+        out_bias="attention_bias",
+        mlp_bias="mlp_bias",
         norm=Norm(kind="layer", has_bias=True, is_offset=True),
         eps_key="norm_eps",
         is_gated=False,
@@ -81,6 +81,5 @@ FAMILIES: Mapping[str, Family] = {
             "model.norm_f.": "model.norm.",
             ".mamba_norm.": ".mamba.norm.",
         },
-        ignored=MTP,
     ),
 }

@@ -16,14 +16,14 @@ _OLMO = LLAMA | {
 }
 FAMILIES: Mapping[str, Family] = {
     "Olmo2ForCausalLM": Family(
-        "olmo2", "OLMo 2", _OLMO, "attention_bias", "attention_bias", head_norm="whole", norms="outputs"
+        "olmo2", "OLMo 2", _OLMO, bias="attention_bias", out_bias="attention_bias", head_norm="whole", norms="outputs"
     ),
     "Olmo3ForCausalLM": Family(
         "olmo3",
         "OLMo 3",
         _OLMO | {"sliding_window": 4096, "rope_theta": 500000.0},
-        "attention_bias",
-        "attention_bias",
+        bias="attention_bias",
+        out_bias="attention_bias",
         head_norm="whole",
         norms="outputs",
         windows=4,
@@ -43,11 +43,33 @@ FAMILIES: Mapping[str, Family] = {
             "num_experts": 64,
             "num_experts_per_tok": 8,
         },
-        "attention_bias",
-        "attention_bias",
+        bias="attention_bias",
+        out_bias="attention_bias",
         own_keys={"moe_intermediate_size": "intermediate_size"},
         fixed={"clip_qkv": None},
         head_norm="whole",
+        experts="qwen",
+    ),
+    "FlexOlmoForCausalLM": Family(
+        "flex_olmo",
+        "FlexOlmo",
+        _OLMO
+        | {
+            "vocab_size": 100352,
+            "rms_norm_eps": 1e-6,
+            "max_position_embeddings": 4096,
+            "rope_theta": 500000.0,
+            "moe_intermediate_size": 11008,
+            "num_experts": 7,
+            "num_experts_per_tok": 5,
+            "eos_token_id": 100257,
+            "pad_token_id": 100277,
+        },
+        bias="attention_bias",
+        out_bias="attention_bias",
+        own_keys={"moe_intermediate_size": "intermediate_size"},
+        head_norm="whole",
+        norms="outputs",
         experts="qwen",
     ),
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..spec import Norm
-from .common import COMMON, MTP, MULTIMODAL_NAMES, QWEN, TOWERS
+from .common import COMMON, MULTIMODAL_NAMES, QWEN, TOWERS
 from .family import Family
 
 _QWEN_3_5 = COMMON | {
@@ -46,9 +46,8 @@ _QWEN_3_5_MOE = _QWEN_3_5 | {
 }
 _QWEN_3_5_MOE_PARTS: dict[str, Any] = _QWEN_3_5_PARTS | {
     "experts": "qwen",
-    "fused_experts": "stacked",
     "renames": _SHARED_EXPERT,
-    "ignored": (*MTP, *TOWERS),
+    "ignored": TOWERS,
 }
 FAMILIES: Mapping[str, Family] = {
     "Qwen2ForCausalLM": Family(
@@ -75,7 +74,7 @@ FAMILIES: Mapping[str, Family] = {
             "shared_expert_intermediate_size": 5632,
             "qkv_bias": True,
         },
-        "qkv_bias",
+        bias="qkv_bias",
         windows=2,
         window_if="use_sliding_window",
         experts="qwen",
@@ -96,8 +95,8 @@ FAMILIES: Mapping[str, Family] = {
         "qwen3",
         "Qwen3, dense",
         QWEN | {"head_dim": 128},
-        "attention_bias",
-        "attention_bias",
+        bias="attention_bias",
+        out_bias="attention_bias",
         head_norm="head",
         windows="last",
         window_if="use_sliding_window",
@@ -115,8 +114,8 @@ FAMILIES: Mapping[str, Family] = {
             "num_experts_per_tok": 8,
             "moe_intermediate_size": 768,
         },
-        "attention_bias",
-        "attention_bias",
+        bias="attention_bias",
+        out_bias="attention_bias",
         head_norm="head",
         windows="all",
         window_if="use_sliding_window",
@@ -126,11 +125,39 @@ FAMILIES: Mapping[str, Family] = {
         "qwen3_vl",
         "Qwen3-VL, dense",
         QWEN | {"head_dim": 128, "sliding_window": None, "rope_theta": 5e6},
-        "attention_bias",
-        "attention_bias",
+        bias="attention_bias",
+        out_bias="attention_bias",
         head_norm="head",
         text_in="text_config",
         renames=MULTIMODAL_NAMES,
+        ignored=TOWERS,
+    ),
+    "Qwen3VLMoeForConditionalGeneration": Family(
+        "qwen3_vl_moe",
+        "Qwen3-VL with experts",
+        QWEN
+        | {
+            "hidden_size": 2048,
+            "intermediate_size": 5632,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "max_position_embeddings": 128000,
+            "sliding_window": None,
+            "rope_theta": 500000.0,
+            "num_experts": 60,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 1408,
+            "norm_topk_prob": True,
+        },
+        bias="attention_bias",
+        out_bias="attention_bias",
+        fixed={"norm_topk_prob": True},
+        head_norm="head",
+        experts="qwen",
+        text_in="text_config",
+        renames=MULTIMODAL_NAMES,
+        fused_experts="columns_or_stacked",
         ignored=TOWERS,
     ),
     "Qwen3NextForCausalLM": Family(
@@ -151,19 +178,16 @@ FAMILIES: Mapping[str, Family] = {
         },
         experts="qwen",
         renames=_SHARED_EXPERT,
-        ignored=MTP,
         **_QWEN_3_5_PARTS | {"states": "grouped_gated_delta"},
     ),
-    "Qwen3_5ForCausalLM": Family(
-        "qwen3_5_text", "Qwen3.5, text only", _QWEN_3_5, ignored=(*MTP, *TOWERS), **_QWEN_3_5_PARTS
-    ),
+    "Qwen3_5ForCausalLM": Family("qwen3_5_text", "Qwen3.5, text only", _QWEN_3_5, ignored=TOWERS, **_QWEN_3_5_PARTS),
     "Qwen3_5ForConditionalGeneration": Family(
         "qwen3_5",
         "Qwen3.5, dense",
         _QWEN_3_5,
         text_in="text_config",
         renames=MULTIMODAL_NAMES,
-        ignored=(*MTP, *TOWERS),
+        ignored=TOWERS,
         **_QWEN_3_5_PARTS,
     ),
     "Qwen3_5MoeForCausalLM": Family(

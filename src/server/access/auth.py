@@ -1,7 +1,7 @@
 """API keys: which one a request sent, what it may call, and until when it is valid.
 
-A key is required on every route except the probes and those that the deployment opens. The keys of `server.api_key`
-have no name and may call everything; those of `server.api_keys_file` have a name, scopes and limits (keys_file.py).
+A key is required on every route except the probes and routes that the deployment opens. The keys of `server.api_key`
+have no name and may call everything; the keys of `server.api_keys_file` have a name, scopes and limits (keys_file.py).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _PROBES = frozenset({"/health", "/livez", "/readyz", "/ping"})
 
 
 def open_paths(settings: ServerConfig) -> frozenset[str]:
-    """Paths that need no key: the probes, those of `server.routes_without_key`, and the files of the web page."""
+    """Paths that need no key: the probes, `server.routes_without_key`, and the files of the web page."""
     return _PROBES.union(settings.routes_without_key, page_paths(settings))
 
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """Of all requests with keys of one name. None: no limit."""
+    """Limits of all requests with keys of one name. None: no limit."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -80,19 +80,26 @@ class Keys:
         self._open_paths = open_paths
         self._wall_clock = wall_clock
         self._unnamed = [Key(None, digest_of(secret)) for secret in unnamed]
+        # To guess a key from a salt is to guess all keys at once, and each guess takes long.
+        joined = b"".join(sorted(key.digest for key in self._unnamed))
+        self._cache_secret = hashlib.scrypt(joined, salt=b"stoker cache salt", n=1 << 14, r=8, p=1) if joined else b""
         self.replace(named)
 
     def replace(self, named: Sequence[Key]) -> None:
         """Accept these named keys from now on, instead of the previous ones."""
         self._keys = [*self._unnamed, *named]
-        self._needs_key = bool(self._keys) or getattr(self, "_needs_key", False)  # an emptied file opens nothing
+        self._are_needed = bool(self._keys) or getattr(self, "_are_needed", False)  # an emptied file opens nothing
+
+    def is_needed(self, path: str) -> bool:
+        """Whether a request to this path needs a key."""
+        return self._are_needed and path not in self._open_paths
 
     def check(self, path: str, headers: Sequence[tuple[bytes, bytes]]) -> Key | None:
         """The key that was sent; None if none is needed. Raises ApiError 401.
 
         path: as the router sees it, never rebuilt from headers.
         """
-        if not self._needs_key or path in self._open_paths:
+        if not self.is_needed(path):
             return None
         digest = digest_of(_sent(headers))
         matches = [
@@ -106,11 +113,11 @@ class Keys:
         return key
 
     def index(self, key: Key) -> int:
-        """Of a key without a name, in `server.api_key`."""
+        """Index in `server.api_key` of a key without a name."""
         return self._unnamed.index(key)
 
     def owner(self, key: Key | None) -> str:
-        """Whose files these are: of all keys of one name, or of the key; "" without keys."""
+        """Owner of a key's files, which all keys of one name share; "" without keys."""
         if key is None:
             return ""
         return (key.digest if key.name is None else digest_of(f"name {key.name}")).hex()
@@ -128,9 +135,12 @@ class Keys:
     def cache_salt(self, key: Key | None) -> str:
         """Separates the prefix caches of several keys: else response times would show what other keys have sent.
 
-        Keys of one name share a cache, so that it is kept when one replaces another.
+        Keys of one name share a cache, so that it is kept when one replaces another. Prefill servers get the salt, and
+        it must not be of use to guess a key. Servers with the same keys, which may share stored blocks, have the same.
         """
-        return "" if len(self._keys) < 2 else self.owner(key)
+        if len(self._keys) < 2:
+            return ""
+        return hmac.digest(self._cache_secret, self.owner(key).encode(), "sha256").hex()
 
 
 def check_scope(key: Key | None, scope: Scope, route: str) -> None:

@@ -27,7 +27,7 @@ class Rows(Protocol):
 
     @property
     def process(self) -> int:
-        """Index of this process among those that serve the deployment."""
+        """Index of this process among the processes that serve the deployment."""
         ...
 
     def locked(self, name: str) -> AbstractContextManager[Row]:

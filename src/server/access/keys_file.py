@@ -133,7 +133,7 @@ class KeysFile:
         return len(keys)
 
     def reread_if_changed(self) -> None:
-        """As `reread`, if the file was written or replaced; an invalid file is logged."""
+        """Reread the file if it was written or replaced; an invalid file is logged."""
         if self._state() == self._seen:
             return
         try:

@@ -1,7 +1,7 @@
 """What the API processes of one deployment have in common: the use of keys, the cache epoch, and what each one serves.
 
 The numbers are in a small file without a name that all of them map into their memory. A deployment with one API process
-has them in memory of its own.
+has them in its own memory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SharedState:
 
     @property
     def epoch(self) -> int:
-        """Requests share prefixes with those of the same epoch only."""
+        """Requests share prefixes only with requests of the same epoch."""
         return int(self._numbers[_EPOCH])
 
     def next_epoch(self) -> None:

@@ -108,7 +108,7 @@ def _mapped(content: Any, clean: Callable[[str], str]) -> Any:
 
 
 def _without_marker(value: Message, removed: Counter[str]) -> Message:
-    """Without `cache_control`, which moves to later messages and tools with every request."""
+    """Remove `cache_control`, which moves to later messages and tools with every request."""
     content = value.get("content")
     marked = [part for part in content if _is_marked(part)] if isinstance(content, list) else []
     count = len(marked) + _is_marked(value)
@@ -136,7 +136,7 @@ def _one_system_message(messages: list[Message], removed: Counter[str], *, refus
     if refuses:
         index = next(place for place in places if place)
         raise InvalidRequest(
-            f"messages[{index}] is a system message after the first message, which this deployment refuses "
+            f"`messages[{index}]` is a system message after the first message, which this deployment refuses "
             "(`server.second_system_message`)",
             param=f"messages[{index}].role",
         )

@@ -1,4 +1,4 @@
-"""Where the prompt of a session stops being the beginning of its next prompt.
+"""Finds where the prompt of a session stops being the beginning of its next prompt.
 
 An agent sends its whole conversation again with every request. As long as the previous prompt is a prefix of the new
 one, only new tokens are computed. If something in the middle changes, all that follows is computed again: this finds

@@ -13,6 +13,15 @@ _ESCAPE = re.compile(r'\\(?:u[0-9a-fA-F]{4}|["\\/bfnrt])')
 _HIGH_SURROGATE = re.compile(r"\\u[dD][89abAB]")
 
 
+def is_json(text: str) -> bool:
+    """Whether the arguments of a call are complete."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 class JsonInput:
     """Arguments in any other form are the input as they are. has_ended: all of the input was decoded."""
 
@@ -42,6 +51,8 @@ class JsonInput:
             value = json.loads(rest)
         except (ValueError, RecursionError):
             return rest
+        if isinstance(value, str):
+            return value  # arguments that are not an object are read as a string
         return value[INPUT] if isinstance(value, dict) and isinstance(value.get(INPUT), str) else rest
 
     def _decoded(self) -> str:

@@ -7,6 +7,8 @@ import json
 from typing import Any
 
 from ...formats.events import CallArguments, CallBegin, CallEnd, Content, Reasoning
+from ...text.chat_template import INCOMPLETE
+from ...text.json_text import is_too_deep
 from ..protocol.json import dump
 from ..protocol.stream import event_frame
 from .reading import AnswerDelta
@@ -23,12 +25,14 @@ class MessageWriter:
         self._pieces: list[str] = []
         self._open: dict[str, Any] | None = None
         self._num_calls = 0
+        self._cuts_call = False
 
     def begin(self, usage: dict[str, Any]) -> list[Event]:
         return [{"type": "message_start", "message": self.message(None, None, usage)}]
 
     def add(self, delta: AnswerDelta) -> list[Event]:
         found: list[Event] = []
+        self._cuts_call = delta.cuts_call
         for event in delta.events:
             match event:
                 case Reasoning(text=text):
@@ -42,7 +46,9 @@ class MessageWriter:
                     self._num_calls += 1
                     self._begin({"type": "tool_use", "id": event.id, "name": event.name, "input": {}}, found)
                 case CallArguments(text=text):
-                    found.append(self._delta({"type": "input_json_delta", "partial_json": text}, text))
+                    piece = self._delta({"type": "input_json_delta", "partial_json": text}, text)
+                    if self._begins_object():
+                        found.append(piece)
                 case CallEnd():
                     self._close(found)
         return found
@@ -64,7 +70,7 @@ class MessageWriter:
             return "max_tokens", None
         if isinstance(stop, str):
             return "stop_sequence", stop
-        return ("tool_use" if self._num_calls else "end_turn"), None
+        return ("tool_use" if self._num_calls and not self._cuts_call else "end_turn"), None
 
     def _need(self, block: dict[str, Any], found: list[Event]) -> None:
         if self._open is None or self._open["type"] != block["type"]:
@@ -78,6 +84,10 @@ class MessageWriter:
     def _delta(self, delta: dict[str, Any], text: str) -> Event:
         self._pieces.append(text)
         return {"type": "content_block_delta", "index": len(self.blocks), "delta": delta}
+
+    def _begins_object(self) -> bool:
+        """Whether the arguments can be sent as they arrive: clients build the input, an object, out of them."""
+        return self._pieces[0].lstrip()[:1] == "{"
 
     def _close(self, found: list[Event]) -> None:
         block = self._open
@@ -93,6 +103,9 @@ class MessageWriter:
                 block["text"] = whole
             case _:
                 block["input"] = _input(whole)
+                if whole and not self._begins_object():
+                    text = json.dumps(block["input"], ensure_ascii=False)
+                    found.append(self._delta({"type": "input_json_delta", "partial_json": text}, text))
         found.append({"type": "content_block_stop", "index": len(self.blocks)})
         self.blocks.append(block)
         self._open = None
@@ -108,10 +121,11 @@ def _signature(text: str) -> str:
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """The arguments of a call; as one text if they are no JSON object: they were cut off, or have NaN."""
+    """The arguments of a call; as one text if they are no JSON object that a later request can have in its messages."""
     try:
         value = json.loads(arguments or "{}")
         dump(value)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # they were cut off, or have NaN
         value = None
-    return value if isinstance(value, dict) else {"incomplete_arguments": arguments}
+    is_accepted = isinstance(value, dict) and not is_too_deep({"messages": [{"content": [{"input": value}]}]})
+    return value if is_accepted else {INCOMPLETE: arguments}

@@ -32,6 +32,7 @@ class Answer:
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    cuts_call: bool = False
 
     def add(self, delta: AnswerDelta) -> None:
         self.token_ids += delta.token_ids
@@ -41,6 +42,7 @@ class Answer:
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
         self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+        self.cuts_call = delta.cuts_call
         for event in delta.events:
             match event:
                 case CallBegin():

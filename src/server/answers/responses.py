@@ -1,11 +1,10 @@
 """An answer in the form of the Responses API: items, and the events that announce them.
 
-One item is open at a time. A complete response is made of the same items, so that its ids are those of the stream.
+One item is open at a time. A complete response is made of the same items, so that it has the ids of the stream.
 """
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -18,7 +17,7 @@ from ..protocol.response_items import opaque
 from ..protocol.response_tools import NamedTool
 from ..protocol.responses import ENCRYPTED, ResponsesRequest
 from ..protocol.stream import event_frame
-from .json_input import JsonInput
+from .json_input import JsonInput, is_json
 from .reading import AnswerDelta
 
 Event = dict[str, Any]
@@ -40,7 +39,7 @@ class ResponseWriter:
         self._has_encrypted = ENCRYPTED in (request.include or ())
         self._write_logprobs = write_logprobs
         self._open: _Reasoning | _Message | _Call | None = None
-        self._logprobs: list[TokenLogprobs] = []  # of tokens whose text is not written yet
+        self._cuts_call = False
 
     def begin(self, status: str = "in_progress") -> list[Event]:
         """status: `in_progress`, or `queued`; then `proceed` follows."""
@@ -51,16 +50,15 @@ class ResponseWriter:
         return [response_event("in_progress", self.response("in_progress"))]
 
     def add(self, delta: AnswerDelta) -> list[Event]:
-        self._logprobs += delta.answer_logprobs
+        self._cuts_call = delta.cuts_call
         found: list[Event] = []
-        for event in delta.events:
+        for event, logprobs in zip(delta.events, delta.event_logprobs, strict=True):
             match event:
                 case Reasoning(text=text):
                     found += self._item(_Reasoning, found).add(text)
                 case Content(text=text):
                     message = self._item(_Message, found)
-                    found += message.add(text, self._write_logprobs(self._logprobs) if self._logprobs else [])
-                    self._logprobs.clear()
+                    found += message.add(text, self._write_logprobs(logprobs) if logprobs else [])
                 case CallBegin():
                     self._close(found)
                     tool = self._named.get(event.name, NamedTool(event.name, None, is_custom=False))
@@ -70,18 +68,26 @@ class ResponseWriter:
                     assert isinstance(self._open, _Call)
                     found += self._open.add(text)
                 case CallEnd():
-                    is_cut = (
-                        delta.finish_reason == "length" and isinstance(self._open, _Call) and not self._open.is_whole
-                    )
-                    self._close(found, "incomplete" if is_cut else "completed")
+                    self._close(found, "incomplete" if self._is_cut(delta) else "completed")
         return found
 
+    def _is_cut(self, delta: AnswerDelta) -> bool:
+        """Whether the open call, which ends, is not whole."""
+        if not isinstance(self._open, _Call):
+            return False
+        if not self._open.is_custom:
+            return not self._open.is_whole
+        if delta.finish_reason is None:
+            return False
+        return delta.cuts_call or (delta.finish_reason == "length" and not self._open.is_whole)
+
     def end(self, finish_reason: str | None, usage: dict[str, Any]) -> list[Event]:
-        is_complete = finish_reason == "stop"
+        is_complete = finish_reason == "stop" and not self._cuts_call
         found: list[Event] = []
         self._close(found, "completed" if is_complete else "incomplete")
         status = "completed" if is_complete else "incomplete"
-        return [*found, response_event(status, self.response(status, usage))]
+        reason = "max_output_tokens" if finish_reason == "length" else None
+        return [*found, response_event(status, self.response(status, usage, reason=reason))]
 
     def failed(self, error: ApiError) -> list[Event]:
         found: list[Event] = []
@@ -89,16 +95,20 @@ class ResponseWriter:
         return [*found, response_event("failed", self.response("failed", error=error))]
 
     def response(
-        self, status: str, usage: dict[str, Any] | None = None, error: ApiError | None = None
+        self,
+        status: str,
+        usage: dict[str, Any] | None = None,
+        *,
+        error: ApiError | None = None,
+        reason: str | None = None,
     ) -> dict[str, Any]:
-        """The response object as it is now."""
-        reason = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        """The response object as it is now. reason: why it is incomplete."""
         return {
             **self._head,
             "status": status,
             "completed_at": int(time.time()) if status == "completed" else None,
             "error": None if error is None else error_object(error),
-            "incomplete_details": reason,
+            "incomplete_details": {"reason": reason} if status == "incomplete" else None,
             "output": list(self.items),
             "usage": usage,
         }
@@ -179,7 +189,7 @@ class _Reasoning(_Item):
         self._has_summary, self._has_encrypted = has_summary, has_encrypted
 
     def begin(self) -> list[Event]:
-        found = [self._added(), self._event("reasoning_part.added", content_index=0, part=_reasoning_part(""))]
+        found = [self._added(), self._event("content_part.added", content_index=0, part=_reasoning_part(""))]
         if self._has_summary:
             found.append(self._event("reasoning_summary_part.added", summary_index=0, part=_summary_part("")))
         return found
@@ -196,7 +206,7 @@ class _Reasoning(_Item):
         self.item["content"] = [_reasoning_part(text)]
         found = [
             self._event("reasoning_text.done", content_index=0, text=text),
-            self._event("reasoning_part.done", content_index=0, part=_reasoning_part(text)),
+            self._event("content_part.done", content_index=0, part=_reasoning_part(text)),
         ]
         if self._has_summary:
             self.item["summary"] = [_summary_part(text)]
@@ -234,7 +244,7 @@ class _Message(_Item):
 
 
 class _Call(_Item):
-    """Of a function, with arguments in JSON; or of a custom tool, with one text."""
+    """A call of a function, with arguments in JSON; or of a custom tool, with one text."""
 
     def __init__(self, index: int, tool: NamedTool, call_id: str) -> None:
         names = {"call_id": call_id, "name": tool.name}
@@ -247,15 +257,13 @@ class _Call(_Item):
         self._input = JsonInput() if tool.is_custom else None
 
     @property
+    def is_custom(self) -> bool:
+        return self._input is not None
+
+    @property
     def is_whole(self) -> bool:
         """Whether the arguments ended before the answer did."""
-        if self._input is not None:
-            return self._input.has_ended
-        try:
-            json.loads("".join(self._pieces))
-        except (ValueError, RecursionError):
-            return False
-        return True
+        return is_json("".join(self._pieces)) if self._input is None else self._input.has_ended
 
     def begin(self) -> list[Event]:
         return [self._added()]
@@ -266,7 +274,8 @@ class _Call(_Item):
     def end(self, status: str) -> list[Event]:
         found = self._written(self._input.finish()) if self._input else []
         whole = self.item[self._value] = "".join(self._pieces)
-        return [*found, self._event(f"{self._kind}.done", **{self._value: whole}), self._done(status)]
+        name = {"name": self.item["name"]} if self._input is None else {}
+        return [*found, self._event(f"{self._kind}.done", **name, **{self._value: whole}), self._done(status)]
 
     def _written(self, text: str) -> list[Event]:
         if not text:

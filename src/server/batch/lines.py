@@ -8,6 +8,7 @@ A request that the API refuses has a `response` with its status. A line that is 
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ def lines_of(file: BinaryIO, max_bytes: int) -> Iterator[tuple[int, bytes | None
     number = 0
     while line := file.readline(max_bytes + 1):
         number += 1
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
         if len(line) > max_bytes and not line.endswith(b"\n"):
             while line and not line.endswith(b"\n"):
                 line = file.readline(1 << 20)
@@ -108,7 +111,7 @@ def duplicate(number: int, custom_id: str) -> LineError:
 
 
 def result_id(run_id: str, number: int) -> str:
-    """Of the result of a line, which `facts_of` finds in it."""
+    """Id of the result of a line. `facts_of` reads the number of the line from it."""
     return f"batch_req_{run_id}_{number}"
 
 

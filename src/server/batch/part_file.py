@@ -5,9 +5,12 @@ It has complete lines only. The id of a result contains the number of its input 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import shutil
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import BufferedReader
@@ -98,7 +101,10 @@ class PartFile:
         self._size += len(line)
 
     def close(self, *, target: Path | None = None) -> None:
-        """Sync to disk; with `target`, rename to it atomically. An empty file is removed. Can be called twice."""
+        """Sync to disk; with `target`, rename to it atomically. An empty file is removed. Can be called twice.
+
+        A target that exists and is empty gets the content instead: a program that has made it may have it open.
+        """
         if self._file < 0:
             return
         try:
@@ -107,7 +113,26 @@ class PartFile:
             else:
                 self.path.unlink(missing_ok=True)
             if target is not None:
-                os.replace(self.path, target)
+                if _is_empty_file(target):
+                    _copy(self.path, target)
+                    self.path.unlink()
+                else:
+                    os.replace(self.path, target)
         finally:
             os.close(self._file)
             self._file = -1
+
+
+def _is_empty_file(path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        found = path.lstat()
+        return stat.S_ISREG(found.st_mode) and found.st_size == 0
+    return False
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Interrupted, it leaves the source and a part of the content."""
+    with source.open("rb") as results, target.open("r+b") as output:
+        shutil.copyfileobj(results, output)
+        output.flush()
+        os.fsync(output.fileno())

@@ -15,10 +15,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, BinaryIO
 
 from ...engine.client.engine_client import EngineState
+from ..in_process import Answer, App, post
 from ..protocol.batches import ROUTES
 from ..protocol.errors import ApiError
 from ..service import Service
-from .call import Answer, App, post
 from .lines import BatchRequest, LineError, answered, duplicate, failed, lines_of, read_line, result_id
 from .part_file import Counts, PartFile
 
@@ -77,12 +77,15 @@ class Batch:
 
     async def run(self) -> Counts:
         """Run every line once. Raises EngineGone, or OSError if a result cannot be written. Can be cancelled."""
+        failed: EngineGone | OSError | None = None
         try:
             async with asyncio.TaskGroup() as workers:
                 for _ in range(self._concurrency):
                     workers.create_task(self._work())
         except* (EngineGone, OSError) as errors:
-            raise _first(errors) from None
+            failed = _first(errors)  # Python before 3.11.4 would put what is raised here into a group
+        if failed is not None:
+            raise failed
         return self._part.counts
 
     async def _work(self) -> None:

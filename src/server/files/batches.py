@@ -1,4 +1,4 @@
-"""Batches as the API shows them, on disk. The runner alone changes a record after it was created.
+"""Batches as the API shows them, on disk. Only the runner changes a record after it was created.
 
 `queue/` has an empty file for each batch that has not ended, so that it is found without reading all records, also one
 that another process of the server created; a second file asks for its cancellation.
@@ -123,7 +123,7 @@ class Batches:
         return batch
 
     def read(self, batch_id: str) -> dict[str, Any] | None:
-        """As it is stored."""
+        """Record of a batch as it is stored; None if there is none."""
         return read_record(self.folder / f"{batch_id}.json")
 
     def ids(self) -> list[str]:
@@ -136,19 +136,29 @@ class Batches:
         return [batch for batch in found if batch is not None]
 
     def cancel(self, batch_id: str) -> dict[str, Any]:
-        """No effect on a batch that has ended. Raises ApiError 404."""
+        """Cancel a batch, without effect if it has ended. Raises ApiError 404."""
         batch = self.get(batch_id)
         if batch["status"] not in ENDED:
             self._queue.cancel(self.owner, batch_id)
         return self.get(batch_id)
 
     def delete_before(self, moment: float) -> None:
-        """Of batches that ended before."""
+        """Delete the batches that have ended and were created before this moment."""
         for batch_id in self.ids():
             batch = self.read(batch_id)
             if batch is not None and batch["status"] in ENDED and batch["created_at"] < moment:
                 (self.folder / f"{batch_id}.json").unlink(missing_ok=True)
 
+    def num_bytes(self) -> int:
+        """Bytes of all files, and of the results of batches that have not ended."""
+        total = self.files.num_bytes()
+        for part in self.folder.glob("*.part"):
+            batch = self.read(part.stem)
+            if batch is not None and batch["status"] != "finalizing":  # else they are being written to files
+                with contextlib.suppress(FileNotFoundError):
+                    total += part.stat().st_size
+        return total
+
     def part(self, batch_id: str) -> Path:
-        """Where results are collected until the batch ends."""
+        """File that collects results until the batch ends."""
         return self.folder / f"{batch_id}.part"

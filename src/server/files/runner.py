@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import functools
 import json
 import logging
 import os
@@ -25,10 +26,10 @@ from typing import Any
 from ...engine.client.engine_client import EngineState
 from ...input_file import open_file
 from ...logs import log_fields
-from ..batch.call import App
 from ..batch.lines import LineError, facts_of, failed, faults, lines_of, read_line, result_id
 from ..batch.part_file import Counts, PartFile
 from ..batch.run import Batch
+from ..in_process import App
 from ..protocol.batches import ROUTES
 from ..protocol.errors import ApiError
 from ..service import Service
@@ -57,6 +58,31 @@ class _Outcome:
 _COMPLETED = _Outcome("completed", "completed_at")
 _CANCELLED = _Outcome("cancelled", "cancelled_at")
 _EXPIRED = _Outcome("expired", "expired_at")
+_QUOTA_REACHED = _Outcome("failed", "failed_at")
+_QUOTA_STEP = 1 << 14  # bytes after which the files on disk are counted again
+
+
+class _QuotaReached(OSError):
+    """The owner of a batch has no room for a further result (`server.files_quota`)."""
+
+
+class _LimitedPart(PartFile):
+    """Results, as far as the quota of their owner has room for them."""
+
+    def __init__(self, path: Path, num_left: Callable[[], int]) -> None:
+        """num_left: bytes of the quota. Raises as PartFile."""
+        super().__init__(path, mode=0o600)
+        self._num_left, self._granted = num_left, 0
+
+    def append(self, line: bytes) -> None:
+        """Raises _QuotaReached, too."""
+        if self._granted < len(line):
+            left = self._num_left()
+            if left < len(line):
+                raise _QuotaReached
+            self._granted = min(left, len(line) + _QUOTA_STEP)
+        super().append(line)
+        self._granted -= len(line)
 
 
 class BatchRunner:
@@ -75,7 +101,7 @@ class BatchRunner:
         self._cleaned_at = 0.0
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run batches until the task is cancelled."""
         try:
             while True:
                 try:
@@ -137,7 +163,7 @@ class BatchRunner:
             batches.delete_before(self._clock() - self._service.settings.files_ttl)
 
     async def _process(self, queued: Queued) -> None:
-        """One batch, from any state to its end."""
+        """Process one batch, from any state to its end."""
         batches = Batches(self._root, queued.owner, self._clock)
         batch = batches.read(queued.batch_id)
         if batch is None:
@@ -163,7 +189,8 @@ class BatchRunner:
         if batch["status"] == "in_progress":
             outcome = await self._run_rows(batches, batch)
         elif batch["status"] == "finalizing":  # interrupted before
-            outcome = {"expired": _EXPIRED, "cancelled": _CANCELLED}.get(batch.get("ends_as", ""), _COMPLETED)
+            ends = {each.status: each for each in (_EXPIRED, _CANCELLED, _QUOTA_REACHED)}
+            outcome = ends.get(batch.get("ends_as", ""), _COMPLETED)
         await self._finish(batches, batch, outcome)
 
     async def _validate(self, batches: Batches, batch: dict[str, Any]) -> bool:
@@ -194,7 +221,7 @@ class BatchRunner:
         return not found
 
     async def _run_rows(self, batches: Batches, batch: dict[str, Any]) -> _Outcome:
-        part = await self._open_part(batches.part(batch["id"]))
+        part = await self._open_part(batches, batch["id"])
         saved_at = self._clock()
 
         def on_progress(counts: Counts) -> None:
@@ -225,6 +252,8 @@ class BatchRunner:
             return _COMPLETED
         except TimeoutError:
             return _EXPIRED
+        except _QuotaReached:
+            return _QUOTA_REACHED
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if not self._queue.is_cancelled(batches.owner, batch["id"]) or task is None:
@@ -236,9 +265,12 @@ class BatchRunner:
             self._count(batch, part.counts)
             part.close()
 
-    @staticmethod
-    async def _open_part(path: Path) -> PartFile:
-        opening = asyncio.ensure_future(asyncio.to_thread(PartFile, path, mode=0o600))
+    def _num_left(self, batches: Batches) -> int:
+        return self._service.settings.files_quota - batches.num_bytes()
+
+    async def _open_part(self, batches: Batches, batch_id: str) -> PartFile:
+        num_left = functools.partial(self._num_left, batches)
+        opening = asyncio.ensure_future(asyncio.to_thread(_LimitedPart, batches.part(batch_id), num_left))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -254,9 +286,17 @@ class BatchRunner:
         sizes = await asyncio.to_thread(self._write_results, batches, batch, is_expired=outcome is _EXPIRED)
         for name in ("output", "error"):
             batch[f"{name}_file_id"] = batch.pop(f"{name}_id") if sizes[name] else None
+        if outcome is _QUOTA_REACHED:
+            self._add_quota_error(batch)
         batch.pop("ends_as")
         batch.update({"status": outcome.status, outcome.moment: self._now})
         batches.save(batch)
+
+    def _add_quota_error(self, batch: dict[str, Any]) -> None:
+        quota = self._service.settings.files_quota
+        message = f"the files of this key would take more than {quota} bytes (`server.files_quota`): delete some"
+        error = {"code": "quota_exceeded", "message": message, "param": None, "line": None}
+        batch["errors"] = {"object": "list", "data": [error]}
 
     def _write_results(self, batches: Batches, batch: dict[str, Any], *, is_expired: bool) -> dict[str, int]:
         """Answers in one file, errors in the other. Returns their sizes; an empty file is not kept."""
@@ -272,9 +312,14 @@ class BatchRunner:
                         (output if status == 200 else errors).write(line)
                         done.add(number)
             if is_expired:
+                left = self._num_left(batches) - output.size - errors.size
                 for line in self._never_run(batches, batch, done):
-                    errors.write(line)
+                    left -= len(line)
+                    if left >= 0:
+                        errors.write(line)
                     batch["request_counts"]["failed"] += 1
+                if left < 0:
+                    self._add_quota_error(batch)
             sizes = {"output": output.size, "error": errors.size}
             for name, writing in (("output", output), ("error", errors)):
                 if writing.size:
@@ -298,7 +343,7 @@ class BatchRunner:
 
     @contextlib.asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Around each row."""
+        """Wait for the turn of a row, which is processed within the block."""
         async with self._rows:
             while not self._is_free:  # noqa: ASYNC110 (the client's state can only be polled)
                 await asyncio.sleep(_TURN_POLL_S)

@@ -1,7 +1,7 @@
 """The files of all clients, on disk: one folder for each owner, in it a data file and a record for each file.
 
 A record is written after its data, and replaced as a whole: a process that ends at any moment leaves complete files,
-and temporary ones, which are removed later. Ids begin with the time, so that their order is that of creation.
+and temporary ones, which are removed later. Ids begin with the time, so that they are in the order of creation.
 Does not know what is in a file.
 """
 
@@ -50,7 +50,7 @@ def write_record(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """None if there is no such file."""
+    """Read a record; None if there is no such file."""
     try:
         found: dict[str, Any] = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -130,7 +130,7 @@ class Files:
         return record
 
     def path(self, file_id: str) -> Path:
-        """Of the data. Raises ApiError 404."""
+        """Path of the data of a file. Raises ApiError 404."""
         self.get(file_id)
         return self.folder / f"{file_id}{_DATA}"
 
@@ -139,7 +139,7 @@ class Files:
         return newest_first(self.folder, _FILE_ID)
 
     def num_bytes(self) -> int:
-        """Of the data of all files, and of those that are being written."""
+        """Bytes of the data of all files, including files that are being written."""
         total = 0
         with contextlib.suppress(FileNotFoundError):
             for entry in os.scandir(self.folder):
@@ -172,7 +172,7 @@ class Files:
 
 
 def owners(root: Path) -> list[str]:
-    """Of all files."""
+    """Owners of all files."""
     with contextlib.suppress(FileNotFoundError):
         names = [entry.name for entry in os.scandir(root) if entry.is_dir() and _OWNER.fullmatch(entry.name)]
         return ["" if name == _OPEN else name for name in names]

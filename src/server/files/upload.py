@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from ..http.limits import FORM_BYTES, ClientGone, Receive, Scope
+from ..http.limits import FORM_BYTES, ClientGone, Receive, Scope, check_not_encoded
 from ..protocol.errors import ApiError, bad_request, closing
 from .store import Writing
 
@@ -71,6 +71,7 @@ class Upload:
         await self._check()
 
     def _parser(self, scope: Scope) -> MultipartParser:
+        check_not_encoded(scope)
         sent = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
         kind, options = parse_options_header(sent)
         if kind != b"multipart/form-data":

@@ -9,11 +9,10 @@ from typing import Any
 import llguidance
 
 from ..protocol.errors import bad_request
+from ..protocol.structured import MAX_GRAMMAR_CHARS, too_large
 from .json_schema import byte_tokens, grammar_of_schema, obeyable, problem_of
 from .lark import of_choices, of_gbnf, of_regex
 from .structural_tag import of_structural_tag
-
-MAX_CHARS = 1 << 20  # of a grammar
 
 
 def build(job: Mapping[str, Any]) -> str:
@@ -52,13 +51,13 @@ def build(job: Mapping[str, Any]) -> str:
         case _:
             grammar = source
     _bounded(grammar, param)
-    if (problem := problem_of(grammar, byte_tokens(tuple(special_tokens)))) is not None:
+    vocab_size = job["vocab_size"] if "<[" in grammar else 0  # else no id is named, and a small one is made sooner
+    if (problem := problem_of(grammar, byte_tokens(tuple(special_tokens), vocab_size))) is not None:
         raise bad_request(f"`{param}` cannot be obeyed: {problem}", code="grammar_unsupported", param=param)
     return grammar
 
 
 def _bounded(grammar: str, param: str) -> str:
-    if len(grammar) > MAX_CHARS:
-        message = f"`{param}` is too large: its grammar has more than {MAX_CHARS} characters"
-        raise bad_request(message, code="grammar_too_complex", param=param)
+    if len(grammar) > MAX_GRAMMAR_CHARS:
+        raise too_large(param)
     return grammar

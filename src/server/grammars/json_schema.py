@@ -18,6 +18,7 @@ import numpy as np
 import referencing.exceptions
 from jsonschema.validators import validator_for
 
+from ...formats.reading.schema_types import value_at
 from ..protocol.errors import ApiError, bad_request
 from ..protocol.whitespace import DEFAULT
 from .lark import check_text
@@ -98,7 +99,7 @@ def grammar_of_schema(
     """The grammar of the JSON texts that a schema allows, in their shortest or in a readable form.
 
     whitespace_pattern: between tokens; None for the default.
-    is_closed: objects have no properties but those that their schema lists.
+    is_closed: objects have only properties that their schema lists.
 
     Raises ApiError with the JSON pointer of what is wrong or cannot be obeyed.
     """
@@ -193,14 +194,19 @@ def _in_our_words(problem: str) -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def byte_tokens(special_tokens: tuple[str, ...] = ()) -> llguidance.LLTokenizer:
-    """A vocabulary of bytes and these special tokens, which grammars may name."""
-    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Vocabulary(special_tokens)))
+def byte_tokens(special_tokens: tuple[str, ...] = (), vocab_size: int = 0) -> llguidance.LLTokenizer:
+    """A vocabulary of bytes and these special tokens, which grammars may name.
+
+    vocab_size: of the model, whose ids grammars may name; the others are tokens that no text has.
+    """
+    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Vocabulary(special_tokens, vocab_size)))
 
 
 class _Vocabulary:
-    def __init__(self, special_tokens: Sequence[str]) -> None:
-        self.tokens = [*(bytes([value]) for value in range(256)), *map(str.encode, special_tokens), b"<end>"]
+    def __init__(self, special_tokens: Sequence[str], vocab_size: int) -> None:
+        named = [*(bytes([value]) for value in range(256)), *map(str.encode, special_tokens)]
+        others = (b"<[%d]>" % token_id for token_id in range(len(named), vocab_size - 1))
+        self.tokens = [*named, *others, b"<end>"]
         self.special_token_ids = list(range(256, len(self.tokens)))
         self.eos_token_id = len(self.tokens) - 1
         self.bos_token_id = None
@@ -210,7 +216,7 @@ class _Vocabulary:
 
 
 def _check_size(schema: Any, param: str) -> None:
-    """Before anything that recurses."""
+    """Check the size of a schema before anything recurses into it."""
     num_nodes, stack = 0, [(schema, 0)]
     while stack:
         node, depth = stack.pop()
@@ -277,18 +283,8 @@ def _check_reference(reference: Any, schema: Any, places: Container[str], place:
     if not reference.startswith("#"):
         raise _cannot(f"a reference to another document, {reference[:80]!r}", place)
     pointer = unquote(reference[1:])
-    if pointer.startswith("/") and pointer not in places and not isinstance(_value_at(schema, pointer), bool):
+    if pointer.startswith("/") and pointer not in places and not isinstance(value_at(schema, pointer), bool):
         raise _cannot(f"a reference to {reference[:80]!r}, where no subschema is; write it into `$defs`", place)
-
-
-def _value_at(schema: Any, pointer: str) -> Any:
-    """None if there is none."""
-    for part in pointer.split("/")[1:]:
-        if isinstance(schema, list):
-            schema = schema[int(part)] if part.isdecimal() and int(part) < len(schema) else None
-        else:
-            schema = schema.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(schema, dict) else None
-    return schema
 
 
 def _check_values(node: Mapping[str, Any], place: str) -> None:
@@ -410,5 +406,5 @@ def _refused(problem: str, schema: Any, options: Mapping[str, Any], param: str) 
 
 
 def _escaped(part: Any) -> str:
-    """As a part of a JSON pointer."""
+    """Escape a part of a JSON pointer."""
     return str(part).replace("~", "~0").replace("/", "~1")

@@ -1,4 +1,4 @@
-"""Regular expressions of JSON schemas, which are ECMA-262's, for llguidance, whose notation is that of Rust.
+"""Regular expressions of JSON schemas, which are ECMA-262's, for llguidance, which has Rust's notation.
 
 Both are the same for nearly all patterns. What means something else in Rust is rewritten or refused; what Rust does not
 know, such as look-around, is refused by llguidance.

@@ -110,7 +110,7 @@ class _Tags:
         return f"@{name}"
 
     def _literal(self, text: str) -> str:
-        """Special tokens in it as tokens."""
+        """A text in Lark, with its special tokens as tokens."""
         check_text(text, self.param)
         for token in self._special_tokens:
             before, found, after = text.partition(token)
@@ -245,7 +245,7 @@ def _from_structures(tag: dict[str, Any], tags: _Tags) -> dict[str, Any]:
 
 
 def _token(text: str) -> str:
-    """A special token in Lark: those of the form <name> are written as they are."""
+    """A special token in Lark: tokens of the form <name> are written as they are."""
     return text if text.startswith("<") and text.endswith(">") else literal(text)
 
 

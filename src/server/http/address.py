@@ -13,6 +13,8 @@ import os
 import socket
 import stat
 
+from .port_owner import port_owner
+
 
 class CannotListen(Exception):
     """The address cannot be bound. `reason`: the error text of the operating system."""
@@ -21,6 +23,11 @@ class CannotListen(Exception):
         super().__init__(f"cannot listen on {address}: {reason}")
         self.address = address
         self.reason = reason
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether another process has the address."""
+        return self.reason.startswith(os.strerror(errno.EADDRINUSE).lower())
 
 
 def take_address(host: str, port: int, uds: str | None = None) -> list[socket.socket]:
@@ -46,7 +53,10 @@ def bind(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         for sock in sockets:
             sock.close()
-        raise CannotListen(f"{host}:{port}", reason_of(error)) from None
+        reason = reason_of(error)
+        if error.errno == errno.EADDRINUSE and (owner := port_owner(port)) is not None:
+            reason += f" by process {owner[0]} ({owner[1]})"
+        raise CannotListen(f"{host}:{port}", reason) from None
     return sockets
 
 

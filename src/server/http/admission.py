@@ -50,7 +50,7 @@ class Admission:
 
 
 def client_of(address: object) -> str:
-    """Whose connection it is, from the address that `accept` gives."""
+    """Client of a connection, from the address that `accept` gives: an IPv4 address, or a network of IPv6."""
     if not isinstance(address, tuple):
         return ""
     host = str(address[0]).partition("%")[0]

@@ -19,8 +19,8 @@ What this module relies on (checked by tests/server/test_hypercorn_contract.py, 
 
 - `TCPServer` stores its arguments as attributes and creates `send_lock` and `idle_task`. Its `protocol_send` writes and
   drains `RawData` under `send_lock`, and stops or restarts `idle_task` for `Updated`. Its `_idle_timeout` waits for
-  `Config.keep_alive_timeout` or `WorkerContext.terminated`, then closes the connection. Overridden: `run`,
-  `_read_data`, `protocol_send`, `_close`.
+  `Config.keep_alive_timeout` or `WorkerContext.terminated`, then calls `_initiate_server_close`. Overridden: `run`,
+  `_read_data`, `_idle_timeout`, `protocol_send`, `_close`.
 - `H11Protocol` takes `RawData` and `Closed` in `handle`, and sends `RawData`, `Updated` and `Closed` to its `send`
   argument. For each request it sends `Updated(idle=False)`, then awaits `_check_protocol` and `_create_stream`, both
   overridden. `handle(RawData)` does not return while a request waits for the response to an earlier one. `connection`
@@ -52,6 +52,7 @@ from hypercorn.utils import parse_socket_addr
 from ...logs import HTTP_LOGGER, TRACE
 from .turns import Turns
 
+FIRST_REQUEST_S = 1.0  # at shutdown, for a new connection, whose request may be under way
 LINGER_S = 2.0  # how long to read on from a client that was refused while it was still sending
 READ_BYTES = 1 << 16
 PENDING_BYTES = 1 << 17  # maximum number of bytes read ahead of the request that is being answered
@@ -139,6 +140,16 @@ class Connection(TCPServer):
             with contextlib.suppress(asyncio.CancelledError):
                 await feeder
             await self.protocol.handle(Closed())
+
+    async def _idle_timeout(self) -> None:
+        """Close the connection if no request begins; one that does cancels this task."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.keep_alive_timeout):  # wait_for can suppress the cancellation
+                await self.context.terminated.wait()
+                if not self.protocol.keep_alive_requests:  # type: ignore[attr-defined]
+                    await asyncio.sleep(FIRST_REQUEST_S)
+        await asyncio.sleep(0)  # a request may have begun in the same turn as the shutdown
+        await asyncio.shield(self._initiate_server_close())
 
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, Closed):

@@ -44,9 +44,9 @@ class BodyMemory:
 
     @contextlib.contextmanager
     def reserve(self) -> Iterator[Callable[[int], None]]:
-        """For one body, until the end of the block: a function that counts a number of bytes.
+        """Yield a function that counts a number of bytes for one body, until the end of the block.
 
-        It raises ApiError 503 if they exceed the limit.
+        It raises ApiError 503 if all bodies exceed the limit.
         """
         num_reserved = 0
 
@@ -96,12 +96,23 @@ def check_headers(scope: Scope, limits: Limits, max_bytes: int | None = None) ->
 
 def check_json_content(scope: Scope) -> None:
     """Raises ApiError 415 unless the content type is JSON, which other origins cannot send without a CORS preflight."""
+    check_not_encoded(scope)
     for name, value in scope["headers"]:
         if name == b"content-type" and value.split(b";")[0].strip().lower() == b"application/json":
             return
     raise closing(
         ApiError(415, "the body must be sent as Content-Type: application/json", code="unsupported_media_type")
     )
+
+
+def check_not_encoded(scope: Scope) -> None:
+    """Raises ApiError 415 for a body that is compressed: its size would not be known before it is in memory."""
+    for name, value in scope["headers"]:
+        if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            shown = value.decode("latin-1")[:40]
+            message = f"the body is sent with Content-Encoding: {shown}; it must be sent without compression"
+            error = ApiError(415, message, code="unsupported_media_type", headers={"accept-encoding": "identity"})
+            raise closing(error)
 
 
 async def read_body(receive: Receive, limits: Limits, reserve: Callable[[int], None]) -> bytes | bytearray:

@@ -12,7 +12,7 @@ import logging
 import socket
 import ssl
 
-from ...logs import HTTP_LOGGER
+from ...logs import HTTP_LOGGER, RareLogger
 from ..protocol.errors import ApiError, closing, unavailable
 from ..protocol.json import dump
 from .admission import Admission, Reached, client_of
@@ -57,24 +57,40 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._starting: set[asyncio.Task[None]] = set()  # tasks of connections that are not established yet
         self._refusals: set[asyncio.Task[None]] = set()
+        self._arriving = 0  # accepted connections that are not established yet
         self._resuming: asyncio.TimerHandle | None = None
-        self._logged: dict[str, float] = {}  # cause -> time of its last line
+        self._logs: dict[str, RareLogger] = {}  # by cause
         sock.listen(BACKLOG)
         sock.setblocking(False)
-        self._loop.add_reader(sock, self._accept)
+        self._listen()
+
+    def _listen(self) -> None:
+        self._loop.add_reader(self._sock, self._accept)
+
+    async def stop(self) -> None:
+        """Accept the connections that wait in the kernel, which would else reset them, and then no more."""
+        if self._tls is None:  # a handshake takes too long
+            self._accept(BACKLOG)
+            self._stop_listening()
+            while self._arriving:  # noqa: ASYNC110 (a few turns of the event loop)
+                await asyncio.sleep(0)
+        self.close()
 
     def close(self) -> None:
         """Accept no more connections. Established ones continue. May be called more than once."""
+        self._stop_listening()
+        for task in self._starting | self._refusals:
+            task.cancel()
+
+    def _stop_listening(self) -> None:
         if self._resuming is not None:
             self._resuming.cancel()
         if self._sock.fileno() >= 0:
             self._loop.remove_reader(self._sock)
             self._sock.close()
-        for task in self._starting | self._refusals:
-            task.cancel()
 
-    def _accept(self) -> None:
-        for _ in range(self._accepted_per_turn):
+    def _accept(self, at_most: int | None = None) -> None:
+        for _ in range(at_most or self._accepted_per_turn):
             try:
                 sock, address = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -87,6 +103,7 @@ class Listener:
             if reached := self._admission.enter(client):
                 self._refuse(sock, client, reached)
             else:
+                self._arriving += 1
                 self._loop.create_task(self._serve(sock, client))
 
     def _pause(self, error: OSError) -> None:
@@ -96,11 +113,14 @@ class Listener:
             hint = "; raise the limit of open files (`ulimit -n`, LimitNOFILE of systemd)"
         self._log(logging.ERROR, "accept", f"new connections wait, they cannot be accepted: {error.strerror}{hint}")
         self._loop.remove_reader(self._sock)
-        self._resuming = self._loop.call_later(PAUSE_S, self._loop.add_reader, self._sock, self._accept)
+        self._resuming = self._loop.call_later(PAUSE_S, self._listen)
 
     async def _serve(self, sock: socket.socket, client: str) -> None:
         try:
-            streams = await self._establish(sock)
+            try:
+                streams = await self._establish(sock)
+            finally:
+                self._arriving -= 1
             if streams is not None:
                 await self._connections.serve(*streams)
         finally:
@@ -158,10 +178,9 @@ class Listener:
             writer.transport.abort()
 
     def _log(self, level: int, cause: str, message: str) -> None:
-        now = self._loop.time()
-        if now - self._logged.get(cause, -LOG_INTERVAL_S) >= LOG_INTERVAL_S:
-            self._logged[cause] = now
-            logger.log(level, "%s", message)
+        if cause not in self._logs:
+            self._logs[cause] = RareLogger(logger, LOG_INTERVAL_S, self._loop.time)
+        self._logs[cause].log(level, "%s", message)
 
 
 def _response(error: ApiError) -> bytes:

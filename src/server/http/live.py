@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Hashable
 
 from ..engine_errors import shutting_down
 from ..protocol.errors import ApiError
@@ -14,7 +14,8 @@ from .turns import Turns
 
 
 class _LiveRequest:
-    def __init__(self) -> None:
+    def __init__(self, names: Collection[Hashable]) -> None:
+        self.names = frozenset(names)
         self.scope = asyncio.timeout(None)
         self.cause: ApiError | ClientGone | None = None
 
@@ -43,12 +44,15 @@ class LiveRequests:
         return len(self._open)
 
     @contextlib.asynccontextmanager
-    async def watch(self, receive: Receive, deadline: Deadline | None = None) -> AsyncIterator[None]:
+    async def watch(
+        self, receive: Receive, deadline: Deadline | None = None, names: Collection[Hashable] = ()
+    ) -> AsyncIterator[None]:
         """Run the `async with` block until it ends or is interrupted. The request's body must have been read before.
 
-        Raises ClientGone when the client leaves, or the ApiError of the deadline or of `end_all`.
+        names: for `end_named`. Raises ClientGone when the client leaves, or the ApiError of the deadline, of `end_all`
+        or of `end_named`.
         """
-        live = _LiveRequest()
+        live = _LiveRequest(names)
         timer: asyncio.TimerHandle | None = None
         if deadline is not None:
             timer = asyncio.get_running_loop().call_later(deadline.remaining_s, live.end, deadline.error())
@@ -64,6 +68,7 @@ class LiveRequests:
                 raise
             raise live.cause from None
         finally:
+            live.cause = None  # it refers to this frame: all that the request holds would stay in a cycle
             self._open.discard(live)
             self._count(len(self._open))
             watcher.cancel()
@@ -77,6 +82,13 @@ class LiveRequests:
         for live in list(self._open):
             live.end(error() if error else shutting_down())
         await self._none_left.wait()
+
+    def end_named(self, name: Hashable, error: Callable[[], ApiError]) -> bool:
+        """End the requests of this name. Returns whether there are any."""
+        found = [live for live in self._open if name in live.names]
+        for live in found:
+            live.end(error())
+        return bool(found)
 
     async def _watch(self, receive: Receive, live: _LiveRequest) -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -22,6 +22,7 @@ from ..protocol.json import dump
 
 READABLE_HEADERS = (
     "retry-after",
+    "request-id",
     "x-prefix-kept",
     "x-request-id",
 )  # response headers that scripts of other origins may read
@@ -62,7 +63,7 @@ def _problem(path: str, message: str) -> MiddlewareProblem:
 
 
 def cors(server: ServerConfig) -> list[Middleware]:
-    """Empty without `allowed_origins`: without CORS headers, browsers block requests from other origins."""
+    """Middleware for CORS; empty without `allowed_origins`: browsers block requests from other origins then."""
     if not server.allowed_origins:
         return []
     return [

@@ -10,7 +10,7 @@ HEADER = "X-Data-Parallel-Rank"
 
 
 def named_rank(headers: Sequence[tuple[bytes, bytes]], ranks: range) -> int | None:
-    """None without the header. ranks: of this server. Raises ApiError 400 for others."""
+    """Rank in the header; None without the header. ranks: of this server. Raises ApiError 400 for others."""
     sent = [value for name, value in headers if name == b"x-data-parallel-rank"]
     if not sent:
         return None

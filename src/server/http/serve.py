@@ -69,7 +69,7 @@ async def serve(
         on_listening()
         await shutdown.requested.wait()
         for listener in listeners:
-            listener.close()
+            await listener.stop()
         if exit_hard:
             _exit_after(drain_timeout + EXIT_S, shutdown, asyncio.get_running_loop(), exit_code)
         await server.drain(drain_timeout, shutdown.cut)

@@ -41,7 +41,7 @@ class TlsFiles:
 
     @classmethod
     def of(cls, server: ServerConfig) -> TlsFiles | None:
-        """None if the deployment uses plain HTTP."""
+        """Files of TLS; None if the deployment uses plain HTTP."""
         if server.ssl_certfile is None or server.ssl_keyfile is None:
             return None
         return cls(

@@ -16,9 +16,9 @@ WOKEN = 2  # of the oldest, and as many of the newest, in each iteration
 
 
 class Turns:
-    """In each iteration of the event loop some pieces of work: what fits into the budget, then the oldest and newest.
+    """Runs work in each iteration of the event loop: what fits into the budget, then the oldest and newest piece.
 
-    The newest, so that a probe that arrives after 600 requests does not wait for all of them.
+    The newest one runs so that a probe that arrives after 600 requests does not wait for all of them.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

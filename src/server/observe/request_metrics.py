@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..text.generated_sequence import Delta, GeneratedSequence
+from ...text.generated_sequence import Delta, GeneratedSequence
 from .metrics import Metrics, TokenKind
 from .tracing import Phases
 
@@ -12,7 +12,7 @@ Charge = Callable[[int, TokenKind], None]
 
 
 def no_charge(num_tokens: int, kind: TokenKind) -> None:
-    """For requests without a key."""
+    """Charge nothing, for requests without a key."""
 
 
 class RequestMetrics:
@@ -24,17 +24,26 @@ class RequestMetrics:
         arrived_at: by `clock`; None is now.
         charge: called with each number of tokens that the request uses.
         """
-        self._metrics = metrics
+        self._metrics, self._times, self._sizes = metrics, metrics.times, metrics.sizes
         self._charge = charge
         self._clock = clock
         self._submitted_at = clock()
         self._arrived_at = self._submitted_at if arrived_at is None else arrived_at
         self._first_token_at: dict[int, float] = {}  # by the sequence's index
         self._last_token_at: dict[int, float] = {}
+        self._has_prompt: set[int] = set()  # sequences whose prompt was counted
         self.first_token_s: float | None = None
 
     def add(self, sequence: GeneratedSequence, delta: Delta, *, counts_prompt: bool) -> None:
-        """Count a new delta. counts_prompt: for one sequence of each prompt, with its first token."""
+        """Count a new delta. counts_prompt: for one sequence of each prompt, with its first token or, without any, its
+        end."""
+        if counts_prompt and sequence.index not in self._has_prompt and (delta.token_ids or sequence.finish_reason):
+            self._has_prompt.add(sequence.index)
+            num_tokens = len(sequence.request.inputs.prompt_token_ids)
+            self._charge(num_tokens, "prompt")
+            self._metrics.prompt_tokens.inc(num_tokens)
+            self._metrics.cached_tokens.inc(sequence.num_cached)
+            self._sizes.prompt_tokens.observe(num_tokens)
         if not delta.token_ids:
             return
         now = self._clock()
@@ -43,18 +52,16 @@ class RequestMetrics:
             self._first_token_at[sequence.index] = now
             if self.first_token_s is None:
                 self.first_token_s = now - self._arrived_at
-                self._metrics.time_to_first_token.observe(self.first_token_s)
-            if counts_prompt:
-                num_tokens = len(sequence.request.prompt_token_ids)
-                self._charge(num_tokens, "prompt")
-                self._metrics.prompt_tokens.inc(num_tokens)
-                self._metrics.cached_tokens.inc(sequence.num_cached)
-                self._metrics.request_prompt_tokens.observe(num_tokens)
+                self._times.time_to_first_token.observe(self.first_token_s)
         else:  # the time since the last delta, divided among the tokens of this one
-            self._metrics.inter_token_latency.observe((now - last_at) / len(delta.token_ids))
+            self._times.inter_token_latency.observe((now - last_at) / len(delta.token_ids))
         self._last_token_at[sequence.index] = now
         self._charge(len(delta.token_ids), "generated")
         self._metrics.generated(len(delta.token_ids))
+
+    def rejected(self) -> None:
+        """The queue had no room for it."""
+        self._metrics.admission_rejections.inc()
 
     def phases(self, sequences: Sequence[GeneratedSequence]) -> Phases | None:
         """Times of the first sequence; None if it has no token."""
@@ -68,19 +75,19 @@ class RequestMetrics:
     def end(self, sequences: Sequence[GeneratedSequence], per_prompt: int, outcome: str) -> None:
         """per_prompt: sequences of each prompt. outcome: the finish reason to count for sequences that have none."""
         for first in range(0, len(sequences), per_prompt):
-            self._metrics.request_params_n.observe(per_prompt)
+            self._sizes.params_n.observe(per_prompt)
             longest = max(sequence.num_generated for sequence in sequences[first : first + per_prompt])
-            self._metrics.request_max_generation_tokens.observe(longest)
-            max_tokens = sequences[first].request.sampling.max_tokens
+            self._sizes.max_generation_tokens.observe(longest)
+            max_tokens = sequences[first].request.inputs.sampling.max_tokens
             if max_tokens is not None:
-                self._metrics.request_params_max_tokens.observe(max_tokens)
+                self._sizes.params_max_tokens.observe(max_tokens)
         for sequence in sequences:
             self._metrics.finished(sequence.finish_reason or outcome)
-            self._metrics.request_generation_tokens.observe(sequence.num_generated)
+            self._sizes.generation_tokens.observe(sequence.num_generated)
             if sequence.finish_reason:
                 self._observe_times(sequence)
         if all(sequence.finish_reason for sequence in sequences):
-            self._metrics.request_latency.observe(self._clock() - self._arrived_at)
+            self._times.latency.observe(self._clock() - self._arrived_at)
 
     def _observe_times(self, sequence: GeneratedSequence) -> None:
         """The time of a complete sequence in its three parts: in the queue, to the first token, to the last token."""
@@ -89,9 +96,9 @@ class RequestMetrics:
             return
         prefill_s = max(0.0, first_at - self._submitted_at - sequence.queued_s)
         decode_s = self._last_token_at[sequence.index] - first_at
-        self._metrics.request_queue_time.observe(sequence.queued_s)
-        self._metrics.request_prefill_time.observe(prefill_s)
-        self._metrics.request_decode_time.observe(decode_s)
-        self._metrics.request_inference_time.observe(prefill_s + decode_s)
+        self._times.queue_time.observe(sequence.queued_s)
+        self._times.prefill_time.observe(prefill_s)
+        self._times.decode_time.observe(decode_s)
+        self._times.inference_time.observe(prefill_s + decode_s)
         if sequence.num_generated > 1:
-            self._metrics.time_per_output_token.observe(decode_s / (sequence.num_generated - 1))
+            self._times.time_per_output_token.observe(decode_s / (sequence.num_generated - 1))

@@ -1,8 +1,8 @@
 """Traces: one span for each generating request, for an OpenTelemetry collector (`observability.otlp_traces_endpoint`).
 
 A span is made when its request has ended, from times that were taken for the log and the metrics anyway. It continues
-the trace of the header `traceparent`. Names of attributes: OpenTelemetry's conventions for generative AI, and those
-that dashboards for vLLM read. The packages of the extra `otel` are imported only if there is a collector.
+the trace of the header `traceparent`. Names of attributes: OpenTelemetry's conventions for generative AI, and
+attributes that dashboards for vLLM read. The packages of the extra `otel` are imported only if there is a collector.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ class Chat {
   constructor() {
     this._messages = load("messages", []);
     this._settings = new Settings();
+    this._settings.element.addEventListener("input", () => this._drawWelcome());
     this._running = null; // AbortController
     this._shown = new Map(); // message -> its MessageView
     this._build();
@@ -87,7 +88,7 @@ class Chat {
       const { data } = await getJson("v1/models");
       this._settings.setModels(data);
       this._model.textContent = this._settings.model;
-      if (!this._messages.length) this._draw();
+      this._drawWelcome();
     } catch (error) {
       this._model.textContent = "";
       if (error.status !== 401) this._model.replaceChildren(errorBox(error));
@@ -105,13 +106,20 @@ class Chat {
   _welcome() {
     const model = this._settings.model;
     const starters = model.startsWith("builtin:tiny") ? TINY_STARTERS : STARTERS;
-    const start = (text, prepare) =>
-      h("button", { type: "button", class: "starter", onclick: () => { prepare?.(); this._ask(text); } }, text);
+    const start = (text, prepare, note) =>
+      h("button", { type: "button", class: "starter", onclick: () => { prepare?.(); this._ask(text); } }, text,
+        note ? h("span", { class: "note" }, ` ${note}`) : null);
+    const hasTool = this._settings.allowsSampleTool;
     return h("div", { class: "welcome" },
       h("h2", {}, model ? ["Chat with ", h("span", { class: "name" }, model)] : "Chat"),
       h("p", {}, "The conversation is kept in this tab until you close it."),
       h("div", { class: "starters" }, ...starters.map((text) => start(text)),
-        start(TOOL_STARTER, () => this._settings.addSampleTool())));
+        hasTool ? start(TOOL_STARTER, () => this._settings.addSampleTool(), "with a sample tool") : null));
+  }
+
+  // Again, when what it offers may have changed.
+  _drawWelcome() {
+    this._log.querySelector(".welcome")?.replaceWith(this._welcome());
   }
 
   _add(message) {

@@ -75,7 +75,7 @@ class Route {
     this.text = [method, path, summary, ...Object.keys(schema?.properties ?? {})].join(" ").toLowerCase();
     this.element = h("details", { class: "route", id: operationId },
       h("summary", {}, h("span", { class: `method method-${method.toLowerCase()}` }, method), h("code", { class: "path" }, path),
-        h("span", { class: "route-summary" }, summary), security?.length ? h("span", { class: "badge", title: "needs an API key, if the server has any" }, "key") : null));
+        h("span", { class: "route-summary" }, summary), security?.length ? h("span", { class: "badge", title: "needs an API key" }, "key") : null));
     this.element.addEventListener("toggle", () => this._fill(operation, schema, media, description), { once: true });
   }
 

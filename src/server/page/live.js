@@ -13,6 +13,8 @@ const MAX_POINTS = 1800 / (INTERVAL_MS / 1000) + 1;
 const count = (value) => (value < 10_000 ? String(Math.round(value)) : `${Math.round(value / 1000)}k`);
 const rate = (value) => (value < 10 && value > 0 ? value.toFixed(1) : count(value));
 const share = (value) => `${(value * 100).toFixed(value > 0 && value < 0.1 ? 1 : 0)} %`;
+const cores = (value) => (value < 10 ? value.toFixed(value < 0.1 && value > 0 ? 2 : 1) : count(value));
+const bytes = (value) => (value === 0 ? "0" : value < 2 ** 30 ? `${Math.round(value / 2 ** 20)} MiB` : `${(value / 2 ** 30).toFixed(value < 10 * 2 ** 30 ? 1 : 0)} GiB`);
 const time = (value) => (value === 0 ? "0" : value < 1 ? `${(value * 1000).toFixed(value < 0.01 ? 1 : 0)} ms` : `${value.toFixed(1)} s`);
 
 const PLOTS = [
@@ -30,6 +32,15 @@ const PLOTS = [
     { name: "mean", of: (point) => point.first, form: time }] },
   { title: "Time between tokens", note: "mean of each interval", least: 0.01, series: [
     { name: "mean", of: (point) => point.between, form: time }] },
+  { title: "CPU", note: "cores in use", least: 1, isOptional: true, series: [
+    { name: "engine", of: (point) => point.engineCpu, form: cores },
+    { name: "server", of: (point) => point.serverCpu, form: cores }] },
+  { title: "Memory", note: "resident, of the processes", least: 2 ** 28, isBinary: true, isOptional: true, series: [
+    { name: "engine", of: (point) => point.engineMemory, form: bytes },
+    { name: "server", of: (point) => point.serverMemory, form: bytes }] },
+  { title: "GPU", note: "mean of the GPUs", ceiling: 1, isOptional: true, series: [
+    { name: "busy", of: (point) => point.gpu, form: share },
+    { name: "memory in use", of: (point) => point.gpuMemory, form: share }] },
 ];
 
 export function liveView() {
@@ -53,10 +64,14 @@ export function liveView() {
     h("div", { class: "page-head" }, h("h1", { id: "live-title" }, "Live"), state, range), problem,
     h("div", { class: "plots" }, ...plots.map((plot) => plot.element)));
 
-  // Not more than there is: the first minute is not squeezed into the end of the plot.
+  // Nothing is known from here until the next reading.
+  function interrupt() {
+    if (before !== null) points.push({ at: performance.now() / 1000 });
+    before = null;
+  }
+
   function draw() {
-    const seen = points.length ? points.at(-1).at - points[0].at : 0;
-    plots.forEach((plot) => plot.show(points, Math.min(span, Math.max(SPANS[0][0], seen))));
+    plots.forEach((plot) => plot.show(points, span));
   }
 
   async function read() {
@@ -71,7 +86,8 @@ export function liveView() {
       problem.replaceChildren();
       draw();
     } catch (error) {
-      before = null;
+      interrupt();
+      draw();
       state.textContent = error.details?.code === "insufficient_scope" ? "not allowed" : "no values";
       state.dataset.state = "unknown";
       problem.replaceChildren(errorBox(error));
@@ -95,6 +111,7 @@ export function liveView() {
 
   function stop() {
     turn = null;
+    interrupt();
   }
 
   document.addEventListener("visibilitychange", () => (document.hidden ? stop() : start()));

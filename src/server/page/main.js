@@ -93,17 +93,18 @@ function addKeyDialog() {
   const button = document.getElementById("key-button");
   const problem = document.getElementById("key-error");
   const update = () => {
-    button.textContent = key.get() ? "API key ✓" : "API key";
+    button.textContent = { accepted: "API key ✓", refused: "API key refused" }[key.state] ?? "API key";
+    button.dataset.state = key.state;
   };
-  const open = (isRefused) => {
-    problem.textContent = isRefused && key.get() ? "The server does not accept the key." : "";
+  const open = () => {
+    problem.textContent = key.state === "refused" ? "The server does not accept the key." : "";
     document.getElementById("key-forget").hidden = !key.get();
     input.value = "";
     if (!dialog.open) dialog.showModal();
     input.focus();
   };
-  button.addEventListener("click", () => open(false));
-  document.addEventListener("key-needed", () => open(true));
+  button.addEventListener("click", open);
+  document.addEventListener("key-needed", open);
   document.getElementById("key-cancel").addEventListener("click", () => dialog.close());
   document.getElementById("key-forget").addEventListener("click", () => {
     key.set(null);
@@ -111,6 +112,7 @@ function addKeyDialog() {
   });
   document.getElementById("key-form").addEventListener("submit", () => key.set(input.value.trim()));
   document.addEventListener("key-changed", update);
+  document.addEventListener("key-answered", update);
   update();
 }
 

@@ -1,16 +1,22 @@
-// Markdown of a model's answer as DOM nodes. Small on purpose: code, lists, headings, quotes, tables, bold, italic, links.
+// Markdown of a model's answer as DOM nodes. Small on purpose: code, lists, headings, quotes, tables, bold, italic, links,
+// formulas.
 //
 // Every piece of text becomes a text node, and every element is made by name, so that an answer cannot contain HTML.
 // Images are not loaded: their address could carry parts of the conversation to another host. Reading takes linear time.
 
+import { colour } from "./colours.js";
 import { copyButton, h } from "./dom.js";
+import { formula } from "./formula.js";
 
 const MAX_INLINE = 20_000; // characters of a paragraph whose marks are read
 const MAX_MARK_LINE = 1000; // characters of a line that can be a fence, a rule or the rule of a table
+const MAX_FORMULA = 2000; // characters
+const MAX_FORMULA_LINES = 100;
 const MAX_DEPTH = 6; // of quotes, lists and bold or italic text within each other
 const LINK = /^(https?:\/\/|mailto:)[^\s<>"]+$/i;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)]) +/;
 const FENCE = /^ {0,3}(`{3,}|~{3,}) *([^\s`]*)[^`]*$/;
+const CLOSING = { "$": "$", "$$": "$$", "\\(": "\\)", "\\[": "\\]" }; // of a formula, by what opens it
 const RULE = /^ {0,3}(?:\*[* ]*\*[* ]*\*|-[- ]*-[- ]*-|_[_ ]*_[_ ]*_) *$/;
 const TABLE_RULE = /^ *\|? *:?-+:? *(?:\| *:?-+:? *)*\|? *$/;
 
@@ -45,6 +51,7 @@ export function blocksOf(lines) {
     const fence = isMark(FENCE, line) ? FENCE.exec(line) : null;
     if (line.trim() === "") at += 1;
     else if (fence) take("code", endOfCode(lines, at, fence[1]), { fence: fence[1], language: fence[2] });
+    else if (endOfFormula(lines, at)) take("text", endOfFormula(lines, at));
     else if (/^ {0,3}#{1,6} /.test(line)) take("heading", at + 1);
     else if (isMark(RULE, line)) take("rule", at + 1);
     else if (/^ {0,3}>/.test(line)) take("quote", endWhile(lines, at, (each) => /^ {0,3}>/.test(each)));
@@ -73,6 +80,17 @@ function endOfCode(lines, start, fence) {
     if (line.length >= fence.length && line === mark.repeat(line.length)) return end + 1;
   }
   return lines.length; // not closed yet
+}
+
+// Of a formula whose lines are no list or table, whatever they begin with; null if there is none, or no end yet.
+function endOfFormula(lines, start) {
+  const opening = /^ {0,3}(\$\$|\\\[)/.exec(lines[start].slice(0, 8))?.[1];
+  if (!opening) return null;
+  for (let at = start; at < lines.length && at < start + MAX_FORMULA_LINES; at += 1) {
+    const text = at === start ? lines[at].trim().slice(opening.length) : lines[at].trim();
+    if (text.endsWith(CLOSING[opening])) return at + 1;
+  }
+  return null;
 }
 
 function endOfList(lines, start) {
@@ -107,7 +125,9 @@ const RENDER = {
     const isClosed = lines.length > 1 && last.length >= fence.length && last === fence[0].repeat(last.length);
     const text = lines.slice(1, isClosed ? -1 : undefined).join("\n");
     const bar = h("div", { class: "code-bar" }, h("span", {}, language || "text"), copyButton("Copy code", () => text));
-    return h("div", { class: "code" }, bar, h("pre", { tabindex: "0" }, h("code", {}, text)));
+    const code = h("code", {}, text);
+    if (isClosed) colour(code, text, language.toLowerCase());
+    return h("div", { class: "code" }, bar, h("pre", { tabindex: "0" }, code));
   },
   heading({ lines }) {
     const [, marks, text] = /^ *(#+) +(.*)$/.exec(lines[0]);
@@ -176,7 +196,7 @@ export function inline(text, depth = 0) {
     const found = marked(text, at, endOf, depth);
     if (found) push(found.node, found.end);
     else {
-      const length = /^[`*_]+|^[^`*_[!\\\n]+/.exec(text.slice(at, at + 512))?.[0].length ?? 1;
+      const length = /^[`*_]+|^[^`*_[!\\$\n]+/.exec(text.slice(at, at + 512))?.[0].length ?? 1;
       plain += text.slice(at, at + length);
       at += length;
     }
@@ -188,7 +208,9 @@ export function inline(text, depth = 0) {
 function marked(text, at, endOf, depth) {
   const first = text[at];
   if (first === "\n") return { node: h("br"), end: at + 1 };
-  if (first === "\\" && /[\\`*_[\]{}()#+.!|>~-]/.test(text[at + 1] ?? "")) {
+  const tex = first === "$" || first === "\\" ? texAt(text, at, endOf) : null;
+  if (tex) return tex;
+  if (first === "\\" && /[\\`*_[\]{}()#+.!|>~$-]/.test(text[at + 1] ?? "")) {
     return { node: text[at + 1], end: at + 2 };
   }
   if (first === "`") {
@@ -200,6 +222,20 @@ function marked(text, at, endOf, depth) {
   if (first === "*" || first === "_") return emphasis(text, at, endOf, depth);
   if (first === "[" || (first === "!" && text[at + 1] === "[")) return link(text, at, endOf, depth);
   return null;
+}
+
+function texAt(text, at, endOf) {
+  const opening = text.startsWith("$$", at) || text[at] === "\\" ? text.slice(at, at + 2) : "$";
+  const closing = CLOSING[opening];
+  if (!closing) return null;
+  const start = at + opening.length;
+  const end = endOf(closing, start);
+  const source = end < 0 || end - start > MAX_FORMULA ? "" : text.slice(start, end);
+  if (!source.trim()) return null;
+  // "$5 and $6" is no formula
+  if (opening === "$" && (/^\s|[\s\\]$/.test(source) || /\d/.test(text[end + 1] ?? ""))) return null;
+  const isDisplay = opening === "$$" || opening === "\\[";
+  return { node: formula(source, isDisplay), end: end + closing.length };
 }
 
 function emphasis(text, at, endOf, depth) {

@@ -5,7 +5,7 @@ export function parseMetrics(text) {
   const values = new Map();
   const labelled = new Map(); // name{labels} -> value
   for (const line of text.split("\n")) {
-    if (!line.startsWith("stoker_")) continue;
+    if (!/^(stoker|process)_/.test(line)) continue;
     const end = line.lastIndexOf(" ");
     const [sample, value] = [line.slice(0, end), Number(line.slice(end + 1))];
     const brace = sample.indexOf("{");
@@ -31,16 +31,19 @@ function numSamples({ labelled }, name) {
 
 // One point of the plots, from two readings. at: seconds. Rates are null for the first, and after a restart.
 export function pointOf(now, before) {
-  const value = (name) => now.values.get(`stoker_${name}`) ?? 0;
-  const growth = (name) => {
+  const known = (name) => now.values.get(name) ?? null; // null: the server does not export it
+  const value = (name) => known(`stoker_${name}`) ?? 0;
+  const grownOf = (name) => {
     if (!before) return null;
-    const grown = value(name) - (before.values.get(`stoker_${name}`) ?? 0);
+    const grown = (known(name) ?? 0) - (before.values.get(name) ?? 0);
     return grown < 0 ? null : grown;
   };
-  const rate = (name) => {
-    const grown = growth(name);
-    return grown === null ? null : grown / Math.max(0.001, now.at - before.at);
-  };
+  const growth = (name) => grownOf(`stoker_${name}`);
+  const perSecond = (grown) => (grown === null ? null : grown / Math.max(0.001, now.at - before.at));
+  const rate = (name) => perSecond(growth(name));
+  // Without a first value there is no growth: it would be that since the start of the process.
+  const cpu = (name) => (known(name) === null || !before?.values.has(name) ? null : perSecond(grownOf(name)));
+  const gpuMemory = known("stoker_gpu_memory_used_bytes");
   const mean = (name) => {
     const count = growth(`${name}_count`);
     return count ? growth(`${name}_sum`) / count : null;
@@ -56,5 +59,11 @@ export function pointOf(now, before) {
     hits: queries ? growth("prefix_cache_hits_total") / queries : null,
     first: mean("time_to_first_token_seconds"),
     between: mean("inter_token_latency_seconds"),
+    engineCpu: cpu("stoker_engine_process_cpu_seconds_total"),
+    serverCpu: cpu("process_cpu_seconds_total"),
+    engineMemory: known("stoker_engine_process_resident_memory_bytes"),
+    serverMemory: known("process_resident_memory_bytes"),
+    gpu: gpuMemory === null ? null : value("gpu_utilization_ratio") / numSamples(now, "stoker_gpu_utilization_ratio"),
+    gpuMemory: gpuMemory === null ? null : gpuMemory / known("stoker_gpu_memory_total_bytes"),
   };
 }

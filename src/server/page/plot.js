@@ -3,12 +3,14 @@
 import { h, svg } from "./dom.js";
 
 const HEIGHT = 150;
-const [LEFT, RIGHT, TOP, BOTTOM] = [44, 8, 10, 22];
+const [LEFT, RIGHT, TOP, BOTTOM] = [54, 8, 10, 22];
 
 export class Plot {
   // series: {name, of(point), form(value)} each, at most two. ceiling: of the y axis, else from the values.
-  constructor({ title, note, series, ceiling = null, least = 1 }) {
-    Object.assign(this, { _title: title, _series: series, _ceiling: ceiling, _least: least });
+  // isBinary: the values are bytes. isOptional: it is hidden as long as there is no value.
+  constructor({ title, note, series, ceiling = null, least = 1, isBinary = false, isOptional = false }) {
+    Object.assign(this, { _title: title, _ceiling: ceiling, _least: least, _isBinary: isBinary, _isOptional: isOptional });
+    this._series = series.map((each) => ({ ...each, of: (point) => each.of(point) ?? null }));
     this._points = [];
     this._span = 300;
     this._selected = null; // index of the point whose values are shown
@@ -24,7 +26,8 @@ export class Plot {
     new ResizeObserver(() => this._draw()).observe(this._svg);
   }
 
-  // points: in order of time, `at` in seconds. span: seconds that are shown, up to the last point.
+  // points: in order of time, `at` in seconds; one without values interrupts the line. span: seconds that are shown, up
+  // to the last point, whether there are points for all of them or not.
   show(points, span) {
     const last = points.at(-1)?.at ?? 0;
     const shown = points.filter((point) => point.at >= last - span);
@@ -35,6 +38,7 @@ export class Plot {
     }
     this._points = shown;
     this._span = span;
+    this.element.hidden = this._isOptional && !points.some((point) => this._series.some(({ of }) => of(point) !== null));
     this._draw();
   }
 
@@ -72,7 +76,8 @@ export class Plot {
   _draw() {
     this._width = Math.max(200, this._svg.clientWidth || 0);
     const values = this._points.flatMap((point) => this._series.map(({ of }) => of(point))).filter((value) => value !== null);
-    const step = this._ceiling ? this._ceiling / 2 : niceStep(Math.max(this._least, ...values) / 2);
+    const half = Math.max(this._least, ...values) / 2;
+    const step = this._ceiling ? this._ceiling / 2 : this._isBinary ? 2 ** Math.ceil(Math.log2(half)) : niceStep(half);
     this._top = step * 2;
     const end = this._points.at(-1)?.at ?? 0;
     this._svg.setAttribute("viewBox", `0 0 ${this._width} ${HEIGHT}`);

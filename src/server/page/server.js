@@ -11,20 +11,33 @@ export class ServerError extends Error {
   }
 }
 
+// state: "none", "unknown" until an answer, "accepted", or "refused". A route that needs no key answers with a wrong one
+// too: only another key ends "refused".
 export const key = {
+  state: load("key", null) ? "unknown" : "none",
   get: () => load("key", null),
   set(value) {
     save("key", value);
+    key.state = value ? "unknown" : "none";
     document.dispatchEvent(new Event("key-changed"));
+  },
+  // sent: the key of a request that has an answer with this status.
+  answered(sent, status) {
+    if (!sent || sent !== key.get() || key.state === "refused" || status >= 500) return;
+    key.state = status === 401 ? "refused" : "accepted";
+    document.dispatchEvent(new Event("key-answered"));
   },
 };
 
 export async function call(method, path, { body, signal } = {}) {
   const headers = {};
-  if (key.get()) headers.authorization = `Bearer ${key.get()}`;
+  const sent = key.get();
+  if (sent) headers.authorization = `Bearer ${sent}`;
   if (typeof body === "string") headers["content-type"] = "application/json";
   try {
-    return await fetch(path, { method, headers, body, signal, cache: "no-store", credentials: "same-origin" });
+    const response = await fetch(path, { method, headers, body, signal, cache: "no-store", credentials: "same-origin" });
+    key.answered(sent, response.status);
+    return response;
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ServerError(0, "The server does not answer: it has stopped, or the connection is interrupted.");

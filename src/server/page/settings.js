@@ -27,6 +27,7 @@ export class Settings {
   constructor() {
     this._kept = { ...EMPTY, ...load("settings", {}) };
     this._inputs = new Map();
+    this._capabilities = {}; // of the model, as /v1/models has them
     this.element = h("form", { class: "settings", id: "settings", "aria-label": "Settings" });
     this.element.addEventListener("submit", (event) => event.preventDefault());
     this.element.addEventListener("input", () => this._read());
@@ -36,10 +37,10 @@ export class Settings {
   // What `requestOf` takes. Throws an Error for JSON that cannot be used.
   value() {
     const { model, system, fields } = this._kept;
-    const tools = parsed(this._kept.toolsText, "Tools", Array.isArray, "a list of tools");
+    const tools = parsedTools(this._kept.toolsText);
     const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
     const more = parsed(this._kept.moreText, "Other fields", isObject, "an object");
-    return { model, system, fields, tools: tools ?? [], more: more ?? {} };
+    return { model, system, fields, tools, more: more ?? {} };
   }
 
   // models: the objects of /v1/models.
@@ -48,7 +49,9 @@ export class Settings {
     if (!names.includes(this._kept.model)) this._kept.model = names[0] ?? "";
     this._model.replaceChildren(...names.map((name) => h("option", { selected: name === this._kept.model }, name)));
     this._model.closest("label").hidden = names.length < 2;
-    const defaults = models.find((model) => model.id === this._kept.model)?.sampling_defaults ?? {};
+    const served = models.find((model) => model.id === this._kept.model);
+    this._capabilities = served?.capabilities ?? {};
+    const defaults = served?.sampling_defaults ?? {};
     for (const [name] of NUMBERS) {
       this._inputs.get(name).placeholder = name in defaults ? String(defaults[name]) : "default";
     }
@@ -58,8 +61,27 @@ export class Settings {
     return this._kept.model;
   }
 
+  // Whether a request can have the sample tool: the model calls tools, and the tools and fields of the user allow it.
+  get allowsSampleTool() {
+    if (this._capabilities.tools === false) return false;
+    try {
+      const { tools, more } = this.value();
+      return (!tools.length || tools.some(isSampleTool)) && !("tools" in more) && !("tool_choice" in more);
+    } catch {
+      return false; // the user is writing
+    }
+  }
+
+  get _hasNoTools() {
+    try {
+      return !parsedTools(this._kept.toolsText).length;
+    } catch {
+      return false; // the user is writing
+    }
+  }
+
   addSampleTool() {
-    if (this._kept.toolsText.trim()) return;
+    if (!this._hasNoTools) return;
     this._tools.value = JSON.stringify([SAMPLE_TOOL], null, 2);
     this._tools.closest("details").open = true;
     this._read();
@@ -80,6 +102,8 @@ export class Settings {
     this._tools = h("textarea", { rows: 8, class: "code-input", spellcheck: "false", "aria-describedby": "tools-note" }, toolsText);
     this._more = h("textarea", { rows: 3, class: "code-input", spellcheck: "false",
       placeholder: '{"stop": ["\\n\\n"]}' }, moreText);
+    this._sample = h("button", { type: "button", class: "quiet", disabled: !this._hasNoTools, onclick: () => this.addSampleTool() },
+      "Use a sample tool");
     this._toolsProblem = h("p", { class: "error-text", role: "alert" });
     this._moreProblem = h("p", { class: "error-text", role: "alert" });
     this.element.append(
@@ -90,8 +114,7 @@ export class Settings {
       h("details", { open: Boolean(toolsText) }, h("summary", {}, "Tools"),
         h("p", { class: "note", id: "tools-note" }, "Functions that the model may call, as in the field ",
           h("code", {}, "tools"), ". You answer each call by hand."),
-        h("label", {}, h("span", { class: "hidden" }, "Tools as JSON"), this._tools), this._toolsProblem,
-        h("button", { type: "button", class: "quiet", onclick: () => this.addSampleTool() }, "Use a sample tool")),
+        h("label", {}, h("span", { class: "hidden" }, "Tools as JSON"), this._tools), this._toolsProblem, this._sample),
       h("details", { open: Boolean(moreText) }, h("summary", {}, "Other fields"),
         h("label", {}, h("span", {}, "Fields of the request, as a JSON object"), this._more), this._moreProblem),
       h("button", { type: "button", class: "quiet", onclick: () => this._reset() }, "Reset the settings"),
@@ -107,6 +130,7 @@ export class Settings {
     this._kept = { model: this._model.value || this._kept.model, system: this._system.value, fields,
       toolsText: this._tools.value, moreText: this._more.value };
     save("settings", this._kept);
+    this._sample.disabled = !this._hasNoTools;
     this._toolsProblem.textContent = this._moreProblem.textContent = "";
     try {
       this.value();
@@ -118,7 +142,6 @@ export class Settings {
   _reset() {
     const { model } = this._kept;
     this._kept = { ...EMPTY, model };
-    save("settings", null);
     const options = [...this._model.childNodes];
     const placeholders = NUMBERS.map(([name]) => this._inputs.get(name).placeholder);
     this.element.replaceChildren();
@@ -126,7 +149,17 @@ export class Settings {
     this._model.append(...options);
     this._model.closest("label").hidden = options.length < 2;
     NUMBERS.forEach(([name], index) => (this._inputs.get(name).placeholder = placeholders[index]));
+    this.element.dispatchEvent(new Event("input"));
+    save("settings", null);
   }
+}
+
+function parsedTools(text) {
+  return parsed(text, "Tools", Array.isArray, "a list of tools") ?? [];
+}
+
+function isSampleTool(tool) {
+  return tool?.function?.name === SAMPLE_TOOL.function.name;
 }
 
 function parsed(text, name, isRight, form) {

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from .errors import FieldError, bad_request, from_validation, unsupported
-from .fields import MAX_TOKENS, MAX_TOOLS, MaxTokens, NumLogprobs, SamplingFields
+from .fields import MAX_TOKENS, MAX_TOOLS, MaxTokens, NumLogprobs, SamplingFields, TemplateKwargs
 from .json import dump
+from .names import Names
+from .response_tools import INPUT
 from .tool_choice import ToolChoice, read_choice
 from .unserved import TEXT_ONLY, Route
 from .wire import Integer, Wire
@@ -42,6 +46,22 @@ class Message(Wire):
     reasoning: str | None = None
     reasoning_content: str | None = None  # the same, for clients of other servers
 
+    @model_validator(mode="before")
+    @classmethod
+    def _calls_as_functions(cls, value: Any) -> Any:
+        """Older and other forms of calls, of histories, in the only form that chat templates know."""
+        if not isinstance(value, dict):
+            return value
+        older = value.get("function_call")
+        if isinstance(older, dict) and not value.get("tool_calls"):
+            rest = {name: field for name, field in value.items() if name != "function_call"}
+            return {**rest, "tool_calls": [{"id": _older_id(older), "type": "function", "function": older}]}
+        if value.get("role") == "function":
+            return {**value, "role": "tool", "tool_call_id": _older_id(value)}
+        if isinstance(calls := value.get("tool_calls"), list) and any(map(_is_custom, calls)):
+            return {**value, "tool_calls": [_as_function(call) if _is_custom(call) else call for call in calls]}
+        return value
+
     @property
     def text(self) -> str:
         """The content as one text."""
@@ -59,6 +79,22 @@ class Message(Wire):
         if len(value) > MAX_PARTS:
             raise FieldError(f"must have at most {MAX_PARTS} parts", code="array_above_max_length")
         return [_text_part(part, index) for index, part in enumerate(value)]
+
+
+def _older_id(function: dict[str, Any]) -> str:
+    """The id of a call that had none: results named the function."""
+    return f"call_{function.get('name')}"
+
+
+def _is_custom(call: Any) -> bool:
+    return isinstance(call, dict) and isinstance(call.get("custom"), dict) and "function" not in call
+
+
+def _as_function(call: dict[str, Any]) -> dict[str, Any]:
+    """A call of a custom tool, whose input is one text."""
+    custom = call["custom"]
+    arguments = json.dumps({INPUT: custom.get("input")}, ensure_ascii=False)
+    return {"id": call.get("id"), "type": "function", "function": {"name": custom.get("name"), "arguments": arguments}}
 
 
 def _text_part(part: Any, index: int) -> dict[str, Any]:
@@ -82,6 +118,16 @@ class Function(Wire):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None  # the arguments obey `parameters`
+    _shown_parameters: dict[str, Any] | None = PrivateAttr(None)  # in the prompt, if these are others
+
+    def show(self, parameters: dict[str, Any]) -> None:
+        """The prompt has these parameters; the arguments obey the tool's own."""
+        self._shown_parameters = parameters
+
+    def plain(self) -> dict[str, Any]:
+        """The tool as JSON, for the prompt."""
+        found = self.model_dump(exclude_none=True)
+        return found if self._shown_parameters is None else {**found, "parameters": self._shown_parameters}
 
 
 class Tool(Wire):
@@ -100,9 +146,19 @@ class Tool(Wire):
 class Dialogue(Wire):
     """A body whose prompt is rendered from messages, in any dialect of the API."""
 
+    @abstractmethod
     def conversation(self) -> Conversation:
         """The same in the form that chat templates get."""
-        raise NotImplementedError
+
+    @property
+    def names(self) -> Names | None:
+        """Names of the fields in this dialect; None if it has the names of chat requests."""
+        return None
+
+    @property
+    def skipped(self) -> list[str]:
+        """Types of tools, and of entries in the history, that are left out."""
+        return []
 
 
 class Conversation(Dialogue):
@@ -130,9 +186,7 @@ class Conversation(Dialogue):
     chat_template: str | None = Field(
         None, min_length=1, max_length=MAX_TEMPLATE_CHARS, description="needs `server.trust_request_chat_template`"
     )
-    chat_template_kwargs: dict[str, Any] | None = Field(
-        None, max_length=64, description="variables of the chat template, such as `enable_thinking`"
-    )
+    chat_template_kwargs: TemplateKwargs = None
 
     def conversation(self) -> Conversation:
         return self
@@ -169,10 +223,13 @@ class Conversation(Dialogue):
         return [message.model_dump(exclude_none=True) for message in self.messages or ()]
 
     def plain_tools(self) -> list[dict[str, Any]] | None:
-        return [tool.model_dump(exclude_none=True) for tool in self.tools] if self.tools else None
+        """The tools as JSON values, with unknown fields."""
+        if not self.tools:
+            return None
+        return [{**tool.model_dump(exclude_none=True), "function": tool.function.plain()} for tool in self.tools]
 
     def essentials(self) -> dict[str, Any]:
-        """Of messages the role of the last, of variables the names. Raises ApiError for tools that are too large."""
+        """Keep only the role of the last message, and names of variables. Raises ApiError for too large tools."""
         kept = super().essentials()
         if self.messages:
             last = self.messages[-1]
@@ -194,7 +251,7 @@ def check_tools_size(tools: Any) -> None:
 
 
 def with_earlier(earlier: Sequence[dict[str, Any]], messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The messages with those of earlier requests, after the system messages at the beginning."""
+    """The messages with messages of earlier requests, after the system messages at the beginning."""
     if not earlier:
         return messages
     first = next((index for index, message in enumerate(messages) if message["role"] not in _SYSTEM), len(messages))
@@ -266,12 +323,12 @@ class ChatRequest(Conversation, SamplingFields):
 
     @property
     def choice(self) -> ToolChoice:
-        """Which of its tools the answer calls. Raises ApiError."""
+        """Choice of the tools that the answer calls. Raises ApiError."""
         return read_choice(self.tool_choice, [tool.function.name for tool in self.tools or ()])
 
     @property
     def has_separate_reasoning(self) -> bool | None:
-        """None if the request leaves it to the deployment."""
+        """Whether reasoning is separate in the answer; None if the request leaves it to the deployment."""
         if self.separate_reasoning is not None:
             return self.separate_reasoning
         return None if self.reasoning_format is None else self.reasoning_format != "none"
@@ -295,7 +352,7 @@ def chat_request(fields: Mapping[str, Any]) -> ChatRequest:
 def completion(
     response_id: str, created: int, model: str, choices: list[dict[str, Any]], usage: dict[str, Any]
 ) -> dict[str, Any]:
-    """With null for what the request did not ask for: clients read these fields without a check."""
+    """Body of a completion, with null for what the request did not ask for: clients read fields without a check."""
     return {
         "id": response_id,
         "object": "chat.completion",

@@ -6,6 +6,7 @@ Messages are written by us. They contain what the client sent or may know, never
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,7 @@ class ApiError(Exception):
         self.kind = kind
         self.param = param
         self.headers = dict(headers or {})
+        self.has_own_names = False  # fields have the names of the request's dialect, see names.py
 
     @property
     def body(self) -> dict[str, Any]:
@@ -46,8 +48,14 @@ def bad_request(message: str, *, code: str = "invalid_value", param: str | None 
 
 
 def unsupported(param: str, detail: str = "") -> ApiError:
-    """For a field of OpenAI's API, or of a server like it, that this server does not support."""
+    """Error for a field of OpenAI's API, or of a server like it, that this server does not support."""
     return bad_request(f"`{param}` is not supported here{detail}", code="unsupported_parameter", param=param)
+
+
+def own(error: ApiError) -> ApiError:
+    """The same error, about a field that the client sent under this name: it is not translated by names.py."""
+    error.has_own_names = True
+    return error
 
 
 def unavailable(message: str, *, code: str, retry_after_s: float | None = 5) -> ApiError:
@@ -85,26 +93,73 @@ _LENGTHS = {
 }
 
 
+# What a field must be, by pydantic's type of the error; `{...}` are its facts.
+_MUST_BE = {
+    "string_type": "must be a string",
+    "bool_type": "must be true or false",
+    "int_type": "must be an integer",
+    "int_from_float": "must be an integer",
+    "float_type": "must be a number",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "finite_number": "must be a finite number",
+    "too_short": "must have at least {min_length} entries",
+    "too_long": "must have at most {max_length} entries",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_pattern_mismatch": "must match the pattern {pattern}",
+    "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
+}
+_UNION_TAG = re.compile(r"str|int|float|bool|(?:dict|list)\[.*")  # of a member of a union, in the place of an error
+
+
 def from_validation(error: ValidationError) -> ApiError:
     """The first error that pydantic found, with OpenAI's code: which field, what is wrong, what is allowed."""
-    found = error.errors(include_url=False)[0]
-    param = _path(found["loc"])
+    errors = error.errors(include_url=False)
+    found = errors[0]
+    place = _place(found["loc"])
+    param = _path(place)
     kind = found["type"]
     context = found.get("ctx", {})
     if kind == "missing":
         return bad_request(f"`{param}` is required", code="missing_required_parameter", param=param)
-    if kind in _BOUNDS:
-        number = "integer" if isinstance(found["input"], int) and isinstance(_bound(context), int) else "decimal"
-        return bad_request(f"`{param}`: {_sentence(found)}", code=f"{number}_{_BOUNDS[kind]}", param=param)
-    if kind in _LENGTHS:
-        return bad_request(f"`{param}`: {_sentence(found)}", code=_LENGTHS[kind], param=param)
     if kind == "value_error":  # from our validators: the error may have a code and a place within the field
         cause = context.get("error")
         code = getattr(cause, "code", None) or "invalid_value"
         return bad_request(f"`{param}`: {cause}", code=code, param=param + getattr(cause, "place", ""))
-    if kind in ("literal_error", "enum", "string_pattern_mismatch"):
-        return bad_request(f"`{param}`: {_sentence(found)}", code="invalid_value", param=param)
-    return bad_request(f"`{param}`: {_sentence(found)}", code="invalid_type", param=param)
+    # of a union there is an error for each member
+    wanted = dict.fromkeys(_must_be(each) for each in errors if _place(each["loc"]) == place)
+    message = f"`{param}` must be " + " or ".join(text.removeprefix("must be ") for text in wanted)
+    if len(wanted) == 1:
+        message = f"`{param}` {next(iter(wanted))}"
+    if kind in _BOUNDS:
+        number = "integer" if isinstance(found["input"], int) and isinstance(_bound(context), int) else "decimal"
+        return bad_request(message, code=f"{number}_{_BOUNDS[kind]}", param=param)
+    if kind in _LENGTHS:
+        return bad_request(message, code=_LENGTHS[kind], param=param)
+    code = "invalid_value" if kind in ("literal_error", "enum", "string_pattern_mismatch") else "invalid_type"
+    return bad_request(message, code=code, param=param)
+
+
+def _must_be(found: ErrorDetails) -> str:
+    facts = {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in found.get("ctx", {}).items()
+    }
+    wanted = _MUST_BE.get(found["type"], "is not valid").format_map(facts)
+    return wanted.replace(" 1 entries", " 1 entry").replace(" 1 characters", " 1 character")
+
+
+def _place(loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """The place in the body. pydantic adds the name of a member of a union, which is left out."""
+    is_of_union = len(loc) > 1 and isinstance(loc[-1], str) and _UNION_TAG.fullmatch(loc[-1])
+    return loc[:-1] if is_of_union else loc
 
 
 class FieldError(ValueError):
@@ -118,11 +173,6 @@ class FieldError(ValueError):
 
 def _bound(context: Mapping[str, Any]) -> Any:
     return next((context[name] for name in ("ge", "gt", "le", "lt") if name in context), None)
-
-
-def _sentence(found: ErrorDetails) -> str:
-    message = found["msg"]
-    return message[0].lower() + message[1:]
 
 
 def _path(loc: tuple[int | str, ...]) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
+from ...beam_search import BeamSearchParams, EarlyStopping
 from ...engine.api import ProcessorCall
-from ..beam_search import BeamSearchParams, EarlyStopping
+from ...text.switches import MUST_BE_SWITCH, wrong_switch
 from .errors import FieldError, bad_request, unsupported
 from .structured import StructuredFields
 from .transfer import KVTransferParams
@@ -21,7 +22,7 @@ MAX_N = 128
 MAX_BIASES = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
-MAX_TOOLS = 128
+MAX_TOOLS = 1024
 MAX_SALT_CHARS = 1024
 MAX_PROCESSORS = 16
 MAX_PATH_CHARS = 256
@@ -34,6 +35,23 @@ TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 NO_LIMIT = -1  # as max_tokens: the rest of the context, as in llama.cpp's server
 MaxTokens = Annotated[Integer, Field(ge=NO_LIMIT, le=MAX_TOKENS)]
 NumLogprobs = Annotated[Integer, Field(ge=-1, le=2**31 - 1)]  # -1: of all tokens
+
+
+def _checked_kwargs(value: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Refuse the texts "true" and "false": for a template every text that is not empty is true."""
+    if (name := wrong_switch(value or {})) is not None:
+        raise FieldError(MUST_BE_SWITCH, code="invalid_type", place=f".{name[:100]}")
+    return value
+
+
+TemplateKwargs = Annotated[
+    Annotated[dict[str, Any], Field(max_length=64)] | None,
+    AfterValidator(_checked_kwargs),
+    Field(
+        description="variables of the chat template, such as `enable_thinking`; those that it does not read are named "
+        "in the header `X-Stoker-Ignored-Fields`",
+    ),
+]
 
 
 class StreamOptions(Wire):
@@ -66,7 +84,10 @@ class CommonFields(Wire):
         None, ge=-(2**63), le=2**63 - 1, description="repeats an answer; -1 is a random one, as in vLLM"
     )
     min_tokens: Integer | None = Field(None, ge=0, le=MAX_TOKENS, description="the answer does not end before")
-    stop: list[str] | None = Field(None, description="one or several texts that end the answer")
+    stop: list[str] | None = Field(
+        None, description="one or several texts that end the answer: its content, or the arguments of a call; not its "
+        "reasoning"
+    )  # fmt: skip
     stop_token_ids: list[TokenId] | None = Field(None, max_length=1024, description="tokens that end the answer")
     ignore_eos: bool | None = Field(None, description="the model's end token does not end the answer")
     include_stop_str_in_output: bool | None = Field(None, description="the text includes what ended it")
@@ -103,8 +124,10 @@ class CommonFields(Wire):
         """One string or several. Checked here, so that errors refer to `stop` in both forms."""
         if isinstance(value, str):
             value = [value]
-        if not isinstance(value, list):
+        if value is None:
             return value
+        if not isinstance(value, list):
+            raise FieldError("must be a string or a list of strings", code="invalid_type")
         if len(value) > MAX_STOP_STRINGS:
             raise FieldError(f"must have at most {MAX_STOP_STRINGS} stop strings", code="array_above_max_length")
         for stop in value:
@@ -193,18 +216,20 @@ class SamplingFields(CommonFields, StructuredFields):
 
     @property
     def wants_usage(self) -> bool:
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
+        options = self.stream_options
+        return options is not None and bool(
+            options.continuous_usage_stats if options.include_usage is None else options.include_usage
+        )
 
     @property
     def wants_continuous_usage(self) -> bool:
-        return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
+        """`include_usage: false` switches this off, too, as in vLLM."""
+        return self.wants_usage and self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
 
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
         if self.wants_usage and not self.stream:
             raise unsupported("stream_options", " without `stream: true`")
-        if self.wants_continuous_usage and not self.wants_usage:
-            raise unsupported("stream_options.continuous_usage_stats", " without `include_usage: true`")
         grammar = self.output_grammar
         if self.use_beam_search and grammar is not None:
             raise unsupported(
@@ -233,7 +258,7 @@ class SamplingFields(CommonFields, StructuredFields):
     @field_validator("early_stopping", mode="plain", json_schema_input_type=EarlyStopping | None)
     @classmethod
     def _known_stopping(cls, value: Any) -> Any:
-        """Not a pydantic union, which would report one error for each member."""
+        """Check the value here: a pydantic union would report one error for each member."""
         if value is not None and not isinstance(value, bool) and value != "never":
             raise FieldError('must be true, false or "never"')
         return value
@@ -247,6 +272,8 @@ class SamplingFields(CommonFields, StructuredFields):
 
 
 def _processor_call(item: Any, index: int) -> ProcessorCall:
+    if isinstance(item, ProcessorCall):  # of a request in another dialect, which was read before
+        return item
     place = f"[{index}]"
     if isinstance(item, str):
         item = {"qualname": item}

@@ -15,19 +15,21 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from ...text.json_text import MAX_DEPTH, SURROGATE, has_surrogate, is_too_deep
 from .errors import ApiError, bad_request, from_validation
 
 Body = TypeVar("Body", bound=BaseModel)
 
-MAX_DEPTH = 64
 MAX_ITEMS = 1 << 17  # objects, lists and keys in one body; each costs some microseconds to process
 MAX_VALUES = 1 << 20  # values in one body, where the route does not allow more
+# What the server keeps of a body, texts and token ids of the prompt apart. Each value costs a microsecond in each of
+# several copies on the event loop. A body that is short enough to be read there has no more values.
+MAX_KEPT_VALUES = 1 << 15
+MAX_KEPT_BYTES = 2 << 20
 _CHUNK_ITEMS = 256  # items of a list encoded in one call: under a millisecond
-_CHUNK_CHARS = 1 << 20  # searched in one call
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 # Up to 64 strings and what is between them: few, so that one call of the pattern is short.
 _SECTION = re.compile(rb'(?:[^"]{0,16384}+"[^"\\]*+(?:\\.[^"\\]*+)*+"){0,64}+[^"]{0,16384}+', re.DOTALL)
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def parse(body: bytes, max_values: int = MAX_VALUES) -> dict[str, Any]:
@@ -37,7 +39,8 @@ def parse(body: bytes, max_values: int = MAX_VALUES) -> dict[str, Any]:
     """
     _check_size(body, max_values)  # before values are made
     try:
-        value = json.loads(body.decode("utf-8"), object_pairs_hook=_object, parse_constant=_no_constant)
+        # A byte order mark, which some programs write, is not content.
+        value = json.loads(body.decode("utf-8-sig"), object_pairs_hook=_object, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
         raise bad_request(f"the body is not UTF-8 (at byte {error.start})", code="invalid_unicode") from None
     except json.JSONDecodeError as error:
@@ -57,7 +60,7 @@ def parse(body: bytes, max_values: int = MAX_VALUES) -> dict[str, Any]:
 
 
 def read(model: type[Body], body: bytes, max_values: int = MAX_VALUES) -> Body:
-    """As `parse`, as a protocol model. Raises ApiError for the first error in it."""
+    """Parse a body as a protocol model. Raises ApiError for the first error in it."""
     try:
         return model.model_validate(parse(body, max_values))
     except ValidationError as error:
@@ -70,8 +73,7 @@ def dump(value: Any) -> bytes:
 
 
 def dump_long(value: dict[str, Any] | list[Any]) -> bytes:
-    """As `dump`, to be called in a thread: long lists, at any depth, are encoded in chunks, between which the event
-    loop can run.
+    """Encode as `dump` does, in a thread. Long lists, at any depth, are encoded in chunks: the event loop runs between.
 
     The encoder holds the GIL for the whole of one call.
     """
@@ -117,19 +119,18 @@ def _count_items(content: bytes) -> int:
     return content.count(b"[") + content.count(b"{") + content.count(b":")
 
 
-def is_too_deep(value: Any) -> bool:
-    """Whether lists and objects are nested more than MAX_DEPTH levels deep."""
-    level: list[Any] = [value] if isinstance(value, (dict, list)) else []
-    for _ in range(MAX_DEPTH):
-        level = [
-            item
-            for container in level
-            for item in (container.values() if isinstance(container, dict) else container)
-            if isinstance(item, (dict, list))
-        ]
-        if not level:
-            return False
-    return bool(level)
+def num_values(value: Any) -> int:
+    """How many values, keys, lists and objects this one has, with itself."""
+    num, unread = 0, [value]
+    while unread:
+        found = unread.pop()
+        num += 1
+        if isinstance(found, dict):
+            num += len(found)
+            unread += found.values()
+        elif isinstance(found, list | tuple):
+            unread += found
+    return num
 
 
 def _too_deep() -> ApiError:
@@ -149,13 +150,6 @@ def _no_constant(name: str) -> Any:
     raise bad_request(f"{name} is not a JSON number", code="invalid_json")
 
 
-def has_surrogate(text: str) -> bool:
-    """Whether the text has half of a surrogate pair, which is not Unicode and cannot be encoded."""
-    if text.isascii():
-        return False
-    return any(_SURROGATE.search(text, start, start + _CHUNK_CHARS) for start in range(0, len(text), _CHUNK_CHARS))
-
-
 def _check_surrogates(body: dict[str, Any]) -> None:
     for name, field in body.items():
         unchecked: list[Any] = [name, field]
@@ -163,7 +157,7 @@ def _check_surrogates(body: dict[str, Any]) -> None:
             value = unchecked.pop()
             if isinstance(value, str):
                 if has_surrogate(value):
-                    place = _SURROGATE.sub("\ufffd", name[:100])
+                    place = SURROGATE.sub("\ufffd", name[:100])
                     raise bad_request(
                         f"`{place}` contains half of a surrogate pair", code="invalid_unicode", param=place
                     )

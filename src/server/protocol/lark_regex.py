@@ -1,9 +1,9 @@
 """Lark grammars as regular expressions, for the inputs of custom tools.
 
 The input of a tool is one text within the model's own format of calls, often a JSON string. A regular expression can be
-enforced there (`pattern` of a schema), a Lark grammar cannot. Grammars of agents' tools, such as that of patches, are
-regular. Of others, whose rules refer to themselves, those texts remain that nest them a few times: a model can write
-less than the grammar allows, and nothing else.
+enforced there (`pattern` of a schema), a Lark grammar cannot. Grammars of agents' tools, such as patches, are regular.
+Of others, whose rules refer to themselves, those texts remain that nest them a few times: a model can write less than
+the grammar allows, and nothing else.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TooLarge(NotRegular):
 
 
 def regex_of(grammar: str) -> str:
-    """The texts of the grammar; of those that nest rules in themselves, as deeply as MAX_NESTED_CHARS allow.
+    """The texts of the grammar; of texts that nest rules in themselves, as deeply as MAX_NESTED_CHARS allow.
 
     Raises NotRegular.
     """
@@ -141,7 +141,7 @@ class _Path:
     left: int
 
     def into(self, name: str) -> _Path | None:
-        """None: no further nesting."""
+        """Path with this rule in it; None if it may not be nested further."""
         if name not in self.within:
             return _Path((*self.within, name), self.left)
         return _Path((name,), self.left - 1) if self.left else None
@@ -278,7 +278,7 @@ class _Expander:
 
 
 def _split(items: list[_Item]) -> list[list[_Item]]:
-    """The alternatives of a rule, without their aliases; those in groups are not split."""
+    """The alternatives of a rule, without their aliases; groups are not split."""
     found: list[list[_Item]] = [[]]
     level = 0
     index = 0

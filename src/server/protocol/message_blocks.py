@@ -5,31 +5,44 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import FieldError
+from .history import History, kind_of, string
 from .unserved import TEXT_ONLY
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _ROLES = ("user", "assistant", "system")
+_KINDS = {str: "a text", dict: "an object", bool: "true or false"}
 
 
-def messages_of(messages: Sequence[Any]) -> list[dict[str, Any]]:
+# What only Anthropic's server makes or reads: the model need not see it.
+_SKIPPED = frozenset({
+    "server_tool_use", "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result",
+    "bash_code_execution_tool_result", "text_editor_code_execution_tool_result", "tool_search_tool_result",
+    "advisor_tool_result", "tool_addition", "tool_removal", "mcp_tool_listing", "fallback",
+})  # fmt: skip
+
+
+def messages_of(messages: Sequence[Any]) -> History:
     """Raises FieldError with the place of the first wrong block."""
-    found: list[dict[str, Any]] = []
+    found = History()
     for index, message in enumerate(messages):
         place = f"[{index}]"
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
             raise FieldError("must be user, assistant or system", place=f"{place}.role")
         content = message.get("content")
         if isinstance(content, str):
-            found.append({"role": message["role"], "content": content})
+            found.add({"role": message["role"], "content": content}, place)
         elif not isinstance(content, list):
             raise FieldError("must be a text or a list of blocks", code="invalid_type", place=f"{place}.content")
         elif message["role"] == "assistant":
-            found.append(_assistant(content, f"{place}.content"))
+            _assistant(content, place, found)
         else:
-            found += _user(message["role"], content, f"{place}.content")
+            _user(message["role"], content, place, found)
+    if not found.messages:  # there were only skipped blocks
+        found.add({"role": "user", "content": ""}, "[0]")
     return found
 
 
@@ -43,16 +56,24 @@ def system_of(system: Any) -> list[dict[str, Any]]:
     return [{"role": "system", "content": parts}] if parts else []
 
 
-def read_tools(tools: Sequence[Any]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Functions of a chat request; and the types of tools that are skipped, because only Anthropic has them."""
-    functions: list[dict[str, Any]] = []
-    skipped: list[str] = []
+@dataclass(slots=True)
+class Tools:
+    """functions: of a chat request. places: of each, in the list. skipped: types that only Anthropic has."""
+
+    functions: list[dict[str, Any]] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+def read_tools(tools: Sequence[Any]) -> Tools:
+    """Raises FieldError."""
+    found = Tools()
     for index, tool in enumerate(tools):
         place = f"[{index}]"
         if not isinstance(tool, dict):
             raise FieldError("must be an object", code="invalid_type", place=place)
         if tool.get("type", "custom") not in ("custom", None):
-            skipped.append(str(tool["type"])[:64])
+            found.skipped.append(str(tool["type"])[:64])
             continue
         if not isinstance(tool.get("name"), str) or not _NAME.fullmatch(tool["name"]):
             raise FieldError("must have 1 to 128 letters, digits, `_`, `-` and `.`", place=f"{place}.name")
@@ -62,83 +83,147 @@ def read_tools(tools: Sequence[Any]) -> tuple[list[dict[str, Any]], list[str]]:
         function = {"name": tool["name"], "description": tool.get("description"),
                     "parameters": tool.get("input_schema"), "strict": tool.get("strict") or None}  # fmt: skip
         shown = {name: value for name, value in function.items() if value is not None}
-        functions.append({"type": "function", "function": shown})
-    return functions, skipped
+        found.functions.append({"type": "function", "function": shown})
+        found.places.append(place)
+    return found
 
 
-_KINDS = {str: "a text", dict: "an object", bool: "true or false"}
-
-
-def _assistant(blocks: list[Any], place: str) -> dict[str, Any]:
-    texts: list[str] = []
-    reasoning: list[str] = []
-    calls: list[dict[str, Any]] = []
+def _assistant(blocks: list[Any], place: str, found: History) -> None:
+    """One message; with calls that Anthropic's server carried out, several, because their results are between them."""
+    message = _Answer()
+    num_before = len(found.messages)
     for index, block in enumerate(blocks):
-        inner = f"{place}[{index}]"
-        kind = block.get("type") if isinstance(block, dict) else None
+        inner = f"{place}.content[{index}]"
+        kind = kind_of(block)
         if kind == "thinking":
-            reasoning.append(_string(block, "thinking", inner))
+            message.reasoning.append(string(block, "thinking", inner))
         elif kind == "redacted_thinking":
             continue  # of another server, which alone can read it
-        elif kind == "tool_use":
+        elif kind in ("tool_use", "mcp_tool_use"):
             if not isinstance(block.get("input"), dict):
                 raise FieldError("must be an object", code="invalid_type", place=f"{inner}.input")
-            function = {
-                "name": _string(block, "name", inner),
-                "arguments": json.dumps(block["input"], ensure_ascii=False),
-            }
-            calls.append({"id": _string(block, "id", inner), "type": "function", "function": function})
-        else:
-            texts.append(_text(block, inner))
-    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts) or (None if calls else "")}
-    if reasoning:
-        message["reasoning"] = "\n".join(reasoning)
-    if calls:
-        message["tool_calls"] = calls
-    return message
+            arguments = json.dumps(block["input"], ensure_ascii=False)
+            function = {"name": string(block, "name", inner), "arguments": arguments}
+            message.calls.append({"id": string(block, "id", inner), "type": "function", "function": function})
+        elif kind == "mcp_tool_result":
+            found.add(message.written(), place)
+            found.add(_result(block, inner, found), inner)
+            message = _Answer()
+        elif not _is_skipped(block, found):
+            message.texts.append(_text(block, inner))
+    is_alone = len(found.messages) == num_before
+    if message.has_content or (is_alone and all(not _is_skipped(block, found) for block in blocks)):
+        found.add(message.written(), place)
 
 
-def _user(role: str, blocks: list[Any], place: str) -> list[dict[str, Any]]:
-    """Results of tools are messages of their own; the text around them remains in order."""
-    found: list[dict[str, Any]] = []
+@dataclass(slots=True)
+class _Answer:
+    texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def has_content(self) -> bool:
+        return bool(self.texts or self.reasoning or self.calls)
+
+    def written(self) -> dict[str, Any]:
+        content = "".join(self.texts) or (None if self.calls else "")
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if self.reasoning:
+            message["reasoning"] = "\n".join(self.reasoning)
+        if self.calls:
+            message["tool_calls"] = self.calls
+        return message
+
+
+def _user(role: str, blocks: list[Any], place: str, found: History) -> None:
+    """Results of tools are separate messages; the text around them remains in order."""
+    parts: list[dict[str, Any]] = []  # of the message that is open
+    num_before = len(found.messages)
     for index, block in enumerate(blocks):
-        inner = f"{place}[{index}]"
-        if isinstance(block, dict) and block.get("type") == "tool_result":
-            text = _result(block, inner)
-            content = f"Error: {text}" if block.get("is_error") is True else text
-            call_id = _string(block, "tool_use_id", inner)
-            found.append({"role": "tool", "tool_call_id": call_id, "content": content})
-            continue
-        part = {"type": "text", "text": _text(block, inner)}
-        if found and found[-1]["role"] == role:
-            found[-1]["content"].append(part)
-        else:
-            found.append({"role": role, "content": [part]})
-    return found or [{"role": role, "content": ""}]
+        inner = f"{place}.content[{index}]"
+        if isinstance(block, dict) and block.get("type") in ("tool_result", "mcp_tool_result"):
+            found.add(_result(block, inner, found), inner)
+            parts = []
+        elif not _is_skipped(block, found):
+            text = _text(block, inner)
+            if not parts:
+                found.add({"role": role, "content": parts}, place)
+            parts.append({"type": "text", "text": text})
+    if len(found.messages) == num_before:
+        found.add({"role": role, "content": ""}, place)
 
 
-def _result(block: dict[str, Any], place: str) -> str:
+def _is_skipped(block: Any, found: History) -> bool:
+    kind = kind_of(block)
+    if kind not in _SKIPPED:
+        return False
+    found.skip(str(kind))
+    return True
+
+
+def _result(block: dict[str, Any], place: str, found: History) -> dict[str, Any]:
     content = block.get("content")
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list):
+    if isinstance(content, list):
+        shown = [(part, f"{place}.content[{index}]") for index, part in enumerate(content)]
+        text = "\n".join(_text(part, inner) for part, inner in shown if not _is_skipped(part, found))
+    elif content is None or isinstance(content, str):
+        text = content or ""
+    else:
         raise FieldError("must be a text or a list of blocks", code="invalid_type", place=f"{place}.content")
-    return "\n".join(_text(part, f"{place}.content[{index}]") for index, part in enumerate(content))
+    call_id = string(block, "tool_use_id", place)
+    return {
+        "role": "tool",
+        "tool_call_id": call_id,
+        "content": f"Error: {text}" if block.get("is_error") is True else text,
+    }
 
 
 def _text(block: Any, place: str) -> str:
-    kind = block.get("type") if isinstance(block, dict) else None
-    if kind == "text":
-        return _string(block, "text", place)
-    source = block.get("source") if kind == "document" else None
-    if isinstance(source, dict) and source.get("type") == "text":
-        return _string(source, "data", f"{place}.source")
-    detail = f"blocks of type {str(kind)[:40]!r} are not supported: {TEXT_ONLY}"
+    """What the model reads of a block. Raises FieldError for what is not text."""
+    kind = kind_of(block)
+    match kind:
+        case "text":
+            return string(block, "text", place)
+        case "tool_reference":
+            return string(block, "tool_name", place)
+        case "search_result":
+            head = [string(block, name, place) for name in ("title", "source")]
+            return "\n".join([*head, _texts(block.get("content"), f"{place}.content")])
+        case "compaction":
+            return "" if block.get("content") is None else string(block, "content", place)
+        case "browser_state":
+            shown = {name: value for name, value in block.items() if name not in ("type", "cache_control")}
+            return json.dumps(shown, ensure_ascii=False)
+        case "document":
+            return _document(block, place)
+    if kind in _SKIPPED:
+        detail = f"blocks of type {kind!r} are not supported in this place"
+    elif kind in ("image", "container_upload"):
+        detail = f"blocks of type {kind!r} are not supported: {TEXT_ONLY}"
+    else:
+        detail = f"blocks of type {str(kind)[:40]!r} are not supported"
     raise FieldError(detail, code="unsupported_parameter", place=f"{place}.type")
 
 
-def _string(block: dict[str, Any], name: str, place: str) -> str:
-    value = block.get(name)
-    if not isinstance(value, str):
-        raise FieldError("must be a text", code="invalid_type", place=f"{place}.{name}")
-    return value
+def _document(block: dict[str, Any], place: str) -> str:
+    given = block.get("source")
+    source: dict[str, Any] = given if isinstance(given, dict) else {}
+    kind = source.get("type")
+    if kind == "text":
+        text = string(source, "data", f"{place}.source")
+    elif kind == "content":
+        text = _texts(source.get("content"), f"{place}.source.content")
+    else:
+        detail = f"documents of type {str(kind)[:40]!r} are not supported: {TEXT_ONLY}"
+        raise FieldError(detail, code="unsupported_parameter", place=f"{place}.source.type")
+    head = [string(block, name, place) for name in ("title", "context") if block.get(name) is not None]
+    return "\n".join([*head, text])
+
+
+def _texts(content: Any, place: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise FieldError("must be a text or a list of blocks", code="invalid_type", place=place)
+    return "\n".join(_text(part, f"{place}[{index}]") for index, part in enumerate(content))

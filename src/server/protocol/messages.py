@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from .chat import MAX_MESSAGES, MAX_TOOLS_BYTES, ChatRequest, Dialogue, chat_request
 from .errors import ApiError, FieldError, bad_request
-from .fields import MAX_STOP_CHARS, MAX_STOP_STRINGS, MAX_TOKENS, MAX_TOOLS, CommonFields
+from .fields import MAX_STOP_CHARS, MAX_STOP_STRINGS, MAX_TOKENS, MAX_TOOLS, CommonFields, TemplateKwargs
+from .history import History
 from .json import dump
-from .message_blocks import messages_of, read_tools, system_of
+from .message_blocks import Tools, messages_of, read_tools, system_of
+from .names import Names
 from .unserved import Route
 from .wire import Integer, Wire
 
@@ -35,7 +38,8 @@ class CountTokensRequest(Dialogue, CommonFields):
     messages: list[dict[str, Any]] = Field(
         min_length=1,
         max_length=MAX_MESSAGES,
-        description="blocks of text, thinking, tool_use and tool_result; a last message of the assistant is continued",
+        description="blocks of text, thinking, tool_use and tool_result; those of Anthropic's own tools are left out "
+        "and named in the header `X-Stoker-Skipped-Tools`; a last message of the assistant is continued",
     )
     system: str | list[Any] | None = Field(None, description="a text or blocks of text")
     tools: list[dict[str, Any]] | None = Field(
@@ -53,9 +57,7 @@ class CountTokensRequest(Dialogue, CommonFields):
     )  # fmt: skip
     output_config: OutputConfig | None = Field(None, description="`effort`, and `format` with a JSON schema")
     metadata: dict[str, Any] | None = Field(None, description="`user_id` names the session")
-    chat_template_kwargs: dict[str, Any] | None = Field(
-        None, max_length=64, description="variables of the chat template, such as `enable_thinking`"
-    )
+    chat_template_kwargs: TemplateKwargs = None
 
     @field_validator("messages")
     @classmethod
@@ -76,16 +78,30 @@ class CountTokensRequest(Dialogue, CommonFields):
         read_tools(value or ())
         return value
 
+    @cached_property
+    def known_tools(self) -> Tools:
+        return read_tools(self.tools or ())
+
+    @cached_property
+    def history(self) -> History:
+        return messages_of(self.messages)
+
     @property
-    def skipped_tools(self) -> list[str]:
-        return read_tools(self.tools or ())[1]
+    def skipped(self) -> list[str]:
+        return [*self.known_tools.skipped, *self.history.skipped]
+
+    @property
+    def names(self) -> Names:
+        places = [f"messages{place}" for place in self.history.places]
+        tools = [(f"tools{place}", f"tools{place}.input_schema") for place in self.known_tools.places]
+        return Names(_NAMES, "messages", ["system"] * bool(system_of(self.system or "")) + places, tools)
 
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()
         self.conversation().refuse_unsupported()
 
     def essentials(self) -> dict[str, Any]:
-        """Without the messages, whose text only the chat template reads; but with the beginning of the answer."""
+        """Leave out the messages, whose text only the chat template reads, except the beginning of the answer."""
         kept = super().essentials()
         last = self.messages[-1]
         kept["messages"] = [last if last["role"] == "assistant" else {"role": "user", "content": ""}]
@@ -101,14 +117,14 @@ class CountTokensRequest(Dialogue, CommonFields):
         fields: dict[str, Any] = {name: getattr(self, name) for name in _SHARED}
         thinking, output = self.thinking, self.output_config
         choice = self.tool_choice or {}
-        messages = [*system_of(self.system or ""), *messages_of(self.messages)]
+        messages = [*system_of(self.system or ""), *self.history.messages]
         last = messages[-1]
         begins_answer = last["role"] == "assistant" and bool(last["content"]) and "tool_calls" not in last
         fields |= {
             "messages": messages,
             "continue_final_message": begins_answer,
             "add_generation_prompt": not begins_answer,
-            "tools": read_tools(self.tools or ())[0] or None,
+            "tools": self.known_tools.functions or None,
             "tool_choice": _choice(self.tool_choice),
             "parallel_tool_calls": False if choice.get("disable_parallel_tool_use") is True else None,
             "enable_thinking": None if thinking and thinking.type == "adaptive" else bool(
@@ -128,10 +144,25 @@ class CountTokensRequest(Dialogue, CommonFields):
         return {}
 
 
+_NAMES = {
+    "response_format.json_schema": "output_config.format",
+    "response_format": "output_config.format",
+    "reasoning_effort": "output_config.effort",
+    "max_completion_tokens": "max_tokens",
+    "enable_thinking": "thinking",
+    "thinking_token_budget": "thinking.budget_tokens",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    "continue_final_message": "messages",
+    "stop": "stop_sequences",
+}
+
+
 class MessagesRequest(CountTokensRequest):
-    max_tokens: Integer = Field(ge=1, le=MAX_TOKENS, description="maximum length of the answer")
+    max_tokens: Integer = Field(
+        ge=0, le=MAX_TOKENS, description="maximum length of the answer; 0 computes the prompt, for the prefix cache"
+    )
     stop_sequences: list[str] | None = Field(
-        None, max_length=MAX_STOP_STRINGS, description="texts that end the answer; also as `stop`"
+        None, max_length=MAX_STOP_STRINGS, description="texts that end the answer, but not its thinking; also as `stop`"
     )
 
     @field_validator("stop_sequences")
@@ -144,7 +175,12 @@ class MessagesRequest(CountTokensRequest):
 
     def _generation_fields(self) -> dict[str, Any]:
         stop = [*(self.stop_sequences or ()), *(self.stop or ())]
-        return {"max_tokens": self.max_tokens, "stop": stop or None}
+        return {"max_tokens": self.max_tokens or None, "stop": stop or None}
+
+    def conversation(self) -> ChatRequest:
+        chat = super().conversation()
+        chat.max_tokens = self.max_tokens  # 0 too, which chat requests cannot have
+        return chat
 
 
 def _choice(choice: dict[str, Any] | None) -> Any:
@@ -175,7 +211,7 @@ _ERROR_TYPES = {
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """In Anthropic's form, for these routes; with the place and the code, as on all others."""
+    """Body of an error in Anthropic's form, for these routes; with the place and the code, as on all others."""
     kind = _ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     shown = {"type": kind, "message": error.message, "param": error.param, "code": error.code}
     return {"type": "error", "error": shown}

@@ -29,11 +29,18 @@ class NamedTool:
 
 @dataclass(frozen=True, slots=True)
 class ResponseTools:
-    """functions: tools of a chat request. named: by the name of the function. skipped: types of other tools."""
+    """
+    functions: tools of a chat request. places: of each, in the list, of the tool and of its parameters.
+    named: by the name of the function. skipped: types of other tools.
+    without_grammar: parameters of custom tools that have a grammar, which the description has: by the name of the
+    function.
+    """
 
     functions: list[dict[str, Any]] = field(default_factory=list)
+    places: list[tuple[str, str]] = field(default_factory=list)
     named: dict[str, NamedTool] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
+    without_grammar: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def _add(self, tool: dict[str, Any], namespace: str | None, place: str) -> None:
         kind, name = tool.get("type"), tool.get("name")
@@ -51,6 +58,8 @@ class ResponseTools:
         function: dict[str, Any] = {"name": function_name, "description": _text(tool, "description", place)}
         if kind == "custom":
             function |= _custom(tool, function["description"], place)
+            if function["strict"]:
+                self.without_grammar[function_name] = _input({"type": "string"})
         else:
             parameters = tool.get("parameters")
             if parameters is not None and not isinstance(parameters, dict):
@@ -60,6 +69,7 @@ class ResponseTools:
         self.named[function_name] = NamedTool(name, namespace, kind == "custom")
         shown = {name: value for name, value in function.items() if value not in (None, False)}
         self.functions.append({"type": "function", "function": shown})
+        self.places.append((place, f"{place}.{'format.definition' if kind == 'custom' else 'parameters'}"))
 
 
 def flat_name(name: str, namespace: str | None) -> str:
@@ -116,5 +126,8 @@ def _custom(tool: dict[str, Any], description: str | None, place: str) -> dict[s
         schema["pattern"] = f"^(?:{pattern})$"
         grammar = f"The input obeys this {'regular expression' if syntax == 'regex' else 'Lark grammar'}:\n{definition}"
         description = f"{description}\n\n{grammar}" if description else grammar
-    parameters = {"type": "object", "properties": {INPUT: schema}, "required": [INPUT], "additionalProperties": False}
-    return {"description": description, "parameters": parameters, "strict": "pattern" in schema}
+    return {"description": description, "parameters": _input(schema), "strict": "pattern" in schema}
+
+
+def _input(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {INPUT: schema}, "required": [INPUT], "additionalProperties": False}

@@ -9,8 +9,10 @@ from pydantic import Field, field_validator
 
 from .chat import MAX_MESSAGES, MAX_SESSION_CHARS, MAX_TOOLS_BYTES, ChatRequest, Dialogue, chat_request
 from .errors import FieldError, bad_request, unsupported
-from .fields import MAX_TOKENS, CommonFields, NumLogprobs
+from .fields import MAX_TOKENS, MAX_TOOLS, CommonFields, NumLogprobs, TemplateKwargs
+from .history import History
 from .json import dump
+from .names import Names
 from .response_items import messages_of
 from .response_tools import ResponseTools, flat_name, read_tools
 from .unserved import Route
@@ -19,7 +21,7 @@ from .wire import Integer, Wire
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
-_MAX_TOOL_ENTRIES = 256  # with those that are skipped
+_MAX_TOOL_ENTRIES = 2 * MAX_TOOLS  # with those that are skipped
 _SHARED = tuple(name for name in CommonFields.model_fields if name != "stream")
 
 
@@ -85,14 +87,12 @@ class ResponsesRequest(Dialogue, CommonFields):
     prompt_cache_key: str | None = Field(None, max_length=MAX_SESSION_CHARS, description="names the session")
     user: str | None = Field(None, description="a label; the model does not see it")
     safety_identifier: str | None = Field(None, description="a label; the model does not see it")
-    chat_template_kwargs: dict[str, Any] | None = Field(
-        None, max_length=64, description="variables of the chat template, such as `enable_thinking`"
-    )
+    chat_template_kwargs: TemplateKwargs = None
 
     @field_validator("input", mode="plain", json_schema_input_type=str | list[dict[str, Any]])
     @classmethod
     def _known_items(cls, value: Any) -> Any:
-        """Not a pydantic union, which would report one error for each member."""
+        """Check the value here: a pydantic union would report one error for each member."""
         if not isinstance(value, str | list):
             raise FieldError("must be a text or a list of items", code="invalid_type")
         if len(value) > MAX_MESSAGES * 4 and isinstance(value, list):
@@ -119,7 +119,25 @@ class ResponsesRequest(Dialogue, CommonFields):
         if self.background and self.store is False:
             raise bad_request("`background` needs `store`", param="background")
         self.response_format  # noqa: B018 (raises ApiError)
-        self.conversation().refuse_unsupported()
+        chat = self.conversation()
+        if "mcp" in self.known_tools.skipped:
+            chat.tool_choice = None  # checked when it is known which tools the servers have
+        chat.refuse_unsupported()
+
+    @cached_property
+    def history(self) -> History:
+        return messages_of(self.input if isinstance(self.input, list) else [_user(self.input)])
+
+    @property
+    def skipped(self) -> list[str]:
+        return [*self.known_tools.skipped, *self.history.skipped]
+
+    @property
+    def names(self) -> Names:
+        places = [f"input{place}" for place in self.history.places] if isinstance(self.input, list) else ["input"]
+        first = ["instructions"] if self.instructions is not None else []
+        tools = [(f"tools{tool}", f"tools{parameters}") for tool, parameters in self.known_tools.places]
+        return Names(_NAMES, "input", [*first, *places], tools)
 
     @property
     def unknown_fields(self) -> list[str]:
@@ -144,7 +162,7 @@ class ResponsesRequest(Dialogue, CommonFields):
         raise bad_request("must have the type `text`, `json_object` or `json_schema`", param="text.format")
 
     def essentials(self) -> dict[str, Any]:
-        """Without the input, whose text only the chat template reads."""
+        """Leave out the input, whose text only the chat template reads."""
         kept = super().essentials()
         kept.pop("input", None)
         if self.tools and len(dump(self.tools)) > MAX_TOOLS_BYTES:
@@ -153,7 +171,7 @@ class ResponsesRequest(Dialogue, CommonFields):
         return kept
 
     def conversation(self) -> ChatRequest:
-        messages = messages_of(self.input if isinstance(self.input, list) else [_user(self.input)])
+        messages = [*self.history.messages]
         if self.instructions is not None:
             messages.insert(0, {"role": "system", "content": self.instructions})
         fields: dict[str, Any] = {name: getattr(self, name) for name in _SHARED}
@@ -172,7 +190,23 @@ class ResponsesRequest(Dialogue, CommonFields):
             "prompt_cache_key": self.prompt_cache_key,
             "metadata": self.metadata,
         }
-        return chat_request(fields)
+        request = chat_request(fields)
+        without_grammar = self.known_tools.without_grammar
+        for tool in request.tools or ():
+            if parameters := without_grammar.get(tool.function.name):
+                tool.function.show(parameters)
+        return request
+
+
+_NAMES = {
+    "response_format.json_schema": "text.format",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "truncate_prompt_tokens": "truncation",
+    "logprobs": "include",
+}
 
 
 def _user(text: str) -> dict[str, Any]:
@@ -180,7 +214,7 @@ def _user(text: str) -> dict[str, Any]:
 
 
 def _flat_choice(choice: Any) -> Any:
-    """The choice with the names of functions, in which those of namespaces are included."""
+    """The choice with the names of functions, including functions of namespaces."""
     if not isinstance(choice, dict):
         return choice
     if isinstance(choice.get("tools"), list):

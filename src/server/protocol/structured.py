@@ -13,13 +13,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from ...text.json_text import is_too_deep
 from .errors import ApiError, bad_request, unsupported
-from .json import is_too_deep
+from .json import MAX_KEPT_VALUES
 from .whitespace import checked_pattern
 
 # obeyable_json: what of a schema can be obeyed; the grammar is that schema.
 GrammarKind = Literal["json", "obeyable_json", "json_object", "regex", "choice", "lark", "gbnf", "structural_tag"]
 BACKENDS = ("auto", "guidance")
+MAX_GRAMMAR_CHARS = 1 << 20  # of a grammar, also of a schema that is sent as a text
 _OPTIONS = ("whitespace_pattern", "disable_any_whitespace", "disable_additional_properties")
 _DEPRECATED = "deprecated: send `structured_outputs`"
 
@@ -40,7 +42,7 @@ _Read = Callable[[Any, str], OutputGrammar | None]  # of a field's value and its
 
 
 class StructuredFields(BaseModel):
-    """At most one of these fields may constrain the output."""
+    """Fields that constrain the output; a request may use at most one of them."""
 
     response_format: dict[str, Any] | None = Field(
         None,
@@ -86,6 +88,8 @@ class StructuredFields(BaseModel):
 def _schema(value: Any, param: str) -> Any:
     """A schema, which clients may send as a text."""
     if isinstance(value, str):
+        if len(value) > MAX_GRAMMAR_CHARS or sum(map(value.count, ",[{")) > MAX_KEPT_VALUES:  # before values are made
+            raise too_large(param)
         try:
             value = json.loads(value)
         except json.JSONDecodeError as error:
@@ -99,6 +103,11 @@ def _schema(value: Any, param: str) -> Any:
     if not isinstance(value, dict | bool):
         raise bad_request(f"`{param}` must be a JSON schema: an object", code="invalid_type", param=param)
     return value
+
+
+def too_large(param: str) -> ApiError:
+    message = f"`{param}` is too large: a grammar has at most {MAX_GRAMMAR_CHARS} characters"
+    return bad_request(f"{message} and {MAX_KEPT_VALUES} values", code="grammar_too_complex", param=param)
 
 
 def _too_deep(param: str) -> ApiError:

@@ -11,7 +11,7 @@ from .wire import Wire
 
 
 class TokenizeRequest(Conversation):
-    """Has either a prompt or messages."""
+    """Body with either a prompt or messages."""
 
     route = Route.TOKENIZE
     model: str | None = Field(None, description="a served model name; may be absent")

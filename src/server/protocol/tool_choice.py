@@ -1,4 +1,4 @@
-"""Which tools an answer calls: `tool_choice` and `parallel_tool_calls`, the same for all dialects of the API."""
+"""Reads which tools an answer calls: `tool_choice` and `parallel_tool_calls`, the same for all dialects of the API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FORMS = "`none`, `auto`, `required`, a function, or `allowed_tools`"
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """names: the tools that may be called, a subset of those in the prompt; of `named` the one that is called."""
+    """names: the tools that may be called, a subset of the prompt's; of `named` the one that is called."""
 
     mode: Mode
     names: tuple[str, ...]
@@ -33,7 +33,7 @@ def read_choice(value: Any, names: Sequence[str]) -> ToolChoice:
         return ToolChoice("none", ())
     if value == "required":
         if not known:
-            raise _wrong('`tool_choice` is "required", but the request has no tools')
+            raise _wrong("`tool_choice` asks for a call, but the request has no tools that the model can call")
         return ToolChoice("required", known)
     if not isinstance(value, dict):
         raise _wrong(f"`tool_choice` must be {_FORMS}")

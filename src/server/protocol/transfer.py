@@ -20,7 +20,9 @@ MAX_HASH_CHARS = 64
 
 
 class KVTransferParams(Wire):
-    """Fields that this server does not read are ignored: other engines have more of them."""
+    """Fields that this server does not read are ignored, because other engines have more of them; fields that would
+    change the prompt are refused.
+    """
 
     do_remote_decode: bool | None = Field(None, description="another server is to read the blocks of this prompt")
     do_remote_prefill: bool | None = Field(None, description="another server has computed blocks of this prompt")
@@ -30,6 +32,14 @@ class KVTransferParams(Wire):
     )
     remote_host: str | None = Field(None, max_length=255, description="where the blocks are")
     remote_port: Integer | None = Field(None, ge=0, le=65535, description="where the blocks are")
+
+    prompt_token_ids: None = Field(None, description="refused: the prompt is that of the request")
+
+    @field_validator("prompt_token_ids", mode="plain", json_schema_input_type=None)
+    @classmethod
+    def _own_prompt(cls, value: Any) -> None:
+        if value:
+            raise FieldError("is not supported here: the prompt is that of the request", code="unsupported_parameter")
 
     @field_validator("remote_block_ids")
     @classmethod
@@ -56,7 +66,7 @@ def _is_hex(text: str) -> bool:
 
 
 def params_of(stored: StoredBlocks | None) -> dict[str, Any]:
-    """For the decode server. stored: None if no block can be read."""
+    """Parameters for the decode server. stored: None if no block can be read."""
     stored = stored or StoredBlocks(())
     return {
         "do_remote_prefill": True,

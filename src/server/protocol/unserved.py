@@ -1,6 +1,6 @@
 """Request fields of OpenAI's API, vLLM, SGLang and llama.cpp's server that are not served: refused, or without effect.
 
-Served fields are those of the protocol models (chat.py, completions.py, tokenize.py). A field that is in neither place
+Served fields are in the protocol models (chat.py, completions.py, tokenize.py). A field that is in neither place
 is unknown. docs/reference/request-fields.md is written from both.
 """
 
@@ -16,6 +16,9 @@ class Route(StrEnum):
     CHAT = "/v1/chat/completions"
     TEXT = "/v1/completions"
     GENERATE = "/inference/v1/generate"
+    ABORT = "/inference/v1/abort_requests"
+    DERENDER_CHAT = "/v1/chat/completions/derender"
+    DERENDER_TEXT = "/v1/completions/derender"
     TOKENIZE = "/tokenize"
     DETOKENIZE = "/detokenize"
     RESPONSES = "/v1/responses"
@@ -60,6 +63,9 @@ NOT_RETURNED = "the engine does not return this"
 NO_ADAPTERS = "this release has no LoRA"
 NOT_SAMPLED_SO = "this is not among the sampler's methods"
 RESPONSES, MESSAGES = (Route.RESPONSES,), (Route.MESSAGES,)
+# Other fields that constrain the output, of structured.py.
+GRAMMARS = ("guided_json guided_regex guided_choice guided_grammar guided_json_object guided_whitespace_pattern "
+            "regex ebnf json_schema grammar")  # fmt: skip
 _DIALECTS = (
     _refused("send `previous_response_id`, or the whole conversation", "conversation", routes=RESPONSES),
     _refused("send `previous_response_id`, or the whole conversation", "previous_input_messages", routes=RESPONSES),
@@ -67,8 +73,12 @@ _DIALECTS = (
     _refused("the server has no moderation", "moderation", routes=RESPONSES),
     _refused("the context is not compacted; the client decides what to send", "context_management", routes=RESPONSES),
     _refused("send `max_output_tokens`", "max_tokens max_completion_tokens", routes=RESPONSES),
-    _refused("send `text.format`", "response_format structured_outputs", routes=RESPONSES),
+    _refused("send `text.format`", "response_format structured_outputs " + GRAMMARS, routes=RESPONSES),
     _refused("send `reasoning.effort`", "reasoning_effort", routes=RESPONSES),
+    _refused("send `reasoning`", "thinking output_config", routes=RESPONSES),
+    _refused("send `chat_template_kwargs`", "enable_thinking", routes=RESPONSES),
+    _refused("send `instructions`", "system", routes=RESPONSES),
+    _refused("send `stop`", "stop_sequences", routes=RESPONSES),
     _refused("send `input`", "messages", routes=RESPONSES),
     _refused("one response has one answer", "n best_of", routes=RESPONSES, off=(1,)),
     _refused(NOT_RETURNED, "enable_response_messages return_token_ids", routes=RESPONSES),
@@ -80,6 +90,26 @@ _DIALECTS = (
     _no_effect("a label; the model does not see it", "service_tier prompt_cache_retention prompt_cache_options "
                "personality", routes=RESPONSES),
     _refused("code does not run in the server", "container", routes=MESSAGES),
+    _refused("send `output_config.format`", "response_format structured_outputs " + GRAMMARS, routes=MESSAGES),
+    _refused("send `output_config.effort`", "reasoning_effort", routes=MESSAGES),
+    _refused("send `max_tokens`", "max_completion_tokens max_output_tokens", routes=MESSAGES),
+    _refused("send `messages`", "input prompt", routes=MESSAGES),
+    _refused("send `system`", "instructions", routes=MESSAGES),
+    _refused("send `output_config`", "reasoning text", routes=MESSAGES),
+    _refused("send `thinking`", "enable_thinking", routes=MESSAGES),
+    _refused("send the whole conversation", "previous_response_id", routes=MESSAGES),
+    _refused("send blocks of the type `document`", "documents", routes=MESSAGES),
+    _refused("send the whole conversation", "previous_response_id", routes=GENERATING),
+    _refused("send a message of the system", "instructions system", routes=CHAT),
+    _refused("send `messages`", "input", routes=CHAT),
+    _refused("send `response_format`", "text", routes=CHAT),
+    _refused("send `reasoning_effort`, or `response_format`", "output_config", routes=CHAT),
+    _refused("send `max_tokens`", "max_output_tokens"),
+    _refused("send `stop`", "stop_sequences"),
+    _refused("send `prompt`", "input instructions system", routes=TEXT),
+    _refused("one message has one answer", "n best_of", routes=MESSAGES, off=(1,)),
+    _refused(NOT_RETURNED, "logprobs top_logprobs prompt_logprobs return_token_ids", routes=MESSAGES, off=(*EMPTY, 0)),
+    _refused("send `tool_choice.disable_parallel_tool_use`", "parallel_tool_calls", routes=MESSAGES, off=(True,)),
     _refused("the client runs the tools; send them as `tools`", "mcp_servers", routes=MESSAGES),
     _refused("send `output_config.format`", "output_format", routes=MESSAGES),
     _refused("one deployment serves one model", "fallbacks fallback_credit_token", routes=MESSAGES),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from ...engine.api import ProcessorCall
-from .errors import unsupported
+from .errors import own, unsupported
 from .unserved import UNSERVED, Route, UnservedField
 
 
@@ -55,7 +55,7 @@ class Wire(BaseModel):
         for name, value in (self.model_extra or {}).items():
             field = self._unserved.get(name)
             if field is not None and field.refuses(value):
-                raise unsupported(name, f": {field.reason}")
+                raise own(unsupported(name, f": {field.reason}"))
 
 
 def _plain(value: Any) -> Any:

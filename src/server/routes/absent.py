@@ -70,11 +70,10 @@ TABLE: tuple[Absent, ...] = (
         ("/scale_elastic_ep", "/is_scaling_elastic_ep"),
     ),
     Absent("vLLM", "clients cannot run functions in the engine", ("/collective_rpc",)),
-    Absent("vLLM", "close the connection of a request to end it", ("/inference/v1/abort_requests",)),
     Absent(
         "vLLM",
-        "use POST /v1/chat/completions/render or /v1/completions/render, and POST /detokenize",
-        ("/render", "/derender", "/v1/chat/completions/derender", "/v1/completions/derender"),
+        "use the routes of this name below /v1/chat/completions and /v1/completions",
+        ("/render", "/derender"),
     ),
     Absent("SGLang and TGI", _COMPLETION, ("/generate", "/generate_stream", "/chat_tokenize")),
     Absent("SGLang", GENERATION_ONLY, ("/encode",)),
@@ -100,8 +99,11 @@ TABLE: tuple[Absent, ...] = (
 )
 
 
+NO_ENGINE = Absent("", "this server has no engine (`server.engine: none`); send the request to one that has", ())
+
+
 def disabled(settings: ServerConfig, *, has_profiler: bool = False, has_sleep: bool = False) -> Iterator[Absent]:
-    """Routes of this server that an option would add. Arguments: as those of routes_of."""
+    """Routes of this server that an option would add. Arguments: as for routes_of."""
     if not has_profiler:
         needs = "`observability.profiler_config` adds it"
         yield Absent("", needs, ("/start_profile", "/stop_profile"))

@@ -13,7 +13,7 @@ from ..protocol.errors import ApiError
 
 
 async def reset_prefix_cache(call: Call) -> None:
-    """Later requests reuse nothing that was computed before; running ones are not affected."""
+    """Reset the cache: later requests reuse nothing that was computed before; running ones are not affected."""
     call.service.new_cache_epoch()
     await call.answer({"status": "ok"})
 

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ...engine.api import EngineRequest
+from ...engine.api import EngineRequest, RequestInputs
 from ...formats.initial import starts_in_reasoning
 from ..answers.parts import Answer
 from ..answers.reading import AnswerDelta, Reading, new_call_id
@@ -26,6 +26,8 @@ from .rendering import rendered
 from .request_log import log_arrival, log_end
 from .session_prefix import note_prefix
 from .transferring import transfer_of
+
+END_TOKENS = 64  # of a prompt, which show whether it opens the reasoning
 
 
 class Prepared(NamedTuple):
@@ -67,7 +69,7 @@ async def prepare(
         earlier=earlier,
     )
     check_prompt(prompt, limits, param="messages")
-    reading = _reading(service, body, text)
+    reading = reading_of(service, body, text)
     constraint = await constraint_of(service, body, reading)
     sampling = sampling_params(
         body,
@@ -91,12 +93,9 @@ async def prepare(
     response_id, engine_id = new_ids(prefix, call.request_id or body.request_id, call.unique_id)
     request = EngineRequest(
         request_id=engine_id,
-        prompt_token_ids=prompt,
-        sampling=sampling,
+        inputs=RequestInputs(prompt, sampling, call.cache_scope_of(body.cache_salt)),
         priority=body.priority or 0,
-        cache_salt=call.cache_salt + (body.cache_salt or ""),
         rank=call.rank,
-        cache_epoch=call.cache_epoch,
         **transfer_of(call, body)._asdict(),
     )
     if has_own_id:
@@ -104,7 +103,8 @@ async def prepare(
     return Prepared(request, text, response_id, num_top, reading)
 
 
-def _reading(service: Service, body: ChatRequest, prompt_text: str) -> Reading:
+def reading_of(service: Service, body: ChatRequest, prompt_text: str) -> Reading:
+    """How the answer to a request is read. prompt_text: the prompt, or its end."""
     format = service.answer_format if service.tokenizer is not None else None
     field = service.settings.reasoning_field
     is_separate = body.has_separate_reasoning
@@ -112,11 +112,15 @@ def _reading(service: Service, body: ChatRequest, prompt_text: str) -> Reading:
         is_separate = field != "inline"
     if format is not None and not is_separate:
         format = replace(format, reasoning=None)
+    must_call = body.choice.mode in ("required", "named")
+    if format is not None and service.constraints.in_reasoning and (must_call or body.output_grammar is not None):
+        format = replace(format, reasoning=None)  # the grammar begins with the first token: all of it is the answer
     continued = body.messages[-1].text if body.continue_final_message else ""
     return Reading(
         format=format,
         tools={tool.function.name: tool.function.parameters or {} for tool in body.tools or ()},
         reads_calls=body.choice.reads_calls and format is not None and format.calls is not None,
+        must_call=must_call,
         starts_in_reasoning=format is not None and starts_in_reasoning(format, prompt_text, continued=continued),
         shows_reasoning=body.include_reasoning is not False and field != "none",
         streams_reasoning=body.stream_reasoning is not False,
@@ -138,17 +142,17 @@ class Answering:
         self.request = prepared.request
         self.num_top = prepared.num_top
         kept = service.special_ids(reading.format)
-        self.generation = generation_of(call, body, [prepared.request], kept)
-        self._readers = [reading.reader(new_id) for _ in range(body.n or 1)]
+        self._readers = [reading.reader(prepared.request.inputs.sampling, new_id) for _ in range(body.n or 1)]
+        self.generation = generation_of(call, body, [prepared.request], kept, self._readers)
         self._call = call
 
     @classmethod
     async def start(
         cls, call: Call, body: ChatRequest, new_id: Callable[[], str] = new_call_id, **options: Any
     ) -> Answering:
-        """Nothing has been sent to the engine yet. options: of `prepare`."""
+        """Prepare an answer. Nothing has been sent to the engine yet. options: of `prepare`."""
         prepared = await prepare(call, body, **options)
-        await note_prefix(call, body, prepared.request.prompt_token_ids)
+        await note_prefix(call, body, prepared.request.inputs.prompt_token_ids)
         log_arrival(call, body, [prepared.request], [prepared.text])
         return cls(call, body, prepared, new_id)
 
@@ -156,12 +160,12 @@ class Answering:
         try:
             async with aclosing(self.generation.deltas()) as deltas:
                 async for delta in deltas:
-                    yield self._readers[delta.index].read(delta)
+                    yield delta.answer
         finally:
             log_end(self._call, self.generation)
 
     async def answers(self) -> list[Answer]:
-        """Of all sequences, in their order."""
+        """Answers of all sequences, in their order."""
         found = [Answer(index) for index in range(len(self._readers))]
         async with aclosing(self.deltas()) as deltas:
             async for delta in deltas:
@@ -169,12 +173,12 @@ class Answering:
         return found
 
     def num_calls(self, index: int) -> int:
-        """So far, in one answer."""
+        """Number of calls so far, in one answer."""
         return self._readers[index].num_calls
 
     @property
     def num_reasoning_tokens(self) -> int | None:
-        """In all answers; None for a model that is not known to reason."""
+        """Number of reasoning tokens in all answers; None for a model that is not known to reason."""
         if not self.reading.has_reasoning:
             return None
         return sum(reader.num_reasoning_tokens for reader in self._readers)

@@ -9,12 +9,12 @@ from ..endpoint import Call
 from ..files.batches import MAX_UNFINISHED
 from ..protocol.batches import CreateBatch, Page
 from ..protocol.errors import ApiError, bad_request
-from .files import PURPOSE, batches_of
+from .files import PURPOSE, batches_of, quota_exceeded
 
 
 async def create_batch(call: Call) -> None:
     body = await call.body(CreateBatch)
-    batches = batches_of(call)
+    batches, quota = batches_of(call), call.service.settings.files_quota
 
     def create() -> dict[str, Any]:
         if batches.files.get(body.input_file_id)["purpose"] != PURPOSE:
@@ -22,6 +22,8 @@ async def create_batch(call: Call) -> None:
         if len(batches.unfinished()) >= MAX_UNFINISHED:
             message = f"this key has {MAX_UNFINISHED} batches that have not ended"
             raise ApiError(429, message, code="too_many_batches", kind="rate_limit_error")
+        if (used := batches.num_bytes()) >= quota:
+            raise quota_exceeded(f"{used} of {quota} bytes", param="input_file_id")
         return batches.create(body)
 
     await call.answer(await asyncio.to_thread(create))

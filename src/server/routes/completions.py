@@ -10,17 +10,16 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ...engine.api import EngineRequest, TokenLogprobs
-from ..endpoint import INLINE_ITEMS, Call
-from ..generation import Generation
-from ..logprobs import CompletionLogprobs, prompt_logprobs
+from ...engine.api import EngineRequest, RequestInputs
+from ...text.generated_sequence import Delta
+from ..endpoint import Call
 from ..protocol.completions import MAX_PROMPTS, CompletionRequest, completion, head
 from ..protocol.errors import bad_request, unsupported
 from ..protocol.json import MAX_VALUES
 from ..protocol.stream import ChunkWriter
 from ..sampling import ModelLimits, check_prompt, num_logprobs, sampling_params, truncation
 from ..service import new_ids
-from ..text.generated_sequence import Delta
+from .completion_writer import CompletionWriter
 from .generating import generation_of
 from .request_log import log_arrival, log_end
 from .transferring import transfer_fields, transfer_of
@@ -46,11 +45,11 @@ async def completions(call: Call) -> None:
         best = _best(deltas, body.num_sampled, body.n or 1)
 
         def build() -> dict[str, Any]:
-            choices = [job.choice(delta) for delta in best]
+            choices = [job.writer.choice(delta) for delta in best]
             answer = completion(job.head(model), choices, usage(job.generation, service.settings))
             return {**answer, **transfer_fields(body, job.generation)}
 
-        await call.answer_sized(sum(map(job.num_items, best)), build)
+        await call.answer_sized(sum(map(job.writer.num_items, best)), build)
 
 
 class Prepared(NamedTuple):
@@ -100,12 +99,9 @@ async def prepare(call: Call, body: CompletionRequest) -> Prepared:
     requests = [
         EngineRequest(
             request_id=engine_id if len(prompts) == 1 else f"{engine_id}-{index}",
-            prompt_token_ids=prompt,
-            sampling=sampling,
+            inputs=RequestInputs(prompt, sampling, call.cache_scope_of(body.cache_salt)),
             priority=body.priority or 0,
-            cache_salt=call.cache_salt + (body.cache_salt or ""),
             rank=call.rank,
-            cache_epoch=call.cache_epoch,
             **transfer._asdict(),
         )
         for index, prompt in enumerate(prompts)
@@ -114,87 +110,26 @@ async def prepare(call: Call, body: CompletionRequest) -> Prepared:
 
 
 class _Job:
-    """One request: its generation, and how its choices are written."""
+    """One request: its generation, and what writes its choices."""
 
-    def __init__(
-        self, call: Call, body: CompletionRequest, generation: Generation, response_id: str, num_top: int | None
-    ) -> None:
-        self.generation = generation
-        self._response_id = response_id
-        self._num_top = num_top  # None: the request asks for no log-probabilities
-        self._body = body
-        self._tokenizer = call.service.tokenizer
-        self._names = call.service.token_names(body.return_tokens_as_token_ids)
-        self._logprobs: dict[int, CompletionLogprobs] = {}
-        self._shows_ids = bool(body.return_token_ids) or self._tokenizer is None
+    def __init__(self, call: Call, body: CompletionRequest, prepared: Prepared) -> None:
+        """Prepare the generation. Nothing has been sent to the engine yet."""
+        self.generation = generation_of(call, body, prepared.requests)
+        self.writer = CompletionWriter(call.service, body, self.generation.prompts, prepared.num_top)
+        self._response_id = prepared.response_id
 
     @classmethod
     async def start(cls, call: Call, body: CompletionRequest) -> _Job:
-        """Nothing has been sent to the engine yet."""
         prepared = await prepare(call, body)
         log_arrival(call, body, prepared.requests, body.prompt)
-        generation = generation_of(call, body, prepared.requests)
-        return cls(call, body, generation, prepared.response_id, prepared.num_top)
+        return cls(call, body, prepared)
 
     def head(self, model: str) -> dict[str, Any]:
         return head(self._response_id, int(time.time()), model)
 
-    def choice(self, delta: Delta, *, is_first: bool = True) -> dict[str, Any]:
-        """is_first: the first delta of its sequence, which begins with the prompt if `echo` is set."""
-        prompt = self.generation.prompts[delta.index // (self._body.n or 1)]
-        echoes = bool(self._body.echo) and is_first
-        choice: dict[str, Any] = {
-            "index": delta.index,
-            "text": self._prompt_text(delta.index) + delta.text if echoes else delta.text,
-            "logprobs": None,
-            "finish_reason": delta.finish_reason,
-        }
-        if delta.stop_reason is not None:
-            choice["stop_reason"] = delta.stop_reason
-        if delta.logprobs is not None and self._num_top is not None:
-            entries: list[TokenLogprobs | None] = [*delta.logprobs]
-            token_ids = delta.token_ids
-            if echoes and delta.prompt_logprobs is not None:
-                entries, token_ids = [*delta.prompt_logprobs, *entries], prompt + token_ids
-            writer = self._logprobs.setdefault(delta.index, CompletionLogprobs(self._names))
-            choice["logprobs"] = writer.block(entries, token_ids, self._num_top)
-        if self._body.prompt_logprobs is not None and delta.prompt_logprobs is not None:
-            choice["prompt_logprobs"] = prompt_logprobs(delta.prompt_logprobs, self._tokenizer)
-        if self._shows_ids:
-            choice["token_ids"] = delta.token_ids
-            if is_first and self._body.return_token_ids:
-                choice["prompt_token_ids"] = prompt
-        return choice
-
-    def num_items(self, delta: Delta, *, is_first: bool = True) -> int:
-        """How many tokens and log-probabilities `choice` writes."""
-        body = self._body
-        num = len(delta.token_ids) * (1 + (self._num_top or 0)) if self._num_top is not None or self._shows_ids else 0
-        num += sum(1 if entry is None else len(entry.token_ids) for entry in delta.prompt_logprobs or ())
-        if is_first and (body.echo or body.return_token_ids):
-            num += len(self.generation.prompts[delta.index // (body.n or 1)])
-        return num
-
-    def frame(
-        self, writer: ChunkWriter, delta: Delta, is_first: bool, counts: dict[str, Any] | None, num_items: int
-    ) -> bytes:
-        return writer.choice(self.choice(delta, is_first=is_first), counts, is_long=num_items > INLINE_ITEMS)
-
-    def needs_whole_choice(self, delta: Delta, *, is_first: bool) -> bool:
-        """Whether the chunk of this delta holds more than text."""
-        if self._num_top is not None or self._shows_ids or delta.finish_reason is not None:
-            return True
-        return delta.prompt_logprobs is not None or (is_first and bool(self._body.echo))
-
-    def _prompt_text(self, index: int) -> str:
-        prompt = self._body.prompt[index // (self._body.n or 1)]
-        if isinstance(prompt, str):
-            return prompt
-        return self._tokenizer.decode(prompt, skip_special_tokens=False) if self._tokenizer else ""
-
 
 def _best(deltas: list[Delta], num_sampled: int, n: int) -> list[Delta]:
-    """Of the sequences of each prompt the `n` with the highest mean log-probability, best first."""
+    """Choose, of the sequences of each prompt, the `n` with the highest mean log-probability, best first."""
     if num_sampled == n:
         return deltas
     chosen: list[Delta] = []
@@ -238,10 +173,12 @@ async def _frames(call: Call, body: CompletionRequest, model: str) -> AsyncGener
             async for delta in deltas:
                 is_first = delta.index not in seen
                 seen.add(delta.index)
-                if in_every_chunk or job.needs_whole_choice(delta, is_first=is_first):
+                if in_every_chunk or job.writer.needs_whole_choice(delta, is_first=is_first):
                     counts = usage(job.generation, service.settings) if in_every_chunk else None
-                    size = job.num_items(delta, is_first=is_first)
-                    yield await call.sized(size, functools.partial(job.frame, writer, delta, is_first, counts, size))
+                    size = job.writer.num_items(delta, is_first=is_first)
+                    yield await call.sized(
+                        size, functools.partial(job.writer.frame, writer, delta, is_first, counts, size)
+                    )
                 elif delta.text:
                     yield writer.completion_text(delta.index, delta.text)
     finally:

@@ -35,7 +35,7 @@ async def constraint_of(service: Service, body: ChatRequest, reading: Reading) -
     schemas = []
     for index, tool in enumerate(tools):
         strict = bool(tool.strict)
-        parameters: Mapping[str, Any] = tool.parameters or {"type": "object"}
+        parameters: Mapping[str, Any] = tool.parameters or {"type": "object", "properties": {}}
         if tool.name in choice.names and (strict or choice.mode != "auto"):
             place = f"tools[{index}].function.parameters"
             parameters = await service.constraints.tool_schema(parameters, place, format, strict=strict)
@@ -76,7 +76,7 @@ def _choice(choice: ToolChoice) -> Choice:
 def _content_rule(wanted: OutputGrammar, constraint: Constraint) -> str:
     """The body of a rule for the content beside calls.
 
-    constraint: of `wanted` alone; its schema is the one that was checked, with limited white space.
+    constraint: only of `wanted`; its schema is the one that was checked, with limited white space.
     """
     match wanted.kind:
         case "json" | "json_object":

@@ -6,7 +6,7 @@ Generated from the table of routes and the protocol models at the first request.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -37,48 +37,53 @@ _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")  # of a path, such as {model:path
 
 
 class Docs:
-    def __init__(self, routes: Sequence[RouteEntry], open_paths: Set[str]) -> None:
-        """routes: read at the first request for a description; entries may be added until then.
-
-        open_paths: those that need no key.
-        """
+    def __init__(self, routes: Sequence[RouteEntry]) -> None:
+        """routes: read at the first request for a description; entries may be added until then."""
         self._routes = routes
-        self._open_paths = open_paths
 
     async def openapi(self, call: Call) -> None:
-        await call.answer(self.description)
+        is_needed = call.service.keys.is_needed
+        paths: dict[str, dict[str, Any]] = {}
+        for route, path, method, operation in self._operations:
+            security: list[dict[str, list[str]]] = [{"key": []}] if is_needed(route.path) else []
+            paths.setdefault(path, {})[method] = {**operation, "security": security}
+        await call.answer({**self._document, "paths": paths})
 
     @cached_property
-    def description(self) -> dict[str, Any]:
-        """An OpenAPI 3.1 document."""
+    def _operations(self) -> list[tuple[RouteEntry, str, str, dict[str, Any]]]:
+        """Route, path and method of each operation, and the operation without the key that it needs."""
+        return [
+            (route, _PARAMETER.sub(r"{\1}", route.path), route.method.lower(), _operation(route))
+            for route in self._routes
+        ]
+
+    @cached_property
+    def _document(self) -> dict[str, Any]:
+        """An OpenAPI 3.1 document without its paths."""
         bodies = list(dict.fromkeys(route.body for route in self._routes if route.body is not None))
         _, models = models_json_schema(
             [(body, "validation") for body in bodies], ref_template="#/components/schemas/{model}"
         )
-        paths: dict[str, dict[str, Any]] = {}
-        for route in self._routes:
-            paths.setdefault(_PARAMETER.sub(r"{\1}", route.path), {})[route.method.lower()] = _operation(
-                route, needs_key=route.path not in self._open_paths
-            )
+        schemas = models.get("$defs", {})
+        for schema in schemas.values():
+            schema.pop("description", None)  # a docstring: for readers of the code, and absent under python -OO
         return {
             "openapi": "3.1.0",
             "info": {"title": "Stoker", "version": __version__},
-            "paths": paths,
             "components": {
-                "schemas": {**models.get("$defs", {}), "Error": _ERROR},
+                "schemas": {**schemas, "Error": _ERROR},
                 "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
             },
         }
 
 
-def _operation(route: RouteEntry, *, needs_key: bool) -> dict[str, Any]:
+def _operation(route: RouteEntry) -> dict[str, Any]:
     answers: dict[str, Any] = {route.answer: {}}
     if route.body is not None and "stream" in route.body.model_fields:
         answers["text/event-stream"] = {}
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": route.method.lower() + _PARAMETER.sub(r"\1", route.path).replace("/", "_"),
-        "security": [{"key": []}] if needs_key else [],
         "responses": {
             "200": {"description": "The response.", "content": answers},
             "default": {"description": "An error.", "content": _json("Error")},

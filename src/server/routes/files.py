@@ -40,19 +40,18 @@ def root_of(call: Call) -> Path:
 
 
 async def upload_file(call: Call) -> None:
-    _check_origin(call)
-    service, files = call.service, files_of(call)
+    service, files, batches = call.service, files_of(call), batches_of(call)
     quota = service.settings.files_quota
-    used, count = await asyncio.to_thread(lambda: (files.num_bytes(), len(files.ids())))
+    used, count = await asyncio.to_thread(lambda: (batches.num_bytes(), len(files.ids())))
     if used >= quota or count >= MAX_FILES:
         what = f"{count} files" if count >= MAX_FILES else f"{used} of {quota} bytes"
-        raise _quota_exceeded(what)
+        raise quota_exceeded(what)
     with _disk(), files.writing() as writing:
 
         async def check() -> None:
             # other uploads of this key write at the same time; each of them counts what is on disk before it is added
-            if (stored := await asyncio.to_thread(files.num_bytes)) > quota:
-                raise closing(_quota_exceeded(f"{stored} of {quota} bytes, with uploads that are running,"))
+            if (stored := await asyncio.to_thread(batches.num_bytes)) > quota:
+                raise closing(quota_exceeded(f"{stored} of {quota} bytes, with uploads that are running,"))
 
         upload = Upload(writing, quota - used, check)
         await upload.read(call.scope, call.receive, idle_timeout_s=service.limits.body_idle_timeout)
@@ -65,9 +64,9 @@ async def upload_file(call: Call) -> None:
     await call.answer(record)
 
 
-def _quota_exceeded(what: str) -> ApiError:
+def quota_exceeded(what: str, param: str = "file") -> ApiError:
     message = f"this key has {what} (`server.files_quota`): delete some"
-    return ApiError(413, message, code="quota_exceeded", param="file")
+    return ApiError(413, message, code="quota_exceeded", param=param)
 
 
 @contextlib.contextmanager
@@ -80,17 +79,6 @@ def _disk() -> Iterator[None]:
             raise
         message = "the disk of the server is full"
         raise closing(ApiError(507, message, code="disk_full", kind="server_error")) from None
-
-
-def _check_origin(call: Call) -> None:
-    """Raises ApiError 403: a browser sends forms of any web site without asking first, unlike JSON."""
-    headers = dict(call.scope["headers"])
-    if headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
-        allowed = call.service.settings.allowed_origins
-        origin = headers.get(b"origin", b"").decode("latin-1")
-        if "*" not in allowed and origin not in allowed:
-            message = "other web sites cannot upload files here (`server.allowed_origins`)"
-            raise ApiError(403, message, code="cross_origin_refused", kind="permission_error")
 
 
 def _expiry(fields: dict[str, str], ttl: float) -> float:

@@ -1,22 +1,29 @@
-"""POST /inference/v1/generate: token ids in, token ids out, complete or as a stream."""
+"""POST /inference/v1/generate: token ids in, token ids out, complete or as a stream; on request with their text, or
+with the message that they are. POST /inference/v1/abort_requests ends such requests.
+"""
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from ...engine.api import Constraint, EngineRequest
+from ...engine.api import Constraint, EngineRequest, RequestInputs, TokenLogprobs
+from ...text.generated_sequence import Delta, join
+from ..answers.parts import Answer
+from ..answers.reading import AnswerReader
 from ..endpoint import INLINE_ITEMS, Call
 from ..generation import Generation
 from ..logprobs import chat_logprobs, prompt_logprobs
-from ..protocol.generate import GenerateRequest, response
+from ..protocol.errors import ApiError, unsupported
+from ..protocol.generate import AbortRequest, GenerateRequest, ParseContext, response
 from ..protocol.stream import ChunkWriter
 from ..sampling import check_prompt, num_logprobs, sampling_params, truncation
 from ..service import new_ids
-from ..text.generated_sequence import Delta
+from .answering import END_TOKENS, reading_of
+from .chat_writer import ChatWriter
 from .generating import generation_of
 from .request_log import log_arrival, log_end
 from .transferring import transfer_fields, transfer_of
@@ -34,7 +41,7 @@ async def generate(call: Call) -> None:
         return
     async with call.running():
         try:
-            deltas = await job.generation.whole()
+            deltas = await job.whole()
         finally:
             log_end(call, job.generation)
 
@@ -44,9 +51,22 @@ async def generate(call: Call) -> None:
             first = deltas[0].prompt_logprobs
             scored = None if first is None else prompt_logprobs(first, service.tokenizer)
             transferred = transfer_fields(body, job.generation)
-            return response(job.response_id, int(time.time()), model, choices, counts, scored) | transferred
+            answer = response(job.response_id, int(time.time()), model, choices, counts, scored) | transferred
+            return answer if body.output_mode is None else {**answer, "output_mode": body.output_mode}
 
         await call.answer_sized(sum(map(job.num_items, deltas)), build)
+
+
+async def abort_requests(call: Call) -> None:
+    """Ends requests of the same key; a client of this process may have left before, so that others are not an error."""
+    body = await call.body(AbortRequest)
+    live = call.service.live
+    aborted = [name for name in body.request_ids if live.end_named((call.owner, name), _aborted)]
+    await call.answer({"status": "ok", "aborted": aborted})
+
+
+def _aborted() -> ApiError:
+    return ApiError(409, "the request was ended by POST /inference/v1/abort_requests", code="request_aborted")
 
 
 class _Job:
@@ -70,34 +90,80 @@ class _Job:
             tokenizer=service.tokenizer,
             constraint=constraint,
         )
-        self.response_id, engine_id = new_ids("generate-tokens-", call.request_id or body.request_id, call.unique_id)
+        given_id = call.request_id or body.request_id
+        self.response_id, engine_id = new_ids("generate-tokens-", given_id, call.unique_id)
+        call.abort_ids = (self.response_id,) if given_id is None else (self.response_id, given_id)
         request = EngineRequest(
             request_id=engine_id,
-            prompt_token_ids=prompt,
-            sampling=sampling,
+            inputs=RequestInputs(prompt, sampling, call.cache_scope_of(body.cache_salt)),
             priority=body.priority or 0,
-            cache_salt=call.cache_salt + (body.cache_salt or ""),
             rank=call.rank,
-            cache_epoch=call.cache_epoch,
             **transfer_of(call, body)._asdict(),
         )
         log_arrival(call, body, [request], [prompt])
-        self.generation: Generation = generation_of(call, body, [request])
+        self._mode = body.output_mode or "tokens"
+        if self._mode != "tokens" and service.tokenizer is None:
+            raise unsupported("output_mode", ": this deployment has no tokenizer (`model.skip_tokenizer_init`)")
+        kept: frozenset[int] = frozenset()
+        self._readers: list[AnswerReader] = []
+        self._writer: ChatWriter | None = None
+        # As a chat's own route does, stop strings are found in what the text means, if that is known.
+        if self._mode == "derender" or (self._mode == "tokens" and body.stop and body.parse_context is not None):
+            asked = (body.parse_context or ParseContext()).request()
+            end = service.need_tokenizer().decode(prompt[-END_TOKENS:], skip_special_tokens=False)
+            reading = reading_of(service, asked, end)
+            self._readers = [reading.reader(sampling) for _ in range(body.n or 1)]
+            kept = service.special_ids(reading.format)
+            self._writer = ChatWriter(
+                service, asked, num_top=0, num_calls=lambda index: self._readers[index].num_calls, prompt=None
+            )
+        self.generation: Generation = generation_of(call, body, [request], kept, self._readers)
         self._call = call
         self._body = body
         self._num_top = num_top or 0
-        self._names = service.token_names(
-            True if body.return_tokens_as_token_ids is None else body.return_tokens_as_token_ids
-        )
+        as_ids = body.return_tokens_as_token_ids
+        self._names = service.token_names(True if as_ids is None and self._mode == "tokens" else as_ids)
+        self._answers: dict[int, Answer] = {}
+
+    async def whole(self) -> list[Delta]:
+        """One complete delta for each sequence, in order."""
+        parts: dict[int, list[Delta]] = {}
+        async with aclosing(self.generation.deltas()) as deltas:
+            async for delta in deltas:
+                parts.setdefault(delta.index, []).append(delta)
+                if self._readers:
+                    self._answers.setdefault(delta.index, Answer(delta.index)).add(delta.answer)
+        return [join(parts[index]) for index in sorted(parts)]
 
     def choice(self, delta: Delta) -> dict[str, Any]:
-        return {
+        choice: dict[str, Any] = {
             "index": delta.index,
-            "logprobs": None if delta.logprobs is None else chat_logprobs(delta.logprobs, self._num_top, self._names),
+            "logprobs": None if delta.logprobs is None else self._logprobs(delta.logprobs),
             "finish_reason": delta.finish_reason,
             "stop_reason": delta.stop_reason,
             "token_ids": delta.token_ids,
         }
+        if self._mode == "text":
+            choice["text"] = delta.text
+        if self._mode == "derender" and self._writer is not None:
+            read = self._writer.choice(self._answers[delta.index])
+            choice |= {"message": read["message"], "finish_reason": read["finish_reason"]}
+        return choice
+
+    def _logprobs(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        """Log-probabilities in OpenAI's form. `logprobs: 0` lists the sampled token as most likely: routers read it.
+
+        Each token has its id, too, for the routes that make an answer of it.
+        """
+        found = chat_logprobs(entries, self._num_top, self._names)
+        for token, entry in zip(found["content"], entries, strict=True):
+            for shown, token_id in zip(token["top_logprobs"], entry.token_ids[1:], strict=False):
+                shown["token_id"] = token_id
+            token |= {"token_id": entry.token_ids[0], "rank": entry.rank}
+            if not self._num_top:
+                names = ("token", "logprob", "bytes", "token_id")
+                token["top_logprobs"] = [{name: token[name] for name in names}]
+        return found
 
     def num_items(self, delta: Delta) -> int:
         """How many token ids and log-probabilities `choice` writes."""
@@ -113,7 +179,9 @@ class _Job:
         try:
             async with aclosing(self.generation.deltas()) as deltas:
                 async for delta in deltas:
-                    if not delta.token_ids and delta.finish_reason is None and delta.prompt_logprobs is None:
+                    has_text = self._mode == "text" and delta.text
+                    is_empty = not delta.token_ids and delta.finish_reason is None and delta.prompt_logprobs is None
+                    if is_empty and not has_text:
                         continue
                     counts = usage(self.generation, settings) if in_every_chunk else None
                     size = self.num_items(delta)

@@ -6,6 +6,7 @@ from collections.abc import Sequence, Set
 from typing import Any
 
 from ...engine.api import EngineRequest, fan_out
+from ...text.generated_sequence import Reader
 from ..beam_generation import BeamGeneration
 from ..endpoint import Call
 from ..generation import Generation
@@ -14,16 +15,22 @@ from ..protocol.fields import SamplingFields
 
 
 def generation_of(
-    call: Call, body: SamplingFields, requests: Sequence[EngineRequest], kept_ids: Set[int] = frozenset()
+    call: Call,
+    body: SamplingFields,
+    requests: Sequence[EngineRequest],
+    kept_ids: Set[int] = frozenset(),
+    readers: Sequence[Reader] = (),
 ) -> Generation:
-    """requests: one for each prompt. kept_ids: special tokens that are part of the texts. Raises ApiError for a beam
-    search that the queue cannot hold.
+    """requests: one for each prompt. kept_ids: special tokens that are part of the texts. readers: of the answers.
+
+    Raises ApiError for a beam search that the queue cannot hold.
     """
     service, search = call.service, body.beam_search
     arguments: dict[str, Any] = {
         "tokenizer": service.tokenizer,
         "metrics": service.metrics,
         "kept_ids": kept_ids,
+        "readers": readers,
         "keeps_output": service.settings.enable_log_outputs,
         "arrived_at": call.arrived_at,
         "clock": service.clock,

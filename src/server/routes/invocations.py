@@ -10,7 +10,7 @@ from .completions import completions
 
 
 async def invocations(call: Call) -> None:
-    """As /v1/chat/completions if the body has `messages`, else as /v1/completions."""
+    """Serve as /v1/chat/completions if the body has `messages`, else as /v1/completions."""
     content = await call.content()
     if len(content) > LONG_BODY_BYTES:
         is_chat = await call.service.ask_about_body({"do": "has", "name": "messages"}, content)

@@ -23,7 +23,7 @@ async def create(call: Call) -> None:
     body = await call.body(MessagesRequest)
     model = service.named_model(body.model)
     service.check_ready()
-    _note(call, body)
+    note(call, body)
     if body.stream:
         await call.stream(_frames(call, body, model), end=b"", error_frame=_error_frame)
         return
@@ -42,7 +42,7 @@ async def create(call: Call) -> None:
 async def count_tokens(call: Call) -> None:
     body = await call.body(CountTokensRequest)
     call.service.named_model(body.model)
-    _note(call, body)
+    note(call, body)
     await call.answer({"input_tokens": await rendered_for_counting(call, body.conversation(), [])})
 
 
@@ -57,11 +57,11 @@ def conversation(call: Call, body: MessagesRequest) -> ChatRequest:
     return chat
 
 
-def _note(call: Call, body: CountTokensRequest) -> None:
+def note(call: Call, body: CountTokensRequest) -> None:
+    """What of the request has no effect, for the headers of the response."""
     # A request without `thinking` asks for none: where a model cannot switch it, that is no reason to refuse it.
     call.thinking_param = "thinking" if body.thinking else ""
-    for kind in body.skipped_tools:
-        call.note_skipped_tool(kind)
+    call.note_skipped()
     if (body.model_extra or {}).get("context_management"):
         call.note_ignored("context_management")
 

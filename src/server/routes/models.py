@@ -24,7 +24,7 @@ async def list_models(call: Call) -> None:
 
 
 async def show_model(call: Call) -> None:
-    """Of an alias, the model that it means."""
+    """Show a model; for an alias, the model that it means."""
     service, name = call.service, call.scope["path_params"]["model"]
     if not name:
         raise model_not_found(name)

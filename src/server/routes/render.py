@@ -1,7 +1,7 @@
 """POST .../render of the generating routes: the token ids of a request, which is not generated.
 
-The bodies are those of the generating routes. The answers are bodies for POST /inference/v1/generate: one, or for
-/v1/completions a list of one per prompt. Routers compute from them which replica has the prefix in its cache.
+The bodies are the same as for the generating routes. The answers are bodies for POST /inference/v1/generate: one, or
+for /v1/completions a list of one per prompt. Routers compute from them which replica has the prefix in its cache.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..endpoint import Call
 from ..protocol.chat import ChatRequest
 from ..protocol.completions import MAX_PROMPTS, CompletionRequest
 from ..protocol.errors import unsupported
-from ..protocol.generate import as_request
+from ..protocol.generate import as_request, context_of
 from ..protocol.json import MAX_VALUES
 from ..protocol.messages import MessagesRequest
 from ..protocol.responses import ResponsesRequest
@@ -28,23 +28,26 @@ async def render_response(call: Call) -> None:
     if body.previous_response_id is not None:
         raise unsupported("previous_response_id", ": send the items of that response as `input`")
     call.thinking_param = "reasoning.effort"
+    call.note_skipped()
     await _render(call, body.conversation(), "resp_")
 
 
 async def render_message(call: Call) -> None:
     body = await call.body(MessagesRequest)
-    call.thinking_param = "thinking" if body.thinking else ""
+    messages.note(call, body)
     await _render(call, messages.conversation(call, body), "msg_")
 
 
 async def _render(call: Call, body: ChatRequest, prefix: str = "chatcmpl-") -> None:
     model = call.service.named_model(body.model)
     call.service.check_ready()
+    has_history = not call.long_body
     prepared = await chat.prepare(call, body, prefix=prefix)
-    token_ids = prepared.request.prompt_token_ids
+    token_ids = prepared.request.inputs.prompt_token_ids
 
     def build() -> dict[str, Any]:
-        return as_request(prepared.response_id, token_ids, model, prepared.request.sampling, body)
+        context = context_of(body, call.service.settings.default_chat_template_kwargs, has_history=has_history)
+        return as_request(prepared.response_id, token_ids, model, prepared.request.inputs.sampling, body, context)
 
     await call.answer_sized(len(token_ids), build)
 
@@ -60,9 +63,9 @@ async def render_completion(call: Call) -> None:
         return [
             as_request(
                 f"{prepared.response_id}-{index}" if several else prepared.response_id,
-                request.prompt_token_ids, model, request.sampling, body,
+                request.inputs.prompt_token_ids, model, request.inputs.sampling, body,
             )
             for index, request in enumerate(prepared.requests)
         ]  # fmt: skip
 
-    await call.answer_sized(sum(len(request.prompt_token_ids) for request in prepared.requests), build)
+    await call.answer_sized(sum(len(request.inputs.prompt_token_ids) for request in prepared.requests), build)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ...text.renderer import Renderer
+from ...text.switches import THINKING_SWITCHES
+from ...text.template import LOCAL_BYTES
+from ...text.tokenizer import Truncation
 from ..agents.normalise import normalised
-from ..capabilities import THINKING_SWITCHES
 from ..endpoint import Call
 from ..protocol.chat import Conversation, with_earlier
 from ..protocol.errors import unsupported
 from ..service import Service
-from ..text.renderer import Renderer
-from ..text.template import LOCAL_BYTES
-from ..text.tokenizer import Truncation
 
 
 class Prompt(NamedTuple):
@@ -60,7 +60,7 @@ async def rendered(
         long_body=call.long_body,
         rules=service.normalise_rules,
     )
-    # a template of the request has processes of its own, also for long bodies
+    # a template of the request has its own processes, also for long bodies
     is_long = call.long_body and body.chat_template is None
     text = await template.render_async(
         rendering, service.long_bodies if is_long else None, is_short=call.num_body_bytes <= LOCAL_BYTES
@@ -68,7 +68,7 @@ async def rendered(
     call.forget_body()
     service.metrics.normalised({**removed, **rendering.removed})
     token_ids = await renderer.tokenizer.encode_async(
-        text, max_tokens, param="messages", add_special_tokens=add_special_tokens, cut=cut
+        text, max_tokens, param="messages", breaks=rendering.breaks, add_special_tokens=add_special_tokens, cut=cut
     )
     return Prompt(text, token_ids)
 
@@ -112,7 +112,7 @@ async def _renderer(service: Service, chat_template: str | None) -> Renderer:
 def _template_kwargs(
     call: Call, renderer: Renderer, given: dict[str, Any] | None, *, with_tools: bool
 ) -> dict[str, Any]:
-    """Those of chat_template_kwargs that the template uses. Raises ApiError for names that the server sets."""
+    """Values of chat_template_kwargs that the template uses. Raises ApiError for names that the server sets."""
     given = given or {}
     for name in given:
         if name in renderer.reserved:
@@ -120,5 +120,8 @@ def _template_kwargs(
             raise unsupported(param)
     used = renderer.template_variables(with_tools=with_tools)
     if unknown := sorted(given.keys() - used):
-        call.service.report_unknown([f"chat_template_kwargs.{name}" for name in unknown], call.route)
+        names = [f"chat_template_kwargs.{name}" for name in unknown]
+        call.service.report_unknown(names, call.route)
+        for name in names:
+            call.note_ignored(name)
     return {name: value for name, value in given.items() if name in used}

@@ -23,19 +23,19 @@ def log_arrival(
 
     prompts: texts, or token ids where the client sent ids. Cut to `server.max_log_len`; not logged if that is 0.
     """
-    first = requests[0]
+    first, sampling = requests[0], requests[0].inputs.sampling
     call.log_fields["id"] = first.request_id
     if call.traced is not None:
-        call.traced.sampling = first.sampling
+        call.traced.sampling = sampling
     settings = call.service.settings
     if not settings.enable_log_requests:
         return
     chosen = {
-        field.name: getattr(first.sampling, field.name)
-        for field in dataclasses.fields(first.sampling)
-        if field.name != "stop" and getattr(first.sampling, field.name) != getattr(_DEFAULTS, field.name)
+        field.name: getattr(sampling, field.name)
+        for field in dataclasses.fields(sampling)
+        if field.name != "stop" and getattr(sampling, field.name) != getattr(_DEFAULTS, field.name)
     }
-    num_tokens = sum(len(request.prompt_token_ids) for request in requests)
+    num_tokens = sum(len(request.inputs.prompt_token_ids) for request in requests)
     fields = {"id": first.request_id, "prompts": len(requests), "prompt_tokens": num_tokens, **chosen}
     if body.beam_search is not None:
         fields["beam_search"] = dataclasses.asdict(body.beam_search)

@@ -1,6 +1,6 @@
 """How a response is made (Production), and how it reaches its client: whole, as a stream, or in the background.
 
-A Production is made by the model alone (Generated), or with tools that the server runs (tool_loop.py).
+A Production is made by just the model (Generated), or with tools that the server runs (tool_loop.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from ..answers.responses import Event, EventFrames, ResponseWriter, error_event
-from ..endpoint import Call, Message, to_api_error
+from ..endpoint import Call, Message
 from ..logprobs import chat_logprobs
 from ..protocol.chat import ChatRequest
 from ..protocol.errors import ApiError
@@ -40,7 +40,7 @@ class Production(Protocol):
         """The events after these. The last one has the complete response."""
 
     def failed(self, error: ApiError) -> list[Event]:
-        """The last events, instead of those that `events` would have had."""
+        """The last events, instead of the end of `events`."""
 
     def response(self, status: str) -> dict[str, Any]:
         """The response object as it is now."""
@@ -101,7 +101,7 @@ class Delivery:
                 self._first = []
 
     def _failed(self, error: ApiError) -> bytes:
-        """For an error after the first frame, which may have been a comment."""
+        """Frames for an error after the first frame, which may have been a comment."""
         if self._first is None:
             return error_event(error)
         return b"".join(self._frames.encode([*self._first, *self._production.failed(error)]))
@@ -109,7 +109,7 @@ class Delivery:
     async def _start_in_background(self) -> None:
         """Answers with the response as it is stored now, or with the stream of its events.
 
-        It is generated in a task of its own, whether the client stays or not.
+        It is generated in its own task, whether the client stays or not.
         """
         call, production = self._call, self._production
         await production.start()
@@ -144,7 +144,7 @@ class Delivery:
             self._now = production.response("cancelled")
             raise
         except Exception as error:
-            last = production.failed(to_api_error(error, service))
+            last = production.failed(self._call.api_error(error))
             self._now = last[-1]["response"]
             self._add(log, last)
         finally:
@@ -170,7 +170,7 @@ class Delivery:
 
 
 class Generated:
-    """A response that the model writes alone."""
+    """A response that only the model writes."""
 
     def __init__(self, call: Call, body: ResponsesRequest, model: str, earlier: Sequence[Item]) -> None:
         """earlier: the items of the response that this one continues."""
@@ -182,9 +182,10 @@ class Generated:
     async def start(self) -> None:
         body, call = self._body, self._call
         chat = body.conversation()
-        self._answering = await Answering.start(
-            call, chat, prefix="resp_", has_own_id=True, earlier=messages_of(self._earlier)
-        )
+        earlier = messages_of(self._earlier).messages
+        if earlier and call.names is not None:
+            call.names = call.names.without_places()
+        self._answering = await Answering.start(call, chat, prefix="resp_", has_own_id=True, earlier=earlier)
         names = call.service.token_names(None)
         num_top = self._answering.num_top
         self.head = self._head(self._answering, chat)
@@ -218,7 +219,7 @@ class Generated:
 
     def _head(self, answering: Answering, chat: ChatRequest) -> dict[str, Any]:
         """What the request asked for, as far as it has an effect, and what the server decided."""
-        body, sampling = self._body, answering.request.sampling
+        body, sampling = self._body, answering.request.inputs.sampling
         is_ignored = "reasoning.effort" in self._call.headers.get("x-stoker-ignored-fields", "")
         reasoning = body.reasoning
         return {

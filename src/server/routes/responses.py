@@ -24,9 +24,7 @@ async def create(call: Call) -> None:
     service.check_ready()
     call.thinking_param = "reasoning.effort"
     servers = service.tool_servers if names_servers(body) else None
-    for kind in body.known_tools.skipped:
-        if servers is None or kind != "mcp":
-            call.note_skipped_tool(kind)
+    call.note_skipped(but=None if servers is None else "mcp")
     store = _store_of(service, body)
     earlier = await _earlier(call, body)
     production: Production
@@ -38,7 +36,7 @@ async def create(call: Call) -> None:
 
 
 def _store_of(service: Service, body: ResponsesRequest) -> Store | None:
-    """Where the response is to be stored. Raises ApiError for what needs a store."""
+    """Store for the response; None if it is not to be stored. Raises ApiError for what needs a store."""
     if service.responses is None:
         for name in ("store", "previous_response_id", "background"):
             if getattr(body, name):
@@ -68,6 +66,7 @@ async def input_tokens(call: Call) -> None:
     service.named_model(body.model)
     call.thinking_param = "reasoning.effort"
     _store_of(service, body)
-    earlier = messages_of(await _earlier(call, body))
+    call.note_skipped()
+    earlier = messages_of(await _earlier(call, body)).messages
     num_tokens = await rendered_for_counting(call, body.conversation(), earlier)
     await call.answer({"object": "response.input_tokens", "input_tokens": num_tokens})

@@ -19,7 +19,7 @@ async def note_prefix(call: Call, body: ChatRequest, prompt: Sequence[int]) -> N
     if name is None:
         return
     tokens = await call.sized(len(prompt), lambda: packed(prompt))
-    prefix = call.service.sessions.next(f"{call.cache_epoch} {call.cache_salt}", name, tokens)
+    prefix = call.service.sessions.next(call.cache_scope.root_text, name, tokens)
     if prefix is None:
         return
     if prefix.has_diverged:

@@ -23,19 +23,32 @@ async def sleep(call: Call) -> None:
         raise ApiError(409, str(error), code="cannot_sleep") from None
     except EngineDead as error:
         raise unavailable(f"the engine does not sleep: {error.reason}", code="engine_not_ready") from None
+    call.service.wake_tags.clear()
     await call.answer({"status": "ok", "level": call.service.client.sleep_level})
 
 
 async def wake_up(call: Call) -> None:
-    """`tags`: what is to be loaded. Both are loaded for either."""
-    tag = call.query.get("tags", "weights")
-    if tag not in _TAGS:
-        raise bad_request(f"`tags` may be {' and '.join(_TAGS)}, not {tag[:20]!r}", param="tags")
+    """`tags`: what is to be in memory again, weights or kv_cache; both without it.
+
+    The engine is woken once both were asked for, by one request or by several. Until then it sleeps, and requests are
+    refused: no part of its memory is of use without the other.
+    """
+    tags, service = call.queries("tags") or list(_TAGS), call.service
+    for tag in tags:
+        if tag not in _TAGS:
+            raise bad_request(f"`tags` may be {' and '.join(_TAGS)}, not {tag[:20]!r}", param="tags")
+    client, wanted = service.client, service.wake_tags
+    if client.sleep_level:
+        wanted.update(tags)
+        if missing := [tag for tag in _TAGS if tag not in wanted]:
+            await call.answer({"status": "ok", "is_sleeping": True, "missing": missing})
+            return
     try:
-        await call.service.client.wake_up()
+        await client.wake_up()
     except EngineDead as error:
         raise unavailable(f"the engine could not be woken: {error.reason}", code="engine_sleeping") from None
-    await call.answer({"status": "ok"})
+    wanted.clear()
+    await call.answer({"status": "ok", "is_sleeping": False})
 
 
 async def is_sleeping(call: Call) -> None:

@@ -143,7 +143,7 @@ def _not_found(response_id: str, param: str = "response_id") -> ApiError:
 
 
 async def in_store(service: Service, work: Callable[[Store], T]) -> T:
-    """Of the store, which may wait for a disk."""
+    """Run `work` on the store in a thread, since it may wait for a disk. Raises ApiError 404 without a store."""
     store = service.responses
     if store is None:
         message = "this deployment stores no responses (`server.responses_store`)"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...config.schema.server import ServerConfig
-from ..access.auth import open_paths
 from ..protocol.batches import PAGE_PARAMETERS, CreateBatch
 from ..protocol.chat import ChatRequest
 from ..protocol.completions import CompletionRequest
-from ..protocol.generate import GenerateRequest
+from ..protocol.derender import DerenderChatRequest, DerenderCompletionRequest
+from ..protocol.generate import AbortRequest, GenerateRequest
 from ..protocol.messages import CountTokensRequest, MessagesRequest
 from ..protocol.responses import ResponsesRequest
 from ..protocol.tokenize import DetokenizeRequest, TokenizeRequest
@@ -17,9 +17,10 @@ from .batches import cancel_batch, create_batch, list_batches, show_batch
 from .chat import chat_completions
 from .completions import completions
 from .config import config
+from .derender import derender_chat, derender_completion
 from .docs import Docs
 from .files import PURPOSE, delete_file, file_content, list_files, show_file, upload_file
-from .generate import generate
+from .generate import abort_requests, generate
 from .health import livez, readyz
 from .invocations import invocations
 from .metrics import load, metrics, version
@@ -50,6 +51,20 @@ _ALWAYS = (
         CompletionRequest,
     ),
     RouteEntry(
+        "POST",
+        "/v1/chat/completions/derender",
+        derender_chat,
+        "Token ids of /inference/v1/generate as the answer to a chat.",
+        DerenderChatRequest,
+    ),
+    RouteEntry(
+        "POST",
+        "/v1/completions/derender",
+        derender_completion,
+        "Token ids of /inference/v1/generate as the answer to prompts.",
+        DerenderCompletionRequest,
+    ),
+    RouteEntry(
         "POST", "/v1/responses/render", render_response, "The prompt of a response as token ids.", ResponsesRequest
     ),
     RouteEntry("POST", "/v1/messages/render", render_message, "The prompt of messages as token ids.", MessagesRequest),
@@ -59,6 +74,13 @@ _ALWAYS = (
         generate,
         "Token ids to generated token ids, complete or as a stream.",
         GenerateRequest,
+    ),
+    RouteEntry(
+        "POST",
+        "/inference/v1/abort_requests",
+        abort_requests,
+        "End requests to /inference/v1/generate by their ids.",
+        AbortRequest,
     ),
     RouteEntry("POST", "/v1/responses", responses.create, "Answer as OpenAI's Responses API does.", ResponsesRequest),
     RouteEntry(
@@ -141,13 +163,24 @@ _PROFILES = (
 )
 _SLEEP = (
     RouteEntry("POST", "/sleep", sleep, "Free the engine's memory.", query=("level", "mode"), scope="admin"),
-    RouteEntry("POST", "/wake_up", wake_up, "Take the memory back, and serve.", query=("tags",), scope="admin"),
+    RouteEntry(
+        "POST",
+        "/wake_up",
+        wake_up,
+        "Take the memory back, and serve; in parts with `tags`.",
+        query=("tags",),
+        scope="admin",
+    ),
     RouteEntry("GET", "/is_sleeping", is_sleeping, "Whether the engine's memory is free.", scope="metrics"),
 )
 _RELOAD = RouteEntry("POST", "/reload", reload, "Read the keys file again (`engine reload`).", scope="admin")
 _TOKENIZER_INFO = RouteEntry(
     "GET", "/tokenizer_info", tokenizer_info, "The tokenizer's settings and chat template.", scope="read"
 )
+
+
+# Of the routes for any key, those that need a tokenizer and no engine.
+_ENDS_WITHOUT_ENGINE = ("/render", "/derender", "/input_tokens", "/count_tokens", "/tokenize", "/detokenize")
 
 
 def routes_of(settings: ServerConfig, *, has_profiler: bool = False, has_sleep: bool = False) -> list[RouteEntry]:
@@ -160,23 +193,31 @@ def routes_of(settings: ServerConfig, *, has_profiler: bool = False, has_sleep: 
         routes += _STORED
     if settings.enable_server_load_tracking:
         routes.append(_LOAD)
-    if settings.enable_admin_routes:
+    if settings.enable_admin_routes and settings.has_engine:
         routes.append(_RESET_PREFIX_CACHE)
-    if has_profiler:
+    if has_profiler and settings.has_engine:
         routes += _PROFILES
-    if has_sleep:
+    if has_sleep and settings.has_engine:
         routes += _SLEEP
     if settings.api_keys_file is not None:
         routes.append(_RELOAD)
     if settings.enable_tokenizer_info_endpoint:
         routes.append(_TOKENIZER_INFO)
+    if not settings.has_engine:
+        routes = [route for route in routes if route.path.endswith(_ENDS_WITHOUT_ENGINE) or route.scope != "inference"]
     if not settings.disable_docs:
-        docs = Docs(routes, open_paths(settings))
+        docs = Docs(routes)
         routes += [
             RouteEntry("GET", "/openapi.json", docs.openapi, "The API description (OpenAPI).", scope="read"),
             RouteEntry("GET", "/docs", page, "The API description as a web page.", answer="text/html", scope="read"),
         ]
-    if not settings.disable_web_page:
+    if not settings.disable_web_page and settings.has_engine:
         summary = "Chat, live values and configuration as a web page."
         routes.append(RouteEntry("GET", "/", page, summary, answer="text/html", scope="read"))
     return routes
+
+
+def routes_of_engine(settings: ServerConfig) -> frozenset[str]:
+    """Paths that this server lacks because it has no engine."""
+    complete = routes_of(settings.model_copy(update={"engine": "own"}))
+    return frozenset(route.path for route in complete) - {route.path for route in routes_of(settings)}

@@ -45,7 +45,13 @@ class WithTools:
         self._fields = body.essentials()
         given = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
         self._loop = ToolLoop(
-            servers, body.tools or [], given, self._round, known=[*earlier, *given], max_calls=body.max_tool_calls
+            servers,
+            body.tools or [],
+            given,
+            self._round,
+            known=[*earlier, *given],
+            choice=body.tool_choice,
+            max_calls=body.max_tool_calls,
         )
 
     async def start(self) -> None:

@@ -13,24 +13,30 @@ def usage(generation: Generation, settings: ServerConfig, num_reasoning_tokens: 
 
     num_reasoning_tokens: of the generated ones; None if that is not known.
     """
-    prompt, generated = generation.num_prompt_tokens, generation.num_generated_tokens
+    cached = {"cached_tokens": generation.num_cached_tokens} if settings.enable_prompt_tokens_details else None
+    return counted(generation.num_prompt_tokens, generation.num_generated_tokens, num_reasoning_tokens, cached)
+
+
+def counted(
+    prompt: int, generated: int, num_reasoning_tokens: int | None = None, cached: dict[str, int] | None = None
+) -> dict[str, Any]:
     counts: dict[str, Any] = {
         "prompt_tokens": prompt,
         "completion_tokens": generated,
         "total_tokens": prompt + generated,
     }
-    cached = {"cached_tokens": generation.num_cached_tokens} if settings.enable_prompt_tokens_details else None
     if num_reasoning_tokens is not None:
         counts["completion_tokens_details"] = {"reasoning_tokens": num_reasoning_tokens}
     return {**counts, "prompt_tokens_details": cached}
 
 
 def response_usage(generation: Generation, settings: ServerConfig, num_reasoning_tokens: int | None) -> dict[str, Any]:
-    """In the form of the Responses API, whose clients expect every count."""
+    """Usage in the form of the Responses API, whose clients expect every count."""
     prompt, generated = generation.num_prompt_tokens, generation.num_generated_tokens
+    cached, newly_cached = _cached(generation, settings)
     return {
         "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": _num_cached(generation, settings), "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": newly_cached},
         "output_tokens": generated,
         "output_tokens_details": {"reasoning_tokens": num_reasoning_tokens or 0},
         "total_tokens": prompt + generated,
@@ -38,12 +44,12 @@ def response_usage(generation: Generation, settings: ServerConfig, num_reasoning
 
 
 def message_usage(generation: Generation, settings: ServerConfig, num_reasoning_tokens: int | None) -> dict[str, Any]:
-    """In the form of Anthropic's API, whose `input_tokens` are those that were not cached."""
-    cached = _num_cached(generation, settings)
+    """Usage in the form of Anthropic's API, whose `input_tokens` are tokens that the cache neither had nor got."""
+    cached, newly_cached = _cached(generation, settings)
     thinking = {} if num_reasoning_tokens is None else {"thinking_tokens": num_reasoning_tokens}
     return {
-        "input_tokens": generation.num_prompt_tokens - cached,
-        "cache_creation_input_tokens": 0,
+        "input_tokens": generation.num_prompt_tokens - cached - newly_cached,
+        "cache_creation_input_tokens": newly_cached,
         "cache_read_input_tokens": cached,
         "output_tokens": generation.num_generated_tokens,
         "output_tokens_details": thinking or None,
@@ -51,6 +57,8 @@ def message_usage(generation: Generation, settings: ServerConfig, num_reasoning_
     }
 
 
-def _num_cached(generation: Generation, settings: ServerConfig) -> int:
-    """0 unless clients may know it (`server.enable_prompt_tokens_details`)."""
-    return generation.num_cached_tokens if settings.enable_prompt_tokens_details else 0
+def _cached(generation: Generation, settings: ServerConfig) -> tuple[int, int]:
+    """Prompt tokens that the prefix cache had and that it got; 0 unless clients may know them."""
+    if not settings.enable_prompt_tokens_details:
+        return 0, 0
+    return generation.num_cached_tokens, generation.num_newly_cached_tokens

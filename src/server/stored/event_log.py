@@ -47,7 +47,7 @@ class EventLog:
         self._changed = asyncio.Event()
 
     def add(self, frames: Sequence[bytes]) -> None:
-        """Each frame is one event."""
+        """Add frames, each of which is one event."""
         if self._is_lost:
             return
         for frame in frames:
@@ -65,13 +65,13 @@ class EventLog:
         self._wake()
 
     def end(self) -> None:
-        """No event follows; what the log took is given back."""
+        """End the log: no event follows, and what the log took is given back."""
         self._has_ended = True
         self._give_back()
         self._wake()
 
     async def frames(self, after: int) -> AsyncGenerator[bytes, None]:
-        """The events after the number `after`, those to come as well. Raises EventsLost."""
+        """The events after the number `after`, including events to come. Raises EventsLost."""
         following = after + 1
         while True:
             changed = self._changed
@@ -87,7 +87,7 @@ class EventLog:
                 await changed.wait()
 
     def packed(self) -> bytes | None:
-        """To be stored. None: the events are lost."""
+        """Pack the log for the store. None: the events are lost."""
         if self._is_lost:
             return None
         tail = [zlib.compress(b"".join(self._tail))] if self._tail else []

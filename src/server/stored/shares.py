@@ -1,6 +1,6 @@
 """Shares: what each key has stored, and whose oldest responses are removed when that exceeds the limits.
 
-Those of the key that has most: a key that fills the store removes its own responses, not those of others.
+The key that has most loses them: a key that fills the store removes its own responses, not others'.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class _Share:
 
 
 class Shares:
-    """Not thread-safe. owner: the key."""
+    """Counts what each owner has stored. Not thread-safe. owner: the key."""
 
     def __init__(self, max_responses: int, max_bytes: int) -> None:
         self._max_responses = max_responses
@@ -26,7 +26,7 @@ class Shares:
         self._num_bytes = 0
 
     def add(self, owner: str, response_id: str, num_bytes: int) -> None:
-        """As the newest of its owner; instead of the one that had its id."""
+        """Add a response as the newest of its owner; it replaces the one that had its id."""
         self.remove(owner, response_id)
         share = self._of.setdefault(owner, _Share())
         share.sizes[response_id] = num_bytes
@@ -35,7 +35,7 @@ class Shares:
         self._num_responses += 1
 
     def remove(self, owner: str, response_id: str) -> None:
-        """Unless it is unknown."""
+        """Remove a response, unless it is unknown."""
         share = self._of.get(owner)
         if share is None or response_id not in share.sizes:
             return

@@ -9,14 +9,14 @@ Event = dict[str, Any]
 
 
 def of_list(item: Item, index: int) -> list[Event]:
-    """Of an `mcp_list_tools` item. index: its place in the output."""
+    """Events of an `mcp_list_tools` item. index: its place in the output."""
     at = {"output_index": index, "item_id": item["id"]}
     states = [_event(f"mcp_list_tools.{state}", **at) for state in ("in_progress", "completed")]
     return _item(item, {**item, "tools": []}, index, states)
 
 
 def of_call(item: Item, index: int) -> list[Event]:
-    """Of an `mcp_call` item."""
+    """Events of an `mcp_call` item."""
     at = {"output_index": index, "item_id": item["id"]}
     begun = {**item, "status": "in_progress", "arguments": "", "output": None, "error": None}
     events = [

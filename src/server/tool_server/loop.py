@@ -26,10 +26,10 @@ class Round(Protocol):
     """One response of the model."""
 
     async def start(self) -> None:
-        """Check it. Raises ApiError."""
+        """Check the request. Raises ApiError."""
 
     def events(self) -> AsyncGenerator[list[Event], None]:
-        """Those of its items; the last one has the response. Raises ApiError."""
+        """Events of the response's items; the last one has the response. Raises ApiError."""
 
     def failed(self, error: ApiError) -> list[Event]:
         """The last events, after an error."""
@@ -47,14 +47,19 @@ class ToolLoop:
         new_round: NewRound,
         *,
         known: Sequence[Item] = (),
+        choice: Any = None,
         max_calls: int | None = None,
     ) -> None:
-        """tools, items: of the request. known: items of earlier responses; what these list is not listed again."""
+        """
+        tools, items: of the request. choice: its `tool_choice`.
+        known: items of earlier responses; what these list is not listed again.
+        """
         self._servers = servers
         self._tools = tools
         self._items = [*items]
         self._num_given = len(items)
         self._new_round = new_round
+        self._choice = choice
         self._known = {listed_names(item) for item in known if item.get("type") == "mcp_list_tools"}
         self._num_left = min(max_calls or MAX_CALLS, MAX_CALLS)
         self._owners: dict[str, ToolServer] = {}  # of each tool, by name
@@ -73,12 +78,12 @@ class ToolLoop:
         """The first round, checked. Raises ApiError."""
         self._functions, listed = await self._list()
         self._listed = [item for item in listed if listed_names(item) not in self._known]
-        self._round = self._next({})
+        self._round = self._next(self._first_choice())
         await self._round.start()
         return self._round
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
-        """Those of all items, in order. At the end the last response of the model is `last`. Raises ApiError."""
+        """Events of all items, in order. At the end the last response of the model is `last`. Raises ApiError."""
         for item in self._listed:
             yield self._add(item, of_list)
         for round_index in range(MAX_ROUNDS):
@@ -116,7 +121,7 @@ class ToolLoop:
         return self._shown(self._round.failed(error), self._held) if self._is_open else []
 
     def _shown(self, events: Iterable[Event], held: dict[int, list[Event]] | None = None) -> list[Event]:
-        """The events of a round, as those of the whole response. held: gets those of calls that are run here, and
+        """The events of a round, as events of the whole response. held: gets events of calls that are run here, and
         all that follow: one item is open at a time."""
         shown: list[Event] = []
         for event in events:
@@ -140,11 +145,25 @@ class ToolLoop:
         is_own = item.get("type") != "function_call" or "namespace" in item
         return not is_own and item["name"] in self._owners
 
+    def _first_choice(self) -> Item:
+        """A choice of a server, or of a tool of one, as a choice of functions. Raises ApiError."""
+        choice = self._choice
+        if not isinstance(choice, dict) or choice.get("type") != "mcp":
+            return {}
+        names = [name for name, server in self._owners.items() if server.label == choice.get("server_label")]
+        if choice.get("name") is not None:
+            names = [name for name in names if name == choice["name"]]
+        if not names:
+            raise bad_request("`tool_choice` names a tool server, or a tool of it, that is not in `tools`",
+                              param="tool_choice")  # fmt: skip
+        functions = [{"type": "function", "name": name} for name in names]
+        return {"tool_choice": {"type": "allowed_tools", "mode": "required", "tools": functions}}
+
     def _next(self, choice: Item) -> Round:
         return self._new_round({"tools": self._functions, "input": self._items, **choice})
 
     async def _list(self) -> tuple[list[Any], list[Item]]:
-        """The tools with those of the servers as functions, and what was listed."""
+        """The tools with the servers' tools as functions, and what was listed."""
         tools: list[Any] = []
         listed: list[Item] = []
         names = {name for tool in self._tools if isinstance(name := tool.get("name"), str)}

@@ -76,7 +76,7 @@ class ToolServer:
         self._tools: tuple[float, list[Tool]] | None = None
 
     async def tools(self) -> list[Tool]:
-        """Those of the allow-list that the server has. Raises ToolServerError."""
+        """Tools of the allow-list that the server has. Raises ToolServerError."""
         if self._tools is not None and time.monotonic() - self._tools[0] < _LISTED_S:
             return self._tools[1]
         async with self._asking("listing its tools") as client:
@@ -151,7 +151,7 @@ class ToolServer:
                 ) from None
 
     def _cause(self, error: BaseException) -> str:
-        """Without a credential that the message repeats."""
+        """Cause of an error, without a credential that its message repeats."""
         text = _cause(error)
         for value in self._headers.values():
             for secret in (value, *value.split()[1:]):  # such as "Bearer SECRET"
@@ -160,7 +160,7 @@ class ToolServer:
 
 
 class _Connection:
-    """A client of the library in a task of its own, which enters and leaves it."""
+    """A client of the library in its own task, which enters and leaves it."""
 
     def __init__(self, settings: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
@@ -242,7 +242,7 @@ def _text_of(result: Any) -> str:
 
 
 def _ends_connection(error: Exception) -> bool:
-    """Not an error that the server sent as its answer: other calls use the same connection."""
+    """Whether other calls cannot use the connection any more. They can after an error that is the server's answer."""
     from mcp import MCPError
     from mcp_types.jsonrpc import CONNECTION_CLOSED
 

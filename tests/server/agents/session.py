@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools.clients.events import message_answer, response_answer
+from tools.clients.events import message_answer, prompt_length, response_answer
 
 Event = dict[str, Any]
 # Sends a request, and returns its status and the body of the response.
@@ -155,11 +155,14 @@ class ClaudeCode(Agent):
         message = message_answer(events, is_checked=False)
         self._messages.append({"role": "assistant", "content": message["content"]})
         uses = [block for block in message["content"] if block["type"] == "tool_use"]
-        assert (message["stop_reason"] == "tool_use") == bool(uses), message
+        is_broken = bool(uses) and uses[-1]["input"] == {}  # its arguments are no JSON: this is not carried out
+        assert (message["stop_reason"] == "tool_use") == (bool(uses) and not is_broken), message
+        if is_broken:
+            uses = []
         calls = [Call(use["id"], use["name"], use["input"]) for use in uses]
         usage = message["usage"]
         cached = usage.get("cache_read_input_tokens") or 0
-        return calls, Turn(usage["input_tokens"] + cached, cached, tuple(call.name for call in calls))
+        return calls, Turn(prompt_length(usage), cached, tuple(call.name for call in calls))
 
     def answer(self, calls: Sequence[Call], outputs: Sequence[str]) -> None:
         results = [

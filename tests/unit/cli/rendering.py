@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
+from stoker.cli.flags.writing import RenderFlags
 from stoker.cli.render import run
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "render"
@@ -19,14 +20,14 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "render"
 def rendered(capsys: pytest.CaptureFixture[str], form: str, file: str = "deploy.yaml", **wanted: Any) -> str:
     if form != "systemd":
         wanted.setdefault("image", "registry.local/stoker:1")
-    assert run(form, file, **wanted) == 0
+    assert run(RenderFlags(form, file, **wanted)) == 0
     return capsys.readouterr().out
 
 
 def refused(
     capsys: pytest.CaptureFixture[str], form: str, file: str = "deploy.yaml", code: int = 78, **wanted: Any
 ) -> str:
-    assert run(form, file, **wanted) == code
+    assert run(RenderFlags(form, file, **wanted)) == code
     answer, talk = capsys.readouterr()
     assert answer == ""
     return talk

@@ -4,11 +4,16 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from stoker.cli.app import main
+from stoker.cli.prepare import failing
+from stoker.installation import install_command
 
 ROOT = Path(__file__).parents[3]
 TINY = "model:\n  model: Qwen/none\n"
@@ -50,7 +55,6 @@ def test_help_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
         (["up", "--max-num-seq", "3"], "did you mean `--max-num-seqs`?"),
         (["config", "deploy.yaml", "cache.blok_size"], "did you mean `cache.block_size`?"),
         (["config", "deploy.yaml", "-o", "xml"], "'xml' is not one of 'yaml', 'json'"),
-        (["validate"], "nothing to validate"),
         (["validate", "deploy.yaml", "-o", "xml"], "'xml' is not one of 'text', 'json', 'github', 'sarif'"),
         (["explain", "port", "-o", "xml"], "'xml' is not one of 'text', 'json', 'md'"),
         (["schema", "--check", "--write"], "contradict each other"),
@@ -64,6 +68,26 @@ def test_a_wrong_command_line_ends_with_2_and_a_plain_message(
     assert (code, out) == (2, "")
     assert said in err
     assert err.isascii(), "no boxes outside of a terminal"
+
+
+@pytest.mark.parametrize("verb", ["validate", "plan"])
+def test_a_folder_without_a_deployment_has_nothing_to_check(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, verb)
+    assert (code, out) == (2, "")
+    assert f"nothing to {verb}" in err
+
+
+def test_the_deployment_of_the_current_folder_needs_no_name(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "validate")[1] == run(capsys, "validate", "deploy.yaml")[1]
+    assert run(capsys, "config", "--max-num-seqs", "7", "scheduler.max_num_seqs")[:2] == (0, "7\n")
+
+
+def test_a_command_line_without_a_verb_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """It said `error: Usage: engine [OPTIONS] ...`."""
+    assert run(capsys) == run(capsys, "--help")
 
 
 def test_the_value_of_a_flag_is_not_read_as_a_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,6 +146,34 @@ def test_a_closed_pipe_is_not_an_error() -> None:
     assert not result.stderr
 
 
+def test_a_closed_pipe_is_not_an_error_of_work_that_can_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    """`engine bench serve | head -1` ended with `error: [Errno 32] Broken pipe`."""
+
+    def work() -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    with pytest.raises(BrokenPipeError):
+        failing(work)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_the_base_installation_plans_and_tests_tools() -> None:
+    """`engine plan` needed msgpack, which only the extra `engine` brought."""
+    extra = [Requirement(each) for each in requires("stoker") or () if "engine" in each.partition(";")[2]]
+    names = {canonicalize_name(each.name) for each in extra}
+    modules = [
+        module for module, owners in packages_distributions().items() if names & {*map(canonicalize_name, owners)}
+    ]
+    assert {"torch", "numpy", "zmq", "starlette"} <= {*modules}
+    block = f"import sys\nsys.modules |= dict.fromkeys({modules})\n"
+    for words in (["plan", "--model", "builtin:tiny"], ["test", "tools", "--model", "builtin:tiny"]):
+        result = engine("-c", f"{block}from stoker.cli.app import main\nmain({words})")
+        assert result.returncode == 0, result.stderr
+        assert "`<tool_call>` in the template" in result.stdout
+    assert engine("-c", f"{block}import stoker.text.template_jobs").returncode == 0  # renders the template
+
+
 @pytest.mark.slow
 def test_a_verb_that_needs_more_than_the_base_install_says_what_to_install() -> None:
     code = (
@@ -130,5 +182,5 @@ def test_a_verb_that_needs_more_than_the_base_install_says_what_to_install() -> 
     )
     result = engine("-c", code)
     assert result.returncode == 4
-    assert "not installed\n  = fix: pip install 'stoker[engine]'" in result.stderr
+    assert f"not installed\n  = fix: {install_command('engine')}" in result.stderr
     assert "Traceback" not in result.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.cli import completion_table
 from stoker.cli.app import commands, main, verbs_with_options
 from stoker.cli.completion import SCRIPTS, Shell, run
 from stoker.cli.completion_table import build_table, read_table
@@ -38,6 +39,9 @@ def table() -> dict[str, object]:
         ("up --preset la", ["latency"]),
         ("validate -o g", ["github"]),
         ("explain cache.block", ["cache.block_size"]),
+        ("explain max_model", ["max_model_len"]),
+        ("explain ", ["options", "rules", "codes", "device-profiles", "presets"]),
+        ("plan --device-profile h2", ["h200"]),
         ("explain R20", ["R201"]),
         ("explain --max-num-s", ["--max-num-seqs"]),
         ("config deploy.yaml cache.blo", ["cache.block_size"]),
@@ -156,3 +160,11 @@ def test_bash_completes_real_lines(tmp_path: Path) -> None:
     assert result.stdout.splitlines() == [
         "validate", "--cache.block-size", "priority", "tiny", "deploy.yaml", "fcfs priority"
     ]  # fmt: skip
+
+
+def test_every_folder_that_declares_flags_makes_the_table_old():
+    cli = Path(completion_table.__file__).parent
+    declaring = {path.parent for path in cli.rglob("*.py") if "typer.Option(" in path.read_text("utf-8")}
+    known = {cli.parent / name for name in completion_table._MADE_FROM}
+    assert cli / "flags" in declaring
+    assert declaring <= known

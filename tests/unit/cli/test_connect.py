@@ -12,9 +12,10 @@ from typing import Any, get_args
 import pytest
 import yaml
 from tests.server.deployment import Served
-from tests.server.tiny_tokenizer import write_tokenizer
+from tests.tiny_tokenizer import write_tokenizer
 
 from stoker.cli.connect import Client, run
+from stoker.cli.flags.writing import ConnectFlags
 
 MANIFEST = """\
 model: {model: builtin:tiny, max_model_len: 512, served_model_name: [org/tiny, tiny]}
@@ -30,7 +31,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def printed(capsys: pytest.CaptureFixture[str], client: Any, file: str, **options: Any) -> str:
-    assert run(client, [file], [], **options) == 0
+    assert run(client, [file], [], ConnectFlags(**options)) == 0
     text = capsys.readouterr().out
     assert "sk-secret-4711" not in text
     return text
@@ -128,11 +129,11 @@ def test_what_each_client_reads_is_served(
 def test_what_a_client_cannot_use_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = tmp_path / "deploy.yaml"
     file.write_text("model: {model: builtin:tiny, served_model_name: org/tiny}\n")
-    assert run("claude-code", [str(file)], []) == 78
+    assert run("claude-code", [str(file)], [], ConnectFlags()) == 78
     assert "`model.served_model_name`" in capsys.readouterr().err
     file.write_text("model: {model: builtin:tiny}\nserver: {uds: /run/x.sock}\n")
-    assert run("opencode", [str(file)], []) == 78
+    assert run("opencode", [str(file)], [], ConnectFlags()) == 78
     assert "--url" in capsys.readouterr().err
     file.write_text("model: {model: absent/model}\n")
-    assert run("opencode", [str(file)], []) == 4
+    assert run("opencode", [str(file)], [], ConnectFlags()) == 4
     assert "`model.max_model_len`" in capsys.readouterr().err

@@ -35,7 +35,7 @@ def test_each_difference_is_a_line_with_its_consequence(capsys: pytest.CaptureFi
     assert run("a.yaml", "b.yaml", []) == 1
     said = {path: " ".join(text.split()) for path, text in lines(capsys).items()}
     assert said["cache.block_size"] == "16 (auto) -> 32 [model]"
-    assert said["scheduler.max_queued_requests"] == "1024 -> 7 [hot]"
+    assert said["scheduler.max_queued_requests"] == "1024 -> 7 [next start]"
     assert said["server.api_key"] == "not set -> set [process]"
     assert said["model.hf_overrides.rope_theta"] == "(none) -> 7 [model]"
     assert "server.port" not in said

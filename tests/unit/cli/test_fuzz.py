@@ -17,6 +17,8 @@ from stoker.cli.app import main
 
 from ..config import oddities
 
+pytestmark = pytest.mark.slow
+
 SOME = settings(max_examples=60, deadline=5_000, suppress_health_check=list(HealthCheck))
 FILE_VERBS = [
     ["validate"],
@@ -72,7 +74,6 @@ def run(words: Sequence[str]) -> None:
 
 
 @SOME
-@pytest.mark.slow
 @given(oddities.contents, st.sampled_from(FILE_VERBS))
 def test_any_file_is_answered(content: bytes, verb: list[str]) -> None:
     Path("deploy.yaml").write_bytes(content)
@@ -80,7 +81,6 @@ def test_any_file_is_answered(content: bytes, verb: list[str]) -> None:
     run(words)
 
 
-@pytest.mark.slow
 @settings(SOME, max_examples=20)  # each runs a command
 @given(oddities.command_words, st.sampled_from(WORD_VERBS))
 @example(["--", "-x"], ["validate"])
@@ -93,7 +93,6 @@ def test_any_words_are_answered(words: list[str], verb: list[str]) -> None:
 
 
 @SOME
-@pytest.mark.slow
 @given(oddities.environments)
 def test_any_environment_is_answered(env: dict[str, str]) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -77,7 +77,7 @@ def test_a_server_starts_the_engines_of_its_ranks(words: str, ranks: list[int]):
     assert isinstance(engine_client(settings, lambda phase: None), ReplicatedClient) == (len(ranks) > 1)
     for rank in ranks:
         alone = Resolved.model_validate_json(settings.replica(rank).model_dump_json())
-        assert list(alone.parallel.ranks) == [rank]
+        assert list(alone.topology.replicas) == [rank]
 
 
 @pytest.mark.parametrize(

@@ -82,16 +82,16 @@ ODD += [
     "{{file: ${{MARKER}}}}",
 ]
 ODD += ["{{env: NOWHERE, x: {}}}", "{{file: {{x: {}}}}}", "[{{env: EMPTY}}, {}]", "&a [{}, *a]", "*a\n  port: {}"]
-WRONG = {
-    **{odd: f"model: {{model: ./m}}\nserver:\n  api_key: {odd.format(MARKER)}\n  prot: 1\n" for odd in ODD},
+WRONG = {  # each odd value in one of three places
+    **{odd: f"model: {{model: ./m}}\nserver:\n  api_key: {odd.format(MARKER)}\n  prot: 1\n" for odd in ODD[::3]},
     **{
         f"{odd} in a flow": f"model: {{model: ./m}}\nserver: {{prot: 1, api_key: {odd.format(MARKER)}}}\n"
-        for odd in ODD
+        for odd in ODD[1::3]
         if not odd.startswith((",", "${{{}"))  # the one is a key then, the other the name of a variable
     },
     **{
         f"{odd} listed": f"model:\n  model: ./m\n  hf_tokn: x\nserver:\n  api_key:\n  - {odd.format(MARKER)}\n"
-        for odd in ODD
+        for odd in ODD[2::3]
     },
     "block": SERVER + "api_key: |\n    Pa55word\n    Pa55word\n  prot: 81\n",
     "quoted": SERVER + "api_key: [\"x\n\n    Pa55word\", 'Pa55word']\n",

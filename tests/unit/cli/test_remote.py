@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from stoker.cli import chat, complete
+from stoker.cli.flags.serving import ChatFlags, CompleteFlags
 
 SEEN: list[tuple[str, dict[str, str], dict[str, object]]] = []
 
@@ -66,15 +67,29 @@ def url() -> Iterator[str]:
 
 
 def test_a_quick_question_prints_the_answer_alone(url: str, capsys: pytest.CaptureFixture[str]):
-    assert chat.run(url, quick="hello", system_prompt="be kind", api_key="k") == 0
+    assert chat.run(ChatFlags(url, quick="hello", system_prompt="be kind", api_key="k")) == 0
     assert capsys.readouterr() == ("you said hello\n", "")
     path, headers, body = SEEN[-1]
     assert (path, headers["Authorization"], body["model"]) == ("/v1/chat/completions", "Bearer k", "first")
     assert [message["role"] for message in body["messages"]] == ["system", "user"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.holds("R195", "R196")
+def test_a_key_of_the_command_line_and_a_named_model_are_used_instead_of_the_others(
+    url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OPENAI_API_KEY", "variable")
+    for words, expected in (
+        ({}, ("Bearer variable", "first")),
+        ({"api_key": "flag", "model_name": "second"}, ("Bearer flag", "second")),
+    ):
+        for verb, flags in ((chat, ChatFlags), (complete, CompleteFlags)):
+            assert verb.run(flags(url, quick="hello", **words)) == 0
+            assert (SEEN[-1][1]["Authorization"], SEEN[-1][2]["model"]) == expected
+
+
 def test_a_prompt_is_completed_by_the_model_that_was_named(url: str, capsys: pytest.CaptureFixture[str]):
-    assert complete.run(url, quick="once", model_name="second") == 0
+    assert complete.run(CompleteFlags(url, quick="once", model_name="second")) == 0
     assert capsys.readouterr().out == "you said once\n"
     assert SEEN[-1][0] == "/v1/completions"
     assert SEEN[-1][2]["model"] == "second"
@@ -84,7 +99,7 @@ def test_a_conversation_from_a_pipe_keeps_its_turns(
     url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(sys, "stdin", io.StringIO("one\nrefuse\ntwo\n"))
-    assert chat.run(url) == 1  # one of the questions failed
+    assert chat.run(ChatFlags(url)) == 1  # one of the questions failed
     assert capsys.readouterr() == ("you said one\nyou said two\n", "error: the server answered 401: wrong key\n")
     said = [message["content"] for message in SEEN[-1][2]["messages"]]  # type: ignore[attr-defined]
     assert said == ["one", "you said one", "two"]
@@ -100,14 +115,14 @@ def test_a_conversation_from_a_pipe_keeps_its_turns(
     ],
 )
 def test_trouble_is_one_line(url: str, capsys: pytest.CaptureFixture[str], text: str, words: str):
-    assert chat.run(url, quick=text) == 1
+    assert chat.run(ChatFlags(url, quick=text)) == 1
     assert capsys.readouterr().err.splitlines() == [words]
 
 
 def test_a_server_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]):
-    assert chat.run("http://127.0.0.1:9/v1", quick="x") == 1
+    assert chat.run(ChatFlags("http://127.0.0.1:9/v1", quick="x")) == 1
     assert capsys.readouterr().err == "error: cannot reach http://127.0.0.1:9/v1: connection refused\n"
-    assert complete.run("localhost:8000", quick="x") == 1
+    assert complete.run(CompleteFlags("localhost:8000", quick="x")) == 1
     assert "expected a URL such as http://localhost:8000/v1" in capsys.readouterr().err
 
 
@@ -115,8 +130,8 @@ def test_the_key_comes_from_the_environment_unless_it_is_given(
     url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("OPENAI_API_KEY", "from-environment")
-    chat.run(url, quick="x")
+    chat.run(ChatFlags(url, quick="x"))
     assert SEEN[-1][1]["Authorization"] == "Bearer from-environment"
-    chat.run(url, quick="x", api_key="given")
+    chat.run(ChatFlags(url, quick="x", api_key="given"))
     assert SEEN[-1][1]["Authorization"] == "Bearer given"
     capsys.readouterr()

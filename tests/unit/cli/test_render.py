@@ -17,6 +17,7 @@ from tests.models.gguf_files import write_gguf
 import stoker.builtin
 from stoker import __version__
 from stoker.cli.app import main
+from stoker.cli.flags.writing import RenderFlags
 from stoker.cli.render import run
 from stoker.config import load_deployment
 
@@ -104,7 +105,7 @@ def test_device_cuda_requests_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(("file", "image"), [("open.yaml", "stoker:VERSION"), ("gpu.yaml", "stoker:VERSION-cuda")])
 def test_the_image_is_that_of_make_image(file: str, image: str, capsys: pytest.CaptureFixture[str]) -> None:
     image = image.replace("VERSION", __version__)
-    assert run("k8s", file) == run("compose", file) == 0
+    assert run(RenderFlags("k8s", file)) == run(RenderFlags("compose", file)) == 0
     assert re.findall(r"^ *(?:- )?image: (.+)$", capsys.readouterr().out, re.MULTILINE) == [image, image]
 
 
@@ -130,17 +131,6 @@ def test_the_bundle_is_a_deployment_on_the_other_machine(tmp_path: Path, capsys:
     assert (deployment.model.max_model_len, deployment.scheduler.max_num_seqs) == (512, 4)
     assert deployment.server.host == "0.0.0.0"
     assert Path(deployment.located("server.chat_template")).read_text() == FILES["templates/chat.jinja"]
-
-
-def test_compose_publishes_the_port_of_each_server_and_asks_their_supervisor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    parallel = "parallel: {data_parallel_size: 2, data_parallel_multi_port_external_lb: true}"
-    Path("deploy.yaml").write_text(f"model: {{model: builtin:tiny}}\nserver: {{auth: none}}\n{parallel}\n")
-    (service,) = yaml.safe_load(rendered(capsys, "compose"))["services"].values()
-    assert [(each["target"], each["published"]) for each in service["ports"]] == [(8000, "8000"), (8001, "8001")]
-    assert "http://127.0.0.1:9256/readyz" in service["healthcheck"]["test"][-1]
 
 
 def test_ports_and_probes_follow_the_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -289,13 +279,13 @@ def test_a_container_may_bind_processes_if_the_deployment_does(capsys: pytest.Ca
 def test_nothing_is_said_about_the_machine_that_is_planned_for(device: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A deployment with `numa_bind` had the warning that "this system lists no NUMA nodes"."""
     Path("there.yaml").write_text(f"model: {{model: builtin:tiny}}\nserver: {{auth: none}}\ndevice: {device}\n")
-    assert run("compose", "there.yaml") == 0
+    assert run(RenderFlags("compose", "there.yaml")) == 0
     assert "warning" not in capsys.readouterr().err
 
 
 def test_without_the_models_files_no_memory_request_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     Path("hub.yaml").write_text("model: {model: org/none}\nserver: {auth: none}\n")
-    assert run("k8s", "hub.yaml") == 0
+    assert run(RenderFlags("k8s", "hub.yaml")) == 0
     answer, talk = capsys.readouterr()
     assert "memory" not in objects(answer)["Deployment"]["spec"]["template"]["spec"]["containers"][0].get(
         "resources", {}
@@ -318,7 +308,7 @@ def test_a_container_serves_the_network_so_it_needs_a_key(capsys: pytest.Capture
         talk = refused(capsys, form)
         assert "error[R201]" in talk
         assert "note: in a container the server listens on 0.0.0.0" in talk
-    assert run("systemd", "deploy.yaml") == 0  # it stays on 127.0.0.1
+    assert run(RenderFlags("systemd", "deploy.yaml")) == 0  # it stays on 127.0.0.1
 
 
 def test_a_models_folder_is_bundled_where_possible(capsys: pytest.CaptureFixture[str]) -> None:
@@ -398,17 +388,25 @@ def test_names_with_blanks_stay_one_word(capsys: pytest.CaptureFixture[str]) -> 
     """Regression: systemd got the path `/etc/stoker/my-app/My`."""
     Path("My 50% App.yaml").write_text("model: {model: builtin:tiny}\nserver: {api_key: {file: ./keys/team a}}\n")
     Path("keys/team a").write_text("k")
-    assert run("systemd", "My 50% App.yaml", name="my-app") == 0
+    assert run(RenderFlags("systemd", "My 50% App.yaml", name="my-app")) == 0
     unit = capsys.readouterr().out
     assert 'ExecStart=/opt/stoker/bin/engine up "/etc/stoker/my-app/My 50%% App.yaml"\n' in unit
     assert "0644 './My 50% App.yaml' '/etc/stoker/my-app/My 50% App.yaml'\n" in unit
-    assert run("k8s", "My 50% App.yaml", name="my-app") == 0
+    assert run(RenderFlags("k8s", "My 50% App.yaml", name="my-app")) == 0
     assert "--from-file='keys--team-a=./keys/team a'\n" in capsys.readouterr().out
 
 
 def test_a_socket_next_to_the_manifest_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     Path("deploy.yaml").write_text("model: {model: builtin:tiny}\nserver: {uds: ./s.sock}\n")
-    assert run("systemd", "deploy.yaml", name="mine") == 78
+    assert run(RenderFlags("systemd", "deploy.yaml", name="mine")) == 78
     said = capsys.readouterr().err
     assert "the unit is not allowed to write there" in said
     assert "write /run/stoker/mine/NAME.sock" in said
+
+
+def test_a_pod_with_gpus_ends_before_the_next_one_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a full node the new pod waited for the GPUs of the old one, which waited for the new one."""
+    for file, surge in (("gpu.yaml", 0), ("open.yaml", 1)):
+        assert run(RenderFlags("k8s", file)) == 0
+        (found,) = (each for each in yaml.safe_load_all(capsys.readouterr().out) if each["kind"] == "Deployment")
+        assert found["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": surge, "maxUnavailable": 1 - surge}

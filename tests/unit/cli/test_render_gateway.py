@@ -15,7 +15,6 @@ from stoker.config import load_deployment
 from .rendering import GOLDEN, check_object, objects, refused, rendered
 
 OPEN = "model: {model: builtin:tiny, served_model_name: Qwen/Qwen3-0.6B}\nserver: {auth: none, port: 8080}\n"
-PORTS = "parallel: {data_parallel_size: 2, data_parallel_multi_port_external_lb: true}"
 EVENTS = "kv_events: {enable_kv_cache_events: true}\n"
 
 
@@ -86,40 +85,6 @@ def test_the_pool_selects_the_pods_of_the_deployment_at_their_port(capsys: pytes
     assert spec["endpointPickerRef"]["name"] == "chat-epp"
     (backend,) = found["HTTPRoute"]["spec"]["rules"][0]["backendRefs"]
     assert (backend["kind"], backend["name"]) == ("InferencePool", found["InferencePool"]["metadata"]["name"])
-
-
-def test_a_server_for_each_replica_has_a_port_in_every_object(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("deploy.yaml").write_text(
-        f"{OPEN}parallel: {{data_parallel_size: 2, data_parallel_multi_port_external_lb: true}}\n"
-    )
-    found = pool(capsys)
-    for each in found.values():
-        check_object(each)
-    assert found["InferencePool"]["spec"]["targetPorts"] == [{"number": 8080}, {"number": 8081}]
-    assert found["Service"]["spec"]["ports"] == [
-        {"name": "http", "port": 8080, "targetPort": "http"},
-        {"name": "http-1", "port": 8081, "targetPort": "http-1"},
-    ]
-    (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
-    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
-    assert ports == {"http": 8080, "http-1": 8081, "supervisor": 9256}
-    asked = {name: container[name]["httpGet"] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
-    assert {each["port"] for each in asked.values()} == {"supervisor"}
-    assert [each["path"] for each in asked.values()] == ["/readyz", "/readyz", "/livez"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (PORTS.replace("2", "9"), "at most 8 ports"),
-        (EVENTS + PORTS, "the port of a server in the topic"),
-    ],
-)
-def test_servers_that_a_pool_cannot_tell_apart_are_refused(
-    options: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("deploy.yaml").write_text(f"{OPEN}{options}\n")
-    assert message in refused(capsys, "k8s", name="chat", inference_pool=True)
 
 
 def test_gateway_and_picker_have_the_names_that_were_given(capsys: pytest.CaptureFixture[str]) -> None:

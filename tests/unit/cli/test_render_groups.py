@@ -14,13 +14,14 @@ import yaml
 from stoker.cli.app import main
 from stoker.config import load_deployment
 from stoker.config.errors import ConfigError
-from stoker.config.render.bundle import Bundle, pack
+from stoker.config.render.bundle import Bundle
 from stoker.config.render.groups import LEADER
 from stoker.config.render.k8s import kubernetes, options_of_first_node
 from stoker.config.render.kserve import kserve
+from stoker.config.render.pack import pack
 from stoker.config.render.pod import HOME, HOST
 from stoker.config.render.wanted import Pool, Wanted
-from stoker.engine.nodes.secret import VARIABLE
+from stoker.engine.cluster.secret import VARIABLE
 
 from .rendering import GOLDEN, check_object, objects, refused, rendered
 

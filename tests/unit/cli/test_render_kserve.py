@@ -150,10 +150,6 @@ def test_a_folder_is_mounted_by_kserve_from_where_it_is_said_to_be(capsys: pytes
     ("options", "message"),
     [
         ("port: 8080", "KServe sends requests to port 8000"),
-        (
-            "}, parallel: {data_parallel_multi_port_external_lb: true",
-            "KServe sends requests to port 8000 of a pod alone",
-        ),
         ("ssl_certfile: c.pem, ssl_keyfile: k.pem, ssl_ca_certs: c.pem, ssl_cert_reqs: 2", "without a certificate"),
     ],
 )

@@ -46,24 +46,6 @@ def deployment_on(found: dict[str, Any], index: int) -> Deployment:
     return load_deployment([Path("deploy.yaml")], env=variables)
 
 
-def test_a_server_for_each_replica_has_the_same_port_in_all_pods(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("deploy.yaml").write_text(
-        OPEN.replace("size: 6", "size: 6, data_parallel_multi_port_external_lb: true") + EVENTS
-    )
-    found = on_nodes(capsys, 3)
-    for each in found.values():
-        check_object(each)
-    for index in range(3):
-        config = deployment_on(found, index).config
-        assert not config.parallel.data_parallel_hybrid_lb
-        first = 2 * index
-        assert config.parallel.ports(config.server.port) == {first: 8000, first + 1: 8001}
-        assert config.kv_events.at_rank(first).endpoint == "tcp://*:5557"
-    ports = {each["name"]: each["containerPort"] for each in container(found)["ports"]}
-    assert ports.items() >= {"http": 8000, "http-1": 8001, "supervisor": 9256}.items()
-    assert container(found)["readinessProbe"]["httpGet"]["port"] == "supervisor"
-
-
 def test_output_is_deterministic(capsys: pytest.CaptureFixture[str]) -> None:
     text = rendered(capsys, "k8s", name="chat", namespace="llm", nodes=3)
     assert text == (GOLDEN / "nodes.yaml").read_text()
@@ -82,7 +64,7 @@ def test_every_object_is_valid(is_pool: bool, capsys: pytest.CaptureFixture[str]
 def test_the_nodes_share_the_ranks(nodes: int, capsys: pytest.CaptureFixture[str]) -> None:
     found = on_nodes(capsys, nodes)
     assert found["StatefulSet"]["spec"]["replicas"] == nodes
-    ranks = [deployment_on(found, index).config.parallel.ranks for index in range(nodes)]
+    ranks = [deployment_on(found, index).config.parallel.topology.replicas for index in range(nodes)]
     assert [rank for each in ranks for rank in each] == list(range(6))
     assert {len(each) for each in ranks} == {6 // nodes}
 
@@ -93,7 +75,7 @@ def test_every_pod_publishes_at_the_ports_that_it_declares(capsys: pytest.Captur
     assert declared == {"kv-events-0": 5557, "kv-replay-0": 5657, "kv-events-1": 5558, "kv-replay-1": 5658}
     for index in range(3):
         config = deployment_on(found, index).config
-        published = [config.kv_events.at_rank(rank).addresses for rank in config.parallel.ranks]
+        published = [config.kv_events.at_rank(rank).addresses for rank in config.parallel.topology.replicas]
         assert published == [("tcp://*:5557", "tcp://*:5657"), ("tcp://*:5558", "tcp://*:5658")]
     service = found["Service"]["spec"]
     assert (found["StatefulSet"]["spec"]["serviceName"], service["clusterIP"]) == ("chat-nodes", "None")
@@ -130,7 +112,7 @@ def test_memory_is_that_of_a_nodes_share(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_file_that_says_the_same_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     hybrid = "data_parallel_hybrid_lb: true, data_parallel_size_local: 2, data_parallel_start_rank: 0"
     Path("deploy.yaml").write_text(OPEN.replace("size: 6", f"size: 6, {hybrid}"))
-    assert deployment_on(on_nodes(capsys, 3), 2).config.parallel.ranks == range(4, 6)
+    assert deployment_on(on_nodes(capsys, 3), 2).config.parallel.topology.replicas == range(4, 6)
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,12 @@ import pytest
 from tests.e2e.deployment import START_LIMIT_S, command, environment
 from tests.fakes import FakeEngine
 from tests.server.deployment import Served
-from tests.server.tiny_tokenizer import write_tokenizer
+from tests.tiny_tokenizer import write_tokenizer
 from tests.unit.cli.test_app import run
 
-from stoker.cli import transfer
+from stoker.cli import run_batch, transfer
+from stoker.cli.flags.serving import BatchFlags
 from stoker.cli.prepare import Interrupted, interruptible
-from stoker.cli.run_batch import BatchFlags
 from stoker.server.http.address import bind
 from stoker.server.metrics_server import serving_metrics
 
@@ -92,13 +92,18 @@ def test_flags_say_how_much_is_logged(source: Path, tmp_path: Path, capfd: pytes
     assert "POST /v1/chat/completions" not in err
 
 
-def test_a_line_without_an_answer_sets_the_exit_code(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_a_line_that_is_no_request_sets_the_exit_code(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text(line("long", max_tokens=600) + "nonsense\n" + line("good", max_tokens=1))
     code, out, _ = run(capfd, "run-batch", "-i", str(source), "-o", str(target), *IN_PROCESS)
     assert code == 1
     assert out.startswith("3 lines: 1 answered, 1 refused, 1 malformed or duplicate; ")
     assert results(target)["good"]["response"]["status_code"] == 200
+    source.write_text(line("long", max_tokens=600))
+    target.write_text("")
+    with target.open() as opened:  # as a program does that made the file
+        assert run(capfd, "run-batch", "-i", str(source), "-o", str(target), *IN_PROCESS)[0] == 0
+        assert json.loads(opened.read())["response"]["status_code"] == 400
 
 
 @pytest.mark.parametrize(
@@ -122,6 +127,7 @@ def test_a_line_without_an_answer_sets_the_exit_code(tmp_path: Path, capfd: pyte
         (["-i", "in.jsonl", "-o", "out.jsonl", "--port", "1"], 2, "add --enable-metrics"),
     ],
 )
+@pytest.mark.holds("R193")
 def test_an_unusable_file_is_reported_before_a_model_is_loaded(
     words: list[str],
     code: int,
@@ -138,14 +144,15 @@ def test_an_unusable_file_is_reported_before_a_model_is_loaded(
     assert [path.name for path in source.parent.iterdir()] == ["in.jsonl"]
 
 
+@pytest.mark.holds("R197")
 def test_flags_without_effect_are_reported():
     flags = BatchFlags(input_file="a", output_file="b", output_tmp_dir="t", use_v2_block_manager=True)
-    assert list(flags.warnings()) == [
+    assert list(run_batch._warnings(flags)) == [
         "--output-tmp-dir has no effect: --output-file is not a URL",
         "--use-v2-block-manager is deprecated and has no effect: there is one block pool",
     ]
     quiet = BatchFlags(input_file="a", output_file="http://h/b", port=1, enable_metrics=True, output_tmp_dir="t")
-    assert list(quiet.warnings()) == []
+    assert list(run_batch._warnings(quiet)) == []
 
 
 @pytest.mark.slow
@@ -259,6 +266,7 @@ def store() -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.holds("R194")
 def test_input_and_output_may_be_urls(store: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     Store.files["/in.jsonl"] = line("sum", max_tokens=1).encode()
     words = ["run-batch", "-i", f"{store}/in.jsonl", "-o", f"{store}/out.jsonl?signature=1"]

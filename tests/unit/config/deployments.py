@@ -9,8 +9,8 @@ import pytest
 
 from stoker.config import ConfigError, Deployment, MachineSpec, load_deployment
 from stoker.config.resolve.gpu import interpreted_gpu
+from stoker.config.resolve.machine_spec import GpuSpec
 from stoker.config.resolve.numa_nodes import NumaNode
-from stoker.config.resolve.resolved import GpuSpec
 
 GIB = 1 << 30
 MACHINE = MachineSpec(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from annotated_types import Ge, Gt, Le
@@ -176,6 +177,11 @@ def flags(pick: st.DrawFn) -> list[str]:
     return words
 
 
+_KEY_FILE = NamedTemporaryFile("w", prefix="key-")  # noqa: SIM115 (removed with the process)
+_KEY_FILE.write("key")
+_KEY_FILE.flush()
+
+
 @st.composite
 def foreign_flags(pick: st.DrawFn, table: Mapping[str, Counterpart]) -> list[str]:
     """Words of another engine's command line, a few of them unknown to everybody."""
@@ -185,6 +191,9 @@ def foreign_flags(pick: st.DrawFn, table: Mapping[str, Counterpart]) -> list[str
         words.append(name)
         if counterpart.takes != 0:
             path = ".".join(counterpart.path.split(".")[:2])
+            if counterpart.path.endswith(".file"):  # it has to exist
+                words.append(_KEY_FILE.name)
+                continue
             words.append(_text_of(pick(values_of(OPTIONS[path]) if path in OPTIONS else texts)))
     return [*words, *pick(st.lists(texts, max_size=2))]
 

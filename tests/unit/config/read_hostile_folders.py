@@ -13,7 +13,8 @@ import sys
 import traceback
 
 from stoker.cli import plan, validate
-from stoker.server.text.tokenizer import Tokenizer, TokenizerError
+from stoker.cli.flags.checking import PlanFlags
+from stoker.text.tokenizer import Tokenizer, TokenizerError
 
 MEMORY_BYTES = 3 << 30  # of addresses, of which libraries map one
 
@@ -25,7 +26,7 @@ def read(folder: str, load_format: str) -> dict[str, object]:
     try:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             answer["validate"] = validate.run([], [], words)
-            answer["plan"] = plan.run([], words)
+            answer["plan"] = plan.run([], words, PlanFlags())
             with contextlib.suppress(TokenizerError):
                 Tokenizer.load(folder)
     except BaseException:  # also a panic of Rust

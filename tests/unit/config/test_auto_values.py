@@ -12,7 +12,7 @@ import pytest
 from stoker.config import auto_values, graph_sizes
 from stoker.config.deployment import Deployment
 from stoker.config.resolve.decide import decide
-from stoker.config.resolve.resolved import MachineSpec
+from stoker.config.resolve.machine_spec import MachineSpec
 from stoker.config.schema import options as declarations
 from stoker.config.schema.deployment import DeploymentConfig
 from stoker.config.schema.options import options

@@ -6,10 +6,10 @@ from stoker.cli.app import commands
 from stoker.cli.bench.defaults import DEFAULTS
 from stoker.config.schema.options import options
 from stoker.config.schema.server import ServerConfig
-from stoker.engine.processes.supervision import RESTART_WINDOW_S
+from stoker.engine.host.supervision import RESTART_WINDOW_S
+from stoker.isolated.isolation import TIME_LIMIT_S
 from stoker.model.rope import SCALINGS
 from stoker.server.http.tls import WATCH_INTERVAL_S
-from stoker.server.isolated.isolation import TIME_LIMIT_S
 
 OPTIONS = options()
 

@@ -55,7 +55,7 @@ def test_any_word_finds_what_mentions_it() -> None:
 
 def test_nothing_lists_the_sections() -> None:
     assert {fact.name for fact in find("")[0].facts} == set(sections())
-    for what in ("rules", "codes", "presets"):
+    for what in ("rules", "codes", "presets", "device-profiles"):
         assert find(what)[0].kind == "list"
 
 

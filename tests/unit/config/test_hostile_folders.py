@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.server.tiny_tokenizer import write_tokenizer
+from tests.tiny_tokenizer import write_tokenizer
 
 from .model_files import QWEN3, TENSORS, write_model
 

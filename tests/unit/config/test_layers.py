@@ -70,6 +70,8 @@ VALUES = {option.path: two_values(option) for option in FIELDS}
 # One of each kind in every run.
 QUICK = {(each.kind, each.is_flat, each.is_secret, each.is_required): each for each in FIELDS}.values()
 each = pytest.mark.parametrize("option", slow_but(FIELDS, *QUICK), ids=lambda option: option.path)
+# Layers are merged by code that knows only the kind of an option.
+of_each_kind = pytest.mark.parametrize("option", QUICK, ids=lambda option: option.path)
 
 
 def text_of(value: Any) -> str:
@@ -172,7 +174,8 @@ def layers_of(option: Option) -> Sequence[str]:
     return LAYERS if option.is_flat else [layer for layer in LAYERS if layer != "flat"]
 
 
-@each
+@of_each_kind
+@pytest.mark.quick_cases(8)
 def test_each_layer_is_stronger_than_all_before(option: Option, tmp_path: Path) -> None:
     below, above = VALUES[option.path]
     layers = layers_of(option)
@@ -188,7 +191,8 @@ def test_each_layer_is_stronger_than_all_before(option: Option, tmp_path: Path) 
         assert deployment.origin(option.path).layer is LAYER_OF[LAYERS.index(layer)]
 
 
-@each
+@of_each_kind
+@pytest.mark.quick_cases(8)
 def test_null_in_any_layer_leaves_nothing_of_those_below(option: Option, tmp_path: Path) -> None:
     below, above = VALUES[option.path]
     layers = layers_of(option)

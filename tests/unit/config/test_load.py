@@ -88,10 +88,13 @@ def test_file_environment_flag_and_argument_mean_the_same(tmp_path: Path, chosen
     assert [revealed(way) for way in ways] == [revealed(ways[0])] * len(ways)
 
 
-@pytest.mark.parametrize("option", WRITABLE, ids=lambda option: option.path)
-@pytest.mark.quick_cases(80)
-def test_the_command_line_beats_the_environment_and_that_the_file(option: Option, tmp_path: Path) -> None:
+def test_the_command_line_beats_the_environment_and_that_the_file(tmp_path: Path) -> None:
     """Every option, each layer with a value of its own."""
+    for option in WRITABLE:
+        check_layers_of(option, tmp_path)
+
+
+def check_layers_of(option: Option, folder: Path) -> None:
     pairs: dict[str, list[Any]] = {
         "flag": [False, True, False],
         "text": ["a", "b", "c"],
@@ -120,13 +123,13 @@ def test_the_command_line_beats_the_environment_and_that_the_file(option: Option
     text = json.dumps({"model": {"model": "x"}} | {option.section: {option.name: file_value}})
     text = text if option.section != "model" else json.dumps({"model": {"model": "x", option.name: file_value}})
     env = {option.variable: text_of(variable)}
-    deployment = load(tmp_path, text, f"{option.flag}={text_of(flag)}", env=env)
+    deployment = load(folder, text, f"{option.flag}={text_of(flag)}", env=env)
     alone = load_deployment([], ["--model=x", f"{option.flag}={text_of(flag)}"][option.name == "model" :], {})
-    assert revealed(deployment) == revealed(alone)
+    assert revealed(deployment) == revealed(alone), option.path
     assert str(deployment.origin(option.path)) == f"command line {option.flag}"
     if option.kind != "mapping":
         layers = [str(old.origin).split(":")[0] for old in deployment.overridden[option.path]]
-        assert layers == [f"environment {option.variable}", str(tmp_path / "deploy.yaml")]
+        assert layers == [f"environment {option.variable}", str(folder / "deploy.yaml")]
 
 
 def test_every_layer_has_its_place(tmp_path: Path) -> None:

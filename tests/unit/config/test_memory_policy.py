@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from stoker.config.memory_policy import _NUMBERS, no_policy
+from stoker.config.memory_policy import _NUMBERS, why_no_policy
 
 ROOT = Path(__file__).parents[3]
 pytestmark = [
     pytest.mark.skipif(not Path("/sys/devices/system/node/node0").exists(), reason="the system has no NUMA nodes"),
-    pytest.mark.skipif(bool(no_policy()), reason="the kernel allows no memory policy"),
+    pytest.mark.skipif(bool(why_no_policy()), reason="the kernel allows no memory policy"),
 ]
 IMPORTS = """
 import platform, re, sys, threading
 from pathlib import Path
-from stoker.config.memory_policy import _NUMBERS, bind_memory, bound_nodes, no_policy
+from stoker.config.memory_policy import _NUMBERS, bind_memory, bound_nodes, why_no_policy
 """
 
 
@@ -63,7 +63,7 @@ def test_a_node_that_does_not_exist_is_refused() -> None:
 
 
 def test_asking_changes_nothing() -> None:
-    assert printed("bind_memory(0); print(repr(no_policy()), bound_nodes())") == "'' {0}"
+    assert printed("bind_memory(0); print(repr(why_no_policy()), bound_nodes())") == "'' {0}"
 
 
 def test_a_container_that_forbids_the_calls_is_noticed() -> None:
@@ -71,6 +71,6 @@ def test_a_container_that_forbids_the_calls_is_noticed() -> None:
     script = """
 from tests.seccomp import forbid
 forbid(*_NUMBERS[platform.machine()].values())
-print(no_policy(), bound_nodes())
+print(why_no_policy(), bound_nodes())
 """
     assert printed(script) == "operation not permitted None"

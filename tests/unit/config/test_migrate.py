@@ -6,6 +6,7 @@ import pytest
 
 from stoker.config.migrate import migrate
 from stoker.config.schema.options import options
+from stoker.config.yaml_writer import inline
 
 
 def migrated(text: str) -> str:
@@ -41,7 +42,7 @@ def test_what_belongs_elsewhere_moves() -> None:
 
 def test_a_section_that_is_not_there_yet_is_made() -> None:
     text = "parallel:\n  enable_multimodal_encoder_data_parallel: true  # old\nmodel:\n  model: m\n"
-    assert migrated(text) == "parallel:\nmultimodal:\n  mm_encoder_tp_mode: data\nmodel:\n  model: m\n"
+    assert migrated(text) == "multimodal:\n  mm_encoder_tp_mode: data\nmodel:\n  model: m\n"
 
 
 def test_flow_mappings_stay_flow_mappings() -> None:
@@ -91,20 +92,26 @@ def test_what_cannot_be_rewritten_is_reported_and_left(text: str, why: str) -> N
     assert why in finding.message
 
 
-@pytest.mark.parametrize("name", [o.path for o in options().values() if o.status == "deprecated"])
-def test_every_deprecated_option_can_be_rewritten(name: str) -> None:
+def test_every_deprecated_option_can_be_rewritten() -> None:
     """Its own example is either rewritten, or reported with a reason; afterwards the file has no warning about it."""
-    option = options()[name]
-    from stoker.config.yaml_writer import inline
-
-    text = f"model:\n  model: m\n{option.section}:\n  {option.name}: {inline(option.examples[0])}\n"
-    if option.section == "model":
-        text = text.replace("model:\n  model: m\nmodel:\n", "model:\n  model: m\n")
-    done = migrate(text, "deploy.yaml", {})
-    assert bool(done.left) == (f"  {option.name}:" in done.text)
-    assert not migrate(done.text, "deploy.yaml", {}).renamed
+    for option in options().values():
+        if option.status != "deprecated":
+            continue
+        text = f"model:\n  model: m\n{option.section}:\n  {option.name}: {inline(option.examples[0])}\n"
+        if option.section == "model":
+            text = text.replace("model:\n  model: m\nmodel:\n", "model:\n  model: m\n")
+        done = migrate(text, "deploy.yaml", {})
+        assert bool(done.left) == (f"  {option.name}:" in done.text), option.path
+        assert not migrate(done.text, "deploy.yaml", {}).renamed, option.path
 
 
 def test_a_flow_mapping_whose_only_key_is_replaced_gets_no_leading_comma() -> None:
     """It was `{, runner: ...}`, and migrate failed with invalid YAML."""
     assert migrated("model: {task: embed}\n") == "model: {runner: pooling, convert: embed}\n"
+
+
+def test_a_section_that_becomes_empty_goes_too() -> None:
+    """`cache:` remained without a key."""
+    assert migrated("cache:\n  swap_space: 4  # GiB\nmodel:\n  model: m\n") == "model:\n  model: m\n"
+    kept = "cache:\n  # why\n  swap_space: 4\nmodel:\n  model: m\n"
+    assert migrated(kept) == "cache:\n  # why\nmodel:\n  model: m\n"

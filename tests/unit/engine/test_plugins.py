@@ -57,3 +57,8 @@ def test_a_schema_that_is_not_one_is_the_fault_of_the_class():
 
     with pytest.raises(PluginError, match=r"^m:Wrong: `settings_schema` is not a JSON Schema: "):
         check_settings("m:Wrong", Wrong, {"a": 1}, str)
+
+
+def test_a_setting_may_have_any_name():
+    """Before, one named `path` or `found` ended the start with a traceback."""
+    assert make("m:dict", dict, path=1, found=2, args=3, kwargs=4) == {"path": 1, "found": 2, "args": 3, "kwargs": 4}

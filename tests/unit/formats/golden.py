@@ -162,6 +162,19 @@ def _dsml(section: str) -> str:
     return _thinking(f"\n{calls}")
 
 
+def _plamo(name: str, arguments: str) -> str:
+    def tag(word: str) -> str:
+        return f"<|plamo:{word}:plamo|>"
+
+    return (
+        f"{tag('begin_tool_request')}{tag('begin_tool_name')}{name}{tag('end_tool_name')}{tag('begin_tool_arguments')}"
+        f"<|plamo:constrain|>json<|plamo:msg|>{arguments}{tag('end_tool_arguments')}{tag('end_tool_request')}"
+    )
+
+
+_ON_ONE_LINE = re.sub(r"\n(?=<(?!c>)|$)", "", _INVOKES)
+
+
 def _deepseek(before: str, after: str, between: str) -> str:
     def call(name: str, arguments: str) -> str:
         return f"<｜tool▁call▁begin｜>{before.format(name)}{arguments}{after}<｜tool▁call▁end｜>"
@@ -220,6 +233,17 @@ GOLDEN: dict[str, str] = {
     "minimax_m2": _thinking(f"<minimax:tool_call>\n{_INVOKES}\n</minimax:tool_call>"),
     "deepseek_v32": _dsml("function_calls"),
     "deepseek_v4": _dsml("tool_calls"),
+    "deepseek_v41": _dsml("calls").replace("<｜DSML｜", "<｜DSML｜ ").replace("</｜DSML｜", "</｜DSML｜ "),
+    "dots": _thinking(f"<dots_function_call>{_ON_ONE_LINE}</dots_function_call>"),
+    "k2_horizon": re.sub(
+        r"(?<=<)(/?)(?=think|tool_call|arg_)", r"\1ifm|", _thinking(f"<tool_calls>\n{_GLM}\n</tool_calls>")
+    ),
+    "minicpm5": _thinking(
+        _ON_ONE_LINE.replace("invoke", "function").replace("parameter", "param").replace("n><f", "n>\n<f")
+    ),
+    "plamo3": "<|plamo:begin_think:plamo|>Let me look.<|plamo:end_think:plamo|>One moment."
+    f"<|plamo:begin_tool_requests:plamo|>{_plamo('get_weather', _WEATHER)}{_plamo('note', _NOTE)}"
+    "<|plamo:end_tool_requests:plamo|><|plamo:tag|>",
     "step3": "<think>Let me look.</think>One moment.<｜tool_calls_begin｜>"
     + "".join(
         f"<｜tool_call_begin｜>function<｜tool_sep｜>{call}<｜tool_call_end｜>"

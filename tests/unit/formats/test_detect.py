@@ -10,7 +10,8 @@ import pytest
 
 from stoker.formats.detect import Render, detect
 from stoker.formats.registry import FORMATS
-from stoker.server.text.chat_template import ChatTemplate, TemplateEnvironment
+from stoker.text.chat_template import ChatTemplate
+from stoker.text.template_environment import TemplateEnvironment
 
 TEMPLATES = Path(__file__).parent / "templates"
 NAMES = sorted(path.stem for path in TEMPLATES.glob("*.jinja"))

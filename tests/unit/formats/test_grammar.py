@@ -84,6 +84,7 @@ PATTERNS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.quick_cases(14)
 def test_a_pattern_of_a_strict_tool_is_obeyed_or_named(name: str):
     format = FORMATS[name]
     assert format.calls is not None
@@ -195,3 +196,27 @@ def test_a_grammar_that_starts_in_reasoning_reads_until_its_end():
     text = sample(tokens, grammar, ("</think>", '"', "}"), random.Random(5))
     answer = joined(read(FORMATS["hermes"], [text], CLOSED, starts_in_reasoning=True))
     assert answer.calls
+
+
+def test_a_tokenizer_without_the_token_before_arguments_gets_an_array_of_json():
+    """Mistral's models with tokenizers before version 11 were made to write a form that they do not know."""
+    format = FORMATS["mistral"]
+    older, newer = tiny_tokens(frozenset({"[TOOL_CALLS]"})), tiny_tokens(frozenset({"[TOOL_CALLS]", "[ARGS]"}))
+    forms = ('[TOOL_CALLS][{"name": "note", "arguments": {"text": "a"}}]', '[TOOL_CALLS]note[ARGS]{"text": "a"}')
+    for tokens, written, other in ((older, *forms), (newer, *reversed(forms))):
+        for choice in (REQUIRED, named("note")):
+            grammar = grammar_of(format, STRICT, choice=choice, parallel=True, special_tokens=tokens.added)
+            assert grammar is not None
+            assert tokens.allows(grammar, written)
+            assert not tokens.allows(grammar, other)
+            assert joined(read(format, [written], CLOSED)).calls == [("note", '{"text": "a"}')]
+
+
+def test_text_does_not_contain_what_is_read_as_a_call_without_markers():
+    tokens = tiny_tokens()
+    for name, call in (("llama_json", 'Hi {"name": "note", "parameters": {}}'), ("pythonic", "Hi\n[note(a=1)]")):
+        grammar = grammar_of(FORMATS[name], STRICT, choice=AUTO, parallel=False, special_tokens=tokens.added)
+        assert grammar is not None
+        assert joined(read(FORMATS[name], [call], CLOSED)).calls
+        assert not tokens.allows(grammar, call)
+        assert tokens.allows(grammar, 'Hi {"size": [1]}')

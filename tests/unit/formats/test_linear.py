@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.formats.golden import TOOLS
 
-from stoker.formats.format import Format
+from stoker.formats.format import BareKeys, Format, Pythonic, XmlCall
 from stoker.formats.parser import AnswerParser
 from stoker.formats.reading.source import Source
 from stoker.formats.registry import FORMATS
@@ -23,6 +23,7 @@ def hostile_answers(format: Format) -> list[tuple[str, str]]:
     markers = sorted(marker for marker in format.special_tokens if len(marker) > 1)
     ends = [marker[:-1] for marker in markers]
     openings = [""]
+    inside: list[str] = []
     if format.calls:
         begin = format.calls.begin or format.calls.bare
         section = format.calls.section[0] if format.calls.section else ""
@@ -32,9 +33,18 @@ def hostile_answers(format: Format) -> list[tuple[str, str]]:
             section + begin,
             section + begin + '{"name": "get_weather", "arguments": {"city": "',
         ]
-    return [
-        (opening, each) for opening in dict.fromkeys(openings) for each in ["<", "{", "[", "\\", " ", *markers, *ends]
-    ]
+        if isinstance(style := format.calls.style, XmlCall):
+            openings.append(section + begin + style.name_begin + "get_weather" + style.name_end + style.key_begin)
+            openings[-1] += "city" + style.key_end + style.tag_end * style.string_attribute + style.value_begin
+            inside = [style.value_end, f"{style.key_begin}days{style.key_end}", f"{style.value_end} <"]
+        elif isinstance(style, Pythonic):
+            openings.append(section + begin + "[" * style.is_list + "get_weather(city='")
+            inside = ["'", "',", "' "]
+        elif isinstance(style, BareKeys):
+            openings.append(f"{section}{begin}{style.prefix}get_weather{{city:{style.quote}")
+            inside = [style.quote, f"{style.quote}, a", f"{style.quote} "]
+    single = ["<", "{", "[", "\\", " ", '"', '" ', '",', '{"name": "', "`", "\n"]
+    return [(opening, each) for opening in dict.fromkeys(openings) for each in [*single, *markers, *ends, *inside]]
 
 
 def work(format: Format, text: str, monkeypatch: pytest.MonkeyPatch) -> int:

@@ -25,8 +25,8 @@ CASES = {
     '<tool_call>{"size": 3}</tool_call>': Answer(content='<tool_call>{"size": 3}</tool_call>'),
     '<tool_call>{"name": "f", "argu': Answer(content='<tool_call>{"name": "f", "argu'),
     '<tool_call>{"name": "f", "arguments": {"a": "x': Answer(calls=[("f", '{"a": "x')]),
-    '<tool_call>{"name": "f", "arguments": {"a": [1}</tool_call>!': Answer("", "!", [("f", '{"a": [1}')]),
-    '<tool_call>{"name": "f", "arguments": {"a": 1</tool_call>!': Answer("", "!", [("f", '{"a": 1')]),
+    '<tool_call>{"name": "f", "arguments": {"a": [1}</tool_call>!': Answer("", "!", [("f", '{"a": [1]}')]),
+    '<tool_call>{"name": "f", "arguments": {"a": 1</tool_call>!': Answer("", "!", [("f", '{"a": 1}')]),
     '<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>': Answer(calls=[("f", '{"a": 1}')]),
     '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>': Answer(calls=[("f", '{"a": 1}')]),
     '<tool_call>{"name": "f"}</tool_call>': Answer(calls=[("f", "{}")]),
@@ -84,8 +84,8 @@ def test_pieces_are_passed_on_as_soon_as_they_are_certain():
     assert parser.feed("Hi") == [Content("Hi")]
     assert parser.feed("\n<tool_call>") == []
     assert parser.feed('{"name": "f", "arguments": {"a"') == [CallBegin(0, "1", "f"), CallArguments(0, '{"a"')]
-    assert parser.feed(": 1") == [CallArguments(0, ": 1")]
-    assert parser.feed("}") == [CallArguments(0, "}"), CallEnd(0)]
+    assert parser.feed(": 1") == [CallArguments(0, ": ")]  # it may be the beginning of a word
+    assert parser.feed("}") == [CallArguments(0, "1}"), CallEnd(0)]
     assert parser.feed("}\n</tool_call>") == []
     assert parser.finish() == []
 
@@ -114,7 +114,7 @@ def test_a_name_of_another_server_is_found_and_a_wrong_one_is_refused_with_the_n
         ("'it\\'s\\n'", "it's\n"),
         ("'\\x41'", "A"),
         ("'a' 'b'", "ab"),
-        ("'a\nb'", "'a\nb'"),  # no literal of Python
+        ("'a\nb'", "a\nb"),  # Python has no such literal, models write it
         ("-0", 0),
         ("007", "007"),
         ("12345678901234567890", 12345678901234567890),
@@ -141,3 +141,12 @@ def test_after_a_section_of_calls_only_names_of_tools_begin_a_call():
     assert answer.content == quoted
     again = joined(read(format, [section + '<steptml:invoke name="f"></steptml:invoke>'], tools))
     assert [name for name, _ in again.calls] == ["f", "unknown", "f"]
+
+
+def test_the_form_of_ids_that_a_family_has_is_not_overridden():
+    """The server gave its own ids to all calls, which templates of Mistral refuse in the next turn."""
+    text = '[TOOL_CALLS][{"name": "f", "arguments": {}}][TOOL_CALLS]f[CALL_ID]too-long-for-it[ARGS]{}'
+    parser = AnswerParser(find("mistral"), tools={"f": {}}, starts_in_reasoning=False, new_id=lambda: "call_1")
+    ids = [event.id for event in parser.feed(text) + parser.finish() if isinstance(event, CallBegin)]
+    assert len(ids) == 2
+    assert all(len(id) == 9 and id.isalnum() for id in ids)

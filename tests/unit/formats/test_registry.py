@@ -25,11 +25,13 @@ granite granite4 hermes poolside_v1 hunyuan_a13b hy_v3 internlm jamba lfm2 kimi_
 llama4_pythonic longcat mimo minimax_m2 minimax_m3 minicpm5 mistral olmo3 openai phi4_mini_json pythonic qwen3_coder
 qwen3_xml seed_oss step3 step3p5 inkling xlam gigachat3 functiongemma gemma4 apertus solar_open2 deepseek_v41 hy_v4
 ling3 k2_horizon muse_glimmer plamo3 gigachat35 intern_s1 spark3 iquest_coder response_template
+beam berrylm hf step5
 apertus2509 deepseekv3 deepseekv31 deepseekv32 deepseekv4 dots glm gpt-oss llama3 muse qwen qwen25 spark25 minimax-m2
 minimax-m3 trinity interns1 hunyuan internlm2 interns2preview qwen2d5 qwen3 qwen3coder
 """
 REASONING_PARSERS = """
-deepseek_r1 deepseek_v3 deepseek_v4 poolside_v1 cohere_command3 cohere_command4 ernie45 gemma4 glm45 glm47
+deepseek_v41 granite_thinking ling3 plamo3 k2_horizon minicpm5 dots deepseek_r1 deepseek_v3 deepseek_v4
+poolside_v1 cohere_command3 cohere_command4 ernie45 gemma4 glm45 glm47
 openai_gptoss granite holo2 hunyuan_a13b hy_v3 kimi_k2 kimi_k3 mimo minimax_m2 minimax_m2_append_think minimax_m3
 mistral nemotron_v3 olmo3 qwen3 seed_oss step3 step3p5 inkling solar_open2 apertus2509 deepseek-r1 deepseek-v3
 deepseek-v4 hunyuan gpt-oss kimi qwen3-thinking minimax minimax-append-think minimax-m3 nemotron_3 interns1 telechat4

@@ -12,10 +12,10 @@ from tests.unit.config.plan.shapes import NATIVE
 from stoker.config.checkpoint.match import tensors_of
 from stoker.config.checkpoint.stored import StoredTensor
 from stoker.model.config_json import ModelConfigError
+from stoker.model.mixers import Attention
 from stoker.model.read import read_config
 from stoker.model.sizes import count_parameters
-from stoker.model.spec import Attention
-from stoker.model.support import not_supported
+from stoker.model.support import support_problem
 from stoker.model.tensors import model_shapes
 
 V, P, H, F = 5, 4, 8, 32  # vocabulary, positions, width, inner width
@@ -79,7 +79,7 @@ OLD: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # config.json, and th
 def test_a_published_model_has_its_number_of_parameters(name: str) -> None:
     config, published = NATIVE[name]
     spec, _ = read_config(config)
-    assert not_supported(spec) == ""
+    assert support_problem(spec) == ""
     assert count_parameters(spec).total == pytest.approx(published, rel=0.01)
 
 
@@ -110,7 +110,85 @@ def test_keys_with_names_of_their_own_are_read_and_named_in_errors() -> None:
 )
 def test_a_setting_that_is_not_computed_is_a_reason(changes: dict[str, Any], reason: str) -> None:
     spec, _ = read_config({"architectures": ["OPTForCausalLM"], "word_embed_proj_dim": 768, **changes})
-    assert not_supported(spec) == reason
+    assert support_problem(spec) == reason
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes"),
+    [
+        ("HyperCLOVAXForCausalLM", {"use_post_norm": False}),
+        ("HyperCLOVAXForCausalLM", {"residual_multiplier": 0.5}),
+        ("MiniCPM3ForCausalLM", {"rope_interleave": True}),
+        ("Qwen3VLMoeForConditionalGeneration", {"norm_topk_prob": False}),
+        ("SolarOpenForCausalLM", {"first_k_dense_replace": 1}),
+        ("MptForCausalLM", {"attn_config.clip_qkv": 6}),
+        ("MptForCausalLM", {"attn_config.alibi": False}),
+    ],
+)
+def test_a_value_that_transformers_does_not_compute_so_is_named(architecture: str, changes: dict[str, Any]) -> None:
+    assert support_problem(read_config({"architectures": [architecture]})[0]) == ""
+    ((key, value),) = changes.items()
+    name, _, inner = key.partition(".")
+    reason = support_problem(
+        read_config({"architectures": [architecture], name: {inner: value} if inner else value})[0]
+    )
+    assert reason.startswith(f"`{key}` is ")
+
+
+def test_each_layer_may_have_a_base_of_its_own() -> None:
+    config = {"architectures": ["GraniteSWAForCausalLM"], "num_hidden_layers": 3}
+    spec, _ = read_config({**config, "layer_rope_theta": [0, 5e3, 1e4]})
+    mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, Attention)]
+    assert [mixer.rope and mixer.rope.theta for mixer in mixers] == [None, 5e3, 1e4]
+    assert spec.windows == (None, 128, 128)
+    with pytest.raises(ModelConfigError, match="`layer_rope_theta` must be a list of 3 numbers"):
+        read_config({**config, "layer_rope_theta": [0, 1e4]})
+
+
+@pytest.mark.parametrize("types", [None, 3, [["global"]], [[["global", "local"], 2]], [[["global", "far"], 1]]])
+def test_local_layers_are_those_of_attention_types(types: Any) -> None:
+    config = {"architectures": ["GPTNeoForCausalLM"], "num_layers": 2, "window_size": 9}
+    assert read_config({**config, "attention_types": [[["global", "local"], 1]]})[0].windows == (None, 9)
+    with pytest.raises(ModelConfigError, match="`attention_types` must say `global` or `local` of each of 2 layers"):
+        read_config({**config, "attention_types": types})
+
+
+def test_the_scale_of_scores_is_that_of_the_head_where_none_is_written() -> None:
+    found = [read_config({"architectures": [f"{name}ForCausalLM"]})[0] for name in ("HyperCLOVAX", "Granite")]
+    assert [spec.attention and spec.attention.scale for spec in found] == [None, 1.0]
+
+
+@pytest.mark.parametrize("is_stacked", [False, True])
+def test_fused_experts_are_read_by_the_shape_of_their_outputs(is_stacked: bool) -> None:
+    """Published files of Qwen3-VL have columns; transformers writes rows."""
+    sizes = {**_HEADS, "num_key_value_heads": 2, "num_experts": 4, "moe_intermediate_size": 3}
+    spec, _ = read_config({"architectures": ["Qwen3VLMoeForConditionalGeneration"], **sizes})
+    wanted = model_shapes(spec)
+    parts = {"gate_up_proj": (4, 6, 8), "down_proj": (4, 8, 3)}
+    fused = {
+        f"model.layers.0.mlp.experts.{name}": shape if is_stacked else (shape[0], shape[2], shape[1])
+        for name, shape in parts.items()
+    }
+    files = {name: shape for name, shape in wanted.items() if ".experts." not in name} | fused
+    stored = {name: StoredTensor(Path("m"), "F16", shape, 0) for name, shape in files.items()}
+    assert tensors_of(Path("m"), stored, spec).keys() == wanted.keys()
+
+
+@pytest.mark.parametrize("name", ["GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM"])
+def test_gemma_that_reads_both_ways_is_not_computed(name: str) -> None:
+    """It was computed as if each token saw only those before it."""
+    spec, _ = read_config({"architectures": [name], "use_bidirectional_attention": True})
+    assert support_problem(spec) == "`use_bidirectional_attention` is True; supported: False"
+    spec, _ = read_config({"architectures": [name], "use_bidirectional_attention": False})
+    assert support_problem(spec) == ""
+
+
+def test_the_softcap_of_scores_is_gemma_2s() -> None:
+    """Gemma 3 has the key too, and transformers does not apply it."""
+    caps = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0}
+    found = {name: read_config({"architectures": [f"{name}ForCausalLM"], **caps})[0] for name in ("Gemma2", "Gemma3")}
+    assert [spec.attention and spec.attention.softcap for spec in found.values()] == [3.0, None]
+    assert [spec.logits_softcap for spec in found.values()] == [5.0, 5.0]
 
 
 @pytest.mark.parametrize(
@@ -155,3 +233,18 @@ def test_a_language_model_has_the_embedding_of_the_whole_model_where_it_has_none
     assert isinstance(mixer, Attention)
     assert mixer.rope is not None
     assert (mixer.rope.kind, mixer.rope.factor) == ("yarn", 4.0)
+
+
+def test_layers_of_gemma_4_are_named_by_numbers_however_they_are_written() -> None:
+    """From 11 layers on transformers pads them with zeros, so that they are sorted: such files were refused."""
+    kinds = ["sliding_attention", "sliding_attention", "full_attention"] * 4
+    config = {"architectures": ["Gemma4ForCausalLM"], "num_hidden_layers": 12, "layer_types": kinds, "head_dim": 24}
+    wide = [index for index, kind in enumerate(kinds) if kind == "full_attention"]
+    padded, plain = ({f"{index:{form}}": {"head_dim": 48} for index in wide} for form in ("02", ""))
+    spec, _ = read_config({**config, "per_layer_config": padded})
+    assert next(iter(padded)) == "02"
+    assert spec == read_config({**config, "per_layer_config": plain})[0]
+    assert spec == read_config({**config, "per_layer_config": {int(index): own for index, own in plain.items()}})[0]
+    assert spec.head_dims == (24, 48)
+    with pytest.raises(ModelConfigError, match="`per_layer_config` is supported"):
+        read_config({**config, "per_layer_config": {**padded, "03": {"head_dim": 48}}})

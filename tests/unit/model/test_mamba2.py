@@ -8,8 +8,10 @@ import pytest
 from tests.unit.config.plan.shapes import NATIVE
 
 from stoker.model.config_json import ModelConfigError
+from stoker.model.feed_forwards import Experts
+from stoker.model.mixers import Attention, Mamba2
 from stoker.model.read import read_config
-from stoker.model.spec import Attention, Experts, Mamba2, ModelSpec
+from stoker.model.spec import ModelSpec
 from stoker.model.tensors import model_shapes
 
 NEMOTRON = {"architectures": ["NemotronHForCausalLM"], "hybrid_override_pattern": "ME*-"}

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from stoker.model.config_json import ModelConfigError
+from stoker.model.feed_forwards import Experts
+from stoker.model.mixers import Attention
 from stoker.model.params_json import config_of
 from stoker.model.read import read_config
-from stoker.model.spec import Attention, Experts
 
 SMALL_3 = {
     "dim": 5120,

@@ -6,13 +6,13 @@ import pytest
 from tests.unit.config.plan.shapes import SHAPES, config_of
 
 from stoker.model.read import read_config
-from stoker.model.support import not_supported
+from stoker.model.support import support_problem
 
 QWEN = {**config_of("qwen3-0.6b"), "architectures": ["Qwen3ForCausalLM"]}
 
 
 def test_a_model_whose_parts_are_all_known_runs() -> None:
-    assert not_supported(read_config(QWEN)[0]) == ""
+    assert support_problem(read_config(QWEN)[0]) == ""
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_model_whose_parts_are_all_known_runs() -> None:
     ],
 )
 def test_the_first_part_that_is_unknown_is_named(changes: dict[str, Any], reason: str) -> None:
-    assert not_supported(read_config({**QWEN, **changes})[0]).startswith(reason)
+    assert support_problem(read_config({**QWEN, **changes})[0]).startswith(reason)
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -87,4 +87,4 @@ def test_replicas_of_a_node_divide_its_memory():
     deployment = load_deployment([], (*TINY, "--device", "cpu"), env={})
     alone, shared = resolve_replica(deployment, 1), resolve_replica(deployment, 2)
     assert shared.machine.total_memory_bytes < alone.machine.total_memory_bytes
-    assert len(shared.parallel.ranks) == 1
+    assert len(shared.topology.replicas) == 1

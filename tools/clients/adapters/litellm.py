@@ -290,7 +290,8 @@ def responses_structured(task: Any) -> Any:
 
 
 def _message_request(task: Any, **more: Any) -> dict[str, Any]:
-    """For `anthropic_messages`, which sends Anthropic's requests as they are; streamed, it needs litellm's proxy."""
+    """Request for `anthropic_messages`, which sends Anthropic's requests as they are; streamed, it needs litellm's
+    proxy."""
     return {
         "model": f"anthropic/{task.model}",
         "api_base": task.url.removesuffix("/v1"),

@@ -34,7 +34,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def matrices(model: Any) -> dict[str, torch.Tensor]:
-    """By the products of the library's layers with unit vectors, in float32."""
+    """Matrices as products of the library's layers with unit vectors, in float32."""
     found = {}
     for name, layer in model.named_modules():
         if hasattr(layer, "qweight"):
@@ -43,7 +43,7 @@ def matrices(model: Any) -> dict[str, torch.Tensor]:
 
 
 def read(folder: Path, place: Path, format: str) -> Any:
-    """Of the formats of others the library reads the tensors too, under the name of its own format."""
+    """Read tensors with the library, which takes the formats of others under the name of its own format."""
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(folder, place)
     if format != "auto_round":

@@ -31,7 +31,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def matrices(model: Any, folder: Path) -> dict[str, torch.Tensor]:
-    """With the scales of the file: the library's are in the model's dtype."""
+    """Matrices with the scales of the file: the library's are in the model's dtype."""
     stored = load_file(folder / "model.safetensors")
     found = {}
     for name, layer in model.named_modules():

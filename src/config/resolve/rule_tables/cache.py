@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ...auto_values import BLOCK_SIZE, MAX_AUTO_KV_BYTES, by_device, gibibytes
 from ...exit_codes import EXIT_ENVIRONMENT
 from ...gpu_capability import FP8_CAPABILITY, capability_text
-from ..rule import Rule, StatedRule
+from ..rule import Rule
 from ..values import Values
 
 _STATE_DTYPES = ("cache.mamba_cache_dtype", "cache.mamba_ssm_cache_dtype")
@@ -18,6 +17,34 @@ def _lacks_fp8(v: Values) -> bool:
     return gpu is not None and not gpu.is_interpreted and gpu.compute_capability < FP8_CAPABILITY
 
 
+def _has_keys(v: Values) -> bool:
+    """Whether a layer of the model keeps anything of each token; True if its files are not known."""
+    return v.files is None or v.files.spec.keeps.width > 0
+
+
+def _has_uniform_heads(v: Values) -> bool:
+    """Whether all layers with keys and values have the same heads; True if the model's files are not known."""
+    model_files = v.files
+    if model_files is None:
+        return True
+    kept = [keeps for keeps in model_files.spec.kept_by_layer if keeps is not None]
+    return len({keeps.tensors for keeps in kept}) <= 1 and all(keeps.kind != "latent" for keeps in kept)
+
+
+def _has_kv_scales(v: Values) -> bool:
+    """Whether some layers can have scales of an fp8 cache; True if the model's files are not known."""
+    files = v.files
+    if files is None:
+        return True
+    kept = [keeps for keeps in files.spec.kept_by_layer if keeps is not None]
+    return files.implementation == "native" and any(keeps.kind != "latent" for keeps in kept)
+
+
+def _shares_keys(v: Values) -> bool:
+    """Whether layers read the keys and values of others; False if the model's files are not known."""
+    return v.files is not None and any(source is not None for source in v.files.spec.keys_of)
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         id="R084",
@@ -27,7 +54,7 @@ RULES: tuple[Rule, ...] = (
         is_broken=lambda v: (
             v.is_written("cache.kv_cache_memory_bytes")
             and v.is_written("cache.gpu_memory_utilization")
-            and v.num_gpu_blocks_override is None
+            and v.cache.num_gpu_blocks_override is None
         ),
         message="`cache.gpu_memory_utilization` has no effect together with `cache.kv_cache_memory_bytes`",
         why="A written size is reserved exactly; the share is only used to compute a size.",
@@ -39,7 +66,7 @@ RULES: tuple[Rule, ...] = (
         fields=("cache.num_gpu_blocks_override", "cache.kv_cache_memory_bytes", "cache.gpu_memory_utilization"),
         severity="warning",
         is_broken=lambda v: (
-            v.num_gpu_blocks_override is not None
+            v.cache.num_gpu_blocks_override is not None
             and (v.is_written("cache.kv_cache_memory_bytes") or v.is_written("cache.gpu_memory_utilization"))
         ),
         message="with `cache.num_gpu_blocks_override` no other option for the size of the KV cache has an effect",
@@ -51,7 +78,7 @@ RULES: tuple[Rule, ...] = (
         title="the hash algorithm needs prefix caching",
         fields=("cache.prefix_caching_hash_algo", "cache.enable_prefix_caching"),
         severity="warning",
-        is_broken=lambda v: v.is_written("cache.prefix_caching_hash_algo") and not v.enable_prefix_caching,
+        is_broken=lambda v: v.is_written("cache.prefix_caching_hash_algo") and not v.cache.enable_prefix_caching,
         message="`cache.prefix_caching_hash_algo` has no effect without `cache.enable_prefix_caching`",
         why="Blocks are hashed to find shared prefixes, which happens with prefix caching only.",
         fixes=("set `cache.enable_prefix_caching: true`, or remove `prefix_caching_hash_algo`",),
@@ -60,7 +87,7 @@ RULES: tuple[Rule, ...] = (
         id="R380",
         title="blocks outside the KV cache are found by prefix caching",
         fields=(*_BLOCK_STORES, "cache.enable_prefix_caching"),
-        is_broken=lambda v: bool(v.block_stores) and not v.enable_prefix_caching,
+        is_broken=lambda v: bool(v.block_stores) and not v.cache.enable_prefix_caching,
         message="KV blocks outside the KV cache ({block_stores}) need `cache.enable_prefix_caching`",
         why="They are stored, and found by other engines, by the hashes that prefix caching computes.",
         fixes=("set `cache.enable_prefix_caching: true`, or remove {block_stores}",),
@@ -70,7 +97,7 @@ RULES: tuple[Rule, ...] = (
         title="the limit of stored blocks needs their folder",
         fields=("cache.kv_directory_size", "cache.kv_directory"),
         severity="warning",
-        is_broken=lambda v: v.is_written("cache.kv_directory_size") and v.kv_directory is None,
+        is_broken=lambda v: v.is_written("cache.kv_directory_size") and v.cache.kv_directory is None,
         message="`cache.kv_directory_size` has no effect without `cache.kv_directory`",
         why="Without a folder no block is stored.",
         fixes=("set `cache.kv_directory`, or remove `kv_directory_size`",),
@@ -80,7 +107,7 @@ RULES: tuple[Rule, ...] = (
         title="recurrent states stay in the engine",
         fields=_BLOCK_STORES,
         needs_model=True,
-        is_broken=lambda v: bool(v.block_stores) and (v.has_states or not v.has_keys),
+        is_broken=lambda v: bool(v.block_stores) and (v.has_states or not _has_keys(v)),
         message="some layers of this model keep a recurrent state, which is not kept outside the KV cache "
         "({block_stores})",
         why="A sequence continues from a prefix only with these states, and only blocks of keys and values are stored.",
@@ -95,7 +122,9 @@ RULES: tuple[Rule, ...] = (
         ),
         needs_model=True,
         about_machine=True,
-        is_broken=lambda v: v.device == "cuda" and v.kv_host_bytes > max(0, v.free_host_bytes - v.offloaded_bytes),
+        is_broken=lambda v: (
+            v.device.device == "cuda" and v.kv_host_bytes > max(0, v.machine.available_memory_bytes - v.offloaded_bytes)
+        ),
         message="{kv_host} of host memory are for KV blocks, and {free_for_kv} are free",
         why="The memory is pinned: it cannot be swapped. Weights that `cache.cpu_offload_gb` keeps there are not free.",
         fixes=("write a smaller size",),
@@ -106,7 +135,7 @@ RULES: tuple[Rule, ...] = (
         fields=("cache.kv_offloading_size", "kv_transfer.kv_connector_extra_config"),
         needs_model=True,
         about_machine=True,  # on which the size of a block depends
-        is_broken=lambda v: 0 < v.kv_offloading_bytes < v.stored_block_bytes,
+        is_broken=lambda v: 0 < v.decisions.offload_bytes < v.stored_block_bytes,
         message="`cache.kv_offloading_size` {kv_offloading_size} GiB hold no KV block: one has {one_stored_block}",
         why="A block has the keys and values of `block_size` tokens in all layers, and is kept as a whole.",
         fixes=("write a larger size, or remove it",),
@@ -119,8 +148,8 @@ RULES: tuple[Rule, ...] = (
         needs_model=True,
         is_broken=lambda v: (
             v.is_written("cache.prefix_cache_retention_interval")
-            and bool(v.prefix_cache_retention_interval)
-            and not (v.has_states and v.enable_prefix_caching)
+            and bool(v.cache.prefix_cache_retention_interval)
+            and not (v.has_states and v.cache.enable_prefix_caching)
         ),
         message="`cache.prefix_cache_retention_interval` has no effect {no_states}",
         why="Only recurrent layers keep a state, and only prefix caching uses one again.",
@@ -134,9 +163,9 @@ RULES: tuple[Rule, ...] = (
         needs_model=True,
         is_broken=lambda v: (
             v.decisions.is_written("cache.enable_prefix_caching")
-            and v.enable_prefix_caching
+            and v.cache.enable_prefix_caching
             and v.has_states
-            and not v.prefix_cache_retention_interval
+            and not v.cache.prefix_cache_retention_interval
         ),
         message="`cache.enable_prefix_caching` has no effect with `cache.prefix_cache_retention_interval: 0`",
         why="Some layers of this model keep a recurrent state: a sequence continues from a prefix only with a state.",
@@ -158,7 +187,7 @@ RULES: tuple[Rule, ...] = (
         title="batch invariance needs exact states",
         fields=("cache.mamba_ssm_cache_dtype", "model.batch_invariant"),
         needs_model=True,
-        is_broken=lambda v: v.has_states and v.batch_invariant and v.mamba_ssm_cache_dtype == "bfloat16",
+        is_broken=lambda v: v.has_states and v.model.batch_invariant and v.cache.mamba_ssm_cache_dtype == "bfloat16",
         message="`model.batch_invariant` does not hold with recurrent states in bfloat16",
         why="A state is rounded at the end of each step, and how a prompt is divided depends on other requests.",
         fixes=("write `mamba_ssm_cache_dtype: float32`", "or remove `batch_invariant`"),
@@ -169,7 +198,7 @@ RULES: tuple[Rule, ...] = (
         fields=("cache.kv_sharing_fast_prefill",),
         severity="warning",
         needs_model=True,
-        is_broken=lambda v: v.is_written("cache.kv_sharing_fast_prefill") and not v.shares_keys,
+        is_broken=lambda v: v.is_written("cache.kv_sharing_fast_prefill") and not _shares_keys(v),
         message="`cache.kv_sharing_fast_prefill` has no effect: no layer of this model reads the keys of another",
         why="Each layer of other models keeps keys and values of all tokens, and so must compute all of them.",
         fixes=("remove `kv_sharing_fast_prefill`",),
@@ -180,7 +209,7 @@ RULES: tuple[Rule, ...] = (
         fields=("model.model", "cache.kv_cache_memory_bytes"),
         severity="warning",
         needs_model=True,
-        is_broken=lambda v: v.decisions.is_written("cache.kv_cache_memory_bytes") and not v.has_keys,
+        is_broken=lambda v: v.decisions.is_written("cache.kv_cache_memory_bytes") and not _has_keys(v),
         message="`cache.kv_cache_memory_bytes` has no effect: no layer of this model keeps keys and values",
         why="Its layers keep states of a fixed size, for `scheduler.max_num_seqs` sequences.",
         fixes=("remove `kv_cache_memory_bytes`",),
@@ -190,7 +219,7 @@ RULES: tuple[Rule, ...] = (
         title="a written KV cache holds at least one block",
         fields=("cache.kv_cache_memory_bytes", "cache.block_size"),
         needs_model=True,
-        is_broken=lambda v: v.is_kv_written and v.num_kv_blocks == 0,
+        is_broken=lambda v: v.is_kv_written and v.decisions.num_kv_blocks == 0,
         message=(
             "`cache.kv_cache_memory_bytes` is {written_kv_cache}; one block of {block_size} tokens needs {one_block}"
         ),
@@ -204,7 +233,11 @@ RULES: tuple[Rule, ...] = (
         needs_model=True,
         about_machine=True,
         exit_code=EXIT_ENVIRONMENT,
-        is_broken=lambda v: v.is_kv_written and v.total_bytes > v.decisions.available_memory_bytes,
+        is_broken=lambda v: (
+            v.is_kv_written
+            and v.decisions.memory is not None
+            and v.decisions.memory.total_bytes > v.decisions.available_memory_bytes
+        ),
         message=(
             "weights ({weights}{others}) and KV cache ({kv_cache}) need {total}; {where} has {available} available"
         ),
@@ -220,7 +253,7 @@ RULES: tuple[Rule, ...] = (
         title="keys and values in fp8 are for GPUs",
         fields=("cache.kv_cache_dtype", "device.device"),
         about_machine=True,  # on which `device: auto` depends
-        is_broken=lambda v: v.device == "cpu" and v.kv_cache_dtype == "fp8",
+        is_broken=lambda v: v.device.device == "cpu" and v.cache.kv_cache_dtype == "fp8",
         message="`cache.kv_cache_dtype` fp8 is for GPUs, and `device.device` is {device}",
         why="The attention kernels for CPUs read float32, bfloat16 and int8, which is as small and more exact.",
         fixes=("write `kv_cache_dtype: int8`", "or write `device: cuda` where there is a GPU"),
@@ -230,7 +263,7 @@ RULES: tuple[Rule, ...] = (
         title="the GPU supports 8-bit values",
         fields=("cache.kv_cache_dtype", "device.device"),
         about_machine=True,
-        is_broken=lambda v: v.kv_cache_dtype == "fp8" and _lacks_fp8(v),
+        is_broken=lambda v: v.cache.kv_cache_dtype == "fp8" and _lacks_fp8(v),
         message=(
             f"`cache.kv_cache_dtype` fp8 needs compute capability {capability_text(FP8_CAPABILITY)} (Ada, Hopper) or "
             "more; "
@@ -244,7 +277,7 @@ RULES: tuple[Rule, ...] = (
         title="computed scales belong to an fp8 cache",
         fields=("cache.calculate_kv_scales", "cache.kv_cache_dtype"),
         severity="warning",
-        is_broken=lambda v: v.calculate_kv_scales and v.kv_cache_dtype != "fp8",
+        is_broken=lambda v: v.cache.calculate_kv_scales and v.cache.kv_cache_dtype != "fp8",
         message="`cache.calculate_kv_scales` has no effect with `cache.kv_cache_dtype` {kv_cache_dtype}",
         why=(
             "An int8 cache has a scale for each head of each token, computed when it is stored; wider formats need "
@@ -258,7 +291,7 @@ RULES: tuple[Rule, ...] = (
         fields=("cache.calculate_kv_scales", "model.model"),
         needs_model=True,
         severity="warning",
-        is_broken=lambda v: v.calculate_kv_scales and v.kv_cache_dtype == "fp8" and not v.has_kv_scales,
+        is_broken=lambda v: v.cache.calculate_kv_scales and v.cache.kv_cache_dtype == "fp8" and not _has_kv_scales(v),
         message="`cache.calculate_kv_scales` has no effect: the model keeps latents, or runs through transformers",
         why="Latents are stored without scales, and so are the keys and values of modules of transformers.",
         fixes=("remove `calculate_kv_scales`",),
@@ -268,7 +301,7 @@ RULES: tuple[Rule, ...] = (
         title="weights are kept outside of a GPU",
         fields=("cache.cpu_offload_gb", "device.device"),
         about_machine=True,
-        is_broken=lambda v: v.device == "cpu" and v.cpu_offload_gb > 0,
+        is_broken=lambda v: v.device.device == "cpu" and v.cache.cpu_offload_gb > 0,
         message="`cache.cpu_offload_gb` is for GPUs, and `device.device` is {device}",
         why="On a CPU all weights are in host memory.",
         fixes=("remove `cache.cpu_offload_gb`", "or write `device: cuda` where there is a GPU"),
@@ -279,7 +312,7 @@ RULES: tuple[Rule, ...] = (
         fields=("cache.cpu_offload_gb", "cache.offload_prefetch_step", "model.model"),
         needs_model=True,
         about_machine=True,
-        is_broken=lambda v: v.device == "cuda" and v.cpu_offload_gb > 0 and v.weight_offload is None,
+        is_broken=lambda v: v.device.device == "cuda" and v.cache.cpu_offload_gb > 0 and v.weight_offload is None,
         message="`cache.cpu_offload_gb` {cpu_offload_gb} saves no memory of the GPU with this model",
         why=(
             "Layers in host memory share the space of `offload_prefetch_step` + 1 of them on the GPU, so there must be "
@@ -293,7 +326,9 @@ RULES: tuple[Rule, ...] = (
         fields=("cache.cpu_offload_gb",),
         needs_model=True,
         about_machine=True,
-        is_broken=lambda v: v.weight_offload is not None and v.weight_offload.host_bytes > v.free_host_bytes,
+        is_broken=lambda v: (
+            v.weight_offload is not None and v.weight_offload.host_bytes > v.machine.available_memory_bytes
+        ),
         message="`cache.cpu_offload_gb` keeps {offloaded} of weights in host memory, of which {free_host} are free",
         why="Their memory is pinned: it cannot be swapped.",
         fixes=("write fewer GiB",),
@@ -303,7 +338,7 @@ RULES: tuple[Rule, ...] = (
         title="keys and values in int8 are for CPUs",
         fields=("cache.kv_cache_dtype", "device.device"),
         about_machine=True,  # on which `device: auto` depends
-        is_broken=lambda v: v.device == "cuda" and v.kv_cache_dtype == "int8",
+        is_broken=lambda v: v.device.device == "cuda" and v.cache.kv_cache_dtype == "int8",
         message="`cache.kv_cache_dtype` int8 is for CPUs, and `device.device` is {device}",
         why="The attention kernels for GPUs read no scale of each token.",
         fixes=("write `kv_cache_dtype: fp8` on Ada, Hopper and later, or auto",),
@@ -313,75 +348,12 @@ RULES: tuple[Rule, ...] = (
         title="keys and values in int8 need equal heads",
         fields=("cache.kv_cache_dtype", "model.model"),
         needs_model=True,
-        is_broken=lambda v: v.kv_cache_dtype == "int8" and not v.has_uniform_heads,
+        is_broken=lambda v: v.cache.kv_cache_dtype == "int8" and not _has_uniform_heads(v),
         message="int8 in `cache.kv_cache_dtype` does not fit this model: it keeps latents, or heads of several sizes",
         why=(
             "A latent is read as keys and as values, by kernels without scales. Layers with heads of several sizes "
             "share blocks, which divide evenly only without scales."
         ),
         fixes=("write `kv_cache_dtype: auto`",),
-    ),
-)
-
-STATED: tuple[StatedRule, ...] = (
-    StatedRule(
-        "R083",
-        "the memory share is greater than 0 and at most 1",
-        ("cache.gpu_memory_utilization",),
-        "It applies to this instance. Memory that other instances use already is considered, their plans are not.",
-    ),
-    StatedRule(
-        "R086",
-        "the device chooses the block size",
-        ("cache.block_size",),
-        f"auto is {by_device(BLOCK_SIZE)}, whose kernels read that number of tokens in one access.",
-    ),
-    StatedRule("R087", "block sizes are powers of two", ("cache.block_size",), "Other sizes are refused."),
-    StatedRule(
-        "R088",
-        "auto stores keys and values in the model's format",
-        ("cache.kv_cache_dtype",),
-        "A smaller format loses precision, so it has to be chosen explicitly.",
-    ),
-    StatedRule(
-        "R089",
-        "bfloat16 is allowed with any model",
-        ("cache.kv_cache_dtype",),
-        "Other engines use it for models with an 8-bit cache; here it also halves the cache of a float32 model.",
-    ),
-    StatedRule(
-        "R329",
-        "recurrent states are kept in float32",
-        _STATE_DTYPES,
-        "They are sums over all tokens of a sequence. bfloat16 has to be chosen explicitly.",
-    ),
-    StatedRule(
-        "R092",
-        "prefix caching is on by default",
-        ("cache.enable_prefix_caching",),
-        "Cached blocks are evicted when space is needed, so it costs no memory.",
-    ),
-    StatedRule(
-        "R093",
-        "images do not disable prefix caching",
-        ("cache.enable_prefix_caching",),
-        "This build accepts text only, and a written value is never changed.",
-    ),
-    StatedRule(
-        "R096",
-        "state-space caches use the format of the model",
-        ("cache.mamba_cache_dtype", "cache.mamba_ssm_cache_dtype"),
-        "States are always float32 here, and the last inputs of convolutions have the dtype of the model; "
-        "float32 would hold the same values. Both options are refused.",
-    ),
-    StatedRule(
-        "R221",
-        "auto limits the KV cache to what can be used",
-        ("cache.kv_cache_memory_bytes",),
-        "On a CPU the minimum of: max_num_seqs sequences of max_model_len; "
-        f"{gibibytes(MAX_AUTO_KV_BYTES)}, or one sequence of a written max_model_len if that is more; what "
-        "gpu_memory_utilization of the available memory leaves after the weights. On a GPU everything that "
-        "gpu_memory_utilization of its memory, as far as it is free, leaves after the weights and the activations of "
-        "the largest step.",
     ),
 )

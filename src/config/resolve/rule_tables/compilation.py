@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...graph_sizes import written_sizes
-from ..rule import Rule, StatedRule
+from ..rule import Rule
 from ..values import Values
 
 _UPPER = (1, 2, 3)  # levels that ask for graphs
@@ -14,8 +14,8 @@ _SIZES = ("scheduler.cuda_graph_sizes", "compilation.cudagraph_capture_sizes")
 def _differ(v: Values) -> bool:
     """Compares meanings: a single number is a maximum in the first option, and a size in the second."""
     first, second = v.config.scheduler.cuda_graph_sizes, v.config.compilation.cudagraph_capture_sizes
-    captured = tuple(size for size in sorted(set(second)) if size <= v.max_num_seqs)
-    return bool(first and second) and written_sizes(first, v.max_num_seqs) != captured
+    captured = tuple(size for size in sorted(set(second)) if size <= v.scheduler.max_num_seqs)
+    return bool(first and second) and written_sizes(first, v.scheduler.max_num_seqs) != captured
 
 
 RULES: tuple[Rule, ...] = (
@@ -25,14 +25,14 @@ RULES: tuple[Rule, ...] = (
         fields=(*_SIZES, "compilation.level", "model.enforce_eager", "model.batch_invariant", "device.device"),
         severity="warning",
         is_broken=lambda v: (
-            bool(v.no_graphs)
+            bool(v.why_no_graphs)
             and bool(
                 v.config.scheduler.cuda_graph_sizes
                 or v.config.compilation.cudagraph_capture_sizes
                 or v.config.compilation.level in _UPPER
             )
         ),
-        message="no graphs are captured, so their options have no effect: {no_graphs}",
+        message="no graphs are captured, so their options have no effect: {why_no_graphs}",
         why="Graphs are captured on CUDA devices, unless `model.enforce_eager` asks for plain PyTorch operations, "
         "`compilation.level` is 0, or `model.batch_invariant` computes one row at a time.",
         fixes=("remove the sizes and levels above 0, or what prevents graphs",),
@@ -43,9 +43,9 @@ RULES: tuple[Rule, ...] = (
         fields=(*_SIZES, "scheduler.max_num_seqs"),
         severity="warning",
         is_broken=lambda v: (
-            not v.no_graphs
+            not v.why_no_graphs
             and max((0, *v.config.scheduler.cuda_graph_sizes, *v.config.compilation.cudagraph_capture_sizes))
-            > v.max_num_seqs
+            > v.scheduler.max_num_seqs
         ),
         message="graph sizes above `scheduler.max_num_seqs` {max_num_seqs} are ignored; used are: {graph_sizes}",
         why="No step has that number of sequences, so such a graph would only use memory.",
@@ -60,40 +60,5 @@ RULES: tuple[Rule, ...] = (
         why="They are two names of one option. A single number is a maximum in cuda_graph_sizes - 1, 2, 4 and each "
         "multiple of 8 up to it - and a size in cudagraph_capture_sizes.",
         fixes=("remove one of the two",),
-    ),
-)
-
-STATED: tuple[StatedRule, ...] = (
-    StatedRule(
-        "R008",
-        "a level has several notations",
-        ("compilation.level",),
-        "-O3, -O 3, -O=3, -O.level=3 and --compilation-config 3 all set the level; further -O.key=value pairs can be "
-        "added.",
-    ),
-    StatedRule(
-        "R060",
-        "the length of a sequence does not matter for graphs",
-        ("model.max_seq_len_to_capture",),
-        "The option is ignored with a warning: captured graphs do not depend on the length of a sequence.",
-    ),
-    StatedRule(
-        "R061",
-        "two old names of the same limit",
-        ("model.max_context_len_to_capture", "model.max_seq_len_to_capture"),
-        "Both are ignored with a warning.",
-    ),
-    StatedRule(
-        "R064",
-        "embeddings as prompts double the compilation time",
-        ("model.enable_prompt_embeds",),
-        "Cannot occur: embeddings as prompts are refused.",
-    ),
-    StatedRule(
-        "R189",
-        "levels are 0 to 3",
-        ("compilation.level",),
-        "0 captures no graphs. 1, 2, 3 and auto capture them and are all the same, because this build compiles "
-        "nothing.",
     ),
 )

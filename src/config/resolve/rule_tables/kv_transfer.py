@@ -10,10 +10,10 @@ from ...schema.kv_transfer import (
     LMCACHE_PORT,
     MOONCAKE_PROTOCOL,
     SHARED_PATH,
-    KVTransferConfig,
 )
+from ...suggest import close, did_you_mean
 from ..import_path import split_import_path
-from ..rule import Rule, StatedRule
+from ..rule import Rule
 from ..values import Values
 
 _EXTRA = "kv_transfer.kv_connector_extra_config"
@@ -22,8 +22,17 @@ MAX_PORT = 65535
 _OF_TCP = ("kv_transfer.kv_ip", "kv_transfer.kv_port", "kv_transfer.kv_buffer_size")
 
 
-def _transfer(v: Values) -> KVTransferConfig:
-    return v.config.kv_transfer
+_OF_PREFILL_SERVERS = (
+    "kv_transfer.prefill_min_tokens",
+    "kv_transfer.prefill_timeout",
+    "kv_transfer.prefill_api_key",
+)
+
+
+def _connector_meant(v: Values) -> str:
+    """Connectors of this build whose names resemble the one that is written."""
+    meant = did_you_mean(close(v.kv_transfer.kv_connector or "", BUILT_IN))
+    return f" ({meant})" if meant else ""
 
 
 RULES: tuple[Rule, ...] = (
@@ -32,8 +41,8 @@ RULES: tuple[Rule, ...] = (
         title="offloading needs a size",
         fields=("kv_transfer.kv_connector", _EXTRA, "cache.kv_offloading_size"),
         is_broken=lambda v: (
-            _transfer(v).is_offloading
-            and HOST_BYTES not in v.kv_connector_extra_config
+            v.kv_transfer.is_offloading
+            and HOST_BYTES not in v.kv_transfer.kv_connector_extra_config
             and not v.is_written("cache.kv_offloading_size")
         ),
         message="`kv_transfer.kv_connector: OffloadingConnector` needs a size",
@@ -47,7 +56,7 @@ RULES: tuple[Rule, ...] = (
         id="R453",
         title="there is one memory for blocks of this engine",
         fields=("cache.kv_offloading_size", "kv_transfer.kv_connector"),
-        is_broken=lambda v: _transfer(v).is_offloading and v.is_written("cache.kv_offloading_size"),
+        is_broken=lambda v: v.kv_transfer.is_offloading and v.is_written("cache.kv_offloading_size"),
         message="`cache.kv_offloading_size` and `kv_transfer.kv_connector: OffloadingConnector` are the same",
         why="The option is the short form of the connector.",
         fixes=("remove `kv_connector`", "or remove `kv_offloading_size`"),
@@ -56,7 +65,7 @@ RULES: tuple[Rule, ...] = (
         id="R403",
         title="shared storage needs its folder",
         fields=("kv_transfer.kv_connector", _EXTRA, "cache.kv_directory"),
-        is_broken=lambda v: _transfer(v).is_shared_folder and v.kv_directory is None,
+        is_broken=lambda v: v.kv_transfer.is_shared_folder and v.cache.kv_directory is None,
         message="`kv_transfer.kv_connector: {kv_connector}` needs a folder",
         why="Engines write blocks to this folder, and read those of others there.",
         fixes=(f"set `kv_transfer.kv_connector_extra_config: {{{{{SHARED_PATH}: FOLDER}}}}`, or `cache.kv_directory`",),
@@ -65,7 +74,7 @@ RULES: tuple[Rule, ...] = (
         id="R404",
         title="further settings belong to a connector",
         fields=(_EXTRA, "kv_transfer.kv_connector"),
-        is_broken=lambda v: bool(set(v.kv_connector_extra_config) - _transfer(v).settings_of_connector),
+        is_broken=lambda v: bool(set(v.kv_transfer.kv_connector_extra_config) - v.kv_transfer.settings_of_connector),
         message=f"`{_EXTRA}` has a setting that the connector lacks: {SHARED_PATH} is a setting of "
         f"SharedStorageConnector, {HOST_BYTES} of OffloadingConnector, {MOONCAKE_PROTOCOL} of MooncakeConnector, "
         f"{LMCACHE_HOST}, {LMCACHE_PORT} and {LMCACHE_LIMIT} of LMCacheMPConnector",
@@ -77,10 +86,11 @@ RULES: tuple[Rule, ...] = (
         title="a connector of your own is in a module",
         fields=("kv_transfer.kv_connector", _MODULE),
         is_broken=lambda v: (
-            v.kv_connector_module_path is None
-            and bool(own := _transfer(v).own_connector)
+            v.kv_transfer.kv_connector_module_path is None
+            and bool(own := v.kv_transfer.own_connector)
             and split_import_path(own) is None
         ),
+        said=lambda v: {"connector_meant": _connector_meant(v)},
         message="`kv_transfer.kv_connector: {kv_connector}` is not a connector of this build{connector_meant}, and no "
         "module is named",
         why="A class of your own is imported from its module.",
@@ -91,8 +101,8 @@ RULES: tuple[Rule, ...] = (
         title="a module has a connector",
         fields=(_MODULE, "kv_transfer.kv_connector"),
         is_broken=lambda v: (
-            v.kv_connector_module_path is not None
-            and (not _transfer(v).own_connector or bool({*":."} & {*v.kv_connector}))
+            v.kv_transfer.kv_connector_module_path is not None
+            and (not v.kv_transfer.own_connector or bool({*":."} & {*(v.kv_transfer.kv_connector or "")}))
         ),
         message=f"`{_MODULE}: {{kv_connector_module_path}}` is for a class of this module, and `kv_connector` is "
         "{kv_connector}",
@@ -104,8 +114,8 @@ RULES: tuple[Rule, ...] = (
         title="a module of a connector can be imported",
         fields=(_MODULE, "kv_transfer.kv_connector"),
         is_broken=lambda v: (
-            v.kv_connector_module_path is not None
-            and bool(own := _transfer(v).own_connector)
+            v.kv_transfer.kv_connector_module_path is not None
+            and bool(own := v.kv_transfer.own_connector)
             and split_import_path(own) is None
         ),
         message="`{kv_connector}` in `{kv_connector_module_path}` is not a class in a Python module",
@@ -116,7 +126,7 @@ RULES: tuple[Rule, ...] = (
         id="R477",
         title="blocks are in a folder or in a store of your own",
         fields=("kv_transfer.kv_connector", _MODULE, "cache.kv_directory"),
-        is_broken=lambda v: bool(_transfer(v).own_connector) and v.kv_directory is not None,
+        is_broken=lambda v: bool(v.kv_transfer.own_connector) and v.cache.kv_directory is not None,
         message="`kv_transfer.kv_connector: {kv_connector}` and `cache.kv_directory` are two stores of the same blocks",
         why="Both are for blocks that outlive the engine; `cache.kv_offloading_size` may be set beside either.",
         fixes=("remove one of them",),
@@ -125,7 +135,7 @@ RULES: tuple[Rule, ...] = (
         id="R454",
         title="files or LMCache keep the blocks of prompts",
         fields=("cache.kv_directory", "kv_transfer.kv_connector"),
-        is_broken=lambda v: _transfer(v).is_lmcache and v.is_written("cache.kv_directory"),
+        is_broken=lambda v: v.kv_transfer.is_lmcache and v.is_written("cache.kv_directory"),
         message="`cache.kv_directory` and `kv_transfer.kv_connector: LMCacheMPConnector` keep the same blocks twice",
         why="A block outside the engine is in one place; LMCache itself writes files (`lmcache server --l2-adapter`).",
         fixes=("remove `kv_directory`", "remove `kv_connector`"),
@@ -136,8 +146,8 @@ RULES: tuple[Rule, ...] = (
         fields=(_EXTRA, "cache.kv_directory"),
         is_broken=lambda v: (
             v.is_written("cache.kv_directory")
-            and _transfer(v).is_shared_folder
-            and v.kv_directory != v.decisions.shared_folder
+            and v.kv_transfer.is_shared_folder
+            and v.cache.kv_directory != v.decisions.shared_folder
             and v.decisions.shared_folder is not None
         ),
         message=f"`cache.kv_directory` and the {SHARED_PATH} of `{_EXTRA}` are two folders",
@@ -149,7 +159,7 @@ RULES: tuple[Rule, ...] = (
         title="settings of the connectors between engines need one",
         fields=(*_OF_TCP, "kv_transfer.kv_connector", "kv_transfer.kv_role"),
         severity="warning",
-        is_broken=lambda v: not _transfer(v).buffer_bytes and any(map(v.is_written, _OF_TCP)),
+        is_broken=lambda v: not v.kv_transfer.buffer_bytes and any(map(v.is_written, _OF_TCP)),
         message="`kv_transfer.kv_ip`, `kv_port` and `kv_buffer_size` have no effect: no other engine reads blocks from "
         "this one",
         why="An engine keeps blocks for others with `TcpConnector`, `NixlConnector` or `MooncakeConnector`, unless it "
@@ -160,7 +170,7 @@ RULES: tuple[Rule, ...] = (
         id="R407",
         title="other engines need an address",
         fields=("kv_transfer.kv_ip", "kv_transfer.kv_connector", "kv_transfer.kv_role"),
-        is_broken=lambda v: bool(_transfer(v).buffer_bytes) and v.kv_ip in ("0.0.0.0", "::", "*"),
+        is_broken=lambda v: bool(v.kv_transfer.buffer_bytes) and v.kv_transfer.kv_ip in ("0.0.0.0", "::", "*"),
         message="`kv_transfer.kv_ip: {kv_ip}` is not an address that other engines can connect to",
         why="The answer to a prompt that is computed for others names this address.",
         fixes=("write the address of this machine in the private network, or of the pod",),
@@ -175,7 +185,7 @@ RULES: tuple[Rule, ...] = (
             "kv_transfer.kv_role",
         ),
         is_broken=lambda v: (
-            bool(_transfer(v).buffer_bytes) and _transfer(v).port_at_rank(v.config.parallel.ranks[-1]) > MAX_PORT
+            bool(v.kv_transfer.buffer_bytes) and v.kv_transfer.port_at_rank(v.topology.replicas[-1]) > MAX_PORT
         ),
         message="`kv_transfer.kv_port: {kv_port}` is too high: each replica uses the port plus its rank, and the "
         "highest port is 65535",
@@ -187,7 +197,7 @@ RULES: tuple[Rule, ...] = (
         title="a role needs a connector",
         fields=("kv_transfer.kv_role", "kv_transfer.kv_connector"),
         severity="warning",
-        is_broken=lambda v: v.is_written("kv_transfer.kv_role") and not _transfer(v).has_roles,
+        is_broken=lambda v: v.is_written("kv_transfer.kv_role") and not v.kv_transfer.has_roles,
         message="`kv_transfer.kv_role` has no effect without a `kv_transfer.kv_connector` between engines",
         why="Without such a connector no block leaves the engine, and none comes from another.",
         fixes=("set `kv_connector`, or remove `kv_role`",),
@@ -196,7 +206,7 @@ RULES: tuple[Rule, ...] = (
         id="R409",
         title="blocks of prefill servers are read",
         fields=("kv_transfer.prefill_servers", "kv_transfer.kv_connector", "kv_transfer.kv_role"),
-        is_broken=lambda v: bool(v.prefill_servers) and not _transfer(v).reads,
+        is_broken=lambda v: bool(v.kv_transfer.prefill_servers) and not v.kv_transfer.reads,
         message="`kv_transfer.prefill_servers` needs a `kv_connector`, and a `kv_role` that reads blocks",
         why="What a prefill server computes is of use only to an engine that reads its blocks.",
         fixes=("set `kv_connector: TcpConnector` and `kv_role: kv_consumer`", "remove `prefill_servers`"),
@@ -204,37 +214,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="R410",
         title="settings of prefill servers need them",
-        fields=("kv_transfer.prefill_min_tokens", "kv_transfer.prefill_api_key", "kv_transfer.prefill_servers"),
+        fields=(*_OF_PREFILL_SERVERS, "kv_transfer.prefill_servers"),
         severity="warning",
-        is_broken=lambda v: (
-            not v.prefill_servers
-            and any(map(v.is_written, ("kv_transfer.prefill_min_tokens", "kv_transfer.prefill_api_key")))
-        ),
-        message="`kv_transfer.prefill_min_tokens` and `prefill_api_key` have no effect without `prefill_servers`",
+        is_broken=lambda v: not v.kv_transfer.prefill_servers and any(map(v.is_written, _OF_PREFILL_SERVERS)),
+        message="`kv_transfer.prefill_min_tokens`, `prefill_timeout` and `prefill_api_key` have no effect without "
+        "`prefill_servers`",
         why="They say how prompts are sent to these servers.",
         fixes=("set `prefill_servers`, or remove them",),
-    ),
-)
-
-STATED: tuple[StatedRule, ...] = (
-    StatedRule(
-        "R478",
-        "a connector of your own is imported when the engine starts",
-        ("kv_transfer.kv_connector", _MODULE),
-        "`engine validate` runs no code of the deployment: it checks the form of the import path. A module that does "
-        "not exist, a class without the methods, or settings that it does not take end the start before weights are "
-        "loaded.",
-    ),
-    StatedRule(
-        "R400",
-        "shared storage is the folder of stored blocks",
-        (_EXTRA, "cache.kv_directory"),
-        f"`{SHARED_PATH}` and `cache.kv_directory` are the same folder, with the limit `cache.kv_directory_size`.",
-    ),
-    StatedRule(
-        "R451",
-        "offloading is blocks in host memory",
-        (_EXTRA, "cache.kv_offloading_size"),
-        f"`{HOST_BYTES}` and `cache.kv_offloading_size` are the same memory, in bytes and in GiB.",
     ),
 )

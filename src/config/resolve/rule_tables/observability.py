@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from ...schema.deployment import DeploymentConfig
 from ...schema.observability import has_hidden_metrics
-from ..rule import Rule, StatedRule
+from ..rule import Rule
 
 
 def _has_overlap(config: DeploymentConfig) -> bool:
-    addresses = [address for rank in config.parallel.ranks for address in config.kv_events.at_rank(rank).addresses]
+    addresses = [
+        address for rank in config.parallel.topology.replicas for address in config.kv_events.at_rank(rank).addresses
+    ]
     fixed = [address for address in addresses if not address.endswith("*")]
     return len(set(fixed)) < len(fixed)
 
@@ -18,7 +20,9 @@ RULES: tuple[Rule, ...] = (
         id="R184",
         title="detailed traces need a collector",
         fields=("observability.collect_detailed_traces", "observability.otlp_traces_endpoint"),
-        is_broken=lambda v: bool(v.collect_detailed_traces) and v.otlp_traces_endpoint is None,
+        is_broken=lambda v: (
+            bool(v.observability.collect_detailed_traces) and v.observability.otlp_traces_endpoint is None
+        ),
         message="`observability.collect_detailed_traces` has no effect: there is no "
         "`observability.otlp_traces_endpoint`",
         why="Traces are sent to a collector and stored nowhere else.",
@@ -34,7 +38,9 @@ RULES: tuple[Rule, ...] = (
             "compilation.level",
             "model.batch_invariant",
         ),
-        is_broken=lambda v: v.enable_layerwise_nvtx_tracing and (v.device == "cpu" or not v.no_graphs),
+        is_broken=lambda v: (
+            v.observability.enable_layerwise_nvtx_tracing and (v.device.device == "cpu" or not v.why_no_graphs)
+        ),
         message="`observability.enable_layerwise_nvtx_tracing` has no effect: "
         "it marks steps on a CUDA device that are not captured as graphs",
         why="Nsight reads NVTX ranges of CUDA programs, and a graph that is replayed has none.",
@@ -47,7 +53,7 @@ RULES: tuple[Rule, ...] = (
         id="R186",
         title="events about blocks need the prefix cache",
         fields=("kv_events.enable_kv_cache_events", "cache.enable_prefix_caching"),
-        is_broken=lambda v: v.enable_kv_cache_events and not v.enable_prefix_caching,
+        is_broken=lambda v: v.kv_events.enable_kv_cache_events and not v.cache.enable_prefix_caching,
         message="`kv_events.enable_kv_cache_events` has no effect: without `cache.enable_prefix_caching` no block is "
         "stored for other requests",
         why="Events say which prefixes a request would find in the cache.",
@@ -63,7 +69,7 @@ RULES: tuple[Rule, ...] = (
             "parallel.data_parallel_size",
             "kv_events.enable_kv_cache_events",
         ),
-        is_broken=lambda v: v.config.kv_events.is_publishing and _has_overlap(v.config),
+        is_broken=lambda v: v.kv_events.is_publishing and _has_overlap(v.config),
         message="`kv_events.endpoint` and `kv_events.replay_endpoint` overlap: a replica uses each port plus its rank, "
         "from 0 to `parallel.data_parallel_size` - 1",
         why="A port has one socket.",
@@ -74,28 +80,16 @@ RULES: tuple[Rule, ...] = (
         title="hidden metrics are those of vLLM until 0.8",
         fields=("observability.show_hidden_metrics_for_version", "observability.metric_dialects"),
         is_broken=lambda v: (
-            v.show_hidden_metrics_for_version is not None
-            and ("vllm" not in v.metric_dialects or not has_hidden_metrics(v.show_hidden_metrics_for_version))
+            v.observability.show_hidden_metrics_for_version is not None
+            and (
+                "vllm" not in v.observability.metric_dialects
+                or not has_hidden_metrics(v.observability.show_hidden_metrics_for_version)
+            )
         ),
         message="`observability.show_hidden_metrics_for_version` has no effect: it adds metrics that vLLM has hidden "
         "since a release up to 0.8, where `observability.metric_dialects` has `vllm`",
         why="Metrics that later releases of vLLM hide are always exported under vLLM's names.",
         fixes=("remove `show_hidden_metrics_for_version`",),
         severity="warning",
-    ),
-)
-
-STATED: tuple[StatedRule, ...] = (
-    StatedRule(
-        "R010",
-        "modules are separated by commas",
-        ("observability.collect_detailed_traces",),
-        "`model,worker` on the command line or in a variable, a list in a file; other values are an error.",
-    ),
-    StatedRule(
-        "R011",
-        "model measures the forward pass, worker the whole step",
-        ("observability.collect_detailed_traces",),
-        "`model` adds the times of prefill and decode to a span, `worker` child spans for queue, prefill and decode.",
     ),
 )

@@ -18,24 +18,31 @@ from .row import Refused
 
 SectionType = TypeVar("SectionType", bound=Section)
 
-REFUSED: tuple[Refused, ...] = (
-    *model.ROWS,
-    *memory.ROWS,
-    *devices.ROWS,
-    *inputs.ROWS,
-    *outputs.ROWS,
-    *serving.ROWS,
-)
+REFUSED: dict[str, tuple[Refused, ...]] = {
+    "model": model.MODEL,
+    "load": model.LOAD,
+    "cache": memory.CACHE,
+    "scheduler": memory.SCHEDULER,
+    "parallel": devices.PARALLEL,
+    "device": devices.DEVICE,
+    "lora": inputs.LORA,
+    "multimodal": inputs.MULTIMODAL,
+    "structured_outputs": outputs.STRUCTURED_OUTPUTS,
+    "speculative": outputs.SPECULATIVE,
+    "kv_transfer": outputs.KV_TRANSFER,
+    "observability": serving.OBSERVABILITY,
+    "server": serving.SERVER,
+}
 
 
 def with_refused(section: str) -> Callable[[type[SectionType]], type[SectionType]]:
     """Class decorator: the section with a field for each of its rows in the table, after its declared fields."""
 
     def add(declared: type[SectionType]) -> type[SectionType]:
-        rows = {row.path.partition(".")[2]: row for row in REFUSED if row.path.partition(".")[0] == section}
-        both = sorted(rows.keys() & declared.model_fields.keys())
+        rows = REFUSED[section]
+        both = sorted({row.name for row in rows} & declared.model_fields.keys())
         assert not both, f"{section}: declared and still in the table of refused options: {both}"
-        fields: dict[str, Any] = {name: (row.type, _field(row)) for name, row in rows.items()}
+        fields: dict[str, Any] = {row.name: (row.type, _field(row)) for row in rows}
         return create_model(
             declared.__name__, __base__=declared, __module__=declared.__module__, __doc__=declared.__doc__, **fields
         )
@@ -44,7 +51,7 @@ def with_refused(section: str) -> Callable[[type[SectionType]], type[SectionType
 
 
 def _field(row: Refused) -> Any:
-    extra: dict[str, Any] = {"reload": "process", "devices": [], "since": "0.1", "reason": row.reason}
+    extra: dict[str, Any] = {"reload": "process", "devices": [], "reason": row.reason}
     for name in ("same", "aliases"):
         if value := getattr(row, name):
             extra[name] = list(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ..types import Count, Flag, Texts
+from ..types import Count, Flag, NumberFromZero, Texts, Whole
 from .reasons import (
     AGREED,
     FIXED_EXPERTS,
@@ -21,86 +21,117 @@ from .reasons import (
     PARTS_OF_ATTENTION,
     RESTARTED,
     SAME_TOKENS,
+    SUPERVISED,
 )
 from .row import Refused
 
-ROWS: tuple[Refused, ...] = (
-    # parallel
+PARALLEL: tuple[Refused, ...] = (
     Refused(
-        "parallel.dcp_comm_backend",
+        "dcp_comm_backend",
         Literal["ag_rs", "a2a"] | None,
         None,
-        PARTS_OF_ATTENTION,
         "How devices exchange parts of attention.",
+        reason=PARTS_OF_ATTENTION,
     ),
-    Refused("parallel.dcp_q_replicate", Flag, False, GATHERED_QUERIES, "Compute queries on every device."),
+    Refused("dcp_q_replicate", Flag, False, "Compute queries on every device.", reason=GATHERED_QUERIES),
     Refused(
-        "parallel.distributed_timeout_seconds",
+        "distributed_timeout_seconds",
         Count | None,
         None,
-        LAUNCHED_EXCHANGES,
         "Time limit of operations between devices.",
+        reason=LAUNCHED_EXCHANGES,
     ),
     Refused(
-        "parallel.enable_batch_sharded_sampling", Flag, False, ONE_SAMPLER, "Sample a part of the batch on each device."
+        "enable_batch_sharded_sampling", Flag, False, "Sample a part of the batch on each device.", reason=ONE_SAMPLER
     ),
-    Refused("parallel.enable_hc_sp", Flag, False, SAME_TOKENS, "Split sequences in hyper-connections."),
+    Refused("enable_hc_sp", Flag, False, "Split sequences in hyper-connections.", reason=SAME_TOKENS),
     Refused(
-        "parallel.enable_shm_tensor_arena",
+        "enable_shm_tensor_arena",
         Flag,
         False,
-        NO_PROMPT_TENSORS,
         "Send large tensors to workers through shared memory.",
+        reason=NO_PROMPT_TENSORS,
     ),
-    Refused("parallel.dp_sync_interval", Count, 16, AGREED, "Steps between two agreements of the replicas."),
-    Refused("parallel.disable_nccl_for_dp_synchronization", Flag, False, AGREED, "Let replicas agree over Gloo."),
+    Refused("dp_sync_interval", Count, 16, "Steps between two agreements of the replicas.", reason=AGREED),
+    Refused("disable_nccl_for_dp_synchronization", Flag, False, "Let replicas agree over Gloo.", reason=AGREED),
     Refused(
-        "parallel.enable_elastic_ep",
+        "enable_elastic_ep",
         Flag,
         False,
-        FIXED_EXPERTS,
         "Change the number of devices with experts at run time.",
+        reason=FIXED_EXPERTS,
     ),
-    Refused("parallel.elastic_ep_max_dp_size", Count | None, None, FIXED_EXPERTS, "Maximum number of such devices."),
+    Refused("elastic_ep_max_dp_size", Count | None, None, "Maximum number of such devices.", reason=FIXED_EXPERTS),
     Refused(
-        "parallel.enable_ep_weight_filter",
+        "enable_ep_weight_filter",
         Flag,
         False,
-        OWN_EXPERTS,
         "Read only the experts of this device.",
+        reason=OWN_EXPERTS,
         same=(True,),
     ),
     Refused(
-        "parallel.all2all_backend",
+        "all2all_backend",
         str,
         "allgather_reducescatter",
-        GATHERED_TOKENS,
         "How tokens reach experts on other devices.",
+        reason=GATHERED_TOKENS,
     ),
-    Refused("parallel.enable_fault_tolerance", Flag, False, RESTARTED, "Continue without a replica that failed."),
-    Refused("parallel.fault_tolerance_config", dict[str, Any], {}, RESTARTED, "How failed replicas are handled."),
-    # device
-    Refused("device.additional_config", dict[str, Any], {}, NO_DEVICE_SETTINGS, "Settings for the device's own code."),
-    Refused("device.device_ids", Texts, (), GPU_BY_VARIABLE, "GPUs to use, by number or UUID.", notation="commas"),
-    Refused("device.attention_backend", str, "auto", OWN_KERNELS, "Kernels of attention."),
-    Refused("device.attention_config", dict[str, Any], {}, OWN_KERNELS, "Settings of attention.", aliases=("-ac",)),
-    Refused("device.linear_backend", str, "auto", OWN_KERNELS, "Kernels of matrix products."),
-    Refused("device.moe_backend", str, "auto", OWN_KERNELS, "Kernels of experts."),
-    Refused("device.sparse_indexer_topk_backend", str, "auto", OWN_KERNELS, "Kernels of sparse attention."),
-    Refused("device.gdn_prefill_backend", str | None, None, OWN_KERNELS, "Kernels of gated delta layers."),
-    Refused("device.kda_prefill_backend", str, "auto", OWN_KERNELS, "Kernels of delta attention, for prompts."),
-    Refused("device.kda_decode_backend", str, "auto", OWN_KERNELS, "Kernels of delta attention, for single tokens."),
-    Refused("device.kernel_config", dict[str, Any], {}, OWN_KERNELS, "Settings of kernels."),
-    Refused("device.ir_op_priority", dict[str, Any], {}, OWN_KERNELS, "Implementations of operations, in order."),
-    Refused("device.monokernel", Flag, False, OWN_KERNELS, "Compute a layer in one kernel."),
+    Refused("enable_fault_tolerance", Flag, False, "Continue without a replica that failed.", reason=RESTARTED),
+    Refused("fault_tolerance_config", dict[str, Any], {}, "How failed replicas are handled.", reason=RESTARTED),
     Refused(
-        "device.enable_flashinfer_autotune", Flag, False, OWN_KERNELS, "Measure kernels of FlashInfer at the start."
+        "data_parallel_multi_port_external_lb",
+        Flag,
+        False,
+        "Start a server for each replica, on ports in succession, under a supervisor.",
+        reason=SUPERVISED,
+        aliases=("-dpm",),
+    ),
+    Refused("data_parallel_supervisor_port", Whole, 9256, "Port of the health of all servers.", reason=SUPERVISED),
+    Refused(
+        "dp_supervisor_probe_interval_s",
+        NumberFromZero,
+        5.0,
+        "Seconds between two probes of a server.",
+        reason=SUPERVISED,
     ),
     Refused(
-        "device.performance_mode",
+        "dp_supervisor_probe_timeout_s",
+        NumberFromZero,
+        5.0,
+        "Seconds that a server has to answer a probe.",
+        reason=SUPERVISED,
+    ),
+    Refused(
+        "dp_supervisor_probe_failure_threshold",
+        Count,
+        3,
+        "Failed probes after which a server is replaced.",
+        reason=SUPERVISED,
+    ),
+)
+DEVICE: tuple[Refused, ...] = (
+    Refused("additional_config", dict[str, Any], {}, "Settings for the device's own code.", reason=NO_DEVICE_SETTINGS),
+    Refused("device_ids", Texts, (), "GPUs to use, by number or UUID.", reason=GPU_BY_VARIABLE, notation="commas"),
+    Refused("attention_backend", str, "auto", "Kernels of attention.", reason=OWN_KERNELS),
+    Refused("attention_config", dict[str, Any], {}, "Settings of attention.", reason=OWN_KERNELS, aliases=("-ac",)),
+    Refused("linear_backend", str, "auto", "Kernels of matrix products.", reason=OWN_KERNELS),
+    Refused("moe_backend", str, "auto", "Kernels of experts.", reason=OWN_KERNELS),
+    Refused("sparse_indexer_topk_backend", str, "auto", "Kernels of sparse attention.", reason=OWN_KERNELS),
+    Refused("gdn_prefill_backend", str | None, None, "Kernels of gated delta layers.", reason=OWN_KERNELS),
+    Refused("kda_prefill_backend", str, "auto", "Kernels of delta attention, for prompts.", reason=OWN_KERNELS),
+    Refused("kda_decode_backend", str, "auto", "Kernels of delta attention, for single tokens.", reason=OWN_KERNELS),
+    Refused("kernel_config", dict[str, Any], {}, "Settings of kernels.", reason=OWN_KERNELS),
+    Refused("ir_op_priority", dict[str, Any], {}, "Implementations of operations, in order.", reason=OWN_KERNELS),
+    Refused("monokernel", Flag, False, "Compute a layer in one kernel.", reason=OWN_KERNELS),
+    Refused(
+        "enable_flashinfer_autotune", Flag, False, "Measure kernels of FlashInfer at the start.", reason=OWN_KERNELS
+    ),
+    Refused(
+        "performance_mode",
         Literal["balanced", "interactivity", "throughput"],
         "balanced",
-        NO_MODES,
         "Optimise for latency or for throughput.",
+        reason=NO_MODES,
     ),
 )

@@ -26,74 +26,78 @@ from .reasons import (
 )
 from .row import Refused
 
-ROWS: tuple[Refused, ...] = (
-    # model
+MODEL: tuple[Refused, ...] = (
     Refused(
-        "model.runner",
+        "runner",
         Literal["auto", "generate", "pooling", "draft"],
         "auto",
-        GENERATION_ONLY,
         "What the model is run for: `generate` produces text token by token.",
+        reason=GENERATION_ONLY,
         same=("generate",),
     ),
     Refused(
-        "model.convert",
+        "convert",
         Literal["auto", "none", "embed", "classify", "reward"],
         "auto",
-        GENERATION_ONLY,
         "Replace the model's head, for example by one for embeddings: `none` keeps it.",
+        reason=GENERATION_ONLY,
         same=("none",),
     ),
-    Refused("model.pooler_config", dict[str, Any], {}, GENERATION_ONLY, "How hidden states are pooled into a vector."),
-    Refused("model.allowed_local_media_path", str, "", TEXT_ONLY, "Folder from which requests may read media files."),
-    Refused("model.allowed_media_domains", Texts, (), TEXT_ONLY, "Hosts from which requests may fetch media."),
-    Refused("model.enable_prompt_embeds", Flag, False, NO_PROMPT_TENSORS, "Accept prompts as embedding vectors."),
-    Refused("model.override_attention_dtype", str | None, None, ATTENTION_DTYPE, "Number format of attention alone."),
-    Refused("model.io_processor_plugin", str | None, None, NO_IO_PLUGINS, "Plugin that converts requests and outputs."),
-    Refused("model.quantization_config", dict[str, Any], {}, ONE_QUANTISATION, "Quantisation by kind of layer."),
-    Refused("model.allow_deprecated_quantization", Flag, False, ONE_QUANTISATION, "Accept methods to be removed."),
-    Refused("model.model_class_overrides", dict[str, Any], {}, REPOSITORY_CODE, "Python class for an architecture."),
+    Refused("pooler_config", dict[str, Any], {}, "How hidden states are pooled into a vector.", reason=GENERATION_ONLY),
+    Refused("allowed_local_media_path", str, "", "Folder from which requests may read media files.", reason=TEXT_ONLY),
+    Refused("allowed_media_domains", Texts, (), "Hosts from which requests may fetch media.", reason=TEXT_ONLY),
+    Refused("enable_prompt_embeds", Flag, False, "Accept prompts as embedding vectors.", reason=NO_PROMPT_TENSORS),
+    Refused("override_attention_dtype", str | None, None, "Number format of attention alone.", reason=ATTENTION_DTYPE),
     Refused(
-        "model.diffusion_config",
+        "io_processor_plugin", str | None, None, "Plugin that converts requests and outputs.", reason=NO_IO_PLUGINS
+    ),
+    Refused("quantization_config", dict[str, Any], {}, "Quantisation by kind of layer.", reason=ONE_QUANTISATION),
+    Refused("allow_deprecated_quantization", Flag, False, "Accept methods to be removed.", reason=ONE_QUANTISATION),
+    Refused("model_class_overrides", dict[str, Any], {}, "Python class for an architecture.", reason=REPOSITORY_CODE),
+    Refused(
+        "diffusion_config",
         dict[str, Any],
         {},
-        NO_DIFFUSION,
         "Settings of a diffusion language model.",
+        reason=NO_DIFFUSION,
         aliases=("-dc",),
     ),
-    Refused("model.engram_config", dict[str, Any], {}, NO_ENGRAM, "Storage of n-gram embeddings."),
-    Refused("model.renderer_num_workers", Count, 1, ONE_RENDERER, "Number of threads that render and tokenise."),
+    Refused("engram_config", dict[str, Any], {}, "Storage of n-gram embeddings.", reason=NO_ENGRAM),
+    Refused("renderer_num_workers", Count, 1, "Number of threads that render and tokenise.", reason=ONE_RENDERER),
     # results besides tokens and log-probabilities
-    Refused("model.enable_return_routed_experts", Flag, False, NO_OTHER_RESULTS, "Return the experts of each token."),
-    Refused("model.return_sampling_mask", Flag, False, NO_OTHER_RESULTS, "Return the tokens that could be sampled."),
-    Refused("model.aux_output_config", dict[str, Any], {}, NO_OTHER_RESULTS, "Further results of the model."),
-    Refused("model.enable_trace_replay", Flag, False, NO_REPLAY, "Let a request force the tokens that are generated."),
-    Refused("model.use_fp64_gumbel", Flag, False, SAMPLING_NOISE, "Sample with noise in float64."),
-    Refused("model.watermark_config", dict[str, Any], {}, NO_WATERMARK, "Mark generated text by its choice of tokens."),
+    Refused("enable_return_routed_experts", Flag, False, "Return the experts of each token.", reason=NO_OTHER_RESULTS),
+    Refused("return_sampling_mask", Flag, False, "Return the tokens that could be sampled.", reason=NO_OTHER_RESULTS),
+    Refused("aux_output_config", dict[str, Any], {}, "Further results of the model.", reason=NO_OTHER_RESULTS),
+    Refused("enable_trace_replay", Flag, False, "Let a request force the tokens that are generated.", reason=NO_REPLAY),
+    Refused("use_fp64_gumbel", Flag, False, "Sample with noise in float64.", reason=SAMPLING_NOISE),
+    Refused(
+        "watermark_config", dict[str, Any], {}, "Mark generated text by its choice of tokens.", reason=NO_WATERMARK
+    ),
     # sleep
-    Refused("model.sleep_mode_backend", str, "cumem", SLEEPING_MEMORY, "How GPU memory is freed and restored."),
+    Refused("sleep_mode_backend", str, "cumem", "How GPU memory is freed and restored.", reason=SLEEPING_MEMORY),
     Refused(
-        "model.sleep_mode_offload_cudagraph", Flag, False, SLEEPING_MEMORY, "Keep the memory of graphs in host memory."
+        "sleep_mode_offload_cudagraph", Flag, False, "Keep the memory of graphs in host memory.", reason=SLEEPING_MEMORY
     ),
     Refused(
-        "model.sleep_preserve_parameter_names", Texts, (), SLEEPING_MEMORY, "Weights that are kept, as glob patterns."
+        "sleep_preserve_parameter_names", Texts, (), "Weights that are kept, as glob patterns.", reason=SLEEPING_MEMORY
     ),
-    Refused("model.enable_cumem_allocator", Flag, False, SLEEPING_MEMORY, "Allocate GPU memory that can be unmapped."),
-    Refused("model.enable_nccl_comm_suspend", Flag, False, SLEEPING_MEMORY, "Free the memory of NCCL while asleep."),
-    # load
+    Refused("enable_cumem_allocator", Flag, False, "Allocate GPU memory that can be unmapped.", reason=SLEEPING_MEMORY),
+    Refused("enable_nccl_comm_suspend", Flag, False, "Free the memory of NCCL while asleep.", reason=SLEEPING_MEMORY),
+)
+LOAD: tuple[Refused, ...] = (
     Refused(
-        "load.safetensors_prefetch_num_threads",
+        "safetensors_prefetch_num_threads",
         Count | None,
         None,
-        READ_ON_DEMAND,
         "Number of threads that read safetensors files into the page cache.",
+        reason=READ_ON_DEMAND,
     ),
     Refused(
-        "load.safetensors_prefetch_block_size",
+        "safetensors_prefetch_block_size",
         HumanInt | None,
         None,
-        READ_ON_DEMAND,
         "Bytes of one read into the page cache.",
+        reason=READ_ON_DEMAND,
     ),
-    Refused("load.weight_transfer_config", dict[str, Any], {}, NO_TRAINING, "How a trainer sends new weights."),
+    Refused("weight_transfer_config", dict[str, Any], {}, "How a trainer sends new weights.", reason=NO_TRAINING),
 )

@@ -8,71 +8,72 @@ from ..types import Count, Flag, HumanInt
 from .reasons import BLOCKS_HAVE_NAMES, NO_DRAFTS, REASONING_IN_FORMAT
 from .row import Refused
 
-ROWS: tuple[Refused, ...] = (
-    # structured_outputs
+STRUCTURED_OUTPUTS: tuple[Refused, ...] = (
     Refused(
-        "structured_outputs.disable_fallback",
+        "disable_fallback",
         Flag,
         False,
-        "there is one library of grammars, so none is tried after another",
         "Use no other library on failure.",
+        reason="there is one library of grammars, so none is tried after another",
         same=(True,),
     ),
     Refused(
-        "structured_outputs.reasoning_parser_plugin",
+        "reasoning_parser_plugin",
         str,
         "",
-        REASONING_IN_FORMAT,
         "Python file with further reasoning parsers.",
+        reason=REASONING_IN_FORMAT,
         aliases=("--reasoning-parser-plugin",),
     ),
     Refused(
-        "structured_outputs.reasoning_config",
+        "reasoning_config",
         dict[str, Any],
         {},
-        REASONING_IN_FORMAT,
         "Markers of reasoning.",
+        reason=REASONING_IN_FORMAT,
         aliases=("--reasoning-config",),
     ),
-    # speculative
+)
+SPECULATIVE: tuple[Refused, ...] = (
     Refused(
-        "speculative.method",
+        "method",
         Literal["ngram", "draft_model", "eagle", "eagle3", "medusa", "mtp", "suffix"] | None,
         None,
-        NO_DRAFTS,
         "How draft tokens are proposed.",
+        reason=NO_DRAFTS,
         aliases=("--spec-method",),
     ),
     Refused(
-        "speculative.model",
+        "model",
         str | None,
         None,
-        NO_DRAFTS,
         "Draft model: a hub id or a directory.",
+        reason=NO_DRAFTS,
         aliases=("--spec-model",),
     ),
     Refused(
-        "speculative.num_speculative_tokens",
+        "num_speculative_tokens",
         Count | None,
         None,
-        NO_DRAFTS,
         "Number of draft tokens in each step.",
+        reason=NO_DRAFTS,
         aliases=("--num-speculative-tokens", "--spec-tokens"),
     ),
-    Refused("speculative.quantization", str | None, None, NO_DRAFTS, "Quantisation of the draft model's weights."),
-    Refused("speculative.draft_tensor_parallel_size", Count | None, None, NO_DRAFTS, "Devices of the draft model."),
-    Refused("speculative.max_model_len", HumanInt | None, None, NO_DRAFTS, "Longest sequence that gets draft tokens."),
-    Refused("speculative.disable_by_batch_size", Count | None, None, NO_DRAFTS, "Queued requests that stop drafting."),
-    Refused("speculative.prompt_lookup_max", Count | None, None, NO_DRAFTS, "Maximum tokens of a prompt lookup."),
-    Refused("speculative.prompt_lookup_min", Count | None, None, NO_DRAFTS, "Minimum tokens of a prompt lookup."),
-    # kv_transfer
-    Refused("kv_transfer.engine_id", str | None, None, BLOCKS_HAVE_NAMES, "Name of this engine for others."),
+    Refused("quantization", str | None, None, "Quantisation of the draft model's weights.", reason=NO_DRAFTS),
+    Refused("draft_tensor_parallel_size", Count | None, None, "Devices of the draft model.", reason=NO_DRAFTS),
+    Refused("max_model_len", HumanInt | None, None, "Longest sequence that gets draft tokens.", reason=NO_DRAFTS),
+    Refused("disable_by_batch_size", Count | None, None, "Queued requests that stop drafting.", reason=NO_DRAFTS),
+    Refused("prompt_lookup_max", Count | None, None, "Maximum tokens of a prompt lookup.", reason=NO_DRAFTS),
+    Refused("prompt_lookup_min", Count | None, None, "Minimum tokens of a prompt lookup.", reason=NO_DRAFTS),
+)
+KV_TRANSFER: tuple[Refused, ...] = (
+    Refused("engine_id", str | None, None, "Name of this engine for others.", reason=BLOCKS_HAVE_NAMES),
     Refused(
-        "kv_transfer.kv_buffer_device",
+        "kv_buffer_device",
         Literal["cpu", "cuda"],
         "cpu",
-        "blocks for other engines are kept in host memory",
         "Where blocks are kept for other engines.",
+        reason="blocks for other engines are kept in host memory",
         same=("cpu",),
     ),
 )

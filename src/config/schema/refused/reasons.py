@@ -10,7 +10,7 @@ SLEEPING_MEMORY = (
     "with `model.enable_sleep_mode` weights and caches of a GPU are in memory that is freed and taken again at the "
     "same addresses (level 1); graphs and NCCL keep theirs until the process ends (level 2)"
 )
-ATTENTION_DTYPE = "attention reads keys and values in `model.dtype` and accumulates in float32; set `model.dtype`"
+ATTENTION_DTYPE = "attention has queries and results in `model.dtype`, and accumulates in float32; set `model.dtype`"
 NO_IO_PLUGINS = "there are no such plugins; requests and responses have the format of the OpenAI API"
 NO_STATE_SPACE = (
     "recurrent states have one layout in this build; `cache.mamba_ssm_cache_dtype` is the number format of their sums"
@@ -39,13 +39,17 @@ AGREED = (
     "independently of each other"
 )
 RESTARTED = "a replica that fails is started again, and the others serve meanwhile: `server.on_engine_death`"
+SUPERVISED = (
+    "systemd, Kubernetes and Docker Compose supervise servers; write one unit for each replica, "
+    "`engine up FILE --data-parallel-rank R --port P`"
+)
 FIXED_EXPERTS = "the number of processes is that of the start: experts move between these (`parallel.enable_eplb`)"
 GATHERED_TOKENS = (
     "replicas that share experts gather the tokens of all and return sums, through shared memory; the processes of one "
     "replica have the same tokens"
 )
 OWN_EXPERTS = "each process reads its own experts alone"
-NO_DEVICE_SETTINGS = "no device of this build has settings besides `device`"
+NO_DEVICE_SETTINGS = "devices have no settings besides the options of this section"
 NO_ADAPTERS = "this build applies no adapters; merge the adapter into the model's weights"
 NO_PROMPT_ADAPTERS = "this build reads no prompt adapters; put the prompt's text into the request"
 REASONING_IN_FORMAT = "the markers of reasoning are part of the format: declare one in `server.tool_parser_plugin`"
@@ -80,6 +84,5 @@ NO_COHERE = "this build has no Cohere API and none of its prompt formats; the ch
 TIMES_IN_LOG = "the log has one line of timings per request, /metrics the histograms"
 NO_FINGERPRINT = "`system_fingerprint` is always null; GET /version and GET /server_info say what runs"
 WHOLE_ANSWERS = "`server.enable_log_outputs` logs each answer once, complete"
-TOKEN_ROUTES = "the /render routes and /inference/v1/generate are always served, beside the routes for text"
 HTTP_ONLY = "this build serves HTTP only"
 VARIABLES_CHECKED = "an unknown ENGINE__ variable always ends the start; variables of other programs are not checked"

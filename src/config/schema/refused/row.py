@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from ..section import Notation
@@ -10,13 +10,14 @@ from ..section import Notation
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """One option. `reason` says what this build does instead; `same` are values that mean the same as the default."""
+    """One option of a section. `reason` says what this build does instead; `same` are values like the default."""
 
-    path: str
+    name: str
     type: Any
     default: Any
-    reason: str
     meaning: str
+    _: KW_ONLY
+    reason: str
     same: tuple[Any, ...] = ()
     aliases: tuple[str, ...] = ()
     notation: Notation | None = None

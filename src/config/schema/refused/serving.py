@@ -21,78 +21,73 @@ from .reasons import (
     TEXT_ONLY,
     THINKING_IS_SWITCHED,
     TIMES_IN_LOG,
-    TOKEN_ROUTES,
     VARIABLES_CHECKED,
     WHOLE_ANSWERS,
 )
 from .row import Refused
 
-ROWS: tuple[Refused, ...] = (
-    # observability
+OBSERVABILITY: tuple[Refused, ...] = (
     Refused(
-        "observability.per_request_spec_decode_metrics",
+        "per_request_spec_decode_metrics",
         Literal["none", "summary", "detailed"],
         "none",
-        NO_DRAFTS,
         "Return the share of accepted draft tokens.",
+        reason=NO_DRAFTS,
     ),
-    Refused("observability.aggregate_engine_logging", Flag, False, ONE_LOG_LINE, "Log one line for all replicas."),
+    Refused("aggregate_engine_logging", Flag, False, "Log one line for all replicas.", reason=ONE_LOG_LINE),
     Refused(
-        "observability.jit_monitor_mode",
+        "jit_monitor_mode",
         Literal["warn", "error"],
         "warn",
-        COMPILED_BEFORE,
         "What happens when a kernel is compiled while serving.",
+        reason=COMPILED_BEFORE,
     ),
-    Refused("observability.jit_monitor_verbose", Flag, False, COMPILED_BEFORE, "Log every compilation."),
+    Refused("jit_monitor_verbose", Flag, False, "Log every compilation.", reason=COMPILED_BEFORE),
+    Refused("watchdog_config", dict[str, Any], {}, "Log stack traces of an engine that hangs.", reason=HEALTH_WATCHES),
+    Refused("logging_config", dict[str, Any], {}, "Settings of logs.", reason=LOGGING_OPTIONS),
+)
+SERVER: tuple[Refused, ...] = (
+    Refused("lora_modules", Texts, (), "Adapters to load at start, each as name=path.", reason=NO_ADAPTERS),
     Refused(
-        "observability.watchdog_config", dict[str, Any], {}, HEALTH_WATCHES, "Log stack traces of an engine that hangs."
-    ),
-    Refused("observability.logging_config", dict[str, Any], {}, LOGGING_OPTIONS, "Settings of logs."),
-    # server
-    Refused("server.lora_modules", Texts, (), NO_ADAPTERS, "Adapters to load at start, each as name=path."),
-    Refused(
-        "server.tool_strict_level",
+        "tool_strict_level",
         Literal["auto", "function", "parameter"],
         "auto",
-        STRICT_TOOLS,
         "How strictly tool calls are constrained.",
+        reason=STRICT_TOOLS,
     ),
     Refused(
-        "server.reasoning_effort_map", dict[str, Any], {}, EFFORT_IN_TEMPLATE, "Other words for a reasoning effort."
+        "reasoning_effort_map", dict[str, Any], {}, "Other words for a reasoning effort.", reason=EFFORT_IN_TEMPLATE
     ),
     Refused(
-        "server.anthropic_disabled_thinking_effort",
+        "anthropic_disabled_thinking_effort",
         str,
         "auto",
-        THINKING_IS_SWITCHED,
         "Reasoning effort of requests that disable thinking.",
+        reason=THINKING_IS_SWITCHED,
     ),
-    Refused("server.cohere_format", str, "cmd4", NO_COHERE, "Format of prompts for Command models."),
-    Refused("server.cohere_is_reasoning_model", Flag, True, NO_COHERE, "Whether a Command model thinks."),
-    Refused("server.enable_flash_late_interaction", Flag, True, GENERATION_ONLY, "Score late interaction on the GPU."),
-    Refused("server.trust_request_mm_kwargs", Flag, False, TEXT_ONLY, "Let requests set options of the preprocessor."),
+    Refused("cohere_format", str, "cmd4", "Format of prompts for Command models.", reason=NO_COHERE),
+    Refused("cohere_is_reasoning_model", Flag, True, "Whether a Command model thinks.", reason=NO_COHERE),
+    Refused("enable_flash_late_interaction", Flag, True, "Score late interaction on the GPU.", reason=GENERATION_ONLY),
+    Refused("trust_request_mm_kwargs", Flag, False, "Let requests set options of the preprocessor.", reason=TEXT_ONLY),
     Refused(
-        "server.enable_per_request_metrics", Flag, False, TIMES_IN_LOG, "Return the times of a request with its answer."
+        "enable_per_request_metrics", Flag, False, "Return the times of a request with its answer.", reason=TIMES_IN_LOG
     ),
     Refused(
-        "server.fingerprint_mode",
+        "fingerprint_mode",
         Literal["full", "hash", "custom", "none"],
         "none",
-        NO_FINGERPRINT,
         "What `system_fingerprint` contains.",
+        reason=NO_FINGERPRINT,
     ),
-    Refused("server.fingerprint_value", str | None, None, NO_FINGERPRINT, "Text of `system_fingerprint`."),
-    Refused("server.enable_log_deltas", Flag, False, WHOLE_ANSWERS, "Log every piece of a streamed answer."),
-    Refused("server.tokens_only", Flag, False, TOKEN_ROUTES, "Serve only token ids in and out."),
-    Refused("server.enable_scale_out", Flag, False, TOKEN_ROUTES, "Serve rendering and generation as separate routes."),
-    Refused("server.grpc", Flag, False, HTTP_ONLY, "Serve gRPC instead of HTTP."),
-    Refused("server.grpc_port", Whole | None, None, HTTP_ONLY, "Port for gRPC."),
+    Refused("fingerprint_value", str | None, None, "Text of `system_fingerprint`.", reason=NO_FINGERPRINT),
+    Refused("enable_log_deltas", Flag, False, "Log every piece of a streamed answer.", reason=WHOLE_ANSWERS),
+    Refused("grpc", Flag, False, "Serve gRPC instead of HTTP.", reason=HTTP_ONLY),
+    Refused("grpc_port", Whole | None, None, "Port for gRPC.", reason=HTTP_ONLY),
     Refused(
-        "server.fail_on_environ_validation",
+        "fail_on_environ_validation",
         Flag,
         True,
-        VARIABLES_CHECKED,
         "End the start at an unknown environment variable.",
+        reason=VARIABLES_CHECKED,
     ),
 )

@@ -21,11 +21,16 @@ def main(words: Sequence[str] | None = None) -> int:
         prog="python -m stoker.engine.kernels.cpu",
         description="Compile the C++ kernels for this machine into the package, so that no start has to.",
     )
-    parser.add_argument("--quantised", action="store_true", help="those for quantised weights too")
-    has_quantised = parser.parse_args(words).quantised
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="also those for quantised weights and `model.batch_invariant`; without it, only what a deployment uses "
+        "that sets neither",
+    )
+    has_all = parser.parse_args(words).all
     began = time.monotonic()
     try:
-        made = compile_here(_tell, PREBUILT, has_quantised=has_quantised)
+        made = compile_here(_tell, PREBUILT, has_all=has_all)
     except ValueError as error:  # STOKER_CPU_FEATURES
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -11,7 +11,7 @@ import weakref
 
 import torch
 
-from ...memory.pages import map_private
+from ...host.pages import map_private
 
 RESERVED = 1 << 30  # bytes of address space; only pages that are written to take memory
 _ALIGNMENT = 64

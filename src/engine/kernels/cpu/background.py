@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from ....config.cpu_features import NoKernels
 from ....config.cpu_library import LibrarySpec
-from .build import Progress
 from .library import CpuLibrary, load_library
+from .progress import Progress
 
 logger = logging.getLogger(__name__)
 Load = Callable[..., CpuLibrary]  # load_library, or a test's

@@ -15,45 +15,35 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from ....config.cpu_features import LEVELS, NoKernels, choose_level, find_compiler, this_cpu, wanted_level
 from ....config.cpu_library import BATCH_INVARIANT, SOURCES, LibrarySpec, find_library, is_private
+from .progress import Meter, Report
 from .scratch import Scratch
 
 FILE_TIMEOUT_S = 3600  # of a compiler that hangs: on a busy machine a file can take many minutes
 SCRATCH_SUFFIX = ".objects"
 LINK_FLAGS = ("-shared", "-s", "-Wl,--build-id=none")
-# Seconds of gcc 12 for files that take more than 2: these are compiled first, and the time left is estimated.
+# Processor seconds of gcc 12 for files that take more than 2, at the level avx512_bf16: these are compiled first, and
+# the time left is estimated from them.
 _SECONDS = {
-    "attention.cpp": 8,
-    "linear.cpp": 13,
+    "attention.cpp": 4.5,
+    "linear.cpp": 8.5,
     "linear_grouped_4.cpp": 13,
-    "linear_grouped_6.cpp": 13,
-    "linear_grouped_8.cpp": 13,
-    "linear_int4.cpp": 18,
-    "linear_int8.cpp": 18,
+    "linear_grouped_6.cpp": 14.5,
+    "linear_grouped_8.cpp": 12,
+    "linear_int4.cpp": 11,
+    "linear_int8.cpp": 11,
     "linear_integer.cpp": 12,
-    "linear_twelve_bits.cpp": 13,
-    "sampling.cpp": 4,
+    "linear_twelve_bits.cpp": 9,
+    "sampling.cpp": 2.5,
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    num_done: int
-    num_files: int
-    seconds_left: float
-
-    def __str__(self) -> str:
-        left = f", about {self.seconds_left:.0f} s left" if self.num_done < self.num_files else ""
-        return f"{self.num_done} of {self.num_files} files{left}"
-
-
-Report = Callable[[Progress], None]
 Run = Callable[[Sequence[str]], str]  # arguments of the compiler to its output
 
 
@@ -64,7 +54,7 @@ class _Object:
 
     @property
     def seconds(self) -> float:
-        return _SECONDS.get(self.source.name, 2)
+        return _SECONDS.get(self.source.name, 1)
 
 
 def compile_libraries(
@@ -95,7 +85,7 @@ def compile_libraries(
         parts = {spec: _objects(spec, specs, run) for spec in specs}
         objects = sorted(dict.fromkeys(each for part in parts.values() for each in part), key=lambda o: -o.seconds)
         made = {each: scratch.folder / f"{number}.o" for number, each in enumerate(objects)}
-        _compile(made, run, _Meter(objects, jobs, report, clock), jobs)
+        _compile(made, run, Meter([each.seconds for each in objects], jobs, report, clock), jobs)
         for spec, part in parts.items():
             _link([made[each] for each in part], run, scratch.folder / "library.so", targets[spec])
     return list(targets.values())
@@ -118,7 +108,7 @@ def _is_invariant(source: Path, flags: Sequence[str], run: Run) -> bool:
     return "batch_invariant.h" in run([*flags, "-MM", source.name])
 
 
-def _compile(made: dict[_Object, Path], run: Run, meter: _Meter, jobs: int) -> None:
+def _compile(made: dict[_Object, Path], run: Run, meter: Meter, jobs: int) -> None:
     """Each thread waits for one compiler. They are daemons: a process that ends does not wait for them."""
     waiting: SimpleQueue[tuple[_Object, Path]] = SimpleQueue()
     done: SimpleQueue[_Object | Exception] = SimpleQueue()
@@ -130,6 +120,7 @@ def _compile(made: dict[_Object, Path], run: Run, meter: _Meter, jobs: int) -> N
         while not (waiting.empty() or is_over.is_set()):
             with contextlib.suppress(Empty):
                 each, path = waiting.get_nowait()
+                meter.begin(each, each.seconds)
                 try:
                     run([*each.flags, "-c", each.source.name, "-o", str(path)])
                     done.put(each)
@@ -143,25 +134,9 @@ def _compile(made: dict[_Object, Path], run: Run, meter: _Meter, jobs: int) -> N
             result = done.get()
             if isinstance(result, Exception):
                 raise result
-            meter.add(result)
+            meter.end(result)
     finally:
         is_over.set()
-
-
-class _Meter:
-    """Estimates the time left from the files done: a file's weight is the time it took on another machine."""
-
-    def __init__(self, objects: Sequence[_Object], jobs: int, report: Report, clock: Callable[[], float]) -> None:
-        self._total, self._num_files = sum(each.seconds for each in objects), len(objects)
-        self._done, self._num_done = 0.0, 0
-        self._report, self._clock, self._began = report, clock, clock()
-        report(Progress(0, self._num_files, self._total / jobs))
-
-    def add(self, done: _Object) -> None:
-        self._done += done.seconds
-        self._num_done += 1
-        pace = (self._clock() - self._began) / self._done
-        self._report(Progress(self._num_done, self._num_files, pace * (self._total - self._done)))
 
 
 def _link(objects: Iterable[Path], run: Run, made: Path, target: Path) -> None:
@@ -199,7 +174,7 @@ def _lock_of(folder: Path, library: str) -> Path:
 
 
 def _remove_abandoned(folder: Path, locked: str) -> None:
-    """Remove scratch folders whose process and watcher were both killed, those of older sources too.
+    """Remove scratch folders whose process and watcher were both killed, also of older sources.
 
     locked: the library that this process has locked.
     """
@@ -216,19 +191,17 @@ def specs_of(levels: Iterable[str], *, has_quantised: bool) -> list[LibrarySpec]
     return [LibrarySpec(LEVELS[name], is_invariant, has_quantised) for name in levels for is_invariant in (False, True)]
 
 
-def compile_here(tell: Callable[[str], None], folder: Path, *, has_quantised: bool = False) -> list[Path]:
+def compile_here(tell: Callable[[str], None], folder: Path, *, has_all: bool = False) -> list[Path]:
     """Compiles what is missing in `folder` for this machine, and removes outdated libraries.
 
-    has_quantised: the libraries with kernels for quantised weights too.
+    has_all: all libraries, instead of only the one that a deployment with default options uses.
 
     Raises NoKernels where the kernels cannot be compiled or used.
     """
     level, _ = choose_level(wanted_level(), this_cpu())
-    specs = specs_of([level.name], has_quantised=False)
-    if has_quantised:
-        specs += specs_of([level.name], has_quantised=True)
-    missing = [spec for spec in specs if find_library(spec, folder) is None]
-    kept = {each.file_name for spec in specs for each in (spec, replace(spec, has_quantised=True))}
+    every = specs_of([level.name], has_quantised=False) + specs_of([level.name], has_quantised=True)
+    missing = [spec for spec in (every if has_all else every[:1]) if find_library(spec, folder) is None]
+    kept = {spec.file_name for spec in every}
     for path in folder.glob("*.so"):
         if path.name not in kept:  # compiled from older sources
             path.unlink()

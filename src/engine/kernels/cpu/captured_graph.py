@@ -34,7 +34,7 @@ class _Reading(ctypes.Structure):
 
 
 class _NativeCall(ctypes.Structure):
-    """captured_graph.cpp"""
+    """A call as captured_graph.cpp stores it."""
 
     _fields_ = (("function", ctypes.c_void_p), ("arguments", ctypes.c_void_p), ("next", _Reading))
 
@@ -92,7 +92,7 @@ class CallRecorder:
 
 
 class _Results(ResultMemory):
-    """During a capture torch allocates results of any size, so that they come from the arena."""
+    """Memory of results. torch allocates results of any size during a capture, so that they come from the arena."""
 
     def __init__(self, recorder: CallRecorder) -> None:
         super().__init__()

@@ -1,8 +1,7 @@
 """The C++ kernels as a shared library, loaded through ctypes.
 
-It has a plain C interface and is not linked to torch, so one library works with every torch version; its threads are
-those of the OpenMP runtime that torch has loaded (parallel.h). config/cpu_library.py finds the file, build.py compiles
-it.
+It has a plain C interface and is not linked to torch, so one library works with every torch version; its threads belong
+to the OpenMP runtime that torch has loaded (parallel.h). config/cpu_library.py finds the file, build.py compiles it.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ import torch
 
 from ....config.cpu_features import Level, NoKernels, find_compiler
 from ....config.cpu_library import LibrarySpec, default_cache_dir, find_library, is_private
-from .build import Report, compile_into_cache
+from .build import compile_into_cache
 from .memory import ResultMemory
+from .progress import Report
 from .scratch import Scratch
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class CallWrapper(Protocol):
     def wrap(
         self, name: str, function: Callable[..., Any], replay_address: int | None, arguments: Sequence[Any]
     ) -> Callable[..., Any]:
-        """What to call instead of the function. replay_address: of <function>_replay, None if there is none."""
+        """What to call instead of the function. replay_address: address of <name>_replay; None without it."""
         ...
 
 
@@ -63,7 +63,7 @@ class CpuLibrary:
         return self.wrapper.wrap(name, function, address, arguments)
 
     def address(self, name: str) -> int:
-        """Of a function that another one of the library calls."""
+        """Address of a function that another function of the library calls."""
         address = ctypes.cast(self.handle[name], POINTER).value
         assert address is not None, name
         return address
@@ -74,7 +74,7 @@ class CpuLibrary:
 
 
 def suffix(dtype: torch.dtype) -> str:
-    """Of the names of functions for one type of elements."""
+    """Suffix of the names of functions for one type of elements."""
     return _SUFFIXES[dtype]
 
 
@@ -84,6 +84,9 @@ def pointer(tensor: torch.Tensor, dtype: torch.dtype) -> int:
         layout = "contiguous" if tensor.is_contiguous() else "strided"
         raise ValueError(f"expected contiguous elements of {dtype}, got {layout} ones of {tensor.dtype}")
     return tensor.data_ptr()
+
+
+_loaded: dict[tuple[LibrarySpec, Path | None], CpuLibrary] = {}  # a process loads each library once
 
 
 def is_loadable(spec: LibrarySpec) -> bool:
@@ -97,8 +100,10 @@ def load_library(
 ) -> CpuLibrary:
     """Loads a library, and compiles it if there is none.
 
-    cache_dir: instead of the user's.
-    report, nice: of the compilation, as compile_libraries takes them.
+    Args:
+        cache_dir: where compiled libraries are kept; None for the user's cache.
+        report, nice: as compile_libraries takes them.
+
     Raises NoKernels with the reason: no compiler, a failed compilation, an unknown OpenMP runtime.
     """
     folder = cache_dir or default_cache_dir()
@@ -108,9 +113,6 @@ def load_library(
         _loaded[spec, folder] = library = _load_found(spec, folder) or _load_compiled(spec, folder, report, nice)
         library.handle.set_num_threads(torch.get_num_threads())
     return _loaded[spec, folder]
-
-
-_loaded: dict[tuple[LibrarySpec, Path | None], CpuLibrary] = {}  # of this process
 
 
 def _load_found(spec: LibrarySpec, folder: Path | None) -> CpuLibrary | None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...memory.pages import HUGE_PAGE, map_private
+from ...host.pages import HUGE_PAGE, map_private
 
 _LEAST = 2**20  # bytes; malloc keeps smaller pieces itself
 

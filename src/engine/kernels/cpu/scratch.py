@@ -25,7 +25,7 @@ for _ in 1 2 3 4 5 6 7 8 9; do rm -rf -- "$1" && break; sleep 0.1; done
 class Scratch:
     """A new folder, and a watcher that removes it. `with` removes both at the end of the block.
 
-    The watcher and the compilers are a process group of their own, so that a compiler and the programs it starts are
+    The watcher and the compilers are a separate process group, so that a compiler and the programs it starts are
     ended together; Ctrl-C in a terminal reaches only this process.
     """
 

@@ -45,12 +45,12 @@ def _activate(
 
 
 def activate_and_mul_gpu(gate_up: torch.Tensor, activation: Activation = "silu") -> torch.Tensor:
-    """As activate_and_mul_reference. Any stride of rows."""
+    """Computes activate_and_mul_reference. Rows may have any stride."""
     return _run(gate_up, gate_up.shape[1] // 2, activation, is_gated=True)
 
 
 def activate_gpu(x: torch.Tensor, activation: Activation = "silu") -> torch.Tensor:
-    """As activate_reference. Any stride of rows."""
+    """Computes activate_reference. Rows may have any stride."""
     return _run(x, x.shape[1], activation, is_gated=False)
 
 

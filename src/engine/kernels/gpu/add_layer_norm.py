@@ -32,7 +32,7 @@ def _add_layer_norm(
 def add_layer_norm_gpu(
     x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, bias: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As add_layer_norm_reference. Any stride of rows; the elements of a row are contiguous."""
+    """Computes add_layer_norm_reference. Rows may have any stride; the elements of a row are contiguous."""
     rows, width = x.shape
     if residual is not None and residual.shape != x.shape:
         raise ValueError(f"x is {tuple(x.shape)}, residual {tuple(residual.shape)}")

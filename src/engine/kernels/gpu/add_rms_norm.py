@@ -41,7 +41,7 @@ def _add_rms_norm(
 def add_rms_norm_gpu(
     x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As add_rms_norm_reference. Any stride of rows; the elements of a row are contiguous."""
+    """Computes add_rms_norm_reference. Rows may have any stride; the elements of a row are contiguous."""
     rows, width = x.shape
     if (residual is not None and residual.shape != x.shape) or weight.shape != (width,):
         shape = None if residual is None else tuple(residual.shape)

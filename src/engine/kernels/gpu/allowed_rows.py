@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..allow_tokens import BITS, allow_tokens_reference
+from ..allow_tokens import BITS
 
 _BLOCK = 4096  # logits of one program
 
@@ -38,9 +38,3 @@ def allowed_rows(logits: torch.Tensor, rows: torch.Tensor, masks: torch.Tensor) 
         logits, logits.stride(0), rows, masks, masks.stride(0), out, vocab_size, BLOCK=_BLOCK, BITS=BITS, num_warps=8
     )
     return out
-
-
-def allowed_rows_reference(logits: torch.Tensor, rows: torch.Tensor, masks: torch.Tensor) -> torch.Tensor:
-    found = logits[rows.long()]
-    allow_tokens_reference(found, torch.arange(len(rows)), masks)
-    return found

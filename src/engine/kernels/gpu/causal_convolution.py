@@ -119,7 +119,7 @@ def causal_convolution_gpu(
     step: RecurrentStep,
     kind: Kind,
 ) -> torch.Tensor:
-    """As causal_convolution_reference. Any stride of rows and slots."""
+    """Computes causal_convolution_reference. Rows and slots may have any stride."""
     width, channels = taps.shape
     if state.shape[1:] != (width - 1, channels) or x.shape[1] < channels * (3 if kind == "gated" else 1):
         raise ValueError(f"x is {tuple(x.shape)}, taps {tuple(taps.shape)}, state {tuple(state.shape)}")

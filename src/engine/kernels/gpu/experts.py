@@ -1,7 +1,7 @@
 """A layer of experts in four launches, with no number that the host must read.
 
 1. Rows (a token and one of its experts) are sorted by expert.
-2. The gates and ups of every expert's rows (or ups alone), in tiles of rows, and their activations. The number of
+2. The gates and ups of every expert's rows (or only ups), in tiles of rows, and their activations. The number of
    programs is the maximum of tiles; each finds its expert and its rows from the sorted order, and those beyond the last
    tile end.
 3. The outputs, in the same tiles.
@@ -197,7 +197,7 @@ def experts_gpu(
     base: torch.Tensor | None = None,
     base_gate: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As experts_reference; all tensors are contiguous. An expert that does not exist adds nothing."""
+    """Computes experts_reference; all tensors are contiguous. An expert that does not exist adds nothing."""
     if packed.gate_ups is None or packed.downs is None:
         return experts_reference(x, ids, weights, packed, base, base_gate)
     num_experts, hidden, inner = packed.downs.shape

@@ -57,19 +57,3 @@ def finish_step(
         token_ids, slots, context_lens, is_sampled, token_table, has_penalties, counts, num_rows,
         token_table.stride(0), counts.stride(0), ROWS=_ROWS, MOST=MOST, num_warps=4,
     )  # fmt: skip
-
-
-def finish_step_reference(
-    token_ids: torch.Tensor,
-    slots: torch.Tensor,
-    context_lens: torch.Tensor,
-    is_sampled: torch.Tensor,
-    token_table: torch.Tensor,
-    has_penalties: torch.Tensor,
-    counts: torch.Tensor,
-) -> None:
-    for row in ((slots >= 0) & (is_sampled != 0)).nonzero()[:, 0].tolist():
-        slot, token = int(slots[row]), max(int(token_ids[row]), 0)
-        token_table[slot, int(context_lens[row])] = token
-        if has_penalties[slot] and int(counts[slot, token]) & MOST < MOST:
-            counts[slot, token] += 1

@@ -1,7 +1,7 @@
 """The gated delta rule: a program per row, value head and block of the state's columns, as recurrent.py describes.
 
 The columns of a state do not depend on each other, but the norm of a head's outputs depends on all of them: it is a
-launch of its own, with the gate.
+separate launch, with the gate.
 
 A longer row is divided into chunks (arXiv:2412.06464, section 3.3). With decay[t, s] from after token s to after token
 t, the changes u of a chunk's tokens, as if the state were S at its begin, obey u[t] = beta[t] (v[t] - decay[t, before]
@@ -133,7 +133,7 @@ def gated_delta_gpu(
     state: torch.Tensor,
     step: RecurrentStep,
 ) -> torch.Tensor:
-    """As gated_delta_reference. Any stride of rows and slots."""
+    """Computes gated_delta_reference. Rows and slots may have any stride."""
     _, heads, key_dim, value_dim = state.shape
     key_heads = num_key_heads(mixed, projected, state)
     tokens, channels = mixed.shape

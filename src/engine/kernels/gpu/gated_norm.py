@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ....model.spec import GateNorm
+from ....model.mixers import GateNorm
 from ..gated_norm import GatedNormWeights
 from .launch import dependent, num_warps, wait
 
@@ -36,7 +36,7 @@ def _gate(
 
 
 def gated_norm_gpu(x: torch.Tensor, projected: torch.Tensor, channels: int, weights: GatedNormWeights) -> torch.Tensor:
-    """As gated_norm_reference. Any stride of rows."""
+    """Computes gated_norm_reference. Rows may have any stride."""
     tokens, width = x.shape
     if len(projected) != tokens or projected.shape[1] < channels + width or width % weights.groups:
         raise ValueError(f"x is {tuple(x.shape)}, projected {tuple(projected.shape)}, {weights.groups} groups")
@@ -52,7 +52,7 @@ def norm_groups(
     eps: float,
     groups: int,
 ) -> torch.Tensor:
-    """As gated_norm_reference. weight: also of one group, for all of them."""
+    """Computes gated_norm_reference. weight: also of one group, for all of them."""
     tokens, width = x.shape
     size = width // groups
     out = torch.empty(tokens, width, dtype=projected.dtype, device=x.device)

@@ -27,7 +27,7 @@ _DEQUANTISED_BYTES = 1 << 27  # at once
 
 
 class Tile(NamedTuple):
-    """Of a program for few tokens."""
+    """Tile of a program for few tokens."""
 
     outputs: int
     pairs: int  # of inputs, at once
@@ -78,7 +78,7 @@ def _factors(
     scales, outers, zeros, minima, outer_minima, outputs, is_output, groups, num_groups,
     OUTER: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr,
 ):  # fmt: skip
-    """Of each group, [outputs, groups, 1] float32. Numbers are (level - zero) * scale - minimum."""
+    """Factors of each group, [outputs, groups, 1] float32. An element is (level - zero) * scale - minimum."""
     rows, groups = outputs.to(tl.int64)[:, None, None], groups[None, :, None]
     is_there = is_output[:, None, None] & (groups < num_groups)
     scale = _of_groups(scales, outers, rows, groups, num_groups, is_there, OUTER)
@@ -126,7 +126,7 @@ def _numbers(
     num_groups, BITS: tl.constexpr, GROUP: tl.constexpr, OUTER: tl.constexpr, KIND: tl.constexpr,
     HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr,
 ):  # fmt: skip
-    """As _levels, the numbers."""
+    """Compute _levels, and apply the factors of each group."""
     ones, others = _levels(
         codes, upper, levels, first, outputs, is_output, groups, places, num_groups, BITS, GROUP, KIND
     )
@@ -213,8 +213,7 @@ def _grouped_gemv(
     HAS_ORDER: tl.constexpr, HAS_BIAS: tl.constexpr, OUTPUTS: tl.constexpr, GROUPS: tl.constexpr, SPAN: tl.constexpr,
     CHUNKS: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """As _grouped_linear, of one token. Programs of the other tokens are its neighbours: they find the codes in the
-    cache."""
+    """Computes _grouped_linear for one token. The programs of other tokens are neighbours: the cache has the codes."""
     HALF: tl.constexpr = GROUP // 2
     token = tl.program_id(0).to(tl.int64)
     outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)

@@ -1,6 +1,6 @@
 """Gumbel-max sampling: the noise of each token, the best token of a tile of logits, the best token of a row.
 
-The noise is that of ../noise.py, so a token does not depend on the batch. Scores are logarithms,
+The noise comes from ../noise.py, so a token does not depend on the batch. Scores are logarithms,
 score = (logit - top) / temperature - log(noise): the largest is sampled, and no sum over the vocabulary is needed. The
 largest logit is subtracted because logit / temperature alone would be too large to keep the noise at low temperatures.
 """

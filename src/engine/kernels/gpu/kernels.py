@@ -6,6 +6,7 @@ import torch
 import triton
 from triton.runtime import driver
 
+from ..attend_whole import attend_whole_by_length
 from ..attention_variant import PLAIN, AttentionVariant
 from ..kernel_set import KernelSet
 from ..paged_attention import AttentionStep
@@ -47,6 +48,7 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         embed=embed_packed,
         rope_and_store=rope_and_store_gpu,
         paged_attention=PagedAttentionGpu(device, max_rows),
+        attend_whole=attend_whole_by_length,
         store_latents=store_latents_gpu,
         latent_attention=LatentAttentionGpu(),
         add_layer_norm=add_layer_norm_gpu,

@@ -1,8 +1,8 @@
 """Attention over latents: one vector per token is the key of all heads, and its first elements their value.
 
 A program takes some heads of one query, which are the rows of one product, and a share of the keys. With few queries
-the keys are divided among several programs, whose sums a second kernel adds. The two parts of a key, the compressed
-vector and what is rotated, are multiplied by themselves: their widths are powers of two, that of the whole key is not.
+the keys are divided among several programs, whose sums a second kernel adds. The compressed part of a key and its
+rotated part are multiplied in two products: the width of each is a power of two, and the width of the key is not.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .attention_tile import LOG2_E, PRECISION, fold, multipliable
 from .launch import dependent, is_interpreted, wait
 
 _TILE = 16  # keys
-_ROWS = 32  # heads of a program
-_LEAST_ROWS = 16  # of a product of matrices
+_MAX_ROWS = 32  # heads of a program
+_MIN_ROWS = 16  # tl.dot multiplies no fewer
 _MAX_SPLITS = 32  # programs that share the keys of one query
 
 
@@ -48,8 +48,8 @@ def _load_queries(
 @triton.jit(do_not_specialize=["num_rows", "table_stride"])
 def _attend_latents(
     q, cache, block_tables, query_start, context_lens, out, part_sums, part_stats, scale, num_rows, table_stride,
-    NUM_HEADS: tl.constexpr, RANK: tl.constexpr, RANK_WIDTH: tl.constexpr, TURNED: tl.constexpr,
-    TURNED_WIDTH: tl.constexpr, STRIDE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
+    NUM_HEADS: tl.constexpr, RANK: tl.constexpr, RANK_WIDTH: tl.constexpr, ROTATED: tl.constexpr,
+    ROTATED_WIDTH: tl.constexpr, STRIDE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
     ROWS: tl.constexpr, SPLITS: tl.constexpr, UPCAST: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait(IS_DEPENDENT)
@@ -61,12 +61,12 @@ def _attend_latents(
     stop = tl.load(query_start + row + 1)
     # Tokens after the last row are padding and see nothing.
     length = tl.where(token < stop, tl.load(context_lens + row) - (stop - 1 - token).to(tl.int32), 0)
-    width: tl.constexpr = RANK + TURNED
+    width: tl.constexpr = RANK + ROTATED
     compressed = multipliable(
         _load_queries(q, token, heads, is_head, 0, NUM_HEADS, width, RANK, RANK_WIDTH), cache, UPCAST
     )
-    turned = multipliable(
-        _load_queries(q, token, heads, is_head, RANK, NUM_HEADS, width, TURNED, TURNED_WIDTH), cache, UPCAST
+    rotated = multipliable(
+        _load_queries(q, token, heads, is_head, RANK, NUM_HEADS, width, ROTATED, ROTATED_WIDTH), cache, UPCAST
     )
     most = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
@@ -78,10 +78,10 @@ def _attend_latents(
         positions = tile * TILE + tl.arange(0, TILE)
         is_seen = positions < length
         latents = _load_keys(cache, table, positions, is_seen, 0, STRIDE, RANK, RANK_WIDTH, BLOCK_SIZE)
-        keys = _load_keys(cache, table, positions, is_seen, RANK, STRIDE, TURNED, TURNED_WIDTH, BLOCK_SIZE)
-        latents, keys = latents.to(compressed.dtype), keys.to(turned.dtype)
+        keys = _load_keys(cache, table, positions, is_seen, RANK, STRIDE, ROTATED, ROTATED_WIDTH, BLOCK_SIZE)
+        latents, keys = latents.to(compressed.dtype), keys.to(rotated.dtype)
         products = tl.dot(compressed, tl.trans(latents), input_precision=PRECISION)
-        products += tl.dot(turned, tl.trans(keys), input_precision=PRECISION)
+        products += tl.dot(rotated, tl.trans(keys), input_precision=PRECISION)
         scores = tl.where(is_seen[None, :], products * (scale * LOG2_E), float("-inf"))
         most, total, sums = fold(scores, latents, most, total, sums)
     dims = tl.arange(0, RANK_WIDTH)
@@ -124,14 +124,14 @@ def _merge(
 def latent_attention_gpu(
     q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int, programs: int
 ) -> torch.Tensor:
-    """As latent_attention_reference. programs: that run at a time on the device."""
+    """Computes latent_attention_reference. programs: how many of them run at the same time on the device."""
     num_tokens, num_heads, width = q.shape
     block_size, stride = cache.shape[2:]
     num_rows = step.context_lens.shape[0]
     out = torch.empty(num_tokens, num_heads, rank, dtype=q.dtype, device=q.device)
     if not num_tokens or not num_rows:
         return out
-    rows = min(_ROWS, max(_LEAST_ROWS, triton.next_power_of_2(num_heads)))
+    rows = min(_MAX_ROWS, max(_MIN_ROWS, triton.next_power_of_2(num_heads)))
     pieces = triton.cdiv(num_heads, rows)
     splits = min(_MAX_SPLITS, triton.next_power_of_2(max(1, programs // (num_tokens * pieces))))
     shares = num_tokens * num_heads * splits if splits > 1 else 1
@@ -141,8 +141,8 @@ def latent_attention_gpu(
     _attend_latents[(num_tokens, pieces, splits)](
         q, cache, step.block_tables, step.query_start, step.context_lens, out, part_sums, part_stats, scale,
         num_rows, step.block_tables.stride(0),
-        NUM_HEADS=num_heads, RANK=rank, RANK_WIDTH=rank_width, TURNED=width - rank,
-        TURNED_WIDTH=max(16, triton.next_power_of_2(width - rank)), STRIDE=stride, BLOCK_SIZE=block_size, TILE=_TILE,
+        NUM_HEADS=num_heads, RANK=rank, RANK_WIDTH=rank_width, ROTATED=width - rank,
+        ROTATED_WIDTH=max(16, triton.next_power_of_2(width - rank)), STRIDE=stride, BLOCK_SIZE=block_size, TILE=_TILE,
         ROWS=rows, SPLITS=splits, UPCAST=is_interpreted(), num_warps=8, num_stages=2, **dependent(),
     )  # fmt: skip
     if splits > 1:

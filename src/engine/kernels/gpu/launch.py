@@ -39,7 +39,7 @@ def is_interpreted() -> bool:
 
 
 def num_warps(width: int) -> int:
-    """For a program that processes `width` elements, a power of two."""
+    """Number of warps of a program that processes `width` elements, a power of two."""
     return min(16, max(1, width // _ELEMENTS_PER_WARP))
 
 
@@ -54,7 +54,7 @@ def dependent() -> dict[str, bool]:
 
 
 def early_starts() -> str:
-    """For the start-up table."""
+    """Text for the start-up table."""
     if dependent()["IS_DEPENDENT"]:
         return "a kernel starts while the previous one ends (programmatic dependent launch)"
     if is_interpreted():

@@ -1,5 +1,5 @@
 """Linear layers of any number of tokens: a few use gemv.py, others torch's library. The own codes of a checkpoint have
-kernels of their own (grouped.py).
+separate kernels (grouped.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PackGroupedGpu:
 
 
 def linear_gpu(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
-    """As linear_reference."""
+    """Computes linear_reference."""
     if packed.pieces:
         return _linear_of_pieces(x, packed)
     if packed.codes is not None:
@@ -45,7 +45,7 @@ def linear_gpu(x: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
 def norm_gate_up_gpu(
     x: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor, eps: float, packed: PackedLinear
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As KernelSet.norm_gate_up."""
+    """Computes KernelSet.norm_gate_up."""
     normed, total = add_rms_norm_gpu(x, residual, norm, eps)
     if _is_few(normed, packed):
         return gemv(normed, packed.weight, packed.bias, is_gated=True), total
@@ -53,7 +53,7 @@ def norm_gate_up_gpu(
 
 
 def embed_packed(token_ids: torch.Tensor, packed: PackedLinear) -> torch.Tensor:
-    """As embed_reference."""
+    """Computes embed_reference."""
     if packed.codes is not None:
         return grouped_rows_gpu(token_ids, packed.codes, packed.dtype)
     return embed_reference(token_ids, packed) if packed.scales is not None else embed_gpu(token_ids, packed.weight)

@@ -1,7 +1,7 @@
 """Attention of rows with several queries each: chunks of prompts, after the part of the prompt that is in the cache.
 
 A unit of work is a tile of queries of all heads that share a kv head, 128 rows of one product. The programs of a fixed
-grid take units in turn; in each row those with the most keys come first. Only tiles of keys that the diagonal or the
+grid take units in turn; in each row, units with the most keys come first. Only tiles of keys that the diagonal or the
 edge of a window cuts are masked.
 """
 

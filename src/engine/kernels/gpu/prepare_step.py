@@ -94,28 +94,3 @@ def prepare_step(
         token_table.stride(0), block_table.stride(0), out.block_tables.stride(0),
         BLOCK_SIZE=block_size, TOKENS=_TOKENS, BLOCKS=_BLOCKS, num_warps=4,
     )  # fmt: skip
-
-
-def prepare_step_reference(
-    rows: StepRows, token_table: torch.Tensor, block_table: torch.Tensor, block_size: int, out: StepTensors
-) -> None:
-    out.token_ids.zero_()
-    out.positions.zero_()
-    out.slot_mapping.fill_(-1)
-    out.context_lens.zero_()
-    out.last_tokens.fill_(-1)
-    starts = rows.query_start.tolist()
-    for row, (slot, computed) in enumerate(zip(rows.slots.tolist(), rows.num_computed.tolist(), strict=True)):
-        start, end = starts[row], starts[row + 1]
-        if slot < 0:
-            continue
-        positions = torch.arange(computed, computed + end - start, device=out.positions.device)
-        held = -(-(computed + end - start) // block_size)
-        blocks = block_table[slot, positions // block_size].long()
-        out.token_ids[start:end] = token_table[slot, positions].long()
-        out.positions[start:end] = positions
-        out.slot_mapping[start:end] = blocks * block_size + positions % block_size
-        out.context_lens[row] = computed + end - start
-        out.block_tables[row, :held] = block_table[slot, :held]
-        if end > start:
-            out.last_tokens[row] = end - 1

@@ -2,12 +2,12 @@
 
 A program keeps its columns of a head's state in registers over all tokens of its row, so that a step reads and writes
 the state once. With one token a row there is hardly anything else to read: that is the floor, in Qwen3-Next 2 MiB read
-and 2 MiB written by a row in a layer. Columns do not depend on each other: those of a head are divided among programs,
+and 2 MiB written by a row in a layer. Columns do not depend on each other: a head's columns are divided among programs,
 in blocks of 128 bytes, so that a single row of Qwen3-Next has 128 programs.
 
 A row of few tokens takes them one by one, a longer row in chunks, by products of matrices: another kernel, since it
 needs more registers. The device reads which rows these are, each kernel leaves the rows of the other unchanged, and
-grids depend on the number of rows alone. A row with slot -1 is padding: nothing is read or written.
+grids depend only on the number of rows. A row with slot -1 is padding: nothing is read or written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PART: tl.constexpr = tl.constexpr(32)  # rows of the state, in one warp of a pro
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Of one kernel of a step."""
+    """Launch of one kernel of a step."""
 
     is_chunked: bool
     width: int  # rows of the state, a multiple of PART
@@ -36,7 +36,7 @@ class Launch:
 
 
 def launches(step: RecurrentStep, tokens: int, state_rows: int) -> list[Launch]:
-    """For the rows of at most FEW tokens and, if there may be some, for the others. state_rows: of a head."""
+    """Launches for the rows of at most FEW tokens and, if there may be some, for the others. state_rows: of a head."""
     if not tokens or not len(step.seq_slots):
         return []
     width = max(PART.value, triton.next_power_of_2(state_rows))
@@ -76,7 +76,7 @@ def softplus(x):
 def sums_between(values, SIZE: tl.constexpr):
     """[SIZE, SIZE] for values [SIZE] of at most 0: in row t and column s the sum of values s + 1 to t, -inf if s > t.
 
-    Each column has a sum of its own: a difference of two sums from the beginning would lose small values between large
+    Each column has its own sum: a difference of two sums from the beginning would lose small values between large
     ones, and be NaN after -inf.
     """
     places = tl.arange(0, SIZE)

@@ -74,7 +74,7 @@ def _rope_and_store(
     HAS_SCALES: tl.constexpr, HAS_VALUE_NORM: tl.constexpr, VALUES_ARE_KEYS: tl.constexpr, HEADS: tl.constexpr,
     WIDTH: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Programs of a token: those of its queries, then of keys, then of values, each with HEADS heads."""
+    """Programs of a token: first of its queries, then of keys, then of values, each with HEADS heads."""
     wait(IS_DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     of_queries: tl.constexpr = (NUM_HEADS + HEADS - 1) // HEADS
@@ -160,7 +160,7 @@ def rope_and_store_gpu(
     num_kv_heads: int,
     variant: HeadVariant = PLAIN_HEADS,
 ) -> torch.Tensor:
-    """As rope_and_store_reference; a token with a slot below 0, which is padding, is not stored."""
+    """Computes rope_and_store_reference; a token with a slot below 0, which is padding, is not stored."""
     _, cache_heads, block_size, head_dim = k_cache.shape
     num_parts = variant.num_parts(num_heads, num_kv_heads)
     if qkv.shape[1] < num_parts * head_dim or num_kv_heads not in (0, cache_heads):

@@ -16,7 +16,7 @@ _SOFTMAX, _SIGMOID, _SOFTMAX_OF_CHOSEN = (tl.constexpr(SCORINGS.index(name)) for
 
 @triton.jit
 def _largest(scores):
-    """Of the values that are finite."""
+    """Largest of the values that are finite."""
     return tl.max(tl.where(scores > _LEAST, scores, _LEAST), 0)
 
 
@@ -88,7 +88,7 @@ def _route_experts(
 def route_experts_gpu(
     logits: torch.Tensor, bias: torch.Tensor | None, routing: Routing
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As route_experts_reference. logits: contiguous."""
+    """Computes route_experts_reference. logits: contiguous."""
     rows, num_experts = logits.shape
     if num_experts != routing.num_experts:
         raise ValueError(f"there are logits of {num_experts} experts, not of {routing.num_experts}")

@@ -1,8 +1,8 @@
 """The sampler of a step: one token per row of logits, by the parameters of the row's slot.
 
 The same tokens as from ../../sampling/sampler.py, except where rounding of float32 sums decides. Grids and memory
-depend on shapes alone and the host reads nothing, so that it can be captured in a CUDA graph. A row is cut into tiles
-of BLOCK logits, independent of the batch: a token depends on its own row alone. The cost of a row depends on its
+depend only on shapes, and the host reads nothing, so that it can be captured in a CUDA graph. A row is cut into tiles
+of BLOCK logits, independent of the batch: a token depends only on its own row. The cost of a row depends on its
 parameters:
 
 | row                         | passes over its logits                                                             |

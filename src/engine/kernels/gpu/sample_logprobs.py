@@ -24,7 +24,7 @@ def _measure(
     HAS_MASS: tl.constexpr, HAS_BOUNDS: tl.constexpr, HAS_LIMITS: tl.constexpr, BLOCK: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Of a tile: the largest logit, the sum of weights at or above the limit, the number of logits above the bound."""
+    """Measure a tile: largest logit, sum of weights at or above the limit, number of logits above the bound."""
     tile = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     ids = tile * BLOCK + tl.arange(0, BLOCK)
@@ -102,14 +102,14 @@ def _measured(
 def softmax_mass_gpu(
     logits: torch.Tensor, temperature: torch.Tensor, min_p: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As softmax_mass_reference, in two passes: the limit of min-p depends on the largest logit."""
+    """Computes softmax_mass_reference in two passes: the limit of min-p depends on the largest logit."""
     largest = _measured(logits, temperature).largest
     measured = _measured(logits, temperature, limits=largest + temperature * min_p.log())
     return largest, measured.mass
 
 
 def count_above_gpu(logits: torch.Tensor, bounds: torch.Tensor) -> torch.Tensor:
-    """As count_above_reference."""
+    """Computes count_above_reference."""
     return _measured(logits, bounds=bounds).counts
 
 
@@ -121,7 +121,7 @@ class LogprobsGpu(NamedTuple):
 
 
 def logprobs_gpu(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int, *, normalise: bool = True) -> LogprobsGpu:
-    """As ../../sampling/logprobs.py, without waiting for the device, so that it can be captured in a CUDA graph.
+    """Computes ../../sampling/logprobs.py without waiting for the device, so that it can be captured in a CUDA graph.
 
     Args:
         logits: [R, V] in any float type.

@@ -14,14 +14,14 @@ from .sample_row import SamplingColumns
 def sample_tokens_gpu(
     logits: torch.Tensor, temperature: torch.Tensor, min_p: torch.Tensor | None, keys: torch.Tensor
 ) -> torch.Tensor:
-    """As sample_tokens_reference; min_p: None where no row has one, which spares a pass over the logits."""
+    """Computes sample_tokens_reference; min_p: None where no row has one, which spares a pass over the logits."""
     return _sample_rows(logits, temperature, min_p, None, keys)
 
 
 def sample_top_p_gpu(
     logits: torch.Tensor, temperature: torch.Tensor, min_p: torch.Tensor, top_p: torch.Tensor, keys: torch.Tensor
 ) -> torch.Tensor:
-    """As sample_top_p_reference."""
+    """Computes sample_top_p_reference."""
     return _sample_rows(logits, temperature, min_p, top_p, keys)
 
 

@@ -35,32 +35,6 @@ class SamplingColumns(NamedTuple):
     counts: torch.Tensor  # [S, V] int16; sign bit: the token is in the prompt; other bits: how often it was generated
 
 
-def sampling_columns(num_slots: int, vocab_size: int, device: torch.device | str) -> SamplingColumns:
-    """Columns of slots that are all greedy, with everything else off."""
-
-    def floats(value: float) -> torch.Tensor:
-        return torch.full((num_slots,), value, dtype=torch.float32, device=device)
-
-    def words() -> torch.Tensor:
-        return torch.zeros(num_slots, dtype=torch.int32, device=device)
-
-    return SamplingColumns(
-        temperature=floats(0),
-        top_k=words(),
-        top_p=floats(1),
-        min_p=floats(0),
-        seed_low=words(),
-        seed_high=words(),
-        repetition=floats(1),
-        frequency=floats(0),
-        presence=floats(0),
-        has_bias=words(),
-        has_penalties=words(),
-        bias=torch.zeros(num_slots, vocab_size, device=device),
-        counts=torch.zeros(num_slots, vocab_size, dtype=torch.int16, device=device),
-    )
-
-
 @triton.jit
 def cuts_of(columns, slot, IS_FAST_PATH: tl.constexpr):
     """(is_cut, is_ranked, temperature, top_k, top_p, min_p) of a slot.

@@ -37,7 +37,7 @@ def _scale_and_cap(
 
 
 def add_scaled_gpu(x: torch.Tensor, residual: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
-    """As add_scaled_reference, of contiguous tensors."""
+    """Computes add_scaled_reference of contiguous tensors."""
     if x.shape != residual.shape:
         raise ValueError(f"x is {tuple(x.shape)}, residual {tuple(residual.shape)}")
     if not (x.is_contiguous() and residual.is_contiguous()):
@@ -52,7 +52,7 @@ def add_scaled_gpu(x: torch.Tensor, residual: torch.Tensor, scale: float = 1.0) 
 
 
 def scale_and_cap_gpu(x: torch.Tensor, scale: float = 1.0, softcap: float | None = None) -> torch.Tensor:
-    """As scale_and_cap_reference, in place."""
+    """Computes scale_and_cap_reference in place."""
     if not x.is_contiguous():
         raise ValueError("x must be contiguous")
     rows, width = x.shape

@@ -20,7 +20,7 @@ from .recurrent import CHUNK, FEW, PART, launches, load_row, product, softplus, 
 
 @triton.jit
 def _time_steps(steps, places, is_token, bias, least, most):
-    """In float32, 0 where there is no token."""
+    """Time steps in float32, 0 where there is no token."""
     dt = tl.load(steps + places, mask=is_token, other=0.0).to(tl.float32)
     return tl.where(is_token, tl.minimum(tl.maximum(softplus(dt + bias), least), most), 0.0)
 
@@ -102,7 +102,7 @@ def state_space_gpu(
     state: torch.Tensor,
     step: RecurrentStep,
 ) -> torch.Tensor:
-    """As state_space_reference. Any stride of rows and slots."""
+    """Computes state_space_reference. Rows and slots may have any stride."""
     _, heads, state_size, head_dim = state.shape
     groups = num_groups(mixed, projected, state)
     tokens, rows = len(mixed), len(step.seq_slots)

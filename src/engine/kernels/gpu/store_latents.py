@@ -68,7 +68,7 @@ def store_latents_gpu(
     cache: torch.Tensor,
     query_width: int,
 ) -> torch.Tensor:
-    """As store_latents_reference; a token in slot -1 is not stored."""
+    """Computes store_latents_reference; a token in slot -1 is not stored."""
     num_tokens, rank, turned = len(projected), kv_norm.numel(), cos_sin.shape[1]
     queries = projected
     if q_norm is not None:

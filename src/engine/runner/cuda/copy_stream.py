@@ -25,7 +25,7 @@ class CopyStream:
             into.copy_(source, non_blocking=True)
 
     def copied(self) -> Event:
-        """Of the copies that are queued until now."""
+        """The event after the copies that are queued until now."""
         if self._stream is None:
             return None
         event = new_event()
@@ -33,7 +33,7 @@ class CopyStream:
         return event
 
     def computed(self) -> Event:
-        """Of the computation that is queued until now."""
+        """The event after the computation that is queued until now."""
         if self._stream is None:
             return None
         event = new_event()
@@ -52,7 +52,7 @@ class CopyStream:
 
 
 def wait_for(event: Event) -> None:
-    """In any thread, until the event has come. Raises RuntimeError if the device has failed."""
+    """Wait, in any thread, until the event has come. Raises RuntimeError if the device has failed."""
     if event is not None:
         event.synchronize()
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...core.step_plan import Int32, StepPlan
+from ...collectives import Ranks
 from ...kernels.gpu.allowed_rows import allowed_rows
 from ...kernels.gpu.finish_step import finish_step
 from ...kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
 from ...kernels.gpu.sample import sample, sampling_workspace
 from ...layers.step_input import StepInput
 from ...models.model import Model
-from ...parallel import Ranks
+from ...step.plan import Int32, StepPlan
 from ...structured.backend import Bitmask, num_words
 from ..kv_cache import KVCache
-from .buckets import StepShape
+from ..step_features import StepFeature, with_features
+from ..step_shape import StepFlag, StepShape
 from .slot_arena import SlotArena
 from .staging import Upload
 
@@ -40,14 +41,16 @@ class DeviceStep:
         *,
         has_guides: bool,
         ranks: Ranks | None = None,
+        features: Sequence[StepFeature] = (),
     ) -> None:
         """
         arena: with a block table for each group of the cache. max_rows, max_tokens: of a step.
         has_guides: `sample_again` will be called.
         ranks: that compute the step together; rank 0 samples.
+        features: of which the flags of a shape say which its steps have.
         """
         self._model, self._cache, self._arena, self._ranks = model, cache, arena, ranks
-        self._samples = ranks is None or not ranks.rank
+        self._samples, self._features = ranks is None or not ranks.rank, features
         self._block_size, self._max_tokens, self._max_model_len = block_size, max_tokens, max_model_len
 
         def column(count: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
@@ -83,7 +86,7 @@ class DeviceStep:
         lines[_SLOTS, :rows] = plan.slots
         lines[_SLOTS, rows:all_rows] = -1
         lines[_COMPUTED, :rows] = plan.num_computed
-        lines[_SAMPLED, :rows] = plan.is_sampled
+        lines[_SAMPLED, :rows] = plan.num_outputs
         lines[_SAMPLED, again] = 0
         lines[_STARTS, 0] = 0
         np.cumsum(plan.num_tokens, out=lines[_STARTS, 1 : rows + 1])
@@ -127,16 +130,18 @@ class DeviceStep:
                 query_start=starts,
                 context_lens=tensors.context_lens,
                 block_tables=tensors.block_tables,
-                max_query_len=1 if shape.is_decode else self._max_tokens,
+                max_query_len=shape.tokens_per_row or self._max_tokens,
                 max_context_len=self._max_model_len,
                 seq_slots=slots,
             )
             for tensors in by_group
         ]
         tensors = by_group[0]
-        wanted = None if shape.is_decode else tensors.last_tokens
-        by_layer = self._cache.by_layer(self._cache.views(steps))
-        logits = self._model.logits(*self._model.forward(by_layer, self._cache.layers, wanted))
+        wanted = None if shape.tokens_per_row == 1 else tensors.last_tokens
+        views = self._cache.views(with_features(steps, self._features, shape.flags, arena.columns))
+        by_layer = self._cache.by_layer(views)
+        mix = views[0].mix if wanted is None or views[0].mix is None else views[0].mix.of_tokens(wanted)
+        logits = self._model.logits(*self._model.forward(by_layer, self._cache.layers, wanted), mix)
         sampled = self.sampled[:num_rows]
         if self._samples:
             sample(
@@ -146,7 +151,7 @@ class DeviceStep:
                 arena.sampling,
                 sampled,
                 self._workspace,
-                is_fast_path=shape.is_fast_path,
+                is_fast_path=not shape.flags & StepFlag.FULL_SAMPLER,
             )
         self._finish(sampled, slots, tensors.context_lens, self._rows[_SAMPLED, :num_rows])
         return logits
@@ -168,13 +173,14 @@ class DeviceStep:
         index = rows.long()
         slots, context_lens = self._rows[_SLOTS][index], self._context_lens[index]
         sampling, sampled = self._arena.sampling, torch.empty_like(rows)
-        is_fast_path = shape.is_fast_path
+        is_fast_path = not shape.flags & StepFlag.FULL_SAMPLER
         sample(allowed, slots, context_lens, sampling, sampled, self._workspace, is_fast_path=is_fast_path)
         self._finish(sampled, slots, context_lens, torch.ones_like(rows))
         self.sampled[index] = sampled
 
     def receive_again(self, rows: Int64) -> None:
-        """On another rank than 0, which calls `sample_again`: the slot tables have the tokens of these rows."""
+        """Receive the tokens of these rows in the slot tables. Other ranks than 0 call it when rank 0 calls
+        `sample_again`."""
         index = torch.from_numpy(rows).to(self.sampled.device)
         sampled = torch.empty(len(rows), dtype=torch.int32, device=self.sampled.device)
         self._finish(sampled, self._rows[_SLOTS][index], self._context_lens[index], torch.ones_like(sampled))

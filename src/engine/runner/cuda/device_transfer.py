@@ -1,7 +1,7 @@
 """DeviceTransfer: copies of KV cache blocks between a device and a store in host memory, beside the steps.
 
 Blocks that are saved are gathered after their step, within the stream that computes, so a later step may overwrite
-them. From there a stream of its own copies them to host memory, and the store gets them once they have arrived. Blocks
+them. From there a second stream copies them to host memory, and the store gets them once they have arrived. Blocks
 that are loaded are copied while earlier steps compute; the step that reads them waits for them on the device.
 
 Between the two are places on the device, used in turn. A step that saves more than these hold waits for the copies.
@@ -17,7 +17,8 @@ from functools import partial
 import torch
 
 from ....config.resolve.gpu_memory import STAGING_PLACES, staged_blocks
-from ...core.block_store import BlockCopy, BlockLoad, LaterStore
+from ...core.block_store import LaterStore
+from ...step.plan import BlockCopy, BlockLoad
 from ..block_transfer import TransferOf
 from ..kv_cache import KVCache
 from .copy_stream import CopyStream, Event, has_come, wait_for
@@ -100,7 +101,7 @@ class DeviceTransfer:
             self._store.save_later(list(zip(part, contents, strict=True)), partial(wait_for, arrived))
 
     def _index(self, block_ids: Sequence[tuple[int, ...]]) -> torch.Tensor:
-        """Of rows of the cache: [stored blocks * groups], on the device."""
+        """Indices of rows of the cache: [stored blocks * groups], on the device."""
         flat = [block_id for each in block_ids for block_id in each]
         index = torch.tensor(flat, dtype=torch.int64, pin_memory=self._device.type == "cuda")
         return index.to(self._device, non_blocking=True)
@@ -117,7 +118,7 @@ class DeviceTransfer:
 
 
 def parts_of(loads: Sequence[BlockLoad], most: int) -> Iterator[tuple[int, Sequence[BlockLoad]]]:
-    """Consecutive loads, at most `most`, and the index of the first. No block is twice among those of a part.
+    """Consecutive loads, at most `most`, and the index of the first. No block is twice in a part.
 
     It is in a plan if a prefix got blocks of one that was placed before it and not admitted: the last load stays.
     """

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from ...kernels.capture import Capture, CapturedGraph, NotCapturable
-from .buckets import StepShape
+from ..step_shape import StepShape
 
 logger = logging.getLogger(__name__)
 INTERPRETED = "kernels called one by one: Triton's interpreter has no graphs"
@@ -40,7 +40,7 @@ class Graphs:
 
     @property
     def summary(self) -> str:
-        """For the start-up table."""
+        """Text for the start-up table."""
         if self._capture is None:
             return INTERPRETED
         if not self._num_requested:

@@ -14,9 +14,11 @@ import torch
 from ....config import Resolved, read_machine_spec
 from ....config.cpu_features import NoKernels, choose_level, this_cpu, wanted_level
 from ....config.cpu_library import LibrarySpec
+from ...collectives import Ranks
+from ...collectives.agreement import Agree
 from ...kernels import KernelSet, select_kernels
 from ...kernels.cpu.library import load_library
-from ...kernels.exchange import Exchange, exchange_cpu
+from ...kernels.exchange import Exchange
 from ...kernels.gpu.kernels import gpu_kernels
 from ...kernels.gpu.launch import is_interpreted
 from ...layers.loading import Loadable
@@ -24,11 +26,9 @@ from ...layers.step_input import StepInput
 from ...models.decoder import Decoder, LaterStage
 from ...models.model import Model
 from ...models.registry import make_later_stage
-from ...parallel import Ranks
-from ...parallel.agreement import Agree
 from ..kv_cache import KVCache
 from ..kv_scales import set_kv_scales
-from ..loaded_model import LoadedModel, LoadedStage, RanksOf, kv_cache_of, load_model, states_of
+from ..loaded_model import LoadedModel, RanksOf, kv_cache_of, load_model, states_of
 from ..loading import load_weights
 from ..measure import PhaseClock
 from ..sleeping_memory import CudaReservation, HostReservation, SleepingMemory
@@ -59,7 +59,7 @@ def load_on_device(
 ) -> LoadedModel:
     """The model, or its first stage.
 
-    ranks_of: makes the ranks that compute it together, each on a GPU; None if this one does alone.
+    ranks_of: makes the ranks that compute it together, each on a GPU; None if only this one computes it.
     agree: on the number of blocks, if there are other ranks or stages.
 
     Raises ModelFilesError for weights that do not fit the model, MemoryError, OSError where there is no device."""
@@ -87,7 +87,7 @@ def load_on_device(
         return LoadedModel(device, kernels, model, cache, ranks=ranks, sleeping=sleeping)
 
     def largest_step(one_block: LoadedModel, rows: torch.Tensor, step: StepInput) -> None:
-        cache, model = one_block.cache, one_block.model
+        cache, model = one_block.cache, one_block.whole
         steps = cache.by_layer(cache.views([step] * cache.groups.num_groups))
         model.logits(*model.forward(steps, cache.layers, rows))
 
@@ -97,8 +97,8 @@ def load_on_device(
 
 def load_later_stage_on_device(
     resolved: Resolved, phases: PhaseClock, *, stage: int, ranks_of: RanksOf | None, agree: Agree
-) -> LoadedStage:
-    """As load_on_device, another stage than the first."""
+) -> LoadedModel:
+    """Load another stage than the first. See load_on_device."""
     device, kernels, ranks = _start(resolved, phases, ranks_of)
     sleeping = _sleeping(resolved, device, leads=False)
     phases.start("weights")
@@ -129,7 +129,7 @@ def load_later_stage_on_device(
         layers.forward(hidden, torch.zeros_like(hidden), steps, cache.layers, rows)
 
     num_blocks = _num_blocks(resolved, device, lambda: partial(largest_step, cache_of(1, on_device)), agree, sleeping)
-    return LoadedStage(kernels, layers, cache_of(num_blocks, zeros), device, sleeping=sleeping)
+    return LoadedModel(device, kernels, layers, cache_of(num_blocks, zeros), ranks=ranks, sleeping=sleeping)
 
 
 def _start(
@@ -147,12 +147,12 @@ def _start(
 
 
 def _sleeping(resolved: Resolved, device: torch.device, *, leads: bool) -> SleepingMemory | None:
-    """None without sleep mode. leads: the other ranks and stages sleep after this process, and only if it can."""
+    """Make the memory that sleeps; None without sleep mode. leads: the other ranks and stages sleep after this process,
+    and only if it can."""
     if not resolved.model.enable_sleep_mode:
         return None
     reserve = HostReservation if device.type == "cpu" else partial(CudaReservation, device=device)
-    parallel = resolved.parallel
-    num_sharers = parallel.tensor_parallel_size * parallel.pipeline_parallel_size if leads else 1
+    num_sharers = resolved.topology.num_ranks if leads else 1
     return SleepingMemory(reserve, lambda: read_machine_spec().available_memory_bytes, num_sharers)
 
 
@@ -172,13 +172,14 @@ def _num_blocks(
 
 
 def _exchange_on_cpu(resolved: Resolved) -> Exchange | None:
-    """Of ranks whose kernels are interpreted: that of the kernels for CPUs. None if there are none for this dtype."""
+    """The exchange of the kernels for CPUs, for ranks whose kernels are interpreted. None if no kernel has this
+    dtype."""
     dtype = getattr(torch, resolved.model.dtype)
     if dtype not in (torch.float32, torch.bfloat16):
         return None
     try:
         level, _ = choose_level(wanted_level(), this_cpu())
-        return exchange_cpu(load_library(LibrarySpec(level)), dtype)
+        return Exchange(load_library(LibrarySpec(level)), dtype)
     except NoKernels:
         return None
 

@@ -23,7 +23,7 @@ class LaunchedLogprobs:
     done: torch.cuda.Event | None
 
     def read(self) -> dict[int, TokenLogprobs]:
-        """By row. Waits until they are on the host."""
+        """Log-probabilities by row. Waits until they are on the host."""
         if self.done is not None:
             self.done.synchronize()
         tokens, own, ranks, values, ids = (each.tolist() for each in self.columns)

@@ -39,7 +39,7 @@ def blocks_that_fit(resolved: Resolved, memory: DeviceMemory) -> int:
     tables += sum(each.nbytes for each in sampling_workspace(seqs, vocab_size, "meta"))
     reserve = memory.step + tables
     if scheduler.cuda_graph_sizes:
-        reserve += GRAPHS_BYTES + memory.step  # graphs have a memory pool of their own
+        reserve += GRAPHS_BYTES + memory.step  # graphs have their own memory pool
     if resolved.stores_blocks:
         reserve += staging_bytes(resolved.memory.kv_block_bytes)
     planned, block_bytes = resolved.num_kv_blocks, resolved.memory.kv_block_bytes

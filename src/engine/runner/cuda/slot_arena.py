@@ -13,22 +13,22 @@ import numpy.typing as npt
 import torch
 
 from ....config.resolve.gpu_memory import SAMPLING_BYTES
-from ...core.step_plan import Int32, StepPlan
 from ...kernels.gpu.finish_step import MOST
 from ...kernels.gpu.sample_row import SamplingColumns
 from ...sampling.sampling_table import SamplingTable
+from ...step.plan import Int32, StepPlan
+from ..slot_columns import SLOT_COLUMNS, SlotColumn
 from .staging import Upload
 
 Int64 = npt.NDArray[np.int64]
-_FLOATS = ("temperature", "top_p", "min_p", "repetition", "frequency", "presence")
-_INTS = ("top_k", "seed_low", "seed_high", "has_bias", "has_penalties")
 _STAGED = 1 << 16  # changes in one copy, which is a prompt of that number of tokens
 IN_PROMPT = np.int16(-32768)
 
 
 def arena_bytes(num_slots: int, max_model_len: int, block_size: int, vocab_size: int, num_groups: int = 1) -> int:
     """Bytes of the tables of `num_slots` slots. num_groups: of layers."""
-    elements = max_model_len + 1 + num_groups * -(-max_model_len // block_size) + len(_FLOATS) + len(_INTS)
+    columns = sum(column.on_device for column in SLOT_COLUMNS)
+    elements = max_model_len + 1 + num_groups * -(-max_model_len // block_size) + columns
     return num_slots * (4 * elements + SAMPLING_BYTES * vocab_size)
 
 
@@ -41,14 +41,16 @@ class SlotArena:
         vocab_size: int,
         device: torch.device,
         num_groups: int = 1,
+        columns: Sequence[SlotColumn] = SLOT_COLUMNS,
     ) -> None:
-        """num_groups: of layers, each with a block table of its own."""
+        """num_groups: of layers, each with its own block table."""
+        self._columns = [column for column in columns if column.on_device]
         tables = [f"block_ids {group}" for group in range(num_groups)]
         max_blocks = -(-max_model_len // block_size)
         widths = {
             "token_ids": max_model_len + 1,
             **dict.fromkeys(tables, max_blocks),
-            **dict.fromkeys((*_FLOATS, *_INTS), 1),
+            **{column.name: 1 for column in self._columns},
         }
         starts = np.cumsum([0, *(num_slots * width for width in widths.values())])
         self._elements = torch.zeros(int(starts[-1]), dtype=torch.int32, device=device)
@@ -61,12 +63,16 @@ class SlotArena:
         self.token_ids = table("token_ids")
         self.block_ids = [table(name) for name in tables]  # by group, [slots, blocks]
         self._block_starts = np.array([self._starts[name] for name in tables])
-        self.sampling = SamplingColumns(
-            **{name: table(name)[:, 0].view(torch.float32) for name in _FLOATS},
-            **{name: table(name)[:, 0] for name in _INTS},
-            bias=torch.zeros(num_slots, vocab_size, device=device),
-            counts=torch.zeros(num_slots, vocab_size, dtype=torch.int16, device=device),
-        )
+        self.columns = {
+            column.name: table(column.name)[:, 0].view(torch.float32 if column.dtype is np.float32 else torch.int32)
+            for column in self._columns
+        }
+        by_token = {
+            "bias": torch.zeros(num_slots, vocab_size, device=device),
+            "counts": torch.zeros(num_slots, vocab_size, dtype=torch.int16, device=device),
+        }
+        known = self.columns | by_token
+        self.sampling = SamplingColumns(**{name: known[name] for name in SamplingColumns._fields})
         self._changes = torch.zeros(3 * _STAGED, dtype=torch.int32, device=device)
         self._upload = Upload(self._changes)
         self._ends_later: dict[
@@ -84,13 +90,15 @@ class SlotArena:
         if plan.admissions:
             changes = _Changes()
             for admission in plan.admissions:
-                slot = admission.slot
-                changes.add(self._at("token_ids", slot), admission.token_ids)
+                slot, token_ids = admission.slot, admission.token_ids
+                changes.add(self._at("token_ids", slot), token_ids)
                 for group, block_ids in enumerate(admission.block_ids):
                     changes.add(self._at(f"block_ids {group}", slot), _valid(block_ids))
-                for name, value in _columns(table, slot).items():
-                    changes.add(self._at(name, slot), value)
-                self._admit_rows(slot, table, admission.token_ids, admission.num_prompt_tokens)
+                for column in self._columns:
+                    dtype = np.float32 if column.dtype is np.float32 else np.int32
+                    value = np.array([column.value(admission, table)], dtype)
+                    changes.add(self._at(column.name, slot), value.view(np.int32))
+                self._admit_rows(slot, table, token_ids, admission.num_prompt_tokens)
             self._send(*changes.joined())
         if len(new_indices):
             indices = new_indices[:, None] + self._block_starts
@@ -163,7 +171,7 @@ class SlotArena:
 
 
 def _valid(block_ids: Sequence[int] | Int32) -> Int32:
-    """With a block that exists for each that a group does not have: kernels may load its values and mask them."""
+    """Block ids, with 0 for each block that a group does not have: kernels may load its values and mask them."""
     return np.maximum(np.asarray(block_ids, np.int32), 0)
 
 
@@ -181,26 +189,3 @@ class _Changes:
 
     def joined(self) -> tuple[Int64, Int32]:
         return np.concatenate(self._indices), np.concatenate(self._values)
-
-
-def _columns(table: SamplingTable, slot: int) -> dict[str, Int32]:
-    """The slot's parameters as 32-bit values, by the name of their column."""
-    is_greedy = bool(table.is_greedy[slot])
-    low, high = table.seed[slot : slot + 1].view(np.int32).tolist()
-    floats = {
-        "temperature": 0.0 if is_greedy else table.temperature[slot],
-        "top_p": 1.0 if is_greedy else table.top_p[slot],
-        "min_p": 0.0 if is_greedy else table.min_p[slot],
-        "repetition": table.repetition[slot],
-        "frequency": table.frequency[slot],
-        "presence": table.presence[slot],
-    }
-    ints = {
-        "top_k": 0 if is_greedy else int(table.top_k[slot]),
-        "seed_low": low,
-        "seed_high": high,
-        "has_bias": int(table.has_bias[slot] or slot in table.ending_ids),
-        "has_penalties": int(table.has_penalties[slot]),
-    }
-    bits = {name: np.array([value], np.float32).view(np.int32) for name, value in floats.items()}
-    return bits | {name: np.array([value], np.int32) for name, value in ints.items()}

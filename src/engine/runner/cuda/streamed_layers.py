@@ -10,7 +10,7 @@ import torch
 from ...layers.loading import Loadable
 from ...layers.mixer import Mixer
 from ...models.decoder import Decoder
-from ...models.layer_stack import Layer, Mix
+from ...models.layer_stack import Layer, LayerStep
 from ..weight_storages import weights_in
 from .host_weights import HostWeights
 from .weight_arena import Lanes, WeightArena
@@ -32,13 +32,13 @@ class StreamedLayer:
     def loadables(self) -> Iterator[Loadable]:
         return self._layer.loadables()
 
-    def __call__(self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix) -> Hidden:
+    def __call__(self, hidden: torch.Tensor, residual: torch.Tensor | None, step: LayerStep) -> Hidden:
         if self._is_first:
             self._arena.begin()
         if self._index is None:
-            return self._layer(hidden, residual, mix)
+            return self._layer(hidden, residual, step)
         self._arena.enter(self._index)
-        found = self._layer(hidden, residual, mix)
+        found = self._layer(hidden, residual, step)
         self._arena.leave(self._index)
         return found
 
@@ -54,7 +54,8 @@ class LayerStreaming:
         self._held: dict[int, HostWeights] = {}
 
     def loaded(self, part: Loadable) -> None:
-        """To be called once for each part of the model, in any order, by one thread at a time."""
+        """Move the layer of this part to host memory if all its parts are loaded. Call it once for each part of the
+        model, in any order, in one thread at a time."""
         index = self._layer_of.get(id(part))
         if index is None:
             return
@@ -64,7 +65,7 @@ class LayerStreaming:
                 self._held[index] = HostWeights(weights_in(self._model.layers[index].loadables()))
 
     def start(self, num_places: int, lanes: Lanes) -> WeightArena:
-        """After all parts are loaded. Raises ValueError unless there are fewer places than layers."""
+        """Begin streaming after all parts are loaded. Raises ValueError unless there are fewer places than layers."""
         assert not self._missing.total(), f"layers {sorted(+self._missing)} are not loaded"
         model, places = self._model, {index: place for place, index in enumerate(self._indices)}
         with torch.inference_mode():

@@ -36,7 +36,7 @@ class Lanes(Protocol):
 
 
 class OneQueue:
-    """Where copies and computation are done at once, in the order of the calls."""
+    """One queue for copies and computation: both are done at once, in the order of the calls."""
 
     def follow(self) -> None: ...
 
@@ -49,7 +49,7 @@ class OneQueue:
 
 
 class CudaLanes:
-    """The current stream computes, a stream of its own copies."""
+    """The current stream computes, a second one copies."""
 
     def __init__(self, device: torch.device, count: int) -> None:
         """count: of the marks."""
@@ -90,16 +90,12 @@ class WeightArena:
             layer.point_to(self._place(index))
 
     @property
-    def device_bytes(self) -> int:
-        return self._places.numel()
-
-    @property
     def host_bytes(self) -> int:
-        """Also the bytes that a step copies."""
+        """Bytes of the layers in host memory. A step copies all of them."""
         return sum(layer.num_bytes for layer in self._layers)
 
     def begin(self) -> None:
-        """Before the first layer of a step, which may be one that is always on the device."""
+        """Begin the copies of a step, before its first layer, which may be one that is always on the device."""
         self._lanes.follow()  # the last layers of the step before
         for index in range(self._num_places):
             self._fetch(index)

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from tests.fakes import FakeEngine
 from tests.server.deployment import MODEL, on_a_socket
-from tests.server.tiny_tokenizer import write_tokenizer
+from tests.tiny_tokenizer import write_tokenizer
 from tests.unit.cli.test_app import run
 
 from stoker.cli.bench.figures import Sample, figures, spread
 from stoker.cli.bench.measured import BenchError, Measurement
 from stoker.cli.bench.run import DEFAULTS
-from stoker.cli.bench.serve import measure_server
-from stoker.cli.bench.workload import Shape, arrivals, text_jobs, token_jobs
+from stoker.cli.bench.serve import _has_text, measure_server
+from stoker.cli.bench.workload import WORDS, Costs, Shape, arrivals, text_jobs, token_jobs
 from stoker.config.digest import digest
 from stoker.config.load import load_deployment
 
@@ -112,7 +112,7 @@ def measure(engine: FakeEngine, folder: Path, given: dict[str, Any] | None = Non
 
     async def work() -> Measurement:
         async with on_a_socket(folder, engine, **server) as (port, _):
-            parameters = {**DEFAULTS["serve"], "url": f"http://127.0.0.1:{port}/v1", "input_len": 8, "output_len": 5}
+            parameters = {**DEFAULTS["serve"], "url": f"http://127.0.0.1:{port}/v1", "input_len": 40, "output_len": 5}
             return await asyncio.to_thread(measure_server, **{**parameters, "num_prompts": 6, **(given or {})})
 
     return asyncio.run(work())
@@ -127,11 +127,18 @@ def test_serve_measures_a_running_server(endpoint: str, tmp_path: Path):
     assert found.model == MODEL
     assert found.results["requests"] == 6
     assert found.results["output_tokens"] == 30
-    assert found.results["input_tokens"] == sum(len(each.prompt_token_ids) for each in engine.requests[1:])
-    assert found.details == {"tokens_counted_by": "the server"}
+    assert found.results["input_tokens"] == sum(len(each.inputs.prompt_token_ids) for each in engine.requests[1:])
+    assert found.results["input_tokens"] == 6 * 40, "as --input-len says"
+    assert found.details == {"tokens_counted_by": "the server", "input_len_unit": "tokens"}
     assert found.errors == {}
     assert is_plausible(found.results["end_to_end_s"])
     assert len(engine.requests) == 7, "the warm-up is one more"
+
+
+@pytest.mark.parametrize("field", ["content", "reasoning", "reasoning_content"])
+def test_the_first_token_of_a_chat_may_be_of_its_reasoning(field: str):
+    assert _has_text({"choices": [{"delta": {field: "x"}}]})
+    assert not _has_text({"choices": [{"delta": {"role": "assistant", field: ""}}]})
 
 
 def test_no_more_requests_are_under_way_than_asked_for(tmp_path: Path):
@@ -176,6 +183,22 @@ def test_prompts_follow_from_the_seed_and_never_repeat():
     assert all(14 <= len(job.prompt) <= 34 and 5 <= job.output_len <= 15 for job in first)
     assert max(len(job.prompt) + job.output_len for job in token_jobs(500, shape, 100, 1)) <= shape.longest
     assert [len(job.prompt.split()) for job in text_jobs(3, Shape(7, 1, prefix_len=2), 1)] == [9, 9, 9]
+
+
+def test_a_prompt_has_the_number_of_tokens_that_was_asked_for():
+    """`--input-len 64` was 64 words: 164 tokens of a small vocabulary, and more than the context for 4000."""
+    costs = Costs(overhead=11, words={word: 1 + len(word) % 3 for word in WORDS})
+    for job in text_jobs(5, Shape(64, 1, prefix_len=7), 1, costs=costs):
+        _, *words = job.prompt.split()
+        assert costs.overhead + sum(map(costs.of, words)) == 64 + 7
+    even = Costs(overhead=4, words=dict.fromkeys(WORDS, 2))
+    (job,) = text_jobs(1, Shape(9, 1), 1, costs=even)
+    assert len(job.prompt.split()) == 1 + 2, "one token less where no word has one token"
+
+
+def test_a_length_that_the_chat_template_alone_exceeds_is_refused(tmp_path: Path):
+    with pytest.raises(BenchError, match=r"a prompt of one word has \d+ tokens with the chat template"):
+        measure(FakeEngine(), write_tokenizer(tmp_path), {"input_len": 2})
 
 
 def test_arrivals_come_at_the_rate_in_the_mean():

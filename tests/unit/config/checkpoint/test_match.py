@@ -122,10 +122,15 @@ def test_stacked_experts_become_those_of_each() -> None:
 
 
 def test_layers_after_the_last_that_draft_tokens_are_not_used() -> None:
+    """One was, in some families; the layers of GLM-4.5, DeepSeek-V3 and HunYuan 3 as published were refused."""
     config = {"architectures": ["DeepseekV3ForCausalLM"], "num_hidden_layers": 1, "num_attention_heads": 2}
     spec, _ = read_config({**config, "hidden_size": 8, "n_routed_experts": 8, "first_k_dense_replace": 1})
     tensors = {name: stored(*shape) for name, shape in model_shapes(spec).items()}
-    draft = {"model.layers.1.eh_proj.weight": stored(8, 16), "model.layers.1.shared_head.norm.weight": stored(8)}
+    draft = {
+        f"model.layers.{layer}.{name}.weight": stored(8, 16)
+        for layer in (1, 2)
+        for name in ("eh_proj", "enorm", "embed_tokens", "shared_head.norm", "self_attn.o_proj")
+    }
     assert tensors_of(FOLDER, tensors | draft, spec) == tensors
-    with pytest.raises(ModelFilesError, match=r"model\.layers\.2\.eh_proj"):
-        tensors_of(FOLDER, tensors | {"model.layers.2.eh_proj.weight": stored(8, 16)}, spec)
+    with pytest.raises(ModelFilesError, match=r"model\.layers\.3\.self_attn"):  # it has no projection of a draft
+        tensors_of(FOLDER, tensors | draft | {"model.layers.3.self_attn.o_proj.weight": stored(8, 16)}, spec)

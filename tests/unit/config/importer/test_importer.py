@@ -17,9 +17,10 @@ from stoker.config import ConfigError, Deployment, load_deployment
 from stoker.config.codes import CODES
 from stoker.config.examine import report_on
 from stoker.config.importer.draft import Draft
+from stoker.config.importer.engine_tables import TABLES
 from stoker.config.importer.launch import launches_of
 from stoker.config.importer.manifest import manifest_text, manifest_tree
-from stoker.config.importer.read import import_flat, import_script, import_words
+from stoker.config.importer.read import import_script, import_words, import_yaml
 from stoker.config.schema.options import Option, options
 
 from ..deployments import MACHINE
@@ -78,9 +79,7 @@ def test_no_word_vanishes(command: dict[str, Any]) -> None:
 
 
 def _is_set(draft: Draft, name: str) -> bool:
-    from stoker.config.importer.draft import _TABLES
-
-    found = _TABLES[draft.engine].get(name)
+    found = TABLES[draft.engine].get(name)
     return found is not None and any(
         found.path.startswith(path)
         for path in (*draft.values, *draft.secrets, *(left.path for left in draft.left if left.path))
@@ -138,15 +137,17 @@ def _written(option: Option) -> list[str]:
     return [option.flags[0], *(item if isinstance(item, str) else str(item) for item in values)]
 
 
-@pytest.mark.parametrize("option", [o for o in FLAGS if not o.is_secret], ids=lambda option: option.path)
-def test_every_effective_option_comes_through(option: Option, tmp_path: Path) -> None:
-    words = [*([] if option.path == "model.model" else ["--model", "x"]), *_written(option)]
-    draft = import_words(["engine", "serve", *words])
-    assert draft.left == []
-    assert loaded(tmp_path, draft).config == load_deployment([], words, SET).config
-    as_text = import_script("vllm serve " + " ".join(map(shlex.quote, words)))
-    decided = {"server.auth", "model.trust_remote_code"}  # not by a script of another engine
-    assert as_text.values.keys() | decided == draft.values.keys() | decided
+def test_every_effective_option_comes_through(tmp_path: Path) -> None:
+    decided = {"server.auth"}  # not by a script of another engine
+    for option in FLAGS:
+        if option.is_secret:
+            continue
+        words = [*([] if option.path == "model.model" else ["--model", "x"]), *_written(option)]
+        draft = import_words(["engine", "serve", *words])
+        assert draft.left == [], option.path
+        assert loaded(tmp_path, draft).config == load_deployment([], words, SET).config, option.path
+        as_text = import_script("vllm serve " + " ".join(map(shlex.quote, words)))
+        assert as_text.values.keys() | decided == draft.values.keys() | decided, option.path
 
 
 def test_sizes_and_numbers_stay_as_they_were_written() -> None:
@@ -182,7 +183,7 @@ def test_words_that_a_shell_has_read_are_taken_as_they_are(tmp_path: Path) -> No
 def test_the_first_of_several_servers_is_read_and_the_others_are_reported() -> None:
     draft = import_script("vllm serve a &\nvllm serve b --port 8001")
     assert draft.values["model.model"].value == "a"
-    assert "The script starts 2 servers; this is the first of them." in draft.notes
+    assert "2 servers are started there; this is the first of them." in draft.notes
 
 
 FLAT = """\
@@ -201,14 +202,14 @@ api-key: sk-123
 def test_a_flat_file_says_the_same_as_with_config(tmp_path: Path) -> None:
     file = tmp_path / "flat.yaml"
     file.write_text(FLAT.replace("api-key: sk-123", "api-key: value-of-API_KEY"))
-    draft = import_flat(FLAT, "flat.yaml")
+    draft = import_yaml(FLAT, "flat.yaml")
     assert draft.left == []
     mine = loaded(tmp_path, draft).config
     assert mine.model_copy(update={"config": str(file)}) == load_deployment([], ["--config", str(file)], {}).config
 
 
 def test_a_flat_file_of_sglang_is_known_by_its_keys() -> None:
-    draft = import_flat("model-path: x\ntp-size: 1\ndisable-radix-cache: true\nenable-metrics: false\n", "s.yaml")
+    draft = import_yaml("model-path: x\ntp-size: 1\ndisable-radix-cache: true\nenable-metrics: false\n", "s.yaml")
     assert draft.engine == "sglang"
     assert {path: node.value for path, node in draft.values.items()} == {
         "model.model": "x",
@@ -222,7 +223,7 @@ def test_a_flat_file_of_sglang_is_known_by_its_keys() -> None:
 )
 def test_what_is_not_a_flat_file_is_said_in_words(content: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        import_flat(content, "x.yaml")
+        import_yaml(content, "x.yaml")
     assert {finding.code for finding in caught.value.diagnostics} <= set(CODES)
 
 
@@ -292,10 +293,8 @@ def test_a_dollar_in_a_key_is_not_doubled_since_keys_are_not_interpolated(tmp_pa
     assert load_deployment([file], [], {}).model.hf_overrides == {"a$b": "c$d"}
 
 
-def test_the_flag_that_lets_a_repositorys_code_run_is_left_to_the_user() -> None:
-    """It is in many scripts whose model needs no code; here it needs a commit too."""
+def test_the_flag_that_lets_a_repositorys_code_run_is_carried() -> None:
+    """It is in many scripts whose model needs no code, for which it has no effect; others are refused at the start."""
     draft = import_script("vllm serve Qwen/Qwen3-0.6B --trust-remote-code")
-    assert "model.trust_remote_code" not in draft.values
-    (left,) = draft.left
-    assert (left.path, left.kind) == ("model.trust_remote_code", "refused")
-    assert "`model_impl: transformers`" in left.reason
+    assert draft.values["model.trust_remote_code"].value is True
+    assert draft.left == []

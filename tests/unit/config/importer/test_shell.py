@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from stoker.config.importer.launch import launches_of
-from stoker.config.importer.shell import UnreadableShell, commands_of
+from stoker.config.importer.shell import commands_of
+from stoker.config.importer.shell_reader import UnreadableShell
 
 
 @pytest.mark.parametrize(
@@ -18,7 +19,15 @@ from stoker.config.importer.shell import UnreadableShell, commands_of
         ("a > out 2>&1 b < in", ["a", "b"]),
         ("a '$x' \\$y \"\\$z\"", ["a", "$$x", "$$y", "$$z"]),
         ('a $x "${y}" ${z:-1}', ["a", "${x}", "${y}", "${z:-1}"]),
-        ("a $(date) $1", ["a", "$$"]),
+        ("a x$(date '+%F )') $1 b", ["a", "x\0$(date '+%F )')\0", "\0$1\0", "b"]),
+        ('a $((1 + (2))) `b c` "`d`"', ["a", "\0$((1 + (2)))\0", "\0`b c`\0", "\0`d`\0"]),
+        ('a "${x:-${y:-"m n"}}" ${x:=1} ${x-}', ["a", "${x:-${y:-m n}}", "${x:-1}", "${x:-}"]),
+        (
+            "a ${x%%-*} ${#x} ${x/a/b} ${1:-m}",
+            ["a", *(f"\0{raw}\0" for raw in ("${x%%-*}", "${#x}", "${x/a/b}", "${1:-m}"))],
+        ),
+        ("a $'b\\n' <(c d) e", ["a", "b\n", "\0<(c d)\0", "e"]),
+        ("a <<END b\nnot a word 'of it\nEND\nc", ["a", "b"]),
         ("""a '{"k": [1, "two"]}'""", ["a", '{"k": [1, "two"]}']),
         ("a \\", ["a"]),
     ],
@@ -36,6 +45,31 @@ def test_variables_that_the_script_sets_are_filled_in() -> None:
     assert commands_of(text) == [
         ["vllm", "serve", "Qwen/Qwen3-8B", "--seed", "7", "--port", "1", "--seed 7 --port 1", "${OTHER}"]
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "M=org/name-7b; a ${M##*/} ${M%-*} ${M#o} ${M%%/*} ${M%x}",
+            ["name-7b", "org/name", "rg/name-7b", "org", "org/name-7b"],
+        ),
+        ("A=(b 'c d'); A+=(e); a \"${A[@]}\"", ["b", "c d", "e"]),
+        ("A=b; A+=c; a $A ${A:+--d} ${B:+--e}", ["bc", "--d", "\0${B:+--e}\0"]),
+        ("if x; then M=a; else M=a; fi; a $M", ["a"]),
+        ("if x; then M=a; else M=b; fi; a $M", ["\0$M\0"]),
+        ("M=c; case x in y) M=a;; esac; a $M", ["\0$M\0"]),
+        ('A=(b); if x; then A+=(--c d); fi; a "${A[@]}"', ["b", "\0--c d\0"]),
+        ('A=b; [ -n x ] && A="$A --c"; a $A', ["b", "\0--c\0"]),
+        ("cd x && M=b && a $M", ["b"]),
+        ("[ -z x ] || M=b; a $M", ["\0$M\0"]),
+        ("M=$(b c); a $M d", ["\0$(b c)\0", "d"]),
+        ("export M=b; a $M", ["b"]),
+    ],
+)
+def test_what_a_script_makes_of_its_variables_is_followed(text: str, words: list[str]) -> None:
+    """What depends on a branch, or on a command, is kept as it is written."""
+    assert next(command for command in commands_of(text) if command[0] == "a")[1:] == words
 
 
 def test_an_open_quote_is_reported_with_its_line() -> None:
@@ -70,4 +104,5 @@ def test_a_server_is_found_within_a_wrapper(text: str, engine: str, words: list[
 
 def test_the_environment_in_front_belongs_to_the_launch() -> None:
     (launch,) = launches_of("export A=1\nB=2 env C=3 docker run -e D=4 --env=E vllm/vllm-openai --model m")
-    assert launch.env == {"A": "1", "B": "2", "C": "3", "D": "4", "E": "${E}"}
+    assert launch.env == {"B": "2", "C": "3", "D": "4", "E": "${E}"}
+    assert "Variables that the script sets, and the container does not find: `A`." in launch.notes

@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from stoker.model.read import read_config
+from stoker.model.spec import ModelSpec
+
 FOLDER = Path(__file__).parent / "shape_files"
 
 
@@ -505,3 +508,8 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "codestral-mamba-7b": (_of("Mamba2ForCausalLM"), 7_285_403_648),
 }
+
+
+def spec_of(name: str) -> ModelSpec:
+    """The description of the model of SHAPES with this name."""
+    return read_config(SHAPES[name][0])[0]

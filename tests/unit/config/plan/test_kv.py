@@ -6,7 +6,7 @@ from stoker.config.plan.kv import kv_cost, kv_cost_of_groups
 from stoker.model.cache_groups import cache_groups
 from stoker.model.guess import guess
 from stoker.model.read import read_config
-from stoker.model.sharding import of_one_device
+from stoker.model.tensor_parallel import of_one_device
 
 from .shapes import SHAPES
 

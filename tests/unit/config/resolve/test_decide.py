@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from stoker.config import MachineSpec, MemoryPlan, load_deployment, read_model_files
-from stoker.config.resolve.decide import Decisions, decide
+from stoker.config.resolve.decide import decide
+from stoker.config.resolve.decisions import Decisions
 
 from ..deployments import GIB, MACHINE
 from ..model_files import write_model

@@ -57,7 +57,7 @@ def test_cores_of_a_manifest_may_be_numbers(tmp_path: Path) -> None:
 def test_a_replica_has_the_places_of_its_processes(tmp_path: Path) -> None:
     words = ("-dp", "4", "-tp", "2", "--data-parallel-hybrid-lb", "-dpl", "2", "-dpr", "2")
     both = resolved(tmp_path, *words, "--numa-bind-nodes", "0", "0", "1", "1")
-    assert both.parallel.process_names == [
+    assert both.topology.process_names == [
         *("replica 2, rank 0", "replica 2, rank 1"),
         *("replica 3, rank 0", "replica 3, rank 1"),
     ]
@@ -66,7 +66,7 @@ def test_a_replica_has_the_places_of_its_processes(tmp_path: Path) -> None:
 
 def test_each_machine_of_several_has_its_own_processes(tmp_path: Path) -> None:
     second = resolved(tmp_path, "-tp", "4", "--nnodes", "2", "--node-rank", "1", "--numa-bind")
-    assert second.parallel.process_names == ["rank 2", "rank 3"]
+    assert second.topology.process_names == ["rank 2", "rank 3"]
     assert [node for node, _ in second.numa_places] == [0, 1]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stoker.config.resolve import machine
-from stoker.config.resolve.gpu import NoGpu, read_gpu, visible_gpus
+from stoker.config.resolve.gpu import GpuMonitor, GpuUsage, NoGpu, read_gpu, visible_gpus
 from stoker.config.resolve.machine import read_machine_spec
 
 MIB = 1 << 20
@@ -70,6 +70,10 @@ class Driver:
     def nvmlDeviceGetMemoryInfo_v2(self, handle: Any, memory: Any) -> int:
         memory._obj.total, memory._obj.reserved, memory._obj.free = 1000 * MIB, 40 * MIB, 950 * MIB
         return 0 if memory._obj.version == 0x2000028 else 1
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Any, rates: Any) -> int:
+        rates._obj.gpu = 25
+        return 0 if handle.value == 100 else 3
 
     def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:
         memory._obj.total, memory._obj.free = 1000 * MIB, 950 * MIB
@@ -157,3 +161,23 @@ def test_the_gpus_that_this_process_may_use_are_counted() -> None:
     for visible, number in ((None, 2), ("1", 1), ("1,0", 2), ("GPU-22bb,GPU-11aa", 2)):
         env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
         assert read_gpu(env, Driver().open, TORCH).num_visible == number
+
+
+def test_the_usage_of_the_gpus_that_cuda_would_show_is_read_again_and_again() -> None:
+    driver = Driver()
+    monitor = GpuMonitor(2, {}, driver.open)
+    assert driver.is_open
+    usage = [GpuUsage("0", 0.25, 10 * MIB, 960 * MIB), GpuUsage("1", None, 10 * MIB, 960 * MIB)]
+    assert monitor.read() == monitor.read() == usage
+    assert GpuMonitor(1, {"CUDA_VISIBLE_DEVICES": "GPU-22bb,0"}, driver.open).read()[0].gpu == "GPU-22bb"
+    assert GpuMonitor(1, {"CUDA_VISIBLE_DEVICES": ""}, driver.open).read() == []
+    driver.broken.update(nvmlDeviceGetMemoryInfo_v2=15, nvmlDeviceGetMemoryInfo=15)
+    assert monitor.read() == []
+
+
+@pytest.mark.parametrize(
+    "driver", [Driver(broken={"nvmlInit_v2": 9}), Driver(lacks=("nvmlInit_v2",)), Driver(uuids=())]
+)
+def test_without_a_driver_there_is_nothing_to_monitor(driver: Driver) -> None:
+    with pytest.raises(NoGpu):
+        GpuMonitor(1, {"CUDA_VISIBLE_DEVICES": "0"}, driver.open)

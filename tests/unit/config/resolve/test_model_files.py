@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 
 from stoker.config import ModelFiles, ModelFilesError, load_deployment, read_model_files
+from stoker.config.checkpoint.model_files import is_gguf
+from stoker.config.examine import report_on
 from stoker.model.cache_groups import kv_bytes_per_token, model_cache_groups
+from stoker.model.feed_forwards import MLP
+from stoker.model.mixers import Attention, RopeSpec
 from stoker.model.sizes import count_parameters, weights_bytes
-from stoker.model.spec import MLP, Attention, RopeSpec
 
+from ..deployments import MACHINE
 from ..model_files import write_model
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
@@ -184,6 +188,7 @@ def test_end_ids_of_the_generation_config_come_first(tmp_path: Path) -> None:
     assert model_files(tmp_path, "--generation-config", "none").eos_token_ids == (7, 5)
 
 
+@pytest.mark.holds("R068")
 def test_a_folder_can_bring_other_sampling_defaults(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
@@ -225,7 +230,7 @@ def test_a_tokenizer_is_needed_unless_skipped(tmp_path: Path) -> None:
         ({"hidden_size": 0}, "`hidden_size` is 0"),
         ({"head_dim": 7}, "needs an even one"),
         ({"head_dim": None, "hidden_size": 18}, "no multiple"),
-        ({"eos_token_id": 100}, "the vocabulary has 100 tokens"),
+        ({"eos_token_id": -1}, "the vocabulary has 100 tokens"),
         ({"eos_token_id": "5"}, "`eos_token_id` holds '5'"),
         ({"rope_theta": -1}, "`rope_theta` is -1"),
         ({"rope_scaling": 3}, "must be an object"),
@@ -256,9 +261,14 @@ def test_a_tokenizer_is_needed_unless_skipped(tmp_path: Path) -> None:
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2}, "head_dim": 2}, "`dynamic` needs at least 4"),
         ({"partial_rotary_factor": 1.5}, "`partial_rotary_factor` is 1.5; it must be a number above 0 and at most 1"),
         ({"bos_token_id": "1"}, "it must be a token id"),
-        ({"auto_map": {"AutoConfig": "x.Y"}}, "`model.hf_overrides: {auto_map: null}` says so"),
-        ({"text_config": {"auto_map": {"AutoModel": "x.Y"}}}, "{text_config: {auto_map: null}}` says so"),
-        ({"vision_config": {"auto_map": {"AutoModel": "x.Y"}}}, "`auto_map` in `vision_config`"),
+        (
+            {"architectures": ["MineForCausalLM"], "auto_map": {"AutoConfig": "x.Y"}},
+            "`auto_map` says that `MineForCausalLM` is code of its repository",
+        ),
+        (
+            {"architectures": ["MineForCausalLM"], "vision_config": {"auto_map": {"AutoModel": "x.Y"}}},
+            "`auto_map` says that `MineForCausalLM` is code of its repository",
+        ),
         ({"architectures": ["\x1b[2J"]}, "architecture `\\x1b[2J` is not supported"),
         ({"architectures": ["A" * 10_000_000]}, "A..."),
         ({"use_sliding_window": True, "layer_types": ["full_attention"]}, "must name 2 layers"),
@@ -271,6 +281,27 @@ def test_a_model_that_cannot_run_is_refused_with_its_key(tmp_path: Path, changes
     assert len(str(caught.value)) < 3000
     assert str(tmp_path) in str(caught.value)
     assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize("place", [None, "text_config", "vision_config"])
+@pytest.mark.parametrize("words", [[], ["--model-impl", "native"], ["--model-impl", "transformers"]])
+def test_a_class_that_is_known_needs_no_code_of_its_repository(
+    tmp_path: Path, place: str | None, words: list[str]
+) -> None:
+    """The published DeepSeek-V3, Kimi K2 and Moonlight, whose `auto_map` names a class of this name, were refused."""
+    code = {"auto_map": {"AutoModelForCausalLM": "modeling_mine.Mine"}}
+    found = model_files(tmp_path, *words, **(code if place is None else {place: code}))
+    assert found.code is None
+    by = "the transformers library" if "transformers" in words else "this build"
+    assert found.notes == (f"the code that `auto_map` names is not run: `Qwen3ForCausalLM` is a class of {by}",)
+
+
+def test_an_end_outside_of_the_vocabulary_is_left_out(tmp_path: Path) -> None:
+    """It refused the whole model."""
+    found = model_files(tmp_path, eos_token_id=[100, 7])
+    assert found.eos_token_ids == (7,)
+    (note,) = found.notes
+    assert note == "`eos_token_id` holds 100, and the vocabulary has 100 tokens: no answer ends with it"
 
 
 def test_facts_go_through_json(tmp_path: Path) -> None:
@@ -315,3 +346,105 @@ def test_other_classes_of_a_repository_than_the_tokenizer_do_not_matter_to_it(tm
     write_model(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"auto_map": {"AutoProcessor": "x.Y"}}')
     assert model_files(tmp_path).tokenizer_path == str(tmp_path)
+
+
+TOKENIZER = {"eos_token": {"content": "<end>"}, "added_tokens_decoder": {"7": {"content": "<end>"}}}
+
+
+@pytest.mark.parametrize(
+    ("config", "tokenizer", "expected"),
+    [
+        (TOKENIZER, {}, (5, 7)),
+        ({"eos_token": "<end>"}, {"added_tokens": [{"id": 9, "content": "<end>"}]}, (5, 9)),
+        ({"eos_token": "<end>"}, {}, (5,)),
+        ({"eos_token": None}, {}, (5,)),
+        ({"eos_token": "<end>", "added_tokens_decoder": {"5": {"content": "<end>"}}}, {}, (5,)),
+        ({"eos_token": "<end>", "added_tokens_decoder": {"100": {"content": "<end>"}}}, {}, (5,)),
+    ],
+)
+def test_the_tokenizers_end_token_ends_answers_too(
+    tmp_path: Path, config: dict[str, Any], tokenizer: dict[str, Any], expected: tuple[int, ...]
+) -> None:
+    """Many fine-tunes change only the tokenizer: their answers ran until the limit."""
+    folder = write_model(tmp_path)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    deployment = load_deployment([], ["--model", str(folder)], {})
+    assert read_model_files(deployment).eos_token_ids == expected
+
+
+def test_a_scaling_under_the_old_name_counts_beside_the_new_name(tmp_path: Path) -> None:
+    """It was ignored silently; transformers 5 takes it."""
+    new, old = {"rope_type": "default", "rope_theta": 5e5}, {"rope_type": "linear", "factor": 4.0}
+    rope = rope_of(model_files(tmp_path, rope_parameters=new, rope_scaling=old))
+    assert rope is not None
+    assert (rope.kind, rope.factor, rope.theta) == ("linear", 4.0, 5e5)
+    override = json.dumps({"rope_parameters": new})
+    rope = rope_of(model_files(tmp_path, "--hf-overrides", override, rope_parameters=new, rope_scaling=old))
+    assert rope is not None
+    assert (rope.kind, rope.theta) == ("default", 5e5)
+
+
+def test_an_override_of_the_ropes_base_is_not_called_unused(tmp_path: Path) -> None:
+    """It was, for files with `rope_parameters`, although it had an effect."""
+    files = model_files(
+        tmp_path, "--hf-overrides", '{"rope_theta": 1e6, "nothing": 1}', rope_parameters={"rope_theta": 1e4}
+    )
+    assert (files.rope_theta, files.unused_overrides) == (1e6, ("nothing",))
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "generation_config.json"])
+def test_a_pointer_of_git_lfs_is_called_one(tmp_path: Path, name: str) -> None:
+    """Weights were called truncated, JSON invalid, and the tokenizer was not looked at before the start."""
+    folder = write_model(tmp_path)
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / name).write_text(POINTER)
+    with pytest.raises(ModelFilesError, match="pointer of Git LFS") as caught:
+        read_model_files(load_deployment([], ["--model", str(folder)], {}))
+    assert caught.value.code == "M302"
+    assert name in str(caught.value)
+
+
+def test_a_file_that_an_option_names_is_reported_at_that_option(tmp_path: Path) -> None:
+    """The error pointed at `model:`."""
+    folder = write_model(tmp_path / "model")
+    file = tmp_path / "deploy.yaml"
+    file.write_text(f"model:\n  model: {folder}\n  generation_config: ./nowhere\n")
+    (fault,) = (each for each in report_on([file], [], MACHINE, {}).findings if each.code.startswith("M"))
+    assert (fault.path, fault.labels[0].span.line) == ("model.generation_config", 3)
+
+
+def test_the_defaults_of_vllm_are_those_of_the_api(tmp_path: Path) -> None:
+    """The name was taken for a folder."""
+    write_model(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.6}')
+    assert model_files(tmp_path, "--generation-config", "vllm").sampling_defaults == {}
+
+
+def test_a_gguf_file_is_known_by_its_first_bytes(tmp_path: Path) -> None:
+    """Files in the storage of Ollama have no suffix."""
+    for name, content, expected in (("sha256-1", b"GGUF....", True), ("sha256-2", b"{}", False), ("a.gguf", b"", True)):
+        (tmp_path / name).write_bytes(content)
+        assert is_gguf(tmp_path / name) is expected
+
+
+@pytest.mark.parametrize(
+    ("rope", "context"),
+    [
+        ({"rope_type": "dynamic", "factor": 4.0}, 512),
+        ({"rope_type": "yarn", "factor": 4.0}, 512),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}, 256),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}, 128),
+        ({"rope_type": "linear", "factor": 4.0}, 128),
+        ({"rope_type": "default"}, 128),
+    ],
+)
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_a_scaling_in_config_json_lengthens_the_context(
+    tmp_path: Path, key: str, rope: dict[str, Any], context: int
+) -> None:
+    """The limit stayed `max_position_embeddings`, so that a dynamic scaling never had an effect."""
+    assert model_files(tmp_path, max_position_embeddings=128, **{key: rope}).max_context == context

@@ -9,18 +9,31 @@ import pytest
 
 from stoker.config import ConfigError, Resolved, load_deployment, read_model_files, resolve_deployment
 from stoker.config.checkpoint.chat_templates import TemplateSource
+from stoker.config.loopback import is_loopback
 from stoker.config.resolve.resolve import examine
-from stoker.config.resolve.rule_tables.server import is_loopback
-from stoker.config.resolve.rules import RULES, STATED
+from stoker.config.resolve.rule_tables.stated import CHECKED_BY, DESCRIBED, NOT_HERE, SENTENCES
+from stoker.config.resolve.rules import BY_ID, RULES, STATED
 from stoker.config.schema.options import options
+from stoker.installation import PACKAGES
 
 from ..deployments import GIB, H200, INTERPRETING, MACHINE, TWO_SOCKETS, WITH_GPU
 from ..model_files import write_model
 from ..plan.shapes import NATIVE, SHAPES, write_config
-from .rule_cases import cache, compilation, device, kv_transfer, load, model, parallel, scheduler, server
+from .rule_cases import (
+    cache,
+    compilation,
+    device,
+    kv_transfer,
+    load,
+    model,
+    parallel,
+    scheduler,
+    server,
+    structured_outputs,
+)
 
 SMALL = MACHINE.model_copy(update={"available_memory_bytes": 100_000, "cpu_flags": (), "max_open_files": 1024})
-_TABLES = (model, load, cache, scheduler, device, parallel, compilation, kv_transfer, server)
+_TABLES = (model, load, cache, scheduler, device, parallel, compilation, kv_transfer, server, structured_outputs)
 MACHINES = {  # by the name of their tables
     "CASES": MACHINE,
     "SMALL_CASES": SMALL,
@@ -30,6 +43,12 @@ MACHINES = {  # by the name of their tables
     ),
     "INTERPRETED_CASES": INTERPRETING,
     "NUMA_CASES": TWO_SOCKETS,
+    "BARE_CASES": MACHINE.model_copy(update={"absent_packages": PACKAGES}),
+}
+IN_FILES = {  # rules about where a value is written -> the option
+    "R501": "server.api_key",
+    "R502": "model.hf_token",
+    "R503": "kv_transfer.prefill_api_key",
 }
 ALL_CASES = {
     (rule, kind): cases for table in _TABLES for kind in MACHINES for rule, cases in getattr(table, kind, {}).items()
@@ -66,7 +85,7 @@ def broken(tmp_path: Path) -> Callable[[str, str], set[str]]:
 
 
 @pytest.mark.parametrize(("rule", "kind"), ALL_CASES)
-@pytest.mark.quick_cases(70)
+@pytest.mark.quick_cases(40)
 def test_a_rule_is_broken_and_kept(rule: str, kind: str, broken: Callable[[str, str], set[str]]) -> None:
     bad, good = ALL_CASES[rule, kind]
     for line in bad:
@@ -76,7 +95,7 @@ def test_a_rule_is_broken_and_kept(rule: str, kind: str, broken: Callable[[str, 
 
 
 def test_every_rule_has_cases_a_number_and_known_options() -> None:
-    assert {rule.id for rule in RULES} == {rule for rule, _ in ALL_CASES}
+    assert {rule.id for rule in RULES} == {rule for rule, _ in ALL_CASES} | set(IN_FILES)
     numbers = [rule.id for rule in (*RULES, *STATED)]
     assert len(set(numbers)) == len(numbers)
     for rule in (*RULES, *STATED):
@@ -84,9 +103,55 @@ def test_every_rule_has_cases_a_number_and_known_options() -> None:
         assert rule.why.endswith("."), rule.id
 
 
+def test_a_rule_about_what_is_not_here_is_about_refused_and_deprecated_options() -> None:
+    """R146 said that `enable_dbo` is refused, when it had long had an effect."""
+    for rule, names in NOT_HERE.items():
+        for name in names.split():
+            path, _, value = name.partition("=")
+            if value:
+                assert value in options()[path].refused, f"{rule}: {name} is not refused"
+        for path in BY_ID[rule].fields if "=" not in names else ():
+            assert options()[path].status != "effective", f"{rule}: {path} has an effect: move it, or check the rule"
+
+
+def test_a_rule_that_the_description_of_an_option_answers_is_about_effective_options() -> None:
+    """Their effects have tests: tests/unit/test_effects.py. A sentence of R096 called two of them refused."""
+    for rule in DESCRIBED:
+        for path in BY_ID[rule].fields:
+            assert options()[path].status == "effective", f"{rule}: {path}"
+        assert BY_ID[rule].why == options()[BY_ID[rule].fields[0]].description
+
+
+def test_a_stated_rule_is_in_one_table_and_one_that_is_checked_has_a_check() -> None:
+    assert sorted([*NOT_HERE, *DESCRIBED, *CHECKED_BY, *SENTENCES]) == sorted(rule.id for rule in STATED)
+    assert set(CHECKED_BY.values()) <= {rule.id for rule in RULES}
+    assert max(len(sentence) for sentence in SENTENCES.values()) < 120
+
+
 @pytest.mark.parametrize("kind", ["CASES", "GPU_CASES", "OLD_GPU_CASES", "INTERPRETED_CASES", "NUMA_CASES"])
 def test_a_plain_deployment_breaks_nothing(kind: str, broken: Callable[[str, str], set[str]]) -> None:
     assert broken(kind, "") == set()
+
+
+@pytest.mark.parametrize("rule", IN_FILES)
+def test_a_secret_in_a_file_is_a_warning(rule: str, tmp_path: Path) -> None:
+    """A key in plain text passed without a word."""
+    section, _, name = IN_FILES[rule].partition(".")
+    (tmp_path / "key").write_text("k")
+    for value, expected in (
+        ("sk-12345", {rule}),
+        ("{env: KEY}", set()),
+        ('"${KEY}"', set()),
+        ("{file: key}", set()),
+    ):
+        file = tmp_path / "deploy.yaml"
+        model = f"model: {{model: {write_model(tmp_path / 'model')}"
+        text = f"{model}, {name}: {value}}}\n" if section == "model" else f"{model}}}\n{section}: {{{name}: {value}}}\n"
+        file.write_text(text)
+        deployment = load_deployment([file], [], {"KEY": "k"})
+        found = examine(deployment, read_model_files(deployment), MACHINE).findings
+        assert {finding.code for finding in found if finding.code in IN_FILES} == expected, value
+        assert "sk-12345" not in "".join(finding.as_text() for finding in found)
 
 
 def resolved(folder: Path, *words: str) -> Resolved:

@@ -11,7 +11,7 @@ from stoker.config.schema.types import Count
 
 
 def test_every_row_is_a_refused_option_of_its_section_and_there_are_no_others() -> None:
-    rows = [row.path for row in REFUSED]
+    rows = [f"{section}.{row.name}" for section, section_rows in REFUSED.items() for row in section_rows]
     assert len(set(rows)) == len(rows)
     assert sorted(rows) == sorted(path for path, option in options().items() if option.status == "refused")
 

@@ -48,6 +48,7 @@ def test_an_invalid_human_int_is_refused(value: object) -> None:
     [
         ("20GiB", 20 * 1024**3),
         ("1.5GiB", 1610612736),
+        ("0.3GiB", 322122547),  # part of a byte is left out
         ("4GB", 4 * 10**9),
         ("512 MiB", 512 * 1024**2),
         ("1kB", 1000),
@@ -62,7 +63,7 @@ def test_sizes_take_units(text: str, number: int) -> None:
     assert parse_size(text) == number
 
 
-@pytest.mark.parametrize("value", ["4gib", "GiB", "0.3GiB", "4 G B", True, ""])
+@pytest.mark.parametrize("value", ["4gib", "GiB", "0.3B", "4 G B", True, ""])
 def test_what_is_no_size_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match="not a"):
         parse_size(value)

@@ -33,6 +33,9 @@ from ..deployments import findings, load, message
         ("server: {root_path: llm/}", "C107", '`server.root_path` is "llm/"'),
         ("server: {served: 1}", "C103", "no such key `server.served`"),
         ("cache: 16", "C104", "`cache` is a section"),
+        ("server: port:8000", "C104", "write a space after `port:`"),
+        ("server: {\u00a0port: 8000}", "C103", "U+00A0 NO-BREAK SPACE"),
+        ("scheduler: {policy: fcfs}", "C103", "did you mean `scheduler.scheduling_policy`?"),
         ("lora: {max_loras: 2}", "C118", "this build applies no adapters"),
         (
             "parallel: {dp_sync_interval: 2}",

@@ -75,6 +75,7 @@ def test_a_value_is_a_word_of_its_own_or_follows_an_equals_sign() -> None:
         (["--no_enable_chunked_prefill"], False),
     ],
 )
+@pytest.mark.holds("R005")
 def test_a_switch_is_true_alone_and_takes_true_or_false(words: list[str], is_on: bool) -> None:
     """R005: some switches of old took their value as a word."""
     assert load(*words).scheduler.enable_chunked_prefill is is_on
@@ -138,6 +139,7 @@ def test_other_lists_are_replaced_with_a_warning() -> None:
 # JSON
 
 
+@pytest.mark.holds("R004")
 def test_json_is_given_whole_by_key_or_both_and_merged_in_order() -> None:
     """R004."""
     words = ["--hf-overrides", '{"a": {"b": 1, "c": [1]}}', "--hf-overrides.a.b", "2", "--hf-overrides.a.d=text"]
@@ -197,6 +199,7 @@ def test_broken_json_is_reported_with_its_place() -> None:
         ["--compilation_config.level=3"],
     ],
 )
+@pytest.mark.holds("R008")
 def test_the_level_of_compilation_has_many_spellings(words: list[str]) -> None:
     """R008."""
     assert str(layer(*words)["compilation"]["level"]) == "3"
@@ -224,6 +227,7 @@ def test_further_keys_are_merged_with_the_level() -> None:
     ],
 )
 @pytest.mark.parametrize("flag", ["--max-model-len", "--max-num-batched-tokens", "--kv-cache-memory-bytes"])
+@pytest.mark.holds("R001")
 def test_human_integers(flag: str, text: str, value: int) -> None:
     """R001."""
     option = all_flags()[flag]
@@ -231,6 +235,7 @@ def test_human_integers(flag: str, text: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--max-model-len", "--max-num-batched-tokens", "--kv-cache-memory-bytes"])
+@pytest.mark.holds("R002")
 def test_a_fraction_of_a_binary_unit_is_refused_with_the_decimal_one_offered(flag: str) -> None:
     """R002."""
     assert "write 1.5k" in failure(flag, "1.5K")
@@ -258,6 +263,7 @@ _NULLABLE += " long-lora-scaling-factors model-loader-extra-config tokenizer-poo
 
 @pytest.mark.parametrize("value", ["None", ""])
 @pytest.mark.parametrize("name", _NULLABLE.split())
+@pytest.mark.holds("R006")
 def test_none_and_nothing_stand_for_null(name: str, value: str) -> None:
     """R006."""
     assert load(f"--{name}={value}").config == load().config
@@ -273,6 +279,7 @@ def test_limits_of_media_were_pairs_once() -> None:
     assert "is not valid JSON" in failure("--limit-mm-per-prompt", "image=many")
 
 
+@pytest.mark.holds("R010")
 def test_traces_are_parted_by_commas() -> None:
     """R010."""
     assert layer("--collect-detailed-traces", "model,worker") == layer("--collect-detailed-traces", "model", "worker")
@@ -318,6 +325,7 @@ def test_an_option_given_twice_is_warned_about_and_the_last_counts() -> None:
 
 
 @pytest.mark.effect("config", "preset")
+@pytest.mark.holds("R014")
 def test_stronger_layers_win(tmp_path: Path) -> None:
     """Default < preset < files in order < --config < environment < command line, seen one layer after the other."""
     preset = "long-context"

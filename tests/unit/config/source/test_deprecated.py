@@ -7,6 +7,7 @@ import pytest
 from stoker.config import Deployment, load_deployment
 from stoker.config.schema.options import options
 from stoker.config.schema.parallel import ExpertBalance
+from stoker.config.source.flags import read_flag
 
 from ..deployments import findings, load, message
 
@@ -49,6 +50,25 @@ def test_names_of_another_servers_implementation_are_mapped_onto_ours(line: str,
     assert getattr(deployment.server, name) == value
     assert codes(deployment) == ["C123"]
     assert f"renamed to `server.{name}`" in deployment.warnings[0].as_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "level"),
+    [
+        ("-cc.mode 3", 3),
+        ("-cc.mode=0", 0),
+        ("--compilation-config.mode 3", 3),
+        ("--compilation-config.mode VLLM_COMPILE", 3),
+        ("--compilation-config.mode NONE", 0),
+        ('--compilation-config {"mode":3}', 3),
+    ],
+)
+def test_the_mode_of_a_compilation_is_the_level(line: str, level: int) -> None:
+    """It was an unknown option, for which `speculative.model` was suggested."""
+    deployment = words(*line.split())
+    assert deployment.config.compilation.level == level
+    assert codes(deployment) == ["C123"]
+    assert "`compilation.level`" in deployment.warnings[0].as_text()
 
 
 def test_an_old_name_in_a_file_is_as_strong_as_the_file(tmp_path: Path) -> None:
@@ -94,7 +114,6 @@ def test_what_has_no_successor_changes_nothing_and_says_so(line: str) -> None:
         ("scheduler: {preemption_mode: swap}", "a preempted sequence is computed again"),
         ("model: {model: x, task: embed}", "`model.runner: pooling` is not available in this build"),
         ("speculative: {speculative_model: y}", "this build drafts no tokens"),
-        ("structured_outputs: {guided_decoding_backend: 'xgrammar:no-fallback'}", "`structured_outputs.backend"),
         ("structured_outputs: {guided_decoding_backend: 'xgrammar:fast'}", "unknown backend option `fast`"),
         ("structured_outputs: {enable_reasoning: true}", "by setting `structured_outputs.reasoning_parser`"),
         ("scheduler: {num_scheduler_steps: 0}", "allowed: a whole number, at least 1"),
@@ -127,9 +146,10 @@ def test_a_task_is_a_runner() -> None:
     assert codes(deployment) == ["C123"]
 
 
-@pytest.mark.parametrize("option", DEPRECATED, ids=lambda option: option.path)
-def test_every_deprecated_option_is_read_in_every_spelling(option: object) -> None:
+def test_every_deprecated_option_is_read_in_every_spelling() -> None:
     """Whatever comes of it - a warning or a refusal - it is never an unknown name."""
-    from stoker.config.source.flags import read_flag
-
-    assert all((flag := read_flag(spelling)) and flag.option == option for spelling in option.flags)  # type: ignore[attr-defined]
+    for option in DEPRECATED:
+        for spelling in option.flags:
+            flag = read_flag(spelling)
+            assert flag is not None
+            assert flag.option == option, spelling

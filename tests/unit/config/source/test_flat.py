@@ -120,6 +120,7 @@ def test_one_file_at_most(flat: Path) -> None:
         ("speculative-config: 3", "takes the keys of `speculative`"),
     ],
 )
+@pytest.mark.holds("R013")
 def test_errors_are_reported_with_their_place(flat: Path, text: str, said: str) -> None:
     assert said in failure(flat, text)
 

@@ -131,3 +131,28 @@ def test_what_json_says_is_read_as_json_reads_it(value: Any) -> None:
     import json
 
     assert plain(json.dumps({"value": value})) == {"value": value}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("model:\n  model: m\n   dtype: auto\n", "indent it with 2 spaces, as line 2"),
+        ("model:\n  model: m\n\n  # why\n    dtype: auto\n", "indent it with 2 spaces, as line 2"),
+        ("model:\nmodel: x\n", "if it belongs below the first `model:`, indent it"),
+        ("model:\n  model: m\n dtype: auto\n", "no line above is indented like this key"),
+        ("a: 1\nmodel:\n    model: m\n\n  dtype: auto\n", "indent it with 4 spaces, as line 3"),
+        ("model:\n  model: @m\n", "cannot begin with @"),
+        ("model:\n  model: `m`\n", "write the value in quotes"),
+        ("model:\n  model: {{ name }}\n", "of a template was not filled in"),
+        ('model:\n  model: "m\n  dtype: auto\n', "the quote is not closed"),
+    ],
+)
+def test_the_commonest_mistakes_are_named(text: str, said: str) -> None:
+    """They were: mapping values are not allowed in this context, did not find expected key, duplicate key, found
+    character that cannot start any token, a mapping cannot be a key, found unexpected end of stream."""
+    found: list[Diagnostic] = []
+    try:
+        parse(text, SourceText(Layer.FILE, "f.yaml", lines_of(text)), found)
+    except ConfigError as error:
+        found += error.diagnostics
+    assert said in "".join(finding.as_text() for finding in found)

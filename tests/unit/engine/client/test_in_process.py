@@ -10,7 +10,15 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.fake_runner import build_core, continuation
 
-from stoker.engine.api import EngineDead, EngineRequest, FinishReason, ProfileError, QueueFull, SamplingParams
+from stoker.engine.api import (
+    EngineDead,
+    EngineRequest,
+    FinishReason,
+    ProfileError,
+    QueueFull,
+    RequestInputs,
+    SamplingParams,
+)
 from stoker.engine.client.engine_client import EngineState
 from stoker.engine.client.in_process import InProcessClient
 from stoker.engine.loop.engine_core import EngineCore
@@ -30,7 +38,7 @@ async def engine(phases: list[str] | None = None, **settings: object) -> AsyncIt
 
 
 def request(name: str, prompt: list[int], max_tokens: int = 8) -> EngineRequest:
-    return EngineRequest(request_id=name, prompt_token_ids=prompt, sampling=SamplingParams(max_tokens=max_tokens))
+    return EngineRequest(request_id=name, inputs=RequestInputs(prompt, SamplingParams(max_tokens=max_tokens)))
 
 
 async def tokens_of(client: InProcessClient, wanted: EngineRequest) -> list[int]:

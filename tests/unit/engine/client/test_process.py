@@ -19,7 +19,15 @@ import psutil
 import pytest
 from tests.fake_runner import continuation
 
-from stoker.engine.api import EngineDead, EngineRequest, FinishReason, InvalidRequest, QueueFull, SamplingParams
+from stoker.engine.api import (
+    EngineDead,
+    EngineRequest,
+    FinishReason,
+    InvalidRequest,
+    QueueFull,
+    RequestInputs,
+    SamplingParams,
+)
 from stoker.engine.client.brief_paths import PREFIX, brief_paths
 from stoker.engine.client.engine_client import WATCH_INTERVAL_S, EngineStartFailed, EngineState
 from stoker.engine.client.process import EngineProcessClient
@@ -50,7 +58,7 @@ async def engine(
 
 
 def request(name: str, prompt: list[int], max_tokens: int = 8) -> EngineRequest:
-    return EngineRequest(request_id=name, prompt_token_ids=prompt, sampling=SamplingParams(max_tokens=max_tokens))
+    return EngineRequest(request_id=name, inputs=RequestInputs(prompt, SamplingParams(max_tokens=max_tokens)))
 
 
 async def tokens_of(client: EngineProcessClient, wanted: EngineRequest) -> list[int]:
@@ -141,6 +149,7 @@ def test_streams_refusals_aborts_and_a_failing_step_in_one_engine():
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_killed_engine_ends_every_stream_and_is_restarted_until_its_budget_is_used():
     async def scenario() -> None:
         async with engine(max_restarts=1, step_s=0.005) as client:

@@ -24,12 +24,13 @@ from stoker.engine.api import (
     FinishReason,
     ProfileError,
     QueueFull,
+    RequestInputs,
     SamplingParams,
 )
 from stoker.engine.client.engine_client import EngineStartFailed, EngineState, StreamingClient
 from stoker.engine.client.process import EngineProcessClient
 from stoker.engine.client.replicated import ReplicatedClient
-from stoker.engine.messages import Message
+from stoker.engine.transport.messages import Message
 
 ROOT = Path(__file__).parents[4]
 COMMAND = (sys.executable, "-m", "tests.fake_runner")
@@ -57,7 +58,7 @@ async def engines(*ranks: int, max_restarts: int = 0, **settings: object) -> Asy
 
 def request(name: str, prompt: list[int], max_tokens: int = 8, rank: int | None = None) -> EngineRequest:
     sampling = SamplingParams(max_tokens=max_tokens)
-    return EngineRequest(request_id=name, prompt_token_ids=prompt, sampling=sampling, rank=rank)
+    return EngineRequest(request_id=name, inputs=RequestInputs(prompt, sampling), rank=rank)
 
 
 async def tokens_of(client: ReplicatedClient, wanted: EngineRequest) -> list[int]:
@@ -78,6 +79,7 @@ def steps(client: ReplicatedClient) -> dict[int, int]:
     return {rank: replica.stats.num_steps for rank, replica in client.replicas.items()}
 
 
+@pytest.mark.slow
 def test_replicas_share_requests_and_one_that_dies_fails_its_own_only():
     """Two processes for all of it, so that the test is fast: a comment above each part says what it checks."""
 

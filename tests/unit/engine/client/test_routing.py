@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from benchmarks.routing import WORKLOADS, arrivals, simulate
 
+from stoker.engine.api import CacheScope, KeyedSpan
 from stoker.engine.client.routing import (
     CHUNK,
     HALVED_AFTER,
@@ -26,6 +27,7 @@ from stoker.engine.client.routing import (
 )
 
 ROOT = Path(__file__).parents[4]
+ANY = CacheScope()
 LONG = list(range(10 * CHUNK))
 
 
@@ -68,15 +70,19 @@ def test_prefixes_are_found_by_replica_and_forgotten_oldest_first() -> None:
     prefixes = Prefixes()
     prefixes.open(0, 12 * CHUNK)
     prefixes.open(5, 12 * CHUNK)
-    whole = prefixes.hashes(LONG, "")
+    whole = prefixes.hashes(LONG, ANY)
     assert len(whole) == 10
     prefixes.add(0, whole)
     prefixes.add(5, whole[:4])
     assert prefixes.cached(whole) == {0: 10 * CHUNK, 5: 4 * CHUNK}
-    assert prefixes.cached(prefixes.hashes([*LONG[:-1], 0], "")) == {0: 9 * CHUNK, 5: 4 * CHUNK}
-    assert prefixes.cached(prefixes.hashes(LONG, "salt")) == {}
-    assert prefixes.cached(prefixes.hashes(LONG[: CHUNK - 1], "")) == {}
-    prefixes.add(0, prefixes.hashes(LONG[1:], ""))  # 9 chunks in 12 places: 7 of the first ones are forgotten
+    assert prefixes.cached(prefixes.hashes([*LONG[:-1], 0], ANY)) == {0: 9 * CHUNK, 5: 4 * CHUNK}
+    assert prefixes.cached(prefixes.hashes(LONG, CacheScope("salt"))) == {}
+    assert prefixes.cached(prefixes.hashes(LONG, CacheScope(spans=(KeyedSpan(70, 80, "image"),)))) == {
+        0: CHUNK,
+        5: CHUNK,
+    }
+    assert prefixes.cached(prefixes.hashes(LONG[: CHUNK - 1], ANY)) == {}
+    prefixes.add(0, prefixes.hashes(LONG[1:], ANY))  # 9 chunks in 12 places: 7 of the first ones are forgotten
     assert prefixes.cached(whole) == {0: 3 * CHUNK, 5: 4 * CHUNK}
     prefixes.open(0, 12 * CHUNK)  # started again
     assert prefixes.cached(whole) == {5: 4 * CHUNK}
@@ -84,10 +90,13 @@ def test_prefixes_are_found_by_replica_and_forgotten_oldest_first() -> None:
 
 def test_hashes_are_the_same_in_every_process() -> None:
     """So that API processes, which share no state, send equal prefixes to the same replica."""
-    code = "from stoker.engine.client.routing import Prefixes; print(Prefixes().hashes(list(range(640)), 'a')[-1])"
+    code = (
+        "from stoker.engine.client.routing import CacheScope, Prefixes;"
+        "print(Prefixes().hashes(list(range(640)), CacheScope('a'))[-1])"
+    )
     environment = {"PYTHONPATH": str(ROOT / ".dev"), "PYTHONHASHSEED": "7"}
     found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert int(found.stdout) == Prefixes().hashes(LONG, "a")[-1]
+    assert int(found.stdout) == Prefixes().hashes(LONG, CacheScope("a"))[-1]
 
 
 def test_the_account_of_a_replica_is_empty_once_all_has_ended() -> None:
@@ -95,7 +104,7 @@ def test_the_account_of_a_replica_is_empty_once_all_has_ended() -> None:
     for rank in (0, 1):
         router.open(rank, 1 << 20)
     reported = {0: Reported(), 1: Reported()}
-    placed = [router.place([*LONG, index], "", reported) for index in range(8)]
+    placed = [router.place([*LONG, index], ANY, reported) for index in range(8)]
     assert {placement.rank for placement in placed} == {0, 1}
     for placement in placed[::2]:
         router.started(placement)
@@ -124,10 +133,10 @@ def test_work_fades_and_a_replica_that_starts_again_is_not_flooded() -> None:
     for rank in reported:
         router.open(rank, 1 << 20)
     for index in range(3 * HALVED_AFTER - 1):
-        router.ended(router.place([index] * 10, "", reported))
+        router.ended(router.place([index] * 10, ANY, reported))
     before = [load.num_given_tokens for load in router._loads.values()]
     assert sum(before) == (3 * HALVED_AFTER - 1) * (10 + SEQUENCE_WORK)
-    router.ended(router.place([-1] * 10, "", reported))
+    router.ended(router.place([-1] * 10, ANY, reported))
     after = [load.num_given_tokens for load in router._loads.values()]
     assert sum(after) == pytest.approx(sum(before) / 2, rel=0.01)
     router.open(1, 1 << 20)
@@ -138,9 +147,9 @@ def test_what_others_have_sent_counts_as_reported() -> None:
     router = Router()
     for rank in (0, 1):
         router.open(rank, 1 << 20)
-    assert router.place(LONG, "", {0: Reported(9), 1: Reported()}).rank == 1
-    assert router.place([1, *LONG], "", {0: Reported(), 1: Reported(0, 5)}).rank == 0
-    assert router.place([2, *LONG], "", {1: Reported(99, 0)}).rank == 1  # the only one
+    assert router.place(LONG, ANY, {0: Reported(9), 1: Reported()}).rank == 1
+    assert router.place([1, *LONG], ANY, {0: Reported(), 1: Reported(0, 5)}).rank == 0
+    assert router.place([2, *LONG], ANY, {1: Reported(99, 0)}).rank == 1  # the only one
 
 
 @pytest.mark.parametrize(("workload", "num_requests"), [("200 tenants", 2500), ("conversations", 5000)])

@@ -14,14 +14,14 @@ import psutil
 import pytest
 from tests.fake_runner import continuation
 
-from stoker.engine.api import EngineDead, EngineRequest, ProfileError, SamplingParams, SleepError
+from stoker.engine.api import EngineDead, EngineRequest, ProfileError, RequestInputs, SamplingParams, SleepError
 from stoker.engine.client import process as process_client
 from stoker.engine.client.engine_client import EngineState
 from stoker.engine.client.process import EngineProcessClient
 from stoker.engine.client.replicated import ReplicatedClient
 from stoker.engine.client.sleep import SleepPolicy
-from stoker.engine.messages import Abort, FreeMemory, MemoryFreed, MemoryTaken, Message, TakeMemory
-from stoker.engine.processes.supervision import IdleWatch
+from stoker.engine.host.supervision import IdleWatch
+from stoker.engine.transport.messages import Abort, FreeMemory, MemoryFreed, MemoryTaken, Message, TakeMemory
 
 ROOT = Path(__file__).parents[4]
 COMMAND = (sys.executable, "-m", "tests.fake_runner")
@@ -48,7 +48,7 @@ async def engine(policy: SleepPolicy | None = None, **settings: object) -> Async
 
 async def tokens_of(engine: EngineProcessClient | ReplicatedClient, max_tokens: int = 8) -> list[int]:
     name = str(len(asyncio.all_tasks())) + os.urandom(4).hex()
-    request = EngineRequest(request_id=name, prompt_token_ids=[1, 2, 3], sampling=SamplingParams(max_tokens=max_tokens))
+    request = EngineRequest(request_id=name, inputs=RequestInputs([1, 2, 3], SamplingParams(max_tokens=max_tokens)))
     return [token async for output in engine.generate(request) for token in output.token_ids]
 
 
@@ -69,6 +69,7 @@ def test_an_engine_is_due_to_sleep_after_a_time_without_requests() -> None:
     assert watch.is_due(210.0)
 
 
+@pytest.mark.slow
 def test_levels_of_sleep() -> None:
     async def scenario() -> None:
         async with engine() as client:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
-from stoker.engine.api import EngineDead, EngineOutput, FinishReason, StoredBlocks, TokenLogprobs
-from stoker.engine.client.streams import Streams
+from stoker.engine.api import EngineDead, EngineOutput, FinishReason, QueueFull, StoredBlocks, TokenLogprobs
+from stoker.engine.client.streams import WOKEN_PER_TURN, Stream, Streams
 
 
 def output(*tokens: int, **more: object) -> EngineOutput:
@@ -16,7 +18,8 @@ def test_outputs_for_a_slow_consumer_are_merged_into_one():
     async def scenario() -> None:
         streams = Streams()
         stream = streams.open("r")
-        streams.deliver(stream.handle, output(1, num_cached_tokens=4, prompt_logprobs=[None], queued_s=0.5))
+        cached = {"num_cached_tokens": 4, "num_newly_cached_tokens": 8}
+        streams.deliver(stream.handle, output(1, **cached, prompt_logprobs=[None], queued_s=0.5))
         streams.deliver(stream.handle, output(2, 3, logprobs=[TokenLogprobs([2], [-1.0], 1)] * 2))
         last = output(4, finish_reason=FinishReason.STOP, stop_reason=4, stored=StoredBlocks((b"name",), "host", 1))
         streams.deliver(stream.handle, last)
@@ -29,6 +32,7 @@ def test_outputs_for_a_slow_consumer_are_merged_into_one():
             finish_reason=FinishReason.STOP,
             stop_reason=4,
             num_cached_tokens=4,
+            num_newly_cached_tokens=8,
             stored=StoredBlocks((b"name",), "host", 1),
             queued_s=0.5,
         )
@@ -63,6 +67,36 @@ def test_a_waiting_consumer_is_woken_once_per_delivery():
     asyncio.run(scenario())
 
 
+def test_consumers_of_one_step_are_woken_in_groups_between_which_others_run():
+    """500 streams that wrote to their clients in one iteration of the event loop let probes wait for half a second."""
+
+    async def scenario() -> None:
+        streams = Streams()
+        opened = [streams.open(str(index)) for index in range(3 * WOKEN_PER_TURN)]
+        handles = [stream.handle for stream in opened]
+        taken: list[int] = []
+
+        async def consume(stream: Stream) -> None:
+            for _ in range(2):
+                taken.extend((await stream.next()).token_ids)
+
+        tasks = [asyncio.ensure_future(consume(stream)) for stream in opened]
+        await asyncio.sleep(0)
+        streams.deliver_tokens(handles, [1] * len(handles))
+        largest = 0
+        while len(taken) < len(handles):
+            before = len(taken)
+            await asyncio.sleep(0)
+            largest = max(largest, len(taken) - before)
+        assert largest == WOKEN_PER_TURN
+        streams.deliver_tokens(handles, [2] * len(handles))
+        streams.deliver_tokens(handles, [3] * len(handles))  # the next step arrives while consumers are woken
+        await asyncio.gather(*tasks)
+        assert sorted(taken) == sorted([1, 2, 3] * len(handles))
+
+    asyncio.run(scenario())
+
+
 def test_outputs_for_a_closed_stream_are_dropped():
     async def scenario() -> None:
         streams = Streams()
@@ -75,3 +109,24 @@ def test_outputs_for_a_closed_stream_are_dropped():
         assert (await second.next()).finish_reason is FinishReason.ABORT
 
     asyncio.run(scenario())
+
+
+def test_a_stream_that_failed_is_freed_without_the_garbage_collector():
+    """Its error referred to the frame that raised it, and that to the stream: 4800 refused sequences stayed, until a
+    pass over them stopped all requests for half a second."""
+
+    async def scenario() -> weakref.ref[object]:
+        streams = Streams()
+        stream = streams.open("r")
+        streams.refuse(stream.handle, QueueFull("full"))
+        try:
+            await stream.next()
+        except QueueFull:
+            streams.close(stream)
+        return weakref.ref(stream)
+
+    gc.disable()
+    try:
+        assert asyncio.run(scenario())() is None
+    finally:
+        gc.enable()

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.engine.api import EngineRequest, QueueFull, SamplingParams
+from stoker.engine.api import EngineRequest, QueueFull, RequestInputs, SamplingParams
 from stoker.engine.core import SchedulerSettings
 from stoker.engine.core.admission_control import AdmissionControl
-from stoker.engine.core.block_hashes import BlockHasher
 from stoker.engine.core.policy import RANKS, WaitingQueue
 from stoker.engine.core.request import Request
 
@@ -21,7 +20,7 @@ def control(**limits: int) -> AdmissionControl:
 def queue(*lengths: int) -> WaitingQueue:
     made = WaitingQueue(RANKS["fcfs"])
     for arrival, length in enumerate(lengths):
-        record = EngineRequest(request_id=str(arrival), prompt_token_ids=[1] * length, sampling=SamplingParams())
+        record = EngineRequest(request_id=str(arrival), inputs=RequestInputs([1] * length, SamplingParams()))
         made.push(
             Request.of(
                 record,
@@ -30,7 +29,6 @@ def queue(*lengths: int) -> WaitingQueue:
                 eos_token_ids=(),
                 max_length=30,
                 reads_cache=True,
-                hasher=BlockHasher("sha256"),
             )
         )
     return made

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
-from stoker.engine.api import EngineRequest, SamplingParams
-from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
+from stoker.engine.api import CacheScope, EngineRequest, KeyedSpan, RequestInputs, SamplingParams
+from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.core.block_events import BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored
+from stoker.engine.step import StepPlan, StepResult
 
 
 class Bench:
@@ -21,13 +25,9 @@ class Bench:
         assert self.scheduler.block_events is not None
         self.events = self.scheduler.block_events
 
-    def add(self, name: str, prompt: list[int], max_tokens: int = 1, salt: str = "", epoch: int = 0) -> None:
+    def add(self, name: str, prompt: list[int], max_tokens: int = 1, **scope: Any) -> None:
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-        self.scheduler.add(
-            EngineRequest(
-                request_id=name, prompt_token_ids=prompt, sampling=sampling, cache_salt=salt, cache_epoch=epoch
-            )
-        )
+        self.scheduler.add(EngineRequest(request_id=name, inputs=RequestInputs(prompt, sampling, CacheScope(**scope))))
 
     def plan(self) -> StepPlan:
         plan = self.scheduler.schedule()
@@ -35,7 +35,7 @@ class Bench:
         return plan
 
     def finish(self, plan: StepPlan) -> list[BlockEvent]:
-        self.scheduler.finish_step(plan, StepResult(np.where(plan.is_sampled, np.int32(9), np.int32(-1))))
+        self.scheduler.finish_step(plan, StepResult(np.full(plan.num_outputs.sum(), 9, np.int32)))
         return self.events.take()
 
     def run(self, name: str, prompt: list[int], **options: object) -> list[BlockEvent]:
@@ -58,7 +58,8 @@ def test_blocks_are_reported_when_their_step_is_finished():
     assert bench.events.take() == []
     (event,) = bench.finish(plan)
     assert isinstance(event, BlocksStored)
-    assert (event.group, event.parent_hash, event.token_ids, event.salt) == (0, None, list(range(8)), None)
+    assert (event.group, event.parent_hash, event.token_ids) == (0, None, list(range(8)))
+    assert event.extra_keys == [None, None]
     first = event.block_hashes
     later: list[BlockEvent] = []
     while bench.scheduler.has_work:
@@ -113,7 +114,10 @@ def test_a_later_epoch_clears_everything_and_requests_of_earlier_ones_are_not_re
     (new,) = events
     assert isinstance(old, BlocksStored)
     assert isinstance(new, BlocksStored)
-    assert (new.token_ids, new.salt) == (old.token_ids, None)  # an epoch is no salt: routers need not know it
+    assert (new.token_ids, new.extra_keys) == (
+        old.token_ids,
+        [None, None],
+    )  # an epoch is no salt: routers need not know it
     assert not set(old.block_hashes) & set(new.block_hashes)
     assert bench.run("late", list(range(20, 40)), epoch=1) == []
     assert bench.events.reported == [set(new.block_hashes)]
@@ -123,11 +127,29 @@ def test_only_a_digest_of_a_salt_is_reported_and_with_the_first_block_only():
     bench = Bench()
     (event,) = bench.run("a", list(range(9)), salt="secret of a tenant")
     assert isinstance(event, BlocksStored)
-    assert event.salt is not None
-    assert b"secret" not in event.salt
+    ((digest,), later) = event.extra_keys  # type: ignore[misc]
+    assert later is None
+    assert "secret" not in bytes.fromhex(digest).decode("latin-1")  # type: ignore[arg-type]
     other = Bench()
     events = [*other.run("b", list(range(4)), salt="s"), *other.run("c", list(range(9)), salt="s")]
-    assert [event.salt is None for event in events if isinstance(event, BlocksStored)] == [False, True]
+    shown = [event.extra_keys for event in events if isinstance(event, BlocksStored)]
+    assert [keys == [None] for keys in shown] == [False, True]
+
+
+def test_blocks_are_shared_up_to_the_first_that_has_another_key():
+    bench, image = Bench(num_blocks=40), KeyedSpan(5, 10, "image")
+    (plain,) = bench.run("plain", list(range(17)))
+    (other,) = bench.run("image", list(range(17)), spans=(image,))
+    assert isinstance(plain, BlocksStored)
+    assert isinstance(other, BlocksStored)
+    assert other.parent_hash == plain.block_hashes[0]  # which both have
+    assert not set(other.block_hashes) & set(plain.block_hashes)
+    assert other.token_ids == list(range(4, 16))
+    assert other.extra_keys == [[("image", 1)], [("image", -3)], None]
+    assert bench.run("again", list(range(17)), spans=(image,)) == []
+    (sampled,) = bench.run("sampled", list(range(6)), max_tokens=4, spans=(replace(image, end=6),))
+    assert isinstance(sampled, BlocksStored)
+    assert (sampled.token_ids, sampled.extra_keys) == ([4, 5, 9, 9], [[("image", 1)]])
 
 
 def test_without_prefix_caching_or_recording_there_are_no_events():

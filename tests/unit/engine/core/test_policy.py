@@ -1,12 +1,11 @@
-from stoker.engine.api import EngineRequest, SamplingParams
-from stoker.engine.core.block_hashes import BlockHasher
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core.policy import RANKS, PolicyName, WaitingQueue
 from stoker.engine.core.request import Request
 
 
 def request(arrival: int, priority: int = 0, num_tokens: int = 1) -> Request:
     record = EngineRequest(
-        request_id=str(arrival), prompt_token_ids=[1] * num_tokens, sampling=SamplingParams(), priority=priority
+        request_id=str(arrival), inputs=RequestInputs([1] * num_tokens, SamplingParams()), priority=priority
     )
     return Request.of(
         record,
@@ -15,7 +14,6 @@ def request(arrival: int, priority: int = 0, num_tokens: int = 1) -> Request:
         eos_token_ids=(),
         max_length=100,
         reads_cache=True,
-        hasher=BlockHasher("sha256"),
     )
 
 

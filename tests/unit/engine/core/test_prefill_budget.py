@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.engine.api import EngineRequest, SamplingParams
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import SchedulerSettings
-from stoker.engine.core.block_hashes import BlockHasher
 from stoker.engine.core.prefill_budget import PrefillBudget
 from stoker.engine.core.request import Request
 
@@ -16,7 +15,7 @@ def budget(num_decodes: int = 0, **changes: object) -> PrefillBudget:
 
 
 def request(num_tokens: int) -> Request:
-    record = EngineRequest(request_id="r", prompt_token_ids=[1] * num_tokens, sampling=SamplingParams())
+    record = EngineRequest(request_id="r", inputs=RequestInputs([1] * num_tokens, SamplingParams()))
     return Request.of(
         record,
         arrival=0,
@@ -24,7 +23,6 @@ def request(num_tokens: int) -> Request:
         eos_token_ids=(),
         max_length=100,
         reads_cache=True,
-        hasher=BlockHasher("sha256"),
     )
 
 

@@ -1,4 +1,4 @@
-from stoker.engine.api import EngineRequest, SamplingParams
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core.block_hashes import BlockHasher
 from stoker.engine.core.request import NO_SLOT, Request
 
@@ -8,13 +8,10 @@ HASHER = BlockHasher("sha256")
 def request_of(reads_cache: bool = True, **sampling: object) -> Request:
     record = EngineRequest(
         request_id="a",
-        prompt_token_ids=[5, 6, 7],
-        sampling=SamplingParams(**sampling),  # type: ignore[arg-type]
+        inputs=RequestInputs([5, 6, 7], SamplingParams(**sampling)),  # type: ignore[arg-type]
         priority=3,
     )
-    return Request.of(
-        record, arrival=4, seed=99, eos_token_ids=(2,), max_length=50, reads_cache=reads_cache, hasher=HASHER
-    )
+    return Request.of(record, arrival=4, seed=99, eos_token_ids=(2,), max_length=50, reads_cache=reads_cache)
 
 
 def test_a_new_request_waits_with_its_prompt():

@@ -4,17 +4,22 @@ import numpy as np
 import pytest
 
 from stoker.engine.api import (
+    CacheScope,
+    Distribution,
     EngineOutput,
     EngineRequest,
     FinishReason,
     InvalidRequest,
     QueueFull,
+    RequestInputs,
     SamplingParams,
     TokenLogprobs,
+    Vectors,
 )
-from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
+from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.core.admission_control import MAX_RETRY_S, MIN_RETRY_S
 from stoker.engine.core.step_planner import MAX_BLOCKED_STEPS
+from stoker.engine.step import StepPlan, StepResult
 
 EOS = 2
 
@@ -36,7 +41,7 @@ class Bench:
     def add(self, name: str, prompt: list[int], priority: int = 0, salt: str = "", **sampling: object) -> None:
         params = SamplingParams(**({"max_tokens": 50} | sampling))  # type: ignore[arg-type]
         self.scheduler.add(
-            EngineRequest(request_id=name, prompt_token_ids=prompt, sampling=params, priority=priority, cache_salt=salt)
+            EngineRequest(request_id=name, inputs=RequestInputs(prompt, params, CacheScope(salt)), priority=priority)
         )
 
     def schedule(self) -> StepPlan:
@@ -46,7 +51,7 @@ class Bench:
 
     def finish(self, plan: StepPlan, token: int = 9) -> dict[str, EngineOutput]:
         """Every sampled row gets `token`."""
-        result = StepResult(token_ids=np.where(plan.is_sampled, np.int32(token), np.int32(-1)))
+        result = StepResult(token_ids=np.full(plan.num_outputs.sum(), token, np.int32))
         outputs = self.scheduler.finish_step(plan, result)
         assert len({output.request_id for output in outputs}) == len(outputs)
         return {output.request_id: output for output in outputs}
@@ -68,9 +73,9 @@ class Bench:
         return self.scheduler.stats().num_free_blocks
 
 
-def rows(plan: StepPlan) -> list[tuple[int, int, bool]]:
-    """(num_computed, num_tokens, is_sampled) of each row."""
-    columns = (plan.num_computed.tolist(), plan.num_tokens.tolist(), plan.is_sampled.tolist())
+def rows(plan: StepPlan) -> list[tuple[int, int, int]]:
+    """(num_computed, num_tokens, num_outputs) of each row."""
+    columns = (plan.num_computed.tolist(), plan.num_tokens.tolist(), plan.num_outputs.tolist())
     return list(zip(*columns, strict=True))
 
 
@@ -277,6 +282,21 @@ def test_a_running_prefill_continues_from_blocks_that_another_has_computed():
     assert bench.scheduler.stats().prefix_hits == 8 + 8 + 8 + 4
 
 
+def test_prompt_tokens_that_are_new_in_the_cache_are_counted_once():
+    """`cache_creation_input_tokens` was the constant 0."""
+    bench = Bench()
+    bench.add("a", prompt(9), max_tokens=1)
+    bench.add("same", prompt(8), max_tokens=1)  # its second block is computed again and is cached already
+    bench.add("longer", prompt(14), max_tokens=6)  # four blocks more; the last one is of generated tokens too
+    found = bench.run()
+    counts = {name: (each[0].num_cached_tokens, each[0].num_newly_cached_tokens) for name, each in found.items()}
+    assert counts == {"a": (0, 8), "same": (4, 0), "longer": (8, 4)}
+    assert found["longer"][-1].num_newly_cached_tokens in (0, 4)  # not of generated tokens
+    bench = Bench(enable_prefix_caching=False)
+    bench.add("a", prompt(9), max_tokens=1)
+    assert bench.run()["a"][0].num_newly_cached_tokens == 0
+
+
 def test_a_cached_block_is_found_until_it_is_reused():
     bench = Bench(num_blocks=4, max_model_len=16)
     bench.add("a", prompt(9), max_tokens=1)
@@ -303,11 +323,11 @@ def test_prompt_logprobs_are_collected_over_chunks_and_sent_once():
     for expected in ([(0, 8, False)], [(8, 2, True)]):  # nothing is taken from the cache
         plan = bench.schedule()
         assert rows(plan) == expected
-        start, count, is_sampled = expected[0]
+        start, count, num_outputs = expected[0]
         result = StepResult(
-            token_ids=np.array([9 if is_sampled else -1], np.int32),
+            token_ids=np.array([9] * num_outputs, np.int32),
             prompt_logprobs={0: [entry(position) for position in range(start + 1, min(start + count + 1, 10))]},
-            logprobs={0: entry(9)} if is_sampled else {},
+            logprobs={0: entry(9)} if num_outputs else {},
         )
         outputs = bench.scheduler.finish_step(plan, result)
     assert outputs.records[0].prompt_logprobs == [None, *(entry(position) for position in range(1, 10))]
@@ -323,7 +343,9 @@ def test_when_blocks_run_out_the_latest_arrival_is_preempted_and_continues_later
     bench.add("a", prompt(7), max_tokens=12)
     bench.add("b", prompt(7, first=500), max_tokens=12)
     outputs = bench.run()
-    assert bench.scheduler.stats().num_preemptions == 1
+    stats = bench.scheduler.stats()
+    assert (stats.num_preemptions, stats.request_preemptions.buckets[0]) == (1, (1, 2))
+    assert (stats.request_preemptions.count, stats.request_preemptions.total) == (2, 1)
     assert {name: len(tokens) for name, tokens in outputs.items()} == {"a": 12, "b": 12}
     assert bench.num_free == 6
 
@@ -579,6 +601,25 @@ def test_max_tokens_0_computes_the_prompt_and_returns_no_token(num_tokens: int, 
     assert not bench.scheduler.has_work
 
 
+def test_vectors_of_a_row_end_its_request_beside_others_that_generate():
+    """A prompt in chunks has an output only in the last one."""
+    bench = Bench(max_num_batched_tokens=8)
+    bench.add("generates", prompt(3))
+    bench.step()
+    bench.add("pools", prompt(9, first=500), max_tokens=0)
+    assert [output for name, output in bench.step()[1].items() if name == "pools"] == []
+    plan, found = bench.schedule(), Vectors(2, np.array([0.5, -1], "<f4").tobytes())
+    assert plan.num_outputs.tolist() == [1, 1]
+    outputs = {
+        output.request_id: output
+        for output in bench.scheduler.finish_step(plan, StepResult(np.array([7, 9], np.int32), vectors={1: found}))
+    }
+    pooled = outputs["pools"]
+    assert (pooled.vectors, pooled.token_ids, pooled.finish_reason) == (found, [], FinishReason.LENGTH)
+    assert (outputs["generates"].vectors, outputs["generates"].token_ids) == (None, [7])
+    assert bench.scheduler.stats().num_running == 1
+
+
 def test_no_row_is_planned_beyond_max_tokens():
     bench = Bench()
     bench.add("a", prompt(7), max_tokens=2)
@@ -653,8 +694,9 @@ def test_steps_are_finished_in_order_and_with_their_own_results():
     first, second = bench.schedule(), bench.schedule()
     with pytest.raises(RuntimeError, match="step 1 is not the oldest one in flight"):
         bench.finish(second)
-    with pytest.raises(RuntimeError, match="tokens of step 0 do not match its sampled rows"):
-        bench.finish(first, token=-1)
+    for token_ids in ([], [9, 9]):
+        with pytest.raises(RuntimeError, match="tokens of step 0 do not match its outputs"):
+            bench.scheduler.finish_step(first, StepResult(np.array(token_ids, np.int32)))
     bench.finish(first)
     bench.finish(second)
 
@@ -718,6 +760,19 @@ def test_requests_without_a_seed_get_reproducible_different_ones():
     assert all(0 <= seed < 2**63 for seed in first)
 
 
+def test_what_waits_for_its_grammar_is_deferred():
+    bench = Bench(max_num_seqs=1)
+    bench.add("a", prompt(3))
+    bench.step()
+    bench.add("b", prompt(3, first=500))
+    waiting = EngineRequest(request_id="c", inputs=RequestInputs(prompt(3), SamplingParams()), is_ready=lambda: False)
+    bench.scheduler.add(waiting)
+    stats = bench.scheduler.stats()
+    assert (stats.num_waiting, stats.num_deferred) == (2, 1)
+    bench.scheduler.abort("c")
+    assert (bench.scheduler.stats().num_waiting, bench.scheduler.stats().num_deferred) == (1, 0)
+
+
 def test_stats_count_what_happened():
     bench = Bench(max_num_seqs=2, step_token_limits=(1, 10, 64))
     for name in "abc":
@@ -725,6 +780,7 @@ def test_stats_count_what_happened():
     bench.finish(bench.schedule())
     stats = bench.scheduler.stats()
     assert (stats.num_step_tokens, stats.step_tokens) == (10, ((1, 0), (10, 1), (64, 1)))  # the second: 8 tokens cached
+    assert stats.iteration_tokens == Distribution(((1, 0), (10, 0), (64, 1)), 1, 12)  # and two first tokens
     assert (stats.num_running, stats.num_waiting, stats.num_steps) == (2, 1, 1)
     assert (stats.prefix_queries, stats.prefix_hits) == (18, 8)
     assert (stats.num_blocks, stats.num_free_blocks) == (100, 96)
@@ -789,7 +845,7 @@ def test_a_step_below_the_smallest_size_is_filled_by_the_share():
 def test_a_plain_token_is_in_the_columns():
     bench = Bench()
     for route, name in enumerate(["a", "b"], start=5):
-        request = EngineRequest(request_id=name, prompt_token_ids=prompt(3), sampling=SamplingParams(), route=route)
+        request = EngineRequest(request_id=name, inputs=RequestInputs(prompt(3), SamplingParams()), route=route)
         bench.scheduler.add(request)
     plan = bench.schedule()
     result = StepResult(token_ids=np.array([7, 8], np.int32))

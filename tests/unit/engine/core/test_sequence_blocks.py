@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stoker.engine.api import EngineRequest, SamplingParams
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import SchedulerSettings
 from stoker.engine.core.prefix_cache import NO_BLOCK
 from stoker.engine.core.request import Request
@@ -22,7 +22,7 @@ def make(*windows: int | None) -> tuple[SequenceBlocks, SlotColumns]:
 
 def running(blocks: SequenceBlocks, columns: SlotColumns, arrival: int, num_tokens: int) -> Request:
     """A sequence with a slot, what the cache has for it, and reserved blocks for the rest."""
-    record = EngineRequest(request_id=str(arrival), prompt_token_ids=list(range(num_tokens)), sampling=SamplingParams())
+    record = EngineRequest(request_id=str(arrival), inputs=RequestInputs(list(range(num_tokens)), SamplingParams()))
     request = Request.of(
         record,
         arrival=arrival,
@@ -30,7 +30,6 @@ def running(blocks: SequenceBlocks, columns: SlotColumns, arrival: int, num_toke
         eos_token_ids=(),
         max_length=30,
         reads_cache=True,
-        hasher=blocks.hasher,
     )
     columns.take(request)
     cached = blocks.find_cached(request)

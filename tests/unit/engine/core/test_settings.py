@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from stoker.engine.api import EngineRequest, InvalidRequest, SamplingParams
+from stoker.engine.api import EngineRequest, InvalidRequest, RequestInputs, SamplingParams
 from stoker.engine.core.settings import SchedulerSettings, check_request
 
 
@@ -60,14 +60,14 @@ def test_the_longest_sequence_fits_context_and_cache_except_its_last_token():
     ],
 )
 def test_a_request_that_can_never_be_served_is_invalid(prompt, sampling, param, code):
-    request = EngineRequest(request_id="a", prompt_token_ids=prompt, sampling=SamplingParams(**sampling))
+    request = EngineRequest(request_id="a", inputs=RequestInputs(prompt, SamplingParams(**sampling)))
     with pytest.raises(InvalidRequest) as caught:
         check_request(request, settings())
     assert (caught.value.param, caught.value.code) == (param, code)
 
 
 def test_a_prompt_with_space_for_one_more_token_is_valid():
-    request = EngineRequest(request_id="a", prompt_token_ids=[1] * 31, sampling=SamplingParams(max_tokens=1_000))
+    request = EngineRequest(request_id="a", inputs=RequestInputs([1] * 31, SamplingParams(max_tokens=1_000)))
     check_request(request, settings())
     with pytest.raises(InvalidRequest, match="the KV cache holds 28"):
         check_request(request, settings(num_blocks=7))

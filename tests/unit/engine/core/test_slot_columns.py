@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from stoker.engine.api import EngineRequest, SamplingParams
-from stoker.engine.core.block_hashes import BlockHasher
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core.request import NO_SLOT, Request
 from stoker.engine.core.slot_columns import SlotColumns
 
 
 def request(arrival: int, num_tokens: int) -> Request:
     tokens = list(range(100, 100 + num_tokens))
-    record = EngineRequest(request_id=str(arrival), prompt_token_ids=tokens, sampling=SamplingParams(), route=70)
+    record = EngineRequest(request_id=str(arrival), inputs=RequestInputs(tokens, SamplingParams()), route=70)
     return Request.of(
         record,
         arrival=arrival,
@@ -18,7 +17,6 @@ def request(arrival: int, num_tokens: int) -> Request:
         eos_token_ids=(),
         max_length=50,
         reads_cache=True,
-        hasher=BlockHasher("sha256"),
     )
 
 

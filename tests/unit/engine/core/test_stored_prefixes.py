@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.engine.core import StepPlan
-from stoker.engine.stores.host_store import HostStore
+import numpy as np
+import pytest
+
+from stoker.engine.kv_stores.tiered_store import TieredStore
+from stoker.engine.step import StepPlan
+from stoker.engine.step.result import StepResult
 
 from .test_scheduler import Bench, prompt
 
@@ -14,7 +18,7 @@ class StoringBench(Bench):
     """Blocks of 4 tokens. What a plan saves is in the store from then on."""
 
     def __init__(self, **changes: Any) -> None:
-        self.store = HostStore(1 << 20)
+        self.store = TieredStore(1 << 20)
         super().__init__(store=self.store, **changes)
 
     def schedule(self) -> StepPlan:
@@ -97,3 +101,42 @@ def test_blocks_that_a_running_sequence_shares_need_no_room() -> None:
     assert [admission.num_prompt_tokens for admission in plan.admissions] == [40]
     assert bench.scheduler.stats().store_hits - before == 16
     assert plan.num_tokens.tolist() == [1, 4]
+
+
+def fail(bench: StoringBench, plan: StepPlan, *, is_whole_step: bool) -> None:
+    """As with contents that make NaN: in one row, or in the whole step."""
+    if is_whole_step:
+        bench.scheduler.fail_step(plan, "broken")
+        return
+    result = StepResult(token_ids=np.full(plan.num_outputs.sum(), 9, np.int32), errors={0: "NaN"})
+    bench.scheduler.finish_step(plan, result)
+
+
+@pytest.mark.parametrize("is_whole_step", [False, True])
+def test_stored_blocks_are_dropped_when_the_step_that_used_them_fails(is_whole_step: bool) -> None:
+    """They stayed in the prefix cache, and each later request with this prompt failed, too."""
+    bench = StoringBench()
+    tokens = prompt(22)
+    bench.compute(tokens[:13])
+    bench.add("a", tokens)
+    plan = bench.schedule()
+    assert len(plan.loads) == 3
+    hashes = [save.block_hash for save in plan.saves]  # computed with them
+    assert len(hashes) == 2
+    fail(bench, plan, is_whole_step=is_whole_step)
+    assert not any(map(bench.store.has, hashes))
+    bench.add("b", tokens)
+    plan, outputs = bench.step()
+    assert plan.loads == []
+    assert plan.num_computed.tolist() == [0]
+    assert len(plan.saves) == 5  # they are stored again
+    assert outputs["b"].num_cached_tokens == 0
+
+
+def test_blocks_that_were_computed_here_stay_when_a_request_fails() -> None:
+    """Else requests that forbid every token could empty the cache of others."""
+    bench = StoringBench()
+    bench.add("a", prompt(22))
+    fail(bench, bench.schedule(), is_whole_step=False)
+    bench.add("b", prompt(22))
+    assert bench.schedule().num_computed.tolist() == [20]

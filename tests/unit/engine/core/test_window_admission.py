@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stoker.engine.api import EngineRequest, SamplingParams
-from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
+from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.core.request import Request
 from stoker.engine.core.sequence_blocks import SequenceBlocks
+from stoker.engine.step import StepPlan, StepResult
 
 CONTEXT, PROMPT, WINDOW, NUM_LAYERS = 32768, 31744, 1024, 6
 
@@ -30,14 +31,14 @@ def settings(windows: tuple[int | None, ...], num_bytes: int) -> SchedulerSettin
 
 
 def answer(plan: StepPlan) -> StepResult:
-    return StepResult(np.where(plan.is_sampled, 5, -1).astype(np.int32))
+    return StepResult(np.full(plan.num_outputs.sum(), 5, np.int32))
 
 
 def num_running(scheduler: Scheduler) -> int:
     """Sequences that generate, when no more were admitted for two blocks of tokens."""
     sampling = SamplingParams(max_tokens=None, ignore_eos=True)
     for number in range(64):
-        scheduler.add(EngineRequest(request_id=str(number), prompt_token_ids=[1] * PROMPT, sampling=sampling))
+        scheduler.add(EngineRequest(request_id=str(number), inputs=RequestInputs([1] * PROMPT, sampling)))
     num_decodes = 0
     while num_decodes < 32:
         plan = scheduler.schedule()
@@ -59,7 +60,7 @@ def test_four_times_as_many_run_as_with_one_group(num_whole: int) -> None:
 def test_if_no_prompt_can_go_on_the_last_one_gives_up_its_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = Scheduler(replace(settings((8,), NUM_LAYERS * 1024), max_num_batched_tokens=64))
     for number in range(2):
-        request = EngineRequest(request_id=str(number), prompt_token_ids=[1] * 500, sampling=SamplingParams())
+        request = EngineRequest(request_id=str(number), inputs=RequestInputs([1] * 500, SamplingParams()))
         scheduler.add(request)
     plan = scheduler.schedule()
     assert plan is not None

@@ -7,7 +7,9 @@ from stoker.config.cpu_features import LEVELS, Level, NoKernels, choose_level, f
 from stoker.config.cpu_library import LibrarySpec, default_cache_dir
 from stoker.engine.kernels.cpu.build import compile_libraries
 from stoker.engine.kernels.cpu.library import CpuLibrary, is_loadable, load_library
-from stoker.engine.kernels.kernel_set import KernelSet, cpu_kernels, torch_kernels
+from stoker.engine.kernels.cpu_set import cpu_kernels
+from stoker.engine.kernels.kernel_set import KernelSet
+from stoker.engine.kernels.select_kernels import torch_kernels
 
 # The AMX kernels with tile products emulated in C++ (tiles.h), so that CPUs without AMX test them too. They convert to
 # bfloat16 without AVX512-BF16, whose instruction differs for subnormal values only: it makes them zero.

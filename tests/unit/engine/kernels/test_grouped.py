@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from gguf import GGMLQuantizationType, dequantize, quantize
 
 from stoker.engine.kernels import Grouped, GroupScales, KernelSet
 from stoker.engine.kernels.grouped import are_alike, layout_of, stacked
-from stoker.engine.kernels.linear import pack_grouped_reference
+from stoker.engine.kernels.linear import PackedLinear
 
 from .grouped_weights import KINDS, codes, grouped_of
 from .levels import BEST, LEVEL_NAMES, kernels_of
@@ -30,6 +31,13 @@ def of_q8_0(numbers: torch.Tensor) -> tuple[Grouped, torch.Tensor]:
     sizes = torch.arange(128).float()
     expected = dequantize(blocks, GGMLQuantizationType.Q8_0)
     return Grouped(signed, torch.cat((sizes, -sizes)), GroupScales(scales)), torch.from_numpy(np.array(expected))
+
+
+def pack_grouped_reference(parts: Sequence[Grouped], bias: torch.Tensor | None, dtype: torch.dtype) -> PackedLinear:
+    """parts: alike; their outputs follow one another. bias: [out_features] or None. dtype: of x and the outputs."""
+    weight = stacked(parts)
+    out_features, in_features = weight.shape
+    return PackedLinear(weight.unpacked, bias, out_features, in_features, is_packed=False, dtype=dtype, grouped=weight)
 
 
 @pytest.fixture
@@ -93,7 +101,7 @@ def packer(level: str, kernels: KernelSet):
 @LEVELS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.quick_cases(14)
+@pytest.mark.quick_cases(6)
 def test_kernels_multiply_the_numbers_of_the_checkpoint(level: str, kind: str, dtype: torch.dtype):
     """Of a model in bfloat16, few rows multiply codes, and many rows the numbers, each rounded once."""
     kernels = kernels_of(level, dtype, has_quantised=True, threads=2)

@@ -44,7 +44,7 @@ def scale_of(width: int) -> float:
 @LEVELS
 @DTYPES
 @pytest.mark.parametrize(("heads", "rank", "turned"), [(1, 16, 16), (6, 48, 16), (20, 64, 32), (33, 112, 16)])
-@pytest.mark.quick_cases(9)
+@pytest.mark.quick_cases(6)
 def test_every_query_attends_to_the_latents_before_it(
     level: str, dtype: torch.dtype, heads: int, rank: int, turned: int
 ):

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from stoker.engine.kernels import GatedNormWeights, KernelSet, StateSpaceWeights
-from stoker.model.spec import GateNorm
+from stoker.model.mixers import GateNorm
 
 from .levels import BEST, assert_close, kernels_of
 from .test_recurrent import DTYPES, LEVELS, ROWS, Step, step_of

@@ -16,8 +16,9 @@ from tests.fake_runner import build_core
 from tests.kv_event_consumer import Consumer, View, as_map
 
 from stoker.config.schema.kv_events import KVEventsConfig
-from stoker.engine.api import EngineRequest, QueueFull, SamplingParams
+from stoker.engine.api import CacheScope, EngineRequest, QueueFull, RequestInputs, SamplingParams
 from stoker.engine.core.block_events import BlocksCleared, BlocksRemoved, BlocksStored
+from stoker.engine.kv_events import publisher as publisher_module
 from stoker.engine.kv_events.payloads import CacheView, EventPayloads
 from stoker.engine.kv_events.publisher import CannotPublish, EventPublisher
 from stoker.engine.loop.engine_core import EngineCore
@@ -51,7 +52,7 @@ def following(folder: Path, topic: str = "", hwm: int = 0) -> Iterator[Consumer]
 
 
 def stored(*hashes: bytes, parent: bytes | None = None) -> BlocksStored:
-    return BlocksStored(0, parent, list(hashes), list(range(SIZE * len(hashes))), None)
+    return BlocksStored(0, parent, list(hashes), list(range(SIZE * len(hashes))), [None] * len(hashes))
 
 
 class Traffic:
@@ -78,9 +79,7 @@ class Traffic:
                 self.core.add(
                     EngineRequest(
                         request_id=str(self._count),
-                        prompt_token_ids=prompt,
-                        sampling=sampling,
-                        cache_epoch=self.epoch,
+                        inputs=RequestInputs(prompt, sampling, CacheScope(epoch=self.epoch)),
                     )
                 )
             self.core.step()
@@ -142,8 +141,8 @@ def test_a_subscriber_gets_batches_in_order_under_its_topic(tmp_path: Path):
 @pytest.mark.effect("kv_events.encoding")
 def test_both_encodings_have_the_same_values_in_the_documented_order(tmp_path: Path):
     events = [
-        BlocksStored(1, H[0], [H[1], H[2]], list(range(8)), None),
-        BlocksStored(0, None, [H[3]], [7, 7, 7, 7], b"\xab\xcd"),
+        BlocksStored(1, H[0], [H[1], H[2]], list(range(8)), [None, [("image", -2)]]),
+        BlocksStored(0, None, [H[3]], [7, 7, 7, 7], [["abcd"]]),
         BlocksRemoved(0, [H[3]]),
         BlocksCleared(),
     ]
@@ -158,7 +157,7 @@ def test_both_encodings_have_the_same_values_in_the_documented_order(tmp_path: P
         "lora_id": None,
         "medium": "CPU",
         "lora_name": None,
-        "extra_keys": [None, None],
+        "extra_keys": [None, [["image", -2]]],
         "group_idx": 1,
         "kv_cache_spec_kind": "sliding_window",
         "kv_cache_spec_sliding_window": 99,
@@ -210,7 +209,7 @@ def test_after_a_restart_numbers_and_identity_are_new_and_nothing_is_cached(tmp_
 
 @pytest.mark.effect("kv_events.hwm")
 def test_a_subscriber_that_stops_reading_holds_nobody_up_and_sees_a_gap(tmp_path: Path):
-    big = [BlocksStored(0, None, [H[1]], list(range(100_000, 104_000)), None), BlocksRemoved(0, [H[1]])]
+    big = [BlocksStored(0, None, [H[1]], list(range(100_000, 104_000)), [None]), BlocksRemoved(0, [H[1]])]
     with published(tmp_path, hwm=2, buffer_steps=1) as publisher, following(tmp_path) as reader:
         with following(tmp_path, hwm=1) as stopped:
             publisher.put([BlocksCleared()])
@@ -285,7 +284,8 @@ def test_each_replica_has_addresses_and_a_rank_of_its_own():
 
 def test_a_snapshot_in_pieces_has_parents_before_their_blocks():
     view = CacheView(num_groups=2)
-    view.apply([stored(H[3], parent=H[2]), stored(H[1], H[2]), BlocksStored(1, None, [H[1]], [1, 2, 3, 4], b"s")], SIZE)
+    salted = BlocksStored(1, None, [H[1]], [1, 2, 3, 4], [["salt"]])
+    view.apply([stored(H[3], parent=H[2]), stored(H[1], H[2]), salted], SIZE)
     for most in (1, 2, 100):
         again, order = View(), []
         for piece in view.events(most):
@@ -295,3 +295,67 @@ def test_a_snapshot_in_pieces_has_parents_before_their_blocks():
         assert order == [H[1], H[2], H[3], H[1]]
         assert again.hashes(0) == {H[1], H[2], H[3]}
         assert again.blocks[0, H[3]] == (H[2], (0, 1, 2, 3))
+
+
+@pytest.mark.parametrize("kind", [zmq.DEALER, zmq.SUB])
+def test_a_long_frame_ends_its_connection_before_it_is_received(tmp_path: Path, kind: int):
+    """One frame of 1.4 GB was received into the engine's memory."""
+    with published(tmp_path), zmq.Context() as context, context.socket(kind) as reader:
+        ends = reader.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        reader.linger = 0
+        reader.connect(f"ipc://{tmp_path}/{'r' if kind == zmq.DEALER else 'e'}")
+        if kind == zmq.DEALER:
+            reader.send(b"x" * 100_000)
+        else:
+            reader.setsockopt(zmq.SUBSCRIBE, b"x" * 100_000)
+        assert ends.poll(60_000)
+        reader.disable_monitor()
+        ends.close()
+
+
+@pytest.mark.parametrize("option", ["endpoint", "replay_endpoint"])
+def test_one_connection_more_than_the_limit_is_closed(tmp_path: Path, option: str, monkeypatch: pytest.MonkeyPatch):
+    """1500 connections were all accepted, each with a queue of its own."""
+    monkeypatch.setattr(publisher_module, "MAX_CONNECTIONS", 3)
+    address = f"ipc://{tmp_path}/{option}"
+    with published(tmp_path, **{option: address}):
+        opened = [greeted(address) for _ in range(5)]
+        try:
+            assert sorted(each.recv(1) for each in opened[3:]) == [b"", b""]
+            assert [is_open(each) for each in opened[:3]] == [True] * 3
+            opened[0].close()
+            while not is_open(again := greeted(address)):  # until it is known that the first has gone
+                again.close()
+            opened.append(again)
+        finally:
+            for each in opened:
+                each.close()
+
+
+def greeted(address: str) -> socket.socket:
+    """A connection to a ZMQ socket, after the first byte of its greeting, or after its end."""
+    made = socket.socket(socket.AF_UNIX)
+    made.settimeout(10)
+    made.connect(address.removeprefix("ipc://"))
+    made.recv(64)
+    return made
+
+
+def is_open(connection: socket.socket) -> bool:
+    """Within a tenth of a second in which it is not closed."""
+    connection.settimeout(0.1)
+    try:
+        return connection.recv(64) != b""
+    except TimeoutError:
+        return True
+
+
+def test_wrong_requests_write_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with published(tmp_path), zmq.Context() as context, context.socket(zmq.DEALER) as reader:
+        reader.linger = 0
+        reader.connect(f"ipc://{tmp_path}/r")
+        for _ in range(50):
+            reader.send(b"wrong")
+        reader.send((0).to_bytes(8, "big"))
+        assert reader.poll(60_000)  # the answer to the last one
+    assert len([record for record in caplog.records if "neither" in record.getMessage()]) == 1

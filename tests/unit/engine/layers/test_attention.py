@@ -16,7 +16,7 @@ from stoker.engine.kernels import PLAIN_HEADS, AttentionVariant, HeadVariant, Ke
 from stoker.engine.layers.attention import Attention, AttentionShape
 from stoker.engine.layers.linear import Linear
 from stoker.engine.layers.norm import LayerNorm, Norm, RMSNorm
-from stoker.engine.layers.rotary import RopeParameters, cos_sin_table, query_scales
+from stoker.engine.layers.rotary import RopeParameters, Rotation, cos_sin_table, query_scales
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.layers.vector import Vector
 
@@ -226,10 +226,10 @@ def ours(family: Family, module: nn.Module, dtype: torch.dtype, kernels: KernelS
         for name, width in zip(family.norm_names, family.norm_widths, strict=True)
     )
     has_output_bias = getattr(module, family.output).bias is not None
-    cos_sin = None
+    rotation = None
     if family.rotary_dim is not None:
         rope = RopeParameters(kind="default", theta=THETA, original_max_position=64)
-        cos_sin = cos_sin_table(rope, family.rotary_dim, TOKENS)
+        rotation = Rotation(cos_sin_table(rope, family.rotary_dim, TOKENS))
     sinks = Vector("sinks", HEADS, dtype, CPU) if hasattr(module, "sinks") else None
     layer = Attention(
         AttentionShape(HEADS, KV_HEADS, HEAD_DIM, **{"window": None, **family.shape}),
@@ -237,7 +237,7 @@ def ours(family: Family, module: nn.Module, dtype: torch.dtype, kernels: KernelS
         Linear({family.output: family.hidden}, QUERIES, has_output_bias, kernels, dtype, CPU),
         q_norm,
         k_norm,
-        cos_sin,
+        rotation,
         kernels,
         sinks=sinks,
         heads=family.heads,

@@ -5,18 +5,29 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fake_runner import FakeRunner, FakeSettings, build_core, continuation
 
-from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, InvalidRequest, ProcessorCall, SamplingParams
-from stoker.engine.core import Scheduler, SchedulerSettings, StepPlan, StepResult
+from stoker.engine.api import (
+    EngineOutput,
+    EngineRequest,
+    FinishReason,
+    InvalidRequest,
+    ProcessorCall,
+    RequestInputs,
+    SamplingParams,
+)
+from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.loop.device_step_queue import DeviceStepQueue
 from stoker.engine.loop.engine_core import EngineCore, RunnerUnusable
-from stoker.engine.loop.step_queue import InlineStepQueue
+from stoker.engine.loop.executor import Executor
+from stoker.engine.loop.step_queue import InlineStepQueue, StepQueue
 from stoker.engine.loop.thread_step_queue import ThreadStepQueue
 from stoker.engine.plugins import PluginError
 from stoker.engine.sampling.named_processors import make_named
+from stoker.engine.step import StepPlan, StepResult
 from stoker.engine.structured.grammars import Grammars
 
 LIMITS = SchedulerSettings(num_blocks=50, block_size=4, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=99)
@@ -28,7 +39,7 @@ def core(**settings: object) -> EngineCore:
 
 def request(name: str, prompt: list[int], max_tokens: int = 6, **sampling: object) -> EngineRequest:
     params = SamplingParams(max_tokens=max_tokens, **sampling)  # type: ignore[arg-type]
-    return EngineRequest(request_id=name, prompt_token_ids=prompt, sampling=params)
+    return EngineRequest(request_id=name, inputs=RequestInputs(prompt, params))
 
 
 def run(engine: EngineCore) -> dict[str, list[EngineOutput]]:
@@ -113,7 +124,7 @@ def test_the_next_step_is_planned_while_one_computes():
             return super().execute(plan)
 
     runner = Patient(FakeSettings())
-    engine = EngineCore(Watched(LIMITS), ThreadStepQueue(runner), core().info)
+    engine = EngineCore(Watched(LIMITS), Executor(ThreadStepQueue(runner)), core().info)
     engine.add(request("r", [1, 2], max_tokens=4))
     assert [token for output in run(engine)["r"] for token in output.token_ids] == continuation([1, 2], 4)
 
@@ -129,7 +140,7 @@ def test_the_engine_is_stepping_while_a_step_is_submitted():
             return lambda: result
 
     runner = Launching(FakeSettings())
-    engine = EngineCore(Scheduler(LIMITS), DeviceStepQueue(runner), core().info)
+    engine = EngineCore(Scheduler(LIMITS), Executor(DeviceStepQueue(runner)), core().info)
     engine.add(request("r", [1, 2], max_tokens=4))
     assert [token for output in run(engine)["r"] for token in output.token_ids] == continuation([1, 2], 4)
     engine.step()
@@ -199,7 +210,7 @@ def test_an_interrupt_during_a_step_leaves_no_request_in_the_engine():
             return lambda: result
 
     for queue in (InlineStepQueue, ThreadStepQueue, DeviceStepQueue):
-        engine = EngineCore(Scheduler(LIMITS), queue(Interrupted(FakeSettings())), core().info)
+        engine = EngineCore(Scheduler(LIMITS), Executor(queue(Interrupted(FakeSettings()))), core().info)
         engine.add(request("r", [1, 2]))
         engine.step()
         with pytest.raises(KeyboardInterrupt):
@@ -211,10 +222,11 @@ def test_an_interrupt_during_a_step_leaves_no_request_in_the_engine():
 
 
 def test_postponed_work_that_fails_does_not_end_the_engine():
-    def fail() -> bool:
-        raise ValueError("no graph of this")
+    class Failing(Executor):
+        def idle(self) -> bool:
+            raise ValueError("no graph of this")
 
-    engine = EngineCore(Scheduler(LIMITS), InlineStepQueue(FakeRunner(FakeSettings())), core().info, idle=fail)
+    engine = EngineCore(Scheduler(LIMITS), Failing(InlineStepQueue(FakeRunner(FakeSettings()))), core().info)
     assert not engine.idle()
     assert not engine.idle()
     engine.add(request("r", [1, 2]))
@@ -242,7 +254,7 @@ def test_a_processor_that_cannot_be_used_is_refused_before_anything_runs(pattern
         Scheduler(
             SchedulerSettings(num_blocks=9, block_size=4, max_num_seqs=1, max_num_batched_tokens=8, max_model_len=9)
         ),
-        InlineStepQueue(FakeRunner(FakeSettings())),
+        Executor(InlineStepQueue(FakeRunner(FakeSettings()))),
         core().info,
         processor_pattern=pattern,
     )
@@ -265,8 +277,8 @@ def test_each_step_can_be_logged(caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO")
     info = core().info
     for logs_steps in (False, True):
-        steps = InlineStepQueue(FakeRunner(FakeSettings()))
-        engine = EngineCore(Scheduler(LIMITS), steps, info, logs_steps=logs_steps)
+        executor = Executor(InlineStepQueue(FakeRunner(FakeSettings())))
+        engine = EngineCore(Scheduler(LIMITS), executor, info, logs_steps=logs_steps)
         engine.add(request("r", [1, 2, 3], max_tokens=2))
         run(engine)
     assert [line.partition(" sampled")[0] for line in caplog.messages] == [
@@ -283,7 +295,7 @@ def test_step_times_are_counted():
     assert engine.stats.step_time_s > 0
 
 
-class SharingRunner(FakeRunner):
+class RunnerBesideOthers(FakeRunner):
     """Another replica has begun `num_begun` steps."""
 
     def __init__(self, num_begun: int) -> None:
@@ -297,13 +309,24 @@ class SharingRunner(FakeRunner):
         return super().execute(plan)
 
 
+class SharedExecutor(Executor):
+    is_shared = True
+
+    def __init__(self, steps: StepQueue[Any], runner: RunnerBesideOthers) -> None:
+        super().__init__(steps)
+        self._runner = runner
+
+    @property
+    def is_waited_for(self) -> bool:
+        return self._runner.num_begun > 0
+
+
 @pytest.mark.parametrize("queue", [InlineStepQueue, ThreadStepQueue])
 def test_an_engine_takes_part_in_steps_of_other_replicas(
     queue: type[InlineStepQueue] | type[ThreadStepQueue],
 ):
-    runner = SharingRunner(2)
-    info = core().info
-    engine = EngineCore(Scheduler(LIMITS), queue(runner), info, is_waited_for=lambda: runner.num_begun > 0)
+    runner = RunnerBesideOthers(2)
+    engine = EngineCore(Scheduler(LIMITS), SharedExecutor(queue(runner), runner), core().info)
     assert [engine.assist() for _ in range(3)] == [True, True, False]
     assert runner.sizes == [0, 0]
     assert engine.num_steps == 2
@@ -327,14 +350,9 @@ class Compiling(Grammars):
 
 
 def test_a_grammar_that_is_being_compiled_does_not_keep_other_replicas_waiting():
-    runner = SharingRunner(1)
-    engine = EngineCore(
-        Scheduler(LIMITS),
-        InlineStepQueue(runner),
-        core().info,
-        grammars=Compiling(),
-        is_waited_for=lambda: runner.num_begun > 0,
-    )
+    runner = RunnerBesideOthers(1)
+    executor = SharedExecutor(InlineStepQueue(runner), runner)
+    engine = EngineCore(Scheduler(LIMITS), executor, core().info, grammars=Compiling())
     engine.add(request("a", [1, 2, 3]))
     for _ in range(2):
         assert list(engine.step()) == []
@@ -342,10 +360,8 @@ def test_a_grammar_that_is_being_compiled_does_not_keep_other_replicas_waiting()
 
 
 def test_work_that_cannot_be_scheduled_does_not_keep_other_replicas_waiting():
-    runner = SharingRunner(1)
-    engine = EngineCore(
-        Scheduler(LIMITS), InlineStepQueue(runner), core().info, is_waited_for=lambda: runner.num_begun > 0
-    )
+    runner = RunnerBesideOthers(1)
+    engine = EngineCore(Scheduler(LIMITS), SharedExecutor(InlineStepQueue(runner), runner), core().info)
     waiting = request("a", [1, 2, 3])
     waiting.is_ready = lambda: False
     engine.add(waiting)

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 import pytest
 from tests.fake_runner import build_core, continuation
 
-from stoker.engine.api import EngineRequest, FinishReason, SamplingParams
+from stoker.engine.api import EngineRequest, FinishReason, RequestInputs, SamplingParams
 from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.loop.engine_loop import BLOCKED_RETRY_S, EngineLoop
-from stoker.engine.messages import (
+from stoker.engine.transport.messages import (
     Abort,
     FreeMemory,
     Hello,
@@ -53,7 +53,7 @@ class ScriptedPort:
 
 def submit(handle: int, prompt: list[int], max_tokens: int = 3) -> Submit:
     sampling = SamplingParams(max_tokens=max_tokens)
-    return Submit(handle, EngineRequest(request_id=f"r{handle}", prompt_token_ids=prompt, sampling=sampling))
+    return Submit(handle, EngineRequest(request_id=f"r{handle}", inputs=RequestInputs(prompt, sampling)))
 
 
 def core(settings: str = "{}") -> EngineCore:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.engine.api import EngineOutput, FinishReason, StoredBlocks
-from stoker.engine.core import StepOutputs
 from stoker.engine.core.block_store import Fetch
 from stoker.engine.loop.held_outputs import HeldOutputs
+from stoker.engine.step import StepOutputs
 
 
 class Store:
@@ -27,6 +27,9 @@ class Store:
         raise NotImplementedError
 
     def fetch(self, hashes: Sequence[bytes], source: StoredBlocks | None) -> Fetch:
+        raise NotImplementedError
+
+    def drop(self, block_hash: bytes) -> None:
         raise NotImplementedError
 
     def is_saving(self, block_hash: bytes) -> bool:

@@ -5,16 +5,16 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from stoker.engine.api import EngineOutput, FinishReason, SamplingParams
-from stoker.engine.core import StepPlan
-from stoker.engine.core.step_plan import Admission
+from stoker.engine.api import EngineOutput, FinishReason, RequestInputs, SamplingParams
 from stoker.engine.loop.queue_times import QueueTimes
+from stoker.engine.step import StepPlan
+from stoker.engine.step.plan import Admission
 
 
 def plan(*request_ids: str) -> StepPlan:
     none, admitted = np.empty(0, np.int32), []
     for slot, request_id in enumerate(request_ids):
-        admitted.append(Admission(slot, [1], 1, [0], SamplingParams(), seed=0, request_id=request_id))
+        admitted.append(Admission(slot, RequestInputs([1], SamplingParams()), [[0]], seed=0, request_id=request_id))
     return StepPlan(0, [], admitted, none, none, none, none, none, none.astype(bool))
 
 

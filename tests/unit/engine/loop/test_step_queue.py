@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tests.unit.engine.runner.plans import make_plan
 
-from stoker.engine.core import StepPlan, StepResult
 from stoker.engine.loop.step_queue import InlineStepQueue
+from stoker.engine.step import StepPlan, StepResult
 
 RESULT = StepResult(np.array([5], np.int32))
 

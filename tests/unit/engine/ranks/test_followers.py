@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 import torch
 
-from stoker.engine.core import StepPlan
-from stoker.engine.core.step_plan import Int32, plan_without_rows
-from stoker.engine.loop.step_queue import FailedAfterExchange
-from stoker.engine.nodes.rank_link import Call, Finish, FreeMemory, RankLink, RankMessage, Tokens
+from stoker.engine.cluster.limits import ALIVE_S
+from stoker.engine.loop.step_queue import FailedAfterExchange, RunnerUnusable
 from stoker.engine.ranks.followers import Follower, Followers
 from stoker.engine.ranks.following_sampler import FollowingSampler, SamplingFailed
-from stoker.engine.ranks.leading_runner import LeadingSampler
-from stoker.engine.runner.model_runner import LOGIT_ROWS
+from stoker.engine.ranks.leading_sampler import LeadingSampler
+from stoker.engine.runner.sample_head import LOGIT_ROWS
 from stoker.engine.sampling.sampler import Sampled
+from stoker.engine.step import StepPlan
+from stoker.engine.step.plan import Int32, plan_without_rows
+from stoker.engine.transport.messages import FreeMemory
+from stoker.engine.transport.rank_link import RankLink
+from stoker.engine.transport.rank_messages import Alive, Call, Finish, RankMessage, Tokens
+from stoker.frames import framed
 
 
 class Others(Followers):
@@ -68,6 +74,23 @@ def kinds(end: RankLink) -> list[type]:
     return [type(message) for message in received(end)]
 
 
+@pytest.mark.parametrize("between_s", [0.25, 0.3, 0.45, 0.49, 0.6])
+def test_ranks_of_other_nodes_hear_of_this_one_however_often_it_looks(
+    connect: Callable[[int, int], Others], between_s: float
+):
+    """What a rank sends wakes the thread that looks: a look after 0.49 s mostly found that it was not time."""
+    others = connect(1, 2)
+    others._followers[0].heard_at = 0.0
+    heard = [0.0]
+    for number in range(1, 101):
+        now = 100 + number * between_s
+        others._followers[0].heard_at = now
+        others._look(now)
+        if kinds(others.ends[0]) == [Alive]:
+            heard.append(now)
+    assert max(later - earlier for earlier, later in itertools.pairwise(heard[1:])) < ALIVE_S + between_s
+
+
 def test_tokens_come_with_the_next_message_and_before_it(connect: Callable[[int, int], Others]):
     others = connect(2, 3)
     others.hold(tokens(5, 7))
@@ -81,16 +104,6 @@ def test_tokens_come_with_the_next_message_and_before_it(connect: Callable[[int,
         assert isinstance(plan, StepPlan)
     others.send(plan_without_rows())
     assert [kinds(end) for end in others.ends] == [[StepPlan]] * 2
-
-
-def test_tokens_are_sent_alone_before_blocks_are_exchanged(connect: Callable[[int, int], Others]):
-    others = connect(3, 3)
-    others.hold(tokens(5))
-    others.flush()
-    others.flush()
-    assert [kinds(end) for end in others.ends] == [[Tokens], [Tokens], []]
-    others.send(plan_without_rows())
-    assert [kinds(end) for end in others.ends] == [[StepPlan]] * 3
 
 
 @pytest.mark.parametrize("message", [Call("name", b""), FreeMemory()])
@@ -162,3 +175,14 @@ def test_sampling_that_fails_ends_the_step_before_the_next_one(connect: Callable
     with pytest.raises(SamplingFailed):
         sample(FollowingSampler(others.ends[0]), 2)
     assert kinds(others.ends[0]) == [StepPlan]
+
+
+def test_a_rank_that_sends_what_is_no_message_is_lost(connect: Callable[[int, int], Others]):
+    """The thread that reads from the ranks ended, and none of them was watched any more."""
+    others = connect(1, 2)
+    others.ends[0]._socket.sendall(framed(msgpack.packb(["xyz"])))
+    (follower,) = others._followers
+    for _ in range(2):  # the length, and the message
+        others._take(follower)
+    with pytest.raises(RunnerUnusable, match="rank 1 sent what is no message: unknown tag 'xyz'"):
+        others.check()

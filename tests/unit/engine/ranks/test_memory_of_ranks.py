@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from stoker.engine.loop.step_queue import RunnerUnusable
-from stoker.engine.nodes.rank_link import FreeMemory, RankLink, TakeMemory
 from stoker.engine.rank_process import change_memory
 from stoker.engine.ranks.followers import Follower, Followers, RankLost
 from stoker.engine.ranks.memory_of_ranks import MemoryOfRanks
+from stoker.engine.transport.messages import FreeMemory, TakeMemory
+from stoker.engine.transport.rank_link import RankLink
 
 
 class Memory:

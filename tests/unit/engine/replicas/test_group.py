@@ -50,7 +50,7 @@ async def started(**how: int) -> AsyncIterator[list[EngineProcessClient]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 def test_one_that_ends_or_stops_ends_the_other_and_both_start_again(number: signal.Signals):
     async def scenario() -> None:
         async with started() as (first, second):
@@ -71,6 +71,7 @@ def test_one_that_ends_or_stops_ends_the_other_and_both_start_again(number: sign
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_one_that_cannot_start_ends_the_start_of_the_other():
     async def scenario() -> None:
         both = clients(0, ("{}", json.dumps({"start_error": "no weights"})))
@@ -86,6 +87,7 @@ def test_one_that_cannot_start_ends_the_start_of_the_other():
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_the_reason_that_a_process_gave_itself_is_kept():
     """Of a step that fails in all replicas, because it failed in one, another may have ended first."""
 

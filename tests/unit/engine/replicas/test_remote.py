@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import socket
-import struct
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,13 +18,15 @@ import pytest
 from tests.fake_runner import continuation
 from tests.free_ports import free_port
 
-from stoker.engine.api import EngineDead, EngineRequest, SamplingParams
+from stoker.engine.api import EngineDead, EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.client.engine_client import EngineState
 from stoker.engine.client.process import EngineProcessClient
-from stoker.engine.nodes.gathering import CannotGather
-from stoker.engine.nodes.headless_node import NodeState
+from stoker.engine.cluster.gathering import CannotGather
+from stoker.engine.cluster.headless_node import NodeState
 from stoker.engine.replicas.node import ReplicaNode, ReplicaStart
 from stoker.engine.replicas.remote import RemoteChild, RemoteReplicas
+from stoker.engine.transport.rank_link import packed
+from stoker.engine.transport.rank_messages import Join
 
 ROOT = Path(__file__).parents[4]
 COMMAND = (sys.executable, "-m", "tests.fake_runner")
@@ -69,10 +70,11 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def tokens_of(client: EngineProcessClient, prompt: list[int]) -> list[int]:
-    request = EngineRequest(request_id="r", prompt_token_ids=prompt, sampling=SamplingParams(max_tokens=8))
+    request = EngineRequest(request_id="r", inputs=RequestInputs(prompt, SamplingParams(max_tokens=8)))
     return [token async for output in client.generate(request) for token in output.token_ids]
 
 
+@pytest.mark.slow
 def test_a_replica_answers_ends_and_returns():
     async def scenario() -> None:
         port = free_port()
@@ -184,9 +186,8 @@ def test_a_silent_side_is_given_up():
         remote = RemoteReplicas("127.0.0.1", port, [1], PRINT, "", silence_s=0.2)
         waiting = asyncio.create_task(remote.connected(1))
         await asyncio.sleep(0)
-        join = json.dumps({"rank": 1, "host": "x", "secret": "", "fingerprint": PRINT}).encode()
         _, writer = await _connect(port)
-        writer.write(struct.pack("!I", len(join)) + join)
+        writer.write(packed(Join(1, "x", PRINT, "")))
         connection = await waiting
         assert await asyncio.wait_for(connection.ended, LIMIT_S) == "it has been silent for 0.2 s"
         writer.close()
@@ -221,12 +222,11 @@ def test_a_connection_that_was_closed_before_it_was_accepted_is_no_replica():
 
     async def scenario() -> None:
         port = free_port()
-        join = json.dumps({"rank": 1, "host": "x", "secret": "", "fingerprint": PRINT}).encode()
         async with server(port, max_restarts=0) as client:
             starting = asyncio.create_task(client.start())
             for _ in range(5):
                 _, writer = await _connect(port)
-                writer.write(struct.pack("!I", len(join)) + join)
+                writer.write(packed(Join(1, "x", PRINT, "")))
                 writer.close()
                 await asyncio.sleep(0.01)
             async with running(node_of(port)):

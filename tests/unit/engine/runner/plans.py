@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from stoker.engine.api import SamplingParams
-from stoker.engine.core.step_plan import Admission, Int32, StepPlan
+from stoker.engine.api import RequestInputs, SamplingParams
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.sampling.sampling_table import SamplingTable
+from stoker.engine.step.plan import Admission, Int32, StepPlan
 
 
 def ids(*values: int) -> Int32:
@@ -30,7 +30,7 @@ def make_plan(**changes: object) -> StepPlan:
         "slots": ids(0),
         "num_computed": ids(0),
         "num_tokens": ids(1),
-        "is_sampled": np.array([True]),
+        "num_outputs": np.array([1], np.int32),
     }
     return StepPlan(**{**columns, **changes})  # type: ignore[arg-type]
 
@@ -41,4 +41,4 @@ def make_table(num_slots: int = 4, max_model_len: int = 12, block_size: int = 4,
 
 def admission(slot: int, token_ids: list[int], block_ids: list[int], **params: object) -> Admission:
     """Of a model with one group of layers."""
-    return Admission(slot, token_ids, len(token_ids), [block_ids], SamplingParams(**params), seed=slot)  # type: ignore[arg-type]
+    return Admission(slot, RequestInputs(token_ids, SamplingParams(**params)), [block_ids], seed=slot)  # type: ignore[arg-type]

@@ -9,9 +9,9 @@ import pytest
 import torch
 from tests.unit.engine.kernels.levels import BEST, kernels_of
 
+from stoker.engine.collectives.shared_memory import SharedMemoryRanks
+from stoker.engine.host.shared_memory import SharedMemory
 from stoker.engine.kernels import ExpertGate, ExpertWeights, PackedLinear
-from stoker.engine.memory.shared_memory import SharedMemory
-from stoker.engine.parallel.shared_memory import SharedMemoryRanks
 from stoker.engine.runner.expert_transfer import received_expert, sent_expert
 
 pytestmark = pytest.mark.skipif(BEST == "torch", reason="needs the C++ kernels, which have the exchange")

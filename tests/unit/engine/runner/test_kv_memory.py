@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from stoker.engine.memory import pages
+from stoker.engine.host import pages
 from stoker.engine.runner.kv_memory import WAIT_S, IdleGap, KVMemory
 from stoker.engine.runner.prefaulted_pages import prefaulted_pages
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
 from stoker.engine.runner.step_input import build_step_input, logit_tokens
@@ -20,7 +21,7 @@ def test_a_mixed_step_flattens_chunks_and_decode_rows():
         slots=ids(3, 1),
         num_computed=ids(5, 2),
         num_tokens=ids(1, 3),
-        is_sampled=np.array([True, True]),
+        num_outputs=np.array([1, 1], np.int32),
     )
     table.apply(plan)
     (step,) = build_step_input(plan, table, CPU)
@@ -75,17 +76,36 @@ def test_only_sampled_rows_and_asked_for_prompt_tokens_get_logits():
         slots=ids(0, 1, 2),
         num_computed=ids(0, 1, 3),
         num_tokens=ids(4, 4, 1),
-        is_sampled=np.array([False, True, True]),
+        num_outputs=np.array([0, 1, 1], np.int32),
     )
     table.apply(plan)
     wanted = logit_tokens(plan, table)
-    assert wanted.sampled.tolist() == [7, 8]
-    assert wanted.sampled_rows.tolist() == [1, 2]
+    assert wanted.outputs.tolist() == [7, 8]
+    assert wanted.output_rows.tolist() == [1, 2]
     assert wanted.prompt.tolist() == [4, 5, 6]  # positions 1, 2, 3 of row 1 speak about 2, 3, 4
     assert wanted.prompt_rows.tolist() == [1, 1, 1]
     union = wanted.union(9)
     assert union is not None
     assert union.tolist() == [4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("num_prompt_logprobs", [None, 0])
+def test_the_outputs_of_a_row_are_its_last_tokens(num_prompt_logprobs: int | None):
+    """Rows: all tokens of a chunk, the last two of one, none of one, a single token."""
+    table = make_table()
+    tokens = [1] * 6
+    begins = [admission(slot, tokens, [2 * slot, 2 * slot + 1]) for slot in range(3)]
+    plan = make_plan(
+        admissions=[*begins, admission(3, tokens, [6, 7], prompt_logprobs=num_prompt_logprobs)],
+        slots=ids(0, 1, 2, 3),
+        num_computed=ids(0, 1, 2, 5),
+        num_tokens=ids(3, 5, 2, 1),
+        num_outputs=ids(3, 2, 0, 1),
+    )
+    table.apply(plan)
+    wanted = logit_tokens(plan, table)
+    assert wanted.outputs.tolist() == [0, 1, 2, 6, 7, 10]
+    assert wanted.output_rows.tolist() == [0, 0, 0, 1, 1, 3]
 
 
 def test_a_batch_of_decode_rows_needs_no_selection():
@@ -95,7 +115,7 @@ def test_a_batch_of_decode_rows_needs_no_selection():
         slots=ids(0, 1),
         num_computed=ids(0, 0),
         num_tokens=ids(1, 1),
-        is_sampled=np.array([True, True]),
+        num_outputs=np.array([1, 1], np.int32),
     )
     table.apply(plan)
     assert logit_tokens(plan, table).union(2) is None

@@ -126,12 +126,23 @@ def test_after_a_preemption_the_state_is_that_of_the_tokens(length: int):
     assert (allowed(resumed), resumed.is_finished) == (allowed(guide), guide.is_finished)
 
 
-def test_draft_tokens_are_validated_without_a_change_and_taken_back():
+@pytest.mark.parametrize("token_ids", [[1, 2, 3], [65, 66], [700, 701, 702]])
+def test_tokens_that_a_grammar_names_by_their_ids_are_forced(token_ids: list[int]):
+    """The run was tried and taken back, and what was taken back was the length of their texts."""
+    grammar = "start: " + " ".join(f"<[{token_id}]>" for token_id in token_ids)
+    guide = guide_of(constraint=Constraint(grammar))
+    for token_id in token_ids:
+        grammars().update([guide])
+        assert allowed(guide) == {token_id}
+        guide.take([token_id])
+    assert guide.error is None
+    assert guide.is_finished
+
+
+def test_draft_tokens_are_validated_without_a_change():
     matcher = Guidance(VOCABULARY, SIZE, (EOS,)).compile("start: /[0-9]{4}/")
     assert matcher.validate(ids("12x")) == 2
-    matcher.consume(ids("12"))
-    matcher.rollback(1)
-    matcher.consume(ids("934")[:3])
+    matcher.consume(ids("1234"))
     assert matcher.is_finished
     forced = Guidance(VOCABULARY, SIZE, (EOS,)).compile('start: "forced text" /[0-9]/')
     assert VOCABULARY.decode(forced.forced_tokens()).startswith("forced")

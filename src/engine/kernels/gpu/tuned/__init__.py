@@ -1,6 +1,6 @@
 """Launch configurations of kernels, as data: a file per kind of device, and `default.json` for all others.
 
-The name of a file is that of `torch.cuda.get_device_name`, in lower case and with underscores. `measured` has the date
+The name of a file comes from `torch.cuda.get_device_name`, in lower case and with underscores. `measured` has the date
 and the versions with which its values were timed; those of gemv were the fastest of a search. Null: they were not
 timed on this device. Read once; nothing is searched while serving.
 """
@@ -50,8 +50,11 @@ class GemvLaunch(_Part):
 
 
 class AttentionLaunch(_Part):
-    """Of loops over tiles. The compiler counts the load of a tile's page id as a stage too: n stages hold n // 2 tiles,
-    and with 3 no tile is loaded while another is multiplied."""
+    """Launch options of loops over tiles.
+
+    The compiler counts the load of a tile's page id as a stage too: n stages hold n // 2 tiles, and with 3 no tile is
+    loaded while another is multiplied.
+    """
 
     programs_per_multiprocessor: PositiveInt
     warps: PowerOfTwo
@@ -67,7 +70,7 @@ class Tuned(_Part):
 
     @property
     def summary(self) -> str:
-        """For the start-up table."""
+        """Text for the start-up table."""
         when = f"measured on {self.measured.date}" if self.measured is not None else "not measured"
         return f"those for {self.device} device: {when}" if self.device == "any" else f"those for {self.device}: {when}"
 
@@ -77,7 +80,7 @@ class Tuned(_Part):
 
 @cache
 def tuned() -> Tuned:
-    """For the current device; `interpreter.json` without one: few programs, because each is slow in the interpreter."""
+    """Options for the current device; `interpreter.json` without one: few programs, since each is slow there."""
     name = "interpreter" if is_interpreted() else driver.active.get_device_interface().get_device_name()
     file = _FOLDER / f"{re.sub('[^a-z0-9]+', '_', name.lower())}.json"
     return read_tuned(file if file.exists() else _FOLDER / "default.json")

@@ -21,6 +21,7 @@ BYTES = _set(kv_connector_extra_config='{"cpu_bytes_to_use":1048576}')
 LMCACHE = _set(kv_connector="LMCacheMPConnector")
 PORT = _set(kv_connector_extra_config='{"lmcache.mp.port":5556}')
 SERVERS = _set(prefill_servers="http://10.0.0.4:8000")
+BARE_CASES: dict[str, tuple[list[str], list[str]]] = {"R512": ([LMCACHE], [TCP, OWN])}
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R403": (
         [SHARED, _set(kv_connector="ExampleConnector")],
@@ -103,7 +104,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["", PRODUCER, f"{TCP} {SERVERS}", f"{CONSUMER} {SERVERS}", f"{SHARED} {FOLDER} {SERVERS}"],
     ),
     "R410": (
-        [_set(prefill_min_tokens="9"), f"{TCP} {_set(prefill_api_key='sk-1')}"],
+        [_set(prefill_min_tokens="9"), f"{TCP} {_set(prefill_timeout='9s')}", f"{TCP} {_set(prefill_api_key='sk-1')}"],
         [TCP, f"{TCP} {SERVERS}", f"{TCP} {SERVERS} {_set(prefill_min_tokens='9', prefill_api_key='sk-1')}"],
     ),
 }

@@ -5,6 +5,16 @@ MODEL, FILE and so on stand for paths; see test_rules.py. SMALL_CASES run on a m
 
 from __future__ import annotations
 
+import json
+
+
+def _longrope(trained: int) -> str:
+    """A value of hf_overrides without spaces."""
+    factors = {"short_factor": [1, 1, 1, 1], "long_factor": [2, 2, 2, 2]}
+    rope = {"rope_type": "longrope", **factors, "original_max_position_embeddings": trained}
+    return json.dumps({"rope_scaling": rope}, separators=(",", ":"))
+
+
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R394": (
         ["--enable-sleep-mode --disable-frontend-multiprocessing", "--enable-sleep-mode --api-server-count 2"],
@@ -18,6 +28,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R055": (["--skip-tokenizer-init --chat-template {{x}}"], ["--skip-tokenizer-init", "--chat-template {{x}}"]),
     "R057": (["--max-logprobs -1"], ["--max-logprobs 0"]),
     "R062": (["--disable-sliding-window"], ["", "--no-disable-sliding-window"]),
+    "R498": (
+        [f"--hf-overrides {_longrope(64)}"],
+        ["", f"--hf-overrides {_longrope(64)} --max-model-len 64", f"--hf-overrides {_longrope(4096)}"],
+    ),
     "R065": (
         ["--rope-theta 5"],
         ["", "--rope-theta 10000", "--rope-theta 5 --rope-scaling.rope_type yarn", "--hf-overrides.rope_theta 5"],
@@ -88,10 +102,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R300": (
         ['--model-impl transformers --hf-overrides {"architectures":["OddForCausalLM"]}'],
         ["", "--model-impl transformers"],
-    ),
-    "R301": (
-        ["--trust-remote-code", "--trust-remote-code --model-impl native"],
-        ["", "--trust-remote-code --model-impl transformers"],
     ),
     "R302": (
         [

@@ -8,8 +8,10 @@ _RAY = "-dp 4 -dpb ray"
 MOVING = "--enable-eplb -ep -tp 2"
 HYBRID = "-dp 4 --data-parallel-hybrid-lb"
 _OTHER = "--model {} --load-format dummy --skip-tokenizer-init"
-PORTS = "-dp 2 -dpm"
 _SHARING = f"-ep {_OTHER.format('MIXTURE')}"  # of 16 experts
+BARE_CASES: dict[str, tuple[list[str], list[str]]] = {
+    "R513": (["--distributed-executor-backend external_launcher"], ["-tp 2"]),
+}
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R137": (["-dpn 1", "-dp 2 -dpn 2"], ["-dpn 0", "-dp 2 -dpn 1"]),
     "R138": (
@@ -17,8 +19,15 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [f"{HYBRID} -dpr 2 -dpl 2", f"{HYBRID} -dpr 0 -dpl 2", "-dp 2"],
     ),
     "R139": (
-        [f"{HYBRID} -dpr 2 -dpl 2 -dpn 1", f"{HYBRID} -dpr 2 -dpl 2 --data-parallel-external-lb"],
-        ["-dp 2 -dpn 1 --data-parallel-external-lb", f"{HYBRID} -dpr 2 -dpl 2"],
+        [
+            *(f"{HYBRID} -dpr 2 -dpl 2 -dpn 1", f"{HYBRID} -dpr 2 -dpl 2 --data-parallel-external-lb"),
+            *(f"{HYBRID} -dpl 2 -dpr 2 -dpa localhost", "-dp 4 -dpn 3 -dpl 1 -dpa localhost"),
+            *(f"{_RAY} -dpl 2 -dpa localhost", f"{_RAY} -dpn 1", f"{_RAY} -dpl 2 -dpr 2 --data-parallel-hybrid-lb"),
+        ],
+        [
+            *("-dp 2 -dpn 1 --data-parallel-external-lb", f"{HYBRID} -dpr 2 -dpl 2", "-dp 4 -dpl 2 -dpa localhost"),
+            *(_RAY, f"{_RAY} -dpl 2", "-dp 4 -dpn 1"),
+        ],
     ),
     "R140": (["-dpl 2", "-dp 2 -dpl 3"], ["-dp 2 -dpl 2", "-dpl 1"]),
     "R370": (
@@ -29,49 +38,19 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "-dp 4 -dpn 3 -dpl 1",
             "-dp 4 -dpl 2 -dpa localhost",
             f"{_RAY} -dpl 2",
-            "-dp 4 -dpl 2 -dpr 2 -dpm",
         ],
     ),
     "R411": (
         ["-dp 2 -dpa localhost", "-dp 2 -dpl 2 -dpa localhost", "-dp 4 -dpl 2 -dpr 3 -dpa localhost"],
-        ["-dp 2 -dpl 1 -dpa localhost", "-dp 4 -dpl 2 -dpr 2 -dpa localhost", "-dp 2"],
+        ["-dp 2 -dpl 1 -dpa localhost", "-dp 4 -dpl 2 -dpr 2 -dpa localhost", "-dp 2", "-dp 1 -dpa localhost"],
     ),
     "R412": (
         ["-dp 2 -dpl 1 -dpa localhost -asc 2", f"{_RAY} -asc 2"],
         ["-dp 2 -dpl 1 -dpa localhost", "-dp 2 -dpl 1 -dpr 1 -dpa localhost -asc 2", "-dp 2 -asc 2"],
     ),
-    "R413": (
-        [f"{HYBRID} -dpl 2 -dpr 2 -dpa localhost", "-dp 4 -dpn 3 -dpl 1 -dpa localhost"],
-        [f"{HYBRID} -dpl 2 -dpr 2", "-dp 4 -dpl 2 -dpa localhost"],
-    ),
     "R371": (
         ["--data-parallel-external-lb"],
-        ["--data-parallel-external-lb -dpn 0", "-dpn 0", f"{PORTS} --data-parallel-external-lb"],
-    ),
-    "R415": (
-        [
-            *(f"{PORTS} -dpn 1", f"{PORTS} --data-parallel-hybrid-lb -dpl 1 -dpr 1", f"{PORTS} -dpl 1 -dpa localhost"),
-            *(f"{PORTS} -dpb ray", "-dpm -tp 2 -n 2", f"{PORTS} --headless"),
-        ],
-        [PORTS, "-dp 4 -dpm -dpl 2 -dpr 2", "-dpm"],
-    ),
-    "R416": ([f"{PORTS} --port 0", f"{PORTS} --uds engine.sock"], [PORTS, "--port 0", f"{PORTS} --port 9000"]),
-    "R417": (
-        [
-            *(f"{PORTS} --port 65535", f"{PORTS} --port 9255", f"{PORTS} --port 9256"),
-            f"{PORTS} --data-parallel-supervisor-port 8001",
-        ],
-        [f"{PORTS} --port 65534", f"{PORTS} --port 9254", f"{PORTS} --data-parallel-supervisor-port 8002"],
-    ),
-    "R418": ([f"{PORTS} -asc 2"], [PORTS, "-dp 2 -asc 2"]),
-    "R419": (["-dp 4 -dpm -dpr 1", "-dp 4 -dpm -dpr 3 -dpl 2"], ["-dp 4 -dpm -dpr 3 -dpl 1", "-dp 4 -dpm -dpl 2"]),
-    "R427": (
-        ["--data-parallel-supervisor-port 9000", "-dp 2 --dp-supervisor-probe-timeout-s 1"],
-        [f"{PORTS} --data-parallel-supervisor-port 9000", "--data-parallel-supervisor-port 9256"],
-    ),
-    "R428": (
-        [f"{PORTS} --responses-store responses.db"],
-        [PORTS, "-dpm --responses-store responses.db", "-dp 2 --responses-store responses.db"],
+        ["--data-parallel-external-lb -dpn 0", "-dpn 0"],
     ),
     "R372": (["-dp 2 -dpn 0 -dpl 2"], ["-dp 2 -dpn 0 -dpl 1", "-dp 2 -dpn 0"]),
     "R373": (
@@ -99,7 +78,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [f"{_SHARING} -dp 2", f"{_SHARING} -tp 2 --device cuda", "-ep -dp 2 --device cuda"],
     ),
     "R485": (
-        [f"{_SHARING} -dp 2 -pp 2"],
+        [f"{_SHARING} -dp 2 -pp 2", f"{_SHARING} -dp 2 -pcp 2"],
         [f"{_SHARING} -dp 2", f"{_SHARING} -dp 2 -tp 2", f"{_SHARING} -dp 2 -tp 2 -pp 2", "-ep -dp 2 -pp 2"],
     ),
     "R486": (
@@ -108,7 +87,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             f"{_SHARING} {HYBRID} -dpr 2 -dpl 2",
             f"{_SHARING} -dp 2 -dpl 1 -dpa localhost",
             f"{_SHARING} {_RAY}",
-            f"{_SHARING} {PORTS}",
         ],
         [f"{_SHARING} -dp 2", f"{_SHARING} -dp 2 -dpl 2", "-ep -dp 2 -dpn 1"],
     ),
@@ -140,14 +118,24 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R464": ([f"{MOVING} --worker-extension-cls package.module:Class", f"{MOVING} --worker-cls a.b:C"], [MOVING]),
     "R465": (["--worker-cls Own"], ["", "--worker-cls auto", "--worker-cls tests.own_code:OwnWorker"]),
     "R385": (
+        ["-tp 3", "-tp 2 --model-impl transformers"],
+        ["-tp 2", "-tp 1", "-pp 2", "-tp 2 --kv-directory blocks", "-tp 2 --kv-offloading-size 1"],
+    ),
+    "R504": (
         [
-            *("-tp 3", "-pp 2 --kv-directory blocks", "-tp 4 -dcp 2 --kv-offloading-size 1"),
+            *("-pp 2 --kv-directory blocks", "-tp 4 -dcp 2 --kv-offloading-size 1"),
             *(
                 "-tp 2 --kv-directory blocks --device cuda",
                 "-tp 2 --kv-directory blocks --distributed-executor-backend external_launcher",
             ),
         ],
-        ["-tp 2", "-tp 1", "-pp 2", "-tp 2 --kv-directory blocks", "-tp 2 --kv-offloading-size 1"],
+        [
+            *("-pp 2", "-tp 2 --kv-directory blocks", "-tp 2 --kv-offloading-size 1"),
+            *(
+                "--kv-directory blocks --device cuda",
+                "--kv-directory blocks --distributed-executor-backend external_launcher",
+            ),
+        ],
     ),
     "R134": (["-dcp 2", "-tp 2 -dcp 4"], ["-tp 2", "-tp 2 -dcp 1"]),
     "R480": (
@@ -159,7 +147,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["-tp 4 -dcp 2", "-tp 4 -dcp 2 --block-size 8 --cp-kv-cache-interleave-size 4"],
     ),
     "R490": (
-        ["--enable-dbo", "-tp 2 --enable-dbo", "-tp 2 -pp 2 --enforce-eager --ubatch-size 2"],
+        ["--enable-dbo", "-tp 2 --enable-dbo", "-tp 2 -pp 2 --enforce-eager --ubatch-size 2", "-pcp 2 --ubatch-size 3"],
         [
             "",
             "-pcp 2 --enable-dbo",
@@ -178,8 +166,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "R493": (
         [
-            *("-pcp 2 -pp 2", "-pcp 2 -tp 4 -dcp 2", "-pcp 2 --ubatch-size 3", f"-pcp 2 {MOVING}"),
-            *("-pcp 2 --device cuda", f"-pcp 2 {_SHARING} -dp 2"),
+            *("-pcp 2 -pp 2", "-pcp 2 -tp 4 -dcp 2", f"-pcp 2 {MOVING}", "-pcp 2 --device cuda"),
+            "-pcp 2 --distributed-executor-backend external_launcher",
         ],
         [
             "-pcp 2",
@@ -208,10 +196,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["-n 2 -tp 2 --distributed-executor-backend ray"],
         ["-tp 2 --distributed-executor-backend ray", "-n 2 -tp 2 --distributed-executor-backend mp"],
     ),
-    "R470": (
-        [f"{_RAY} -dpl 2 -dpa localhost", f"{_RAY} -dpn 1", f"{_RAY} -dpl 2 -dpr 2 --data-parallel-hybrid-lb"],
-        [_RAY, f"{_RAY} -dpl 2", "-dp 4 -dpn 1"],
-    ),
     "R472": (
         [f"{_RAY} -tp 2 --distributed-executor-backend ray"],
         [f"{_RAY} -tp 2", "-tp 2 --distributed-executor-backend ray"],
@@ -226,10 +210,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["-dp 2 --distributed-executor-backend external_launcher"],
         ["-dp 2", "-tp 2 --distributed-executor-backend external_launcher"],
     ),
-    "R442": (
-        ["--distributed-executor-backend external_launcher --kv-events-config.enable-kv-cache-events true"],
-        ["--distributed-executor-backend external_launcher"],
-    ),
     "R148": (
         ["--ray-workers-use-nsight", "-tp 2 --ray-workers-use-nsight"],
         ["", "-tp 2 --distributed-executor-backend ray --ray-workers-use-nsight"],
@@ -243,10 +223,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "--worker-extension-cls tests.own_code:Updates --kv-transfer-config.kv-connector TcpConnector",
         ],
         ["--worker-extension-cls tests.own_code:Updates", "--kv-directory /tmp"],
-    ),
-    "R450": (
-        ["--worker-extension-cls tests.own_code:Updates -n 2 -tp 2 --master-addr 127.0.0.1"],
-        ["-n 2 -tp 2 --master-addr 127.0.0.1"],
     ),
     "R375": (["-dp 5"], ["-dp 4", "-dp 8 -dpn 7", "-dp 8 -dpl 1 -dpb ray"]),
 }

@@ -124,6 +124,18 @@ CASES |= {
         [f"--allowed-origins {origin}" for origin in ("https://a.example/", "a.example", "https://a.example/chat")],
         [f"--allowed-origins {origin}" for origin in ("*", "null", "https://a.example", "http://[::1]:3000")],
     ),
+    "R511": (
+        ["--engine none --enable-admin-routes", "--engine none --responses-store memory"],
+        ["--engine none", "--enable-admin-routes"],
+    ),
+    "R510": (
+        ["--engine none --api-server-count 2", "--engine none --skip-tokenizer-init"],
+        ["--engine none", "--api-server-count 2"],
+    ),
+    "R497": (
+        [f"--allowed-hosts {name}" for name in ("http://a.example", "a.example:8000", "a.example/")],
+        [f"--allowed-hosts {name}" for name in ("*", "a.example", "10.0.0.1", "fe80::1")],
+    ),
     "R260": (
         ["--allow-credentials", "--allowed-methods POST", "--allowed-headers Authorization"],
         ["--allowed-methods POST --allowed-origins *"],

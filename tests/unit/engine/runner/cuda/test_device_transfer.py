@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from stoker.config.resolve import gpu_memory
-from stoker.engine.core.block_store import BlockCopy, BlockLoad
 from stoker.engine.runner.cuda import device_transfer, pinned_blocks
 from stoker.engine.runner.cuda.copy_stream import CopyStream
 from stoker.engine.runner.cuda.device_transfer import DeviceTransfer, parts_of
 from stoker.engine.runner.cuda.pinned_blocks import PinnedBlocks
 from stoker.engine.runner.kv_cache import KVCache
+from stoker.engine.step.plan import BlockCopy, BlockLoad
 from stoker.model.cache_groups import CacheGroups
 
 NUM_BLOCKS = 40  # of two groups

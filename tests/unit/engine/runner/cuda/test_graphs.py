@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from stoker.engine.kernels.capture import CapturedGraph, NotCapturable
-from stoker.engine.runner.cuda.buckets import StepShape
 from stoker.engine.runner.cuda.graphs import INTERPRETED, Graphs
+from stoker.engine.runner.step_shape import StepFlag, StepShape
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 WIDTH = 1 << 20
-SHAPES = [StepShape(rows, rows, is_decode=True, is_fast_path=True) for rows in (16, 8, 4, 2, 1)]
+SHAPES = [StepShape(rows, rows, 1) for rows in (16, 8, 4, 2, 1)]
 
 
 class Steps:
@@ -88,6 +88,18 @@ def test_requested_shapes_are_captured_in_order_and_the_others_are_computed():
     outputs = [graphs.run(shape) for shape in (SHAPES[1], SHAPES[1], SHAPES[2])]
     assert outputs[0] is outputs[1]  # the graph's own output
     assert [output.tolist() for output in outputs] == [[7.0] * 8, [7.0] * 8, [7.0] * 4]
+
+
+def test_shapes_that_differ_by_a_flag_are_captured_apart():
+    steps = Steps()
+    graphs = Graphs(steps.compute, steps.send_nothing, capture)
+    plain, flagged = StepShape(2, 2, 1), StepShape(2, 2, 1, StepFlag.FULL_SAMPLER)
+    graphs.request([plain])
+    graphs.capture_next()
+    assert (graphs.has(plain), graphs.has(flagged)) == (True, False)
+    graphs.request([flagged])
+    graphs.capture_next()
+    assert (graphs.has(plain), graphs.has(flagged)) == (True, True)
 
 
 def test_a_capture_runs_a_step_that_changes_nothing():

@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 from stoker.engine.runner.cuda import loading
 
-PARALLEL = SimpleNamespace(tensor_parallel_size=2, pipeline_parallel_size=2)
+TOPOLOGY = SimpleNamespace(num_ranks=4)
 
 
 @pytest.mark.parametrize("available", [65_536, 65_535])
@@ -20,7 +20,7 @@ def test_the_leading_rank_knows_whether_all_can_sleep(available: int, monkeypatc
     """Others found the memory of the ranks before them taken, asked for that of all ranks, and ended the engine."""
     left = available
     monkeypatch.setattr(loading, "read_machine_spec", lambda: SimpleNamespace(available_memory_bytes=left))
-    resolved: Any = SimpleNamespace(model=SimpleNamespace(enable_sleep_mode=True), parallel=PARALLEL)
+    resolved: Any = SimpleNamespace(model=SimpleNamespace(enable_sleep_mode=True), topology=TOPOLOGY)
     ranks = []
     for rank in range(4):
         memory = loading._sleeping(resolved, torch.device("cpu"), leads=not rank)

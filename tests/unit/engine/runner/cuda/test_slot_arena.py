@@ -10,11 +10,11 @@ pytest.importorskip("triton")
 import torch
 from tests.unit.engine.runner.plans import admission, block_rows, ids, make_plan
 
-from stoker.engine.core import StepPlan
 from stoker.engine.core.prefix_cache import NO_BLOCK
 from stoker.engine.runner.cuda.slot_arena import IN_PROMPT, SlotArena, arena_bytes
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.sampling.sampling_table import SamplingTable
+from stoker.engine.step import StepPlan
 
 SLOTS, MODEL_LEN, BLOCK_SIZE, VOCAB = 4, 12, 4, 50
 
@@ -80,7 +80,7 @@ def test_a_greedy_sequence_asks_for_nothing_else(tables: Tables):
 
 def test_a_seed_has_64_bits(tables: Tables):
     plan = make_plan(admissions=[admission(1, [1], [0])])
-    seeded = [type(plan.admissions[0])(1, [1], 1, [[0]], plan.admissions[0].sampling, seed=2**64 - 2)]
+    seeded = [replace(plan.admissions[0], seed=2**64 - 2)]
     tables.apply(make_plan(admissions=seeded))
     columns = tables.arena.sampling
     assert (columns.seed_low[1].item(), columns.seed_high[1].item()) == (-2, -1)
@@ -88,7 +88,8 @@ def test_a_seed_has_64_bits(tables: Tables):
 
 def test_tokens_of_prompt_and_answer_are_counted_apart(tables: Tables):
     given = admission(1, [5, 5, 6, 6, 6, 7], [0], repetition_penalty=1.5)
-    resumed = type(given)(1, given.token_ids, 3, [[0]], given.sampling, seed=0)  # after a preemption
+    inputs = replace(given.inputs, prompt_token_ids=given.token_ids[:3])
+    resumed = replace(given, inputs=inputs, generated=given.token_ids[3:])  # after a preemption
     tables.apply(make_plan(admissions=[resumed]))
     counts = tables.arena.sampling.counts[1].numpy()
     assert {int(at): int(counts[at]) for at in np.flatnonzero(counts)} == {

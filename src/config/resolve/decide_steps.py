@@ -1,0 +1,83 @@
+"""What `auto` becomes in the sections `scheduler` and `compilation`: the limits of a step, and captured graphs."""
+
+from __future__ import annotations
+
+from ..auto_values import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
+from ..graph_sizes import usual_sizes, written_sizes
+from .decisions import Decisions
+
+
+def decide_scheduler(done: Decisions) -> None:
+    device = done.device.device
+    if done.is_auto("scheduler.max_num_seqs"):
+        done.decide("scheduler.max_num_seqs", MAX_NUM_SEQS[device], "R102", f"the default for {device}")
+    if done.is_auto("scheduler.max_num_batched_tokens") and done.scheduler.enable_chunked_prefill:
+        decide_batched_tokens(done, 0)
+    _partial_prefills(done)
+    if done.is_auto("scheduler.async_scheduling"):
+        reason = "the device computes while the CPU plans" if device == "cuda" else "a CPU computes with all its cores"
+        if done.topology.num_stages > 1:
+            reason = "the stages of the model compute different steps"
+        done.decide("scheduler.async_scheduling", device == "cuda" or done.topology.num_stages > 1, "R123", reason)
+    _graphs(done)
+
+
+def _graphs(done: Decisions) -> None:
+    """Sizes written under either name, without sizes that no step can have; else the usual sizes."""
+    path, other = "scheduler.cuda_graph_sizes", "compilation.cudagraph_capture_sizes"
+    seqs, sizes = done.scheduler.max_num_seqs, done.scheduler.cuda_graph_sizes
+    reason = why_no_graphs(done, done.device.device)
+    if done.is_auto("compilation.level"):
+        done.decide("compilation.level", 0 if reason else 3, "R189", reason or "graphs are captured")
+    if reason:
+        done.decide(path, (), "R118", reason)
+    elif sizes:
+        done.put(path, written_sizes(sizes, seqs))
+    elif sizes := done.compilation.cudagraph_capture_sizes:
+        done.decide(path, tuple(size for size in sorted(set(sizes)) if size <= seqs), "R190", f"as {other} says")
+    else:
+        done.decide(path, usual_sizes(seqs), "R118", f"the usual sizes up to max_num_seqs, {seqs}")
+
+
+def why_no_graphs(done: Decisions, device: str) -> str:
+    """Why no graphs are captured on `cpu` or `cuda`; empty if they are. A level that `auto` chose is not a reason."""
+    if device != "cuda":
+        return "graphs belong to CUDA devices"
+    if done.model.enforce_eager:
+        return "model.enforce_eager asks for single operations"
+    if done.model.batch_invariant:
+        return "model.batch_invariant has no graphs on a GPU"
+    if done.topology.num_stages > 1:
+        return "the stages of a pipeline exchange through the host"
+    is_off = done.is_written("compilation.level") and done.compilation.level == 0
+    return "compilation.level is 0" if is_off else ""
+
+
+def _partial_prefills(done: Decisions) -> None:
+    """Allow as many partially computed prompts as running sequences, so that only a written limit delays a prompt."""
+    partial, long = "scheduler.max_num_partial_prefills", "scheduler.max_long_partial_prefills"
+    if done.is_auto(partial):
+        if done.scheduler.enable_chunked_prefill:
+            done.decide(partial, done.scheduler.max_num_seqs, "R112", "as many as scheduler.max_num_seqs")
+        else:
+            done.decide(partial, 1, "R112", "without chunked prefill none is computed in part")
+    if done.is_auto(long):
+        done.decide(
+            long,
+            done.scheduler.max_num_partial_prefills,
+            "R113",
+            f"as many as {partial}: short prompts do not overtake long ones",
+        )
+
+
+def decide_batched_tokens(done: Decisions, longest_prompt: int) -> None:
+    """Enough for one token of each sequence and, without chunked prefill, for the longest prompt."""
+    device, seqs = done.device.device, done.scheduler.max_num_seqs
+    base = MAX_NUM_BATCHED_TOKENS[device]
+    if longest_prompt > max(base, seqs):
+        tokens, reason = longest_prompt, "without chunked prefill the longest prompt must fit in one step"
+    elif seqs > base:
+        tokens, reason = seqs, "one token of each of max_num_seqs sequences"
+    else:
+        tokens, reason = base, f"the default for {device}"
+    done.decide("scheduler.max_num_batched_tokens", tokens, "R103", reason)

@@ -1,0 +1,127 @@
+"""Decisions: every option's value while `auto` is replaced, with its origin, and the use of memory that follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...model.context_parallel import context_parallel_problem
+from ...model.spec import ModelSpec
+from ...model.tensor_parallel import tensor_parallel_problem
+from ..held_codes import CodesLayout, codes_layout
+from ..origin import DEFAULT, Layer, Origin
+from ..schema.topology import Topology
+from .described_model import ModelFiles
+from .machine_spec import GpuSpec, MachineSpec
+from .memory_plan import MemoryPlan
+from .numa_places import NumaPlace
+from .sections import Sections
+
+
+@dataclass
+class Decisions(Sections):
+    """Values by section, their origins, and the resulting use of memory."""
+
+    origins: dict[str, Origin]
+    model_files: ModelFiles | None
+    whole_machine: MachineSpec
+    machine: MachineSpec  # the share of one process that computes
+    topology: Topology
+    transfer_bytes: int = 0  # host memory of each replica for blocks that other engines may read
+    shared_folder: str | None = None  # of a connector
+    numa_places: list[NumaPlace] = field(default_factory=list)  # of all processes of this machine, if they are bound
+    no_numa_places: str = ""  # why this machine does not have those that are written
+    memory: MemoryPlan | None = None
+    num_kv_blocks: int = 0
+    max_cached_len: int = 0  # tokens of the longest sequence that the KV cache holds, at most those of the model
+    bytes_of_longest: int = 0  # of KV cache, that a sequence of max_model_len, or of the model's limit, needs
+    undecided: set[str] = field(default_factory=set)  # paths that need the model's files
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether a process has a part of the model."""
+        is_divided = self.topology.group_size * self.topology.num_stages > 1
+        return is_divided or (self.model_files is not None and self.model_files.spec.num_sharing_experts > 1)
+
+    def context_parts(self, spec: ModelSpec) -> int:
+        """Processes that share the tokens of each sequence. spec: the whole model; 1 where they cannot share them."""
+        num_devices, num_parts = self.topology.group_size, self.topology.num_context_parts
+        if (
+            num_devices % num_parts
+            or tensor_parallel_problem(spec, num_devices)
+            or context_parallel_problem(spec, num_devices, num_parts)
+        ):
+            return 1
+        return num_parts
+
+    @property
+    def gpu(self) -> GpuSpec | None:
+        """The GPU, if the deployment runs on one."""
+        return self.machine.gpu if self.device.device == "cuda" else None
+
+    @property
+    def is_interpreted(self) -> bool:
+        return self.gpu is not None and self.gpu.is_interpreted
+
+    def codes_layout(self, device: str, *, cpu_keeps_codes: bool) -> CodesLayout | None:
+        """The layout of quantised matrices that stay in the checkpoint's own codes. See held_codes.codes_layout."""
+        return codes_layout(
+            device,
+            cpu_keeps_codes=cpu_keeps_codes,
+            is_eager=self.model.enforce_eager,
+            is_batch_invariant=self.model.batch_invariant,
+        )
+
+    @property
+    def retention_interval(self) -> int:
+        """`cache.prefix_cache_retention_interval`; 0 without prefix caching."""
+        interval = int(self.cache.prefix_cache_retention_interval)
+        return interval if self.cache.enable_prefix_caching else 0
+
+    @property
+    def offload_bytes(self) -> int:
+        """Host memory of each replica for its own KV blocks."""
+        return int((self.cache.kv_offloading_size or 0) * 2**30)
+
+    @property
+    def stored_shares(self) -> tuple[int, int]:
+        """One process's share of the host memory for blocks that other engines may read, and for other blocks.
+
+        The first process of a replica holds all of these blocks. Each other process of the replica on its machine
+        reserves the same share, so that the sum is left for the first one.
+        """
+        num_ranks = self.topology.num_local_ranks
+        return -(-self.transfer_bytes // num_ranks), -(-self.offload_bytes // num_ranks)
+
+    @property
+    def stores_blocks(self) -> bool:
+        """Whether KV blocks are kept outside the KV cache."""
+        named = (self.cache.kv_directory, self.kv_transfer.kv_connector)
+        return self.offload_bytes > 0 or any(each is not None for each in named)
+
+    @property
+    def available_memory_bytes(self) -> int:
+        """Bytes free on the device; of the machine if the requested GPU does not exist, which a rule reports."""
+        return (self.gpu or self.machine).available_memory_bytes
+
+    def get(self, path: str) -> Any:
+        section, _, name = path.partition(".")
+        return getattr(getattr(self, section), name)
+
+    def is_auto(self, path: str) -> bool:
+        """Whether it is not decided yet."""
+        return bool(self.get(path) == "auto")
+
+    def is_written(self, path: str) -> bool:
+        """Whether it was set by a preset, a file, the environment or the command line."""
+        return self.origins.get(path, DEFAULT).layer not in (Layer.DEFAULT, Layer.MODEL, Layer.RULE)
+
+    def decide(self, path: str, value: Any, name: str, reason: str, layer: Layer = Layer.RULE) -> None:
+        self.put(path, value)
+        self.origins[path] = Origin(layer=layer, name=name, reason=reason)
+        self.undecided.discard(path)
+
+    def put(self, path: str, value: Any) -> None:
+        """Change the form of a value, whose origin stays."""
+        section, _, name = path.partition(".")
+        setattr(self, section, getattr(self, section).model_copy(update={name: value}))

@@ -1,0 +1,91 @@
+"""The record of a model as it is read."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from ...model.expert_placement import with_placed_experts
+from ...model.quantised import TWELVE_BITS
+from ...model.record import Record
+from ...model.sizes import count_parameters, matrix_bytes, weights_bytes
+from ...model.spec import ModelSpec
+from ...model.tensor_parallel import of_one_device, tensor_parallel_problem
+from ...model.through_transformers import Implementation
+from ..checkpoint.repository_code import RepositoryCode
+from ..held_codes import CodesLayout
+from ..model_facts import Fact
+from ..schema.parallel import ParallelConfig
+from .sharded_state import StateShape
+from .stored_as import OwnCodes, StoredAs
+
+WeightFormat = Literal["safetensors", "pt", "npcache", "sharded_state", "mistral", "gguf", "dummy"]
+
+
+class ModelFiles(Record):
+    """The model's files as they are found, without loading weights. `hf_overrides` are already applied."""
+
+    model_path: str  # directory that holds the weights
+    config_path: str  # directory whose config.json or params.json was read
+    spec: ModelSpec
+    implementation: Implementation = "native"
+    code: RepositoryCode | None = None  # of the model's repository, which defines its class
+    config_json: dict[str, Any] = Field(default_factory=dict)  # what transformers builds the model from; else empty
+    max_context: int  # tokens; max_position_embeddings with model.rope_scaling and disable_sliding_window applied
+    window: int | None  # the model's longest sliding window, also with disable_sliding_window
+    rope_theta: float | None  # None: the model has no rotary embedding, or several
+    own_rope_theta: float | None  # without model.rope_theta
+    checkpoint_dtype: str  # float32, bfloat16 or float16
+    eos_token_ids: tuple[int, ...]
+    bos_token_id: int | None
+    pad_token_id: int | None
+    sampling_defaults: dict[str, Any]  # from generation_config.json, under this project's names
+    tokenizer_path: str | None  # directory or GGUF file that holds the tokenizer; None with skip_tokenizer_init
+    template_fact: Fact | None = None  # the chat template of a known model without one
+    weight_files: tuple[str, ...]  # names relative to model_path; empty with load_format dummy
+    weight_format: WeightFormat
+    stored_as: tuple[StoredAs, ...] = ()  # the quantised matrices of the checkpoint
+    own_codes: tuple[OwnCodes, ...] = ()  # of those, what kernels can hold as it is
+    num_stored: int | None = None  # elements in the weight files, where the description is an estimate
+    state: StateShape | None = None  # of a sharded state, whose weights are as kernels hold them
+    missing_files: tuple[str, ...] = ()  # what is missing, and was described instead; only for a plan
+    notes: tuple[str, ...] = ()  # what of the repository is not used, for people
+    unused_overrides: tuple[str, ...] = ()  # keys of hf_overrides that nothing reads and config.json lacks
+
+    @property
+    def num_parameters(self) -> int:
+        return count_parameters(self.spec).total if self.num_stored is None else self.num_stored
+
+    def weights_bytes(self, dtype: str, held: str | None = None, *, layout: CodesLayout | None = None) -> int:
+        """Bytes of all weights when held in `dtype`; linear layers are held as `quantised.held_in` says.
+
+        layout: in which quantised matrices stay in the checkpoint's own codes, as far as kernels take them.
+        """
+        described = weights_bytes(self.spec, dtype, held)
+        for each in self.own_codes if layout is not None and held in (None, TWELVE_BITS) else ():
+            if (each.is_of_bfloat16 and dtype != "bfloat16") or (each.are_of_experts and layout == "rows"):
+                continue
+            otherwise = matrix_bytes(held, dtype, each.outputs, each.inputs)
+            more = (each.row_bytes if layout == "rows" else each.num_bytes) - each.num_matrices * otherwise
+            described += int(more * self.spec.held_share) if each.are_of_experts else more
+        return (
+            described if self.num_stored is None else described * self.num_stored // count_parameters(self.spec).total
+        )
+
+    def placed(self, parallel: ParallelConfig) -> ModelFiles:
+        """The files of a model whose experts are placed as the options say."""
+        num_replicas = parallel.topology.num_sharing_experts
+        if num_replicas * parallel.tensor_parallel_size == 1 or not parallel.enable_expert_parallel:
+            return self
+        if not self.spec.has_experts:
+            return self
+        redundant = parallel.expert_balance.num_redundant_experts if parallel.enable_eplb else None
+        placed = with_placed_experts(self.spec, parallel.expert_placement_strategy, redundant, num_replicas)
+        return self.model_copy(update={"spec": placed})
+
+    def of_one_rank(self, num_ranks: int) -> ModelFiles:
+        """The files of a model as large as what each rank of a stage has; these ones where it cannot be divided."""
+        if tensor_parallel_problem(self.spec, num_ranks):
+            return self
+        return self.model_copy(update={"spec": of_one_device(self.spec, num_ranks)})

@@ -1,0 +1,90 @@
+"""DecoderParts: makes the layers of a Decoder, the embedding before them, and what each layer gets of a token."""
+
+from __future__ import annotations
+
+from ...model.activations import HIDDEN_ACTS
+from ...model.spec import LayerInput as LayerInputSpec
+from ...model.tensors import (
+    EMBEDDING_NORM,
+    INPUT_GATE,
+    INPUT_NORM,
+    INPUT_PROJECTION,
+    LAYER_INPUTS,
+    LAYER_INPUTS_NORM,
+    LAYER_INPUTS_PROJECTION,
+    POSITIONS,
+    layer_norms,
+)
+from ..layers.embedding import Embedding, EmbeddingPart, TiedEmbedding, rounded
+from ..layers.layer_input import LayerInput, LayerInputs
+from ..layers.linear import Linear
+from ..layers.norm import RMSNorm
+from ..layers.vector import Scalar
+from .decoder_layers import DecoderLayer, FeedForwardLayer, MixerLayer
+from .ends import Embed
+from .feed_forward_parts import FeedForwardParts
+from .mixer_parts import MixerParts
+
+
+class DecoderParts(MixerParts, FeedForwardParts):
+    """Makes whole layers, and what is before the first of them."""
+
+    def embed(self, output: Linear) -> Embed:
+        """output: the output layer, to which the embedding may be tied."""
+        spec, kernels, dtype, device = self._spec, self._kernels, self._dtype, self._device
+        hidden, multiplier = spec.hidden_size, spec.embedding_scale
+        if spec.rounds_embedding_scale:
+            multiplier = rounded(multiplier, dtype)
+        table: Embedding | TiedEmbedding
+        if spec.is_tied:
+            table = TiedEmbedding(output, kernels, multiplier)
+        else:
+            table = Embedding("model.embed_tokens", spec.vocab_size, hidden, kernels, dtype, device, multiplier)
+        positions: Embedding | None = None
+        if spec.has_position_table:
+            rows, offset = spec.max_position_embeddings + spec.position_offset, spec.position_offset
+            positions = Embedding(POSITIONS, rows, hidden, kernels, dtype, device, offset=offset)
+        tokens = table if self._ranks is None else EmbeddingPart(table, spec.vocab_size, self._ranks)
+        norm = self.norm(EMBEDDING_NORM, hidden) if spec.has_embedding_norm else None
+        return Embed(tokens, positions, norm, kernels)
+
+    def layer_inputs(self) -> LayerInputs | None:
+        """Inputs of all layers; None for a model without them."""
+        if (spec := self._spec.layer_input) is None:
+            return None
+        hidden, width, dtype, device = self._spec.hidden_size, spec.width, self._dtype, self._device
+        sizes = self._spec.num_layers * width
+        prefix, _, name = LAYER_INPUTS_PROJECTION.rpartition(".")
+        return LayerInputs(
+            Embedding(LAYER_INPUTS, spec.vocab_size, sizes, self._kernels, dtype, device),
+            self.linear(prefix, {name: sizes}, hidden, has_bias=False),
+            RMSNorm(LAYER_INPUTS_NORM, width, hidden * self._spec.norm.eps, dtype, device),
+            rounded(width**0.5, dtype),
+            self._kernels,
+        )
+
+    def layer(self, index: int) -> DecoderLayer | MixerLayer | FeedForwardLayer:
+        prefix, spec = f"model.layers.{index}", self._spec.layers[index]
+        norms = [self.norm(f"{prefix}.{name}", self._spec.hidden_size) for name in layer_norms(spec)]
+        mixers = [self.mixer(prefix, each) for each in spec.mixers]
+        if spec.feed_forward is None:
+            return MixerLayer(norms[0], *mixers)
+        feed_forward = self.feed_forward(f"{prefix}.mlp", spec.feed_forward)
+        if not mixers:
+            return FeedForwardLayer(norms[0], feed_forward)
+        scalar = Scalar(f"{prefix}.layer_scalar", self._dtype, self._device) if spec.has_scalar else None
+        scale, own_input = self._spec.residual_scale, self.layer_input(prefix, spec.input)
+        beside = mixers[1] if len(mixers) > 1 else None
+        return DecoderLayer(spec.norms, norms, mixers[0], feed_forward, self._kernels, scale, beside, own_input, scalar)
+
+    def layer_input(self, prefix: str, spec: LayerInputSpec | None) -> LayerInput | None:
+        if spec is None:
+            return None
+        hidden, norm = self._spec.hidden_size, self._spec.norm
+        return LayerInput(
+            self.linear(prefix, {INPUT_GATE: spec.width}, hidden, has_bias=False),
+            self.linear(prefix, {INPUT_PROJECTION: hidden}, spec.width, has_bias=False),
+            self._norm(norm.model_copy(update={"eps": 2 * norm.eps}), f"{prefix}.{INPUT_NORM}", hidden),
+            HIDDEN_ACTS[spec.activation],
+            self._kernels,
+        )

@@ -1,0 +1,83 @@
+"""The ends of a model: what is before its layers, and the heads, which make results of its hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+
+from ...model.spec import ModelSpec
+from ..collectives import Ranks
+from ..kernels import KernelSet
+from ..layers.embedding import Embedding, EmbeddingPart, TiedEmbedding
+from ..layers.linear import Linear, Mix
+from ..layers.loading import Loadable
+from ..layers.norm import Norm
+from ..layers.step_input import StepInput
+
+
+class Embed:
+    """Token ids, and rows that are given in place of some, to the input of the first layer."""
+
+    def __init__(
+        self,
+        tokens: Embedding | TiedEmbedding | EmbeddingPart,
+        positions: Embedding | None,
+        norm: Norm | None,
+        kernels: KernelSet,
+    ) -> None:
+        """positions: the embedding of positions, of a model that has one."""
+        self._tokens, self._positions, self._norm, self._kernels = tokens, positions, norm, kernels
+
+    def loadables(self) -> Iterator[Loadable]:
+        table = self._tokens.part if isinstance(self._tokens, EmbeddingPart) else self._tokens
+        if isinstance(table, Embedding):
+            yield table
+        yield from (part for part in (self._positions, self._norm) if part is not None)
+
+    def __call__(self, step: StepInput) -> torch.Tensor:
+        """Returns [T, hidden_size]."""
+        hidden: torch.Tensor = self._tokens(step.token_ids)
+        if step.given is not None:
+            hidden = hidden.index_copy(0, step.given.tokens, step.given.rows)
+        if self._positions is not None:
+            hidden = self._kernels.add_scaled(hidden, self._positions(step.positions))
+        if self._norm is not None:
+            hidden, _ = self._norm(self._kernels, hidden)
+        return hidden
+
+
+class Head(Protocol):
+    """Makes a result of hidden states: logits, a vector, scores of labels."""
+
+    def loadables(self) -> Iterator[Loadable]:
+        """The head's own parts: not the final norm, which all heads share."""
+        ...
+
+    def __call__(self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None, /) -> torch.Tensor:
+        """hidden, residual: [N, hidden_size], what `Model.forward` returns for the tokens that the head needs.
+        mix: of these tokens. Returns [N, outputs] in the model's dtype."""
+        ...
+
+
+class LMHead:
+    """Hidden states to logits."""
+
+    def __init__(
+        self, norm: Norm, projection: Linear, spec: ModelSpec, kernels: KernelSet, ranks: Ranks | None
+    ) -> None:
+        """norm: the final norm. projection: this rank's rows of it."""
+        self.projection = projection
+        self._norm, self._spec, self._kernels, self._ranks = norm, spec, kernels, ranks
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield self.projection
+
+    def __call__(self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None) -> torch.Tensor:
+        """Returns [N, vocab_size]: on rank 0, others have a part of the columns."""
+        logits, _ = self.projection.of_normed(self._norm, hidden, residual, mix)
+        scale, softcap = self._spec.logits_scale, self._spec.logits_softcap
+        if (scale, softcap) != (1, None):
+            logits = self._kernels.scale_and_cap(logits, scale, softcap)
+        return logits if self._ranks is None else self._ranks.gather(logits, self._spec.vocab_size)

@@ -1,0 +1,215 @@
+"""MixerParts: makes the mixers of a model: attention of each kind, and layers with a recurrent state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ...model.mixers import Attention as AttentionSpec
+from ...model.mixers import GatedDelta as GatedDeltaSpec
+from ...model.mixers import LatentAttention as LatentSpec
+from ...model.mixers import Mamba2 as Mamba2Spec
+from ...model.mixers import Mixer as MixerSpec
+from ...model.mixers import ShortConvolution as ShortConvolutionSpec
+from ...model.spec import Norm as NormSpec
+from ...model.tensors import attention_parts, gated_delta_parts, head_norm_shape, mamba2_parts
+from ..kernels import HeadVariant
+from ..layers.attention import Attention, AttentionShape, alibi_slopes, order_of_gates, order_of_groups
+from ..layers.convolution import ShortConvolution, Taps
+from ..layers.gated_delta import GatedDelta, order_by_part
+from ..layers.latent_attention import HeadMatrices, LatentAttention
+from ..layers.linear import Linear
+from ..layers.mamba2 import Mamba2, gates_after_inputs
+from ..layers.mixer import Mixer
+from ..layers.norm import LayerNorm, Norm, RMSNorm
+from ..layers.rotary import query_scales
+from ..layers.token_index import TokenIndex
+from ..layers.vector import Vector
+from .parts import Parts
+
+_INDEX_INPUTS = "indexer.wk", "indexer.weights_proj"  # projections of the layer's input, without a bias
+
+
+def _order_of(spec: AttentionSpec) -> Callable[[int, int, int], torch.Tensor] | None:
+    """Makes the order of the outputs of a projection whose checkpoint has another."""
+    if spec.has_gate:
+        return order_of_gates
+    return order_of_groups if spec.is_grouped else None
+
+
+class MixerParts(Parts):
+    """Makes mixers from their descriptions in the ModelSpec."""
+
+    def mixer(self, prefix: str, spec: MixerSpec) -> Mixer:
+        match spec:
+            case AttentionSpec():
+                return self.attention(f"{prefix}.self_attn", spec)
+            case LatentSpec():
+                return self.latent_attention(f"{prefix}.self_attn", spec)
+            case GatedDeltaSpec():
+                return self.gated_delta(f"{prefix}.linear_attn", spec)
+            case ShortConvolutionSpec():
+                return self.short_convolution(f"{prefix}.conv", spec)
+            case Mamba2Spec():
+                return self.mamba2(f"{prefix}.mamba", spec)
+        raise AssertionError(f"support.py accepts layers with {spec}")
+
+    def attention(self, prefix: str, spec: AttentionSpec) -> Attention:
+        hidden, order = self._spec.hidden_size, None
+        if order_of := _order_of(spec):
+            order = order_of(spec.num_heads, spec.num_kv_heads, spec.head_dim)
+        slopes: torch.Tensor | None = None
+        if spec.alibi != "none":
+            slopes = self._of_heads(alibi_slopes, spec.num_heads).to(self._device)
+            if spec.alibi == "before_scale":
+                slopes = slopes * spec.head_dim**-0.5
+        q_norm, k_norm = (
+            self.head_norm(f"{prefix}.{name}", spec, heads)
+            for name, heads in (("q_norm", spec.num_heads), ("k_norm", spec.num_projected[0]))
+        )
+        heads = HeadVariant(
+            is_interleaved=spec.rope is not None and spec.rope.is_interleaved,
+            is_over_all_heads=spec.head_norm == "whole",
+            is_norm_last=spec.head_norm in ("head_after_rope", "bare_after_rope"),
+            has_value_norm=spec.has_value_norm,
+            values_are_keys=not spec.has_own_values,
+            query_scales=self.query_scales(spec),
+        )
+        sinks = Vector(f"{prefix}.sinks", spec.num_heads, self._dtype, self._device) if spec.has_sinks else None
+        return Attention(
+            AttentionShape(
+                spec.num_heads,
+                spec.num_projected[0],
+                spec.head_dim,
+                spec.window,
+                spec.is_chunked,
+                softcap=spec.softcap,
+                scale=spec.scale,
+            ),
+            self.linear(prefix, attention_parts(spec), hidden, spec.has_bias, order),
+            self.summed(prefix, "o_proj", spec.num_heads * spec.head_dim, spec.has_out_bias),
+            q_norm,
+            k_norm,
+            None if spec.rope is None else self.rotation(spec.rope, spec.head_dim),
+            self._kernels,
+            sinks=sinks,
+            slopes=slopes,
+            heads=heads,
+            has_gate=spec.has_gate,
+        )
+
+    def _of_heads(self, make: Callable[[int], torch.Tensor], num_heads: int) -> torch.Tensor:
+        """What `make` returns for all heads, for this process's heads."""
+        if self._ranks is None:
+            return make(num_heads)
+        return make(num_heads * self._ranks.size).chunk(self._ranks.size)[self._ranks.rank]
+
+    def head_norm(self, name: str, spec: AttentionSpec, num_heads: int) -> Norm | None:
+        if spec.head_norm == "none" or not num_heads:
+            return None
+        norm = self._spec.norm
+        if spec.head_norm == "bare_after_rope":
+            return RMSNorm(name, spec.head_dim, norm.eps, self._dtype, self._device, has_weight=False)
+        if spec.head_norm == "layer_each":
+            names = [f"{name}.{head}" for head in range(num_heads)]
+            return LayerNorm(names, num_heads * spec.head_dim, norm.eps, self._dtype, self._device)
+        if spec.head_norm == "layer":
+            norm = NormSpec(kind="layer", eps=norm.eps)
+        return self._norm(norm, name, head_norm_shape(spec, num_heads))
+
+    def query_scales(self, spec: AttentionSpec) -> torch.Tensor | None:
+        """Scales of queries by position, shared by layers whose queries grow alike; None if all positions are alike."""
+        rope, growth = spec.rope, spec.query_growth
+        if rope is not None and rope.llama_4_scaling_beta is not None:
+            trained = rope.original_max_position_embeddings or self._spec.max_position_embeddings
+            found = float(trained), rope.llama_4_scaling_beta, 0
+        elif rope is None and growth is not None:
+            found = growth.interval, growth.weight, 1
+        else:
+            return None
+        if found not in self._query_scales:
+            self._query_scales[found] = query_scales(self._max_model_len, *found).to(self._device)
+        return self._query_scales[found]
+
+    def latent_attention(self, prefix: str, spec: LatentSpec) -> LatentAttention:
+        assert spec.rope is not None
+        hidden, dtype, device = self._spec.hidden_size, self._dtype, self._device
+        queries = spec.num_heads * (spec.plain_dim + spec.rope_dim)
+        inputs = {"q_a_proj": spec.query_rank} if spec.query_rank else {"q_proj": queries}
+        inputs["kv_a_proj_with_mqa"] = spec.rank + spec.rope_dim
+        rotations = self.rotation(spec.rope, spec.rope_dim).table
+        index: TokenIndex | None = None
+        if spec.index_heads:
+            if not spec.shares_index:
+                inputs |= dict(zip(_INDEX_INPUTS, (spec.index_dim, spec.index_heads), strict=True))
+            index = self.token_index(f"{prefix}.indexer", spec, rotations)
+        q_norm: RMSNorm | None = None
+        q_proj: Linear | None = None
+        if spec.query_rank:
+            q_norm = RMSNorm(f"{prefix}.q_a_layernorm", spec.query_rank, spec.norm_eps, dtype, device)
+            q_proj = self.linear(prefix, {"q_b_proj": queries}, spec.query_rank, has_bias=False)
+        return LatentAttention(
+            spec,
+            self.linear(prefix, inputs, hidden, spec.has_bias, unbiased=("q_proj", *_INDEX_INPUTS)),
+            self.summed(prefix, "o_proj", spec.num_heads * spec.value_dim, spec.has_bias),
+            q_norm,
+            q_proj,
+            RMSNorm(f"{prefix}.kv_a_layernorm", spec.rank, spec.norm_eps, dtype, device),
+            HeadMatrices(f"{prefix}.kv_b_proj", spec, dtype, device),
+            index,
+            rotations,
+            self._kernels,
+        )
+
+    def token_index(self, prefix: str, spec: LatentSpec, rotations: torch.Tensor) -> TokenIndex:
+        if spec.shares_index:
+            return TokenIndex(spec, None, None, rotations, self._kernels)
+        queries = self.linear(prefix, {"wq_b": spec.index_heads * spec.index_dim}, spec.query_rank, has_bias=False)
+        norm = NormSpec(kind="layer", eps=spec.norm_eps, has_bias=True)
+        k_norm = self._norm(norm, f"{prefix}.k_norm", spec.index_dim)
+        assert isinstance(k_norm, LayerNorm)
+        return TokenIndex(spec, queries, k_norm, rotations, self._kernels)
+
+    def gated_delta(self, prefix: str, spec: GatedDeltaSpec) -> GatedDelta:
+        heads, dtype, device = spec.num_value_heads, self._dtype, self._device
+        hidden, values = self._spec.hidden_size, heads * spec.value_dim
+        return GatedDelta(
+            self.linear(prefix, gated_delta_parts(spec), hidden, has_bias=False, order=order_by_part(spec)),
+            self.summed(prefix, "out_proj", values, has_bias=False),
+            Taps(f"{prefix}.conv1d.weight", spec.conv_channels, spec.conv_width, dtype, device),
+            Vector(f"{prefix}.A_log", heads, dtype, device, is_exact=True),
+            Vector(f"{prefix}.dt_bias", heads, dtype, device, is_exact=True),
+            RMSNorm(f"{prefix}.norm", spec.value_dim, self._spec.norm.eps, dtype, device),
+            self._kernels,
+        )
+
+    def short_convolution(self, prefix: str, spec: ShortConvolutionSpec) -> ShortConvolution:
+        hidden, dtype, device = self._spec.hidden_size, self._dtype, self._device
+        return ShortConvolution(
+            self.linear(prefix, {"in_proj": 3 * spec.width}, hidden, spec.has_bias),
+            self.summed(prefix, "out_proj", spec.width, spec.has_bias),
+            Taps(f"{prefix}.conv.weight", spec.width, spec.conv_width, dtype, device),
+            Vector(f"{prefix}.conv.bias", spec.width, dtype, device) if spec.has_bias else None,
+            self._kernels,
+        )
+
+    def mamba2(self, prefix: str, spec: Mamba2Spec) -> Mamba2:
+        hidden, dtype, device = self._spec.hidden_size, self._dtype, self._device
+        order, sizes = gates_after_inputs(spec), {"in_proj": sum(mamba2_parts(spec))}
+        exact = (
+            Vector(f"{prefix}.{name}", spec.num_heads, dtype, device, is_exact=True)
+            for name in ("A_log", "dt_bias", "D")
+        )
+        a_log, dt_bias, skip = exact
+        return Mamba2(
+            self.linear(prefix, sizes, hidden, spec.has_bias, order),
+            self.summed(prefix, "out_proj", spec.width, spec.has_out_bias),
+            Taps(f"{prefix}.conv1d.weight", spec.conv_channels, spec.conv_width, dtype, device),
+            Vector(f"{prefix}.conv1d.bias", spec.conv_channels, dtype, device) if spec.has_conv_bias else None,
+            (a_log, dt_bias, skip),
+            None if spec.norm == "none" else Vector(f"{prefix}.norm.weight", spec.width, dtype, device),
+            self._kernels,
+            spec,
+            self._spec.norm.eps,
+        )

@@ -1,0 +1,131 @@
+"""`load_runner` loads a model and composes a Runner of it; the functions here choose the parts."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ...config import Resolved
+from ..collectives.stages import StageLink
+from ..kernels.cpu.library import CpuLibrary
+from ..models.decoder import LaterStage
+from ..sampling.sampling_table import SamplingTable
+from ..structured.grammars import Grammars
+from .block_transfer import TransferOf
+from .body import HostBody
+from .copies import BlockCopies, ExpertMoves, StateCopies, StepCopy
+from .expert_balancer import expert_balancer
+from .heads import MakeHead, PassOnHead
+from .inputs import HostInputs, MakeInputs, ReceivedInputs
+from .loaded_model import LoadedModel, load_on_cpu, with_library
+from .materials import Launched, Materials
+from .measure import PhaseClock
+from .runner import Parts, Runner
+from .sample_head import sample
+from .self_test import self_test
+from .slot_table import SlotTable
+
+logger = logging.getLogger(__name__)
+Load = Callable[[Resolved, PhaseClock], LoadedModel]
+PartsOf = Callable[[Materials], Parts]
+
+
+def host_parts(
+    head: MakeHead | None = None, transfer_of: TransferOf | None = None, inputs: MakeInputs = HostInputs
+) -> PartsOf:
+    """Parts of steps whose inputs the host prepares.
+
+    Args:
+        head: None samples, without logits processors.
+        transfer_of: makes what copies blocks of the KV cache to a store and back; None if plans ask for none.
+    """
+    make_head = head or sample()
+
+    def make(made: Materials) -> Parts:
+        head, own = make_head(made), inputs(made)
+        return Parts(own, HostBody(made, own, head), copies_of(made, transfer_of))
+
+    return make
+
+
+def stage_parts(link: StageLink, stage: int) -> PartsOf:
+    """Parts of another stage than the first. link: from the stage before, and to the next one."""
+
+    def head(made: Materials) -> PassOnHead:
+        return PassOnHead(link, made.moves, is_last=stage == made.resolved.num_stages - 1)
+
+    return host_parts(head, inputs=partial(ReceivedInputs, link=link))
+
+
+def copies_of(made: Materials, transfer_of: TransferOf | None = None) -> Sequence[StepCopy]:
+    states = made.loaded.cache.states
+    of_states = [] if states is None else [StateCopies(states)]
+    return [made.moves, *of_states, BlockCopies(None if transfer_of is None else transfer_of(made.loaded))]
+
+
+def load_runner(
+    resolved: Resolved,
+    parts_of: PartsOf | None = None,
+    load: Load = load_on_cpu,
+    *,
+    grammars: Grammars | None = None,
+    phase: Callable[[str], None] | None = None,
+) -> Runner:
+    """Load the part of a model that this process computes, and compose its runner.
+
+    Args:
+        parts_of: chooses the parts; None for those of one process that samples.
+        load: loads weights and KV cache onto the device. Raises if that fails.
+        grammars: None if no request has a constraint.
+        phase: called with the name of each start-up phase when it begins.
+    """
+    phases, make = PhaseClock(phase), parts_of or host_parts()
+    loaded = load(resolved, phases)
+    slots, launched = _slot_table(resolved, loaded, grammars), Launched()
+
+    def parts(loaded: LoadedModel) -> tuple[Materials, Parts]:
+        balancer = expert_balancer(resolved, loaded.model.loadables(), loaded.ranks)
+        made = Materials(resolved, loaded, slots, ExpertMoves(balancer), launched)
+        return made, make(made)
+
+    runner = Runner(*parts(loaded), phases)
+    if resolved.device.self_test and not isinstance(loaded.model, LaterStage):
+        phases.start("self-test")
+        runner.self_test = self_test(loaded.model, loaded.kernels, resolved.device.num_threads)
+    phases.stop()
+    if loaded.compilation is not None:
+        loaded.compilation.when_loaded(partial(_switch_kernels, resolved, runner, parts))
+    return runner
+
+
+def _slot_table(resolved: Resolved, loaded: LoadedModel, grammars: Grammars | None) -> SlotTable:
+    num_slots, model_len = resolved.scheduler.max_num_seqs, resolved.model.max_model_len
+    eos_token_ids = resolved.model_files.eos_token_ids
+    sampling = SamplingTable(num_slots, resolved.model_spec.vocab_size, eos_token_ids, grammars)
+    return SlotTable(num_slots, model_len, resolved.cache.block_size, sampling, loaded.cache.groups.num_groups)
+
+
+def _switch_kernels(
+    resolved: Resolved, runner: Runner, parts: Callable[[LoadedModel], tuple[Materials, Parts]], library: CpuLibrary
+) -> None:
+    """Replaces torch's operations by a library, between two steps and in the thread that has compiled it.
+
+    Requests go on: token ids, sampling parameters and the KV cache do not depend on the kernels. Weights are packed
+    again, a layer at a time, and decode steps are captured again.
+    """
+    began = 0.0
+
+    def make() -> tuple[Materials, Parts]:
+        nonlocal began
+        began = time.perf_counter()  # the step before has ended
+        return parts(with_library(runner.loaded, resolved, library))
+
+    runner.switch(make)
+    logger.info(
+        "kernels: C++ %s replaces torch; compiled in %.1f s, weights packed in %.2f s",
+        library.level.name,
+        library.compile_seconds or 0.0,
+        time.perf_counter() - began,
+    )

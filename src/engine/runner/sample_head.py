@@ -1,0 +1,123 @@
+"""SampleHead: hidden states to logits, and logits to tokens, which the slot table gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+
+from ..api import TokenLogprobs, Vectors
+from ..models.ends import Head as ModelHead
+from ..sampling.logits_processor import LogitsProcessor
+from ..sampling.sampler import Sampler, TokenSampler
+from ..step.plan import Int32
+from ..step.result import StepResult
+from .heads import Finish, HeadStep, MakeHead
+from .materials import Materials
+from .step_input import Int64, LogitTokens
+from .step_part import Hidden
+
+LOGIT_ROWS = 128  # rows of logits computed at a time: 78 MB in float32 for a vocabulary of 152k
+LogitsOf = Callable[[Int64], torch.Tensor]  # indices into the rows that a head has got -> their logits, or vectors
+
+
+class SampleHead:
+    """Samples tokens from the logits of most rows. Of rows with another head of the model, results have its vectors."""
+
+    def __init__(self, made: Materials, sampler: TokenSampler) -> None:
+        """sampler: of this process, or what another process has sampled."""
+        self.project, self._heads, self._device = made.loaded.whole.logits, made.loaded.whole.heads, made.loaded.device
+        self._slots, self._sampler = made.slots, sampler
+        self.table: dict[str, str] = {}
+
+    def rows(self, wanted: LogitTokens, num_tokens: int) -> Int64 | None:
+        return wanted.union(num_tokens)
+
+    def begin(self, step: HeadStep, hidden: Hidden) -> Finish:
+        return partial(self._result, step, partial(self._outputs, step, *hidden))
+
+    def begin_projected(self, step: HeadStep, projected: torch.Tensor) -> Finish:
+        return partial(self._result, step, lambda _, at: self._taken(projected, at))
+
+    @torch.inference_mode()
+    def _result(self, step: HeadStep, outputs_of: Callable[[ModelHead, Int64], torch.Tensor]) -> StepResult:
+        logits_of = partial(outputs_of, self.project)
+        prompt_logprobs = self._prompt_logprobs(step, logits_of) if len(step.wanted.prompt) else {}
+        result = self._sample(step, logits_of)
+        result.prompt_logprobs = prompt_logprobs
+        for name, outputs in step.wanted.by_head.items():
+            result.vectors |= self._vectors(step, outputs, partial(outputs_of, self._heads[name]))
+        return result
+
+    def _vectors(self, step: HeadStep, outputs: Int64, vectors_of: LogitsOf) -> dict[int, Vectors]:
+        """outputs: indices into those of the step. Returns the vectors of each row."""
+        rows, counts = np.unique(step.wanted.output_rows[outputs], return_counts=True)
+        found = vectors_of(np.searchsorted(step.tokens, step.wanted.outputs[outputs])).float().cpu()
+        of_rows = zip(rows.tolist(), torch.split(found, counts.tolist()), strict=True)
+        return {row: Vectors(found.shape[1], part.numpy().tobytes()) for row, part in of_rows}
+
+    def _sample(self, step: HeadStep, logits_of: LogitsOf) -> StepResult:
+        plan, wanted, slot_table = step.plan, step.wanted, self._slots
+        rows = np.unique(wanted.output_rows) if wanted.by_head else wanted.output_rows  # each samples one token at most
+        assert wanted.by_head or len(rows) == np.count_nonzero(plan.num_outputs), "one token is sampled of each row"
+        token_ids: Int32 = np.zeros(len(rows), np.int32)  # those of other heads are not used
+        logprobs: dict[int, TokenLogprobs] = {}
+        errors: dict[int, str] = {}
+        complete: list[int] = []
+        forced: dict[int, list[int]] = {}
+        at = np.searchsorted(step.tokens, wanted.outputs)
+        every = wanted.sampled
+        for start in range(0, len(every), LOGIT_ROWS):
+            part = every[start : start + LOGIT_ROWS]
+            plan_rows = wanted.output_rows[part]
+            places = np.searchsorted(rows, plan_rows)
+            slots = plan.slots[plan_rows]
+            lengths = slot_table.num_tokens[slots]
+            sampled = self._sampler.sample(logits_of(at[part]), slots, lengths, slot_table.token_ids)
+            slot_table.append(slots, sampled.token_ids)
+            token_ids[places] = sampled.token_ids
+            logprobs.update((int(places[row]), found) for row, found in sampled.logprobs.items())
+            errors.update((int(plan_rows[row]), error) for row, error in sampled.errors.items())
+            forced.update((int(plan_rows[row]), run) for row, run in sampled.forced.items())
+            complete += plan_rows[sampled.complete].tolist()
+        num_valid = None if len(rows) == len(wanted.outputs) else np.minimum(plan.num_outputs, 1)
+        return StepResult(token_ids, logprobs, errors=errors, complete=complete, forced=forced, num_valid=num_valid)
+
+    def _prompt_logprobs(self, step: HeadStep, logits_of: LogitsOf) -> dict[int, list[TokenLogprobs]]:
+        plan, wanted = step.plan, step.wanted
+        found: dict[int, list[TokenLogprobs]] = {}
+        at = np.searchsorted(step.tokens, wanted.prompt)
+        starts = np.cumsum(plan.num_tokens) - plan.num_tokens
+        for start in range(0, len(at), LOGIT_ROWS):
+            part = slice(start, start + LOGIT_ROWS)
+            plan_rows = wanted.prompt_rows[part]
+            slots = plan.slots[plan_rows]
+            positions = plan.num_computed[plan_rows] + wanted.prompt[part] - starts[plan_rows]
+            next_ids = torch.from_numpy(self._slots.token_ids[slots, positions + 1].astype(np.int64))
+            entries = self._sampler.prompt_logprobs(logits_of(at[part]), next_ids.to(self._device), slots)
+            for row, entry in zip(plan_rows.tolist(), entries, strict=True):
+                found.setdefault(row, []).append(entry)
+        return found
+
+    def _outputs(
+        self, step: HeadStep, hidden: torch.Tensor, residual: torch.Tensor | None, head: ModelHead, at: Int64
+    ) -> torch.Tensor:
+        if residual is not None:
+            residual = self._taken(residual, at)
+        if (mix := step.mix) is not None:
+            mix = mix.of_tokens(torch.from_numpy(step.tokens[at]).to(self._device))
+        return head(self._taken(hidden, at), residual, mix)
+
+    def _taken(self, values: torch.Tensor, at: Int64) -> torch.Tensor:
+        return values if len(at) == len(values) else values[torch.from_numpy(at).to(self._device)]
+
+
+def own_sampler(made: Materials, processors: Sequence[LogitsProcessor]) -> Sampler:
+    return Sampler(made.slots.sampling, made.loaded.kernels, processors, made.resolved.model.logprobs_mode)
+
+
+def sample(processors: Sequence[LogitsProcessor] = ()) -> MakeHead:
+    """The head of a process that samples itself. processors: applied to the logits of all requests."""
+    return lambda made: SampleHead(made, own_sampler(made, processors))

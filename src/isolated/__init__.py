@@ -1,0 +1,1 @@
+"""Work on what clients and model folders send, in separate processes."""

@@ -1,0 +1,332 @@
+"""Mixers: descriptions of the parts of a layer that let tokens see each other: attention, or a recurrent state.
+
+Sizes are numbers of elements; `keeps` is what a cache must hold of the past, `activations` the elements per token while
+a step is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .record import Record
+
+
+class RopeSpec(Record):
+    """Rotary embedding: base, kind, and the kind's parameters under the names of config.json."""
+
+    theta: float
+    kind: str = "default"  # one of ROPE_KINDS in rope.py; others are not computed
+    factor: float | None = None
+    original_max_position_embeddings: int | None = None  # tokens
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool | None = None
+    short_factor: tuple[float, ...] | None = None  # longrope: per pair, up to the trained context
+    long_factor: tuple[float, ...] | None = None  # longrope: per pair, for longer contexts
+    llama_4_scaling_beta: float | None = None  # queries grow with their position beyond the trained context
+    partial_rotary_factor: float = 1.0  # share of a head that is rotated
+    is_interleaved: bool = False  # pairs are neighbours; else the two halves of what is rotated
+    pair_kinds: tuple[int, ...] = ()  # the kind of position by which each pair is rotated; empty: there is one kind
+
+
+class Keeps(Record):
+    """What one layer keeps of a sequence, in elements; bytes follow from the dtype.
+
+    full, window, latent: `width` elements per token, for a window at most `window` tokens.
+    nothing: it reads what another layer keeps.
+    state: `width` elements per sequence however long it is, `sums_width` of them in the format of sums.
+    cross: `width` elements per token of another input, which has `window` tokens.
+    tensors: of full, window and latent, which hold the elements of a token: (heads, elements of a head) of each.
+    num_heads: key-value heads, by which it can be divided over devices; 0: every device keeps all of it.
+    """
+
+    kind: Literal["full", "window", "latent", "state", "cross", "nothing"]
+    width: int
+    window: int = 0
+    sums_width: int = 0
+    num_heads: int = 0
+    tensors: tuple[tuple[int, int], ...] = ()
+
+
+# ALiBi: a slope per head, times the distance to a key, is added to the products of queries and keys, before or after
+# these are scaled. arXiv:2108.12409
+Alibi = Literal["none", "before_scale", "after_scale"]
+# RMS norm over each head of q and k, also after the rotation, or there without weights; over all heads together; layer
+# norm of each head with its own weights, in one tensor or in one for each head
+HeadNorm = Literal["none", "head", "head_after_rope", "bare_after_rope", "whole", "layer", "layer_each"]
+
+
+class QueryGrowth(Record):
+    """The n-th query is multiplied by 1 + weight * log(1 + floor(n / interval)). Source: arXiv:2501.19399."""
+
+    interval: float
+    weight: float
+
+
+class Attention(Record):
+    """Every query attends to the keys before it, or to a window of them."""
+
+    kind: Literal["attention"] = "attention"
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    window: int | None = None  # tokens a query sees, itself included; None: all
+    is_chunked: bool = False  # a query sees its own chunk of `window` tokens; False: the last `window` tokens
+    has_bias: bool = False  # q, k, v
+    has_out_bias: bool = False
+    head_norm: HeadNorm = "none"
+    has_gate: bool = False  # on the output
+    has_value_norm: bool = False  # values get a root mean square of one
+    has_own_values: bool = True  # False: the projection of the keys is that of the values too
+    scale: float | None = None  # of the products; None: head_dim**-0.5
+    softcap: float | None = None  # limit c of the products s: c * tanh(s / c)
+    has_sinks: bool = False  # a learned logit per head in the softmax, without a value
+    rope: RopeSpec | None = None  # None: queries and keys have no position
+    query_growth: QueryGrowth | None = None
+    alibi: Alibi = "none"
+    is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head
+    keys_of: int | None = None  # the layer before it whose keys and values it reads; None: it has its own
+
+    @property
+    def num_projected(self) -> tuple[int, int]:
+        """Heads of keys and heads of values that it computes."""
+        if self.keys_of is not None:
+            return 0, 0
+        return self.num_kv_heads, self.num_kv_heads * self.has_own_values
+
+    @property
+    def keeps(self) -> Keeps:
+        if self.keys_of is not None:
+            return Keeps(kind="nothing", width=0)
+        heads = self.num_kv_heads, self.head_dim
+        kept = Keeps(kind="full", width=2 * math.prod(heads), num_heads=self.num_kv_heads, tensors=(heads, heads))
+        return kept if self.window is None else kept.model_copy(update={"kind": "window", "window": self.window})
+
+    @property
+    def activations(self) -> int:
+        return 2 * (self.num_heads + self.num_kv_heads) * self.head_dim
+
+
+class CrossAttention(Record):
+    """Attention to another input, such as an image or what an encoder read."""
+
+    kind: Literal["cross_attention"] = "cross_attention"
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    num_tokens: int  # of the other input
+
+    @property
+    def keeps(self) -> Keeps:
+        width = 2 * self.num_kv_heads * self.head_dim
+        return Keeps(kind="cross", width=width, window=self.num_tokens, num_heads=self.num_kv_heads)
+
+    @property
+    def activations(self) -> int:
+        return 2 * (self.num_heads + self.num_kv_heads) * self.head_dim
+
+
+class LatentAttention(Record):
+    """Keys and values of all heads from one compressed vector per token: arXiv:2405.04434, section 2.1."""
+
+    kind: Literal["latent_attention"] = "latent_attention"
+    num_heads: int
+    query_rank: int  # 0: queries are not compressed
+    rank: int  # of keys and values
+    plain_dim: int  # of a head's query and key without position
+    rope_dim: int  # of a head's query and of the key that all heads share
+    value_dim: int
+    has_bias: bool = False  # of the projections from and to the model's width
+    scale: float | None = None  # of the products; None: (plain_dim + rope_dim)**-0.5
+    rope: RopeSpec | None = None  # None: not known
+    norm_eps: float = 1e-6  # of the compressed vectors
+    index_heads: int = 0  # of the index that chooses the tokens (DeepSeek-V3.2); 0: there is none
+    index_dim: int = 0
+    index_topk: int = 0  # tokens that a query attends to at most
+    has_interleaved_index: bool = False  # the rotated pairs of its queries and keys are neighbours
+    shares_index: bool = False  # attends to the tokens that the layer before has chosen
+    is_expanded: bool = False  # keys and values of all heads are computed from the vector, and kept instead of it
+
+    @property
+    def expanded(self) -> Attention:
+        """Attention over the keys and values of all heads; the narrower of the two are padded."""
+        width = max(self.plain_dim + self.rope_dim, self.value_dim)
+        return Attention(num_heads=self.num_heads, num_kv_heads=self.num_heads, head_dim=width)
+
+    @property
+    def keeps(self) -> Keeps:
+        if self.is_expanded:
+            return self.expanded.keeps
+        width = self.rank + self.rope_dim + self.index_dim
+        return Keeps(kind="latent", width=width, tensors=((1, width),))
+
+    @property
+    def activations(self) -> int:
+        query = self.plain_dim + self.rope_dim
+        if self.is_expanded:
+            return 2 * self.num_heads * (query + self.value_dim)
+        return self.num_heads * (query + 2 * self.rank + self.rope_dim + self.value_dim)
+
+
+class StateShape(Record):
+    """The shapes of what a layer keeps of a sequence, however long it is.
+
+    inputs: the last inputs of a convolution, in the dtype of the model. sums: of many tokens; () if there are none.
+    """
+
+    inputs: tuple[int, ...]
+    sums: tuple[int, ...] = ()
+
+    @property
+    def keeps(self) -> Keeps:
+        sums = math.prod(self.sums) if self.sums else 0
+        return Keeps(kind="state", width=math.prod(self.inputs) + sums, sums_width=sums)
+
+
+class GatedDelta(Record):
+    """A gated delta network: a state per value head, arXiv:2412.06464; a short convolution before it."""
+
+    kind: Literal["gated_delta"] = "gated_delta"
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_width: int
+    is_grouped: bool = False  # its projections are stored by key head, in two tensors
+
+    @property
+    def conv_channels(self) -> int:
+        return 2 * self.num_key_heads * self.key_dim + self.num_value_heads * self.value_dim
+
+    @property
+    def state(self) -> StateShape:
+        return StateShape(
+            inputs=(self.conv_width - 1, self.conv_channels),
+            sums=(self.num_value_heads, self.key_dim, self.value_dim),
+        )
+
+    @property
+    def keeps(self) -> Keeps:
+        return self.state.keeps
+
+    @property
+    def activations(self) -> int:
+        return 2 * (self.conv_channels + self.num_value_heads * self.value_dim)
+
+
+class Mamba(Record):
+    """A selective state space without heads: arXiv:2312.00752."""
+
+    kind: Literal["mamba"] = "mamba"
+    width: int  # channels
+    state_size: int  # per channel
+    conv_width: int
+    step_rank: int = 0  # of the projection of the time step
+
+    @property
+    def keeps(self) -> Keeps:
+        state = self.width * self.state_size
+        return Keeps(kind="state", width=self.width * (self.conv_width - 1) + state, sums_width=state)
+
+    @property
+    def activations(self) -> int:
+        return 4 * self.width
+
+
+# RMS norm of the outputs of each group of heads: none, before they are multiplied by the gate, or after it
+GateNorm = Literal["none", "before_gate", "after_gate"]
+
+
+class Mamba2(Record):
+    """A selective state space: a state per head, arXiv:2405.21060; a short convolution before it, a gate after it."""
+
+    kind: Literal["mamba2"] = "mamba2"
+    num_heads: int
+    head_dim: int
+    num_groups: int  # of heads that share B and C, and whose outputs are normed together
+    state_size: int  # per channel
+    conv_width: int
+    has_bias: bool = False  # of the input's projection
+    has_out_bias: bool = False
+    has_conv_bias: bool = True
+    norm: GateNorm = "after_gate"
+    min_step: float = 0.0  # time steps are limited to these
+    max_step: float | None = None
+
+    @property
+    def width(self) -> int:
+        """Channels of inputs and outputs."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def conv_channels(self) -> int:
+        return self.width + 2 * self.num_groups * self.state_size
+
+    @property
+    def state(self) -> StateShape:
+        return StateShape(
+            inputs=(self.conv_width - 1, self.conv_channels), sums=(self.num_heads, self.state_size, self.head_dim)
+        )
+
+    @property
+    def keeps(self) -> Keeps:
+        return self.state.keeps
+
+    @property
+    def activations(self) -> int:
+        return 2 * (self.conv_channels + self.width) + 2 * self.width  # outputs are float32 until they are normed
+
+
+class ShortConvolution(Record):
+    """A gated convolution over the last tokens (LFM2)."""
+
+    kind: Literal["short_convolution"] = "short_convolution"
+    width: int  # channels
+    conv_width: int  # tokens, the newest included
+    has_bias: bool = False
+
+    @property
+    def state(self) -> StateShape:
+        return StateShape(inputs=(self.conv_width - 1, self.width))
+
+    @property
+    def keeps(self) -> Keeps:
+        return self.state.keeps
+
+    @property
+    def activations(self) -> int:
+        return 4 * self.width
+
+
+Recurrent = GatedDelta | Mamba2 | ShortConvolution  # that the engine computes
+
+
+class LinearAttention(Record):
+    """Linear attention: a state of one outer product per head (MiniMax-01, Kimi Linear)."""
+
+    kind: Literal["linear_attention"] = "linear_attention"
+    num_heads: int
+    head_dim: int
+
+    @property
+    def keeps(self) -> Keeps:
+        state = self.num_heads * self.head_dim * self.head_dim
+        return Keeps(kind="state", width=state, sums_width=state)
+
+    @property
+    def activations(self) -> int:
+        return 5 * self.num_heads * self.head_dim
+
+
+Mixer = Annotated[
+    Attention | CrossAttention | LatentAttention | GatedDelta | Mamba | Mamba2 | ShortConvolution | LinearAttention,
+    Field(discriminator="kind"),
+]

@@ -1,0 +1,113 @@
+"""Pipeline stages, each of which has consecutive layers.
+
+The first has the embedding and the output layer too, to which the last one sends its results: where both are one
+matrix, it is held once, and the process that samples has the logits.
+"""
+
+from __future__ import annotations
+
+import sys
+from fractions import Fraction
+from itertools import accumulate
+
+from .mixers import LatentAttention
+from .sizes import count_parameters, state_bytes
+from .spec import ModelSpec
+from .tensor_parallel import tensor_parallel_problem
+from .tensors import EMBEDDING, layer_tensors, outer_tensors
+
+_NONE = (sys.maxsize, 0)  # no stages are possible
+
+
+def pipeline_problem(spec: ModelSpec, num_stages: int) -> str | None:
+    """Why a pipeline of this number of stages is impossible; None if it is possible."""
+    if num_stages > len(_starts(spec)):
+        are_bound = ", some of which use what the one before has chosen," * (len(_starts(spec)) < spec.num_layers)
+        return f"{spec.num_layers} layers{are_bound} cannot be {num_stages} stages"
+    if num_stages > 1 and any(source is not None for source in spec.keys_of):
+        return "some layers read the keys and values of others"
+    if num_stages > 1 and spec.layer_input is not None:
+        return "each layer has an input of its own"
+    return None
+
+
+def _starts(spec: ModelSpec) -> set[int]:
+    """The layers that a stage may begin with: none that attends to the tokens that the layer before has chosen."""
+    return {
+        index
+        for index, layer in enumerate(spec.layers)
+        if not (isinstance(layer.mixer, LatentAttention) and layer.mixer.shares_index)
+    }
+
+
+def division_problem(spec: ModelSpec, num_devices: int, num_stages: int) -> str | None:
+    """Why stages of this number of devices each are impossible; None if they are possible."""
+    return tensor_parallel_problem(spec, num_devices) or pipeline_problem(spec, num_stages)
+
+
+def stages(spec: ModelSpec, num_stages: int) -> list[range]:
+    """The layers of each stage, at least one, so that the largest stage is smallest, in elements of weights
+    that a step reads. Of the first that includes the output layer, and not an embedding beside it."""
+    costs = _layer_parameters(spec)
+    outer = {tensor.name: tensor.size for tensor in outer_tensors(spec)}
+    ends = sum(outer.values()) - (0 if spec.is_tied else outer[EMBEDDING])
+    sums = [0, *accumulate(costs)]
+    # Elements of the largest stage so far, by the number of layers in all of them. No stage is without layers.
+    largest = [sys.maxsize, *(ends + total for total in sums[1:])]
+    cuts: list[list[int]] = []
+    possible = sorted(_starts(spec) - {0})
+    for _ in range(1, num_stages):
+        best = [
+            min(
+                ((max(largest[start], sums[stop] - sums[start]), start) for start in possible if start < stop),
+                default=_NONE,
+            )
+            for stop in range(len(sums))
+        ]
+        largest = [size for size, _ in best]
+        cuts.append([start for _, start in best])
+    parts: list[range] = []
+    stop = spec.num_layers
+    for start_of in reversed(cuts):
+        parts.append(range(start_of[stop], stop))
+        stop = start_of[stop]
+    return [range(stop), *reversed(parts)]
+
+
+def stage_parameters(spec: ModelSpec, num_stages: int) -> list[int]:
+    """Elements of the weights of each stage."""
+    costs = _layer_parameters(spec)
+    found = [sum(costs[layers.start : layers.stop]) for layers in stages(spec, num_stages)]
+    found[0] += count_parameters(spec).total - sum(costs)
+    return found
+
+
+def largest_share(spec: ModelSpec, num_stages: int) -> Fraction:
+    """Share of all weights in the stage that has most."""
+    return Fraction(max(stage_parameters(spec, num_stages)), count_parameters(spec).total)
+
+
+def of_stages(spec: ModelSpec, num_stages: int) -> list[ModelSpec]:
+    """The model with the layers of each stage; all of it where it cannot be staged.
+
+    Only the first has what is before and after the layers.
+    """
+    if num_stages == 1 or pipeline_problem(spec, num_stages):
+        return [spec]
+    return [
+        spec.model_copy(update={"layers": spec.layers[layers.start : layers.stop]})
+        for layers in stages(spec, num_stages)
+    ]
+
+
+def most_state_bytes(spec: ModelSpec, num_stages: int, dtype: str, sums_dtype: str) -> int:
+    """Bytes of the recurrent states of one sequence, in the stage that has most; 0 if there are none."""
+    return max(state_bytes(part, dtype, sums_dtype) for part in of_stages(spec, num_stages)) if spec.has_states else 0
+
+
+def _layer_parameters(spec: ModelSpec) -> list[int]:
+    sizes = {
+        layer: sum(tensor.copies * tensor.size for tensor in layer_tensors(spec, layer))
+        for layer in dict.fromkeys(spec.layers)
+    }
+    return [sizes[layer] for layer in spec.layers]

@@ -1,0 +1,1 @@
+"""Offline: batches of prompts without a server, `LLM`."""

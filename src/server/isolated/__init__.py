@@ -1,1 +1,0 @@
-"""Work on what clients and model folders send, in processes of their own."""
