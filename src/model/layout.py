@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from .config_json import LIMITS, ConfigJson, ModelConfigError, shown
@@ -52,6 +52,10 @@ def read_layout(config: ConfigJson, kind: Kind) -> list[Parts]:
             listed = _indices(config, "full_attn_idxs", range(num_layers))
         case "granite_hybrid":
             listed = ()
+        case "kimi_delta":
+            given = config.get("linear_attn_config")
+            first_is_one = _indices(config.part(given if isinstance(given, Mapping) else {}), "full_attn_layers", ())
+            listed = [index - 1 for index in first_is_one] or range(4, num_layers, 4)
         case _:
             interval = config.count("full_attention_interval")
             listed = range(interval - 1, num_layers, interval)
@@ -67,7 +71,7 @@ def _indices(config: ConfigJson, key: str, default: Sequence[int]) -> Sequence[i
     listed = config.get(key)
     if listed is None:
         return default
-    if not isinstance(listed, list):
+    if not isinstance(listed, list) or not all(isinstance(index, int) for index in listed):
         raise ModelConfigError(f"`{key}` must be a list of layers")
     return listed
 

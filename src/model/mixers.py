@@ -222,6 +222,33 @@ class GatedDelta(Record):
         return 2 * (self.conv_channels + self.num_value_heads * self.value_dim)
 
 
+class KimiDelta(Record):
+    """Kimi Delta Attention: a gated delta rule with a decay for each row of a head's state, arXiv:2510.26692."""
+
+    kind: Literal["kimi_delta"] = "kimi_delta"
+    num_heads: int
+    head_dim: int  # of keys and values; the decays and the gates come from as many elements of all heads
+    conv_width: int
+
+    @property
+    def conv_channels(self) -> int:
+        return 3 * self.num_heads * self.head_dim
+
+    @property
+    def state(self) -> StateShape:
+        return StateShape(
+            inputs=(self.conv_width - 1, self.conv_channels), sums=(self.num_heads, self.head_dim, self.head_dim)
+        )
+
+    @property
+    def keeps(self) -> Keeps:
+        return self.state.keeps
+
+    @property
+    def activations(self) -> int:
+        return 9 * self.num_heads * self.head_dim
+
+
 class Mamba(Record):
     """A selective state space without heads: arXiv:2312.00752."""
 
@@ -306,11 +333,11 @@ class ShortConvolution(Record):
         return 4 * self.width
 
 
-Recurrent = GatedDelta | Mamba2 | ShortConvolution  # that the engine computes
+Recurrent = GatedDelta | KimiDelta | Mamba2 | ShortConvolution  # that the engine computes
 
 
 class LinearAttention(Record):
-    """Linear attention: a state of one outer product per head (MiniMax-01, Kimi Linear)."""
+    """Linear attention: a state of one outer product per head (MiniMax-01)."""
 
     kind: Literal["linear_attention"] = "linear_attention"
     num_heads: int
@@ -327,6 +354,14 @@ class LinearAttention(Record):
 
 
 Mixer = Annotated[
-    Attention | CrossAttention | LatentAttention | GatedDelta | Mamba | Mamba2 | ShortConvolution | LinearAttention,
+    Attention
+    | CrossAttention
+    | LatentAttention
+    | GatedDelta
+    | KimiDelta
+    | Mamba
+    | Mamba2
+    | ShortConvolution
+    | LinearAttention,
     Field(discriminator="kind"),
 ]

@@ -76,7 +76,7 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
     windows = _windows(config, family, num_layers)
     attentions: Sequence[Attention | LatentAttention] = ()
     if family.is_latent:
-        attentions = read_latent(config, family.index, num_layers)
+        attentions = read_latent(config, family.index, num_layers, has_rope=family.rope_layers != "none")
     elif any(parts.has_attention for parts in layout):
         attentions = _attentions(config, family, hidden, windows)
     norms, own_input = _norm_places(config, family), _layer_input(config, family)

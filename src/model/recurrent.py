@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from .config_json import ConfigJson, ModelConfigError, shown
-from .mixers import GatedDelta, GateNorm, Mamba2, Recurrent, ShortConvolution
+from .mixers import GatedDelta, GateNorm, KimiDelta, Mamba2, Recurrent, ShortConvolution
 
 Kind = (
-    Literal["none", "gated_delta", "grouped_gated_delta", "short_convolution"]
+    Literal["none", "gated_delta", "grouped_gated_delta", "kimi_delta", "short_convolution"]
     | Literal["bamba", "granite_hybrid", "falcon_h1", "nemotron_h", "mamba2"]
 )
 
@@ -57,6 +57,8 @@ def read_state(config: ConfigJson, kind: Kind) -> Recurrent | None:
             return None
         case "gated_delta" | "grouped_gated_delta":
             return _gated_delta(config, is_grouped=kind == "grouped_gated_delta")
+        case "kimi_delta":
+            return _kimi_delta(config)
         case "short_convolution":
             return _short_convolution(config)
         case _:
@@ -74,6 +76,20 @@ def _gated_delta(config: ConfigJson, *, is_grouped: bool) -> GatedDelta:
         value_dim=config.count("linear_value_head_dim"),
         conv_width=_conv_width(config, "linear_conv_kernel_dim"),
         is_grouped=is_grouped,
+    )
+
+
+def _kimi_delta(config: ConfigJson) -> KimiDelta:
+    """Read from the object that published files have, or the keys that transformers writes in its place."""
+    given = config.get("linear_attn_config")
+    if isinstance(given, Mapping):
+        part, prefix, width = config.part(given), "", "short_conv_kernel_size"
+    else:
+        part, prefix, width = config, "linear_", "linear_conv_kernel_dim"
+    return KimiDelta(
+        num_heads=part.count(f"{prefix}num_heads"),
+        head_dim=part.count(f"{prefix}head_dim"),
+        conv_width=_conv_width(part, width),
     )
 
 

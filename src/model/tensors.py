@@ -15,6 +15,7 @@ from .mixers import (
     Attention,
     CrossAttention,
     GatedDelta,
+    KimiDelta,
     LatentAttention,
     LinearAttention,
     Mamba,
@@ -32,6 +33,7 @@ FUSED = {
     "in_proj_qkvzba": ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"),
     "in_proj_by_head": ("in_proj_qkvz", "in_proj_ba"),
 }
+KIMI_CONVOLUTIONS = ("q_conv1d", "k_conv1d", "v_conv1d")
 EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm"
 POSITIONS, EMBEDDING_NORM = "model.embed_positions", "model.embed_norm"
 LAYER_INPUTS = "model.embed_tokens_per_layer"  # the table
@@ -149,6 +151,8 @@ def _mixer(hidden: int, mixer: Mixer) -> Iterator[Tensor]:
             yield from _latent(hidden, mixer)
         case GatedDelta():
             yield from _gated_delta(hidden, mixer)
+        case KimiDelta():
+            yield from _kimi_delta(hidden, mixer)
         case Mamba():
             yield from _mamba(hidden, mixer)
         case Mamba2():
@@ -257,6 +261,31 @@ def gated_delta_parts(mixer: GatedDelta) -> dict[str, int]:
         return {"in_proj_qkvz": mixer.conv_channels + values, "in_proj_ba": 2 * mixer.num_value_heads}
     heads = mixer.num_value_heads
     return {"in_proj_qkv": mixer.conv_channels, "in_proj_z": values, "in_proj_b": heads, "in_proj_a": heads}
+
+
+def _kimi_delta(hidden: int, mixer: KimiDelta) -> Iterator[Tensor]:
+    rank, width = mixer.head_dim, mixer.num_heads * mixer.head_dim
+    for name, size in kimi_delta_parts(mixer).items():
+        yield from _linear(f"self_attn.{name}", size, hidden)
+    for name in KIMI_CONVOLUTIONS:
+        yield Tensor(f"self_attn.{name}.weight", (width, 1, mixer.conv_width))
+    for name in ("f_b_proj", "g_b_proj"):
+        yield from _linear(f"self_attn.{name}", width, rank)
+    yield Tensor("self_attn.dt_bias", (width,))
+    yield Tensor("self_attn.A_log", (1, 1, mixer.num_heads, 1))
+    yield Tensor("self_attn.o_norm.weight", (mixer.head_dim,))
+    yield from _linear("self_attn.o_proj", hidden, width)
+
+
+def kimi_delta_parts(mixer: KimiDelta) -> dict[str, int]:
+    """Projections of the mixer's input: names in the checkpoint, and numbers of outputs."""
+    rank, width = mixer.head_dim, mixer.num_heads * mixer.head_dim
+    return {
+        **dict.fromkeys(FUSED["qkv_proj"], width),
+        "f_a_proj": rank,
+        "g_a_proj": rank,
+        "b_proj": mixer.num_heads,
+    }
 
 
 def _mamba(hidden: int, mixer: Mamba) -> Iterator[Tensor]:

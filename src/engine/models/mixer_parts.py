@@ -8,16 +8,25 @@ import torch
 
 from ...model.mixers import Attention as AttentionSpec
 from ...model.mixers import GatedDelta as GatedDeltaSpec
+from ...model.mixers import KimiDelta as KimiDeltaSpec
 from ...model.mixers import LatentAttention as LatentSpec
 from ...model.mixers import Mamba2 as Mamba2Spec
 from ...model.mixers import Mixer as MixerSpec
 from ...model.mixers import ShortConvolution as ShortConvolutionSpec
 from ...model.spec import Norm as NormSpec
-from ...model.tensors import attention_parts, gated_delta_parts, head_norm_shape, mamba2_parts
+from ...model.tensors import (
+    KIMI_CONVOLUTIONS,
+    attention_parts,
+    gated_delta_parts,
+    head_norm_shape,
+    kimi_delta_parts,
+    mamba2_parts,
+)
 from ..kernels import HeadVariant
 from ..layers.attention import Attention, AttentionShape, alibi_slopes, order_of_gates, order_of_groups
 from ..layers.convolution import ShortConvolution, Taps
 from ..layers.gated_delta import GatedDelta, order_by_part
+from ..layers.kimi_delta import KimiDelta
 from ..layers.latent_attention import HeadMatrices, LatentAttention
 from ..layers.linear import Linear
 from ..layers.mamba2 import Mamba2, gates_after_inputs
@@ -49,6 +58,8 @@ class MixerParts(Parts):
                 return self.latent_attention(f"{prefix}.self_attn", spec)
             case GatedDeltaSpec():
                 return self.gated_delta(f"{prefix}.linear_attn", spec)
+            case KimiDeltaSpec():
+                return self.kimi_delta(f"{prefix}.self_attn", spec)
             case ShortConvolutionSpec():
                 return self.short_convolution(f"{prefix}.conv", spec)
             case Mamba2Spec():
@@ -181,6 +192,21 @@ class MixerParts(Parts):
             Vector(f"{prefix}.A_log", heads, dtype, device, is_exact=True),
             Vector(f"{prefix}.dt_bias", heads, dtype, device, is_exact=True),
             RMSNorm(f"{prefix}.norm", spec.value_dim, self._spec.norm.eps, dtype, device),
+            self._kernels,
+        )
+
+    def kimi_delta(self, prefix: str, spec: KimiDeltaSpec) -> KimiDelta:
+        dtype, device, width = self._dtype, self._device, spec.num_heads * spec.head_dim
+        convolutions = [f"{prefix}.{name}.weight" for name in KIMI_CONVOLUTIONS]
+        return KimiDelta(
+            self.linear(prefix, kimi_delta_parts(spec), self._spec.hidden_size, has_bias=False),
+            self.linear(prefix, {"f_b_proj": width}, spec.head_dim, has_bias=False),
+            self.linear(prefix, {"g_b_proj": width}, spec.head_dim, has_bias=False),
+            self.summed(prefix, "o_proj", width, has_bias=False),
+            Taps(convolutions, spec.conv_channels, spec.conv_width, dtype, device),
+            Vector(f"{prefix}.A_log", (1, 1, spec.num_heads, 1), dtype, device, is_exact=True),
+            Vector(f"{prefix}.dt_bias", width, dtype, device, is_exact=True),
+            RMSNorm(f"{prefix}.o_norm", spec.head_dim, self._spec.norm.eps, dtype, device),
             self._kernels,
         )
 

@@ -1,0 +1,67 @@
+"""Kimi Delta Attention: a convolution, then a state per head whose rows decay one by one. arXiv:2510.26692."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from ..kernels import GatedDeltaWeights, KernelSet
+from .convolution import Taps
+from .linear import Linear
+from .loading import Loadable
+from .mixer import LayerCache
+from .norm import RMSNorm
+from .step_input import StepInput
+from .vector import Vector
+
+
+class KimiDelta:
+    def __init__(
+        self,
+        in_proj: Linear,
+        decay_proj: Linear,
+        gate_proj: Linear,
+        out_proj: Linear,
+        taps: Taps,
+        a_log: Vector,
+        dt_bias: Vector,
+        norm: RMSNorm,
+        kernels: KernelSet,
+    ) -> None:
+        """A layer of the model.
+
+        Args:
+            in_proj: queries, keys and values of all heads, the inputs of `decay_proj`, those of `gate_proj`, and the
+                rate of change of each head.
+            decay_proj: the decays of all heads, before `dt_bias` is added.
+            gate_proj: the gates of the outputs.
+        """
+        self.in_proj = in_proj
+        self.out_proj = out_proj
+        self._decay_proj, self._gate_proj = decay_proj, gate_proj
+        self._taps, self._a_log, self._dt_bias, self._norm = taps, a_log, dt_bias, norm
+        self._weights = GatedDeltaWeights(a_log.values, dt_bias.values, norm.weight, norm.eps)
+        self._kernels = kernels
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield self.in_proj
+        yield self._taps
+        yield self._decay_proj
+        yield self._a_log
+        yield self._dt_bias
+        yield self._gate_proj
+        yield self._norm
+        yield self.out_proj
+
+    def __call__(
+        self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        """See Mixer."""
+        inputs, sums = cache
+        mixed = self._kernels.causal_convolution(projected, self._taps.by_token, None, inputs, step, "silu")
+        first, rank = mixed.shape[1], self._decay_proj.in_features
+        decays = self._decay_proj(self._kernels.take_columns(projected, first, rank), step.mix)
+        gates = self._gate_proj(self._kernels.take_columns(projected, first + rank, rank), step.mix)
+        out = self._kernels.kimi_delta(mixed, projected, decays, gates, self._weights, sums, step)
+        return out if rows is None else out[rows]
