@@ -18,14 +18,15 @@ Index = Literal["none", "halves", "interleaved"]
 
 
 def read_latent(
-    config: ConfigJson, index: Index, num_layers: int, *, has_rope: bool = True
+    config: ConfigJson, index: Index, num_layers: int, *, has_rope: bool = True, has_gate: bool = False
 ) -> tuple[LatentAttention, ...]:
     """Read the attention of each layer. Raises ModelConfigError for numbers that contradict each other.
 
     index: which pairs of its queries and keys are rotated, of models whose attention is sparse.
     has_rope: False: the part of a query and key that others rotate has no position.
+    has_gate: the outputs of each head have a gate.
     """
-    attention = _attention(config, has_rope=has_rope)
+    attention = _attention(config, has_rope=has_rope, has_gate=has_gate)
     if index == "none":
         return (attention,) * num_layers
     if not attention.query_rank:
@@ -58,7 +59,7 @@ def _shares(config: ConfigJson, num_layers: int) -> list[bool]:
     return found
 
 
-def _attention(config: ConfigJson, *, has_rope: bool) -> LatentAttention:
+def _attention(config: ConfigJson, *, has_rope: bool, has_gate: bool) -> LatentAttention:
     heads = config.count("num_attention_heads")
     if config.count("num_key_value_heads", heads) != heads:
         raise ModelConfigError(f"`num_key_value_heads` must be {heads}, as `num_attention_heads`: all share a latent")
@@ -77,6 +78,7 @@ def _attention(config: ConfigJson, *, has_rope: bool) -> LatentAttention:
         rope_dim=turned,
         value_dim=config.count("v_head_dim", config.count("hidden_size") // heads),
         has_bias=config.flag("attention_bias"),
+        has_gate=has_gate,
         scale=(plain + turned) ** -0.5 * _scale(rope),
         rope=rope,
     )

@@ -64,6 +64,10 @@ Alibi = Literal["none", "before_scale", "after_scale"]
 HeadNorm = Literal["none", "head", "head_after_rope", "bare_after_rope", "whole", "layer", "layer_each"]
 
 
+# What the outputs are multiplied by: a sigmoid for each element, or for each head
+Gate = Literal["none", "element", "head"]
+
+
 class QueryGrowth(Record):
     """The n-th query is multiplied by 1 + weight * log(1 + floor(n / interval)). Source: arXiv:2501.19399."""
 
@@ -83,7 +87,7 @@ class Attention(Record):
     has_bias: bool = False  # q, k, v
     has_out_bias: bool = False
     head_norm: HeadNorm = "none"
-    has_gate: bool = False  # on the output
+    gate: Gate = "none"
     has_value_norm: bool = False  # values get a root mean square of one
     has_own_values: bool = True  # False: the projection of the keys is that of the values too
     scale: float | None = None  # of the products; None: head_dim**-0.5
@@ -145,6 +149,7 @@ class LatentAttention(Record):
     rope_dim: int  # of a head's query and of the key that all heads share
     value_dim: int
     has_bias: bool = False  # of the projections from and to the model's width
+    has_gate: bool = False  # for each head, on its outputs
     scale: float | None = None  # of the products; None: (plain_dim + rope_dim)**-0.5
     rope: RopeSpec | None = None  # None: not known
     norm_eps: float = 1e-6  # of the compressed vectors
@@ -227,8 +232,10 @@ class KimiDelta(Record):
 
     kind: Literal["kimi_delta"] = "kimi_delta"
     num_heads: int
-    head_dim: int  # of keys and values; the decays and the gates come from as many elements of all heads
+    head_dim: int  # of keys and values
+    rank: int  # of the projections of the decays and gates of all heads; 0: they are not compressed
     conv_width: int
+    least_log: float | None = None  # what the logarithm of a decay is not below; None: it has no bound
 
     @property
     def conv_channels(self) -> int:

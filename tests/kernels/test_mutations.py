@@ -226,7 +226,8 @@ def delta(device: torch.device) -> None:
 
 def kimi_delta(device: torch.device) -> None:
     for rows in (test_recurrent.DECODE, test_recurrent.MIXED):
-        test_recurrent.test_kimi_delta(device, SMALL, rows, (2, 24))
+        for least_log in (None, -5.0):
+            test_recurrent.test_kimi_delta(device, SMALL, rows, (2, 24), least_log)
 
 
 def state_space(device: torch.device) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.slow_cases import slow
 
-from stoker.engine.kernels import GatedDeltaWeights, GatedNormWeights, StateSpaceWeights
+from stoker.engine.kernels import GatedDeltaWeights, GatedNormWeights, KimiDeltaWeights, StateSpaceWeights
 from stoker.engine.kernels.causal_convolution import KINDS, causal_convolution_reference
 from stoker.engine.kernels.gated_delta import gated_delta_reference
 from stoker.engine.kernels.gated_norm import ORDERS, gated_norm_reference
@@ -174,23 +174,25 @@ def check_delta(device, dtype, rows, shape, state_dtype):
 @DTYPES
 @STEPS
 @pytest.mark.parametrize("shape", [(2, 40), (1, 128), (1, 3)])
+@pytest.mark.parametrize("least_log", [None, -5.0])
 @pytest.mark.quick_cases(1)
-def test_kimi_delta(device, dtype, rows, shape):
-    """shape: heads, size of a key and of a value."""
-    check_kimi(device, dtype, rows, shape, torch.float32)
+def test_kimi_delta(device, dtype, rows, shape, least_log):
+    """shape: heads, size of a key and of a value. least_log: of the decays."""
+    check_kimi(device, dtype, rows, shape, torch.float32, least_log)
 
 
-def check_kimi(device, dtype, rows, shape, state_dtype):
+def check_kimi(device, dtype, rows, shape, state_dtype, least_log=None):
     heads, size = shape
     tokens, width = num_tokens(rows) + 2, heads * size
     mixed = apart(tokens, 3 * width, dtype=dtype, device=device)
     projected = apart(tokens, 7 + heads, dtype=dtype, device=device)
     a, z = (apart(tokens, width, dtype=dtype, device=device) for _ in range(2))
-    weights = GatedDeltaWeights(
+    weights = KimiDeltaWeights(
         torch.randn(heads, device=device),
         2 * torch.randn(width, device=device),
         1 + 0.1 * torch.randn(size, device=device),
         eps=0.1,  # as above
+        least_log=least_log,
     )
     check(
         rows,
@@ -209,7 +211,7 @@ def test_a_large_decay_of_kimi_delta_does_not_hide_smaller_ones(device):
     mixed, projected = torch.ones(tokens, 6, device=device), torch.zeros(tokens, 1, device=device)
     a = torch.full((tokens, 2), -6.0, device=device)
     a[1, 0] = 1e8
-    weights = GatedDeltaWeights(
+    weights = KimiDeltaWeights(
         *(torch.zeros(size, device=device) for size in (1, 2)), torch.ones(2, device=device), 0.1
     )
     step, state = step_of([(0, tokens, 0)], device), torch.zeros(1, 1, 2, 2, device=device)
@@ -295,6 +297,7 @@ def test_shapes_that_do_not_fit_are_refused(device):
     weights = GatedDeltaWeights(zeros[0], zeros[0], zeros[0], 0.1)
     with pytest.raises(ValueError, match="projected is"):
         gated_delta_gpu(zeros, zeros, weights, torch.zeros(1, 1, 2, 4, device=device), step)
+    weights = KimiDeltaWeights(zeros[0], zeros[0], zeros[0], 0.1)
     with pytest.raises(ValueError, match="for states of"):
         kimi_delta_gpu(zeros, zeros, zeros, zeros, weights, torch.zeros(1, 1, 2, 2, device=device), step)
     with pytest.raises(ValueError, match="for states of"):

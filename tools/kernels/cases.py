@@ -43,6 +43,7 @@ from stoker.engine.kernels.gpu.state_space import state_space_gpu
 from stoker.engine.kernels.gpu.store_latents import store_latents_gpu
 from stoker.engine.kernels.grouped import GroupScales
 from stoker.engine.kernels.head_variant import HeadVariant
+from stoker.engine.kernels.kimi_delta import KimiDeltaWeights
 from stoker.engine.kernels.packed_codes import PackedCodes
 from stoker.engine.kernels.route_experts import Routing
 from stoker.engine.kernels.state_space import StateSpaceWeights
@@ -101,7 +102,7 @@ DEEPSEEK_V3 = ExpertLayer(
 )
 
 
-KIMI_LINEAR = KimiDelta(num_heads=32, head_dim=128, conv_width=4)
+KIMI_LINEAR = KimiDelta(num_heads=32, head_dim=128, rank=128, conv_width=4)
 QWEN3_NEXT = GatedDelta(num_key_heads=16, num_value_heads=32, key_dim=128, value_dim=128, conv_width=4)
 NEMOTRON_H_8B = Mamba2(num_heads=128, head_dim=64, num_groups=8, state_size=128, conv_width=4)
 FALCON_H1_34B = Mamba2(num_heads=32, head_dim=128, num_groups=2, state_size=256, conv_width=4, norm="none")
@@ -311,7 +312,7 @@ def kimi_delta(name: str, spec: KimiDelta, max_query_len: int) -> Cases:
     width = spec.num_heads * spec.head_dim
     mixed, projected, other = empty(tokens, 3 * width), empty(tokens, 3 * width + spec.num_heads), empty(tokens, width)
     vectors = (empty(size, dtype=FP32) for size in (spec.num_heads, width, spec.head_dim))
-    weights = GatedDeltaWeights(*vectors, 1e-6)
+    weights = KimiDeltaWeights(*vectors, 1e-6)
     for dtype in (FP32, BF16):
         state = empty(100, *spec.state.sums, dtype=dtype)
         yield (

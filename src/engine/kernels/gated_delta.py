@@ -19,7 +19,7 @@ class GatedDeltaWeights:
     """Weights in float32."""
 
     a_log: torch.Tensor  # [value heads], logarithm of the rate of decay
-    dt_bias: torch.Tensor  # [value heads]; of Kimi Delta Attention [heads * key_dim]
+    dt_bias: torch.Tensor  # [value heads]
     norm: torch.Tensor  # [value_dim]
     eps: float  # of the norm
 

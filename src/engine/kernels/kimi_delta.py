@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
-from .gated_delta import GatedDeltaWeights, unit
+from .gated_delta import unit
 from .recurrent_step import RecurrentStep, is_narrow, row_pointers, rows_of
+
+
+@dataclass(frozen=True, slots=True)
+class KimiDeltaWeights:
+    """Weights in float32, of H heads with D elements."""
+
+    a_log: torch.Tensor  # [H], logarithm of the rate of decay
+    dt_bias: torch.Tensor  # [H * D]
+    norm: torch.Tensor  # [D]
+    eps: float  # of the norm
+    least_log: float | None = None  # what the logarithm of a decay is not below; None: it has no bound
+
 
 # The arguments of kimi_delta_reference.
 KimiDelta = Callable[
-    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, GatedDeltaWeights, torch.Tensor, RecurrentStep],
+    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, KimiDeltaWeights, torch.Tensor, RecurrentStep],
     torch.Tensor,
 ]
 
@@ -36,21 +49,21 @@ def kimi_delta_reference(
     projected: torch.Tensor,
     a: torch.Tensor,
     z: torch.Tensor,
-    weights: GatedDeltaWeights,
+    weights: KimiDeltaWeights,
     state: torch.Tensor,
     step: RecurrentStep,
 ) -> torch.Tensor:
     """Token by token: S = diag(g) S; S = S + k (sigmoid(b) (v - S'k))'; output S'q, normed and gated by sigmoid(z).
 
     Queries and keys are divided by their lengths, queries also by the square root of D.
-    g = exp(-exp(a_log) * softplus(a + dt_bias)), one for each row of a head's state.
+    g, one for each row of a head's state, is exp(-exp(a_log) * softplus(a + dt_bias)) or, with a least logarithm,
+    exp(least_log * sigmoid(exp(a_log) * (a + dt_bias))).
 
     Args:
         mixed: [T, 3 * H * D]: queries, keys and values of all heads, after the convolution.
         projected: [T, at least H], whose last H columns are b.
         a: [T, H * D].
         z: [T, H * D].
-        weights: `dt_bias` has H * D elements, `a_log` H.
         state: S of each slot, [slots, H, D, D] in float32 or, rounded after a row's last token, bfloat16; written in
             place.
         step: the rows.
@@ -63,8 +76,11 @@ def kimi_delta_reference(
     _, heads, size, _ = state.shape
     q, k, v = (part.reshape(-1, heads, size) for part in mixed.float().chunk(3, dim=1))
     q, k = unit(q) * size**-0.5, unit(k)
-    steps = F.softplus(a.float() + weights.dt_bias).view(-1, heads, size)
-    decay = torch.exp(-weights.a_log.exp()[:, None] * steps)
+    steps, rate = (a.float() + weights.dt_bias).view(-1, heads, size), weights.a_log.exp()[:, None]
+    if weights.least_log is None:
+        decay = torch.exp(-rate * F.softplus(steps))
+    else:
+        decay = torch.exp(weights.least_log * torch.sigmoid(rate * steps))
     rates = projected[:, -heads:].float().sigmoid()
     outputs = torch.empty_like(v)
     for start, end, slot, is_new in rows_of(step):
@@ -82,7 +98,7 @@ def kimi_delta_reference(
 
 def kimi_delta_cpu(library: CpuLibrary, dtype: torch.dtype) -> KimiDelta:
     empty = library.memory.empty
-    arguments = [POINTER, POINTER, INT64, *[POINTER] * 5, FLOAT, *[POINTER] * 5, *[INT64] * 3, INT]
+    arguments = [POINTER, POINTER, INT64, *[POINTER] * 5, FLOAT, FLOAT, *[POINTER] * 5, *[INT64] * 3, INT]
     call = library.op("kimi_delta", dtype, arguments)
 
     def kimi_delta(
@@ -90,7 +106,7 @@ def kimi_delta_cpu(library: CpuLibrary, dtype: torch.dtype) -> KimiDelta:
         projected: torch.Tensor,
         a: torch.Tensor,
         z: torch.Tensor,
-        weights: GatedDeltaWeights,
+        weights: KimiDeltaWeights,
         state: torch.Tensor,
         step: RecurrentStep,
     ) -> torch.Tensor:
@@ -107,6 +123,7 @@ def kimi_delta_cpu(library: CpuLibrary, dtype: torch.dtype) -> KimiDelta:
             pointer(weights.dt_bias, torch.float32),
             pointer(weights.norm, torch.float32),
             weights.eps,
+            0.0 if weights.least_log is None else weights.least_log,
             pointer(state, state.dtype),
             out.data_ptr(),
             *row_pointers(step),

@@ -15,11 +15,14 @@ from ...model.mixers import Mixer as MixerSpec
 from ...model.mixers import ShortConvolution as ShortConvolutionSpec
 from ...model.spec import Norm as NormSpec
 from ...model.tensors import (
+    HEAD_GATES,
     KIMI_CONVOLUTIONS,
+    KIMI_EXPANSIONS,
     attention_parts,
     gated_delta_parts,
     head_norm_shape,
     kimi_delta_parts,
+    kimi_rates_shape,
     mamba2_parts,
 )
 from ..kernels import HeadVariant
@@ -42,9 +45,15 @@ _INDEX_INPUTS = "indexer.wk", "indexer.weights_proj"  # projections of the layer
 
 def _order_of(spec: AttentionSpec) -> Callable[[int, int, int], torch.Tensor] | None:
     """Makes the order of the outputs of a projection whose checkpoint has another."""
-    if spec.has_gate:
+    if spec.gate == "element":
         return order_of_gates
     return order_of_groups if spec.is_grouped else None
+
+
+def _num_gates(spec: AttentionSpec) -> int:
+    if spec.gate == "none":
+        return 0
+    return spec.num_heads * (spec.head_dim if spec.gate == "element" else 1)
 
 
 class MixerParts(Parts):
@@ -98,7 +107,7 @@ class MixerParts(Parts):
                 softcap=spec.softcap,
                 scale=spec.scale,
             ),
-            self.linear(prefix, attention_parts(spec), hidden, spec.has_bias, order),
+            self.linear(prefix, attention_parts(spec), hidden, spec.has_bias, order, unbiased=(HEAD_GATES,)),
             self.summed(prefix, "o_proj", spec.num_heads * spec.head_dim, spec.has_out_bias),
             q_norm,
             k_norm,
@@ -107,7 +116,7 @@ class MixerParts(Parts):
             sinks=sinks,
             slopes=slopes,
             heads=heads,
-            has_gate=spec.has_gate,
+            num_gates=_num_gates(spec),
         )
 
     def _of_heads(self, make: Callable[[int], torch.Tensor], num_heads: int) -> torch.Tensor:
@@ -155,6 +164,8 @@ class MixerParts(Parts):
             if not spec.shares_index:
                 inputs |= dict(zip(_INDEX_INPUTS, (spec.index_dim, spec.index_heads), strict=True))
             index = self.token_index(f"{prefix}.indexer", spec, rotations)
+        if spec.has_gate:
+            inputs[HEAD_GATES] = spec.num_heads
         q_norm: RMSNorm | None = None
         q_proj: Linear | None = None
         if spec.query_rank:
@@ -162,7 +173,7 @@ class MixerParts(Parts):
             q_proj = self.linear(prefix, {"q_b_proj": queries}, spec.query_rank, has_bias=False)
         return LatentAttention(
             spec,
-            self.linear(prefix, inputs, hidden, spec.has_bias, unbiased=("q_proj", *_INDEX_INPUTS)),
+            self.linear(prefix, inputs, hidden, spec.has_bias, unbiased=("q_proj", HEAD_GATES, *_INDEX_INPUTS)),
             self.summed(prefix, "o_proj", spec.num_heads * spec.value_dim, spec.has_bias),
             q_norm,
             q_proj,
@@ -198,13 +209,16 @@ class MixerParts(Parts):
     def kimi_delta(self, prefix: str, spec: KimiDeltaSpec) -> KimiDelta:
         dtype, device, width = self._dtype, self._device, spec.num_heads * spec.head_dim
         convolutions = [f"{prefix}.{name}.weight" for name in KIMI_CONVOLUTIONS]
+        expansions = [self.linear(prefix, {name: width}, spec.rank, has_bias=False) for name in KIMI_EXPANSIONS]
+        decay_proj, gate_proj = expansions if spec.rank else (None, None)
         return KimiDelta(
+            spec,
             self.linear(prefix, kimi_delta_parts(spec), self._spec.hidden_size, has_bias=False),
-            self.linear(prefix, {"f_b_proj": width}, spec.head_dim, has_bias=False),
-            self.linear(prefix, {"g_b_proj": width}, spec.head_dim, has_bias=False),
             self.summed(prefix, "o_proj", width, has_bias=False),
+            decay_proj,
+            gate_proj,
             Taps(convolutions, spec.conv_channels, spec.conv_width, dtype, device),
-            Vector(f"{prefix}.A_log", (1, 1, spec.num_heads, 1), dtype, device, is_exact=True),
+            Vector(f"{prefix}.A_log", kimi_rates_shape(spec), dtype, device, is_exact=True),
             Vector(f"{prefix}.dt_bias", width, dtype, device, is_exact=True),
             RMSNorm(f"{prefix}.o_norm", spec.head_dim, self._spec.norm.eps, dtype, device),
             self._kernels,

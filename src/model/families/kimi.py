@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .common import DEEPSEEK_V3, MIXTRAL_NAMES
+from .common import DEEPSEEK_V3, MIXTRAL_NAMES, MOONSHOT_KEYS
 from .family import Family
 
 FAMILIES: Mapping[str, Family] = {
@@ -32,18 +32,11 @@ FAMILIES: Mapping[str, Family] = {
             "bos_token_id": 163584,
             "eos_token_id": 163586,
         },
-        own_keys={
-            "max_position_embeddings": "model_max_length",
-            "norm_topk_prob": "moe_renormalize",
-            "n_group": "num_expert_group",
-            "n_routed_experts": "num_experts",
-            "num_experts_per_tok": "num_experts_per_token",
-            "n_shared_experts": "num_shared_experts",
-        },
+        own_keys=MOONSHOT_KEYS,
         fixed={"mla_use_nope": True, "moe_router_activation_func": "sigmoid"},
         rope_layers="none",
         is_latent=True,
-        states="kimi_delta",
+        states="kimi_linear",
         experts="deepseek",
         renames=MIXTRAL_NAMES,
     ),

@@ -134,7 +134,7 @@ void scan(float* state, const Tokens& tokens, const Shape& shape) {
 
 struct Weights {
     const float *a_log, *dt_bias, *norm;  // [value_heads], one for each decay, [value_dim]
-    float eps;
+    float eps, least_log;                 // the second is 0 where decays have no bound
 };
 
 // Takes a token's key, query and value into the tokens of a head.
@@ -229,10 +229,11 @@ void kimi_delta(const T* mixed, const T* projected, int64_t projected_width, con
         const float *bias = weights.dt_bias + head * size, *key = tokens.keys + i * size;
         float *decays = tokens.decays + i * size, *query = tokens.queries + i * size;
         float* decayed = tokens.decayed_keys + i * size;
-        const float rate = -std::exp(weights.a_log[head]);
+        const float rate = std::exp(weights.a_log[head]), least_log = weights.least_log;
         for_each_vector(size, [&](int64_t j, int64_t count) {
-            const Floats steps = softplus(load_up_to(own + j, count) + load_up_to(bias + j, count));
-            const Floats decay = exponential(steps * rate);
+            const Floats steps = load_up_to(own + j, count) + load_up_to(bias + j, count);
+            const Floats log = least_log < 0.0f ? least_log / (exponential(steps * -rate) + 1.0f) : softplus(steps) * -rate;
+            const Floats decay = exponential(log);
             store_up_to(decays + j, decay, count);
             store_up_to(decayed + j, load_up_to(key + j, count) * decay, count);
             store_up_to(query + j, load_up_to(query + j, count) * decay, count);
@@ -252,7 +253,7 @@ void kimi_delta(const T* mixed, const T* projected, int64_t projected_width, con
                                      const int32_t* context_lens, const int32_t* slots, int64_t rows,                  \
                                      int64_t key_heads, int64_t value_heads, int64_t key_dim, int64_t value_dim,       \
                                      int has_narrow_states) {                                                          \
-        const Weights weights{a_log, dt_bias, norm, eps};                                                              \
+        const Weights weights{a_log, dt_bias, norm, eps, 0.0f};                                                        \
         const RecurrentRows of_step{query_start, context_lens, slots, rows};                                           \
         const Shape shape{key_heads, value_heads, key_dim, value_dim};                                                 \
         if (has_narrow_states) {                                                                                       \
@@ -264,10 +265,10 @@ void kimi_delta(const T* mixed, const T* projected, int64_t projected_width, con
     CAPTURABLE(gated_delta_##suffix)                                                                                   \
     EXPORT void kimi_delta_##suffix(const T* mixed, const T* projected, int64_t width, const T* a, const T* z,         \
                                     const float* a_log, const float* dt_bias, const float* norm, float eps,            \
-                                    void* states, T* out, const int32_t* query_start, const int32_t* context_lens,     \
+                                    float least_log, void* states, T* out, const int32_t* query_start, const int32_t* context_lens,     \
                                     const int32_t* slots, int64_t rows, int64_t heads, int64_t head_dim,               \
                                     int has_narrow_states) {                                                           \
-        const Weights weights{a_log, dt_bias, norm, eps};                                                              \
+        const Weights weights{a_log, dt_bias, norm, eps, least_log};                                                   \
         const RecurrentRows of_step{query_start, context_lens, slots, rows};                                           \
         const Shape shape{heads, heads, head_dim, head_dim};                                                           \
         if (has_narrow_states) {                                                                                       \

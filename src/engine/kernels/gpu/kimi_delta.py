@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ..gated_delta import NORM_EPS, GatedDeltaWeights
-from ..kimi_delta import check_widths
+from ..gated_delta import NORM_EPS
+from ..kimi_delta import KimiDeltaWeights, check_widths
 from ..recurrent_step import RecurrentStep
 from .attention_tile import PRECISION
 from .gated_delta import inverse_of
@@ -54,11 +54,16 @@ def _similarities(k, q, logs, places):
 
 
 @triton.jit
+def _log_of_decay(steps, rate, least_log, IS_BOUNDED: tl.constexpr):
+    return least_log * tl.sigmoid(rate * steps) if IS_BOUNDED else -rate * softplus(steps)
+
+
+@triton.jit
 def _kimi_delta(
-    mixed, beta, a, a_log, dt_bias, state, out, query_start, context_lens, seq_slots, query_scale,
+    mixed, beta, a, a_log, dt_bias, state, out, query_start, context_lens, seq_slots, query_scale, least_log,
     mixed_stride, beta_stride, a_stride, state_stride,
     HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
-    IS_CHUNKED: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    IS_BOUNDED: tl.constexpr, IS_CHUNKED: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """The rows of at most FEW tokens or, if IS_CHUNKED, the others."""
     wait(IS_DEPENDENT)
@@ -69,7 +74,7 @@ def _kimi_delta(
         columns = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
         lanes = tl.arange(0, WIDTH)
         is_column, is_lane = columns < DIM, lanes < DIM
-        rate = -tl.exp(tl.load(a_log + head))
+        rate = tl.exp(tl.load(a_log + head))
         own = lanes[:, None] * DIM + columns[None, :]
         is_own = is_lane[:, None] & is_column[None, :]
         state += slot * state_stride + head * DIM * DIM
@@ -100,7 +105,7 @@ def _kimi_delta(
                 q = tl.load(queries + at_keys, mask=is_key, other=0.0).to(tl.float32)
                 q *= (tl.rsqrt(tl.sum(tl.sum(q * q, 2), 0) + _EPS) * query_scale)[None, :, None]
                 steps = tl.load(a + tokens[None, :, None] * a_stride + by_part, mask=is_key, other=0.0).to(tl.float32)
-                logs = tl.where(is_key, rate * softplus(steps + bias), 0.0)
+                logs = tl.where(is_key, _log_of_decay(steps + bias, rate, least_log, IS_BOUNDED), 0.0)
                 v = tl.load(values + tokens[:, None] * mixed_stride + columns[None, :], mask=is_value, other=0.0)
                 b = tl.sigmoid(tl.load(beta + tokens * beta_stride, mask=is_token, other=0.0).to(tl.float32))
                 similar, seen, since, at_end, until_end = _similarities(k, q, logs, places)
@@ -124,7 +129,7 @@ def _kimi_delta(
                 v = tl.load(values + token * mixed_stride + columns, mask=is_column, other=0.0).to(tl.float32)
                 b = tl.sigmoid(tl.load(beta + token * beta_stride).to(tl.float32))
                 steps = tl.load(a + token * a_stride + lanes, mask=is_lane, other=0.0).to(tl.float32)
-                sums *= tl.exp(rate * softplus(steps + bias))[:, None]
+                sums *= tl.exp(_log_of_decay(steps + bias, rate, least_log, IS_BOUNDED))[:, None]
                 change = (v - tl.sum(sums * k[:, None], 0)) * b
                 sums += k[:, None] * change[None, :]
                 tl.store(out + token * (HEADS * DIM) + columns, tl.sum(sums * q[:, None], 0), mask=is_column)
@@ -136,7 +141,7 @@ def kimi_delta_gpu(
     projected: torch.Tensor,
     a: torch.Tensor,
     z: torch.Tensor,
-    weights: GatedDeltaWeights,
+    weights: KimiDeltaWeights,
     state: torch.Tensor,
     step: RecurrentStep,
 ) -> torch.Tensor:
@@ -148,9 +153,9 @@ def kimi_delta_gpu(
     for launch in launches(step, tokens, size):
         _kimi_delta[(rows, heads, triton.cdiv(size, launch.columns))](
             mixed, projected[:, projected.shape[1] - heads :], a, weights.a_log, weights.dt_bias, state, out,
-            step.query_start, step.context_lens, step.seq_slots, size**-0.5,
+            step.query_start, step.context_lens, step.seq_slots, size**-0.5, weights.least_log or 0.0,
             mixed.stride(0), projected.stride(0), a.stride(0), state.stride(0),
-            HEADS=heads, DIM=size, WIDTH=launch.width, COLUMNS=launch.columns, IS_CHUNKED=launch.is_chunked,
-            num_warps=launch.warps, num_stages=1, **dependent(),
+            HEADS=heads, DIM=size, WIDTH=launch.width, COLUMNS=launch.columns, IS_BOUNDED=weights.least_log is not None,
+            IS_CHUNKED=launch.is_chunked, num_warps=launch.warps, num_stages=1, **dependent(),
         )  # fmt: skip
     return norm_groups(out, z, 0, weights.norm, "before_gate", weights.eps, heads, gate="sigmoid")

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from stoker.engine.kernels import GatedDeltaWeights, KernelSet
+from stoker.engine.kernels import KernelSet, KimiDeltaWeights
 
 from .levels import LEVEL_NAMES, assert_close, kernels_of
 from .test_recurrent import ROWS, Step, step_of
@@ -25,7 +25,7 @@ class Inputs:
     projected: torch.Tensor
     a: torch.Tensor
     z: torch.Tensor
-    weights: GatedDeltaWeights
+    weights: KimiDeltaWeights
     state: torch.Tensor
 
     def of_tokens(self, first: int, count: int) -> Inputs:
@@ -33,12 +33,12 @@ class Inputs:
         return replace(self, mixed=self.mixed[part], projected=self.projected[part], a=self.a[part], z=self.z[part])
 
 
-def inputs_of(shape: tuple[int, int], dtype: torch.dtype, tokens: int = 56) -> Inputs:
+def inputs_of(shape: tuple[int, int], dtype: torch.dtype, tokens: int = 56, least_log: float | None = None) -> Inputs:
     heads, size = shape
     torch.manual_seed(sum(shape))
     mixed, a, z = (torch.randn(tokens, count * heads * size).to(dtype) for count in (3, 1, 1))
-    weights = GatedDeltaWeights(
-        torch.randn(heads), 2 * torch.randn(heads * size), 1 + 0.1 * torch.randn(size), eps=1e-6
+    weights = KimiDeltaWeights(
+        torch.randn(heads), 2 * torch.randn(heads * size), 1 + 0.1 * torch.randn(size), 1e-6, least_log
     )
     projected = torch.randn(tokens, 7 + heads).to(dtype)
     return Inputs(mixed, projected, a, z, weights, torch.randn(6, heads, size, size))
@@ -58,8 +58,10 @@ def in_float64(inputs: Inputs, state: torch.Tensor) -> torch.Tensor:
         for head in range(heads):
             own = slice(head * size, (head + 1) * size)
             query, key = (x[token, own] / (x[token, own].square().sum() + 1e-6).sqrt() for x in (q, k))
-            steps = F.softplus(inputs.a[token, own].double() + inputs.weights.dt_bias[own])
-            decayed = torch.exp(-inputs.weights.a_log[head].double().exp() * steps)[:, None] * state[head]
+            steps = inputs.a[token, own].double() + inputs.weights.dt_bias[own]
+            rate, least = inputs.weights.a_log[head].double().exp(), inputs.weights.least_log
+            log = -rate * F.softplus(steps) if least is None else least * (rate * steps).sigmoid()
+            decayed = torch.exp(log)[:, None] * state[head]
             beta = inputs.projected[token, head - heads].double().sigmoid()
             state[head] = decayed + torch.outer(key, (v[token, own] - key @ decayed) * beta)
             out = query @ state[head] / math.sqrt(size)
@@ -72,9 +74,12 @@ def in_float64(inputs: Inputs, state: torch.Tensor) -> torch.Tensor:
 @LEVELS
 @DTYPES
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.quick_cases(6)
-def test_the_rule_is_that_of_the_paper(level: str, dtype: torch.dtype, shape: tuple[int, int]) -> None:
-    inputs = inputs_of(shape, dtype)
+@pytest.mark.parametrize("least_log", [None, -5.0])
+@pytest.mark.quick_cases(8)
+def test_the_rule_is_that_of_the_paper(
+    level: str, dtype: torch.dtype, shape: tuple[int, int], least_log: float | None
+) -> None:
+    inputs = inputs_of(shape, dtype, least_log=least_log)
     exact, state = inputs.state.double(), inputs.state.clone()
     found = run(kernels_of(level, dtype), inputs, state, step_of(*ROWS))
     first = 0
