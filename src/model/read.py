@@ -17,7 +17,7 @@ from .feed_forwards import MLP, Experts
 from .guess import guess, named_dtype
 from .latent import read_latent
 from .layout import read_layout
-from .mixers import Attention, HeadNorm, LatentAttention, Mixer, QueryGrowth, RopeSpec
+from .mixers import Attention, GatedDelta, HeadNorm, LatentAttention, Mixer, QueryGrowth, RopeSpec
 from .multipliers import read_weight_scales
 from .quantisation_config import read_quantisation
 from .recurrent import adjusted_width, read_state
@@ -104,7 +104,7 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
                 mixer=mixer,
                 beside=beside,
                 feed_forward=feed_forward,
-                norms=norms,
+                norms="inputs" if isinstance(mixer, GatedDelta) else norms,
                 input=own_input,
                 has_scalar=family.has_layer_scalars,
             )
@@ -439,6 +439,8 @@ def _turned(config: ConfigJson, family: Family, windows: tuple[int | None, ...])
             return [not config.flag("alibi")] * len(windows)
         case "position_embedding_type":
             return [config.get("position_embedding_type") == "rope"] * len(windows)
+        case "rope_parameters":
+            return [config.get("rope_parameters") is not None] * len(windows)
         case "windows":
             return [window is not None for window in windows]
         case "windows_if_any":
