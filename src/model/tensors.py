@@ -25,6 +25,7 @@ from .mixers import (
 )
 from .spec import LayerSpec, ModelSpec, NormPlaces
 
+CONVOLUTIONS = ("q_conv1d", "k_conv1d", "v_conv1d")  # of queries, keys and values
 FUSED = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "gate_up_proj": ("gate_proj", "up_proj"),
@@ -32,10 +33,10 @@ FUSED = {
     "index_proj": ("wk", "weights_proj"),
     "in_proj_qkvzba": ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"),
     "in_proj_by_head": ("in_proj_qkvz", "in_proj_ba"),
+    "conv1d": CONVOLUTIONS,
 }
 HEAD_GATES = "g_proj"
 KIMI_EXPANSIONS = ("f_b_proj", "g_b_proj")  # of decays and of gates
-CONVOLUTIONS = ("q_conv1d", "k_conv1d", "v_conv1d")  # of queries, keys and values
 EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm"
 POSITIONS, EMBEDDING_NORM = "model.embed_positions", "model.embed_norm"
 LAYER_INPUTS = "model.embed_tokens_per_layer"  # the table

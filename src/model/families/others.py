@@ -509,6 +509,7 @@ FAMILIES: Mapping[str, Family] = {
             "model.word_embeddings.": "model.embed_tokens.",
             ".attention.": ".self_attn.",
             ".self_attn.dense.": ".self_attn.o_proj.",
+            ".forget_gate.": ".",
             ".mlp.gate.expert_bias": ".mlp.gate.e_score_correction_bias",
         },
     ),
