@@ -43,7 +43,17 @@ def with_copies_of_tied_weights(model: PreTrainedModel, folder: Path) -> Path:
 
 FORMS = [in_several_files, under_names_of_its_class, with_copies_of_tied_weights]
 FAMILIES = [
-    *("qwen2 tied", "gemma3", "qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3", "qwen3_5_moe", "lfm2_moe"),
+    *(
+        "qwen2 tied",
+        "gemma3",
+        "qwen3_moe",
+        "mixtral",
+        "minimax_m2",
+        "gpt_oss",
+        "deepseek_v3",
+        "qwen3_5_moe",
+        "lfm2_moe",
+    ),
     *("granitemoe", "kimi_linear", "bailing_hybrid", "olmo_hybrid", "llama4", "ernie4_5_moe", "lfm3"),
 ]
 
