@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from ...model.read import read_config
 from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES, Parameters, count_parameters
 from ...model.spec import ModelSpec
+from ...model.tensor_parallel import of_one_device
 from ...model.weight_methods import CheckpointMethod, Rule, WeightMethod
 from ..checkpoint.described import described_weights
 from ..checkpoint.model_files import is_gguf
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 _ENDS = ("M303", "M306", "M309")  # damaged: nothing can be planned; other models than this build runs can be
 # Bytes of a quantised weight, its share of scales included, for models that this build does not run.
 QUANTISED_BYTES = {"fp8": 1.01, "int8": 1.01, "int4": 0.53, "int4_pure": 0.53}
+_OURS = (None, TWELVE_BITS, *SCHEMES)  # in which this build holds weights
 _METHODS = {  # of checkpoints in these forms
     "fp8": WeightMethod(kind="fp8", bits=8, block=(1, 0)),
     "int8": WeightMethod(kind="integers", bits=8, block=(1, 0)),
@@ -120,7 +124,7 @@ class PlannedModel(Record):
         layout: as ModelFiles.weights_bytes.
         """
         size = DTYPE_BYTES[dtype]
-        if self.files is not None and quantization in (None, TWELVE_BITS, *SCHEMES):
+        if self.files is not None and quantization in _OURS:
             return self.files.weights_bytes(dtype, quantization, layout=layout)
         if quantization not in (None, TWELVE_BITS):
             matrices = min(self.parameters.matrices, self.num_parameters)
@@ -131,6 +135,14 @@ class PlannedModel(Record):
             matrices, bits = self.parameters.matrices, self.spec.quantization.bits
             return round(matrices * bits / 8 * (1.06 if bits < 8 else 1.01) + (self.num_parameters - matrices) * size)
         return self.num_parameters * size
+
+    def rank_bytes(self, num_ranks: int, dtype: str, held: str | None, layout: CodesLayout | None) -> int:
+        """Bytes of the weights that each of several ranks has. held: the argument `quantization` of weights_bytes."""
+        files, own = self.files, of_one_device(self.spec, num_ranks)
+        if files is not None and held in _OURS and (num_ranks == 1 or not (files.own_codes or files.num_stored)):
+            return files.of_one_rank(num_ranks).weights_bytes(dtype, held, layout=layout)
+        share = Fraction(count_parameters(own).total, self.parameters.total)
+        return ceil(self.weights_bytes(dtype, held, layout=layout) * share)
 
     def active_bytes(self, dtype: str, quantization: str | None = None, *, layout: CodesLayout | None = None) -> int:
         """Bytes of weights that the device reads for one token."""

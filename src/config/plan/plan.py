@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...model.latent import SPARSE_TABLE
-from ...model.pipeline_stages import division_problem
 from ...model.quantised import BFLOAT16_ACCURACY, OWN_CODES, SCHEMES, accuracy
 from ...model.record import Record
 from ...model.through_transformers import through_transformers
@@ -23,6 +22,8 @@ from .model import PlannedModel
 from .numa import NumaUse, numa_use
 
 FORMAT_VERSION = 1
+_OF_STATUS = {"status", "reason", "max_model_len"}  # fields of Estimate in other parts of the plain data
+_OF_KV = {"kv", "kv_sized_by", "num_kv_blocks", "bytes_of_longest", "max_cached_len", "activation_bytes"}
 
 
 class Plan(Record):
@@ -64,7 +65,7 @@ class Plan(Record):
     def as_dict(self) -> dict[str, Any]:
         """The plan as plain data; sizes in bytes, speeds in tokens per second."""
         model, found = self.model, self.estimate
-        dumped = found.model_dump(mode="json", exclude={"kv"})
+        dumped = found.model_dump(mode="json", exclude=_OF_STATUS | _OF_KV)
         return {
             "verdict": found.status,
             "reason": found.reason,
@@ -91,10 +92,7 @@ class Plan(Record):
                 "why_not": model.why_not,
             },
             "assumed": self.ask.model_dump(mode="json"),
-            "memory": {
-                **{name: value for name, value in dumped.items() if name not in ("status", "reason", "max_model_len")},
-                "peak": found.peak.model_dump(mode="json"),
-            },
+            "memory": {**dumped, "peak": found.peak.model_dump(mode="json")},
             "kv_cache": {
                 "bytes_per_token": found.kv.token_bytes,
                 "bytes_per_sequence": found.kv.sequence_bytes,
@@ -131,30 +129,21 @@ def make_plan(
     """
     ask, topology = ask_of(decisions, model, device), decisions.topology
     distribution: Distribution | None = None
-    names = ("tensor_parallel_size", "pipeline_parallel_size")
-    sizes: dict[str, int] = {}
     if devices is not None:
         distribution = distribute(model, device, ask, *devices, num_replicas=topology.num_replicas)
         shown = distribution.shown
-        sizes = {name: getattr(shown, name) for name in names}
-    elif decisions.has_parts and not division_problem(model.spec, topology.group_size, topology.num_stages):
-        if decisions.model_files is not None:
-            model = model.model_copy(update={"spec": decisions.model_files.spec})  # with its experts as they are placed
-        sizes = dict(zip(names, (topology.group_size, topology.num_stages), strict=True))
-        sizes["decode_context_parallel_size"] = decisions.context_parts(model.spec)
-    if devices is None:
-        sizes["prefill_context_parallel_size"] = topology.num_prompt_groups
+        sizes = {name: getattr(shown, name) for name in ("tensor_parallel_size", "pipeline_parallel_size")}
+    else:
+        if (files := decisions.model_files) is not None:  # with its experts as they are placed
+            model = model.model_copy(update={"spec": files.spec, "files": files})
+        sizes = {
+            "tensor_parallel_size": decisions.num_ranks(model.spec),
+            "pipeline_parallel_size": decisions.num_stages(model.spec),
+            "prefill_context_parallel_size": topology.num_prompt_groups,
+            "decode_context_parallel_size": decisions.context_parts(model.spec),
+        }
     ask = with_sizes(model, device, ask, **sizes)
     found = estimate(model, device, ask)
-    if device.name == THIS_MACHINE and decisions.memory is not None:  # the engine will use the decided values
-        length = decisions.model.max_model_len
-        memory = decisions.memory
-        decided = {
-            "kv_cache_bytes": memory.kv_cache_bytes,
-            "max_model_len": length,
-            "budget_bytes": memory.budget_bytes,
-        }
-        found = found.model_copy(update=decided)
     if broken:
         found = found.model_copy(update={"status": "does not fit", "reason": broken[0]})
     kernels: dict[str, str] = {}
