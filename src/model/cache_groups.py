@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from .pipeline_stages import pipeline_problem, stages
+from .pipeline_stages import stages
 from .sizes import kv_bytes
 from .spec import ModelSpec
 
@@ -178,8 +178,8 @@ def most_tokens(needed: Callable[[int], int], available: int, block_size: int, l
 
 
 def groups_of_stage(spec: ModelSpec, groups: CacheGroups, num_stages: int) -> CacheGroups:
-    """The groups with the layers of the stage that keeps most of each token; all where it cannot be staged."""
-    if num_stages == 1 or pipeline_problem(spec, num_stages):
+    """The groups with the layers of the stage that keeps most of each token."""
+    if num_stages == 1:
         return groups
     return max(map(groups.of_layers, stages(spec, num_stages)), key=lambda own: own.num_planes)
 

@@ -88,11 +88,8 @@ def largest_share(spec: ModelSpec, num_stages: int) -> Fraction:
 
 
 def of_stages(spec: ModelSpec, num_stages: int) -> list[ModelSpec]:
-    """The model with the layers of each stage; all of it where it cannot be staged.
-
-    Only the first has what is before and after the layers.
-    """
-    if num_stages == 1 or pipeline_problem(spec, num_stages):
+    """The model with the layers of each stage. Only the first has what is before and after the layers."""
+    if num_stages == 1:
         return [spec]
     return [
         spec.model_copy(update={"layers": spec.layers[layers.start : layers.stop]})

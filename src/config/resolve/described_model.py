@@ -11,7 +11,7 @@ from ...model.quantised import TWELVE_BITS
 from ...model.record import Record
 from ...model.sizes import count_parameters, matrix_bytes, weights_bytes
 from ...model.spec import ModelSpec
-from ...model.tensor_parallel import of_one_device, tensor_parallel_problem
+from ...model.tensor_parallel import of_one_device
 from ...model.through_transformers import Implementation
 from ..checkpoint.repository_code import RepositoryCode
 from ..held_codes import CodesLayout
@@ -85,7 +85,5 @@ class ModelFiles(Record):
         return self.model_copy(update={"spec": placed})
 
     def of_one_rank(self, num_ranks: int) -> ModelFiles:
-        """The files of a model as large as what each rank of a stage has; these ones where it cannot be divided."""
-        if tensor_parallel_problem(self.spec, num_ranks):
-            return self
+        """The files of a model as large as what each rank of a stage has, if it can be divided."""
         return self.model_copy(update={"spec": of_one_device(self.spec, num_ranks)})
