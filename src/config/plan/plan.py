@@ -146,23 +146,7 @@ def make_plan(
     found = estimate(model, device, ask)
     if broken:
         found = found.model_copy(update={"status": "does not fit", "reason": broken[0]})
-    kernels: dict[str, str] = {}
     is_interpreted = device.name == THIS_MACHINE and decisions.is_interpreted
-    if not device.is_gpu and model.files is not None and not is_interpreted:
-        is_eager = decisions.model.enforce_eager
-        kernels = planned_kernels(
-            ask.dtype,
-            model.spec.head_dims,
-            ask.kv_dtype,
-            is_eager=is_eager,
-            quantization=ask.quantization or (OWN_CODES if ask.codes_layout and model.files.own_codes else None),
-            activations=ask.activations,
-            batch_invariant=decisions.model.batch_invariant,
-        )
-        if model.files.implementation == "transformers":
-            kernels |= through_transformers(model.spec)
-        elif model.spec.is_sparse:
-            kernels |= SPARSE_TABLE
     return Plan(
         model=model,
         device=device,
@@ -170,7 +154,7 @@ def make_plan(
         estimate=found,
         capacity=capacity(found, ask),
         speed=None if is_interpreted else speed(model, device, ask, found),
-        kernels=kernels,
+        kernels={} if device.is_gpu or is_interpreted else _kernels(model, ask, decisions),
         changes=() if devices is not None else tuple(cheapest_changes(model, device, ask, found)),
         notes=tuple(_notes(model, device, ask, found)),
         num_nodes=topology.num_nodes if distribution is None else 1,
@@ -179,6 +163,25 @@ def make_plan(
         numa=numa_use(decisions, found.peak) if device.name == THIS_MACHINE else None,
         distribution=distribution,
     )
+
+
+def _kernels(model: PlannedModel, ask: Ask, decisions: Decisions) -> dict[str, str]:
+    """Those of a CPU; none for a model that this build cannot run."""
+    files, spec = model.files, model.spec
+    if files is None:
+        return {}
+    found = planned_kernels(
+        ask.dtype,
+        spec.head_dims,
+        ask.kv_dtype,
+        is_eager=decisions.model.enforce_eager,
+        quantization=ask.quantization or (OWN_CODES if ask.codes_layout and files.own_codes else None),
+        activations=ask.activations,
+        batch_invariant=decisions.model.batch_invariant,
+    )
+    if files.implementation == "transformers":
+        return found | through_transformers(spec)
+    return found | SPARSE_TABLE if spec.is_sparse else found
 
 
 def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate) -> list[str]:
