@@ -46,8 +46,12 @@ class KVCost(Record):
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block, over all layers; 0 if none keeps anything of each token."""
-        return self.to_admit(1) - self.sequence_bytes
+        """Bytes of one block, over all layers: the unit of a cache. One byte if only sequences need any, else 0."""
+        return self.to_admit(1) - self.sequence_bytes or min(1, self.sequence_bytes)
+
+    def in_blocks(self, num_tokens: int) -> int:
+        """Bytes of the whole blocks, over all layers, that admit one sequence of `num_tokens` tokens."""
+        return -(-self.to_admit(num_tokens) // max(1, self.block_bytes)) * self.block_bytes
 
     def longest(self, num_bytes: int, limit: int) -> int:
         """Length of the longest sequence that fits into `num_bytes`, at most `limit` tokens."""

@@ -32,7 +32,6 @@ class MemoryPlan(Record):
     kv_sized_by: SizedBy = "nothing"  # what the KV cache's size follows from
     num_kv_blocks: int = 0  # of each group of layers
     kv_cache_bytes: int = 0
-    bytes_of_longest: int = 0  # of KV cache, that a sequence of max_model_len, or of the model's limit, needs
     max_cached_len: int = 0  # tokens of the longest sequence that the KV cache holds
 
     @property
@@ -112,25 +111,17 @@ def _reserved_bytes(needs: MemoryNeeds, model: ModelShare, kv: KVCost) -> int:
 
 def _with_kv_cache(plan: MemoryPlan, needs: MemoryNeeds, max_context: int) -> MemoryPlan:
     """plan: without a KV cache, which gets what the deployment can fill of the rest."""
-    kv, length = plan.kv, needs.max_model_len or max_context
-    unit = kv.block_bytes or min(1, kv.sequence_bytes)  # states alone are counted in bytes
-    one = -(-kv.to_admit(length) // max(1, unit)) * unit
-    sized_by, blocks = _num_blocks(plan, needs, length, unit, one)
+    length, unit = needs.max_model_len or max_context, plan.kv.block_bytes
+    sized_by, blocks = _num_blocks(plan, needs, length)
     limit = max(max_context, length)
-    sizes = {
-        "kv_sized_by": sized_by,
-        "num_kv_blocks": blocks,
-        "kv_cache_bytes": blocks * unit,
-        "bytes_of_longest": one,
-        "max_cached_len": kv.longest(blocks * unit, limit) if unit else min(limit, blocks * needs.block_size),
-    }
+    held = plan.kv.longest(blocks * unit, limit) if unit else min(limit, blocks * needs.block_size)
+    sizes = {"kv_sized_by": sized_by, "num_kv_blocks": blocks, "kv_cache_bytes": blocks * unit, "max_cached_len": held}
     return plan.model_copy(update=sizes)
 
 
-def _num_blocks(plan: MemoryPlan, needs: MemoryNeeds, length: int, unit: int, one: int) -> tuple[SizedBy, int]:
-    """Written blocks, else written memory, else what the deployment can fill. unit: bytes of a block. one: of a
-    sequence of `length` tokens."""
-    room = plan.budget_bytes - plan.fixed_bytes - plan.activation_bytes
+def _num_blocks(plan: MemoryPlan, needs: MemoryNeeds, length: int) -> tuple[SizedBy, int]:
+    """Written blocks, else written memory, else what sequences of `length` tokens can fill."""
+    unit, room = plan.kv.block_bytes, plan.budget_bytes - plan.fixed_bytes - plan.activation_bytes
     if needs.num_kv_blocks is not None:
         return "blocks", needs.num_kv_blocks
     if not unit:
@@ -139,6 +130,6 @@ def _num_blocks(plan: MemoryPlan, needs: MemoryNeeds, length: int, unit: int, on
         return "bytes", needs.kv_cache_bytes // unit
     if plan.is_on_host:  # memory that is not used otherwise
         return "rest", max(0, room) // unit
-    is_len_written = needs.max_model_len is not None
+    one, is_len_written = plan.kv.in_blocks(length), needs.max_model_len is not None
     wanted, limit = auto_kv_bytes(needs.max_num_seqs, one, room, is_len_written=is_len_written)
     return limit, max(0, wanted) // unit

@@ -23,7 +23,7 @@ from .numa import NumaUse, numa_use
 
 FORMAT_VERSION = 1
 _OF_STATUS = {"status", "reason", "max_model_len"}  # fields of Estimate in other parts of the plain data
-_OF_KV = {"kv", "kv_sized_by", "num_kv_blocks", "bytes_of_longest", "max_cached_len", "activation_bytes"}
+_OF_KV = {"kv", "kv_sized_by", "num_kv_blocks", "max_cached_len", "activation_bytes"}
 
 
 class Plan(Record):

@@ -62,7 +62,7 @@ def message_values(v: Values) -> dict[str, Any]:
 
 def _memory_values(v: Values, memory: MemoryPlan) -> dict[str, Any]:
     """Texts about the memory that the model and its caches take."""
-    one = memory.bytes_of_longest
+    one = memory.kv.in_blocks(v.model.max_model_len)
     room = max(0, v.decisions.available_memory_bytes - memory.fixed_bytes - memory.activation_bytes)
     return {
         "num_kv_blocks": memory.num_kv_blocks,
