@@ -166,7 +166,7 @@ def make_plan(
 
 
 def _kernels(model: PlannedModel, ask: Ask, decisions: Decisions) -> dict[str, str]:
-    """Those of a CPU; none for a model that this build cannot run."""
+    """Kernels of a CPU; none for a model that this build cannot run."""
     files, spec = model.files, model.spec
     if files is None:
         return {}
