@@ -13,7 +13,7 @@ from itertools import accumulate
 from .mixers import LatentAttention
 from .sizes import count_parameters, state_bytes
 from .spec import ModelSpec
-from .tensor_parallel import tensor_parallel_problem
+from .tensor_parallel import of_one_device, tensor_parallel_problem
 from .tensors import EMBEDDING, layer_tensors, outer_tensors
 
 _NONE = (sys.maxsize, 0)  # no stages are possible
@@ -85,6 +85,11 @@ def stage_parameters(spec: ModelSpec, num_stages: int) -> list[int]:
 def largest_share(spec: ModelSpec, num_stages: int) -> Fraction:
     """Share of all weights in the stage that has most."""
     return Fraction(max(stage_parameters(spec, num_stages)), count_parameters(spec).total)
+
+
+def rank_share(spec: ModelSpec, num_ranks: int) -> Fraction:
+    """Share of all weights that each of several ranks has, which divide every layer."""
+    return Fraction(count_parameters(of_one_device(spec, num_ranks)).total, count_parameters(spec).total)
 
 
 def of_stages(spec: ModelSpec, num_stages: int) -> list[ModelSpec]:

@@ -86,11 +86,12 @@ def with_sizes(model: PlannedModel, device: DeviceProfile, ask: Ask, **sizes: in
 
 def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     memory = memory_of(ask, _share(model, ask), device.room)
-    process, activations = process_memory(model, device, ask), activation_memory(model, device, ask)
+    process = process_memory(model.spec, device, ask, ask.max_model_len or model.limit)
+    activations = activation_memory(model.spec, device, ask)
     if device.is_gpu and ask.stores_blocks:
         activations += staging_bytes(memory.kv_block_bytes)
     graphs = graph_memory(ask) if device.is_gpu else captured_memory(model.spec, ask)
-    grammars = NOTHING if device.is_gpu else grammar_memory(model, ask)
+    grammars = NOTHING if device.is_gpu else grammar_memory(model.spec, ask)
     status, reason = _status(model, device.room, ask, memory)
     likely = memory.total_bytes + (process + activations + graphs + grammars).likely
     if status in ("fits", "fits with less context") and likely > device.room.free_bytes:
@@ -158,17 +159,16 @@ def _status(model: PlannedModel, room: DeviceRoom, ask: Ask, memory: MemoryPlan)
     return "fits", ""
 
 
-def process_memory(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Range:
+def process_memory(spec: ModelSpec, device: DeviceProfile, ask: Ask, max_model_len: int) -> Range:
     """Memory besides the model: libraries, the device's context, tables by position."""
     if device.is_gpu:
         likely = context_bytes(ask.tensor_parallel_size)
         return Range(low=300 * MIB, likely=likely, high=276 * MIB + 2 * likely)
     # Measured with torch's CPU build on Linux: 234 MiB after the libraries, 26 more once it has run.
     # Packed matrices are aligned to pages of 2 MiB: 0.8 MiB lost per matrix over the 4 x 28 of Qwen3-0.6B.
-    length = ask.max_model_len or model.limit
-    turns = length * model.spec.rotary_dim * 4
-    packed = ask.dtype == "bfloat16" and model.spec.hidden_size >= 1024
-    pages = 4 * model.spec.num_layers * (8 * MIB // 10) if packed else 0
+    turns = max_model_len * spec.rotary_dim * 4
+    packed = ask.dtype == "bfloat16" and spec.hidden_size >= 1024
+    pages = 4 * spec.num_layers * (8 * MIB // 10) if packed else 0
     fixed = Range(low=235 * MIB, likely=262 * MIB, high=520 * MIB)  # high: torch's CUDA build
     return fixed + Range(low=turns, likely=turns + pages, high=2 * turns + 2 * pages)
 
@@ -181,13 +181,13 @@ def _step_elements(spec: ModelSpec, ask: Ask) -> int:
     return whole + shared // ask.tensor_parallel_size
 
 
-def activation_memory(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Range:
+def activation_memory(spec: ModelSpec, device: DeviceProfile, ask: Ask) -> Range:
     """Activations of the largest step, as memory/gpu_reserve.py reserves them on a GPU.
 
     On a CPU: the tensors of one layer that are live at the same time, and the logits of one pass. Measured peaks were
     between 0.7 and 2.3 times this.
     """
-    spec, size = model.spec, DTYPE_BYTES[ask.dtype]
+    size = DTYPE_BYTES[ask.dtype]
     tokens = ask.max_num_batched_tokens * _step_elements(spec, ask) * size
     if device.is_gpu:
         sizes = ask.max_num_seqs, ask.max_num_batched_tokens
@@ -223,11 +223,11 @@ def num_captured_steps(max_num_seqs: int, num_replicas: int) -> int:
     return sum(size >= own for own in range(min(max_num_seqs, LOGIT_ROWS) + 1) for size in sizes)
 
 
-def grammar_memory(model: PlannedModel, ask: Ask) -> Range:
+def grammar_memory(spec: ModelSpec, ask: Ask) -> Range:
     """llguidance's copy of the vocabulary, in the engine process.
 
     Measured with byte-level vocabularies of 32,000 and 152,000 tokens: 710 to 930 bytes per token remain allocated, and
     1050 to 1080 are needed while it is built; the allocator keeps the difference.
     """
-    tokens = model.spec.vocab_size if ask.has_grammars else 0
+    tokens = spec.vocab_size if ask.has_grammars else 0
     return Range(low=700 * tokens, likely=1050 * tokens, high=1600 * tokens)

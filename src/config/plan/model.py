@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...model.config_json import ModelConfigError
 from ...model.guess import guess
+from ...model.pipeline_stages import rank_share
 from ...model.quantised import SCHEMES, TWELVE_BITS
 from ...model.read import read_config
 from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES, Parameters, count_parameters
 from ...model.spec import ModelSpec
-from ...model.tensor_parallel import of_one_device
 from ...model.weight_methods import CheckpointMethod, Rule, WeightMethod
 from ..checkpoint.described import described_weights
 from ..checkpoint.model_files import is_gguf
@@ -138,11 +137,9 @@ class PlannedModel(Record):
 
     def rank_bytes(self, num_ranks: int, dtype: str, held: str | None, layout: CodesLayout | None) -> int:
         """Bytes of the weights that each of several ranks has. held: the argument `quantization` of weights_bytes."""
-        files, own = self.files, of_one_device(self.spec, num_ranks)
-        if files is not None and held in _OURS and (num_ranks == 1 or not (files.own_codes or files.num_stored)):
-            return files.of_one_rank(num_ranks).weights_bytes(dtype, held, layout=layout)
-        share = Fraction(count_parameters(own).total, self.parameters.total)
-        return ceil(self.weights_bytes(dtype, held, layout=layout) * share)
+        if self.files is not None and held in _OURS:
+            return self.files.rank_bytes(num_ranks, dtype, held, layout)
+        return ceil(self.weights_bytes(dtype, held, layout=layout) * rank_share(self.spec, num_ranks))
 
     def active_bytes(self, dtype: str, quantization: str | None = None, *, layout: CodesLayout | None = None) -> int:
         """Bytes of weights that the device reads for one token."""

@@ -77,7 +77,7 @@ def _share(done: Decisions, model_files: ModelFiles) -> ModelShare:
         dtype=dtype,
         held_in=held,
         state_dtype=done.cache.mamba_ssm_cache_dtype,
-        rank_weights_bytes=model_files.of_one_rank(num_ranks).weights_bytes(dtype, held, layout=layout),
+        rank_weights_bytes=model_files.rank_bytes(num_ranks, dtype, held, layout),
         num_ranks=num_ranks,
         num_stages=done.num_stages(spec),
         num_context_parts=done.context_parts(spec),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any, Literal
 
 from pydantic import Field
 
 from ...model.expert_placement import with_placed_experts
+from ...model.pipeline_stages import rank_share
 from ...model.quantised import TWELVE_BITS
 from ...model.record import Record
 from ...model.sizes import count_parameters, matrix_bytes, weights_bytes
@@ -72,6 +74,12 @@ class ModelFiles(Record):
         return (
             described if self.num_stored is None else described * self.num_stored // count_parameters(self.spec).total
         )
+
+    def rank_bytes(self, num_ranks: int, dtype: str, held: str | None, layout: CodesLayout | None) -> int:
+        """Bytes of the weights that each of several ranks has; the arguments of weights_bytes."""
+        if num_ranks > 1 and (self.own_codes or self.num_stored):  # not described tensor by tensor
+            return ceil(self.weights_bytes(dtype, held, layout=layout) * rank_share(self.spec, num_ranks))
+        return self.of_one_rank(num_ranks).weights_bytes(dtype, held, layout=layout)
 
     def placed(self, parallel: ParallelConfig) -> ModelFiles:
         """The files of a model whose experts are placed as the options say."""

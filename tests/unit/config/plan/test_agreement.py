@@ -87,7 +87,7 @@ def test_plan_and_start_agree(name: str, device: str, words: str, tmp_path: Path
 
 @pytest.mark.parametrize("words", ["-pp 2", "-pp 3", "-tp 2", "-dp 2 --enable-expert-parallel"])
 @pytest.mark.parametrize("device", MACHINES)
-@pytest.mark.parametrize("name", ["dense", "windows", "experts", "hybrid", "latent"])
+@pytest.mark.parametrize("name", ["dense", "windows", "experts", "hybrid", "latent", "quantised"])
 @pytest.mark.quick_cases(16)
 def test_they_agree_about_one_process_of_several(name: str, device: str, words: str, tmp_path: Path) -> None:
     """The plan rounded what a rank has of the weights, and counted NCCL for the stages of a pipeline, the start for no
