@@ -133,7 +133,8 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     stored = plan.model.files.stored_as if plan.model.files is not None else ()
     parts = f" on each of {ask.num_devices} devices" if ask.num_devices > 1 else ""
     free = "" if plan.device.is_gpu else " free"
-    share = f"{ask.memory_share:g} of it, {about(found.budget_bytes)}, to use"
+    as_free = ", as far as it is free" * (found.budget_bytes < int(ask.memory_share * found.memory_bytes))
+    share = f"{ask.memory_share:g} of it{as_free}, {about(found.budget_bytes)}, to use"
     rows = [
         *([("replicas", _replicas(plan))] if _has_several(plan) and plan.distribution is None else []),
         *([("experts", _shared_experts(plan))] if plan.sharing is not None else []),
@@ -163,7 +164,7 @@ def _memory(plan: Plan) -> list[tuple[str, str]]:
     if found.graphs.high:
         name, of = ("CUDA graphs", "") if plan.device.is_gpu else ("graphs", " for captured steps")
         rows.append((name, f"{_range(found.graphs)}{of} (estimate)"))
-    left = found.memory_bytes - found.peak.likely
+    left = plan.device.room.free_bytes - found.peak.likely
     rows.append(("together", f"{_range(found.peak)}; {'leaves' if left >= 0 else 'lacks'} about {about(abs(left))}"))
     return rows
 
