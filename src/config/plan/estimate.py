@@ -43,6 +43,10 @@ class Range(Record):
             return Range(low=self.low + other, likely=self.likely + other, high=self.high + other)
         return Range(low=self.low + other.low, likely=self.likely + other.likely, high=self.high + other.high)
 
+    @property
+    def shown(self) -> str:
+        return f"{about(self.low)} to {about(self.high)}, likely {about(self.likely)}"
+
 
 NOTHING = Range(low=0, likely=0, high=0)
 
