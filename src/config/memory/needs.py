@@ -31,7 +31,7 @@ class MemoryNeeds(Record):
     kv_dtype: str
     block_size: int
     max_num_seqs: int
-    max_num_batched_tokens: int  # without chunked prefill at least those of the longest prompt
+    max_num_batched_tokens: int  # without chunked prefill those of the longest prompt at least, as a rule demands
     max_model_len: int | None
     kv_cache_bytes: int | None
     num_kv_blocks: int | None = None

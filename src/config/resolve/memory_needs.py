@@ -24,14 +24,14 @@ def memory_needs(
         return None if is_open(path) else done.get(path)
 
     length, seqs = value("model.max_model_len"), value("scheduler.max_num_seqs") or MAX_NUM_SEQS[device]
-    tokens = value("scheduler.max_num_batched_tokens") or max(MAX_NUM_BATCHED_TOKENS[device], seqs)
     longest_prompt = 0 if done.scheduler.enable_chunked_prefill else length or max_context
+    tokens = value("scheduler.max_num_batched_tokens") or max(MAX_NUM_BATCHED_TOKENS[device], seqs, longest_prompt)
     return MemoryNeeds(
         memory_share=done.cache.gpu_memory_utilization,
         kv_dtype=value("cache.kv_cache_dtype") or dtype,
         block_size=value("cache.block_size") or BLOCK_SIZE[device],
         max_num_seqs=seqs,
-        max_num_batched_tokens=max(tokens, longest_prompt),
+        max_num_batched_tokens=tokens,
         max_model_len=length,
         kv_cache_bytes=value("cache.kv_cache_memory_bytes"),
         num_kv_blocks=done.cache.num_gpu_blocks_override,
