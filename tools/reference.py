@@ -166,8 +166,8 @@ def _classes() -> list[str]:
     rows = dict.fromkeys(FAMILIES, ("native", ""))
     rows |= {name: ("no", problem) for name, problem in REFUSED.items() if name not in FAMILIES}
     rows |= {name: ("library, probed", "") for name in PROBED if name not in FAMILIES}
-    rows |= {name: rows[text] for name, text in TEXT_CLASSES.items()}
     rows |= {name: ("native" if name in FAMILIES else "library, tested", fused) for name, fused in TESTED.items()}
+    rows |= {name: rows[text] for name, text in TEXT_CLASSES.items()}
     counts = Counter(how for how, _ in rows.values())
     return [
         f"Together: {'; '.join(f'{count} {how}' for how, count in sorted(counts.items()))}.",
