@@ -9,7 +9,7 @@ from .feed_forwards import MLP, Experts, Routing
 
 Kind = (
     Literal["none", "qwen", "mixtral", "minimax", "deepseek", "deepseek_v2", "gpt_oss", "hunyuan", "ernie", "granite"]
-    | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h", "lfm2"]
+    | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h", "lfm2", "jamba"]
 )
 CLAMPED_SWIGLU = "clamped_swiglu"  # of gpt-oss, with alpha 1.702
 SWIGLU_LIMIT = 7.0
@@ -50,6 +50,8 @@ def read_experts(config: ConfigJson, kind: Kind, index: int) -> Experts | None:
             return _nemotron_h(config)
         case "lfm2":
             return _lfm2(config, index)
+        case "jamba":
+            return _jamba(config, index)
 
 
 def _checked(
@@ -216,6 +218,14 @@ def _lfm2(config: ConfigJson, index: int) -> Experts | None:
         scale=config.number("routed_scaling_factor", 0, 1e3, 1.0),
     )
     return _checked(config, _count_key(config, "num_experts"), config.count("moe_intermediate_size"), routing)
+
+
+def _jamba(config: ConfigJson, index: int) -> Experts | None:
+    """Read the experts of one in several layers; where there is only one expert, every layer has an MLP."""
+    key = _count_key(config, "num_experts")
+    if config.count(key) == 1 or index not in config.periodic_layers("expert_layer", index + 1):
+        return None
+    return _checked(config, key, config.count("intermediate_size"), Routing())
 
 
 def _gemma4(config: ConfigJson) -> Experts | None:

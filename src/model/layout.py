@@ -44,7 +44,7 @@ def read_layout(config: ConfigJson, kind: Kind) -> list[Parts]:
             return [_ATTENTION] * num_layers
         case "falcon_h1":
             return [_ATTENTION._replace(has_state=True)] * num_layers
-        case "mamba2":
+        case "mamba" | "falcon_mamba" | "mamba2":
             return [Parts(has_state=True)] * num_layers
         case "bamba":
             listed = _indices(config, "attn_layer_indices", ())
@@ -52,6 +52,8 @@ def read_layout(config: ConfigJson, kind: Kind) -> list[Parts]:
             listed = _indices(config, "full_attn_idxs", range(num_layers))
         case "granite_hybrid":
             listed = ()
+        case "jamba":
+            listed = config.periodic_layers("attn_layer", num_layers)
         case _:
             interval = config.count("full_attention_interval")
             listed = range(interval - 1, num_layers, interval)

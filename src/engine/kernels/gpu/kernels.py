@@ -24,6 +24,7 @@ from .gemv import MAX_TOKENS
 from .latent_attention import latent_attention_gpu
 from .launch import early_starts, is_interpreted
 from .linear import PackGroupedGpu, embed_packed, linear_gpu, norm_gate_up_gpu
+from .norm_parts import norm_parts_gpu
 from .prefill_attention import prefill_attention
 from .recurrent import CHUNK, FEW
 from .rope_and_store import rope_and_store_gpu
@@ -31,6 +32,7 @@ from .route_experts import route_experts_gpu
 from .sample_logprobs import count_above_gpu, softmax_mass_gpu
 from .sample_ops import sample_tokens_gpu, sample_top_p_gpu
 from .scaling import add_scaled_gpu, scale_and_cap_gpu
+from .selective_scan import selective_scan_gpu
 from .state_space import state_space_gpu
 from .store_latents import store_latents_gpu
 from .tuned import AttentionLaunch, tuned
@@ -63,6 +65,8 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         gated_delta=gated_delta_gpu,
         state_space=state_space_gpu,
         gated_norm=gated_norm_gpu,
+        norm_parts=norm_parts_gpu,
+        selective_scan=selective_scan_gpu,
         fused_norm_gate_up=norm_gate_up_gpu,
         sample_tokens=after_penalties(sample_tokens_gpu),
         sample_top_p=after_penalties(sample_top_p_gpu),
