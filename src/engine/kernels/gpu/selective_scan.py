@@ -34,9 +34,9 @@ def _selective_scan(
     if count > 0:
         columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         lanes = tl.arange(0, STATE_WIDTH)
-        is_column, is_lane = columns < channels, lanes < STATE_SIZE
+        is_column = columns < channels
         own = lanes[:, None] * channels + columns[None, :]
-        is_own = is_lane[:, None] & is_column[None, :]
+        is_own = (lanes < STATE_SIZE)[:, None] & is_column[None, :]
         rate = tl.load(rates + own, mask=is_own, other=0.0)
         bias = tl.load(dt_bias + columns, mask=is_column, other=0.0)
         share = tl.load(skip + columns, mask=is_column, other=0.0)
@@ -54,12 +54,13 @@ def _selective_scan(
         for begin in range(0, count, TOKENS):
             outputs = tl.zeros([TOKENS, BLOCK], tl.float32)
             for place in tl.static_range(TOKENS):
-                is_token = begin + place < count
-                is_input = is_column & is_token
+                is_token = count - begin > place
+                is_input = columns < tl.where(is_token, channels, 0)
+                is_key = lanes < tl.where(is_token, STATE_SIZE, 0)
                 d = tl.load(steps + place * steps_stride + columns, mask=is_input, other=0.0).to(tl.float32)
                 value = tl.load(x + place * x_stride + columns, mask=is_input, other=0.0).to(tl.float32)
-                keys = tl.load(b + place * b_stride + lanes, mask=is_lane & is_token, other=0.0).to(tl.float32)
-                queries = tl.load(c + place * c_stride + lanes, mask=is_lane & is_token, other=0.0).to(tl.float32)
+                keys = tl.load(b + place * b_stride + lanes, mask=is_key, other=0.0).to(tl.float32)
+                queries = tl.load(c + place * c_stride + lanes, mask=is_key, other=0.0).to(tl.float32)
                 d = tl.where(is_token, softplus(d + bias), 0.0)  # after the last token the state does not decay
                 sums = sums * tl.exp(rate * d[None, :]) + keys[:, None] * (d * value)[None, :]
                 total = tl.sum(sums * queries[:, None], 0) + share * value
