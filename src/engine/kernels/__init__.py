@@ -7,6 +7,7 @@ from .gated_norm import GatedNormWeights
 from .grouped import Grouped, GroupScales
 from .head_variant import PLAIN_HEADS, HeadVariant
 from .kernel_set import KernelSet
+from .kimi_delta import KimiDeltaWeights
 from .linear import PackedLinear
 from .norm_parts import PartNormWeights
 from .paged_attention import AttentionStep, SlotsOfRanks
@@ -31,6 +32,7 @@ __all__ = [
     "HeadVariant",
     "Integers",
     "KernelSet",
+    "KimiDeltaWeights",
     "PackedExpert",
     "PackedExperts",
     "PackedLinear",

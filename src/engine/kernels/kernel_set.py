@@ -34,6 +34,7 @@ from .experts import (
 )
 from .gated_delta import GatedDelta, gated_delta_reference
 from .gated_norm import GatedNorm, gated_norm_reference
+from .kimi_delta import KimiDelta, kimi_delta_reference
 from .latent_attention import (
     AttendLatentPart,
     LatentAttention,
@@ -82,6 +83,7 @@ from .selective_scan import SelectiveScan, selective_scan_reference
 from .softmax_mass import SoftmaxMass, softmax_mass_reference
 from .state_space import StateSpace, state_space_reference
 from .store_latents import StoreLatents, store_latents_reference
+from .take_columns import TakeColumns, take_columns_reference
 from .to_float32 import ToFloat32, to_float32_reference
 from .token_index import (
     ChooseTokens,
@@ -113,6 +115,7 @@ class KernelSet:
     linear: Linear = linear_reference
     embed: Embed = embed_reference
     copy_rows: CopyRows = copy_rows_reference
+    take_columns: TakeColumns = take_columns_reference
     rope_and_store: RopeAndStore = rope_and_store_reference
     paged_attention: PagedAttention = paged_attention_reference
     attend_part: AttendPart = attend_part_reference
@@ -144,6 +147,7 @@ class KernelSet:
     scale_rows: ScaleRows = scale_rows_reference
     causal_convolution: CausalConvolution = causal_convolution_reference
     gated_delta: GatedDelta = gated_delta_reference
+    kimi_delta: KimiDelta = kimi_delta_reference
     state_space: StateSpace = state_space_reference
     gated_norm: GatedNorm = gated_norm_reference
     norm_parts: NormParts = norm_parts_reference
@@ -209,6 +213,7 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     gate_outputs=one_row(gate_outputs_reference, 0, 1),
     causal_convolution=one_token(causal_convolution_reference, 0),
     gated_delta=one_token(gated_delta_reference, 0, 1),
+    kimi_delta=one_token(kimi_delta_reference, 0, 1, 2, 3),
     state_space=one_token(state_space_reference, 0, 1),
     gated_norm=one_row(gated_norm_reference, 0, 1),
     norm_parts=one_row(norm_parts_reference, 0),

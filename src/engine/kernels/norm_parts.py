@@ -34,9 +34,9 @@ def norm_parts_reference(x: torch.Tensor, weights: PartNormWeights) -> Parts:
     Without a norm they may be views of x.
     """
     weights.check(x)
-    parts = list(torch.split(x, weights.sizes, 1))
+    parts = list(torch.split(x, list(weights.sizes), 1))
     if weights.has_norm:
-        gains = [None] * 3 if weights.weight is None else torch.split(weights.weight, weights.sizes)
+        gains = [None] * 3 if weights.weight is None else torch.split(weights.weight, list(weights.sizes))
         for index, (part, gain) in enumerate(zip(parts, gains, strict=True)):
             wide = part.float()
             normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + weights.eps)
