@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .config_json import ConfigJson, ModelConfigError, shown
-from .experts import read_experts
+from .experts import averages_experts, read_experts
 from .families import FAMILIES, Family, Setting
 from .feed_forwards import MLP, Experts
 from .guess import guess, named_dtype
 from .latent import read_latent
 from .layout import read_layout
-from .mixers import Attention, HeadNorm, LatentAttention, Mixer, QueryGrowth, RopeSpec
+from .mixers import Attention, GatedDelta, HeadNorm, LatentAttention, Mixer, QueryGrowth, RopeSpec
 from .multipliers import read_weight_scales
 from .quantisation_config import read_quantisation
 from .recurrent import adjusted_width, read_state
@@ -104,7 +104,7 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
                 mixer=mixer,
                 beside=beside,
                 feed_forward=feed_forward,
-                norms=norms,
+                norms="inputs" if isinstance(mixer, GatedDelta) else norms,
                 input=own_input,
                 has_scalar=family.has_layer_scalars,
             )
@@ -126,7 +126,7 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         rounds_embedding_scale=family.scales_embedding,
         weight_scales=read_weight_scales(config, layer(0), hidden)
         if family.has_weight_scales
-        else _router_scale(layer(0), hidden),
+        else _scales(config, layer(0), hidden),
         embedding_scale=hidden**0.5 if family.scales_embedding else _multiplier(config, family, "embedding_scale"),
         residual_scale=_residual_scale(config, family, num_layers),
         logits_scale=_logits_scale(config, family, hidden),
@@ -138,8 +138,11 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
     )
 
 
-def _router_scale(layer: LayerSpec, hidden: int) -> tuple[WeightScale, ...]:
-    """The inputs of Gemma 4's router are divided by the root of their number: the weights of their norm are."""
+def _scales(config: ConfigJson, layer: LayerSpec, hidden: int) -> tuple[WeightScale, ...]:
+    """The inputs of Gemma 4's router are divided by the root of their number: the weights of their norm are. Halves of
+    shared experts come from halves of their last weights."""
+    if averages_experts(config):
+        return (WeightScale(name="mlp.shared_experts.down_proj.weight", parts=((hidden, 0.5),)),)
     experts = layer.feed_forward
     if not isinstance(experts, Experts) or not experts.has_router_norm:
         return ()
@@ -374,7 +377,8 @@ def _has_window(config: ConfigJson, family: Family, num_layers: int) -> list[boo
         return [pattern[index % len(pattern)] == "L" for index in range(num_layers)]
     assert isinstance(family.windows, int)
     period = config.count("sliding_window_pattern", family.windows)
-    return [(index + 1) % period != 0 for index in range(num_layers)]
+    first = config.get("first_k_dense_replace") or 0  # these layers see everything (Cohere)
+    return [index >= first and (index - first + 1) % period != 0 for index in range(num_layers)]
 
 
 def _local(types: Any, num_layers: int) -> list[bool]:
@@ -439,6 +443,8 @@ def _turned(config: ConfigJson, family: Family, windows: tuple[int | None, ...])
             return [not config.flag("alibi")] * len(windows)
         case "position_embedding_type":
             return [config.get("position_embedding_type") == "rope"] * len(windows)
+        case "rope_parameters":
+            return [config.get("rope_parameters") is not None] * len(windows)
         case "windows":
             return [window is not None for window in windows]
         case "windows_if_any":

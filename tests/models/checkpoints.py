@@ -93,6 +93,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "stablelm norms": {"model_type": "stablelm", "qk_layernorm": True},
     "cohere": {"model_type": "cohere", "use_qk_norm": True, "logit_scale": 0.5},
     "cohere2": {"model_type": "cohere2", "sliding_window": 6, "layer_types": SLIDING_THEN_FULL, "head_dim": 16},
+    "cohere2_moe": {
+        "model_type": "cohere2_moe",
+        "sliding_window": 6,
+        "layer_types": SLIDING_THEN_FULL,
+        "head_dim": 16,
+        "mlp_layer_types": ["dense", "sparse"],
+        "prefix_dense_intermediate_size": 80,
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "num_shared_experts": 2,
+        "expert_selection_fn": "sigmoid",
+    },
     "glm": {"model_type": "glm", "head_dim": 16},
     "glm4": {"model_type": "glm4", "head_dim": 16},
     "gemma": {"model_type": "gemma", "head_dim": 16},
@@ -250,6 +262,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 40,
         "rms_norm_eps": 1e-3,  # as above
         **EXPERTS,
+    },
+    "olmo_hybrid": {  # as many keys as values: transformers stores a third of all convolutions under each name
+        "model_type": "olmo_hybrid",
+        "num_hidden_layers": 3,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 40,
+        "linear_value_head_dim": 20,
+        "rms_norm_eps": 1e-3,  # as above
     },
     "kimi_linear": {
         "model_type": "kimi_linear",

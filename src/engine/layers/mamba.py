@@ -33,8 +33,7 @@ class PartGains(Vector):
     """The weights of the norms of several parts, one after the other."""
 
     def __init__(self, names: Sequence[str], sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__(names, len(names), dtype, device)
-        self.values = torch.empty(sum(sizes), dtype=torch.float32, device=device)
+        super().__init__(names, sum(sizes), dtype, device)
         self._sizes = sizes
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
