@@ -315,7 +315,7 @@ def test_what_the_library_does_not_have_ends_the_start(changes: dict[str, Any], 
             {"architectures": ["OddForCausalLM"]},
             r"is not supported; .*`model\.model_impl: transformers` probes",
         ),
-        ({"architectures": ["MambaForCausalLM"], "model_type": "mamba"}, "`MambaForCausalLM` is not supported"),
+        ({"architectures": ["RwkvForCausalLM"], "model_type": "rwkv"}, "`RwkvForCausalLM` is not supported"),
         ({"architectures": ["BertLMHeadModel"]}, "; BertSelfAttention sees later tokens too, so it cannot"),
     ],
 )
@@ -328,7 +328,7 @@ def test_auto_refuses_what_is_neither_tested_nor_probed(changes: dict[str, Any],
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}, "layers with mamba, which keep no keys"),
+        ({"model_type": "rwkv", "architectures": ["RwkvForCausalLM"]}, "layers with mamba, which keep no keys"),
         ({"is_encoder_decoder": True}, "an encoder-decoder, or a model with another input"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "a quantised checkpoint"),
         (
