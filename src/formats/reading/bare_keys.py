@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from ..format import BareKeys, CallMarkers
-from .json_text import Structure, beginning
+from .json_structure import Structure
+from .json_text import beginning
 from .schema_types import ALL_TYPES, quoted
 from .sink import Sink
 from .source import (
@@ -59,13 +60,13 @@ def _pass_object(source: Source, style: BareKeys, calls: CallMarkers, sink: Sink
         if first == calls.end[:1] and (yield from is_next(source, calls.end)):
             value.close_all()
         elif first == style.quote[0] and (yield from take(source, style.quote)):
-            if value.item():
+            if value.begin_item():
                 sink.write(quoted((yield from _take_quoted(source, style)).strip()))
             elif not (yield from _pass_string(source, style, calls, sink, value.in_object)):
                 return
         elif first in ",:":
             source.at += 1
-            value.punctuation(first)
+            value.separator(first)
             value.space(" ")
         elif first in "}])":
             source.at += 1
@@ -74,7 +75,7 @@ def _pass_object(source: Source, style: BareKeys, calls: CallMarkers, sink: Sink
             source.at += 1
             value.open(first)
         else:
-            is_key = value.item()
+            is_key = value.begin_item()
             source.at += 1
             text = first + (yield from _take_until(source, _KEY_END if is_key else _SCALAR_END))
             if is_key:

@@ -5,15 +5,8 @@ from __future__ import annotations
 import json
 
 from ..format import JsonCall
-from .json_text import (
-    pass_value,
-    repaired,
-    take_key,
-    take_short_string,
-    take_string,
-    take_value,
-    with_whole_characters,
-)
+from .json_string import take_short_string, take_string, with_whole_characters
+from .json_text import pass_value, repaired, take_key, take_value
 from .sink import Sink
 from .source import Reading, Source, skip_space
 

@@ -195,7 +195,10 @@ class _ArgumentsReader:
         return is_complete
 
     def _take_text(self, *, is_json: bool = False) -> Reading[tuple[str, bool]]:
-        """Take the text of a value, and whether it is complete. is_json: a marker in a string of JSON does not end it."""
+        """Take the text of a value. Returns it, and whether it is complete.
+
+        is_json: a marker within a string of JSON does not end the value.
+        """
         pieces: list[str] = []
         is_complete = yield from self._pass_text(pieces.append, pieces if is_json else None)
         return "".join(pieces), is_complete
