@@ -40,7 +40,9 @@ def is_too_deep(value: Any) -> bool:
         level, containers = containers, []
         for container in level:
             values = container.values() if isinstance(container, dict) else container
-            containers += [inner for inner in values if isinstance(inner, (dict, list))]
+            for inner in values:
+                if isinstance(inner, (dict, list)):
+                    containers.append(inner)
         if not containers:
             return False
     return True
