@@ -35,7 +35,7 @@ _SHORT_STRING = re.compile(rf'"(?P<text>[^"\\\x00-\x1f]{{0,{MAX_NAME}}})(?P<end>
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a string is a value, which decides what can follow it."""
+    """The place of a string that is a value, which decides what can follow it."""
 
     end: str  # the marker after the call; empty without one
     in_object: bool  # the value of a key, rather than an item of an array or the whole
