@@ -15,7 +15,8 @@ import pytest
 from openai.types.responses import Response as OpenAIResponse
 
 from stoker.server.endpoint import LONG_BODY_BYTES
-from stoker.server.protocol.lark_regex import NotRegular, regex_of
+from stoker.server.protocol.lark_grammar import NotRegular
+from stoker.server.protocol.lark_regex import regex_of
 from stoker.server.run import check_server
 from stoker.server.stored.store import Limits, SqliteStore, Stored, StoreProblem, open_store
 
