@@ -26,21 +26,18 @@ from .gated_norm import gated_norm_cpu
 from .kernel_set import ONE_ROW, KernelSet, pack_rounding_experts
 from .latent_attention import latent_attention_cpu
 from .latent_heads import absorb_queries_cpu, expand_values_cpu
-from .linear import (
-    Linear,
-    PackedLinear,
-    embed_cpu,
+from .linear import Linear, PackedLinear, quantise_linear_reference
+from .output_gate import gate_outputs_cpu
+from .paged_attention import paged_attention_cpu
+from .panel_linear import embed_cpu, linear_cpu
+from .panel_packing import (
     join_linear_cpu,
-    linear_cpu,
     pack_grouped_cpu,
     pack_integers_cpu,
     pack_linear_cpu,
     quantise_linear_cpu,
-    quantise_linear_reference,
     repack_linear_cpu,
 )
-from .output_gate import gate_outputs_cpu
-from .paged_attention import paged_attention_cpu
 from .rope_and_store import rope_and_store_cpu
 from .route_experts import own_experts_cpu, own_places_cpu, route_experts_cpu
 from .sample_tokens import sample_tokens_cpu

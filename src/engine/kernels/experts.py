@@ -19,16 +19,16 @@ from .activation import ACTIVATIONS, activate_and_mul_reference, activate_refere
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 from .grouped import Grouped, are_alike, stacked
 from .linear import (
-    DEPTH_STEPS,
     PackedLinear,
     PackGrouped,
     PackLinear,
     QuantiseLinear,
     linear_reference,
     pack_linear_reference,
-    panel_products,
     quantise_linear_reference,
 )
+from .panel_linear import panel_products
+from .panel_packing import DEPTH_STEPS
 
 logger = logging.getLogger(__name__)
 Gate = Activation | Literal["clamped_swiglu"]
