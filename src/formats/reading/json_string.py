@@ -95,19 +95,10 @@ def pass_string(source: Source, write: Write, place: Place | None) -> Reading[bo
     quote = yield from peek(source)
     source.at += 1
     write('"')
-    if (yield from peek(source)) != quote:
-        return (yield from _pass_content(source, write, quote, place))
-    source.at += 1
-    if (yield from peek(source)) != quote:  # the string is empty
+    num_quotes = 1 + (yield from _take_quotes(source, quote))
+    if num_quotes == 2:  # the string is empty
         write('"')
         return True
-    source.at += 1
-    return (yield from _pass_content(source, write, quote, place, is_triple=True))
-
-
-def _pass_content(
-    source: Source, write: Write, quote: str, place: Place | None, *, is_triple: bool = False
-) -> Reading[bool]:
     special = _SPECIAL[quote]
     while True:
         match = special.search(source.text, source.at)
@@ -123,7 +114,7 @@ def _pass_content(
         if character == "\\":
             if not (yield from _pass_escape(source, write)):
                 return False
-        elif character == quote and (yield from _take_end(source, quote, place, is_triple)):
+        elif character == quote and (yield from _take_end(source, quote * num_quotes, place)):
             write('"')
             return True
         else:
@@ -131,17 +122,23 @@ def _pass_content(
             write(quoted(character)[1:-1])
 
 
-def _take_end(source: Source, quote: str, place: Place | None, is_triple: bool) -> Reading[bool]:
-    """Take the quote that is next, or three of them, if the string ends there. False and nothing if it does not."""
-    if is_triple:
-        return (yield from take(source, quote * 3))
-    if place is not None:
-        while (is_end := place.can_continue(source.text, source.at + 1, source.is_closed)) is None:
+def _take_quotes(source: Source, quote: str) -> Reading[int]:
+    """Take the quotes after the first one of a string, at most two of them. Returns their number."""
+    for number in range(2):
+        if (yield from peek(source)) != quote:
+            return number
+        source.at += 1
+    return 2
+
+
+def _take_end(source: Source, quotes: str, place: Place | None) -> Reading[bool]:
+    """Take the quotes that end the string. False and nothing if it does not end here."""
+    if len(quotes) == 1 and place is not None:
+        while (can_end := place.can_continue(source.text, source.at + 1, source.is_closed)) is None:
             yield
-        if not is_end:
+        if not can_end:
             return False
-    source.at += 1
-    return True
+    return (yield from take(source, quotes))
 
 
 def _pass_escape(source: Source, write: Write) -> Reading[bool]:

@@ -28,7 +28,7 @@ from .typed_value import literal_json, typed_text
 Write = Callable[[str], object]
 
 _STRING = frozenset({"string"})
-_MAX_JSON_CHECKS = 16  # of one value, each of which reads the value from its beginning
+_MAX_JSON_CHECKS = 16  # of one value
 _TYPE_ATTRIBUTE = re.compile(r'(?:string|type)="(\w+)"')
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 _WRAPPERS = frozenset({"arguments", "input"})  # what models write around all arguments, if no parameter has this name
@@ -143,10 +143,15 @@ class _ArgumentsReader:
         if self._parameters is not None and key in _WRAPPERS and key not in self._parameters:
             return (yield from self._read_wrapper(key))
         self._write_member(quoted(key) + ": ")
+        write = self._sink.write
         if types == _STRING:
-            return (yield from self._pass_string())
-        text, is_complete = yield from self._take_text(is_json=True)
-        self._sink.write(typed_text(text, types) if is_complete else beginning(text))
+            write('"')
+            is_complete = yield from self._pass_text(lambda text: write(quoted(text)[1:-1]))
+            if is_complete:
+                write('"')
+        else:
+            text, is_complete = yield from self._take_text(is_json=True)
+            write(typed_text(text, types) if is_complete else beginning(text))
         return is_complete
 
     def _take_types(self, key: str) -> Reading[frozenset[str]]:
@@ -185,15 +190,6 @@ class _ArgumentsReader:
             is_complete = yield from is_next(source, self._end)
         return is_complete
 
-    def _pass_string(self) -> Reading[bool]:
-        """Pass on a value as a string while it arrives. False if the answer ends within it."""
-        write = self._sink.write
-        write('"')
-        is_complete = yield from self._pass_text(lambda text: write(quoted(text)[1:-1]))
-        if is_complete:
-            write('"')
-        return is_complete
-
     def _take_text(self, *, is_json: bool = False) -> Reading[tuple[str, bool]]:
         """Take the text of a value. Returns it, and whether it is complete.
 
@@ -205,49 +201,53 @@ class _ArgumentsReader:
 
     def _pass_text(self, write: Write, json_pieces: list[str] | None = None) -> Reading[bool]:
         """Pass on the text of a value, and take its own end. False if the answer ends first."""
-        source, style = self._source, self._style
+        source, style, ends = self._source, self._style, self._value_ends
         if style.pad:
             yield from take(source, style.pad)
         if style.reads_cdata and (yield from take(source, _CDATA)):
-            if not (yield from pass_until(source, {_CDATA_END}, write)):
-                return False
-            source.at += len(_CDATA_END)
-            yield from skip_space(source)
-            return (yield from take(source, style.value_end))
-        text = _ValueText(write)
-        marker = yield from self._pass_until_end(text, json_pieces)
-        if marker in self._value_ends.value_ends:
-            source.at += len(marker)
-            if not style.pad:
-                text.write_held()
-        return bool(marker)
-
-    def _pass_until_end(self, text: _ValueText, json_pieces: list[str] | None) -> Reading[str]:
-        """Pass on text. Returns the marker that ends the value, not taken; empty if the answer ends first."""
-        source, ends = self._source, self._value_ends
-        num_checks = 0
+            return (yield from self._pass_cdata(write))
+        text = _ValueText(write, json_pieces)
         while True:
             match = ends.pattern.search(source.text, source.at)
             stop = match.start() if match else len(source.text)
             text.add(source.text[source.at : stop])
             source.at = stop
-            if match is None or match.group() not in ends.markers:  # it may be the beginning of a marker
-                if source.is_closed:
-                    self._pass_rest(text)
-                    return ""
-                yield
-                continue
-            is_end = ends.fits(match.group(), source.text, match.end(), text.is_line_start, source.is_closed)
-            if is_end is None:
-                yield
-                continue
-            if is_end and json_pieces is not None and num_checks < _MAX_JSON_CHECKS:
-                num_checks += 1
-                is_end = not _ends_in_string("".join(json_pieces))
-            if is_end:
-                return match.group()
-            text.add(source.text[source.at])
-            source.at += 1
+            marker = match.group() if match else ""  # or the beginning of one, at the end of the text
+            if marker in ends.markers:
+                is_end = self._is_end(marker, text)
+                if is_end:
+                    self._take_value_end(marker, text)
+                    return True
+                if is_end is not None:
+                    text.add(marker[0])
+                    source.at += 1
+                    continue
+            elif source.is_closed:
+                self._pass_rest(text)
+                return False
+            yield
+
+    def _pass_cdata(self, write: Write) -> Reading[bool]:
+        if not (yield from pass_until(self._source, {_CDATA_END}, write)):
+            return False
+        self._source.at += len(_CDATA_END)
+        yield from skip_space(self._source)
+        return (yield from take(self._source, self._style.value_end))
+
+    def _is_end(self, marker: str, text: _ValueText) -> bool | None:
+        """Whether the marker that is next ends the value. None: that is not known yet."""
+        source, end = self._source, self._source.at + len(marker)
+        is_end = self._value_ends.fits(marker, source.text, end, text.is_line_start, source.is_closed)
+        if is_end and text.is_in_json_string():
+            return False
+        return is_end
+
+    def _take_value_end(self, marker: str, text: _ValueText) -> None:
+        """Take the marker if it is the value's own; others are left for what is read next."""
+        if marker in self._value_ends.value_ends:
+            self._source.at += len(marker)
+            if not self._style.pad:  # else the line break belongs to the marker
+                text.write_held()
 
     def _pass_rest(self, text: _ValueText) -> None:
         """Pass on what the end of the answer leaves, unless a limit cut it within a marker."""
@@ -262,10 +262,13 @@ class _ArgumentsReader:
 class _ValueText:
     """The text of a value, passed on without a line break at its end, which may belong to the marker that follows."""
 
-    __slots__ = ("_held", "_write", "is_line_start")
+    __slots__ = ("_held", "_json_pieces", "_num_checks", "_write", "is_line_start")
 
-    def __init__(self, write: Write) -> None:
+    def __init__(self, write: Write, json_pieces: list[str] | None) -> None:
+        """json_pieces: what was passed on, of a value that may be JSON."""
         self._write = write
+        self._json_pieces = json_pieces
+        self._num_checks = 0  # whether the pieces end within a string
         self._held = ""  # a line break, or nothing
         self.is_line_start = True
 
@@ -279,6 +282,13 @@ class _ValueText:
 
     def write_held(self) -> None:
         self._write(self._held)
+
+    def is_in_json_string(self) -> bool:
+        """Whether the value is JSON that ends within a string. After a few calls False: each reads all of the text."""
+        if self._json_pieces is None or self._num_checks >= _MAX_JSON_CHECKS:
+            return False
+        self._num_checks += 1
+        return _ends_in_string("".join(self._json_pieces))
 
 
 def _unwrapped(key: str, text: str, schema: JsonSchema | None) -> str:
