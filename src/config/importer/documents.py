@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..source.node import Node, Tree
 from .launch import Launch, in_image, launches_of
-from .shell_reader import UnreadableShell
+from .shell_words import UnreadableShell
 from .words import literal, undecided
 
 _COMPOSE = re.compile(r"\$\$|\$([A-Za-z_]\w*)|\$\{([A-Za-z_]\w*)(?:(:?[-?+])([^{}]*))?\}|\$\{[^}]*\}")
