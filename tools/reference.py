@@ -195,7 +195,7 @@ def _attention(spec: ModelSpec) -> str:
     said += ["sinks"] * attention.has_sinks + ["capped scores"] * (attention.softcap is not None)
     turned = [layer.mixer.rope for layer in spec.layers if isinstance(layer.mixer, Attention)]
     said += [f"no positions in {turned.count(None)} layers"] * (None in turned)
-    said += ["gated outputs"] * attention.has_gate
+    said += ["gated outputs"] * (attention.gate != "none")
     return ", ".join(said + of_states)
 
 

@@ -143,7 +143,7 @@ def _attention(reader: ConfigReader, model_type: str) -> Attention:
         has_bias=has_bias or model_type in _QKV_BIAS,
         has_out_bias=(has_bias or model_type in _OUT_BIAS) and model_type not in ("qwen2", "qwen2_moe"),
         head_norm="head" if model_type in _HEAD_NORMS else "none",
-        has_gate=reader.flag("attn_output_gate", model_type == "qwen3_next"),
+        gate="element" if reader.flag("attn_output_gate", model_type == "qwen3_next") else "none",
     )
 
 

@@ -13,15 +13,20 @@ SPARSE_TABLE = {  # of the start-up table: what has no kernel where an index cho
     "paged_attention": "torch in contexts of more than `index_topk` tokens: the index that chooses them",
     "decode_step": "op by op: the index of sparse attention in torch",
 }
+NO_ROTATION = RopeSpec(theta=1e4, kind="proportional", partial_rotary_factor=0.0)
 Index = Literal["none", "halves", "interleaved"]
 
 
-def read_latent(config: ConfigJson, index: Index, num_layers: int) -> tuple[LatentAttention, ...]:
+def read_latent(
+    config: ConfigJson, index: Index, num_layers: int, *, has_rope: bool = True, has_gate: bool = False
+) -> tuple[LatentAttention, ...]:
     """Read the attention of each layer. Raises ModelConfigError for numbers that contradict each other.
 
     index: which pairs of its queries and keys are rotated, of models whose attention is sparse.
+    has_rope: False: the part of a query and key that others rotate has no position.
+    has_gate: the outputs of each head have a gate.
     """
-    attention = _attention(config)
+    attention = _attention(config, has_rope=has_rope, has_gate=has_gate)
     if index == "none":
         return (attention,) * num_layers
     if not attention.query_rank:
@@ -54,17 +59,17 @@ def _shares(config: ConfigJson, num_layers: int) -> list[bool]:
     return found
 
 
-def _attention(config: ConfigJson) -> LatentAttention:
+def _attention(config: ConfigJson, *, has_rope: bool, has_gate: bool) -> LatentAttention:
     heads = config.count("num_attention_heads")
     if config.count("num_key_value_heads", heads) != heads:
         raise ModelConfigError(f"`num_key_value_heads` must be {heads}, as `num_attention_heads`: all share a latent")
     plain, turned = config.count("qk_nope_head_dim"), config.count("qk_rope_head_dim")
     if turned % 2:
         raise ModelConfigError(f"`qk_rope_head_dim` is {turned}; rotary embedding needs an even one")
-    rope = read_rope(config, turned)
-    if rope.partial_rotary_factor != 1:
+    rope = read_rope(config, turned) if has_rope else NO_ROTATION
+    if has_rope and rope.partial_rotary_factor != 1:
         raise ModelConfigError("`partial_rotary_factor` must be 1: `qk_rope_head_dim` says what is rotated", "M304")
-    rope = rope.model_copy(update={"is_interleaved": config.flag("rope_interleave", True)})
+    rope = rope.model_copy(update={"is_interleaved": has_rope and config.flag("rope_interleave", True)})
     return LatentAttention(
         num_heads=heads,
         query_rank=0 if config.get("q_lora_rank") is None else config.count("q_lora_rank"),
@@ -73,6 +78,7 @@ def _attention(config: ConfigJson) -> LatentAttention:
         rope_dim=turned,
         value_dim=config.count("v_head_dim", config.count("hidden_size") // heads),
         has_bias=config.flag("attention_bias"),
+        has_gate=has_gate,
         scale=(plain + turned) ** -0.5 * _scale(rope),
         rope=rope,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from .config_json import LIMITS, ConfigJson, ModelConfigError, shown
@@ -19,9 +19,14 @@ _ATTENTION, _STATE = Parts(has_attention=True, feed_forward="by_index"), Parts(h
 _NAMES = {  # in lists of layers, in which newer files have the longer names
     "attention": _ATTENTION,
     "full_attention": _ATTENTION,
+    "sliding_attention": _ATTENTION,
     "mamba": _STATE,
     "linear_attention": _STATE,
     "conv": _STATE,
+}
+_MORE_NAMES: Mapping[Kind, Sequence[str]] = {
+    "granite_hybrid": ("attention", "mamba"),
+    "lfm3": ("sliding_attention",),
 }
 _ALONE = {  # of Nemotron-H, whose layers have one part
     "attention": Parts(has_attention=True),
@@ -50,13 +55,22 @@ def read_layout(config: ConfigJson, kind: Kind) -> list[Parts]:
             listed = _indices(config, "attn_layer_indices", ())
         case "short_convolution":
             listed = _indices(config, "full_attn_idxs", range(num_layers))
+        case "lfm3":
+            listed = range(2, num_layers, 2)
         case "granite_hybrid":
             listed = ()
+        case "bailing":
+            interval = config.count("layer_group_size")
+            listed = range(interval - 1, num_layers, interval)
+        case "kimi_linear":
+            given = config.get("linear_attn_config")
+            first_is_one = _indices(config.part(given if isinstance(given, Mapping) else {}), "full_attn_layers", ())
+            listed = [index - 1 for index in first_is_one] or range(4, num_layers, 4)
         case _:
             interval = config.count("full_attention_interval")
             listed = range(interval - 1, num_layers, interval)
-    own = "conv" if kind == "short_convolution" else "linear_attention"
-    known = ["full_attention", own] + ["attention", "mamba"] * (kind == "granite_hybrid")
+    own = "conv" if kind in ("short_convolution", "lfm3") else "linear_attention"
+    known = ["full_attention", own, *_MORE_NAMES.get(kind, ())]
     names = config.layer_types(num_layers, known)
     if names is None:
         names = ["full_attention" if index in listed else own for index in range(num_layers)]
@@ -67,7 +81,7 @@ def _indices(config: ConfigJson, key: str, default: Sequence[int]) -> Sequence[i
     listed = config.get(key)
     if listed is None:
         return default
-    if not isinstance(listed, list):
+    if not isinstance(listed, list) or not all(isinstance(index, int) for index in listed):
         raise ModelConfigError(f"`{key}` must be a list of layers")
     return listed
 

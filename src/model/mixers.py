@@ -64,6 +64,10 @@ Alibi = Literal["none", "before_scale", "after_scale"]
 HeadNorm = Literal["none", "head", "head_after_rope", "bare_after_rope", "whole", "layer", "layer_each"]
 
 
+# What the outputs are multiplied by: a sigmoid for each element, or for each head
+Gate = Literal["none", "element", "head"]
+
+
 class QueryGrowth(Record):
     """The n-th query is multiplied by 1 + weight * log(1 + floor(n / interval)). Source: arXiv:2501.19399."""
 
@@ -83,7 +87,7 @@ class Attention(Record):
     has_bias: bool = False  # q, k, v
     has_out_bias: bool = False
     head_norm: HeadNorm = "none"
-    has_gate: bool = False  # on the output
+    gate: Gate = "none"
     has_value_norm: bool = False  # values get a root mean square of one
     has_own_values: bool = True  # False: the projection of the keys is that of the values too
     scale: float | None = None  # of the products; None: head_dim**-0.5
@@ -145,6 +149,7 @@ class LatentAttention(Record):
     rope_dim: int  # of a head's query and of the key that all heads share
     value_dim: int
     has_bias: bool = False  # of the projections from and to the model's width
+    has_gate: bool = False  # for each head, on its outputs
     scale: float | None = None  # of the products; None: (plain_dim + rope_dim)**-0.5
     rope: RopeSpec | None = None  # None: not known
     norm_eps: float = 1e-6  # of the compressed vectors
@@ -220,6 +225,35 @@ class GatedDelta(Record):
     @property
     def activations(self) -> int:
         return 2 * (self.conv_channels + self.num_value_heads * self.value_dim)
+
+
+class KimiDelta(Record):
+    """Kimi Delta Attention: a gated delta rule with a decay for each row of a head's state, arXiv:2510.26692."""
+
+    kind: Literal["kimi_delta"] = "kimi_delta"
+    num_heads: int
+    head_dim: int  # of keys and values
+    rank: int  # of the projections of the decays and gates of all heads; 0: they are not compressed
+    conv_width: int
+    least_log: float | None = None  # what the logarithm of a decay is not below; None: it has no bound
+
+    @property
+    def conv_channels(self) -> int:
+        return 3 * self.num_heads * self.head_dim
+
+    @property
+    def state(self) -> StateShape:
+        return StateShape(
+            inputs=(self.conv_width - 1, self.conv_channels), sums=(self.num_heads, self.head_dim, self.head_dim)
+        )
+
+    @property
+    def keeps(self) -> Keeps:
+        return self.state.keeps
+
+    @property
+    def activations(self) -> int:
+        return 9 * self.num_heads * self.head_dim
 
 
 class Mamba(Record):
@@ -306,11 +340,11 @@ class ShortConvolution(Record):
         return 4 * self.width
 
 
-Recurrent = GatedDelta | Mamba2 | ShortConvolution  # that the engine computes
+Recurrent = GatedDelta | KimiDelta | Mamba2 | ShortConvolution  # that the engine computes
 
 
 class LinearAttention(Record):
-    """Linear attention: a state of one outer product per head (MiniMax-01, Kimi Linear)."""
+    """Linear attention: a state of one outer product per head (MiniMax-01)."""
 
     kind: Literal["linear_attention"] = "linear_attention"
     num_heads: int
@@ -327,6 +361,14 @@ class LinearAttention(Record):
 
 
 Mixer = Annotated[
-    Attention | CrossAttention | LatentAttention | GatedDelta | Mamba | Mamba2 | ShortConvolution | LinearAttention,
+    Attention
+    | CrossAttention
+    | LatentAttention
+    | GatedDelta
+    | KimiDelta
+    | Mamba
+    | Mamba2
+    | ShortConvolution
+    | LinearAttention,
     Field(discriminator="kind"),
 ]

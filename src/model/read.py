@@ -24,7 +24,7 @@ from .recurrent import adjusted_width, read_state
 from .rope import has_kinds, read_rope, read_theta
 from .spec import LayerInput, LayerSpec, ModelSpec, NormPlaces, WeightScale
 
-_LAYER_KINDS = ("full_attention", "sliding_attention", "chunked_attention")
+_LAYER_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "conv")
 _OFTEN_READ = {"architectures", "dtype", "torch_dtype", "quantization_config"}
 _MAX_SCALE = 1e6
 _BY_LAYER = {"head_dim", "num_key_value_heads"}
@@ -76,7 +76,8 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
     windows = _windows(config, family, num_layers)
     attentions: Sequence[Attention | LatentAttention] = ()
     if family.is_latent:
-        attentions = read_latent(config, family.index, num_layers)
+        forms = {"has_rope": family.rope_layers != "none", "has_gate": family.gate == "head"}
+        attentions = read_latent(config, family.index, num_layers, **forms)
     elif any(parts.has_attention for parts in layout):
         attentions = _attentions(config, family, hidden, windows)
     norms, own_input = _norm_places(config, family), _layer_input(config, family)
@@ -241,7 +242,7 @@ def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
         scale=scale,
         softcap=_limit(config, family, "softcap"),
         has_sinks=family.has_sinks,
-        has_gate=family.has_gate,
+        gate=family.gate if family.gate_if is None or config.flag(family.gate_if) else "none",
         has_value_norm=family.has_value_norm,
         is_chunked=family.windows == "chunks",
         alibi=family.alibi if config.flag("alibi", family.rope_layers == "none") else "none",
@@ -364,6 +365,8 @@ def _has_window(config: ConfigJson, family: Family, num_layers: int) -> list[boo
         return [index >= first for index in range(num_layers)]
     if family.windows == "all_but_each_fourth":
         return [index % 4 != 0 for index in range(num_layers)]
+    if family.windows == "each_fourth":
+        return [index % 4 == 0 for index in range(num_layers)]
     if family.windows == "attention_types":
         return _local(config.get("attention_types"), num_layers)
     pattern = config.get("sliding_window_pattern")

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from .config_json import ConfigJson, ModelConfigError, shown
-from .mixers import GatedDelta, GateNorm, Mamba2, Recurrent, ShortConvolution
+from .mixers import GatedDelta, GateNorm, KimiDelta, Mamba2, Recurrent, ShortConvolution
 
 Kind = (
-    Literal["none", "gated_delta", "grouped_gated_delta", "short_convolution"]
+    Literal["none", "gated_delta", "grouped_gated_delta", "kimi_linear", "bailing", "short_convolution", "lfm3"]
     | Literal["bamba", "granite_hybrid", "falcon_h1", "nemotron_h", "mamba2"]
 )
 
@@ -57,7 +57,11 @@ def read_state(config: ConfigJson, kind: Kind) -> Recurrent | None:
             return None
         case "gated_delta" | "grouped_gated_delta":
             return _gated_delta(config, is_grouped=kind == "grouped_gated_delta")
-        case "short_convolution":
+        case "kimi_linear":
+            return _kimi_linear(config)
+        case "bailing":
+            return _bailing(config)
+        case "short_convolution" | "lfm3":
             return _short_convolution(config)
         case _:
             return _mamba2(config, kind, _KEYS[kind])
@@ -74,6 +78,33 @@ def _gated_delta(config: ConfigJson, *, is_grouped: bool) -> GatedDelta:
         value_dim=config.count("linear_value_head_dim"),
         conv_width=_conv_width(config, "linear_conv_kernel_dim"),
         is_grouped=is_grouped,
+    )
+
+
+def _kimi_linear(config: ConfigJson) -> KimiDelta:
+    """Read from the object that published files have, or the keys that transformers writes in its place."""
+    given = config.get("linear_attn_config")
+    if isinstance(given, Mapping):
+        part, prefix, width = config.part(given), "", "short_conv_kernel_size"
+    else:
+        part, prefix, width = config, "linear_", "linear_conv_kernel_dim"
+    size = part.count(f"{prefix}head_dim")
+    return KimiDelta(
+        num_heads=part.count(f"{prefix}num_heads"), head_dim=size, rank=size, conv_width=_conv_width(part, width)
+    )
+
+
+def _bailing(config: ConfigJson) -> KimiDelta:
+    """Read the sizes of attention's heads. transformers writes another `head_dim`, and the right one beside it."""
+    least = config.get("kda_lower_bound") if config.flag("kda_safe_gate") else None
+    if least is not None and not -1e3 <= _float(least) < 0:
+        raise ModelConfigError(f"`kda_lower_bound` is {shown(least)}; it must be a negative number")
+    return KimiDelta(
+        num_heads=config.count("num_attention_heads"),
+        head_dim=config.count("linear_head_dim", config.count("head_dim")),
+        rank=0,
+        conv_width=_conv_width(config, "short_conv_kernel_size"),
+        least_log=None if least is None else _float(least),
     )
 
 

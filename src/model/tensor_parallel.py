@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .feed_forwards import MLP, Experts, FeedForward
-from .mixers import Attention, GatedDelta, LatentAttention, Mamba2, Mixer, ShortConvolution
+from .mixers import Attention, GatedDelta, KimiDelta, LatentAttention, Mamba2, Mixer, ShortConvolution
 from .spec import LayerSpec, ModelSpec
 from .tensors import EMBEDDING, OUTPUT, mamba2_parts, model_shapes
 
@@ -46,7 +46,7 @@ def _obstacles(layer: LayerSpec, num_devices: int) -> Iterator[str]:
                 yield "the norm of its queries is over all heads together"
             case Attention(head_norm="layer_each"):
                 yield "the norms of its heads are stored one by one"
-            case Attention() | LatentAttention() | GatedDelta() | Mamba2() | ShortConvolution():
+            case Attention() | LatentAttention() | GatedDelta() | KimiDelta() | Mamba2() | ShortConvolution():
                 pass
             case _:
                 yield f"a layer of the kind {mixer.kind}"
@@ -81,6 +81,8 @@ def _counts(mixer: Mixer) -> Iterator[tuple[str, int]]:
         case GatedDelta():
             yield "key heads of a recurrent layer", mixer.num_key_heads
             yield "value heads of a recurrent layer", mixer.num_value_heads
+        case KimiDelta():
+            yield "heads of a recurrent layer", mixer.num_heads
         case Mamba2():
             yield "groups of heads of a recurrent layer", mixer.num_groups
             yield "heads of a recurrent layer", mixer.num_heads
@@ -128,7 +130,7 @@ def _mixer(mixer: Mixer, parts: int) -> Mixer:
         case Attention():
             heads = {"num_heads": mixer.num_heads // parts, "num_kv_heads": max(1, mixer.num_kv_heads // parts)}
             return mixer.model_copy(update=heads)
-        case LatentAttention():
+        case LatentAttention() | KimiDelta():
             return mixer.model_copy(update={"num_heads": mixer.num_heads // parts})
         case GatedDelta():
             keys, values = mixer.num_key_heads // parts, mixer.num_value_heads // parts

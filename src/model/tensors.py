@@ -15,6 +15,7 @@ from .mixers import (
     Attention,
     CrossAttention,
     GatedDelta,
+    KimiDelta,
     LatentAttention,
     LinearAttention,
     Mamba,
@@ -32,6 +33,9 @@ FUSED = {
     "in_proj_qkvzba": ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"),
     "in_proj_by_head": ("in_proj_qkvz", "in_proj_ba"),
 }
+HEAD_GATES = "g_proj"
+KIMI_EXPANSIONS = ("f_b_proj", "g_b_proj")  # of decays and of gates
+KIMI_CONVOLUTIONS = ("q_conv1d", "k_conv1d", "v_conv1d")
 EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm"
 POSITIONS, EMBEDDING_NORM = "model.embed_positions", "model.embed_norm"
 LAYER_INPUTS = "model.embed_tokens_per_layer"  # the table
@@ -149,6 +153,8 @@ def _mixer(hidden: int, mixer: Mixer) -> Iterator[Tensor]:
             yield from _latent(hidden, mixer)
         case GatedDelta():
             yield from _gated_delta(hidden, mixer)
+        case KimiDelta():
+            yield from _kimi_delta(hidden, mixer)
         case Mamba():
             yield from _mamba(hidden, mixer)
         case Mamba2():
@@ -174,7 +180,7 @@ def _norm(spec: ModelSpec, name: str) -> Iterator[Tensor]:
 
 def _attention(hidden: int, mixer: Attention) -> Iterator[Tensor]:
     for name, size in attention_parts(mixer).items():
-        yield from _linear(f"self_attn.{name}", size, hidden, mixer.has_bias)
+        yield from _linear(f"self_attn.{name}", size, hidden, mixer.has_bias and name != HEAD_GATES)
     yield from _linear("self_attn.o_proj", hidden, mixer.num_heads * mixer.head_dim, mixer.has_out_bias)
     if mixer.head_norm not in ("none", "bare_after_rope"):
         yield _head_norm("self_attn.q_norm", mixer, mixer.num_heads)
@@ -189,8 +195,12 @@ def attention_parts(mixer: Attention) -> dict[str, int]:
     queries, keys, values = (heads * mixer.head_dim for heads in (mixer.num_heads, *mixer.num_projected))
     if mixer.is_grouped:
         return {"qkv_proj": queries + keys + values}
-    sizes = queries * (1 + mixer.has_gate), keys, values
-    return {name: size for name, size in zip(FUSED["qkv_proj"], sizes, strict=True) if size}
+    if mixer.gate == "element":
+        queries *= 2
+    sizes = {**dict(zip(FUSED["qkv_proj"], (queries, keys, values), strict=True))}
+    if mixer.gate == "head":
+        sizes[HEAD_GATES] = mixer.num_heads
+    return {name: size for name, size in sizes.items() if size}
 
 
 def unused_tensors(spec: ModelSpec) -> tuple[str, ...]:
@@ -225,6 +235,8 @@ def _latent(hidden: int, mixer: LatentAttention) -> Iterator[Tensor]:
         yield from _linear("self_attn.q_b_proj", queries, mixer.query_rank)
     else:
         yield from _linear("self_attn.q_proj", queries, hidden)
+    if mixer.has_gate:
+        yield from _linear(f"self_attn.{HEAD_GATES}", mixer.num_heads, hidden)
     yield from _linear("self_attn.kv_a_proj_with_mqa", mixer.rank + mixer.rope_dim, hidden, mixer.has_bias)
     yield Tensor("self_attn.kv_a_layernorm.weight", (mixer.rank,))
     heads = mixer.num_heads * (mixer.plain_dim + mixer.value_dim)  # a matrix of each head, unless it is expanded
@@ -257,6 +269,33 @@ def gated_delta_parts(mixer: GatedDelta) -> dict[str, int]:
         return {"in_proj_qkvz": mixer.conv_channels + values, "in_proj_ba": 2 * mixer.num_value_heads}
     heads = mixer.num_value_heads
     return {"in_proj_qkv": mixer.conv_channels, "in_proj_z": values, "in_proj_b": heads, "in_proj_a": heads}
+
+
+def _kimi_delta(hidden: int, mixer: KimiDelta) -> Iterator[Tensor]:
+    rank, width = mixer.rank, mixer.num_heads * mixer.head_dim
+    for name, size in kimi_delta_parts(mixer).items():
+        yield from _linear(f"self_attn.{name}", size, hidden)
+    for name in KIMI_CONVOLUTIONS:
+        yield Tensor(f"self_attn.{name}.weight", (width, 1, mixer.conv_width))
+    for name in KIMI_EXPANSIONS:
+        if rank:
+            yield from _linear(f"self_attn.{name}", width, rank)
+    yield Tensor("self_attn.dt_bias", (width,))
+    yield Tensor("self_attn.A_log", kimi_rates_shape(mixer))
+    yield Tensor("self_attn.o_norm.weight", (mixer.head_dim,))
+    yield from _linear("self_attn.o_proj", hidden, width)
+
+
+def kimi_delta_parts(mixer: KimiDelta) -> dict[str, int]:
+    """Projections of the mixer's input: names in the checkpoint, and numbers of outputs."""
+    rank, width = mixer.rank, mixer.num_heads * mixer.head_dim
+    own = {"f_a_proj": rank, "g_a_proj": rank} if rank else {"f_proj": width, "g_proj": width}
+    return {**dict.fromkeys(FUSED["qkv_proj"], width), **own, "b_proj": mixer.num_heads}
+
+
+def kimi_rates_shape(mixer: KimiDelta) -> tuple[int, ...]:
+    """Shape of `A_log`, which Kimi Linear, with compressed decays, stores as it is multiplied."""
+    return (1, 1, mixer.num_heads, 1) if mixer.rank else (mixer.num_heads,)
 
 
 def _mamba(hidden: int, mixer: Mamba) -> Iterator[Tensor]:

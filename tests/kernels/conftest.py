@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -16,3 +18,17 @@ def device() -> torch.device:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_of_others() -> Iterator[None]:
+    """New tensors hold NaN or the largest number: memory that is used again may hold the very results of another call.
+
+    What a kernel does not write would then be taken for right, or not, depending on what ran before.
+    """
+    if HAS_GPU:  # the switch would also choose other kernels of torch
+        yield
+        return
+    torch.use_deterministic_algorithms(True)  # fills uninitialized memory
+    yield
+    torch.use_deterministic_algorithms(False)

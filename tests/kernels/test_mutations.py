@@ -224,6 +224,12 @@ def delta(device: torch.device) -> None:
         test_recurrent.test_the_gated_delta_rule(device, SMALL, rows, (1, 2, 24, 20))
 
 
+def kimi_delta(device: torch.device) -> None:
+    for rows in (test_recurrent.DECODE, test_recurrent.MIXED):
+        for least_log in (None, -5.0):
+            test_recurrent.test_kimi_delta(device, SMALL, rows, (2, 24), least_log)
+
+
 def state_space(device: torch.device) -> None:
     for rows in (test_recurrent.DECODE, test_recurrent.MIXED):
         test_recurrent.test_the_state_space(device, SMALL, rows, (2, 1, 24, 20), (0.1, 0.5))
@@ -478,13 +484,14 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
     "gated_norm": [
         ("_gate", gated_norm, "eps", 0, 1, value(0.0)),
         ("_gate", gated_norm, "SIZE", 2, 3, value("BLOCK")),  # the mean of a padded group
-        ("_gate", gated_norm, "*=", 1, 4, removed),  # the gate before the norm
-        ("_gate", gated_norm, "*=", 3, 4, removed),  # and after it
+        ("_gate", gated_norm, "*=", 0, 3, removed),  # the gate before the norm
+        ("_gate", gated_norm, "*=", 2, 3, removed),  # and after it
+        ("_gate", kimi_delta, "IS_SILU", 0, 1, value(True)),
         ("_gate", gated_norm, "WEIGHT_STRIDE", 0, 1, value(0)),  # all groups have the weights of the first
     ],
     "gated_delta": [
-        ("_inverse", delta, "==", 1, 2, becomes(">=")),  # blocks of other pairs
-        ("_inverse", delta, "-=", 0, 1, becomes("+=")),
+        ("inverse_of", delta, "==", 1, 2, becomes(">=")),  # blocks of other pairs
+        ("inverse_of", delta, "-=", 0, 1, becomes("+=")),
         ("_gated_delta", delta, "<=", 0, 1, becomes("<")),  # a row of FEW tokens belongs to no kernel
         ("_gated_delta", delta, "has_state", 0, 1, value(True)),  # a new row begins with what its slot holds
         ("_gated_delta", delta, "//", 1, 5, left),  # value heads do not share keys
@@ -496,6 +503,18 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_gated_delta", delta, "*=", 2, 6, removed),  # the state does not, in a chunk
         ("_gated_delta", delta, "beta", 2, 3, value(1.0)),  # and of a token
         ("_gated_delta", delta, "tl.store()", 2, 3, removed),  # the state
+    ],
+    "kimi_delta": [
+        ("_similarities", kimi_delta, "is_later", 0, 2, value(True)),  # keys see later ones
+        ("_similarities", kimi_delta, "is_later", 1, 2, value(True)),  # decays before a token count for it
+        ("_similarities", kimi_delta, "until_end", 0, 2, expression("0.0 * until_end")),  # changes do not decay
+        ("_kimi_delta", kimi_delta, "<=", 0, 1, becomes("<")),  # a row of FEW tokens belongs to no kernel
+        ("_kimi_delta", kimi_delta, "has_state", 0, 1, value(True)),  # a new row begins with what its slot holds
+        ("_kimi_delta", kimi_delta, "since", 0, 2, expression("0.0 * since")),  # the state has not decayed
+        ("_kimi_delta", kimi_delta, "since", 1, 2, expression("0.0 * since")),
+        ("_kimi_delta", kimi_delta, "until_end", 0, 1, expression("0.0 * until_end")),  # it does not, in a chunk
+        ("_kimi_delta", kimi_delta, "tl.where()", 0, 1, argument(1)),  # places after the last token decay the state
+        ("_kimi_delta", kimi_delta, "tl.store()", 2, 3, removed),  # the state
     ],
     "state_space": [
         ("_time_steps", state_space, "tl.minimum()", 0, 1, argument(0)),

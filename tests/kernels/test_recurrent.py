@@ -10,10 +10,11 @@ import pytest
 import torch
 from tests.slow_cases import slow
 
-from stoker.engine.kernels import GatedDeltaWeights, GatedNormWeights, StateSpaceWeights
+from stoker.engine.kernels import GatedDeltaWeights, GatedNormWeights, KimiDeltaWeights, StateSpaceWeights
 from stoker.engine.kernels.causal_convolution import KINDS, causal_convolution_reference
 from stoker.engine.kernels.gated_delta import gated_delta_reference
 from stoker.engine.kernels.gated_norm import ORDERS, gated_norm_reference
+from stoker.engine.kernels.kimi_delta import kimi_delta_reference
 from stoker.engine.kernels.state_space import state_space_reference
 
 pytest.importorskip("triton")
@@ -21,6 +22,7 @@ from stoker.engine.kernels.gpu import recurrent
 from stoker.engine.kernels.gpu.causal_convolution import causal_convolution_gpu
 from stoker.engine.kernels.gpu.gated_delta import gated_delta_gpu
 from stoker.engine.kernels.gpu.gated_norm import gated_norm_gpu
+from stoker.engine.kernels.gpu.kimi_delta import kimi_delta_gpu
 from stoker.engine.kernels.gpu.state_space import state_space_gpu
 
 from .batches import ALL_DTYPES, DTYPES, LIMITS, memory_of_nan
@@ -169,6 +171,56 @@ def check_delta(device, dtype, rows, shape, state_dtype):
     )
 
 
+@DTYPES
+@STEPS
+@pytest.mark.parametrize("shape", [(2, 40), (1, 128), (1, 3)])
+@pytest.mark.parametrize("least_log", [None, -5.0])
+@pytest.mark.quick_cases(1)
+def test_kimi_delta(device, dtype, rows, shape, least_log):
+    """shape: heads, size of a key and of a value. least_log: of the decays."""
+    check_kimi(device, dtype, rows, shape, torch.float32, least_log)
+
+
+def check_kimi(device, dtype, rows, shape, state_dtype, least_log=None):
+    heads, size = shape
+    tokens, width = num_tokens(rows) + 2, heads * size
+    mixed = apart(tokens, 3 * width, dtype=dtype, device=device)
+    projected = apart(tokens, 7 + heads, dtype=dtype, device=device)
+    a, z = (apart(tokens, width, dtype=dtype, device=device) for _ in range(2))
+    weights = KimiDeltaWeights(
+        torch.randn(heads, device=device),
+        2 * torch.randn(width, device=device),
+        1 + 0.1 * torch.randn(size, device=device),
+        eps=0.1,  # as above
+        least_log=least_log,
+    )
+    check(
+        rows,
+        (
+            lambda state, step: kimi_delta_gpu(mixed, projected, a, z, weights, state, step),
+            lambda state, step: kimi_delta_reference(mixed, projected, a, z, weights, state, step),
+        ),
+        torch.randn(NUM_SLOTS, heads, size, size, device=device).to(state_dtype),
+        max(2e-5, LIMITS[dtype], LIMITS[state_dtype]),
+    )
+
+
+def test_a_large_decay_of_kimi_delta_does_not_hide_smaller_ones(device):
+    """Of one element of a key, in a chunk whose second token forgets everything. Others decay little."""
+    tokens = 2 * FEW
+    mixed, projected = torch.ones(tokens, 6, device=device), torch.zeros(tokens, 1, device=device)
+    a = torch.full((tokens, 2), -6.0, device=device)
+    a[1, 0] = 1e8
+    weights = KimiDeltaWeights(
+        *(torch.zeros(size, device=device) for size in (1, 2)), torch.ones(2, device=device), 0.1
+    )
+    step, state = step_of([(0, tokens, 0)], device), torch.zeros(1, 1, 2, 2, device=device)
+    exact = state.clone()
+    expected = kimi_delta_reference(mixed, projected, a, a, weights, exact, step)
+    torch.testing.assert_close(kimi_delta_gpu(mixed, projected, a, a, weights, state, step), expected)
+    torch.testing.assert_close(state, exact)
+
+
 # ---- the state space
 
 
@@ -204,6 +256,7 @@ def check_space(device, dtype, rows, shape, limits, state_dtype):
 def test_states_of_16_bits_are_rounded_after_the_last_token(device, rows):
     """float16 stands for bfloat16, which the interpreter computes wrongly."""
     check_delta(device, torch.float32, rows, (1, 2, 24, 20), NARROW)
+    check_kimi(device, torch.float32, rows, (2, 24), NARROW)
     check_space(device, torch.float32, rows, (2, 1, 24, 20), (0.0, math.inf), NARROW)
 
 
@@ -244,5 +297,8 @@ def test_shapes_that_do_not_fit_are_refused(device):
     weights = GatedDeltaWeights(zeros[0], zeros[0], zeros[0], 0.1)
     with pytest.raises(ValueError, match="projected is"):
         gated_delta_gpu(zeros, zeros, weights, torch.zeros(1, 1, 2, 4, device=device), step)
+    weights = KimiDeltaWeights(zeros[0], zeros[0], zeros[0], 0.1)
+    with pytest.raises(ValueError, match="for states of"):
+        kimi_delta_gpu(zeros, zeros, zeros, zeros, weights, torch.zeros(1, 1, 2, 2, device=device), step)
     with pytest.raises(ValueError, match="for states of"):
         state_space_gpu(zeros, zeros, StateSpaceWeights(*zeros[:1].expand(3, 8)), zeros[None, None], step)

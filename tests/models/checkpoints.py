@@ -251,6 +251,37 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-3,  # as above
         **EXPERTS,
     },
+    "kimi_linear": {
+        "model_type": "kimi_linear",
+        "num_hidden_layers": 3,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "linear_num_heads": 3,
+        "linear_head_dim": 20,
+        "num_local_experts": 8,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.5,
+        "first_k_dense_replace": 1,
+        "rms_norm_eps": 1e-3,  # as above
+        **LATENT,
+        **EXPERTS,
+        "q_lora_rank": None,
+    },
+    "bailing_hybrid": {
+        "model_type": "bailing_hybrid",
+        "num_hidden_layers": 3,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "head_dim": 20,
+        "num_local_experts": 12,
+        "n_group": 3,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.5,
+        "first_k_dense_replace": 1,
+        "rms_norm_eps": 1e-3,  # as above
+        **LATENT,
+        **EXPERTS,
+        "q_lora_rank": None,
+    },
     "gpt2": {"model_type": "gpt2", **GPT, "n_inner": 80},
     "gpt_bigcode": {"model_type": "gpt_bigcode", **GPT},
     "gptj": {"model_type": "gptj", **GPT, "rotary_dim": 12},
@@ -415,6 +446,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 3,
         "layer_types": ["conv", "full_attention", "conv"],
         "block_multiple_of": 32,
+    },
+    "lfm3": {
+        "model_type": "lfm3",
+        "num_hidden_layers": 4,
+        "layer_types": ["conv", "sliding_attention", "full_attention", "conv"],
+        "head_dim": 16,
+        "sliding_window": 6,
     },
     "lfm2_moe": {
         "model_type": "lfm2_moe",
@@ -663,7 +701,7 @@ def families() -> list[Any]:
 KINDS = ("llama with biases", "phi3", "qwen3", "olmo2", "exaone4", "stablelm parallel", "cohere2", "gemma2", "gemma3")
 KINDS += ("gpt2", "gpt_bigcode", "bloom", "falcon grouped", "qwen3_moe", "glm4_moe", "llama4", "gpt_oss")
 KINDS += ("deepseek_v2 lite", "deepseek_v3", "qwen3_5", "qwen3_next", "gemma4", "gemma4 narrow", "gemma4 shared")
-KINDS += ("lfm2", "granite 4", "falcon_h1", "mamba2", "nemotron_h")
+KINDS += ("kimi_linear", "bailing_hybrid", "lfm3", "lfm2", "granite 4", "falcon_h1", "mamba2", "nemotron_h")
 
 
 def kinds() -> list[Any]:
@@ -708,7 +746,7 @@ def _spread(model: PreTrainedModel) -> PreTrainedModel:
         for name, buffer in model.named_buffers():
             if name.endswith(".layer_scalar"):
                 buffer.uniform_(0.7, 1.3, generator=generator)
-            if name.endswith(".expert_bias"):
+            if name.endswith((".expert_bias", ".e_score_correction_bias")):
                 buffer.uniform_(-0.2, 0.2, generator=generator)
     return model
 

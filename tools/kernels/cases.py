@@ -30,6 +30,7 @@ from stoker.engine.kernels.gpu.gated_delta import gated_delta_gpu
 from stoker.engine.kernels.gpu.gated_norm import gated_norm_gpu
 from stoker.engine.kernels.gpu.gemv import MAX_TOKENS, gemv
 from stoker.engine.kernels.gpu.grouped import grouped_linear_gpu, grouped_rows_gpu
+from stoker.engine.kernels.gpu.kimi_delta import kimi_delta_gpu
 from stoker.engine.kernels.gpu.latent_attention import latent_attention_gpu
 from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
 from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
@@ -42,10 +43,11 @@ from stoker.engine.kernels.gpu.state_space import state_space_gpu
 from stoker.engine.kernels.gpu.store_latents import store_latents_gpu
 from stoker.engine.kernels.grouped import GroupScales
 from stoker.engine.kernels.head_variant import HeadVariant
+from stoker.engine.kernels.kimi_delta import KimiDeltaWeights
 from stoker.engine.kernels.packed_codes import PackedCodes
 from stoker.engine.kernels.route_experts import Routing
 from stoker.engine.kernels.state_space import StateSpaceWeights
-from stoker.model.mixers import GatedDelta, Mamba2, ShortConvolution
+from stoker.model.mixers import GatedDelta, KimiDelta, Mamba2, ShortConvolution
 
 from .whole_step import OnlyCapturable, whole_steps
 
@@ -100,6 +102,7 @@ DEEPSEEK_V3 = ExpertLayer(
 )
 
 
+KIMI_LINEAR = KimiDelta(num_heads=32, head_dim=128, rank=128, conv_width=4)
 QWEN3_NEXT = GatedDelta(num_key_heads=16, num_value_heads=32, key_dim=128, value_dim=128, conv_width=4)
 NEMOTRON_H_8B = Mamba2(num_heads=128, head_dim=64, num_groups=8, state_size=128, conv_width=4)
 FALCON_H1_34B = Mamba2(num_heads=32, head_dim=128, num_groups=2, state_size=256, conv_width=4, norm="none")
@@ -152,6 +155,7 @@ def quick() -> Cases:
     for max_query_len in (1, 1024):
         yield from convolution("lfm2", LFM2_1_2B.width, LFM2_1_2B.conv_width, "gated", max_query_len)
         yield from gated_delta("qwen3_next", QWEN3_NEXT, max_query_len)
+        yield from kimi_delta("kimi_linear", KIMI_LINEAR, max_query_len)
         yield from mamba2("nemotron_h", NEMOTRON_H_8B, max_query_len)
         yield from mamba2("falcon_h1", FALCON_H1_34B, max_query_len)
     yield from whole_steps(
@@ -300,6 +304,20 @@ def gated_delta(name: str, spec: GatedDelta, max_query_len: int) -> Cases:
         yield (
             named(name, f"gated_delta, {tokens} tokens", dtype),
             partial(only_launches, gated_delta_gpu, mixed, projected, weights, state, step),
+        )
+
+
+def kimi_delta(name: str, spec: KimiDelta, max_query_len: int) -> Cases:
+    tokens, step = recurrent_rows(max_query_len)
+    width = spec.num_heads * spec.head_dim
+    mixed, projected, other = empty(tokens, 3 * width), empty(tokens, 3 * width + spec.num_heads), empty(tokens, width)
+    vectors = (empty(size, dtype=FP32) for size in (spec.num_heads, width, spec.head_dim))
+    weights = KimiDeltaWeights(*vectors, 1e-6)
+    for dtype in (FP32, BF16):
+        state = empty(100, *spec.state.sums, dtype=dtype)
+        yield (
+            named(name, f"kimi_delta, {tokens} tokens", dtype),
+            partial(only_launches, kimi_delta_gpu, mixed, projected, other, other, weights, state, step),
         )
 
 

@@ -7,6 +7,7 @@ from .gated_norm import GatedNormWeights
 from .grouped import Grouped, GroupScales
 from .head_variant import PLAIN_HEADS, HeadVariant
 from .kernel_set import KernelSet
+from .kimi_delta import KimiDeltaWeights
 from .linear import PackedLinear
 from .paged_attention import AttentionStep, SlotsOfRanks
 from .quantised import Integers
@@ -29,6 +30,7 @@ __all__ = [
     "HeadVariant",
     "Integers",
     "KernelSet",
+    "KimiDeltaWeights",
     "PackedExpert",
     "PackedExperts",
     "PackedLinear",

@@ -24,6 +24,7 @@ from .experts import experts_cpu, pack_experts_cpu, pack_experts_reference, plac
 from .gated_delta import gated_delta_cpu
 from .gated_norm import gated_norm_cpu
 from .kernel_set import ONE_ROW, KernelSet, pack_rounding_experts
+from .kimi_delta import kimi_delta_cpu
 from .latent_attention import latent_attention_cpu
 from .latent_heads import absorb_queries_cpu, expand_values_cpu
 from .linear import Linear, PackedLinear, quantise_linear_reference
@@ -47,6 +48,7 @@ from .scaling import add_scaled_cpu, scale_and_cap_cpu
 from .softmax_mass import softmax_mass_cpu
 from .state_space import state_space_cpu
 from .store_latents import store_latents_cpu
+from .take_columns import take_columns_cpu
 from .to_float32 import to_float32_cpu
 from .top_tokens import top_tokens_cpu
 
@@ -104,6 +106,7 @@ def cpu_kernels(
         linear=_with_prefetch(linear_cpu(library, torchs.linear), recorder),
         embed=embed_cpu(library),
         copy_rows=copy_rows_cpu(library),
+        take_columns=take_columns_cpu(library),
         rope_and_store=rope,
         paged_attention=attention,
         attend_part=attend_part,
@@ -135,6 +138,7 @@ def cpu_kernels(
         scale_rows=scale_rows_cpu(library, dtype),
         causal_convolution=causal_convolution_cpu(library, dtype),
         gated_delta=gated_delta_cpu(library, dtype),
+        kimi_delta=kimi_delta_cpu(library, dtype),
         state_space=state_space_cpu(library, dtype),
         gated_norm=gated_norm_cpu(library, dtype),
         sample_tokens=sample_tokens_cpu(library),

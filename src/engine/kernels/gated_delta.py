@@ -69,8 +69,8 @@ def gated_delta_reference(
     q, k, v = torch.split(mixed.float(), sizes, dim=1)
     _, z, b, a = torch.split(projected.float(), [mixed.shape[1], heads * value_dim, heads, heads], dim=1)
     share = heads // key_heads
-    q = (_unit(q.reshape(-1, key_heads, key_dim)) * key_dim**-0.5).repeat_interleave(share, 1)
-    k = _unit(k.reshape(-1, key_heads, key_dim)).repeat_interleave(share, 1)
+    q = (unit(q.reshape(-1, key_heads, key_dim)) * key_dim**-0.5).repeat_interleave(share, 1)
+    k = unit(k.reshape(-1, key_heads, key_dim)).repeat_interleave(share, 1)
     v, z = v.reshape(-1, heads, value_dim), z.reshape(-1, heads, value_dim)
     beta = b.sigmoid()
     decay = torch.exp(-weights.a_log.exp() * F.softplus(a + weights.dt_bias))
@@ -88,7 +88,8 @@ def gated_delta_reference(
     return (normed * F.silu(z)).flatten(1).to(mixed.dtype)
 
 
-def _unit(x: torch.Tensor) -> torch.Tensor:
+def unit(x: torch.Tensor) -> torch.Tensor:
+    """Vectors of length 1 in the direction of x's last dimension."""
     return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + NORM_EPS)
 
 

@@ -34,6 +34,7 @@ from .experts import (
 )
 from .gated_delta import GatedDelta, gated_delta_reference
 from .gated_norm import GatedNorm, gated_norm_reference
+from .kimi_delta import KimiDelta, kimi_delta_reference
 from .latent_attention import (
     AttendLatentPart,
     LatentAttention,
@@ -80,6 +81,7 @@ from .scaling import AddScaled, ScaleAndCap, add_scaled_reference, scale_and_cap
 from .softmax_mass import SoftmaxMass, softmax_mass_reference
 from .state_space import StateSpace, state_space_reference
 from .store_latents import StoreLatents, store_latents_reference
+from .take_columns import TakeColumns, take_columns_reference
 from .to_float32 import ToFloat32, to_float32_reference
 from .token_index import (
     ChooseTokens,
@@ -111,6 +113,7 @@ class KernelSet:
     linear: Linear = linear_reference
     embed: Embed = embed_reference
     copy_rows: CopyRows = copy_rows_reference
+    take_columns: TakeColumns = take_columns_reference
     rope_and_store: RopeAndStore = rope_and_store_reference
     paged_attention: PagedAttention = paged_attention_reference
     attend_part: AttendPart = attend_part_reference
@@ -142,6 +145,7 @@ class KernelSet:
     scale_rows: ScaleRows = scale_rows_reference
     causal_convolution: CausalConvolution = causal_convolution_reference
     gated_delta: GatedDelta = gated_delta_reference
+    kimi_delta: KimiDelta = kimi_delta_reference
     state_space: StateSpace = state_space_reference
     gated_norm: GatedNorm = gated_norm_reference
     fused_norm_gate_up: NormLinear | None = None  # None: norm, linear layer and gate as three ops
@@ -205,6 +209,7 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     gate_outputs=one_row(gate_outputs_reference, 0, 1),
     causal_convolution=one_token(causal_convolution_reference, 0),
     gated_delta=one_token(gated_delta_reference, 0, 1),
+    kimi_delta=one_token(kimi_delta_reference, 0, 1, 2, 3),
     state_space=one_token(state_space_reference, 0, 1),
     gated_norm=one_row(gated_norm_reference, 0, 1),
     sample_tokens=after_penalties(one_row(sample_tokens_reference, 0, 1, 2, 3)),

@@ -1,4 +1,4 @@
-"""The gate of attention's outputs: a sigmoid for each element (Qwen3-Next, Qwen3.5)."""
+"""The gate of attention's outputs: a sigmoid for each element (Qwen3-Next, Qwen3.5) or for each head (LFM3)."""
 
 from __future__ import annotations
 
@@ -8,28 +8,36 @@ import torch
 
 from .cpu.library import INT64, POINTER, CpuLibrary, pointer
 
-GateOutputs = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+GateOutputs = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 
-def gate_outputs_reference(x: torch.Tensor, projected: torch.Tensor) -> torch.Tensor:
-    """x: [T, W]. projected: [T, at least W], whose last W columns are the gates.
+def gate_outputs_reference(x: torch.Tensor, projected: torch.Tensor, num_gates: int) -> torch.Tensor:
+    """x: [T, W]. projected: [T, at least num_gates], whose last columns are the gates, each of W / num_gates elements.
 
     Returns x * sigmoid(gates), [T, W] in x's dtype; arithmetic in float32.
     """
-    return (x.float() * projected[:, -x.shape[1] :].float().sigmoid()).to(x.dtype)
+    check_gates(x, projected, num_gates)
+    gates = projected[:, -num_gates:].float().sigmoid()
+    gated = x.float().reshape(len(x), num_gates, -1) * gates[:, :, None]
+    return gated.flatten(1).to(x.dtype)
+
+
+def check_gates(x: torch.Tensor, projected: torch.Tensor, num_gates: int) -> None:
+    """Raises ValueError if the sizes do not fit together."""
+    if len(projected) != len(x) or projected.shape[1] < num_gates or x.shape[1] % num_gates:
+        raise ValueError(f"x is {tuple(x.shape)}, projected {tuple(projected.shape)}, with {num_gates} gates")
 
 
 def gate_outputs_cpu(library: CpuLibrary, dtype: torch.dtype) -> GateOutputs:
     empty = library.memory.empty
-    call = library.op("gate_outputs", dtype, [POINTER, POINTER, INT64, POINTER, INT64, INT64])
+    call = library.op("gate_outputs", dtype, [POINTER, POINTER, INT64, POINTER, *[INT64] * 3])
 
-    def gate_outputs(x: torch.Tensor, projected: torch.Tensor) -> torch.Tensor:
+    def gate_outputs(x: torch.Tensor, projected: torch.Tensor, num_gates: int) -> torch.Tensor:
+        check_gates(x, projected, num_gates)
         rows, width = x.shape
-        if len(projected) != rows or projected.shape[1] < width:
-            raise ValueError(f"x is {tuple(x.shape)}, projected {tuple(projected.shape)}")
-        gates = pointer(projected, dtype) + (projected.shape[1] - width) * dtype.itemsize
+        gates = pointer(projected, dtype) + (projected.shape[1] - num_gates) * dtype.itemsize
         out = empty(rows, width, dtype=dtype)
-        call(pointer(x, dtype), gates, projected.shape[1], out.data_ptr(), rows, width)
+        call(pointer(x, dtype), gates, projected.shape[1], out.data_ptr(), rows, num_gates, width // num_gates)
         return out
 
     return gate_outputs

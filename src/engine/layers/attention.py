@@ -43,7 +43,7 @@ class Attention:
         sinks: Vector | None = None,
         slopes: torch.Tensor | None = None,
         heads: HeadVariant = PLAIN_HEADS,
-        has_gate: bool = False,
+        num_gates: int = 0,
     ) -> None:
         """A layer of the model.
 
@@ -55,7 +55,7 @@ class Attention:
             sinks: one per query head.
             slopes: [num_heads] float32, of ALiBi.
             heads: what else differs between models; `is_layer_norm` is about the norms.
-            has_gate: each element of the outputs is multiplied by the sigmoid of a gate.
+            num_gates: the outputs are multiplied by the sigmoids of as many gates, the last outputs of `in_proj`.
         """
         if isinstance(q_norm, LayerNorm) and q_norm.bias is not None:
             raise ValueError("the LayerNorm of a head has no bias")
@@ -76,7 +76,7 @@ class Attention:
         self._variant = AttentionVariant(
             shape.window, shape.is_chunked, shape.softcap, None if sinks is None else sinks.values, slopes
         )
-        self._has_gate = has_gate
+        self._num_gates = num_gates
         self._kernels = kernels
 
     def set_kv_scales(self, keys: float, values: float) -> None:
@@ -115,8 +115,8 @@ class Attention:
         ):  # with several tokens of one row it is faster to attend with all
             queries, projected, step, rows = queries[rows], projected[rows], step.of_tokens(rows), None
         attended = self._kernels.paged_attention(queries, k_cache, v_cache, step, self._scale, self._variant)
-        if self._has_gate:
-            attended = self._kernels.gate_outputs(attended, projected)
+        if self._num_gates:
+            attended = self._kernels.gate_outputs(attended, projected, self._num_gates)
         return attended if rows is None else attended[rows]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -17,13 +17,17 @@ from .vector import Vector
 class Taps(Vector):
     """The weight of a convolution of each channel by itself, by token: [width * channels], the oldest token first."""
 
-    def __init__(self, name: str, channels: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__(name, (channels, 1, width), dtype, device)
+    def __init__(
+        self, names: str | Sequence[str], channels: int, width: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """names: in the checkpoint, as of a Vector. channels: of all of them together."""
+        count = 1 if isinstance(names, str) else len(names)
+        super().__init__(names, (channels // count, 1, width), dtype, device)
         self.by_token = self.values.view(width, channels)
 
     def load(self, tensors: TensorReader) -> None:
         super().load(tensors)
-        channels, _, width = self._shape
+        width, channels = self.by_token.shape
         self.by_token.copy_(self.values.view(channels, width).T.clone())
 
 

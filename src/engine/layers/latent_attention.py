@@ -73,7 +73,7 @@ class LatentAttention:
 
         Args:
             in_proj: queries or their compressed vectors, then the compressed vectors of keys and values, then the keys
-                with positions.
+                with positions; at its end the gates of the heads, if they have some.
             q_norm, q_proj: of the queries' compressed vectors; None if queries are not compressed.
             index: chooses the tokens of attention; `in_proj` then has the keys and weights of the index at its end.
             cos_sin: [max_position, rope_dim] float32 of `rotary.cos_sin_table`.
@@ -88,6 +88,7 @@ class LatentAttention:
         self._query_width = spec.query_rank or spec.num_heads * (spec.plain_dim + spec.rope_dim)
         self._index_at = self._query_width + spec.rank + spec.rope_dim
         self._scale = (spec.plain_dim + spec.rope_dim) ** -0.5 if spec.scale is None else spec.scale
+        self._num_gates = spec.num_heads if spec.has_gate else 0
         self._cos_sin = cos_sin
         self._is_interleaved = spec.rope is not None and spec.rope.is_interleaved
         self._kernels = kernels
@@ -123,7 +124,7 @@ class LatentAttention:
             chosen = self._index(projected[:, self._index_at :], queries, step, latents)
         if rows is not None and len(rows) <= step.num_rows:  # else it is faster to attend with all, as in attention.py
             chosen = None if chosen is None else chosen[rows]
-            queries, step, rows = queries[rows], step.of_tokens(rows), None
+            queries, projected, step, rows = queries[rows], projected[rows], step.of_tokens(rows), None
         if self._q_proj is not None:
             queries = self._q_proj(queries, step.mix)
         absorbed = self._kernels.absorb_queries(
@@ -134,4 +135,6 @@ class LatentAttention:
         else:
             attended = self._kernels.sparse_latent_attention(absorbed, chosen, latents, step, self._scale, self._rank)
         out = self._kernels.expand_values(attended, self._heads.values)
+        if self._num_gates:
+            out = self._kernels.gate_outputs(out, projected, self._num_gates)
         return out if rows is None else out[rows]

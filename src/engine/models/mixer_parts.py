@@ -8,16 +8,28 @@ import torch
 
 from ...model.mixers import Attention as AttentionSpec
 from ...model.mixers import GatedDelta as GatedDeltaSpec
+from ...model.mixers import KimiDelta as KimiDeltaSpec
 from ...model.mixers import LatentAttention as LatentSpec
 from ...model.mixers import Mamba2 as Mamba2Spec
 from ...model.mixers import Mixer as MixerSpec
 from ...model.mixers import ShortConvolution as ShortConvolutionSpec
 from ...model.spec import Norm as NormSpec
-from ...model.tensors import attention_parts, gated_delta_parts, head_norm_shape, mamba2_parts
+from ...model.tensors import (
+    HEAD_GATES,
+    KIMI_CONVOLUTIONS,
+    KIMI_EXPANSIONS,
+    attention_parts,
+    gated_delta_parts,
+    head_norm_shape,
+    kimi_delta_parts,
+    kimi_rates_shape,
+    mamba2_parts,
+)
 from ..kernels import HeadVariant
 from ..layers.attention import Attention, AttentionShape, alibi_slopes, order_of_gates, order_of_groups
 from ..layers.convolution import ShortConvolution, Taps
 from ..layers.gated_delta import GatedDelta, order_by_part
+from ..layers.kimi_delta import KimiDelta
 from ..layers.latent_attention import HeadMatrices, LatentAttention
 from ..layers.linear import Linear
 from ..layers.mamba2 import Mamba2, gates_after_inputs
@@ -33,9 +45,15 @@ _INDEX_INPUTS = "indexer.wk", "indexer.weights_proj"  # projections of the layer
 
 def _order_of(spec: AttentionSpec) -> Callable[[int, int, int], torch.Tensor] | None:
     """Makes the order of the outputs of a projection whose checkpoint has another."""
-    if spec.has_gate:
+    if spec.gate == "element":
         return order_of_gates
     return order_of_groups if spec.is_grouped else None
+
+
+def _num_gates(spec: AttentionSpec) -> int:
+    if spec.gate == "none":
+        return 0
+    return spec.num_heads * (spec.head_dim if spec.gate == "element" else 1)
 
 
 class MixerParts(Parts):
@@ -49,6 +67,8 @@ class MixerParts(Parts):
                 return self.latent_attention(f"{prefix}.self_attn", spec)
             case GatedDeltaSpec():
                 return self.gated_delta(f"{prefix}.linear_attn", spec)
+            case KimiDeltaSpec():
+                return self.kimi_delta(f"{prefix}.self_attn", spec)
             case ShortConvolutionSpec():
                 return self.short_convolution(f"{prefix}.conv", spec)
             case Mamba2Spec():
@@ -87,7 +107,7 @@ class MixerParts(Parts):
                 softcap=spec.softcap,
                 scale=spec.scale,
             ),
-            self.linear(prefix, attention_parts(spec), hidden, spec.has_bias, order),
+            self.linear(prefix, attention_parts(spec), hidden, spec.has_bias, order, unbiased=(HEAD_GATES,)),
             self.summed(prefix, "o_proj", spec.num_heads * spec.head_dim, spec.has_out_bias),
             q_norm,
             k_norm,
@@ -96,7 +116,7 @@ class MixerParts(Parts):
             sinks=sinks,
             slopes=slopes,
             heads=heads,
-            has_gate=spec.has_gate,
+            num_gates=_num_gates(spec),
         )
 
     def _of_heads(self, make: Callable[[int], torch.Tensor], num_heads: int) -> torch.Tensor:
@@ -144,6 +164,8 @@ class MixerParts(Parts):
             if not spec.shares_index:
                 inputs |= dict(zip(_INDEX_INPUTS, (spec.index_dim, spec.index_heads), strict=True))
             index = self.token_index(f"{prefix}.indexer", spec, rotations)
+        if spec.has_gate:
+            inputs[HEAD_GATES] = spec.num_heads
         q_norm: RMSNorm | None = None
         q_proj: Linear | None = None
         if spec.query_rank:
@@ -151,7 +173,7 @@ class MixerParts(Parts):
             q_proj = self.linear(prefix, {"q_b_proj": queries}, spec.query_rank, has_bias=False)
         return LatentAttention(
             spec,
-            self.linear(prefix, inputs, hidden, spec.has_bias, unbiased=("q_proj", *_INDEX_INPUTS)),
+            self.linear(prefix, inputs, hidden, spec.has_bias, unbiased=("q_proj", HEAD_GATES, *_INDEX_INPUTS)),
             self.summed(prefix, "o_proj", spec.num_heads * spec.value_dim, spec.has_bias),
             q_norm,
             q_proj,
@@ -181,6 +203,24 @@ class MixerParts(Parts):
             Vector(f"{prefix}.A_log", heads, dtype, device, is_exact=True),
             Vector(f"{prefix}.dt_bias", heads, dtype, device, is_exact=True),
             RMSNorm(f"{prefix}.norm", spec.value_dim, self._spec.norm.eps, dtype, device),
+            self._kernels,
+        )
+
+    def kimi_delta(self, prefix: str, spec: KimiDeltaSpec) -> KimiDelta:
+        dtype, device, width = self._dtype, self._device, spec.num_heads * spec.head_dim
+        convolutions = [f"{prefix}.{name}.weight" for name in KIMI_CONVOLUTIONS]
+        expansions = [self.linear(prefix, {name: width}, spec.rank, has_bias=False) for name in KIMI_EXPANSIONS]
+        decay_proj, gate_proj = expansions if spec.rank else (None, None)
+        return KimiDelta(
+            spec,
+            self.linear(prefix, kimi_delta_parts(spec), self._spec.hidden_size, has_bias=False),
+            self.summed(prefix, "o_proj", width, has_bias=False),
+            decay_proj,
+            gate_proj,
+            Taps(convolutions, spec.conv_channels, spec.conv_width, dtype, device),
+            Vector(f"{prefix}.A_log", kimi_rates_shape(spec), dtype, device, is_exact=True),
+            Vector(f"{prefix}.dt_bias", width, dtype, device, is_exact=True),
+            RMSNorm(f"{prefix}.o_norm", spec.head_dim, self._spec.norm.eps, dtype, device),
             self._kernels,
         )
 

@@ -64,6 +64,14 @@ BLOOM_NAMES = {
     ".dense_h_to_4h.": ".up_proj.",
     ".dense_4h_to_h.": ".down_proj.",
 }
+MOONSHOT_KEYS = {
+    "max_position_embeddings": "model_max_length",
+    "norm_topk_prob": "moe_renormalize",
+    "n_group": "num_expert_group",
+    "n_routed_experts": "num_experts",
+    "num_experts_per_tok": "num_experts_per_token",
+    "n_shared_experts": "num_shared_experts",
+}
 DEEPSEEK_V3 = COMMON | {
     "vocab_size": 129280,
     "hidden_size": 7168,

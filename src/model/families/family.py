@@ -8,15 +8,15 @@ from typing import Any, Literal
 
 from ..experts import Kind as ExpertsKind
 from ..latent import Index as IndexKind
-from ..mixers import Alibi, HeadNorm
+from ..mixers import Alibi, Gate, HeadNorm
 from ..recurrent import Kind as StatesKind
 from ..spec import Norm, NormPlaces
 
 # Which layers have the sliding window: none, whatever config.json says; all; those that `layer_types` names, and where
-# it is missing, those from `max_window_layers` on, or all but every n-th, or but the first and every fourth after it,
-# or those that `attention_types` calls local; chunks of `attention_chunk_size` tokens, in those that turn queries and
-# keys
-Windows = Literal["none", "all", "last", "all_but_each_fourth", "attention_types", "chunks"] | int
+# it is missing, those from `max_window_layers` on, or all but every n-th, or the first and every fourth after it, or
+# all but these, or those that `attention_types` calls local; chunks of `attention_chunk_size` tokens, in those that
+# turn queries and keys
+Windows = Literal["none", "all", "last", "each_fourth", "all_but_each_fourth", "attention_types", "chunks"] | int
 # Which layers turn queries and keys: all; those with a window, or all if none has one; those with a window; those that
 # `no_rope_layers` lists with 1; all, unless `alibi` is true; all if `position_embedding_type` is `rope`; those whose
 # base in `layer_rope_theta` is not 0; none
@@ -84,7 +84,8 @@ class Family:
     has_layer_inputs: bool = False
     shares_keys: bool = False  # the last `num_kv_shared_layers` layers read the keys and values of earlier ones
     has_sinks: bool = False
-    has_gate: bool = False  # on the outputs of attention
+    gate: Gate = "none"  # on the outputs of attention
+    gate_if: str | None = None  # the key of config.json that decides whether there is one
     is_latent: bool = False  # attention over compressed vectors
     index: IndexKind = "none"  # which pairs it rotates, where an index chooses the tokens of attention
     states: StatesKind = "none"  # of other layers

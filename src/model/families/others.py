@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..spec import Norm
-from .common import COMMON, DEEPSEEK_V3, LLAMA, MIXTRAL_NAMES, QWEN
+from .common import COMMON, DEEPSEEK_V3, LLAMA, MIXTRAL_NAMES, MOONSHOT_KEYS, QWEN
 from .family import Family
 
 _LFM2 = COMMON | {
@@ -475,6 +475,84 @@ FAMILIES: Mapping[str, Family] = {
         },
         experts="lfm2",
         **_LFM2_PARTS,
+    ),
+    "BailingHybridForCausalLM": Family(
+        "bailing_hybrid",
+        "Ling 3, Ring 3",
+        DEEPSEEK_V3
+        | {
+            "vocab_size": 157184,
+            "hidden_size": 2560,
+            "intermediate_size": 6144,
+            "moe_intermediate_size": 768,
+            "num_hidden_layers": 42,
+            "num_attention_heads": 32,
+            "head_dim": 128,
+            "n_routed_experts": 512,
+            "first_k_dense_replace": 2,
+            "q_lora_rank": None,
+            "rope_theta": 6e6,
+            "max_position_embeddings": 262144,
+            "layer_group_size": 6,
+            "short_conv_kernel_size": 4,
+            "kda_safe_gate": True,
+            "kda_lower_bound": -5.0,
+            "bos_token_id": None,
+            "eos_token_id": 156895,
+        },
+        own_keys=MOONSHOT_KEYS,
+        gate="head",
+        is_latent=True,
+        states="bailing",
+        experts="deepseek",
+        renames={
+            "model.word_embeddings.": "model.embed_tokens.",
+            ".attention.": ".self_attn.",
+            ".self_attn.dense.": ".self_attn.o_proj.",
+            ".mlp.gate.expert_bias": ".mlp.gate.e_score_correction_bias",
+        },
+    ),
+    "Lfm3ForCausalLM": Family(
+        "lfm3",
+        "LFM3",
+        _LFM2
+        | {
+            "vocab_size": 128000,
+            "hidden_size": 2048,
+            "intermediate_size": 7680,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
+            "head_dim": 128,
+            "sliding_window": 256,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.5},
+            },
+            "use_attention_gate": True,
+            "conv_L_cache": 7,
+            "bos_token_id": 124894,
+            "eos_token_id": 124900,
+            "pad_token_id": 124893,
+        },
+        fixed={"use_sandwich_norm": True},
+        bias="attention_bias",
+        out_bias="attention_bias",
+        gate="head",
+        gate_if="use_attention_gate",
+        norms="both",
+        windows="each_fourth",
+        **_LFM2_PARTS
+        | {
+            "states": "lfm3",
+            "renames": {
+                ".self_attn.gate_proj.": ".self_attn.g_proj.",
+                **_LFM2_PARTS["renames"],
+                ".ffn_norm.": ".pre_feedforward_layernorm.",
+                ".post_operator_norm.": ".post_attention_layernorm.",
+                ".post_ffn_norm.": ".post_feedforward_layernorm.",
+            },
+        },
     ),
     "Mamba2ForCausalLM": Family(
         "mamba2",

@@ -29,7 +29,7 @@ _QWEN_3_5_PARTS: dict[str, Any] = {
     "head_norm": "head",
     "norm": Norm(is_offset=True),
     "partial": 0.25,
-    "has_gate": True,
+    "gate": "element",
     "states": "gated_delta",
 }
 _SHARED_EXPERT = {".mlp.shared_expert.": ".mlp.shared_experts."}

@@ -172,3 +172,10 @@ EXPORT int copy_rows(const char* table, const int64_t* rows, char* out, int64_t 
     return 0;
 }
 CAPTURABLE(copy_rows)
+
+EXPORT void take_columns(const char* x, char* out, int64_t rows, int64_t row_bytes, int64_t first, int64_t count) {
+    parallel_ranges(rows, min_rows_per_thread(count / 4 + 1), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++) memcpy(out + i * count, x + i * row_bytes + first, count);
+    });
+}
+CAPTURABLE(take_columns)

@@ -27,7 +27,7 @@ _EPS: tl.constexpr = tl.constexpr(NORM_EPS)
 
 
 @triton.jit
-def _inverse(lower, SIZE: tl.constexpr):
+def inverse_of(lower, SIZE: tl.constexpr):
     """The inverse of I + lower. lower: [SIZE, SIZE], of which only what is below the diagonal is taken.
 
     That of blocks of 1, 2, 4 ... on the diagonal: of two such blocks with C below the first one, whose inverses are A
@@ -96,7 +96,7 @@ def _gated_delta(
                 since = tl.exp(tl.cumsum(logs, 0))  # the chunk's begin
                 transposed = tl.permute(k, (0, 2, 1))
                 similar = product(k, transposed) * decays * beta[:, None]
-                inverse = _inverse(similar, CHUNK)
+                inverse = inverse_of(similar, CHUNK)
                 known = product(k, sums) * since[:, None]
                 change = tl.dot(inverse, (v.to(tl.float32) - known) * beta[:, None], input_precision=PRECISION)
                 q = tl.load(queries + at_keys, mask=is_key, other=0.0).to(tl.float32)

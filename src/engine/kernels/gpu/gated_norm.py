@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import triton
 import triton.language as tl
@@ -15,7 +17,7 @@ from .launch import dependent, num_warps, wait
 def _gate(
     x, gates, weight, out, width, x_stride, stride, eps,
     SIZE: tl.constexpr, WEIGHT_STRIDE: tl.constexpr, HAS_NORM: tl.constexpr, IS_GATED_FIRST: tl.constexpr,
-    BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    IS_SILU: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait(IS_DEPENDENT)
     token, group = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -24,7 +26,7 @@ def _gate(
     columns = group * SIZE + lanes
     value = tl.load(x + token * x_stride + columns, mask=is_there, other=0.0)
     gate = tl.load(gates + token * stride + columns, mask=is_there, other=0.0).to(tl.float32)
-    gate *= tl.sigmoid(gate)
+    gate = (gate if IS_SILU else 1.0) * tl.sigmoid(gate)
     if IS_GATED_FIRST:
         value *= gate
     if HAS_NORM:
@@ -51,8 +53,9 @@ def norm_groups(
     order: GateNorm,
     eps: float,
     groups: int,
+    gate: Literal["silu", "sigmoid"] = "silu",
 ) -> torch.Tensor:
-    """Computes gated_norm_reference. weight: also of one group, for all of them."""
+    """Computes gated_norm_reference. weight: also of one group, for all of them. gate: what is applied to the gates."""
     tokens, width = x.shape
     size = width // groups
     out = torch.empty(tokens, width, dtype=projected.dtype, device=x.device)
@@ -61,7 +64,7 @@ def norm_groups(
         _gate[(tokens, groups)](
             x, projected[:, channels:], weight, out, width, x.stride(0), projected.stride(0), eps,
             SIZE=size, WEIGHT_STRIDE=size if weight is not None and len(weight) == width else 0,
-            HAS_NORM=weight is not None, IS_GATED_FIRST=order == "after_gate", BLOCK=block,
+            HAS_NORM=weight is not None, IS_GATED_FIRST=order == "after_gate", IS_SILU=gate == "silu", BLOCK=block,
             num_warps=num_warps(block), **dependent(),
         )  # fmt: skip
     return out

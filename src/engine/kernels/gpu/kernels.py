@@ -21,6 +21,7 @@ from .experts import experts_gpu, pack_experts_gpu
 from .gated_delta import gated_delta_gpu
 from .gated_norm import gated_norm_gpu
 from .gemv import MAX_TOKENS
+from .kimi_delta import kimi_delta_gpu
 from .latent_attention import latent_attention_gpu
 from .launch import early_starts, is_interpreted
 from .linear import PackGroupedGpu, embed_packed, linear_gpu, norm_gate_up_gpu
@@ -61,6 +62,7 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         experts=experts_gpu,
         causal_convolution=causal_convolution_gpu,
         gated_delta=gated_delta_gpu,
+        kimi_delta=kimi_delta_gpu,
         state_space=state_space_gpu,
         gated_norm=gated_norm_gpu,
         fused_norm_gate_up=norm_gate_up_gpu,

@@ -212,13 +212,22 @@ def test_a_new_sequence_begins_with_zeros_whatever_its_slot_holds(level: str) ->
 
 @LEVELS
 @DTYPES
-@pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, 7), (33, 640)])
-def test_outputs_are_multiplied_by_the_sigmoid_of_the_last_columns(
-    level: str, dtype: torch.dtype, rows: int, width: int
+@pytest.mark.parametrize(("rows", "num_gates", "size"), [(1, 1, 1), (3, 7, 1), (33, 640, 1), (1, 1, 9), (5, 3, 40)])
+@pytest.mark.quick_cases(8)
+def test_outputs_are_multiplied_by_the_sigmoids_of_the_last_columns(
+    level: str, dtype: torch.dtype, rows: int, num_gates: int, size: int
 ) -> None:
-    x, projected = torch.randn(rows, width).to(dtype), (torch.randn(rows, 2 * width + 3) * 8).to(dtype)
-    found = kernels_of(level, dtype).gate_outputs(x, projected)
-    assert_close(found, x.double() * projected[:, -width:].double().sigmoid(), absolute=1e-7)
+    """A gate for each element, or for the elements of each head."""
+    torch.manual_seed(0)
+    x, projected = torch.randn(rows, num_gates * size).to(dtype), (torch.randn(rows, 2 * num_gates + 3) * 8).to(dtype)
+    found = kernels_of(level, dtype).gate_outputs(x, projected, num_gates)
+    gates = projected[:, -num_gates:].double().sigmoid().repeat_interleave(size, 1)
+    assert_close(found, x.double() * gates, absolute=1e-7)
+
+
+def test_gates_that_do_not_fit_are_an_error() -> None:
+    with pytest.raises(ValueError, match="with 3 gates"):
+        KernelSet().gate_outputs(torch.zeros(2, 8), torch.zeros(2, 9), 3)
 
 
 @LEVELS
