@@ -1,4 +1,4 @@
-"""Which tokens and positions each layer of attention sees: sliding windows and rotary embeddings, layer by layer.
+"""Sliding windows and rotary embeddings of attention, layer by layer.
 
 What comes in is config.json and the family; what goes out has one entry for each layer. For a model of four layers in
 which every second one has a window of 1024 tokens:

@@ -3,7 +3,7 @@
     grammar_of_schema({"type": "object", "properties": {"a": {"type": "integer"}}}, "schema", ...)
 
 Nothing is ignored: a keyword that cannot be obeyed is an error with its JSON pointer (schema_checks.py). Keywords that
-no draft defines are annotations, as the standard says. `obeyable` is for schemas that are wishes: it leaves out instead.
+no draft defines are annotations, as the standard says. `obeyable` is for schemas that are wishes: it leaves it out.
 """
 
 from __future__ import annotations

@@ -33,6 +33,19 @@ def _pattern_problem(v: Values) -> str:
     return ""
 
 
+def _has_other_weights(v: Values) -> bool:
+    """Whether the weights have a format that the configuration file cannot describe."""
+    weights = v.load.load_format
+    match v.model.config_format:
+        case "hf":
+            return weights in ("mistral", "gguf")
+        case "mistral":
+            return weights == "gguf" or weights not in (*CONSOLIDATED_FORMATS, "sharded_state")
+        case "gguf":
+            return weights not in ("auto", "gguf", "dummy", "sharded_state")
+    return False
+
+
 def _unused_overrides(v: Values) -> str:
     names = v.files.unused_overrides if v.files else ()
     return ", ".join(f"`{name}`" for name in names)
@@ -81,17 +94,7 @@ RULES: tuple[Rule, ...] = (
         id="R330",
         title="weights have the format of their configuration file",
         fields=("model.config_format", "load.load_format"),
-        is_broken=lambda v: (
-            (v.model.config_format == "hf" and v.load.load_format == "mistral")
-            or (
-                v.model.config_format == "mistral"
-                and v.load.load_format not in (*CONSOLIDATED_FORMATS, "sharded_state")
-            )
-            or (
-                v.model.config_format == "gguf" and v.load.load_format not in ("auto", "gguf", "dummy", "sharded_state")
-            )
-            or (v.model.config_format in ("hf", "mistral") and v.load.load_format == "gguf")
-        ),
+        is_broken=_has_other_weights,
         message="`load.load_format` is {load_format}, and `model.config_format` is {config_format}",
         why=(
             "params.json describes consolidated safetensors, a GGUF file itself, and config.json all other files; a "
