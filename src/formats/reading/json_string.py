@@ -95,7 +95,7 @@ def pass_string(source: Source, write: Write, place: Place | None) -> Reading[bo
     quote = yield from peek(source)
     source.at += 1
     write('"')
-    num_quotes = 1 + (yield from _take_quotes(source, quote))
+    num_quotes = 1 + (yield from take_quotes(source, quote))
     if num_quotes == 2:  # the string is empty
         write('"')
         return True
@@ -122,7 +122,7 @@ def pass_string(source: Source, write: Write, place: Place | None) -> Reading[bo
             write(quoted(character)[1:-1])
 
 
-def _take_quotes(source: Source, quote: str) -> Reading[int]:
+def take_quotes(source: Source, quote: str) -> Reading[int]:
     """Take the quotes after the first one of a string, at most two of them. Returns their number."""
     for number in range(2):
         if (yield from peek(source)) != quote:
