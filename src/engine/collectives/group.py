@@ -52,7 +52,7 @@ class Ranks(Protocol):
         ...
 
     def own_rows(self, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
-        """Where rows of a table are in this rank's part of it, which has `rows_each` rows.
+        """The places of rows of a table in this rank's part of it, which has `rows_each` rows.
 
         ids: [T] int64, rows of the whole table. Returns [T]; 0 for rows that other ranks have.
         """

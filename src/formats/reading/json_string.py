@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import cache
 
 from .json_structure import Write
 from .schema_types import quoted
-from .source import MAX_NAME, MAX_SPACE, Reading, Source, after_space, peek, take
+from .source import MAX_NAME, MAX_SPACE, Reading, Source, after_space, is_next, peek
 
 _SPECIAL = {quote: re.compile(rf"[\"\\\x00-\x1f{quote}]") for quote in "\"'"}
 _ESCAPE = re.compile(
@@ -70,6 +71,12 @@ class Place:
         return True if is_closed else None
 
 
+@cache
+def place_in(*, end: str, in_object: bool) -> Place:
+    """The place of a value. There are as many as formats have markers, times two."""
+    return Place(end, in_object)
+
+
 def _can_follow_comma(text: str, at: int, is_closed: bool) -> bool | None:
     """Whether the text after a comma can be a member of an object, or the end of the object."""
     following = after_space(text, at)
@@ -92,13 +99,14 @@ def pass_string(source: Source, write: Write, place: Place | None) -> Reading[bo
 
     place: of a value; None for a key, which the next quote ends.
     """
-    quote = yield from peek(source)
+    quote = source.text[source.at]
     source.at += 1
     write('"')
     num_quotes = 1 + (yield from take_quotes(source, quote))
     if num_quotes == 2:  # the string is empty
         write('"')
         return True
+    is_key = place is None and num_quotes == 1
     special = _SPECIAL[quote]
     while True:
         match = special.search(source.text, source.at)
@@ -114,7 +122,8 @@ def pass_string(source: Source, write: Write, place: Place | None) -> Reading[bo
         if character == "\\":
             if not (yield from _pass_escape(source, write)):
                 return False
-        elif character == quote and (yield from _take_end(source, quote * num_quotes, place)):
+        elif character == quote and (is_key or (yield from _is_end(source, quote * num_quotes, place))):
+            source.at += num_quotes
             write('"')
             return True
         else:
@@ -131,14 +140,13 @@ def take_quotes(source: Source, quote: str) -> Reading[int]:
     return 2
 
 
-def _take_end(source: Source, quotes: str, place: Place | None) -> Reading[bool]:
-    """Take the quotes that end the string. False and nothing if it does not end here."""
-    if len(quotes) == 1 and place is not None:
-        while (can_end := place.can_continue(source.text, source.at + 1, source.is_closed)) is None:
-            yield
-        if not can_end:
-            return False
-    return (yield from take(source, quotes))
+def _is_end(source: Source, quotes: str, place: Place | None) -> Reading[bool]:
+    """Whether the quotes that are next end the string of a value. They are not taken."""
+    if place is None or len(quotes) > 1:
+        return (yield from is_next(source, quotes))
+    while (can_end := place.can_continue(source.text, source.at + 1, source.is_closed)) is None:
+        yield
+    return can_end
 
 
 def _pass_escape(source: Source, write: Write) -> Reading[bool]:

@@ -24,18 +24,15 @@ _Needs = Literal["item", "colon", "value", "comma"]
 class Structure:
     """Follows the structure of one object or array, and writes it. The caller writes the items between."""
 
-    __slots__ = ("_closing", "_held_comma", "_needs", "_num_open", "_write")
+    __slots__ = ("_closing", "_held_comma", "_needs", "_num_open", "_write", "is_complete")
 
     def __init__(self, write: Write) -> None:
+        self.is_complete = False  # the outermost bracket was closed
         self._write = write
         self._closing: list[str] = []  # closing brackets of what is open, outermost first
         self._num_open = dict.fromkeys(_CLOSING.values(), 0)  # by closing bracket
         self._needs: _Needs = "item"
         self._held_comma: list[str] | None = None  # a comma and the space after it, until an item follows
-
-    @property
-    def is_complete(self) -> bool:
-        return not self._closing and self._needs == "comma"
 
     @property
     def in_object(self) -> bool:
@@ -101,6 +98,7 @@ class Structure:
         self._num_open[bracket] -= 1
         self._write("}" if bracket == "}" else "]")
         self._needs = "comma"
+        self.is_complete = not self._closing
         return bracket
 
     def _write_separator(self) -> None:

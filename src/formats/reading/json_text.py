@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 
 from .json_scalar import pass_scalar
-from .json_string import Place, pass_string, take_short_string, take_string
+from .json_string import pass_string, place_in, take_short_string, take_string
 from .json_structure import Structure, Write
 from .source import Reading, Source, is_next, pass_until, peek, run_closed, skip_space, take
 
@@ -29,13 +29,13 @@ def pass_value(source: Source, write: Write, end: str) -> Reading[bool]:
     """
     first = yield from peek(source)
     if first and first in "\"'":
-        return (yield from pass_string(source, write, Place(end, in_object=True)))
+        return (yield from pass_string(source, write, place_in(end=end, in_object=True)))
     if not first or first not in "{[":
         return (yield from pass_scalar(source, write, end))
     structure = Structure(write)
     is_cut = False
     while not (is_cut or structure.is_complete):
-        first = yield from peek(source)
+        first = source.text[source.at : source.at + 1] or (yield from peek(source))  # mostly without a generator
         if not first:
             is_cut = True
         elif first.isspace():
@@ -44,7 +44,7 @@ def pass_value(source: Source, write: Write, end: str) -> Reading[bool]:
             structure.close_all()
         elif first in "\"'":
             is_key = structure.begin_item()
-            place = None if is_key else Place(end, structure.in_object)
+            place = None if is_key else place_in(end=end, in_object=structure.in_object)
             is_cut = not (yield from pass_string(source, write, place))
         elif first in ",:}])" or first in "{[" or (first == "(" and not structure.wants_key):
             source.at += 1
