@@ -20,7 +20,7 @@ from .cpu.captured_graph import CallRecorder, native_capture, recorded
 from .cpu.library import CpuLibrary
 from .cpu.machine_speed import machine_speed
 from .exchange import Exchange
-from .experts import experts_cpu, pack_experts_cpu, pack_experts_reference, place_experts_cpu, repack_experts_cpu
+from .experts import pack_experts_reference
 from .gated_delta import gated_delta_cpu
 from .gated_norm import gated_norm_cpu
 from .kernel_set import ONE_ROW, KernelSet, pack_rounding_experts
@@ -30,6 +30,7 @@ from .latent_heads import absorb_queries_cpu, expand_values_cpu
 from .linear import Linear, PackedLinear, quantise_linear_reference
 from .output_gate import gate_outputs_cpu
 from .paged_attention import paged_attention_cpu
+from .panel_experts import experts_cpu, pack_experts_cpu, place_experts_cpu, repack_experts_cpu
 from .panel_linear import embed_cpu, linear_cpu
 from .panel_packing import (
     join_linear_cpu,
