@@ -20,7 +20,8 @@ from ...config.checkpoint.stored import BLOCKS, FLOAT_DTYPES, Packed, StoredTens
 from ..kernels import Grouped, Integers
 from ..kernels.dequantise_packed import ROWS_STEP, dequantise
 from .dequantise import dequantised
-from .grouped_weights import of_blocks, of_packed
+from .grouped_blocks import of_blocks
+from .grouped_weights import of_packed
 from .weight_reader import ByteReader, EagerReader, LazyReader
 
 DTYPES: dict[str, torch.dtype] = {stored: getattr(torch, name) for stored, name in FLOAT_DTYPES.items()}
