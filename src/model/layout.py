@@ -62,6 +62,8 @@ def read_layout(config: ConfigJson, kind: Kind) -> list[Parts]:
         case "bailing":
             interval = config.count("layer_group_size")
             listed = range(interval - 1, num_layers, interval)
+        case "olmo_hybrid":
+            listed = range(3, num_layers, 4) or (num_layers - 1,)
         case "kimi_linear":
             given = config.get("linear_attn_config")
             first_is_one = _indices(config.part(given if isinstance(given, Mapping) else {}), "full_attn_layers", ())

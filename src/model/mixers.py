@@ -196,6 +196,11 @@ class StateShape(Record):
         return Keeps(kind="state", width=math.prod(self.inputs) + sums, sums_width=sums)
 
 
+# How a checkpoint stores the projections of a gated delta network: queries, keys and values in one tensor; all by key
+# head, in two tensors; or one by one, with a convolution for each of queries, keys and values
+DeltaForm = Literal["by_part", "by_key_head", "one_by_one"]
+
+
 class GatedDelta(Record):
     """A gated delta network: a state per value head, arXiv:2412.06464; a short convolution before it."""
 
@@ -205,7 +210,9 @@ class GatedDelta(Record):
     key_dim: int
     value_dim: int
     conv_width: int
-    is_grouped: bool = False  # its projections are stored by key head, in two tensors
+    form: DeltaForm = "by_part"
+    beta_scale: float = 1.0  # the largest rate of change of the state
+    norm_eps: float | None = None  # None: as of the model's norms
 
     @property
     def conv_channels(self) -> int:

@@ -23,7 +23,7 @@ from .feed_forwards import MLP, Experts
 from .guess import guess, named_dtype
 from .latent import read_latent
 from .layout import Parts, read_layout
-from .mixers import Attention, LatentAttention, Mixer
+from .mixers import Attention, GatedDelta, LatentAttention, Mixer
 from .multipliers import read_weight_scales
 from .quantisation_config import read_quantisation
 from .read_attention import read_attentions
@@ -126,7 +126,7 @@ def _read_layers(config: ConfigJson, family: Family, hidden: int) -> tuple[Layer
                 mixer=mixer,
                 beside=beside,
                 feed_forward=feed_forward,
-                norms=norms,
+                norms="inputs" if isinstance(mixer, GatedDelta) else norms,
                 input=layer_input,
                 has_scalar=family.has_layer_scalars,
             )

@@ -7,10 +7,19 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from .config_json import ConfigJson, ModelConfigError, shown
-from .mixers import GatedDelta, GateNorm, KimiDelta, Mamba2, Recurrent, ShortConvolution
+from .mixers import DeltaForm, GatedDelta, GateNorm, KimiDelta, Mamba2, Recurrent, ShortConvolution
 
 Kind = (
-    Literal["none", "gated_delta", "grouped_gated_delta", "kimi_linear", "bailing", "short_convolution", "lfm3"]
+    Literal[
+        "none",
+        "gated_delta",
+        "grouped_gated_delta",
+        "olmo_hybrid",
+        "kimi_linear",
+        "bailing",
+        "short_convolution",
+        "lfm3",
+    ]
     | Literal["bamba", "granite_hybrid", "falcon_h1", "nemotron_h", "mamba2"]
 )
 
@@ -55,8 +64,12 @@ def read_state(config: ConfigJson, kind: Kind) -> Recurrent | None:
     match kind:
         case "none":
             return None
-        case "gated_delta" | "grouped_gated_delta":
-            return _gated_delta(config, is_grouped=kind == "grouped_gated_delta")
+        case "gated_delta":
+            return _gated_delta(config, "by_part")
+        case "grouped_gated_delta":
+            return _gated_delta(config, "by_key_head")
+        case "olmo_hybrid":
+            return _olmo_hybrid(config)
         case "kimi_linear":
             return _kimi_linear(config)
         case "bailing":
@@ -67,7 +80,7 @@ def read_state(config: ConfigJson, kind: Kind) -> Recurrent | None:
             return _mamba2(config, kind, _KEYS[kind])
 
 
-def _gated_delta(config: ConfigJson, *, is_grouped: bool) -> GatedDelta:
+def _gated_delta(config: ConfigJson, form: DeltaForm) -> GatedDelta:
     key_heads, value_heads = config.count("linear_num_key_heads"), config.count("linear_num_value_heads")
     if value_heads % key_heads:
         raise ModelConfigError(f"{value_heads} value heads cannot share {key_heads} key heads evenly")
@@ -77,8 +90,24 @@ def _gated_delta(config: ConfigJson, *, is_grouped: bool) -> GatedDelta:
         key_dim=config.count("linear_key_head_dim"),
         value_dim=config.count("linear_value_head_dim"),
         conv_width=_conv_width(config, "linear_conv_kernel_dim"),
-        is_grouped=is_grouped,
+        form=form,
     )
+
+
+def _olmo_hybrid(config: ConfigJson) -> GatedDelta:
+    heads = config.count("num_attention_heads")
+    key_heads = config.count("linear_num_key_heads", heads)
+    key_dim = config.count("linear_key_head_dim", 3 * config.count("hidden_size") // (4 * key_heads))
+    sizes = {
+        "linear_num_key_heads": key_heads,
+        "linear_num_value_heads": config.count("linear_num_value_heads", heads),
+        "linear_key_head_dim": key_dim,
+        "linear_value_head_dim": config.count("linear_value_head_dim", 2 * key_dim),
+        "linear_conv_kernel_dim": config.get("linear_conv_kernel_dim"),
+    }
+    found = _gated_delta(config.part(sizes), "one_by_one")
+    scale = 2.0 if config.flag("linear_allow_neg_eigval") else 1.0
+    return found.model_copy(update={"beta_scale": scale, "norm_eps": 1e-5})
 
 
 def _kimi_linear(config: ConfigJson) -> KimiDelta:

@@ -25,6 +25,7 @@ from .mixers import (
 )
 from .spec import LayerSpec, ModelSpec, NormPlaces
 
+CONVOLUTIONS = ("q_conv1d", "k_conv1d", "v_conv1d")  # of queries, keys and values
 FUSED = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "gate_up_proj": ("gate_proj", "up_proj"),
@@ -32,10 +33,10 @@ FUSED = {
     "index_proj": ("wk", "weights_proj"),
     "in_proj_qkvzba": ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"),
     "in_proj_by_head": ("in_proj_qkvz", "in_proj_ba"),
+    "conv1d": CONVOLUTIONS,
 }
 HEAD_GATES = "g_proj"
 KIMI_EXPANSIONS = ("f_b_proj", "g_b_proj")  # of decays and of gates
-KIMI_CONVOLUTIONS = ("q_conv1d", "k_conv1d", "v_conv1d")
 EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm"
 POSITIONS, EMBEDDING_NORM = "model.embed_positions", "model.embed_norm"
 LAYER_INPUTS = "model.embed_tokens_per_layer"  # the table
@@ -253,29 +254,49 @@ def _latent(hidden: int, mixer: LatentAttention) -> Iterator[Tensor]:
 
 def _gated_delta(hidden: int, mixer: GatedDelta) -> Iterator[Tensor]:
     values = mixer.num_value_heads * mixer.value_dim
+    norm, out_proj = gated_delta_ends(mixer)
     for name, size in gated_delta_parts(mixer).items():
         yield from _linear(f"linear_attn.{name}", size, hidden)
-    yield Tensor("linear_attn.conv1d.weight", (mixer.conv_channels, 1, mixer.conv_width))
+    for name, channels in gated_delta_convolutions(mixer).items():
+        yield Tensor(f"linear_attn.{name}.weight", (channels, 1, mixer.conv_width))
     yield Tensor("linear_attn.dt_bias", (mixer.num_value_heads,))
     yield Tensor("linear_attn.A_log", (mixer.num_value_heads,))
-    yield Tensor("linear_attn.norm.weight", (mixer.value_dim,))
-    yield from _linear("linear_attn.out_proj", hidden, values)
+    yield Tensor(f"linear_attn.{norm}.weight", (mixer.value_dim,))
+    yield from _linear(f"linear_attn.{out_proj}", hidden, values)
 
 
 def gated_delta_parts(mixer: GatedDelta) -> dict[str, int]:
     """Projections of the mixer's input: names in the checkpoint, and numbers of outputs."""
-    values = mixer.num_value_heads * mixer.value_dim
-    if mixer.is_grouped:
-        return {"in_proj_qkvz": mixer.conv_channels + values, "in_proj_ba": 2 * mixer.num_value_heads}
+    keys, values = mixer.num_key_heads * mixer.key_dim, mixer.num_value_heads * mixer.value_dim
     heads = mixer.num_value_heads
-    return {"in_proj_qkv": mixer.conv_channels, "in_proj_z": values, "in_proj_b": heads, "in_proj_a": heads}
+    match mixer.form:
+        case "by_part":
+            return {"in_proj_qkv": mixer.conv_channels, "in_proj_z": values, "in_proj_b": heads, "in_proj_a": heads}
+        case "by_key_head":
+            return {"in_proj_qkvz": mixer.conv_channels + values, "in_proj_ba": 2 * heads}
+        case "one_by_one":
+            inputs = {"q_proj": keys, "k_proj": keys, "v_proj": values}
+            return {**inputs, "g_proj": values, "b_proj": heads, "a_proj": heads}
+
+
+def gated_delta_convolutions(mixer: GatedDelta) -> dict[str, int]:
+    """Convolutions: names in the checkpoint, and numbers of channels."""
+    if mixer.form != "one_by_one":
+        return {"conv1d": mixer.conv_channels}
+    keys = mixer.num_key_heads * mixer.key_dim
+    return dict(zip(CONVOLUTIONS, (keys, keys, mixer.num_value_heads * mixer.value_dim), strict=True))
+
+
+def gated_delta_ends(mixer: GatedDelta) -> tuple[str, str]:
+    """Names of the norm of its outputs, and of the projection of what it returns."""
+    return ("o_norm", "o_proj") if mixer.form == "one_by_one" else ("norm", "out_proj")
 
 
 def _kimi_delta(hidden: int, mixer: KimiDelta) -> Iterator[Tensor]:
     rank, width = mixer.rank, mixer.num_heads * mixer.head_dim
     for name, size in kimi_delta_parts(mixer).items():
         yield from _linear(f"self_attn.{name}", size, hidden)
-    for name in KIMI_CONVOLUTIONS:
+    for name in CONVOLUTIONS:
         yield Tensor(f"self_attn.{name}.weight", (width, 1, mixer.conv_width))
     for name in KIMI_EXPANSIONS:
         if rank:

@@ -494,6 +494,8 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("inverse_of", delta, "-=", 0, 1, becomes("+=")),
         ("_gated_delta", delta, "<=", 0, 1, becomes("<")),  # a row of FEW tokens belongs to no kernel
         ("_gated_delta", delta, "has_state", 0, 1, value(True)),  # a new row begins with what its slot holds
+        ("_gated_delta", delta, "beta_scale", 0, 2, value(1.0)),
+        ("_gated_delta", delta, "beta_scale", 1, 2, value(1.0)),
         ("_gated_delta", delta, "//", 1, 5, left),  # value heads do not share keys
         ("_gated_delta", delta, "tl.where()", 0, 2, argument(1)),  # places after the last token decay the state
         ("_gated_delta", delta, "since", 0, 2, expression("1 + 0 * since")),  # the state has not decayed

@@ -22,6 +22,7 @@ class GatedDeltaWeights:
     dt_bias: torch.Tensor  # [value heads]
     norm: torch.Tensor  # [value_dim]
     eps: float  # of the norm
+    beta_scale: float = 1.0
 
 
 # The arguments of gated_delta_reference.
@@ -48,8 +49,8 @@ def gated_delta_reference(
 ) -> torch.Tensor:
     """Token by token: S = g S; S = S + k (beta (v - S'k))'; output S'q, normed and gated by silu(z).
 
-    Queries and keys are divided by their lengths, queries also by the square root of key_dim. beta = sigmoid(b), and
-    g = exp(-exp(a_log) * softplus(a + dt_bias)).
+    Queries and keys are divided by their lengths, queries also by the square root of key_dim.
+    beta = beta_scale * sigmoid(b), and g = exp(-exp(a_log) * softplus(a + dt_bias)).
 
     Args:
         mixed: [T, C]: queries and keys of all key heads, values of all value heads, after the convolution. Value heads
@@ -72,7 +73,7 @@ def gated_delta_reference(
     q = (unit(q.reshape(-1, key_heads, key_dim)) * key_dim**-0.5).repeat_interleave(share, 1)
     k = unit(k.reshape(-1, key_heads, key_dim)).repeat_interleave(share, 1)
     v, z = v.reshape(-1, heads, value_dim), z.reshape(-1, heads, value_dim)
-    beta = b.sigmoid()
+    beta = weights.beta_scale * b.sigmoid()
     decay = torch.exp(-weights.a_log.exp() * F.softplus(a + weights.dt_bias))
     outputs = torch.empty_like(v)
     for start, end, slot, is_new in rows_of(step):
@@ -95,7 +96,7 @@ def unit(x: torch.Tensor) -> torch.Tensor:
 
 def gated_delta_cpu(library: CpuLibrary, dtype: torch.dtype) -> GatedDelta:
     empty = library.memory.empty
-    call = library.op("gated_delta", dtype, [*[POINTER] * 5, FLOAT, *[POINTER] * 5, *[INT64] * 5, INT])
+    call = library.op("gated_delta", dtype, [*[POINTER] * 5, FLOAT, FLOAT, *[POINTER] * 5, *[INT64] * 5, INT])
 
     def gated_delta(
         mixed: torch.Tensor,
@@ -114,6 +115,7 @@ def gated_delta_cpu(library: CpuLibrary, dtype: torch.dtype) -> GatedDelta:
             pointer(weights.dt_bias, torch.float32),
             pointer(weights.norm, torch.float32),
             weights.eps,
+            weights.beta_scale,
             pointer(state, state.dtype),
             out.data_ptr(),
             *row_pointers(step),

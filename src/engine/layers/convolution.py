@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -17,18 +17,23 @@ from .vector import Vector
 class Taps(Vector):
     """The weight of a convolution of each channel by itself, by token: [width * channels], the oldest token first."""
 
-    def __init__(
-        self, names: str | Sequence[str], channels: int, width: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        """names: in the checkpoint, as of a Vector. channels: of all of them together."""
-        count = 1 if isinstance(names, str) else len(names)
-        super().__init__(names, (channels // count, 1, width), dtype, device)
+    def __init__(self, parts: Mapping[str, int], width: int, dtype: torch.dtype, device: torch.device) -> None:
+        """parts: name in the checkpoint -> channels, one after the other."""
+        channels = sum(parts.values())
+        super().__init__(list(parts), channels * width, dtype, device)
+        self._parts = parts
         self.by_token = self.values.view(width, channels)
 
+    def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        for name, channels in self._parts.items():
+            yield name, (channels, 1, len(self.by_token))
+
     def load(self, tensors: TensorReader) -> None:
-        super().load(tensors)
         width, channels = self.by_token.shape
-        self.by_token.copy_(self.values.view(channels, width).T.clone())
+        given = torch.empty(channels, 1, width, dtype=self._dtype, device=self.values.device)
+        for name, part in zip(self._parts, torch.split(given, list(self._parts.values())), strict=True):
+            tensors.read(name, part)
+        self.by_token.copy_(given[:, 0].T)
 
 
 class ShortConvolution:

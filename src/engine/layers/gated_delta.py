@@ -26,13 +26,14 @@ class GatedDelta:
         a_log: Vector,
         dt_bias: Vector,
         norm: RMSNorm,
+        beta_scale: float,
         kernels: KernelSet,
     ) -> None:
-        """in_proj: queries, keys and values of all heads, the gates z, then b and a."""
+        """in_proj: queries, keys and values of all heads, the gates z, then b and a. beta_scale: of sigmoid(b)."""
         self.in_proj = in_proj
         self.out_proj = out_proj
         self._taps, self._a_log, self._dt_bias, self._norm = taps, a_log, dt_bias, norm
-        self._weights = GatedDeltaWeights(a_log.values, dt_bias.values, norm.weight, norm.eps)
+        self._weights = GatedDeltaWeights(a_log.values, dt_bias.values, norm.weight, norm.eps, beta_scale)
         self._kernels = kernels
 
     def loadables(self) -> Iterator[Loadable]:
@@ -58,7 +59,7 @@ def order_by_part(spec: GatedDeltaSpec) -> torch.Tensor | None:
 
     Of each key head: its query, its key, and of its value heads the values and gates; then b and a of its value heads.
     """
-    if not spec.is_grouped:
+    if spec.form != "by_key_head":
         return None
     share = spec.num_value_heads // spec.num_key_heads
     values = share * spec.value_dim

@@ -30,14 +30,14 @@ class Vector:
 
         Args:
             names: in the checkpoint. Several: their tensors are equal parts of the vector, in order.
-            shape: of each tensor; a number is that of the elements of all of them.
+            shape: in the checkpoint; of several tensors the number of all elements.
             dtype: the model's, to which values are rounded.
             offset: is added to them.
             is_exact: they are not rounded: an error of what goes through an exponential grows.
         """
         self.names = (names,) if isinstance(names, str) else tuple(names)
-        self._shape = (shape // len(self.names),) if isinstance(shape, int) else shape
-        size = len(self.names) * math.prod(self._shape)
+        size = shape if isinstance(shape, int) else math.prod(shape)
+        self._shape = (size // len(self.names),) if isinstance(shape, int) else shape
         self.values = torch.empty(size, dtype=torch.float32, device=device)
         self._dtype, self._offset, self._is_exact = dtype, offset, is_exact
 

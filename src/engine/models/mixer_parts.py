@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -15,10 +15,12 @@ from ...model.mixers import Mixer as MixerSpec
 from ...model.mixers import ShortConvolution as ShortConvolutionSpec
 from ...model.spec import Norm as NormSpec
 from ...model.tensors import (
+    CONVOLUTIONS,
     HEAD_GATES,
-    KIMI_CONVOLUTIONS,
     KIMI_EXPANSIONS,
     attention_parts,
+    gated_delta_convolutions,
+    gated_delta_ends,
     gated_delta_parts,
     head_norm_shape,
     kimi_delta_parts,
@@ -193,22 +195,28 @@ class MixerParts(Parts):
         assert isinstance(k_norm, LayerNorm)
         return TokenIndex(spec, queries, k_norm, rotations, self._kernels)
 
+    def taps(self, prefix: str, convolutions: Mapping[str, int], width: int) -> Taps:
+        """convolutions: name -> channels."""
+        parts = {f"{prefix}.{name}.weight": channels for name, channels in convolutions.items()}
+        return Taps(parts, width, self._dtype, self._device)
+
     def gated_delta(self, prefix: str, spec: GatedDeltaSpec) -> GatedDelta:
         heads, dtype, device = spec.num_value_heads, self._dtype, self._device
-        hidden, values = self._spec.hidden_size, heads * spec.value_dim
+        hidden, eps = self._spec.hidden_size, self._spec.norm.eps if spec.norm_eps is None else spec.norm_eps
+        norm, out_proj = gated_delta_ends(spec)
         return GatedDelta(
             self.linear(prefix, gated_delta_parts(spec), hidden, has_bias=False, order=order_by_part(spec)),
-            self.summed(prefix, "out_proj", values, has_bias=False),
-            Taps(f"{prefix}.conv1d.weight", spec.conv_channels, spec.conv_width, dtype, device),
+            self.summed(prefix, out_proj, heads * spec.value_dim, has_bias=False),
+            self.taps(prefix, gated_delta_convolutions(spec), spec.conv_width),
             Vector(f"{prefix}.A_log", heads, dtype, device, is_exact=True),
             Vector(f"{prefix}.dt_bias", heads, dtype, device, is_exact=True),
-            RMSNorm(f"{prefix}.norm", spec.value_dim, self._spec.norm.eps, dtype, device),
+            RMSNorm(f"{prefix}.{norm}", spec.value_dim, eps, dtype, device),
+            spec.beta_scale,
             self._kernels,
         )
 
     def kimi_delta(self, prefix: str, spec: KimiDeltaSpec) -> KimiDelta:
         dtype, device, width = self._dtype, self._device, spec.num_heads * spec.head_dim
-        convolutions = [f"{prefix}.{name}.weight" for name in KIMI_CONVOLUTIONS]
         expansions = [self.linear(prefix, {name: width}, spec.rank, has_bias=False) for name in KIMI_EXPANSIONS]
         decay_proj, gate_proj = expansions if spec.rank else (None, None)
         return KimiDelta(
@@ -217,7 +225,7 @@ class MixerParts(Parts):
             self.summed(prefix, "o_proj", width, has_bias=False),
             decay_proj,
             gate_proj,
-            Taps(convolutions, spec.conv_channels, spec.conv_width, dtype, device),
+            self.taps(prefix, dict.fromkeys(CONVOLUTIONS, width), spec.conv_width),
             Vector(f"{prefix}.A_log", kimi_rates_shape(spec), dtype, device, is_exact=True),
             Vector(f"{prefix}.dt_bias", width, dtype, device, is_exact=True),
             RMSNorm(f"{prefix}.o_norm", spec.head_dim, self._spec.norm.eps, dtype, device),
@@ -229,7 +237,7 @@ class MixerParts(Parts):
         return ShortConvolution(
             self.linear(prefix, {"in_proj": 3 * spec.width}, hidden, spec.has_bias),
             self.summed(prefix, "out_proj", spec.width, spec.has_bias),
-            Taps(f"{prefix}.conv.weight", spec.width, spec.conv_width, dtype, device),
+            self.taps(prefix, {"conv": spec.width}, spec.conv_width),
             Vector(f"{prefix}.conv.bias", spec.width, dtype, device) if spec.has_bias else None,
             self._kernels,
         )
@@ -245,7 +253,7 @@ class MixerParts(Parts):
         return Mamba2(
             self.linear(prefix, sizes, hidden, spec.has_bias, order),
             self.summed(prefix, "out_proj", spec.width, spec.has_out_bias),
-            Taps(f"{prefix}.conv1d.weight", spec.conv_channels, spec.conv_width, dtype, device),
+            self.taps(prefix, {"conv1d": spec.conv_channels}, spec.conv_width),
             Vector(f"{prefix}.conv1d.bias", spec.conv_channels, dtype, device) if spec.has_conv_bias else None,
             (a_log, dt_bias, skip),
             None if spec.norm == "none" else Vector(f"{prefix}.norm.weight", spec.width, dtype, device),

@@ -54,6 +54,6 @@ FAMILIES: Mapping[str, Family] = {
         fixed={"use_bias": False},
         is_interleaved=True,
         experts="ernie",
-        renames={".mlp.moe_statics.": ".mlp.gate."},
+        renames={".mlp.gate.moe_statics.": ".mlp.gate.", ".mlp.moe_statics.": ".mlp.gate."},
     ),
 }

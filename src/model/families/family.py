@@ -19,10 +19,11 @@ from ..spec import Norm, NormPlaces
 Windows = Literal["none", "all", "last", "each_fourth", "all_but_each_fourth", "attention_types", "chunks"] | int
 # Which layers turn queries and keys: all; those with a window, or all if none has one; those with a window; those that
 # `no_rope_layers` lists with 1; all, unless `alibi` is true; all if `position_embedding_type` is `rope`; those whose
-# base in `layer_rope_theta` is not 0; none
-RopeLayers = Literal[
-    "all", "windows_if_any", "windows", "listed", "not_alibi", "position_embedding_type", "layer_rope_theta", "none"
-]
+# base in `layer_rope_theta` is not 0; all if config.json has `rope_parameters`; none
+RopeLayers = (
+    Literal["all", "windows_if_any", "windows", "listed", "not_alibi", "position_embedding_type"]
+    | Literal["layer_rope_theta", "rope_parameters", "none"]
+)
 FusedExperts = Literal["interleaved", "columns", "stacked", "columns_or_stacked"]
 Setting = bool | str  # a string is the key of config.json that decides
 

@@ -38,6 +38,6 @@ FAMILIES: Mapping[str, Family] = {
         is_latent=True,
         states="kimi_linear",
         experts="deepseek",
-        renames=MIXTRAL_NAMES,
+        renames=MIXTRAL_NAMES | {".forget_gate.": "."},
     ),
 }

@@ -29,6 +29,32 @@ FAMILIES: Mapping[str, Family] = {
         windows=4,
         window_rope="unscaled",
     ),
+    "OlmoHybridForCausalLM": Family(
+        "olmo_hybrid",
+        "OLMo Hybrid",
+        _OLMO
+        | {
+            "vocab_size": 100352,
+            "hidden_size": 3840,
+            "num_attention_heads": 30,
+            "max_position_embeddings": 65536,
+            "rms_norm_eps": 1e-6,
+            "linear_conv_kernel_dim": 4,
+            "linear_allow_neg_eigval": True,
+            "eos_token_id": 100257,
+            "pad_token_id": 100277,
+        },
+        bias="attention_bias",
+        out_bias="attention_bias",
+        head_norm="whole",
+        norms="outputs",
+        rope_layers="rope_parameters",
+        states="olmo_hybrid",
+        renames={
+            ".attention_layer_norm.": ".input_layernorm.",
+            ".feedforward_layer_norm.": ".post_attention_layernorm.",
+        },
+    ),
     "OlmoeForCausalLM": Family(
         "olmoe",
         "OLMoE",

@@ -64,7 +64,7 @@ FAMILIES: Mapping[str, Family] = {
         head_norm="whole",
         partial="rotary_dim",
         experts="minimax",
-        renames=MIXTRAL_NAMES,
+        renames=MIXTRAL_NAMES | {".mlp.e_score_correction_bias": ".mlp.gate.e_score_correction_bias"},
     ),
     "GptOssForCausalLM": Family(
         "gpt_oss",
@@ -509,6 +509,7 @@ FAMILIES: Mapping[str, Family] = {
             "model.word_embeddings.": "model.embed_tokens.",
             ".attention.": ".self_attn.",
             ".self_attn.dense.": ".self_attn.o_proj.",
+            ".forget_gate.": ".",
             ".mlp.gate.expert_bias": ".mlp.gate.e_score_correction_bias",
         },
     ),

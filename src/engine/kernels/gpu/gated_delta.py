@@ -47,7 +47,7 @@ def inverse_of(lower, SIZE: tl.constexpr):
 
 @triton.jit
 def _gated_delta(
-    mixed, gates, a_log, dt_bias, state, out, query_start, context_lens, seq_slots, query_scale,
+    mixed, gates, a_log, dt_bias, state, out, query_start, context_lens, seq_slots, query_scale, beta_scale,
     mixed_stride, gates_stride, state_stride,
     KEY_HEADS: tl.constexpr, HEADS: tl.constexpr, KEY_DIM: tl.constexpr, KEY_WIDTH: tl.constexpr,
     VALUE_DIM: tl.constexpr, COLUMNS: tl.constexpr, IS_CHUNKED: tl.constexpr, IS_DEPENDENT: tl.constexpr,
@@ -89,7 +89,8 @@ def _gated_delta(
                 k = tl.load(keys + at_keys, mask=is_key, other=0.0).to(tl.float32)
                 k *= tl.rsqrt(tl.sum(tl.sum(k * k, 2), 0) + _EPS)[None, :, None]
                 v = tl.load(values + tokens[:, None] * mixed_stride + columns[None, :], mask=is_value, other=0.0)
-                beta = tl.sigmoid(tl.load(gates + tokens * gates_stride, mask=is_token, other=0.0).to(tl.float32))
+                b = tl.load(gates + tokens * gates_stride, mask=is_token, other=0.0).to(tl.float32)
+                beta = beta_scale * tl.sigmoid(b)
                 a = tl.load(gates + HEADS + tokens * gates_stride, mask=is_token, other=0.0).to(tl.float32)
                 logs = tl.where(is_token, rate * softplus(a + bias), 0.0)
                 decays = tl.exp(sums_between(logs, CHUNK))
@@ -117,7 +118,7 @@ def _gated_delta(
                 q *= tl.rsqrt(tl.sum(q * q, 0) + _EPS) * query_scale
                 k *= tl.rsqrt(tl.sum(k * k, 0) + _EPS)
                 v = tl.load(values + token * mixed_stride + columns, mask=is_column, other=0.0).to(tl.float32)
-                beta = tl.sigmoid(tl.load(gates + token * gates_stride).to(tl.float32))
+                beta = beta_scale * tl.sigmoid(tl.load(gates + token * gates_stride).to(tl.float32))
                 a = tl.load(gates + HEADS + token * gates_stride).to(tl.float32)
                 sums *= tl.exp(rate * softplus(a + bias))
                 change = (v - tl.sum(sums * k[:, None], 0)) * beta
@@ -143,7 +144,7 @@ def gated_delta_gpu(
     for launch in launches(step, tokens, key_dim):
         _gated_delta[(rows, heads, triton.cdiv(value_dim, launch.columns))](
             mixed, projected[:, channels + width :], weights.a_log, weights.dt_bias, state, out,
-            step.query_start, step.context_lens, step.seq_slots, key_dim**-0.5,
+            step.query_start, step.context_lens, step.seq_slots, key_dim**-0.5, weights.beta_scale,
             mixed.stride(0), projected.stride(0), state.stride(0),
             KEY_HEADS=key_heads, HEADS=heads, KEY_DIM=key_dim, KEY_WIDTH=launch.width, VALUE_DIM=value_dim,
             COLUMNS=launch.columns, IS_CHUNKED=launch.is_chunked, num_warps=launch.warps, num_stages=1, **dependent(),

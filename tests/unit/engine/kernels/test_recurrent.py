@@ -94,7 +94,7 @@ def delta_inputs(shape: tuple[int, int, int, int], dtype: torch.dtype, tokens: i
         "mixed": torch.randn(tokens, channels).to(dtype),
         "projected": torch.randn(tokens, channels + heads * value_dim + 2 * heads).to(dtype),
         "weights": GatedDeltaWeights(
-            torch.randn(heads), torch.randn(heads), 1 + 0.1 * torch.randn(value_dim), eps=1e-6
+            torch.randn(heads), torch.randn(heads), 1 + 0.1 * torch.randn(value_dim), 1e-6, beta_scale=1.5
         ),
         "state": torch.randn(6, heads, key_dim, value_dim),
     }
@@ -115,7 +115,7 @@ def delta_in_float64(inputs: dict[str, Any], key_heads: int, state: torch.Tensor
             query, key = (x[token, own] / (x[token, own].square().sum() + 1e-6).sqrt() for x in (q, k))
             rate = weights.a_log[head].double().exp() * F.softplus(a[token, head] + weights.dt_bias[head])
             decayed = state[head] * torch.exp(-rate)
-            change = (v[token, columns] - key @ decayed) * b[token, head].sigmoid()
+            change = (v[token, columns] - key @ decayed) * b[token, head].sigmoid() * weights.beta_scale
             state[head] = decayed + torch.outer(key, change)
             out = query @ state[head] / math.sqrt(key_dim)
             out = out * torch.rsqrt(out.square().mean() + weights.eps) * weights.norm
