@@ -203,7 +203,7 @@ def _replay_of(calls: list[_Call], replay_graph: Callable[[int, int], int]) -> C
 
 
 def _next_readings(calls: Sequence[_Call]) -> list[tuple[int, int, int] | None]:
-    """For each call, the weights that the next reading call after it reads: they can be prefetched."""
+    """The weights that are read next after each call, by whichever call reads some: they can be prefetched."""
     readings: list[tuple[int, int, int] | None] = []
     later: tuple[int, int, int] | None = None
     for call in reversed(calls):
