@@ -9,7 +9,7 @@ from .feed_forwards import MLP, Experts, Routing
 
 Kind = (
     Literal["none", "qwen", "mixtral", "minimax", "deepseek", "deepseek_v2", "gpt_oss", "hunyuan", "ernie", "granite"]
-    | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h", "lfm2"]
+    | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h", "lfm2", "cohere"]
 )
 CLAMPED_SWIGLU = "clamped_swiglu"  # of gpt-oss, with alpha 1.702
 SWIGLU_LIMIT = 7.0
@@ -50,6 +50,8 @@ def read_experts(config: ConfigJson, kind: Kind, index: int) -> Experts | None:
             return _nemotron_h(config)
         case "lfm2":
             return _lfm2(config, index)
+        case "cohere":
+            return _cohere(config, index)
 
 
 def _checked(
@@ -225,3 +227,28 @@ def _gemma4(config: ConfigJson) -> Experts | None:
     own = {"activation": config.name("hidden_activation")}
     beside = MLP(width=config.count("intermediate_size"), **own)
     return experts.model_copy(update={"beside": beside, "has_router_norm": True, "has_scales": True, **own})
+
+
+def _cohere(config: ConfigJson, index: int) -> Experts | None:
+    if not _has_experts(config, index):
+        return None
+    scoring = config.get("expert_selection_fn")
+    if scoring not in ("softmax", "sigmoid"):
+        raise ModelConfigError(f"`expert_selection_fn` is {shown(scoring)}; known: softmax, sigmoid", "M304")
+    num_shared, width = config.get("num_shared_experts"), config.count("intermediate_size")
+    routing = Routing(
+        scoring="softmax_of_chosen" if scoring == "softmax" else "sigmoid",
+        is_renormalised=scoring == "sigmoid" and config.flag("norm_topk_prob"),
+        scale=0.5 if averages_experts(config) else 1.0,
+    )
+    experts = _checked(config, "num_experts", width, routing)
+    return experts.model_copy(update={"shared_width": width * config.count("num_shared_experts") if num_shared else 0})
+
+
+def averages_experts(config: ConfigJson) -> bool:
+    """Whether a layer's result is the mean of its routed and its shared experts, not their sum (Cohere)."""
+    strategy = config.get("shared_expert_combination_strategy")
+    if strategy not in (None, "sum", "average"):
+        known = "known: sum, average"
+        raise ModelConfigError(f"`shared_expert_combination_strategy` is {shown(strategy)}; {known}", "M304")
+    return strategy == "average" and bool(config.get("num_shared_experts"))

@@ -56,7 +56,8 @@ def _has_window(config: ConfigJson, family: Family, num_layers: int) -> list[boo
         return [pattern[index % len(pattern)] == "L" for index in range(num_layers)]
     assert isinstance(family.windows, int)
     period = config.count("sliding_window_pattern", family.windows)
-    return [(index + 1) % period != 0 for index in range(num_layers)]
+    first = config.get("first_k_dense_replace") or 0  # these layers see everything (Cohere)
+    return [index >= first and (index - first + 1) % period != 0 for index in range(num_layers)]
 
 
 def _local(types: Any, num_layers: int) -> list[bool]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .config_json import ConfigJson, ModelConfigError, shown
-from .experts import read_experts
+from .experts import averages_experts, read_experts
 from .families import FAMILIES, Family
 from .family_settings import MAX_SCALE, flag_of, limit_of, multiplier_of
 from .feed_forwards import MLP, Experts
@@ -165,6 +165,8 @@ def _feed_forward(
 def _weight_scales(config: ConfigJson, family: Family, layer: LayerSpec, hidden: int) -> tuple[WeightScale, ...]:
     if family.has_weight_scales:
         return read_weight_scales(config, layer, hidden)
+    if averages_experts(config):  # the halves of shared experts come from halves of their last weights
+        return (WeightScale(name="mlp.shared_experts.down_proj.weight", parts=((hidden, 0.5),)),)
     return _router_scale(layer, hidden)
 
 

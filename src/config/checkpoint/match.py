@@ -94,7 +94,8 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
     for scale in spec.weight_scales:
         for index in range(spec.num_layers):
             name = f"model.layers.{index}.{scale.name}"
-            found[name] = replace(found[name], factors=scale.parts)
+            if name in found:
+                found[name] = replace(found[name], factors=scale.parts)
     return found
 
 

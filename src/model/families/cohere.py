@@ -44,4 +44,26 @@ FAMILIES: Mapping[str, Family] = {
         rope_layers="windows",
         **_COHERE_PARTS,
     ),
+    "Cohere2MoeForCausalLM": Family(
+        "cohere2_moe",
+        "Command with experts",
+        _COHERE
+        | {
+            "head_dim": 128,
+            "sliding_window": 4096,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "num_shared_experts": 0,
+            "shared_expert_combination_strategy": "average",
+            "expert_selection_fn": "softmax",
+            "norm_topk_prob": True,
+            "first_k_dense_replace": 0,
+        },
+        fixed={"rms_norm_eps": None, "prefix_dense_sliding_window_pattern": 1},
+        mlp_width_key="prefix_dense_intermediate_size",
+        windows=4,
+        rope_layers="windows",
+        experts="cohere",
+        **_COHERE_PARTS,
+    ),
 }
