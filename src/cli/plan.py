@@ -28,7 +28,9 @@ from ..config.yaml_writer import inline
 from .answer_format import format_of_answers, templates_of
 from .console import print_message, print_result
 from .flags.checking import PlanFlags
-from .plan_view import calibration_text, form_rows, plan_text
+from .plan_view.calibration import calibration_text
+from .plan_view.model import form_rows
+from .plan_view.text import plan_text
 
 # About cores, NUMA nodes, memory and number of GPUs of the host, which a device profile does not describe.
 HOST_RULES = frozenset(("R210", "R295", "R357", "R374", "R375", "R386", "R431", "R434", "R437", "R439", "R457", "R458"))

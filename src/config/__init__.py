@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from .errors import ConfigError, DeploymentError, ModelFilesError, ModelNotLocal
     from .fetch import fetch_model
     from .load import load_deployment
+    from .memory.memory_plan import MemoryPlan
     from .origin import Layer, Origin
     from .resolve.described_model import ModelFiles
     from .resolve.machine import read_machine_spec
     from .resolve.machine_spec import MachineSpec
-    from .resolve.memory_plan import MemoryPlan
     from .resolve.model_files import read_model_files
     from .resolve.resolve import resolve_deployment
     from .resolve.resolved import Measured, Resolved
@@ -32,11 +32,11 @@ _HOMES = {
     "errors": ("ConfigError", "DeploymentError", "ModelFilesError", "ModelNotLocal"),
     "fetch": ("fetch_model",),
     "load": ("load_deployment",),
+    "memory.memory_plan": ("MemoryPlan",),
     "origin": ("Layer", "Origin"),
     "resolve.described_model": ("ModelFiles",),
     "resolve.machine": ("read_machine_spec",),
     "resolve.machine_spec": ("MachineSpec",),
-    "resolve.memory_plan": ("MemoryPlan",),
     "resolve.model_files": ("read_model_files",),
     "resolve.resolve": ("resolve_deployment",),
     "resolve.resolved": ("Measured", "Resolved"),

@@ -25,11 +25,9 @@ CLIENT_SHARE = 0.75  # of max_connections: enough for a proxy, through which all
 TOTAL_REQUEST_FACTOR = 8  # max_total_request_bytes, as a multiple of max_request_bytes
 
 
-def auto_num_seqs(device: str, state_bytes: int, room: int) -> int:
-    """max_num_seqs. state_bytes: recurrent states of one sequence. room: bytes that the weights leave."""
-    if not state_bytes:
-        return MAX_NUM_SEQS[device]
-    return max(1, min(MAX_NUM_SEQS[device], room // STATES_SHARE // state_bytes))
+def auto_num_seqs(most: int, state_bytes: int, room: int) -> int:
+    """max_num_seqs. most: without states. state_bytes: of one sequence. room: bytes that the weights leave."""
+    return max(1, min(most, room // STATES_SHARE // state_bytes)) if state_bytes else most
 
 
 def auto_kv_bytes(max_num_seqs: int, longest_bytes: int, room: int, *, is_len_written: bool) -> tuple[int, KVLimit]:

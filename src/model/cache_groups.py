@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from .pipeline_stages import pipeline_problem, stages
+from .pipeline_stages import stages
 from .sizes import kv_bytes
 from .spec import ModelSpec
 
@@ -165,16 +165,21 @@ def longest_sequence(
 ) -> int:
     """Tokens of the longest sequence, in whole blocks or `limit`, for which `num_blocks` blocks of the pool suffice."""
 
-    def needed(blocks: int) -> int:
-        return blocks_of_sequence(windows, blocks * block_size, block_size, step_tokens)
+    def needed(num_tokens: int) -> int:
+        return blocks_of_sequence(windows, num_tokens, block_size, step_tokens)
 
-    fitting = bisect_right(range(1, -(-limit // block_size) + 1), num_blocks, key=needed)
-    return min(limit, fitting * block_size)
+    return most_tokens(needed, num_blocks, block_size, limit)
+
+
+def most_tokens(needed: Callable[[int], int], available: int, block_size: int, limit: int) -> int:
+    """The most tokens, in whole blocks or `limit`, that need no more than is available. needed: grows with them."""
+    blocks = range(1, -(-limit // block_size) + 1)
+    return min(limit, block_size * bisect_right(blocks, available, key=lambda count: needed(count * block_size)))
 
 
 def groups_of_stage(spec: ModelSpec, groups: CacheGroups, num_stages: int) -> CacheGroups:
-    """The groups with the layers of the stage that keeps most of each token; all where it cannot be staged."""
-    if num_stages == 1 or pipeline_problem(spec, num_stages):
+    """The groups with the layers of the stage that keeps most of each token."""
+    if num_stages == 1:
         return groups
     return max(map(groups.of_layers, stages(spec, num_stages)), key=lambda own: own.num_planes)
 

@@ -13,7 +13,7 @@ from itertools import accumulate
 from .mixers import LatentAttention
 from .sizes import count_parameters, state_bytes
 from .spec import ModelSpec
-from .tensor_parallel import tensor_parallel_problem
+from .tensor_parallel import of_one_device, tensor_parallel_problem
 from .tensors import EMBEDDING, layer_tensors, outer_tensors
 
 _NONE = (sys.maxsize, 0)  # no stages are possible
@@ -87,12 +87,14 @@ def largest_share(spec: ModelSpec, num_stages: int) -> Fraction:
     return Fraction(max(stage_parameters(spec, num_stages)), count_parameters(spec).total)
 
 
-def of_stages(spec: ModelSpec, num_stages: int) -> list[ModelSpec]:
-    """The model with the layers of each stage; all of it where it cannot be staged.
+def rank_share(spec: ModelSpec, num_ranks: int) -> Fraction:
+    """Share of all weights that each of several ranks has, which divide every layer."""
+    return Fraction(count_parameters(of_one_device(spec, num_ranks)).total, count_parameters(spec).total)
 
-    Only the first has what is before and after the layers.
-    """
-    if num_stages == 1 or pipeline_problem(spec, num_stages):
+
+def of_stages(spec: ModelSpec, num_stages: int) -> list[ModelSpec]:
+    """The model with the layers of each stage. Only the first has what is before and after the layers."""
+    if num_stages == 1:
         return [spec]
     return [
         spec.model_copy(update={"layers": spec.layers[layers.start : layers.stop]})

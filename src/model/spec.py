@@ -80,7 +80,8 @@ class LayerSpec(Record):
 class WeightScale(Record):
     """A tensor whose elements are multiplied by constants when it is read: the multipliers of a checkpoint.
 
-    name: as tensors.py has it in the layers that have it. parts: numbers of rows and their factors, for all rows in order.
+    name: as tensors.py has it, in the layers that have the tensor. parts: numbers of rows and their factors, for all
+        rows in order.
     """
 
     name: str

@@ -21,7 +21,6 @@ from ..resolve.resolved import Measured, Resolved
 from .ask import Ask
 from .devices import this_machine
 from .estimate import Range, activation_memory, grammar_memory, process_memory
-from .model import PlannedModel
 
 MAX_BYTES = 256 << 10  # about 500 starts; then the older half is deleted
 VARIABLE = "STOKER_CACHE_DIR"
@@ -72,12 +71,12 @@ def planned_memory(resolved: Resolved) -> tuple[Range, Range]:
 
     A GPU's weights, KV cache and activations are in its own memory.
     """
-    model, ask, host = _model(resolved), _ask(resolved), this_machine(resolved.machine)
-    fixed = process_memory(model, host, ask) + grammar_memory(model, ask)
+    spec, ask, host = resolved.model_spec, _ask(resolved), this_machine(resolved.machine)
+    fixed = process_memory(spec, host, ask, resolved.model.max_model_len) + grammar_memory(spec, ask)
     if resolved.device.device != "cpu":
         return fixed, fixed
     started = fixed + (resolved.memory.weights_bytes + resolved.memory.kv_cache_bytes)
-    return started, started + activation_memory(model, host, ask)
+    return started, started + activation_memory(spec, host, ask)
 
 
 def record(resolved: Resolved, measured: Measured, version: str) -> Calibration:
@@ -147,17 +146,6 @@ def entries(path: Path | None = None) -> list[Calibration]:
 def error_in_per_cent(planned: int, measured: int | None) -> float | None:
     """Relative error of the plan, (planned - measured) / measured."""
     return None if not measured else (planned - measured) / measured * 100
-
-
-def _model(resolved: Resolved) -> PlannedModel:
-    return PlannedModel(
-        name=resolved.model.model,
-        folder=resolved.model_path,
-        spec=resolved.model_spec,
-        stored=None,
-        files=resolved.model_files,
-        why_not="",
-    )
 
 
 def _ask(resolved: Resolved) -> Ask:

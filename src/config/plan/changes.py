@@ -44,7 +44,7 @@ def cheapest_changes(model: PlannedModel, device: DeviceProfile, ask: Ask, found
     for candidate in _candidates(model, device, ask, found):
         again = estimate(candidate.model or model, candidate.device, candidate.ask)
         if _is_better(found, again):
-            change = candidate.change.model_copy(update={"outcome": _outcome(again)})
+            change = candidate.change.model_copy(update={"outcome": _outcome(again, candidate.ask)})
             offered.append((candidate.cost + (again.status not in _GOOD) * _DOUBT, change))
     offered.sort(key=lambda entry: entry[0])
     return [change for _, change in offered[:MAX_CHANGES]]
@@ -58,12 +58,12 @@ def _is_better(before: Estimate, after: Estimate) -> bool:
     return not after.is_blocked and after.max_model_len >= after.kv.block_size
 
 
-def _outcome(again: Estimate) -> str:
+def _outcome(again: Estimate, ask: Ask) -> str:
     kv = again.kv_cache_bytes
-    return (
-        f"{again.status}: weights {about(again.weights_bytes)}, KV cache {about(kv)}, "
-        f"{again.kv.num_sequences(kv, again.max_model_len)} sequence(s) of {again.max_model_len} tokens"
-    )
+    number = again.kv.num_sequences(kv, again.max_model_len)
+    number = min(number, ask.max_num_seqs) if again.state_bytes else number  # there are no more states than that
+    sizes = f"weights {about(again.weights_bytes)}, KV cache {about(kv)}"
+    return f"{again.status}: {sizes}, {number} sequence(s) of {again.max_model_len} tokens"
 
 
 def _candidates(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate) -> Iterator[Candidate]:

@@ -17,6 +17,7 @@ from ...input_file import read_file
 from ...model.record import Record
 from ..cpu_features import NoKernels, choose_level, this_cpu, wanted_level
 from ..gpu_capability import FP8_CAPABILITY, LEAST_CAPABILITY
+from ..memory.needs import DeviceRoom
 from ..resolve.machine_spec import GpuSpec, MachineSpec
 from ..schema.types import Size
 
@@ -33,6 +34,7 @@ class DeviceProfile(Record):
     memory: Size = Field(
         description="Memory that programs can use, without the driver's share; less than the advertised size."
     )
+    free_memory: Size | None = Field(None, exclude=True, description="What other programs leave of it; unset: all.")
     bandwidth_gb_per_s: float = Field(gt=0, description="Memory bandwidth, 10**9 bytes per second.")
     bf16_tflops: float = Field(gt=0, description="Dense bfloat16 (float16 if it has none), 10**12 operations a second.")
     fp8_tflops: float | None = Field(None, gt=0, description="The same in FP8; unset: the device has none.")
@@ -53,6 +55,11 @@ class DeviceProfile(Record):
     @property
     def is_gpu(self) -> bool:
         return self.kind != "cpu"
+
+    @property
+    def room(self) -> DeviceRoom:
+        free = self.memory if self.free_memory is None else self.free_memory
+        return DeviceRoom(is_gpu=self.is_gpu, total_bytes=self.memory, free_bytes=free)
 
     @property
     def is_in_build(self) -> bool:
@@ -207,6 +214,7 @@ def _this_gpu(gpu: GpuSpec) -> DeviceProfile:
         name=THIS_MACHINE,
         title=gpu.name,
         memory=gpu.total_memory_bytes,
+        free_memory=gpu.available_memory_bytes,
         has_bfloat16=gpu.compute_capability >= LEAST_CAPABILITY,
         **speeds,
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...model.config_json import ModelConfigError
 from ...model.guess import guess
+from ...model.pipeline_stages import rank_share
 from ...model.quantised import SCHEMES, TWELVE_BITS
 from ...model.read import read_config
 from ...model.record import Record
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 _ENDS = ("M303", "M306", "M309")  # damaged: nothing can be planned; other models than this build runs can be
 # Bytes of a quantised weight, its share of scales included, for models that this build does not run.
 QUANTISED_BYTES = {"fp8": 1.01, "int8": 1.01, "int4": 0.53, "int4_pure": 0.53}
+_OURS = (None, TWELVE_BITS, *SCHEMES)  # in which this build holds weights
 _METHODS = {  # of checkpoints in these forms
     "fp8": WeightMethod(kind="fp8", bits=8, block=(1, 0)),
     "int8": WeightMethod(kind="integers", bits=8, block=(1, 0)),
@@ -120,7 +123,7 @@ class PlannedModel(Record):
         layout: as ModelFiles.weights_bytes.
         """
         size = DTYPE_BYTES[dtype]
-        if self.files is not None and quantization in (None, TWELVE_BITS, *SCHEMES):
+        if self.files is not None and quantization in _OURS:
             return self.files.weights_bytes(dtype, quantization, layout=layout)
         if quantization not in (None, TWELVE_BITS):
             matrices = min(self.parameters.matrices, self.num_parameters)
@@ -131,6 +134,12 @@ class PlannedModel(Record):
             matrices, bits = self.parameters.matrices, self.spec.quantization.bits
             return round(matrices * bits / 8 * (1.06 if bits < 8 else 1.01) + (self.num_parameters - matrices) * size)
         return self.num_parameters * size
+
+    def rank_bytes(self, num_ranks: int, dtype: str, held: str | None, layout: CodesLayout | None) -> int:
+        """Bytes of the weights that each of several ranks has. held: the argument `quantization` of weights_bytes."""
+        if self.files is not None and held in _OURS:
+            return self.files.rank_bytes(num_ranks, dtype, held, layout)
+        return ceil(self.weights_bytes(dtype, held, layout=layout) * rank_share(self.spec, num_ranks))
 
     def active_bytes(self, dtype: str, quantization: str | None = None, *, layout: CodesLayout | None = None) -> int:
         """Bytes of weights that the device reads for one token."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...model.latent import SPARSE_TABLE
-from ...model.pipeline_stages import division_problem
 from ...model.quantised import BFLOAT16_ACCURACY, OWN_CODES, SCHEMES, accuracy
 from ...model.record import Record
 from ...model.through_transformers import through_transformers
@@ -23,6 +22,8 @@ from .model import PlannedModel
 from .numa import NumaUse, numa_use
 
 FORMAT_VERSION = 1
+_OF_STATUS = {"status", "reason", "max_model_len"}  # fields of Estimate in other parts of the plain data
+_OF_KV = {"kv", "kv_sized_by", "num_kv_blocks", "max_cached_len", "activation_bytes"}
 
 
 class Plan(Record):
@@ -64,7 +65,7 @@ class Plan(Record):
     def as_dict(self) -> dict[str, Any]:
         """The plan as plain data; sizes in bytes, speeds in tokens per second."""
         model, found = self.model, self.estimate
-        dumped = found.model_dump(mode="json", exclude={"kv"})
+        dumped = found.model_dump(mode="json", exclude=_OF_STATUS | _OF_KV)
         return {
             "verdict": found.status,
             "reason": found.reason,
@@ -91,10 +92,7 @@ class Plan(Record):
                 "why_not": model.why_not,
             },
             "assumed": self.ask.model_dump(mode="json"),
-            "memory": {
-                **{name: value for name, value in dumped.items() if name not in ("status", "reason", "max_model_len")},
-                "peak": found.peak.model_dump(mode="json"),
-            },
+            "memory": {**dumped, "peak": found.peak.model_dump(mode="json")},
             "kv_cache": {
                 "bytes_per_token": found.kv.token_bytes,
                 "bytes_per_sequence": found.kv.sequence_bytes,
@@ -131,49 +129,24 @@ def make_plan(
     """
     ask, topology = ask_of(decisions, model, device), decisions.topology
     distribution: Distribution | None = None
-    names = ("tensor_parallel_size", "pipeline_parallel_size")
-    sizes: dict[str, int] = {}
     if devices is not None:
         distribution = distribute(model, device, ask, *devices, num_replicas=topology.num_replicas)
         shown = distribution.shown
-        sizes = {name: getattr(shown, name) for name in names}
-    elif decisions.has_parts and not division_problem(model.spec, topology.group_size, topology.num_stages):
-        if decisions.model_files is not None:
-            model = model.model_copy(update={"spec": decisions.model_files.spec})  # with its experts as they are placed
-        sizes = dict(zip(names, (topology.group_size, topology.num_stages), strict=True))
-        sizes["decode_context_parallel_size"] = decisions.context_parts(model.spec)
-    if devices is None:
-        sizes["prefill_context_parallel_size"] = topology.num_prompt_groups
+        sizes = {name: getattr(shown, name) for name in ("tensor_parallel_size", "pipeline_parallel_size")}
+    else:
+        if (files := decisions.model_files) is not None:  # with its experts as they are placed
+            model = model.model_copy(update={"spec": files.spec, "files": files})
+        sizes = {
+            "tensor_parallel_size": decisions.num_ranks(model.spec),
+            "pipeline_parallel_size": decisions.num_stages(model.spec),
+            "prefill_context_parallel_size": topology.num_prompt_groups,
+            "decode_context_parallel_size": decisions.context_parts(model.spec),
+        }
     ask = with_sizes(model, device, ask, **sizes)
     found = estimate(model, device, ask)
-    if device.name == THIS_MACHINE and decisions.memory is not None:  # the engine will use the decided values
-        length = decisions.model.max_model_len
-        memory = decisions.memory
-        decided = {
-            "kv_cache_bytes": memory.kv_cache_bytes,
-            "max_model_len": length,
-            "budget_bytes": memory.budget_bytes,
-        }
-        found = found.model_copy(update=decided)
     if broken:
         found = found.model_copy(update={"status": "does not fit", "reason": broken[0]})
-    kernels: dict[str, str] = {}
     is_interpreted = device.name == THIS_MACHINE and decisions.is_interpreted
-    if not device.is_gpu and model.files is not None and not is_interpreted:
-        is_eager = decisions.model.enforce_eager
-        kernels = planned_kernels(
-            ask.dtype,
-            model.spec.head_dims,
-            ask.kv_dtype,
-            is_eager=is_eager,
-            quantization=ask.quantization or (OWN_CODES if ask.codes_layout and model.files.own_codes else None),
-            activations=ask.activations,
-            batch_invariant=decisions.model.batch_invariant,
-        )
-        if model.files.implementation == "transformers":
-            kernels |= through_transformers(model.spec)
-        elif model.spec.is_sparse:
-            kernels |= SPARSE_TABLE
     return Plan(
         model=model,
         device=device,
@@ -181,7 +154,7 @@ def make_plan(
         estimate=found,
         capacity=capacity(found, ask),
         speed=None if is_interpreted else speed(model, device, ask, found),
-        kernels=kernels,
+        kernels={} if device.is_gpu or is_interpreted else _kernels(model, ask, decisions),
         changes=() if devices is not None else tuple(cheapest_changes(model, device, ask, found)),
         notes=tuple(_notes(model, device, ask, found)),
         num_nodes=topology.num_nodes if distribution is None else 1,
@@ -190,6 +163,25 @@ def make_plan(
         numa=numa_use(decisions, found.peak) if device.name == THIS_MACHINE else None,
         distribution=distribution,
     )
+
+
+def _kernels(model: PlannedModel, ask: Ask, decisions: Decisions) -> dict[str, str]:
+    """Kernels of a CPU; none for a model that this build cannot run."""
+    files, spec = model.files, model.spec
+    if files is None:
+        return {}
+    found = planned_kernels(
+        ask.dtype,
+        spec.head_dims,
+        ask.kv_dtype,
+        is_eager=decisions.model.enforce_eager,
+        quantization=ask.quantization or (OWN_CODES if ask.codes_layout and files.own_codes else None),
+        activations=ask.activations,
+        batch_invariant=decisions.model.batch_invariant,
+    )
+    if files.implementation == "transformers":
+        return found | through_transformers(spec)
+    return found | SPARSE_TABLE if spec.is_sparse else found
 
 
 def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate) -> list[str]:

@@ -73,7 +73,6 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
         done.undecided |= {path for path in NEED_MODEL if done.is_auto(path)}
         return done
     _files(done, model_files)
-    model_files = model_files.of_one_rank(topology.group_size)
     _preset(done, model_files)
     _precision(done, model_files)
     decide_states(done, model_files)
@@ -148,7 +147,8 @@ def _precision(done: Decisions, model_files: ModelFiles) -> None:
 
 
 def _context(done: Decisions, model_files: ModelFiles) -> None:
-    held = done.max_cached_len
+    assert done.memory is not None
+    held = done.memory.max_cached_len
     if done.is_auto("model.max_model_len"):
         if held < model_files.max_context:
             reason = f"what the KV cache holds; the model itself supports {model_files.max_context}"

@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...model.context_parallel import context_parallel_problem
+from ...model.pipeline_stages import pipeline_problem
 from ...model.spec import ModelSpec
 from ...model.tensor_parallel import tensor_parallel_problem
 from ..held_codes import CodesLayout, codes_layout
+from ..memory.memory_plan import MemoryPlan
+from ..memory.needs import MemoryNeeds
 from ..origin import DEFAULT, Layer, Origin
 from ..schema.topology import Topology
 from .described_model import ModelFiles
 from .machine_spec import GpuSpec, MachineSpec
-from .memory_plan import MemoryPlan
 from .numa_places import NumaPlace
 from .sections import Sections
 
@@ -31,28 +33,23 @@ class Decisions(Sections):
     shared_folder: str | None = None  # of a connector
     numa_places: list[NumaPlace] = field(default_factory=list)  # of all processes of this machine, if they are bound
     no_numa_places: str = ""  # why this machine does not have those that are written
-    memory: MemoryPlan | None = None
-    num_kv_blocks: int = 0
-    max_cached_len: int = 0  # tokens of the longest sequence that the KV cache holds, at most those of the model
-    bytes_of_longest: int = 0  # of KV cache, that a sequence of max_model_len, or of the model's limit, needs
+    memory_needs: MemoryNeeds | None = None
+    memory: MemoryPlan | None = None  # which follows from them
     undecided: set[str] = field(default_factory=set)  # paths that need the model's files
 
-    @property
-    def has_parts(self) -> bool:
-        """Whether a process has a part of the model."""
-        is_divided = self.topology.group_size * self.topology.num_stages > 1
-        return is_divided or (self.model_files is not None and self.model_files.spec.num_sharing_experts > 1)
+    def num_ranks(self, spec: ModelSpec) -> int:
+        """Processes that have parts of the same layers. spec: the whole model; 1 where it cannot be divided."""
+        return 1 if tensor_parallel_problem(spec, self.topology.group_size) else self.topology.group_size
+
+    def num_stages(self, spec: ModelSpec) -> int:
+        """Stages of the pipeline. spec: the whole model; 1 where it cannot be staged."""
+        return 1 if pipeline_problem(spec, self.topology.num_stages) else self.topology.num_stages
 
     def context_parts(self, spec: ModelSpec) -> int:
         """Processes that share the tokens of each sequence. spec: the whole model; 1 where they cannot share them."""
-        num_devices, num_parts = self.topology.group_size, self.topology.num_context_parts
-        if (
-            num_devices % num_parts
-            or tensor_parallel_problem(spec, num_devices)
-            or context_parallel_problem(spec, num_devices, num_parts)
-        ):
-            return 1
-        return num_parts
+        num_devices, num_parts = self.num_ranks(spec), self.topology.num_context_parts
+        is_possible = num_devices % num_parts == 0 and not context_parallel_problem(spec, num_devices, num_parts)
+        return num_parts if is_possible else 1
 
     @property
     def gpu(self) -> GpuSpec | None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any, Literal
 
 from pydantic import Field
 
 from ...model.expert_placement import with_placed_experts
+from ...model.pipeline_stages import rank_share
 from ...model.quantised import TWELVE_BITS
 from ...model.record import Record
 from ...model.sizes import count_parameters, matrix_bytes, weights_bytes
 from ...model.spec import ModelSpec
-from ...model.tensor_parallel import of_one_device, tensor_parallel_problem
+from ...model.tensor_parallel import of_one_device
 from ...model.through_transformers import Implementation
 from ..checkpoint.repository_code import RepositoryCode
 from ..held_codes import CodesLayout
@@ -78,6 +80,12 @@ class ModelFiles(Record):
         more = own_bytes - codes.num_matrices * matrix_bytes(held, dtype, codes.outputs, codes.inputs)
         return int(more * self.spec.held_share) if codes.are_of_experts else more
 
+    def rank_bytes(self, num_ranks: int, dtype: str, held: str | None, layout: CodesLayout | None) -> int:
+        """Bytes of the weights that each of several ranks has; the arguments of weights_bytes."""
+        if num_ranks > 1 and (self.own_codes or self.num_stored):  # not described tensor by tensor
+            return ceil(self.weights_bytes(dtype, held, layout=layout) * rank_share(self.spec, num_ranks))
+        return self.of_one_rank(num_ranks).weights_bytes(dtype, held, layout=layout)
+
     def placed(self, parallel: ParallelConfig) -> ModelFiles:
         """The files of a model whose experts are placed as the options say."""
         num_replicas = parallel.topology.num_sharing_experts
@@ -90,7 +98,5 @@ class ModelFiles(Record):
         return self.model_copy(update={"spec": placed})
 
     def of_one_rank(self, num_ranks: int) -> ModelFiles:
-        """The files of a model as large as what each rank of a stage has; these ones where it cannot be divided."""
-        if tensor_parallel_problem(self.spec, num_ranks):
-            return self
+        """The files of a model as large as what each rank of a stage has, if it can be divided."""
         return self.model_copy(update={"spec": of_one_device(self.spec, num_ranks)})

@@ -11,9 +11,9 @@ from ...model.quantised import scheme_of
 from ...model.rope import SCALINGS
 from ...model.sizes import DTYPE_BYTES
 from ..checkpoint.settings import settings_problem
+from ..memory.memory_plan import MemoryPlan
 from ..schema.options import options
 from ..schema.types import format_about, format_size
-from .memory_plan import MemoryPlan
 from .resolved import Resolved
 from .values import Values
 
@@ -46,7 +46,6 @@ def message_values(v: Values) -> dict[str, Any]:
         "loader_problem": settings_problem(v.load.load_format, v.load.model_loader_extra_config),
         "rope_kinds": ", ".join(("default", *SCALINGS)),
         "architecture": v.files.spec.architecture if v.files else "",
-        "num_kv_blocks": v.decisions.num_kv_blocks,
         "no_states": "without prefix caching" if v.has_states else "for this model: no layer keeps a state",
     }
     said["kv_host"] = format_about(v.kv_host_bytes)
@@ -63,12 +62,11 @@ def message_values(v: Values) -> dict[str, Any]:
 
 def _memory_values(v: Values, memory: MemoryPlan) -> dict[str, Any]:
     """Texts about the memory that the model and its caches take."""
-    one = v.decisions.bytes_of_longest
-    beside = memory.transfer_bytes + memory.kept_bytes + memory.moving_bytes
-    others = memory.state_bytes + memory.activation_bytes + beside
-    room = max(0, v.decisions.available_memory_bytes - memory.weights_bytes - others)
+    one = memory.kv.in_blocks(v.model.max_model_len)
+    room = max(0, v.decisions.available_memory_bytes - memory.fixed_bytes - memory.activation_bytes)
     return {
-        "max_cached_len": v.decisions.max_cached_len,
+        "num_kv_blocks": memory.num_kv_blocks,
+        "max_cached_len": memory.max_cached_len,
         "one_sequence": format_about(one),
         "one_sequence_exact": format_size(-(-one // 1024**2) * 1024**2),
         "one_block": format_size(memory.kv_block_bytes),
@@ -82,8 +80,8 @@ def _memory_values(v: Values, memory: MemoryPlan) -> dict[str, Any]:
             f", {name} {format_about(size)}"
             for name, size in (
                 *(("states", memory.state_bytes), ("steps", memory.activation_bytes)),
-                ("blocks for other engines", memory.transfer_bytes),
-                ("blocks beside the KV cache", memory.kept_bytes),
+                ("blocks for other engines", 0 if memory.is_on_host else memory.transfer_bytes),
+                ("blocks beside the KV cache", 0 if memory.is_on_host else memory.kept_bytes),
                 ("experts that move", memory.moving_bytes),
             )
             if size
@@ -105,13 +103,14 @@ def _for_each(v: Values) -> str:
 
 def _gpu_numbers(v: Values) -> dict[str, Any]:
     """Texts about the GPU and the memory that `gpu_memory_utilization` is a share of."""
-    gpu = v.decisions.gpu
+    gpu, free = v.decisions.gpu, v.decisions.available_memory_bytes
+    memory = f"{format_about(free)} available{_for_each(v)}"
     if gpu is None:
-        memory = f"{format_about(v.machine.available_memory_bytes)} available{_for_each(v)}"
         return {"no_gpu": v.machine.no_gpu or "none was found", "memory": memory}
-    memory = f"{format_about(gpu.total_memory_bytes)} of the {gpu.name}"
-    if gpu.available_memory_bytes < v.cache.gpu_memory_utilization * gpu.total_memory_bytes:
-        memory += f", as far as they are free ({format_about(gpu.available_memory_bytes)}),"
+    if not gpu.is_interpreted:
+        is_short = free < v.cache.gpu_memory_utilization * gpu.total_memory_bytes
+        others = f", as far as they are free ({format_about(free)})," * is_short
+        memory = f"{format_about(gpu.total_memory_bytes)} of the {gpu.name}{others}"
     return {"gpu": gpu.name, "capability": ".".join(map(str, gpu.compute_capability)), "memory": memory}
 
 

@@ -55,7 +55,7 @@ def resolve_deployment(deployment: Deployment, model_files: ModelFiles, machine:
         machine=decisions.machine,
         memory=decisions.memory,
         model_path=model_files.model_path,
-        num_kv_blocks=decisions.num_kv_blocks,
+        num_kv_blocks=decisions.memory.num_kv_blocks,
         chat_template=examined.values.template,
         sampling_defaults={**model_files.sampling_defaults, **examined.values.sampling_overrides},
         origins=decisions.origins,

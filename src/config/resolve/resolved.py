@@ -15,6 +15,7 @@ from ...model.pipeline_stages import of_stages, stages
 from ...model.record import Record
 from ...model.spec import ModelSpec, WeightNames
 from ..checkpoint.chat_templates import TemplateSource
+from ..memory.memory_plan import MemoryPlan
 from ..origin import DEFAULT, Origin, Overridden
 from ..schema.cache import CacheConfig
 from ..schema.compilation import CompilationConfig
@@ -32,7 +33,6 @@ from ..schema.structured_outputs import StructuredOutputsConfig
 from ..schema.topology import Topology
 from .described_model import ModelFiles, WeightFormat
 from .machine_spec import MachineSpec
-from .memory_plan import MemoryPlan
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 KVDtype = Literal["float32", "bfloat16", "float16", "fp8", "int8"]  # fp8: e4m3

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...model.context_parallel import holders_of_blocks
 from ...model.offload import WeightOffload
 from ..checkpoint.chat_templates import TemplateSource, TemplateUnreadable, template_of
+from ..memory.memory_plan import MemoryPlan
 from ..origin import Layer
 from ..schema.options import options
 from ..schema.topology import Topology
@@ -135,6 +136,12 @@ class Values(Sections):
     def has_states(self) -> bool:
         """Whether layers of the model keep a recurrent state; False if its files are not known."""
         return self.files is not None and self.files.spec.has_states
+
+    @property
+    def memory(self) -> MemoryPlan:
+        """Only where the model's files are known."""
+        assert self.decisions.memory is not None
+        return self.decisions.memory
 
     @property
     def weight_offload(self) -> WeightOffload | None:

@@ -85,7 +85,8 @@ def meaning(report: Report) -> dict[str, Any]:
         }
     )
     places = {"origins", "overridden", "digest", "warnings", "secret_variables"}  # the last: also of overridden values
-    return record.model_dump(exclude=places, context={"reveal_secrets": True})
+    exclude = {**dict.fromkeys(places, True), "memory": {"kv_sized_by"}}  # whether its size is written
+    return record.model_dump(exclude=exclude, context={"reveal_secrets": True})
 
 
 def references(report: Report) -> dict[str, Any]:

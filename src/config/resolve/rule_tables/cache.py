@@ -219,7 +219,7 @@ RULES: tuple[Rule, ...] = (
         title="a written KV cache holds at least one block",
         fields=("cache.kv_cache_memory_bytes", "cache.block_size"),
         needs_model=True,
-        is_broken=lambda v: v.is_kv_written and v.decisions.num_kv_blocks == 0,
+        is_broken=lambda v: v.is_kv_written and v.memory.num_kv_blocks == 0,
         message=(
             "`cache.kv_cache_memory_bytes` is {written_kv_cache}; one block of {block_size} tokens needs {one_block}"
         ),
@@ -233,11 +233,7 @@ RULES: tuple[Rule, ...] = (
         needs_model=True,
         about_machine=True,
         exit_code=EXIT_ENVIRONMENT,
-        is_broken=lambda v: (
-            v.is_kv_written
-            and v.decisions.memory is not None
-            and v.decisions.memory.total_bytes > v.decisions.available_memory_bytes
-        ),
+        is_broken=lambda v: v.is_kv_written and v.memory.total_bytes > v.decisions.available_memory_bytes,
         message=(
             "weights ({weights}{others}) and KV cache ({kv_cache}) need {total}; {where} has {available} available"
         ),

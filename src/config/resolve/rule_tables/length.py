@@ -104,7 +104,7 @@ RULES: tuple[Rule, ...] = (
         title="the KV cache can hold the longest sequence",
         fields=("model.max_model_len", "cache.kv_cache_memory_bytes", "cache.num_gpu_blocks_override"),
         needs_model=True,
-        is_broken=lambda v: v.is_kv_written and 0 < v.decisions.max_cached_len < v.model.max_model_len,
+        is_broken=lambda v: v.is_kv_written and 0 < v.memory.max_cached_len < v.model.max_model_len,
         message=(
             "one sequence of {max_model_len} tokens needs {one_sequence} of KV cache; it has {kv_cache} "
             "for at most {max_cached_len} tokens"
@@ -122,7 +122,7 @@ RULES: tuple[Rule, ...] = (
         needs_model=True,
         about_machine=True,
         exit_code=EXIT_ENVIRONMENT,
-        is_broken=lambda v: not v.is_kv_written and v.decisions.num_kv_blocks == 0,
+        is_broken=lambda v: not v.is_kv_written and v.memory.num_kv_blocks == 0,
         message=(
             "the weights need {weights} in {dtype}{others}; `cache.gpu_memory_utilization` {gpu_memory_utilization} of "
             "the {memory} is {budget}"
@@ -150,7 +150,7 @@ RULES: tuple[Rule, ...] = (
         needs_model=True,
         about_machine=True,
         is_broken=lambda v: (
-            v.decisions.num_kv_blocks > 0 and v.decisions.max_cached_len < v.model.max_model_len and not v.is_kv_written
+            v.memory.num_kv_blocks > 0 and v.memory.max_cached_len < v.model.max_model_len and not v.is_kv_written
         ),
         message=(
             "one sequence of {max_model_len} tokens needs {one_sequence} of KV cache; after the weights ({weights}"

@@ -146,7 +146,7 @@ RULES: tuple[Rule, ...] = (
         severity="warning",
         needs_model=True,
         is_broken=lambda v: (
-            0 < v.decisions.num_kv_blocks < v.scheduler.max_num_seqs and v.is_written("scheduler.max_num_seqs")
+            0 < v.memory.num_kv_blocks < v.scheduler.max_num_seqs and v.is_written("scheduler.max_num_seqs")
         ),
         message="`scheduler.max_num_seqs` is {max_num_seqs}, but the KV cache has {num_kv_blocks} blocks",
         why="A running sequence needs at least one block.",

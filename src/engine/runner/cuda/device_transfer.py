@@ -16,7 +16,7 @@ from functools import partial
 
 import torch
 
-from ....config.resolve.gpu_memory import STAGING_PLACES, staged_blocks
+from ....config.memory.gpu_reserve import STAGING_PLACES, staged_blocks
 from ...core.block_store import LaterStore
 from ...step.plan import BlockCopy, BlockLoad
 from ..block_transfer import TransferOf

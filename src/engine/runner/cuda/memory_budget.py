@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from ....config import Layer, Resolved
-from ....config.resolve.gpu_memory import GRAPHS_BYTES, staging_bytes
+from ....config.memory.gpu_reserve import GRAPHS_BYTES, staging_bytes
 from ...kernels.gpu.sample import sampling_workspace
 from .slot_arena import arena_bytes
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ....config.resolve.gpu_memory import SAMPLING_BYTES
+from ....config.memory.gpu_reserve import SAMPLING_BYTES
 from ...kernels.gpu.finish_step import MOST
 from ...kernels.gpu.sample_row import SamplingColumns
 from ...sampling.sampling_table import SamplingTable

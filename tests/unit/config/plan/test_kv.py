@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.config.plan.kv import kv_cost, kv_cost_of_groups
+from stoker.config.memory.kv_cost import kv_cost_of_groups
+from stoker.config.plan.kv import kv_cost
 from stoker.model.cache_groups import cache_groups
 from stoker.model.guess import guess
 from stoker.model.read import read_config
@@ -24,7 +25,7 @@ def test_a_window_bounds_what_a_layer_keeps() -> None:
     assert cost.of(512) == 512 * (4096 + 22528)
     assert cost.of(32768) == 32768 * 4096 + 512 * 22528
     groups = cache_groups(spec.windows)
-    ours = kv_cost_of_groups(groups, spec, "bfloat16", 16, step_tokens=2048)
+    ours = kv_cost_of_groups(groups, spec.keeps, "bfloat16", 16, step_tokens=2048)
     one_group, num_windows = groups.num_planes * spec.layers[0].mixer.keeps.width * 2, groups.num_groups - 1
     assert ours.to_admit(32768) == one_group * (32768 + num_windows * 16 * (-(-(512 + 2 * 2048) // 16) + 2))
     whole = 32768 * one_group * groups.num_groups

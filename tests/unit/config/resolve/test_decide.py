@@ -24,6 +24,11 @@ def decided(
     return decide(deployment, read_model_files(deployment), machine)
 
 
+def num_blocks(done: Decisions) -> int:
+    assert done.memory is not None
+    return done.memory.num_kv_blocks
+
+
 def reason(done: Decisions, path: str) -> str:
     return f"{done.origins[path].name}: {done.origins[path].reason}"
 
@@ -88,7 +93,7 @@ def test_a_cache_in_fewer_bits_holds_more_tokens_in_the_same_memory(tmp_path: Pa
     words = ["--dtype", "float32", "--kv-cache-memory-bytes", "1MiB"]
     wide, narrow = decided(tmp_path, *words), decided(tmp_path, *words, "--kv-cache-dtype", "bfloat16")
     assert wide.get("cache.kv_cache_dtype") == "float32"
-    assert narrow.num_kv_blocks == 2 * wide.num_kv_blocks
+    assert num_blocks(narrow) == 2 * num_blocks(wide)
 
 
 def test_a_terminal_gets_human_logs(tmp_path: Path) -> None:
@@ -106,7 +111,7 @@ def test_a_written_value_is_never_changed(tmp_path: Path) -> None:
     ]
     assert done.get("model.max_model_len") == 100
     assert done.get("cache.kv_cache_memory_bytes") == 1 << 20
-    assert done.num_kv_blocks == (1 << 20) // (8 * 2 * KV)
+    assert num_blocks(done) == (1 << 20) // (8 * 2 * KV)
     assert done.get("scheduler.max_queued_tokens") == 1
     assert done.get("device.num_threads") == 99
 
@@ -130,13 +135,13 @@ def test_the_number_format_is_the_checkpoints(
 
 def test_the_kv_cache_is_what_can_be_filled(tmp_path: Path) -> None:
     done = decided(tmp_path, "--max-num-seqs", "3")
-    assert done.num_kv_blocks == 3 * 512 // 16
+    assert num_blocks(done) == 3 * 512 // 16
     assert reason(done, "cache.kv_cache_memory_bytes") == "R221: 3 sequences of 512 tokens each"
 
 
 def test_the_kv_cache_takes_at_most_4_gib_by_itself(tmp_path: Path) -> None:
     done = decided(tmp_path, max_position_embeddings=1 << 22)
-    assert done.num_kv_blocks * 16 * KV == 4 * GIB
+    assert num_blocks(done) * 16 * KV == 4 * GIB
     assert done.get("model.max_model_len") == 1 << 22
     longer = decided(tmp_path, max_position_embeddings=1 << 26)
     assert longer.get("model.max_model_len") == 4 * GIB // KV
@@ -146,13 +151,13 @@ def test_the_kv_cache_takes_at_most_4_gib_by_itself(tmp_path: Path) -> None:
 def test_a_written_context_may_take_more_than_4_gib(tmp_path: Path) -> None:
     wanted = 5 * GIB // KV
     done = decided(tmp_path, "--max-model-len", str(wanted), max_position_embeddings=1 << 26)
-    assert done.num_kv_blocks * 16 == wanted
+    assert num_blocks(done) * 16 == wanted
 
 
 def test_the_kv_cache_takes_what_the_weights_leave(tmp_path: Path) -> None:
     machine = MACHINE.model_copy(update={"available_memory_bytes": 2 * 7856 + 100 * 16 * KV})
     done = decided(tmp_path, "--gpu-memory-utilization", "1.0", machine=machine)
-    assert done.num_kv_blocks == 100
+    assert num_blocks(done) == 100
     assert done.get("cache.kv_cache_memory_bytes") == 100 * 16 * KV
     assert "leaves beside the weights" in reason(done, "cache.kv_cache_memory_bytes")
     assert done.get("model.max_model_len") == 512
@@ -160,12 +165,12 @@ def test_the_kv_cache_takes_what_the_weights_leave(tmp_path: Path) -> None:
 
 def test_without_room_there_are_no_blocks(tmp_path: Path) -> None:
     machine = MACHINE.model_copy(update={"available_memory_bytes": 1000})
-    assert decided(tmp_path, machine=machine).num_kv_blocks == 0
+    assert num_blocks(decided(tmp_path, machine=machine)) == 0
 
 
 def test_an_override_of_blocks_decides_the_size(tmp_path: Path) -> None:
     done = decided(tmp_path, "--num-gpu-blocks-override", "7")
-    assert done.num_kv_blocks == 7
+    assert num_blocks(done) == 7
     assert done.get("cache.kv_cache_memory_bytes") == 7 * 16 * KV
     assert done.get("model.max_model_len") == 7 * 16
 
@@ -221,7 +226,7 @@ def test_processes_that_share_tokens_have_more_blocks_in_the_same_memory(tmp_pat
         done = decided(tmp_path / name, "-tp", "4", "--kv-cache-memory-bytes", "1MiB", *words)
         assert done.memory is not None
         return (
-            done.num_kv_blocks,
+            done.memory.num_kv_blocks,
             done.memory.kv_block_bytes,
             done.memory.kv_cache_bytes,
             done.memory.kv_bytes_per_token,

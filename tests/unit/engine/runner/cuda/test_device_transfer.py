@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from stoker.config.resolve import gpu_memory
+from stoker.config.memory import gpu_reserve
 from stoker.engine.runner.cuda import device_transfer, pinned_blocks
 from stoker.engine.runner.cuda.copy_stream import CopyStream
 from stoker.engine.runner.cuda.device_transfer import DeviceTransfer, parts_of
@@ -213,5 +213,5 @@ def test_staging_that_is_reserved_is_what_a_transfer_takes(cache: KVCache) -> No
     transfer = DeviceTransfer(cache, Store())
     block_bytes = GROUPS.num_groups * cache.blocks.shape[0] * cache.blocks.shape[2]
     places = (transfer._saving.memory, transfer._loading.memory)
-    assert sum(each.nbytes for each in places) == gpu_memory.staging_bytes(block_bytes)
-    assert gpu_memory.staging_bytes(1 << 30) == 8 << 30
+    assert sum(each.nbytes for each in places) == gpu_reserve.staging_bytes(block_bytes)
+    assert gpu_reserve.staging_bytes(1 << 30) == 8 << 30

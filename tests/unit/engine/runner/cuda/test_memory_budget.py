@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("triton")
 
 from stoker.config import Layer, Origin
-from stoker.config.resolve.gpu_memory import staging_bytes
+from stoker.config.memory.gpu_reserve import staging_bytes
 from stoker.engine.kernels.gpu.sample import sampling_workspace
 from stoker.engine.runner.cuda.memory_budget import GRAPHS_BYTES, DeviceMemory, blocks_that_fit
 from stoker.engine.runner.cuda.slot_arena import arena_bytes

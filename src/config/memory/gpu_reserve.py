@@ -6,10 +6,9 @@ from ...model.sizes import DTYPE_BYTES, activation_elements
 from ...model.spec import ModelSpec
 
 CONTEXT_BYTES = 512 << 20  # CUDA's context and libraries' workspaces
+LINK_BYTES = 400 << 20  # of NCCL, which connects the GPUs that have parts of the same layers
 GRAPHS_BYTES = 256 << 20  # of captured graphs: their launches, and memory that kernels keep between launches
 SAMPLING_BYTES = 6  # per sequence and vocabulary entry: a float32 bias and a 16-bit count
-
-
 STAGING_PLACES = 4  # for stored blocks on their way, in each direction
 STAGING_PLACE_BYTES = 1 << 24
 
@@ -33,15 +32,6 @@ def step_bytes(
     return tokens + max_num_seqs * spec.vocab_size * (4 + SAMPLING_BYTES)
 
 
-def reserved_bytes(
-    spec: ModelSpec,
-    dtype: str,
-    max_num_seqs: int,
-    max_num_batched_tokens: int,
-    *,
-    has_graphs: bool,
-    num_devices: int = 1,
-) -> int:
-    """Bytes that are reserved beside weights and KV cache, on each of `num_devices` that compute the model."""
-    step = step_bytes(spec, dtype, max_num_seqs, max_num_batched_tokens, num_devices=num_devices)
-    return step + CONTEXT_BYTES + has_graphs * GRAPHS_BYTES
+def context_bytes(num_devices: int) -> int:
+    """Bytes of the libraries' own, on each of `num_devices` that compute the layers together."""
+    return CONTEXT_BYTES + (num_devices > 1) * LINK_BYTES

@@ -1,0 +1,1 @@
+"""Plans as text, a module for each part of them."""

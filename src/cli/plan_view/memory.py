@@ -1,0 +1,110 @@
+"""Rows of a plan about the memory of a device, by use."""
+
+from __future__ import annotations
+
+from ...config.plan.kv import by_kind
+from ...config.plan.plan import Plan
+from ...config.schema.types import format_about as about
+from ...model.quantised import TWELVE_BITS
+
+_KINDS = {
+    "full": "{count} layers keep {size} per token",
+    "window": "{count} layers keep {size} per token, of the last {window} tokens only",
+    "latent": "{count} layers keep a latent of {size} per token",
+    "state": "{count} layers keep a state of {size} per sequence",
+    "cross": "{count} layers keep {size} per token of another input, {window} tokens",
+}
+
+
+def memory_rows(plan: Plan) -> list[tuple[str, str]]:
+    found, ask = plan.estimate, plan.ask
+    stored = plan.model.files.stored_as if plan.model.files is not None else ()
+    parts = f" on each of {ask.num_devices} devices" if ask.num_devices > 1 else ""
+    free = "" if plan.device.is_gpu else " free"
+    as_free = ", as far as it is free" * (found.budget_bytes < int(ask.memory_share * found.memory_bytes))
+    share = f"{ask.memory_share:g} of it{as_free}, {about(found.budget_bytes)}, to use"
+    rows = [
+        ("device", f"{about(found.memory_bytes)}{free}; {share}"),
+        ("weights", f"{about(found.weights_bytes)} in {_format(plan)}{parts}"),
+        *_offloaded(plan),
+        *(
+            ("", f"{each.num_matrices} matrices: {each.method}, {about(each.num_bytes)} in the files")
+            for each in stored
+        ),
+        *([("states", _states(plan))] if found.state_bytes else []),
+        *_blocks_beside(plan),
+        *([("experts", f"{about(found.moving_bytes)} while they move")] if found.moving_bytes else []),
+        ("KV cache", f"{about(found.kv_cache_bytes)} in {ask.kv_dtype}{_tokens(plan)}"),
+    ]
+    for kind, count, size, window in by_kind(plan.model.spec, ask.kv_dtype, ask.state_dtype):
+        if kind in _KINDS:
+            rows.append(("", _KINDS[kind].format(count=count, size=about(size), window=window)))
+    rows += [
+        ("activations", f"{found.activations.shown} in a step of {ask.max_num_batched_tokens} tokens (estimate)"),
+        ("process", f"{found.process.shown} for libraries and tables (estimate)"),
+    ]
+    if found.grammars.high:
+        rows.append(("grammars", f"{found.grammars.shown} for the vocabulary of structured outputs (estimate)"))
+    if found.graphs.high:
+        name, of = ("CUDA graphs", "") if plan.device.is_gpu else ("graphs", " for captured steps")
+        rows.append((name, f"{found.graphs.shown}{of} (estimate)"))
+    left = plan.device.room.free_bytes - found.peak.likely
+    rows.append(("together", f"{found.peak.shown}; {'leaves' if left >= 0 else 'lacks'} about {about(abs(left))}"))
+    return rows
+
+
+def _offloaded(plan: Plan) -> list[tuple[str, str]]:
+    offload = plan.estimate.weight_offload
+    if offload is None:
+        return []
+    size, link = about(offload.host_bytes), plan.device.host_link_gb_per_s
+    seconds = offload.host_bytes / (link * 1e9)
+    places = f"{offload.num_places} places for them on the device are counted above"
+    layers, steps = f"{len(offload.layers)} of {plan.model.spec.num_layers} layers", 1 / seconds
+    return [
+        ("", f"{size} more, {layers}, in host memory; {places}"),
+        ("", f"copied in every step: {1000 * seconds:.0f} ms at {link:g} GB/s, so at most {steps:.1f} steps a second"),
+    ]
+
+
+def _blocks_beside(plan: Plan) -> list[tuple[str, str]]:
+    found = plan.estimate
+    where = " in pinned memory of the host, not counted here" if found.is_on_host else ""
+    sizes = (("for others", found.transfer_bytes), ("offloaded", found.kept_bytes))
+    return [(name, f"{about(size)} of KV blocks{where}") for name, size in sizes if size]
+
+
+def _rest(plan: Plan) -> str:
+    """What is not a matrix with codes."""
+    is_compressed = plan.ask.held_in == TWELVE_BITS
+    return f"others in {plan.ask.dtype}" + f", matrices among them kept in {TWELVE_BITS}" * is_compressed
+
+
+def _format(plan: Plan) -> str:
+    if plan.ask.quantization is None and plan.ask.codes_layout and plan.model.files and plan.model.files.own_codes:
+        return f"the checkpoint's own codes, {_rest(plan)}"
+    if plan.ask.held_in == TWELVE_BITS:
+        return f"{plan.ask.dtype} kept in {TWELVE_BITS}, exactly"
+    if plan.ask.quantization is not None:
+        return f"{plan.ask.quantization}, norms and embeddings in {plan.ask.dtype}"
+    if plan.model.files is None and plan.model.spec.quantization is not None:
+        return plan.model.spec.quantization.name
+    return plan.ask.dtype
+
+
+def _states(plan: Plan) -> str:
+    found, seqs = plan.estimate, plan.ask.max_num_seqs
+    kept = found.num_states - seqs
+    reused = f", and {kept} kept for prefixes that are reused" if kept else ""
+    return f"{about(found.state_bytes)} for {seqs} sequences{reused}"
+
+
+def _tokens(plan: Plan) -> str:
+    kv = plan.estimate.kv
+    per_token = kv.token_bytes
+    if not per_token:
+        return ""
+    if kv.windows:
+        return f", {about(per_token)} a token"
+    held = kv.num_parts * plan.estimate.kv_cache_bytes // per_token
+    return f" = {held} tokens of {about(per_token)}" + f", of which it keeps 1 in {kv.num_parts}" * (kv.num_parts > 1)

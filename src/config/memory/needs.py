@@ -1,0 +1,86 @@
+"""What the use of a device's memory follows from: the device, the deployment's options, and its part of the model."""
+
+from __future__ import annotations
+
+from ...model.pipeline_stages import largest_share, most_state_bytes
+from ...model.record import Record
+from ...model.sizes import moving_bytes
+from ...model.spec import ModelSpec
+from ...model.tensor_parallel import of_one_device
+from .kv_cost import KVCost
+
+
+class DeviceRoom(Record):
+    """Memory of a device that computes."""
+
+    is_gpu: bool  # with its own memory; kernels that are interpreted use that of the host
+    total_bytes: int
+    free_bytes: int
+
+    def budget(self, share: float) -> int:
+        """Bytes to use. Of a GPU, a share of the total memory, as far as it is free; of the host, of what is free."""
+        if not self.is_gpu:
+            return int(share * self.free_bytes)
+        return min(int(share * self.total_bytes), self.free_bytes)
+
+
+class MemoryNeeds(Record):
+    """What a deployment asks of a device's memory. None: it follows from the rest."""
+
+    memory_share: float
+    kv_dtype: str
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int  # without chunked prefill those of the longest prompt at least, as a rule demands
+    max_model_len: int | None
+    kv_cache_bytes: int | None
+    num_kv_blocks: int | None = None
+    retention_interval: int = 0  # `cache.prefix_cache_retention_interval`; 0 without prefix caching
+    has_graphs: bool = True
+    has_cache_groups: bool = False  # layers with a window keep the window only
+    cpu_offload_gb: float = 0.0  # of a GPU's weights
+    offload_prefetch_step: int = 1
+    transfer_bytes: int = 0  # host memory for blocks that other engines may read
+    stores_blocks: bool = False  # outside the KV cache
+    kept_bytes: int = 0  # host memory for blocks beside the KV cache
+
+
+class ModelShare(Record):
+    """A model, and what a device has of it: the ranks of a stage have equal parts; of stages the one with most counts.
+
+    kv_of_layers: KV cost of a model that this build cannot run, with its states; None: what this build's engine has.
+    """
+
+    spec: ModelSpec  # the whole model
+    max_context: int
+    can_offload: bool  # whole layers, to host memory
+    dtype: str
+    held_in: str | None  # the format of linear layers, as in model/quantised.py
+    state_dtype: str  # of the sums of recurrent layers
+    rank_weights_bytes: int  # of all stages of one rank
+    num_ranks: int
+    num_stages: int
+    num_context_parts: int
+    kv_of_layers: KVCost | None = None
+
+    @property
+    def rank_spec(self) -> ModelSpec:
+        return of_one_device(self.spec, self.num_ranks)
+
+    @property
+    def weights_bytes(self) -> int:
+        if self.num_stages == 1:
+            return self.rank_weights_bytes
+        return int(self.rank_weights_bytes * largest_share(self.rank_spec, self.num_stages))
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the recurrent states of one sequence."""
+        if self.kv_of_layers is not None:
+            return 0
+        return most_state_bytes(self.rank_spec, self.num_stages, self.dtype, self.state_dtype)
+
+    @property
+    def moving_bytes(self) -> int:
+        """Bytes of experts on their way to this device."""
+        return moving_bytes(self.rank_spec, self.dtype, self.held_in)
