@@ -145,6 +145,8 @@ def test_a_grammar_of_a_tool_is_a_pattern_of_its_input():
         "x: /a/": "no rule `start`",
         'start: ("a"': "`)` is missing",
         'start: "a"i': "ignore the case",
+        'start: "a" ->': "`->` needs a name",
+        "start.": "a rule must be `name: ...`",
         f"start: {'(' * 2000}/a/{')' * 2000}": "nested too deeply",
     }.items():
         with pytest.raises(NotRegular, match=problem.replace("(", r"\(").replace(")", r"\)")):

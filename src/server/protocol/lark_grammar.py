@@ -211,8 +211,10 @@ def _take_choice(reader: _Reader) -> Choice:
             reader.take()
             alternatives.append(tuple(parts))
             parts = []
-        elif reader.next.kind == "arrow":  # the alias of an alternative
+        elif reader.next.kind == "arrow":
             reader.take()
+            if reader.is_at_end:
+                raise NotRegular("`->` needs a name, the alias of the alternative")
             reader.take()
         else:
             parts.append(_take_repeated(reader))
