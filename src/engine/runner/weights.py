@@ -219,11 +219,8 @@ def _check_finite(stored: StoredTensor, name: str, loaded: torch.Tensor) -> None
     if loaded.numel() and not all(math.isfinite(bound.item()) for bound in torch.aminmax(loaded)):
         is_converted = DTYPES.get(stored.dtype, loaded.dtype) is not loaded.dtype
         dtype = str(loaded.dtype).removeprefix("torch.")
-        raise ModelFilesError(
-            f"{stored.file}: tensor `{name}` has NaN or infinite elements"
-            + f" as {dtype}; it is stored as {stored.dtype}, see `model.dtype`" * is_converted,
-            code="M303",
-        )
+        where = f" as {dtype}; it is stored as {stored.dtype}, see `model.dtype`" if is_converted else ""
+        raise ModelFilesError(f"{stored.file}: tensor `{name}` has NaN or infinite elements{where}", code="M303")
 
 
 class DummyWeights:

@@ -19,8 +19,10 @@ def _is_local(v: Values) -> bool:
     """Whether none of model, tokenizer and config.json comes from the hub."""
     model = v.config.model
     named = ["model.model"]
-    named += ["model.tokenizer"] * (model.tokenizer != "auto" and not model.skip_tokenizer_init)
-    named += ["model.hf_config_path"] * (model.hf_config_path != "auto")
+    if model.tokenizer != "auto" and not model.skip_tokenizer_init:
+        named.append("model.tokenizer")
+    if model.hf_config_path != "auto":
+        named.append("model.hf_config_path")
     return not any(is_hub_id(v.located(path)) for path in named)
 
 
