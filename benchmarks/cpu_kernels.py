@@ -27,7 +27,7 @@ import torch.nn.functional as F
 
 from stoker.config.cpu_features import choose_level, this_cpu, wanted_level
 from stoker.config.cpu_library import LibrarySpec
-from stoker.engine.kernels import GatedNormWeights, KernelSet, StateSpaceWeights
+from stoker.engine.kernels import GatedNormWeights, KernelSet, SelectiveScanWeights, StateSpaceWeights
 from stoker.engine.kernels.cpu.library import load_library
 from stoker.engine.kernels.experts import ExpertGate, ExpertWeights, GroupedExpert, PackedExperts
 from stoker.engine.kernels.grouped import Grouped, GroupScales
@@ -473,6 +473,33 @@ def compare_elementwise(bench: Bench, tokens: int) -> None:
         )
 
 
+def bench_scan(bench: Bench) -> None:
+    """The selective scan of Mamba, of the 64 layers of Falcon Mamba 7B, whose states are larger than the caches."""
+    channels, state_size, layers = 8192, 16, 64
+    vector = torch.zeros(channels)
+    weights = SelectiveScanWeights(-torch.rand(state_size, channels), vector, vector)
+    for name, rows, tokens in (("decode, 1 row", 1, 1), ("decode, 16 rows", 16, 1), ("prompt of 128", 1, 128)):
+        total = rows * tokens
+        inputs = [randn(total, width) for width in (channels, 2 * channels, channels, state_size, state_size)]
+        states = bench.empty(layers, rows, state_size, channels, dtype=torch.float32).fill_(0)
+        step = RecurrentRows(
+            torch.arange(rows + 1, dtype=torch.int32) * tokens,
+            torch.full((rows,), tokens + 1, dtype=torch.int32),
+            torch.arange(rows, dtype=torch.int32),
+            tokens,
+        )
+
+        def scan(
+            inputs: list[torch.Tensor] = inputs, states: torch.Tensor = states, step: RecurrentRows = step
+        ) -> None:
+            x, projected, steps, b, c = inputs
+            for state in states:
+                bench.ours.selective_scan(x, projected, steps, b, c, weights, state, step)
+
+        elements = layers * rows * state_size * channels
+        bench.compare(f"selective_scan, {name}", 8.0 * elements, 6.0 * elements * tokens, scan, torch.float32)
+
+
 def main() -> None:
     parts = {
         "linear": bench_linear,
@@ -480,6 +507,7 @@ def main() -> None:
         "attention": bench_attention,
         "latent": bench_latent,
         "states": bench_states,
+        "scan": bench_scan,
         "elementwise": bench_elementwise,
         "experts": bench_experts,
     }

@@ -106,6 +106,12 @@ def _state_space_cost(
     return 2.0 * step.num_rows * state[0].nbytes + mixed.nbytes, 5.0 * len(mixed) * state[0].numel()
 
 
+def _selective_scan_cost(x: torch.Tensor, *given: Any) -> Cost:
+    """Inputs, time steps and gates are read and outputs written; each row reads and writes its state once."""
+    state, step = given[5], given[6]
+    return 2.0 * step.num_rows * state[0].nbytes + 4.0 * x.nbytes, 6.0 * len(x) * state[0].numel()
+
+
 COSTS: dict[str, Callable[..., Cost]] = {
     "embed": lambda token_ids, packed: (4.0 * len(token_ids) * packed.in_features, 0.0),
     "add_rms_norm": lambda x, residual, *_: (x.nbytes * (2.0 if residual is None else 4.0), 0.0),
@@ -117,6 +123,8 @@ COSTS: dict[str, Callable[..., Cost]] = {
     "causal_convolution": lambda x, taps, *_: (2.0 * len(x) * taps.shape[1] * x.itemsize, 0.0),
     "gated_delta": _delta_cost,
     "state_space": _state_space_cost,
+    "norm_parts": lambda x, *_: (2.0 * x.nbytes, 0.0),
+    "selective_scan": _selective_scan_cost,
     "gated_norm": lambda x, *_: (2.0 * x.nbytes, 0.0),
     "route_experts": lambda logits, *_: (float(logits.nbytes), 0.0),
     "experts": _experts_cost,

@@ -39,6 +39,7 @@ from stoker.model.read import read_config
 from stoker.model.spec import ModelSpec
 from stoker.model.support import support_problem
 from stoker.model.transformers_table import PROBED, REFUSED, TESTED, VERSION
+from stoker.model.wrappers import TEXT_CLASSES
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
 from stoker.server.protocol.derender import DerenderChatRequest, DerenderCompletionRequest
@@ -166,6 +167,7 @@ def _classes() -> list[str]:
     rows |= {name: ("no", problem) for name, problem in REFUSED.items() if name not in FAMILIES}
     rows |= {name: ("library, probed", "") for name in PROBED if name not in FAMILIES}
     rows |= {name: ("native" if name in FAMILIES else "library, tested", fused) for name, fused in TESTED.items()}
+    rows |= {name: rows[text] for name, text in TEXT_CLASSES.items()}
     counts = Counter(how for how, _ in rows.values())
     return [
         f"Together: {'; '.join(f'{count} {how}' for how, count in sorted(counts.items()))}.",

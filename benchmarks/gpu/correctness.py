@@ -24,9 +24,11 @@ from stoker.engine.kernels.experts import ExpertGate, ExpertWeights, experts_ref
 from stoker.engine.kernels.gated_delta import GatedDeltaWeights, gated_delta_reference
 from stoker.engine.kernels.gated_norm import ORDERS, GatedNormWeights, gated_norm_reference
 from stoker.engine.kernels.head_variant import HeadVariant
+from stoker.engine.kernels.norm_parts import PartNormWeights, norm_parts_reference
 from stoker.engine.kernels.rope_and_store import rope_and_store_reference
 from stoker.engine.kernels.route_experts import Routing, route_experts_reference
 from stoker.engine.kernels.sample_tokens import softmax_weights
+from stoker.engine.kernels.selective_scan import SelectiveScanWeights, selective_scan_reference
 from stoker.engine.kernels.state_space import StateSpaceWeights, state_space_reference
 
 from .paged_batch import batch
@@ -263,6 +265,36 @@ def gated_norm(given: Given) -> Pairs:
         yield found, gated_norm_reference(x.double(), projected.double(), 8, weights)
 
 
+def norm_parts(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.norm_parts import norm_parts_gpu
+
+    sizes = given.shape.head_dim, 16, 16
+    x = given.randn(5, sum(sizes))
+    for gains in (None, torch.randn(sum(sizes), device=given.device)):
+        weights = PartNormWeights(sizes, True, gains, 0.1)
+        yield from zip(norm_parts_gpu(given.strided(x), weights), norm_parts_reference(x, weights), strict=True)
+
+
+def selective_scan(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.selective_scan import selective_scan_gpu
+
+    channels, size, device = given.shape.hidden, 16, given.device
+    rates = -3 * torch.rand(size, channels, device=device)
+    weights = SelectiveScanWeights(rates, *torch.randn(2, channels, device=device))
+
+    def run(step: RecurrentRows, real: RecurrentRows, tokens: int) -> Pairs:
+        inputs = [given.randn(tokens, width) for width in (channels, 2 * channels, channels, size, size)]
+        states = [torch.randn(5, size, channels, device=device)]
+        states.append(states[0].clone())
+        x, projected, steps, b, c = map(given.strided, inputs)
+        found = selective_scan_gpu(x, projected, steps, b, c, weights, states[0], step)
+        x, projected, steps, b, c = inputs
+        yield found, selective_scan_reference(x, projected, steps, b, c, weights, states[1], real)
+        yield states[0], states[1]
+
+    yield from recurrent(given, run)
+
+
 def gated_delta(given: Given) -> Pairs:
     from stoker.engine.kernels.gpu.gated_delta import gated_delta_gpu
 
@@ -451,6 +483,8 @@ CHECKS = [
     Check("experts", ("experts",), experts, limit=3.0),
     Check("causal_convolution", ("causal_convolution", "token_rows"), causal_convolution),
     Check("gated_norm", ("gated_norm",), gated_norm),
+    Check("norm_parts", ("norm_parts",), norm_parts),
+    Check("selective_scan", ("selective_scan",), selective_scan, limit=3.0),
     # Sums of many products, whose terms cancel.
     Check("gated_delta", ("gated_delta", "recurrent"), gated_delta, limit=3.0),
     Check("state_space", ("state_space",), state_space, limit=3.0),

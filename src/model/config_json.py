@@ -91,6 +91,13 @@ class ConfigJson:
             raise ModelConfigError(f"`layer_types` has {shown(unknown[0])}; known: {', '.join(known)}", "M304")
         return names
 
+    def periodic_layers(self, key: str, num_layers: int) -> range:
+        """The layers from `<key>_offset` on, one in every `<key>_period`."""
+        period, offset = self.count(f"{key}_period"), self.get(f"{key}_offset")
+        if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < period:
+            raise ModelConfigError(f"`{key}_offset` is {shown(offset)}; it must be a number of layers below {period}")
+        return range(offset, num_layers, period)
+
     def optional_int(self, key: str) -> int | None:
         value = self.get(key)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or abs(value) > LARGEST):

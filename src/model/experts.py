@@ -9,7 +9,7 @@ from .feed_forwards import MLP, Experts, Routing
 
 Kind = (
     Literal["none", "qwen", "mixtral", "minimax", "deepseek", "deepseek_v2", "gpt_oss", "hunyuan", "ernie", "granite"]
-    | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h", "lfm2", "cohere"]
+    | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h", "lfm2", "jamba", "cohere"]
 )
 CLAMPED_SWIGLU = "clamped_swiglu"  # of gpt-oss, with alpha 1.702
 SWIGLU_LIMIT = 7.0
@@ -52,6 +52,8 @@ def read_experts(config: ConfigJson, kind: Kind, index: int) -> Experts | None:
             return _lfm2(config, index)
         case "cohere":
             return _cohere(config, index)
+        case "jamba":
+            return _jamba(config, index)
 
 
 def _checked(
@@ -218,6 +220,14 @@ def _lfm2(config: ConfigJson, index: int) -> Experts | None:
         scale=config.number("routed_scaling_factor", 0, 1e3, 1.0),
     )
     return _checked(config, _count_key(config, "num_experts"), config.count("moe_intermediate_size"), routing)
+
+
+def _jamba(config: ConfigJson, index: int) -> Experts | None:
+    """Read the experts of one in several layers; where there is only one expert, every layer has an MLP."""
+    key = _count_key(config, "num_experts")
+    if config.count(key) == 1 or index not in config.periodic_layers("expert_layer", index + 1):
+        return None
+    return _checked(config, key, config.count("intermediate_size"), Routing())
 
 
 def _gemma4(config: ConfigJson) -> Experts | None:

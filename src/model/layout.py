@@ -49,7 +49,7 @@ def read_layout(config: ConfigJson, kind: Kind) -> list[Parts]:
             return [_ATTENTION] * num_layers
         case "falcon_h1":
             return [_ATTENTION._replace(has_state=True)] * num_layers
-        case "mamba2":
+        case "mamba" | "falcon_mamba" | "mamba2":
             return [Parts(has_state=True)] * num_layers
         case "bamba":
             listed = _indices(config, "attn_layer_indices", ())
@@ -68,6 +68,8 @@ def read_layout(config: ConfigJson, kind: Kind) -> list[Parts]:
             given = config.get("linear_attn_config")
             first_is_one = _indices(config.part(given if isinstance(given, Mapping) else {}), "full_attn_layers", ())
             listed = [index - 1 for index in first_is_one] or range(4, num_layers, 4)
+        case "jamba":
+            listed = config.periodic_layers("attn_layer", num_layers)
         case _:
             interval = config.count("full_attention_interval")
             listed = range(interval - 1, num_layers, interval)

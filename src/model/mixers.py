@@ -263,23 +263,34 @@ class KimiDelta(Record):
         return 9 * self.num_heads * self.head_dim
 
 
+# RMS norm of the compressed time steps, of B and of C, each over its own elements: none, without or with weights
+PartNorm = Literal["none", "bare", "weighted"]
+
+
 class Mamba(Record):
-    """A selective state space without heads: arXiv:2312.00752."""
+    """A selective state space with a state per channel, arXiv:2312.00752; a convolution before it, a gate after it."""
 
     kind: Literal["mamba"] = "mamba"
     width: int  # channels
     state_size: int  # per channel
     conv_width: int
-    step_rank: int = 0  # of the projection of the time step
+    step_rank: int  # elements of the vector from which the time steps of all channels are computed
+    has_bias: bool = False  # of the projections from and to the model's width
+    has_conv_bias: bool = True
+    norm: PartNorm = "none"
+    norm_eps: float = 1e-6
+
+    @property
+    def state(self) -> StateShape:
+        return StateShape(inputs=(self.conv_width - 1, self.width), sums=(self.state_size, self.width))
 
     @property
     def keeps(self) -> Keeps:
-        state = self.width * self.state_size
-        return Keeps(kind="state", width=self.width * (self.conv_width - 1) + state, sums_width=state)
+        return self.state.keeps
 
     @property
     def activations(self) -> int:
-        return 4 * self.width
+        return 5 * self.width + 2 * (self.step_rank + 2 * self.state_size)
 
 
 # RMS norm of the outputs of each group of heads: none, before they are multiplied by the gate, or after it
@@ -347,7 +358,7 @@ class ShortConvolution(Record):
         return 4 * self.width
 
 
-Recurrent = GatedDelta | KimiDelta | Mamba2 | ShortConvolution  # that the engine computes
+Recurrent = GatedDelta | KimiDelta | Mamba | Mamba2 | ShortConvolution  # that the engine computes
 
 
 class LinearAttention(Record):

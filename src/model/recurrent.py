@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from .config_json import ConfigJson, ModelConfigError, shown
-from .mixers import DeltaForm, GatedDelta, GateNorm, KimiDelta, Mamba2, Recurrent, ShortConvolution
+from .mixers import DeltaForm, GatedDelta, GateNorm, KimiDelta, Mamba, Mamba2, PartNorm, Recurrent, ShortConvolution
 
 Kind = (
     Literal[
@@ -21,6 +21,7 @@ Kind = (
         "lfm3",
     ]
     | Literal["bamba", "granite_hybrid", "falcon_h1", "nemotron_h", "mamba2"]
+    | Literal["mamba", "falcon_mamba", "jamba"]
 )
 
 
@@ -59,6 +60,30 @@ _KEYS: Mapping[Kind, _Keys] = {
 }
 
 
+class _MambaKeys(NamedTuple):
+    """Keys of config.json for a Mamba mixer, and what its code does whatever they say."""
+
+    state_size: str
+    conv_width: str
+    expand: str
+    step_rank: str
+    bias: str
+    conv_bias: str
+    norm: PartNorm = "none"
+    norm_eps: str = "rms_norm_eps"
+
+
+_MAMBA = _MambaKeys("state_size", "conv_kernel", "expand", "time_step_rank", "use_bias", "use_conv_bias")
+_MAMBA_KEYS: Mapping[Kind, _MambaKeys] = {
+    "mamba": _MAMBA,
+    "falcon_mamba": _MAMBA._replace(norm="bare", norm_eps="mixer_rms_eps"),
+    "jamba": _MambaKeys(
+        *("mamba_d_state", "mamba_d_conv", "mamba_expand", "mamba_dt_rank", "mamba_proj_bias", "mamba_conv_bias"),
+        norm="weighted",
+    ),
+}
+
+
 def read_state(config: ConfigJson, kind: Kind) -> Recurrent | None:
     """The mixer of the layers with a state. Raises ModelConfigError for numbers that contradict each other."""
     match kind:
@@ -76,6 +101,8 @@ def read_state(config: ConfigJson, kind: Kind) -> Recurrent | None:
             return _bailing(config)
         case "short_convolution" | "lfm3":
             return _short_convolution(config)
+        case "mamba" | "falcon_mamba" | "jamba":
+            return _mamba(config, kind, _MAMBA_KEYS[kind])
         case _:
             return _mamba2(config, kind, _KEYS[kind])
 
@@ -146,9 +173,7 @@ def _short_convolution(config: ConfigJson) -> ShortConvolution:
 
 
 def _mamba2(config: ConfigJson, kind: Kind, keys: _Keys) -> Mamba2:
-    activation = config.get(keys.activation)
-    if activation not in ("silu", "swish"):
-        raise ModelConfigError(f"`{keys.activation}` is {shown(activation)}; Mamba-2 layers need silu", "M304")
+    _check_activation(config, keys.activation, "Mamba-2")
     heads, groups = config.count(keys.heads), config.count(keys.groups)
     if heads % groups:
         raise ModelConfigError(f"{heads} heads cannot share {groups} groups evenly")
@@ -168,6 +193,30 @@ def _mamba2(config: ConfigJson, kind: Kind, keys: _Keys) -> Mamba2:
         min_step=least,
         max_step=most,
     )
+
+
+def _mamba(config: ConfigJson, kind: Kind, keys: _MambaKeys) -> Mamba:
+    _check_activation(config, "hidden_act", "Mamba")
+    hidden = config.count("hidden_size")
+    width = hidden * config.count(keys.expand)
+    if kind != "jamba":  # files of Falcon Mamba have a width that contradicts `expand`, and the width of the tensors
+        width = config.count("intermediate_size", width)
+    is_given = config.get(keys.step_rank) not in (None, "auto")
+    return Mamba(
+        width=width,
+        state_size=config.count(keys.state_size),
+        conv_width=_conv_width(config, keys.conv_width),
+        step_rank=config.count(keys.step_rank) if is_given else -(-hidden // 16),
+        has_bias=config.flag(keys.bias),
+        has_conv_bias=config.flag(keys.conv_bias),
+        norm=keys.norm,
+        norm_eps=1e-6 if keys.norm == "none" else config.number(keys.norm_eps, 0, 1),
+    )
+
+
+def _check_activation(config: ConfigJson, key: str, layers: str) -> None:
+    if (activation := config.get(key)) not in ("silu", "swish"):
+        raise ModelConfigError(f"`{key}` is {shown(activation)}; {layers} layers need silu", "M304")
 
 
 def _head_dim(config: ConfigJson, keys: _Keys, heads: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .feed_forwards import MLP, Experts, FeedForward
-from .mixers import Attention, GatedDelta, KimiDelta, LatentAttention, Mamba2, Mixer, ShortConvolution
+from .mixers import Attention, GatedDelta, KimiDelta, LatentAttention, Mamba, Mamba2, Mixer, ShortConvolution
 from .spec import LayerSpec, ModelSpec
 from .tensors import EMBEDDING, OUTPUT, mamba2_parts, model_shapes
 
@@ -46,7 +46,7 @@ def _obstacles(layer: LayerSpec, num_devices: int) -> Iterator[str]:
                 yield "the norm of its queries is over all heads together"
             case Attention(head_norm="layer_each"):
                 yield "the norms of its heads are stored one by one"
-            case Attention() | LatentAttention() | GatedDelta() | KimiDelta() | Mamba2() | ShortConvolution():
+            case Attention() | LatentAttention() | GatedDelta() | KimiDelta() | Mamba() | Mamba2() | ShortConvolution():
                 pass
             case _:
                 yield f"a layer of the kind {mixer.kind}"
@@ -83,6 +83,8 @@ def _counts(mixer: Mixer) -> Iterator[tuple[str, int]]:
             yield "value heads of a recurrent layer", mixer.num_value_heads
         case KimiDelta():
             yield "heads of a recurrent layer", mixer.num_heads
+        case Mamba():
+            yield "channels of a recurrent layer", mixer.width
         case Mamba2():
             yield "groups of heads of a recurrent layer", mixer.num_groups
             yield "heads of a recurrent layer", mixer.num_heads
@@ -138,7 +140,7 @@ def _mixer(mixer: Mixer, parts: int) -> Mixer:
         case Mamba2():
             heads = {"num_heads": mixer.num_heads // parts, "num_groups": mixer.num_groups // parts}
             return mixer.model_copy(update=heads)
-        case ShortConvolution():
+        case Mamba() | ShortConvolution():
             return mixer.model_copy(update={"width": mixer.width // parts})
     raise AssertionError(f"tensor_parallel_problem refuses {mixer.kind}")
 
@@ -229,6 +231,9 @@ def _mixer_sections(mixer: Mixer) -> Iterator[tuple[str, tuple[int, ...]]]:
             for kind in ("weight", "bias"):
                 yield f"mamba.in_proj.{kind}", parts
                 yield f"mamba.conv1d.{kind}", parts[1:4]
+        case Mamba():
+            for kind in ("weight", "bias"):
+                yield f"mamba.in_proj.{kind}", (mixer.width,) * 2
         case ShortConvolution():
             for kind in ("weight", "bias"):
                 yield f"conv.in_proj.{kind}", (mixer.width,) * 3

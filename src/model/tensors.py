@@ -44,6 +44,7 @@ LAYER_INPUTS_PROJECTION, LAYER_INPUTS_NORM = "model.per_layer_model_projection",
 INPUT_GATE, INPUT_PROJECTION, INPUT_NORM = "per_layer_input_gate", "per_layer_projection", "post_per_layer_input_norm"
 # of the output of an MLP beside experts, of the experts' input, of their output
 NORMS_BESIDE = ("post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2")
+MAMBA_NORMS = "dt_layernorm", "b_layernorm", "c_layernorm"  # of the compressed time steps, B and C
 LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
     "inputs": ("input_layernorm", "post_attention_layernorm"),
     "outputs": ("post_attention_layernorm", "post_feedforward_layernorm"),
@@ -320,14 +321,26 @@ def kimi_rates_shape(mixer: KimiDelta) -> tuple[int, ...]:
 
 
 def _mamba(hidden: int, mixer: Mamba) -> Iterator[Tensor]:
+    yield from _linear("mamba.in_proj", 2 * mixer.width, hidden, mixer.has_bias)
     yield Tensor("mamba.conv1d.weight", (mixer.width, 1, mixer.conv_width))
-    yield Tensor("mamba.conv1d.bias", (mixer.width,))
-    yield from _linear("mamba.out_proj", hidden, mixer.width)
-    yield from _linear("mamba.in_proj", 2 * mixer.width, hidden)
-    yield from _linear("mamba.x_proj", mixer.step_rank + 2 * mixer.state_size, mixer.width)
-    yield from _linear("mamba.dt_proj", mixer.width, mixer.step_rank, has_bias=True)
+    if mixer.has_conv_bias:
+        yield Tensor("mamba.conv1d.bias", (mixer.width,))
+    parts = mamba_parts(mixer)
+    # Not quantised: they are small, and an error of a time step grows in an exponential.
+    yield Tensor("mamba.x_proj.weight", (sum(parts), mixer.width))
+    yield Tensor("mamba.dt_proj.weight", (mixer.width, mixer.step_rank))
+    yield Tensor("mamba.dt_proj.bias", (mixer.width,))
+    if mixer.norm == "weighted":
+        for name, size in zip(MAMBA_NORMS, parts, strict=True):
+            yield Tensor(f"mamba.{name}.weight", (size,))
     yield Tensor("mamba.A_log", (mixer.width, mixer.state_size))
     yield Tensor("mamba.D", (mixer.width,))
+    yield from _linear("mamba.out_proj", hidden, mixer.width, mixer.has_bias)
+
+
+def mamba_parts(mixer: Mamba) -> tuple[int, int, int]:
+    """Rows of its `x_proj`: the compressed time steps, B and C."""
+    return mixer.step_rank, mixer.state_size, mixer.state_size
 
 
 def _mamba2(hidden: int, mixer: Mamba2) -> Iterator[Tensor]:

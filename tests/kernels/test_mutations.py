@@ -230,6 +230,15 @@ def kimi_delta(device: torch.device) -> None:
             test_recurrent.test_kimi_delta(device, SMALL, rows, (2, 24), least_log)
 
 
+def norm_parts(device: torch.device) -> None:
+    test_recurrent.test_the_norms_of_parts(device, SMALL, "weighted", (40, 7, 9))
+
+
+def selective_scan(device: torch.device) -> None:
+    for rows in (test_recurrent.DECODE, test_recurrent.MIXED):
+        test_recurrent.test_the_selective_scan(device, SMALL, rows, (40, 5))
+
+
 def state_space(device: torch.device) -> None:
     for rows in (test_recurrent.DECODE, test_recurrent.MIXED):
         test_recurrent.test_the_state_space(device, SMALL, rows, (2, 1, 24, 20), (0.1, 0.5))
@@ -517,6 +526,38 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_kimi_delta", kimi_delta, "until_end", 0, 1, expression("0.0 * until_end")),  # it does not, in a chunk
         ("_kimi_delta", kimi_delta, "tl.where()", 0, 1, argument(1)),  # places after the last token decay the state
         ("_kimi_delta", kimi_delta, "tl.store()", 2, 3, removed),  # the state
+    ],
+    "norm_parts": [
+        ("_norm_parts", norm_parts, "==", 1, 2, becomes("!=")),
+        ("_norm_parts", norm_parts, "+", 0, 9, left),  # the third part begins within the second
+        ("_norm_parts", norm_parts, "size", 1, 3, value("BLOCK")),  # the mean of a padded part
+        ("_norm_parts", norm_parts, "eps", 0, 1, value(0.0)),
+        ("_norm_parts", norm_parts, "*=", 1, 2, removed),
+        ("_norm_parts", norm_parts, "begin", 1, 2, value(0)),  # all parts have the weights of the first
+    ],
+    "selective_scan": [
+        (
+            "_selective_scan",
+            selective_scan,
+            "has_state",
+            0,
+            1,
+            value(True),
+        ),  # a new row begins with what its slot holds
+        ("_selective_scan", selective_scan, "BLOCK", 0, 4, value(0)),  # every program has the first channels
+        ("_selective_scan", selective_scan, ">", 1, 2, becomes(">=")),  # a token of the next row belongs to this one
+        ("_selective_scan", selective_scan, "bias", 0, 1, value(0.0)),
+        ("_selective_scan", selective_scan, "tl.where()", 2, 4, argument(1)),  # the state decays after the last token
+        ("_selective_scan", selective_scan, "tl.exp()", 0, 1, expression("1 + 0 * rate")),  # it does not decay
+        ("_selective_scan", selective_scan, "*", 16, 28, right),  # inputs are not scaled by the time step
+        ("_selective_scan", selective_scan, "share", 0, 1, value(0.0)),
+        ("_selective_scan", selective_scan, "*=", 0, 1, removed),  # no gate
+        ("_selective_scan", selective_scan, "gate", 2, 3, value(0.0)),
+        ("_selective_scan", selective_scan, "<", 4, 5, becomes("<=")),  # the output of a token that is another row's
+        ("_selective_scan", selective_scan, "+=", 8, 13, removed),  # every group has the gates of the first
+        ("_selective_scan", selective_scan, "+=", 11, 13, removed),
+        ("_selective_scan", selective_scan, "+=", 12, 13, removed),
+        ("_selective_scan", selective_scan, "tl.store()", 1, 2, removed),  # the state
     ],
     "state_space": [
         ("_time_steps", state_space, "tl.minimum()", 0, 1, argument(0)),

@@ -10,11 +10,20 @@ import pytest
 import torch
 from tests.slow_cases import slow
 
-from stoker.engine.kernels import GatedDeltaWeights, GatedNormWeights, KimiDeltaWeights, StateSpaceWeights
+from stoker.engine.kernels import (
+    GatedDeltaWeights,
+    GatedNormWeights,
+    KimiDeltaWeights,
+    PartNormWeights,
+    SelectiveScanWeights,
+    StateSpaceWeights,
+)
 from stoker.engine.kernels.causal_convolution import KINDS, causal_convolution_reference
 from stoker.engine.kernels.gated_delta import gated_delta_reference
 from stoker.engine.kernels.gated_norm import ORDERS, gated_norm_reference
 from stoker.engine.kernels.kimi_delta import kimi_delta_reference
+from stoker.engine.kernels.norm_parts import norm_parts_reference
+from stoker.engine.kernels.selective_scan import selective_scan_reference
 from stoker.engine.kernels.state_space import state_space_reference
 
 pytest.importorskip("triton")
@@ -23,6 +32,8 @@ from stoker.engine.kernels.gpu.causal_convolution import causal_convolution_gpu
 from stoker.engine.kernels.gpu.gated_delta import gated_delta_gpu
 from stoker.engine.kernels.gpu.gated_norm import gated_norm_gpu
 from stoker.engine.kernels.gpu.kimi_delta import kimi_delta_gpu
+from stoker.engine.kernels.gpu.norm_parts import norm_parts_gpu
+from stoker.engine.kernels.gpu.selective_scan import selective_scan_gpu
 from stoker.engine.kernels.gpu.state_space import state_space_gpu
 
 from .batches import ALL_DTYPES, DTYPES, LIMITS, memory_of_nan
@@ -135,6 +146,22 @@ def test_the_gated_norm(device, dtype, order, width, groups):
     weights = GatedNormWeights(order, weight, 0.1, groups)
     found, expected = gated_norm_gpu(x, projected, 3, weights), gated_norm_reference(x, projected, 3, weights)
     torch.testing.assert_close(found, expected, atol=LIMITS[dtype], rtol=LIMITS[dtype])
+
+
+# ---- the norms of parts
+
+
+@ALL_DTYPES
+@pytest.mark.parametrize("kind", ["none", "bare", "weighted"])
+@pytest.mark.parametrize("sizes", [(40, 7, 9), (3, 16, 16)])
+def test_the_norms_of_parts(device, dtype, kind, sizes):
+    x = apart(3, sum(sizes), dtype=dtype, device=device)
+    gains = torch.randn(sum(sizes), device=device) if kind == "weighted" else None
+    weights = PartNormWeights(sizes, kind != "none", gains, 0.1)
+    with memory_of_nan():
+        found = norm_parts_gpu(x, weights)
+    for own, expected in zip(found, norm_parts_reference(x, weights), strict=True):
+        torch.testing.assert_close(own, expected, atol=LIMITS[dtype], rtol=LIMITS[dtype])
 
 
 # ---- the gated delta rule
@@ -252,6 +279,36 @@ def check_space(device, dtype, rows, shape, limits, state_dtype):
     )
 
 
+# ---- the selective scan
+
+
+@DTYPES
+@STEPS
+@pytest.mark.parametrize("shape", [(40, 5), (64, 16), (3, 20)])
+@pytest.mark.quick_cases(1)
+def test_the_selective_scan(device, dtype, rows, shape):
+    """shape: channels, state size."""
+    check_scan(device, dtype, rows, shape, torch.float32)
+
+
+def check_scan(device, dtype, rows, shape, state_dtype):
+    channels, state_size = shape
+    tokens = num_tokens(rows) + 2
+    widths = channels, 2 * channels, channels, state_size, state_size
+    inputs = [apart(tokens, width, dtype=dtype, device=device) for width in widths]
+    rates = -3 * torch.rand(state_size, channels, device=device)
+    weights = SelectiveScanWeights(rates, *torch.randn(2, channels, device=device))
+    check(
+        rows,
+        (
+            lambda state, step: selective_scan_gpu(*inputs, weights, state, step),
+            lambda state, step: selective_scan_reference(*inputs, weights, state, step),
+        ),
+        torch.randn(NUM_SLOTS, state_size, channels, device=device).to(state_dtype),
+        max(2e-5, LIMITS[dtype], LIMITS[state_dtype]),
+    )
+
+
 @STEPS
 @pytest.mark.slow
 def test_states_of_16_bits_are_rounded_after_the_last_token(device, rows):
@@ -259,6 +316,7 @@ def test_states_of_16_bits_are_rounded_after_the_last_token(device, rows):
     check_delta(device, torch.float32, rows, (1, 2, 24, 20), NARROW)
     check_kimi(device, torch.float32, rows, (2, 24), NARROW)
     check_space(device, torch.float32, rows, (2, 1, 24, 20), (0.0, math.inf), NARROW)
+    check_scan(device, torch.float32, rows, (40, 5), NARROW)
 
 
 def space_of_one_channel(steps, rate, device):
@@ -303,3 +361,7 @@ def test_shapes_that_do_not_fit_are_refused(device):
         kimi_delta_gpu(zeros, zeros, zeros, zeros, weights, torch.zeros(1, 1, 2, 2, device=device), step)
     with pytest.raises(ValueError, match="for states of"):
         state_space_gpu(zeros, zeros, StateSpaceWeights(*zeros[:1].expand(3, 8)), zeros[None, None], step)
+    with pytest.raises(ValueError, match="for states of"):
+        selective_scan_gpu(*[zeros] * 5, SelectiveScanWeights(zeros, zeros[0], zeros[0]), zeros[None], step)
+    with pytest.raises(ValueError, match="for parts of"):
+        norm_parts_gpu(zeros, PartNormWeights((2, 2, 2), True))

@@ -615,6 +615,29 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "ssm_in_multiplier": 1.5,
         "ssm_multipliers": [0.5, 0.8, 1.2, 0.9, 0.7],
     },
+    "mamba": {"model_type": "mamba", "num_hidden_layers": 3, "state_size": 12, "layer_norm_epsilon": 1e-3},
+    "falcon_mamba": {
+        "model_type": "falcon_mamba",
+        "intermediate_size": 96,
+        "state_size": 20,
+        "time_step_rank": 6,
+        "use_bias": True,
+        "use_conv_bias": False,
+        "tie_word_embeddings": False,
+        "layer_norm_epsilon": 1e-3,
+        "mixer_rms_eps": 1e-2,
+    },
+    "jamba": {
+        "model_type": "jamba",
+        "num_hidden_layers": 4,
+        "attn_layer_period": 3,
+        "attn_layer_offset": 1,
+        "num_experts": 4,
+        "mamba_d_state": 16,
+        "mamba_expand": 1,
+        "mamba_dt_rank": 8,
+        "rms_norm_eps": 1e-3,
+    },
     "mamba2": {
         "model_type": "mamba2",
         "num_heads": 8,
@@ -724,6 +747,7 @@ KINDS = ("llama with biases", "phi3", "qwen3", "olmo2", "exaone4", "stablelm par
 KINDS += ("gpt2", "gpt_bigcode", "bloom", "falcon grouped", "qwen3_moe", "glm4_moe", "llama4", "gpt_oss")
 KINDS += ("deepseek_v2 lite", "deepseek_v3", "qwen3_5", "qwen3_next", "gemma4", "gemma4 narrow", "gemma4 shared")
 KINDS += ("kimi_linear", "bailing_hybrid", "lfm3", "lfm2", "granite 4", "falcon_h1", "mamba2", "nemotron_h")
+KINDS += ("falcon_mamba", "jamba")
 
 
 def kinds() -> list[Any]:

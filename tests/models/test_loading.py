@@ -99,7 +99,7 @@ def test_a_config_that_does_not_fit_the_weights_is_refused_with_both_shapes(
 def test_an_unknown_architecture_is_refused_with_the_list_of_known_ones(saved: Callable[[str], Saved], tmp_path: Path):
     folder = save(saved("llama")[0], tmp_path / "unknown")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["MambaForCausalLM"]}))
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["RwkvForCausalLM"]}))
     message = refused(folder, tmp_path)
-    assert "MambaForCausalLM" in message
+    assert "RwkvForCausalLM" in message
     assert "docs/reference/models.md" in message

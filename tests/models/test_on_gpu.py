@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 PROBABLE = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=1)
 SEEDED = [*PLAIN, *RICH]
 FEW_GRAPHS: dict[str, Any] = {"cuda_graph_sizes": [2, 8]}
-KINDS = ("qwen3", "gemma3", "qwen3_moe", "qwen3_next", "mamba2", "deepseek_v3", "gpt_oss")
+KINDS = ("qwen3", "gemma3", "qwen3_moe", "qwen3_next", "mamba2", "falcon_mamba", "deepseek_v3", "gpt_oss")
 
 
 def core(folder: Path, place: Path, **sections: dict[str, Any]) -> EngineCore:

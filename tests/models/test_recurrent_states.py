@@ -14,7 +14,14 @@ import pytest
 from tests.slow_cases import slow
 
 from stoker.engine.api import EngineRequest, FinishReason, RequestInputs
-from stoker.engine.kernels import KernelSet, causal_convolution, gated_delta, select_kernels, state_space
+from stoker.engine.kernels import (
+    KernelSet,
+    causal_convolution,
+    gated_delta,
+    select_kernels,
+    selective_scan,
+    state_space,
+)
 from stoker.engine.kernels.recurrent_step import RecurrentStep, rows_of
 from stoker.engine.runner import loaded_model
 from stoker.engine.runner.state_cache import StateCache
@@ -27,6 +34,7 @@ from .engine import GREEDY, Engine, resolved
 from .test_generation import FEW_BLOCKS, make_prompts
 
 STATEFUL = ["qwen3_5", slow("lfm2"), slow("nemotron_h"), slow("falcon_h1")]
+STATEFUL += [slow("falcon_mamba"), slow("jamba")]
 
 
 def requests_of(prompts: list[list[int]]) -> list[EngineRequest]:
@@ -221,7 +229,13 @@ MUTATIONS: dict[str, Callable[[Row], Row]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS)
 @pytest.mark.parametrize(
-    ("op", "family"), [(causal_convolution, "qwen3_5"), (gated_delta, "qwen3_5"), (state_space, "nemotron_h")]
+    ("op", "family"),
+    [
+        (causal_convolution, "qwen3_5"),
+        (gated_delta, "qwen3_5"),
+        (state_space, "nemotron_h"),
+        (selective_scan, "falcon_mamba"),
+    ],
 )
 def test_a_wrong_state_changes_the_tokens(
     mutation: str, op: Any, family: str, saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -240,7 +254,7 @@ def test_a_wrong_state_changes_the_tokens(
 
 @pytest.mark.effect("cache.mamba_cache_dtype", "cache.mamba_ssm_cache_dtype")
 @pytest.mark.parametrize("option", ["mamba_cache_dtype", "mamba_ssm_cache_dtype"])
-@pytest.mark.parametrize("family", ["qwen3_5", slow("bamba")])
+@pytest.mark.parametrize("family", ["qwen3_5", slow("bamba"), slow("jamba")])
 def test_states_in_bfloat16_take_half_the_memory_and_are_rounded(
     option: str, family: str, saved: Callable[[str], Saved], tmp_path: Path
 ) -> None:

@@ -96,7 +96,18 @@ def test_a_state_gives_the_same_scores(
 @pytest.mark.parametrize(
     "family",
     slow_but(
-        ["gemma4", "deepseek_v2 lite", "qwen3_next", "gpt2", "opt", "mamba2", "llama4", "qwen2 tied", "falcon"],
+        [
+            "gemma4",
+            "deepseek_v2 lite",
+            "qwen3_next",
+            "gpt2",
+            "opt",
+            "mamba2",
+            "jamba",
+            "llama4",
+            "qwen2 tied",
+            "falcon",
+        ],
         "deepseek_v2 lite",
         "qwen3_next",
     ),

@@ -253,6 +253,28 @@ def test_a_checkpoint_without_the_prefix_of_the_output_layers_class(tmp_path: Pa
     assert Engine(deployment(folder, tmp_path)).generate([prompt])[0] == reference_greedy(model, prompt, 24)
 
 
+def test_the_language_model_of_a_model_with_encoders(tmp_path: Path):
+    """As Gemma 3n is published: one configuration within another, towers, and names with a further prefix."""
+    from safetensors.torch import load_file, save_file
+
+    model = random_model("gemma3n_text")
+    folder = save(model, tmp_path / "model")
+    file, config = folder / "model.safetensors", json.loads((folder / "config.json").read_text())
+    tensors = {f"model.language_model.{name.removeprefix('model.')}": each for name, each in load_file(file).items()}
+    towers = {f"model.{name}.weight": torch.ones(3, 4) for name in ("vision_tower.stem", "audio_tower.conv")}
+    save_file({**tensors, **towers}, file, {"format": "pt"})
+    whole = {"architectures": ["Gemma3nForConditionalGeneration"], "model_type": "gemma3n", "eos_token_id": [2, 7]}
+    del config["architectures"], config["eos_token_id"]
+    (folder / "config.json").write_text(
+        json.dumps({**whole, "text_config": config, "vision_config": {"hidden_size": 8}})
+    )
+    settings = deployment(folder, tmp_path)
+    assert settings.model_files.eos_token_ids == (2, 7)
+    assert any("encoders" in note for note in settings.model_files.notes)
+    prompt = make_prompts(3)[1]
+    assert Engine(settings).generate([prompt])[0] == reference_greedy(model, prompt, 24)
+
+
 def test_a_tensor_that_is_missing_or_has_another_shape_ends_the_start(tmp_path: Path):
     from safetensors.torch import load_file, save_file
 
@@ -293,7 +315,7 @@ def test_what_the_library_does_not_have_ends_the_start(changes: dict[str, Any], 
             {"architectures": ["OddForCausalLM"]},
             r"is not supported; .*`model\.model_impl: transformers` probes",
         ),
-        ({"architectures": ["MambaForCausalLM"], "model_type": "mamba"}, "`MambaForCausalLM` is not supported"),
+        ({"architectures": ["RwkvForCausalLM"], "model_type": "rwkv"}, "`RwkvForCausalLM` is not supported"),
         ({"architectures": ["BertLMHeadModel"]}, "; BertSelfAttention sees later tokens too, so it cannot"),
     ],
 )
@@ -306,7 +328,7 @@ def test_auto_refuses_what_is_neither_tested_nor_probed(changes: dict[str, Any],
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}, "layers with mamba, which keep no keys"),
+        ({"model_type": "rwkv", "architectures": ["RwkvForCausalLM"]}, "layers with mamba, which keep no keys"),
         ({"is_encoder_decoder": True}, "an encoder-decoder, or a model with another input"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "a quantised checkpoint"),
         (

@@ -32,6 +32,7 @@ from stoker.engine.kernels.gpu.gemv import MAX_TOKENS, gemv
 from stoker.engine.kernels.gpu.grouped import grouped_linear_gpu, grouped_rows_gpu
 from stoker.engine.kernels.gpu.kimi_delta import kimi_delta_gpu
 from stoker.engine.kernels.gpu.latent_attention import latent_attention_gpu
+from stoker.engine.kernels.gpu.norm_parts import norm_parts_gpu
 from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
 from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
 from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
@@ -39,15 +40,19 @@ from stoker.engine.kernels.gpu.route_experts import route_experts_gpu
 from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
 from stoker.engine.kernels.gpu.sample_logprobs import count_above_gpu, logprobs_gpu, softmax_mass_gpu
 from stoker.engine.kernels.gpu.scaling import add_scaled_gpu, scale_and_cap_gpu
+from stoker.engine.kernels.gpu.selective_scan import selective_scan_gpu
 from stoker.engine.kernels.gpu.state_space import state_space_gpu
 from stoker.engine.kernels.gpu.store_latents import store_latents_gpu
 from stoker.engine.kernels.grouped import GroupScales
 from stoker.engine.kernels.head_variant import HeadVariant
 from stoker.engine.kernels.kimi_delta import KimiDeltaWeights
+from stoker.engine.kernels.norm_parts import PartNormWeights
 from stoker.engine.kernels.packed_codes import PackedCodes
 from stoker.engine.kernels.route_experts import Routing
+from stoker.engine.kernels.selective_scan import SelectiveScanWeights
 from stoker.engine.kernels.state_space import StateSpaceWeights
-from stoker.model.mixers import GatedDelta, KimiDelta, Mamba2, ShortConvolution
+from stoker.model.mixers import GatedDelta, KimiDelta, Mamba, Mamba2, ShortConvolution
+from stoker.model.tensors import mamba_parts
 
 from .whole_step import OnlyCapturable, whole_steps
 
@@ -106,6 +111,7 @@ KIMI_LINEAR = KimiDelta(num_heads=32, head_dim=128, rank=128, conv_width=4)
 QWEN3_NEXT = GatedDelta(num_key_heads=16, num_value_heads=32, key_dim=128, value_dim=128, conv_width=4)
 NEMOTRON_H_8B = Mamba2(num_heads=128, head_dim=64, num_groups=8, state_size=128, conv_width=4)
 FALCON_H1_34B = Mamba2(num_heads=32, head_dim=128, num_groups=2, state_size=256, conv_width=4, norm="none")
+FALCON_MAMBA_7B = Mamba(width=8192, state_size=16, conv_width=4, step_rank=256, norm="bare")
 LFM2_1_2B = ShortConvolution(width=2048, conv_width=3)
 
 
@@ -156,6 +162,7 @@ def quick() -> Cases:
         yield from convolution("lfm2", LFM2_1_2B.width, LFM2_1_2B.conv_width, "gated", max_query_len)
         yield from gated_delta("qwen3_next", QWEN3_NEXT, max_query_len)
         yield from kimi_delta("kimi_linear", KIMI_LINEAR, max_query_len)
+        yield from mamba("falcon_mamba", FALCON_MAMBA_7B, max_query_len)
         yield from mamba2("nemotron_h", NEMOTRON_H_8B, max_query_len)
         yield from mamba2("falcon_h1", FALCON_H1_34B, max_query_len)
     yield from whole_steps(
@@ -318,6 +325,28 @@ def kimi_delta(name: str, spec: KimiDelta, max_query_len: int) -> Cases:
         yield (
             named(name, f"kimi_delta, {tokens} tokens", dtype),
             partial(only_launches, kimi_delta_gpu, mixed, projected, other, other, weights, state, step),
+        )
+
+
+def mamba(name: str, spec: Mamba, max_query_len: int) -> Cases:
+    tokens, step = recurrent_rows(max_query_len)
+    channels, parts = spec.width, mamba_parts(spec)
+    x, projected, steps = empty(tokens, channels), empty(tokens, 2 * channels), empty(tokens, channels)
+    b, c = empty(tokens, spec.state_size), empty(tokens, spec.state_size)
+    vector = empty(channels, dtype=FP32)
+    weights = SelectiveScanWeights(empty(spec.state_size, channels, dtype=FP32), vector, vector)
+    for dtype in (FP32, BF16):
+        state = empty(100, *spec.state.sums, dtype=dtype)
+        yield (
+            named(name, f"selective_scan, {tokens} tokens", dtype),
+            partial(only_launches, selective_scan_gpu, x, projected, steps, b, c, weights, state, step),
+        )
+    for gains in (None, empty(sum(parts), dtype=FP32)):
+        yield (
+            f"{name} norm_parts, {tokens} tokens{'' if gains is None else ', with weights'}",
+            partial(
+                only_launches, norm_parts_gpu, empty(tokens, sum(parts)), PartNormWeights(parts, True, gains, 1e-6)
+            ),
         )
 
 

@@ -21,6 +21,7 @@ from ...model.read import read_config
 from ...model.rope import SCALINGS, apply_options, is_one_rope, longest_stable, read_theta
 from ...model.spec import ModelSpec
 from ...model.through_transformers import Implementation, implementation
+from ...model.wrappers import language_model
 from ..checkpoint.chat_templates import templates_in
 from ..checkpoint.described import described_weights
 from ..checkpoint.gguf import read_gguf
@@ -121,7 +122,7 @@ class _Described:
 def _describe(deployment: Deployment, path: Path, folder: Path, state: ShardedState | None) -> _Described:
     """path: of config.json, params.json or the GGUF file. Raises ModelConfigError, ModelFilesError."""
     model = deployment.model
-    written = read_values(path) if state is None or state.gguf_config is None else state.gguf_config
+    written = language_model(read_values(path)) if state is None or state.gguf_config is None else state.gguf_config
     merged = apply_overrides(written, model.hf_overrides)
     code = repository_code(deployment, path, folder, merged)
     own_theta, has_one_rope = read_theta(config_json_of(merged)), is_one_rope(merged)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from ...model.sizes import fused_name
 from ...model.spec import ModelSpec
 from ...model.tensors import EMBEDDING, OUTPUT, model_tensors
+from ...model.wrappers import is_of_encoders, of_language_model
 from ..checkpoint.group_layouts import group_layout, is_of_bfloat16, keeps_expert
 from ..checkpoint.layout import WeightFiles, read_gguf_files, read_weight_files
-from ..checkpoint.left_out import bytes_left_out, layer_of, left_out
+from ..checkpoint.left_out import Part, bytes_left_out, layer_of, left_out
 from ..checkpoint.match import tensors_of, unused_parts
 from ..checkpoint.settings import settings_problem
 from ..checkpoint.stored import FLOAT_DTYPES, StoredTensor
@@ -45,7 +46,9 @@ def read_weights(
         load_format = "auto"  # the first is reported by a rule, the second is read as auto
     weights = read_weight_files(folder, load_format, load.ignore_patterns, settings, load.pt_load_map_location)
     if not is_native:
-        return weights
+        encoders: dict[str, Part] = {name: "encoders" for name in weights.tensors if is_of_encoders(name)}
+        sizes = bytes_left_out(weights.tensors, encoders)
+        return replace(weights, tensors=of_language_model(weights.tensors), left_out=sizes)
     _check_layers(path, spec, weights.tensors)
     return _used(folder, weights, spec)
 

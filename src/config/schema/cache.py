@@ -153,10 +153,10 @@ class CacheConfig(Section):
     mamba_cache_dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
         description=(
-            "Number format of recurrent states: the sums of gated delta networks and of Mamba-2. `auto` is float32. "
-            "`bfloat16` halves their memory and what a decode step reads and writes of them; a state is then rounded "
-            "at the end of each step, and small changes of large sums are lost. The last inputs of convolutions keep "
-            "the model's format, which loses nothing."
+            "Number format of recurrent states: the sums of gated delta networks and of Mamba layers. `auto` is "
+            "float32. `bfloat16` halves their memory and what a decode step reads and writes of them; a state is "
+            "then rounded at the end of each step, and small changes of large sums are lost. The last inputs of "
+            "convolutions keep the model's format, which loses nothing."
         ),
         examples=["bfloat16"],
         json_schema_extra=about(refused={"float16": _SUMS_OVERFLOW}),

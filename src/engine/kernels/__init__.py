@@ -9,10 +9,12 @@ from .head_variant import PLAIN_HEADS, HeadVariant
 from .kernel_set import KernelSet
 from .kimi_delta import KimiDeltaWeights
 from .linear import PackedLinear
+from .norm_parts import PartNormWeights
 from .paged_attention import AttentionStep, SlotsOfRanks
 from .quantised import Integers
 from .route_experts import ExpertCopies, Routing
 from .select_kernels import select_kernels
+from .selective_scan import SelectiveScanWeights
 from .state_space import StateSpaceWeights
 
 __all__ = [
@@ -34,7 +36,9 @@ __all__ = [
     "PackedExpert",
     "PackedExperts",
     "PackedLinear",
+    "PartNormWeights",
     "Routing",
+    "SelectiveScanWeights",
     "SlotsOfRanks",
     "StateSpaceWeights",
     "select_kernels",

@@ -28,6 +28,7 @@ from .kimi_delta import kimi_delta_cpu
 from .latent_attention import latent_attention_cpu
 from .latent_heads import absorb_queries_cpu, expand_values_cpu
 from .linear import Linear, PackedLinear, quantise_linear_reference
+from .norm_parts import norm_parts_cpu
 from .output_gate import gate_outputs_cpu
 from .paged_attention import paged_attention_cpu
 from .panel_experts import experts_cpu, pack_experts_cpu, place_experts_cpu, repack_experts_cpu
@@ -46,6 +47,7 @@ from .sample_tokens import sample_tokens_cpu
 from .sample_top_p import sample_top_p_cpu
 from .scale_rows import scale_rows_cpu
 from .scaling import add_scaled_cpu, scale_and_cap_cpu
+from .selective_scan import selective_scan_cpu
 from .softmax_mass import softmax_mass_cpu
 from .state_space import state_space_cpu
 from .store_latents import store_latents_cpu
@@ -142,6 +144,8 @@ def cpu_kernels(
         kimi_delta=kimi_delta_cpu(library, dtype),
         state_space=state_space_cpu(library, dtype),
         gated_norm=gated_norm_cpu(library, dtype),
+        norm_parts=norm_parts_cpu(library, dtype),
+        selective_scan=selective_scan_cpu(library, dtype),
         sample_tokens=sample_tokens_cpu(library),
         sample_top_p=sample_top_p_cpu(library),
         softmax_mass=softmax_mass_cpu(library),

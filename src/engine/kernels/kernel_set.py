@@ -61,6 +61,7 @@ from .linear import (
     repack_linear_reference,
     rounding_rows,
 )
+from .norm_parts import NormParts, norm_parts_reference
 from .one_row import one_query, one_row, one_token
 from .output_gate import GateOutputs, gate_outputs_reference
 from .paged_attention import AttendPart, PagedAttention, attend_part_reference, paged_attention_reference
@@ -78,6 +79,7 @@ from .sample_tokens import SampleTokens, sample_tokens_reference
 from .sample_top_p import SampleTopP, sample_top_p_reference
 from .scale_rows import ScaleRows, scale_rows_reference
 from .scaling import AddScaled, ScaleAndCap, add_scaled_reference, scale_and_cap_reference
+from .selective_scan import SelectiveScan, selective_scan_reference
 from .softmax_mass import SoftmaxMass, softmax_mass_reference
 from .state_space import StateSpace, state_space_reference
 from .store_latents import StoreLatents, store_latents_reference
@@ -148,6 +150,8 @@ class KernelSet:
     kimi_delta: KimiDelta = kimi_delta_reference
     state_space: StateSpace = state_space_reference
     gated_norm: GatedNorm = gated_norm_reference
+    norm_parts: NormParts = norm_parts_reference
+    selective_scan: SelectiveScan = selective_scan_reference
     fused_norm_gate_up: NormLinear | None = None  # None: norm, linear layer and gate as three ops
     sample_tokens: SampleTokens = _sample_tokens
     sample_top_p: SampleTopP = _sample_top_p
@@ -212,6 +216,8 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     kimi_delta=one_token(kimi_delta_reference, 0, 1, 2, 3),
     state_space=one_token(state_space_reference, 0, 1),
     gated_norm=one_row(gated_norm_reference, 0, 1),
+    norm_parts=one_row(norm_parts_reference, 0),
+    selective_scan=one_token(selective_scan_reference, 0, 1, 2, 3, 4),
     sample_tokens=after_penalties(one_row(sample_tokens_reference, 0, 1, 2, 3)),
     softmax_mass=one_row(softmax_mass_reference, 0, 1, 2),
 )

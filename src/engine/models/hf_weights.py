@@ -24,6 +24,7 @@ from transformers.core_model_loading import (
 
 from ...config.checkpoint.left_out import left_out
 from ...config.checkpoint.stored import StoredTensor
+from ...model.wrappers import of_language_model
 from ..layers.loading import Held, TensorReader
 
 
@@ -69,7 +70,8 @@ class CheckpointNames:
                 yield target, found, by_pattern[found[0][1]]
 
     def aligned(self, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-        """A checkpoint's tensors under the names of `shapes`, without tensors that the library ignores."""
+        """A checkpoint's tensors under the names of `shapes`, without those of encoders or that the library ignores."""
+        stored = of_language_model(stored)
         plain = {self._plain(name): name for name in self.shapes}
         ignored = [re.compile(pattern) for pattern in self._model._keys_to_ignore_on_load_unexpected or ()]
         unused = left_out(stored, self._model.config.get_text_config().num_hidden_layers, ())

@@ -10,6 +10,7 @@ from ...model.mixers import Attention as AttentionSpec
 from ...model.mixers import GatedDelta as GatedDeltaSpec
 from ...model.mixers import KimiDelta as KimiDeltaSpec
 from ...model.mixers import LatentAttention as LatentSpec
+from ...model.mixers import Mamba as MambaSpec
 from ...model.mixers import Mamba2 as Mamba2Spec
 from ...model.mixers import Mixer as MixerSpec
 from ...model.mixers import ShortConvolution as ShortConvolutionSpec
@@ -18,6 +19,7 @@ from ...model.tensors import (
     CONVOLUTIONS,
     HEAD_GATES,
     KIMI_EXPANSIONS,
+    MAMBA_NORMS,
     attention_parts,
     gated_delta_convolutions,
     gated_delta_ends,
@@ -26,6 +28,7 @@ from ...model.tensors import (
     kimi_delta_parts,
     kimi_rates_shape,
     mamba2_parts,
+    mamba_parts,
 )
 from ..kernels import HeadVariant
 from ..layers.attention import Attention, AttentionShape, alibi_slopes, order_of_gates, order_of_groups
@@ -34,6 +37,7 @@ from ..layers.gated_delta import GatedDelta, order_by_part
 from ..layers.kimi_delta import KimiDelta
 from ..layers.latent_attention import HeadMatrices, LatentAttention
 from ..layers.linear import Linear
+from ..layers.mamba import Mamba, PartGains, Rates
 from ..layers.mamba2 import Mamba2, gates_after_inputs
 from ..layers.mixer import Mixer
 from ..layers.norm import LayerNorm, Norm, RMSNorm
@@ -73,6 +77,8 @@ class MixerParts(Parts):
                 return self.kimi_delta(f"{prefix}.self_attn", spec)
             case ShortConvolutionSpec():
                 return self.short_convolution(f"{prefix}.conv", spec)
+            case MambaSpec():
+                return self.mamba(f"{prefix}.mamba", spec)
             case Mamba2Spec():
                 return self.mamba2(f"{prefix}.mamba", spec)
         raise AssertionError(f"support.py accepts layers with {spec}")
@@ -240,6 +246,36 @@ class MixerParts(Parts):
             self.taps(prefix, {"conv": spec.width}, spec.conv_width),
             Vector(f"{prefix}.conv.bias", spec.width, dtype, device) if spec.has_bias else None,
             self._kernels,
+        )
+
+    def mamba(self, prefix: str, spec: MambaSpec) -> Mamba:
+        hidden, dtype, device = self._spec.hidden_size, self._dtype, self._device
+        parts = mamba_parts(spec)
+        norm: PartGains | None = None
+        if spec.norm == "weighted":
+            names = [f"{prefix}.{name}.weight" for name in MAMBA_NORMS]
+            norm = PartGains(names, parts, dtype, device)
+        x_proj, dt_proj = (
+            Linear({f"{prefix}.{name}": size}, width, False, self._kernels, dtype, device, finish=finish)
+            for name, size, width, finish in (
+                ("x_proj", sum(parts), spec.width, self._sum),
+                ("dt_proj", spec.width, spec.step_rank, None),
+            )
+        )
+        dt_bias, skip = (
+            Vector(f"{prefix}.{name}", spec.width, dtype, device, is_exact=True) for name in ("dt_proj.bias", "D")
+        )
+        return Mamba(
+            self.linear(prefix, {"in_proj": 2 * spec.width}, hidden, spec.has_bias),
+            self.summed(prefix, "out_proj", spec.width, spec.has_bias),
+            self.taps(prefix, {"conv1d": spec.width}, spec.conv_width),
+            Vector(f"{prefix}.conv1d.bias", spec.width, dtype, device) if spec.has_conv_bias else None,
+            x_proj,
+            norm,
+            dt_proj,
+            (Rates(f"{prefix}.A_log", spec.width, spec.state_size, dtype, device), dt_bias, skip),
+            self._kernels,
+            spec,
         )
 
     def mamba2(self, prefix: str, spec: Mamba2Spec) -> Mamba2:

@@ -96,6 +96,31 @@ DEEPSEEK_V3 = COMMON | {
     "bos_token_id": 0,
     "eos_token_id": 1,
 }
+MAMBA = {
+    "vocab_size": 50280,
+    "hidden_size": 768,
+    "num_hidden_layers": 32,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 32768,  # of no layer: nothing depends on a position
+    "state_size": 16,
+    "expand": 2,
+    "conv_kernel": 4,
+    "time_step_rank": "auto",
+    "use_conv_bias": True,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "pad_token_id": 0,
+}
+MAMBA_NAMES = {
+    "backbone.": "model.",
+    "model.embeddings.": "model.embed_tokens.",
+    "model.embedding.": "model.embed_tokens.",
+    ".mixer.": ".mamba.",
+    ".norm.": ".input_layernorm.",
+    "model.norm_f.": "model.norm.",
+}
 MAMBA2 = COMMON | {
     "mamba_n_heads": 128,
     "mamba_d_head": "auto",

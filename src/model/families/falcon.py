@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..spec import Norm
-from .common import BAMBA_NAMES, BLOOM_NAMES, MAMBA2
+from .common import BAMBA_NAMES, BLOOM_NAMES, MAMBA, MAMBA2, MAMBA_NAMES
 from .family import Family
 
 FAMILIES: Mapping[str, Family] = {
@@ -43,6 +43,14 @@ FAMILIES: Mapping[str, Family] = {
         one_key_if="multi_query",
         is_grouped=True,
         renames={**BLOOM_NAMES, ".ln_attn.": ".input_layernorm.", ".ln_mlp.": ".post_attention_layernorm."},
+    ),
+    "FalconMambaForCausalLM": Family(
+        "falcon_mamba",
+        "Falcon Mamba",
+        MAMBA | {"mixer_rms_eps": 1e-6},
+        own_keys={"rms_norm_eps": "layer_norm_epsilon"},
+        states="falcon_mamba",
+        renames=MAMBA_NAMES,
     ),
     "FalconH1ForCausalLM": Family(
         "falcon_h1",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..spec import Norm
-from .common import COMMON, DEEPSEEK_V3, LLAMA, MIXTRAL_NAMES, MOONSHOT_KEYS, QWEN
+from .common import BAMBA_NAMES, COMMON, DEEPSEEK_V3, LLAMA, MAMBA, MAMBA_NAMES, MIXTRAL_NAMES, MOONSHOT_KEYS, QWEN
 from .family import Family
 
 _LFM2 = COMMON | {
@@ -554,6 +554,43 @@ FAMILIES: Mapping[str, Family] = {
                 ".post_ffn_norm.": ".post_feedforward_layernorm.",
             },
         },
+    ),
+    "MambaForCausalLM": Family(
+        "mamba",
+        "Mamba",
+        MAMBA,
+        own_keys={"rms_norm_eps": "layer_norm_epsilon"},
+        states="mamba",
+        renames=MAMBA_NAMES,
+    ),
+    "JambaForCausalLM": Family(
+        "jamba",
+        "Jamba",
+        COMMON
+        | {
+            "vocab_size": 65536,
+            "intermediate_size": 14336,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 262144,
+            "num_experts": 16,
+            "num_experts_per_tok": 2,
+            "expert_layer_period": 2,
+            "expert_layer_offset": 1,
+            "attn_layer_period": 8,
+            "attn_layer_offset": 4,
+            "mamba_d_state": 16,
+            "mamba_d_conv": 4,
+            "mamba_expand": 2,
+            "mamba_dt_rank": "auto",
+            "mamba_conv_bias": True,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": 0,
+        },
+        rope_layers="none",
+        experts="jamba",
+        states="jamba",
+        renames={".feed_forward.router.": ".mlp.gate.", **BAMBA_NAMES},
     ),
     "Mamba2ForCausalLM": Family(
         "mamba2",

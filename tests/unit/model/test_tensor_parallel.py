@@ -50,7 +50,8 @@ def test_what_each_device_holds_of_a_model_with_few_key_heads() -> None:
     ("name", "parts", "reason"),
     [
         ("falcon-7b", 2, "71 attention heads cannot be divided by 2"),
-        ("mamba-2.8b", 2, "a layer of the kind mamba"),
+        ("mamba-2.8b", 3, "5120 channels of a recurrent layer cannot be divided by 3"),
+        ("mamba-2.8b", 2, None),
         ("minimax-m2", 2, "the norm of its queries is over all heads together"),
         ("glm-4.7-flash", 8, "20 attention heads cannot be divided by 8"),
         ("llama-3.1-8b", 3, "32 attention heads cannot be divided by 3"),

@@ -25,6 +25,7 @@ from .kimi_delta import kimi_delta_gpu
 from .latent_attention import latent_attention_gpu
 from .launch import early_starts, is_interpreted
 from .linear import PackGroupedGpu, embed_packed, linear_gpu, norm_gate_up_gpu
+from .norm_parts import norm_parts_gpu
 from .prefill_attention import prefill_attention
 from .recurrent import CHUNK, FEW
 from .rope_and_store import rope_and_store_gpu
@@ -32,6 +33,7 @@ from .route_experts import route_experts_gpu
 from .sample_logprobs import count_above_gpu, softmax_mass_gpu
 from .sample_ops import sample_tokens_gpu, sample_top_p_gpu
 from .scaling import add_scaled_gpu, scale_and_cap_gpu
+from .selective_scan import selective_scan_gpu
 from .state_space import state_space_gpu
 from .store_latents import store_latents_gpu
 from .tuned import AttentionLaunch, tuned
@@ -65,6 +67,8 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         kimi_delta=kimi_delta_gpu,
         state_space=state_space_gpu,
         gated_norm=gated_norm_gpu,
+        norm_parts=norm_parts_gpu,
+        selective_scan=selective_scan_gpu,
         fused_norm_gate_up=norm_gate_up_gpu,
         sample_tokens=after_penalties(sample_tokens_gpu),
         sample_top_p=after_penalties(sample_top_p_gpu),

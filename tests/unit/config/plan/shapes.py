@@ -511,6 +511,21 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
         ),
         7_585_654_784,
     ),
+    "falcon-mamba-7b": (
+        _of(
+            "FalconMambaForCausalLM",
+            vocab_size=65024,
+            hidden_size=4096,
+            intermediate_size=8192,
+            expand=16,
+            num_hidden_layers=64,
+            time_step_rank=256,
+            tie_word_embeddings=False,
+        ),
+        7_272_665_088,
+    ),
+    "jamba-1.5-mini": (_of("JambaForCausalLM"), 51_570_323_328),
+    "mamba-2.8b": (_of("MambaForCausalLM", hidden_size=2560, num_hidden_layers=64), 2_768_345_600),
     "codestral-mamba-7b": (_of("Mamba2ForCausalLM"), 7_285_403_648),
 }
 

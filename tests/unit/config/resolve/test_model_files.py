@@ -218,8 +218,8 @@ def test_a_tokenizer_is_needed_unless_skipped(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         (
-            {"architectures": ["MambaForCausalLM"]},
-            "architecture `MambaForCausalLM` is not supported; docs/reference/models.md",
+            {"architectures": ["RwkvForCausalLM"]},
+            "architecture `RwkvForCausalLM` is not supported; docs/reference/models.md",
         ),
         ({"architectures": []}, "`architectures` must list"),
         ({"architectures": None}, "`architectures` must list"),

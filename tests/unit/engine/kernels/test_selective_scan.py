@@ -1,0 +1,165 @@
+"""The selective state space of Mamba, and the norms of its compressed time steps, B and C."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from stoker.engine.kernels import KernelSet, PartNormWeights, SelectiveScanWeights
+
+from .levels import BEST, assert_close, kernels_of
+from .test_recurrent import DTYPES, LEVELS, ROWS, Step, step_of
+
+SHAPES = [(3, 1), (64, 16), (100, 16), (200, 24)]  # channels, state_size
+SIZES = [count for _, count, _ in ROWS]
+BY_TOKEN = "x", "projected", "steps", "b", "c"
+
+
+def inputs_of(shape: tuple[int, int], dtype: torch.dtype, tokens: int = sum(SIZES)) -> dict[str, Any]:
+    channels, state_size = shape
+    torch.manual_seed(sum(shape))
+    widths = channels, 2 * channels, channels, state_size, state_size
+    given = {name: torch.randn(tokens, width).to(dtype) for name, width in zip(BY_TOKEN, widths, strict=True)}
+    rates = -torch.rand(state_size, channels) * 3
+    weights = SelectiveScanWeights(rates, torch.randn(channels), torch.randn(channels))
+    return given | {"weights": weights, "state": torch.randn(6, state_size, channels)}
+
+
+def in_float64(inputs: dict[str, Any], state: torch.Tensor) -> torch.Tensor:
+    """Of one sequence, channel by channel, by the formulas of the paper; `state` [state_size, channels] is changed."""
+    x, projected, steps, b, c = (inputs[name].double() for name in BY_TOKEN)
+    weights, channels = inputs["weights"], x.shape[1]
+    rates = weights.rates.double()
+    outputs = torch.empty_like(x)
+    for channel in range(channels):
+        own = state[:, channel].clone()
+        for token in range(len(x)):
+            step = F.softplus(steps[token, channel] + weights.dt_bias[channel])
+            own = torch.exp(rates[:, channel] * step) * own + step * b[token] * x[token, channel]
+            outputs[token, channel] = own @ c[token] + weights.skip[channel] * x[token, channel]
+        state[:, channel] = own
+    return outputs * F.silu(projected[:, channels:])
+
+
+def run(kernels: KernelSet, inputs: dict[str, Any], state: torch.Tensor, step: Step) -> torch.Tensor:
+    given = (inputs[name] for name in BY_TOKEN)
+    return kernels.selective_scan(*given, inputs["weights"], state, step).clone()
+
+
+def by_row(inputs: dict[str, Any]) -> list[dict[str, Any]]:
+    parts = zip(*(inputs[name].split(SIZES) for name in BY_TOKEN), strict=True)
+    return [inputs | dict(zip(BY_TOKEN, part, strict=True)) for part in parts]
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_scan_is_that_of_the_paper(level: str, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    inputs = inputs_of(shape, dtype)
+    exact, state = inputs["state"].double(), inputs["state"].clone()
+    found = run(kernels_of(level, dtype), inputs, state, step_of(*ROWS))
+    assert found.dtype == dtype
+    for (computed, _, slot), part, own in zip(ROWS, by_row(inputs), found.split(SIZES), strict=True):
+        if not computed:
+            exact[slot] = 0
+        assert_close(own, in_float64(part, exact[slot]), absolute=3e-5)
+        torch.testing.assert_close(state[slot].double(), exact[slot], rtol=1e-5, atol=2e-5)
+    assert torch.equal(state[[3, 5]], inputs["state"][[3, 5]])  # of other sequences
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("shape", SHAPES[1:3])
+def test_results_depend_neither_on_the_batch_nor_on_the_division_into_steps(
+    level: str, dtype: torch.dtype, shape: tuple[int, int]
+) -> None:
+    """Bit for bit, with any number of threads: the rows of a batch one by one, their tokens in steps of 1, 3 and 16."""
+    is_torch = level == "torch"
+    inputs = inputs_of(shape, dtype)
+    sums = inputs["state"].clone()
+    kernels = kernels_of(level, dtype, threads=2, batch_invariant=is_torch)
+    together = run(kernels, inputs, sums, step_of(*ROWS)).split(SIZES)
+    kernels = kernels_of(level, dtype, threads=1, batch_invariant=is_torch)
+    for (computed, count, slot), part, expected in zip(ROWS, by_row(inputs), together, strict=True):
+        for most in (1, 3, 16):
+            own_sums, found = inputs["state"].clone(), []
+            for first in range(0, count, most):
+                own = {name: part[name][first : first + most] for name in BY_TOKEN}
+                step = step_of((computed + first, len(own["x"]), slot))
+                found.append(run(kernels, part | own, own_sums, step))
+            assert torch.equal(torch.cat(found), expected)
+            assert torch.equal(own_sums[slot], sums[slot])
+
+
+@LEVELS
+def test_a_new_sequence_begins_with_zeros_whatever_its_slot_holds(level: str) -> None:
+    kernels, inputs = kernels_of(level, torch.float32), inputs_of((100, 16), torch.float32, tokens=1)
+    results = []
+    for left in (0.0, torch.nan):
+        sums = torch.full((2, 16, 100), left)
+        results.append(run(kernels, inputs, sums, step_of((0, 1, 1))))
+        assert not sums[1].isnan().any()
+    assert torch.equal(*results)
+
+
+@LEVELS
+def test_small_and_large_time_steps_are_exact(level: str) -> None:
+    """log(1 + exp(x)) loses every digit of a small one; a large one makes the state forget."""
+    steps = torch.tensor([[-100.0, -15.0, -1.0, 0.0, 0.3, 25.0, 200.0]])
+    one, zero = torch.ones(1, 7), torch.zeros(7)
+    inputs = {"x": one, "projected": torch.full((1, 14), 30.0), "steps": steps, "b": one[:, :1], "c": one[:, :1]}
+    inputs |= {"weights": SelectiveScanWeights(-one, zero, zero)}
+    found = run(kernels_of(level, torch.float32), inputs, torch.zeros(1, 1, 7), step_of((0, 1, 0)))
+    expected = torch.log1p(torch.exp(steps.double().clamp(max=50))) + (steps.double() - 50).clamp(min=0)
+    torch.testing.assert_close(found.double() / 30, expected, rtol=5e-7, atol=1e-42)
+
+
+@LEVELS
+@DTYPES
+def test_a_state_in_bfloat16_is_rounded_after_the_last_token_of_a_row(level: str, dtype: torch.dtype) -> None:
+    kernels, inputs = kernels_of(level, dtype), inputs_of(SHAPES[2], dtype)
+    narrow = inputs["state"].bfloat16()
+    wide = narrow.float()
+    found = run(kernels, inputs, narrow, step_of(*ROWS))
+    assert torch.equal(found, run(kernels, inputs, wide, step_of(*ROWS)))
+    assert torch.equal(narrow, wide.bfloat16())
+
+
+def test_widths_that_do_not_fit_are_refused() -> None:
+    inputs = inputs_of((100, 16), torch.float32)
+    for level in ("torch", BEST):
+        for name in BY_TOKEN:
+            with pytest.raises(ValueError, match="for states of"):
+                run(kernels_of(level, torch.float32), inputs | {name: inputs[name][:, :-1]}, inputs["state"], step_of())
+
+
+# ---- the norms
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("kind", ["none", "bare", "weighted"])
+@pytest.mark.parametrize(("rows", "sizes"), [(1, (7, 3, 3)), (33, (160, 16, 16))])
+def test_each_part_is_normed_by_itself(
+    level: str, dtype: torch.dtype, kind: str, rows: int, sizes: tuple[int, int, int]
+) -> None:
+    torch.manual_seed(rows)
+    x = torch.randn(rows, sum(sizes)).to(dtype)
+    gains = torch.randn(sum(sizes)) if kind == "weighted" else None
+    found = kernels_of(level, dtype).norm_parts(x, PartNormWeights(sizes, kind != "none", gains, 1e-2))
+    for index, (own, part) in enumerate(zip(found, x.double().split(sizes, 1), strict=True)):
+        if kind != "none":
+            part = part / (part.square().mean(-1, keepdim=True) + 1e-2).sqrt()
+        if gains is not None:
+            part = part * gains.split(sizes)[index]
+        assert own.dtype == dtype
+        assert_close(own, part, absolute=2e-6)
+
+
+def test_columns_that_are_not_of_the_parts_are_refused() -> None:
+    for level in ("torch", BEST):
+        with pytest.raises(ValueError, match="for parts of"):
+            kernels_of(level, torch.float32).norm_parts(torch.zeros(2, 9), PartNormWeights((4, 2, 2), False))
