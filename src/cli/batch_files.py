@@ -49,7 +49,8 @@ def open_input(name: str) -> Iterator[BatchInput]:
         digest, count, is_start = hashlib.sha256(), 0, True
         while piece := file.readline(1 << 20):  # of a line
             digest.update(piece)
-            count += is_start and bool(piece.strip())
+            if is_start and piece.strip():
+                count += 1
             is_start = piece.endswith(b"\n")
         file.seek(0)
         yield BatchInput(file, count, digest.hexdigest())

@@ -94,7 +94,8 @@ def environment() -> dict[str, dict[str, Any]]:
 def _node(node: NumaNode) -> str:
     cores = f"cores {format_cpus(node.usable_cpus)}" if node.cores else "no cores of this process"
     memory = f"{format_about(node.total_memory_bytes)}, {format_about(node.available_memory_bytes)} free"
-    return f"{cores}; {memory}" + ", outside of the cpuset of this process" * (not node.may_use_memory)
+    where = "" if node.may_use_memory else ", outside of the cpuset of this process"
+    return f"{cores}; {memory}{where}"
 
 
 def packages() -> dict[str, str | None]:
@@ -104,9 +105,8 @@ def packages() -> dict[str, str | None]:
     except importlib.metadata.PackageNotFoundError:
         required = list(_PACKAGES)
     development = re.compile(r"extra == .dev.")
-    names = {
-        found[0].lower() for text in required if not development.search(text) if (found := _REQUIREMENT.match(text))
-    }
+    wanted = (_REQUIREMENT.match(text) for text in required if not development.search(text))
+    names = {name[0].lower() for name in wanted if name}
     return {"stoker": __version__, **{name: _version(name) for name in sorted(names - {"stoker"})}}
 
 

@@ -68,7 +68,7 @@ def _problem(path: str) -> str:
     if path in sections():
         return ""
     hint = did_you_mean(close(path, [*options(), *sections()]))
-    return f"no such option `{path}`{'; ' * bool(hint)}{hint}"
+    return f"no such option `{path}`; {hint}" if hint else f"no such option `{path}`"
 
 
 def _sources(deployment: Deployment, output: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -85,19 +85,23 @@ def _connection(report: Report, url: str | None, *, needs_plain_name: bool) -> C
         )
     names = deployment.model.served_model_name or (deployment.model.model,)
     server = deployment.server
-    plain = [name for name in names if "/" not in name]
+    plain = _plain_names(names)
     if needs_plain_name and not plain:
-        plain = [name for alias in server.model_aliases if (name := _meant_by(alias)) and "/" not in name]
-    if needs_plain_name and not plain:
-        return (
-            f"Claude Code accepts no model name with a slash, such as {names[0]}: "
-            "add `model.served_model_name` with a name without one, or `server.model_aliases`"
-        )
+        plain = _plain_names(map(_meant_by, server.model_aliases))
+        if not plain:
+            return (
+                f"Claude Code accepts no model name with a slash, such as {names[0]}: "
+                "add `model.served_model_name` with a name without one, or `server.model_aliases`"
+            )
     if url is None and server.uds is not None:
         return "the server listens on a Unix socket (`server.uds`): give the address that clients use with --url"
     address = url or base_url(server.host, server.port, is_tls=server.ssl_certfile is not None)
     key = _key_variable(deployment) if server.api_key else None
     return Connection(address.rstrip("/").removesuffix("/v1"), (plain or [*names])[0], key, context)
+
+
+def _plain_names(names: Iterable[str | None]) -> list[str]:
+    return [name for name in names if name and "/" not in name]
 
 
 def _meant_by(alias: str) -> str | None:

@@ -75,7 +75,7 @@ def _record(verb: str, command: Any, parameter: Any) -> dict[str, Any]:
         "path": f"{verb} {flags[0] if flags else name}",
         "flags": flags,
         "env": "",
-        "type": kind + "?" * (default is None and kind != "flag"),
+        "type": f"{kind}?" if default is None and kind != "flag" else kind,
         "default": default,
         "choices": list(choices),
         "unit": None,

@@ -174,8 +174,10 @@ def _concurrency(resolved: Resolved) -> int:
 
 def _summary(counts: Counts, seconds: float, name: str) -> str:
     parts = [f"{counts.answered} answered"]
-    parts += [f"{counts.refused} refused"] * bool(counts.refused)
-    parts += [f"{counts.malformed} malformed or duplicate"] * bool(counts.malformed)
+    if counts.refused:
+        parts.append(f"{counts.refused} refused")
+    if counts.malformed:
+        parts.append(f"{counts.malformed} malformed or duplicate")
     return (
         f"{counts.total} lines: {', '.join(parts)}; {seconds:.1f} s\nresults: {shown(name) if is_url(name) else name}"
     )

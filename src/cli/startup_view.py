@@ -1,4 +1,11 @@
-"""The start of a deployment as timed phases: a live tree on a terminal, one line per phase elsewhere."""
+"""The start of a deployment as timed phases: a live tree on a terminal, one line per phase elsewhere.
+
+with StartupView("tiny", is_live=False) as view:
+    view.begin("engine")
+    view.part("weights")        #     weights          0.31 s
+    view.part("self-test")      #     self-test        0.02 s
+                                #   engine           0.35 s
+"""
 
 from __future__ import annotations
 
@@ -19,9 +26,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Phase:
+    """A phase, or a part of one."""
+
     name: str
     began: float
-    note: str = ""
+    note: str = ""  # the result of a phase; of a part the progress, while it goes on
     seconds: float | None = None  # None: still going on
     parts: list[Phase] = field(default_factory=list)
 
@@ -56,7 +65,7 @@ class StartupView:
     def close(self) -> None:
         """End the last phase and stop updating the terminal. May be called again; later parts are logged."""
         self._is_closed = True
-        self._end(self._phases)
+        self._end_phase()
         if self._live is not None:
             self._live.stop()
 
@@ -75,7 +84,7 @@ class StartupView:
         return found
 
     def begin(self, name: str) -> None:
-        self._end(self._phases)
+        self._end_phase()
         self._phases.append(Phase(name, self._clock()))
 
     def part(self, name: str) -> None:
@@ -89,13 +98,13 @@ class StartupView:
         if progress and parts and parts[-1].name == name:
             parts[-1].note = progress if parts[-1].seconds is None else ""
             return
-        self._end(parts, "    ")
+        self._end_part()
         parts.append(Phase(name, self._clock()))
 
     def beside(self, name: str, seconds: float) -> None:
         """A part that took this time in parallel to the others."""
         parts = self._phases[-1].parts
-        self._end(parts, "    ")
+        self._end_part()
         parts.append(Phase(name, self._clock() - seconds, "at the same time", seconds))
         if self._live is None:
             print_message("    " + _line(parts[-1], seconds))
@@ -104,16 +113,23 @@ class StartupView:
         """Add the result of the current phase."""
         self._phases[-1].note = text
 
-    def _end(self, phases: list[Phase], indent: str = "  ") -> None:
-        if not phases or phases[-1].seconds is not None:
-            return
-        last = phases[-1]
-        self._end(last.parts, indent + "  ")
-        last.seconds = self._clock() - last.began
-        if indent != "  ":  # the note of a part was its progress
-            last.note = ""
+    def _end_phase(self) -> None:
+        """End the current phase, if there is one, and its last part."""
+        if self._phases and self._phases[-1].seconds is None:
+            self._end_part()
+            self._end(self._phases[-1], "  ")
+
+    def _end_part(self) -> None:
+        """End the last part of the current phase, if it has one that goes on."""
+        parts = self._phases[-1].parts
+        if parts and parts[-1].seconds is None:
+            parts[-1].note = ""  # its progress
+            self._end(parts[-1], "    ")
+
+    def _end(self, phase: Phase, indent: str) -> None:
+        phase.seconds = self._clock() - phase.began
         if self._live is None:
-            print_message(indent + _line(last, last.seconds))
+            print_message(indent + _line(phase, phase.seconds))
 
     def _tree(self) -> Tree:
         tree = Tree(Text(self._title, style="bold"))

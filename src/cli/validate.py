@@ -55,11 +55,10 @@ def _name(names: Sequence[str]) -> str:
 def _text(names: Sequence[str], report: Report) -> str:
     errors, warnings = len(report.errors), len(report.findings) - len(report.errors)
     parts = [show(report.findings), ""] if report.findings else []
-    counts = [
-        f"{count} {word}{'s' * (count > 1)}" for count, word in ((errors, "error"), (warnings, "warning")) if count
-    ]
+    counted = ((errors, "error"), (warnings, "warning"))
+    counts = [f"{count} {word if count == 1 else word + 's'}" for count, word in counted if count]
     verdict = "invalid" if errors else "valid"
-    parts.append(f"{_name(names)}: {verdict}{', ' * bool(counts)}{', '.join(counts)}")
+    parts.append(f"{_name(names)}: {', '.join([verdict, *counts])}")
     if report.model_missing:
         parts.append(f"  {report.model_missing} is not on this machine: rules that need its files were not checked")
     return "\n".join(parts)

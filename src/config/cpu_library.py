@@ -44,12 +44,17 @@ class LibrarySpec:
 
     @property
     def name(self) -> str:
-        parts = (self.level.name, "invariant" * self.is_batch_invariant, "quantised" * self.has_quantised)
-        return "-".join(filter(None, parts))
+        parts = [self.level.name]
+        if self.is_batch_invariant:
+            parts.append("invariant")
+        if self.has_quantised:
+            parts.append("quantised")
+        return "-".join(parts)
 
     @property
     def flags(self) -> tuple[str, ...]:
-        return (*FLAGS, *self.level.compiler_flags, *(BATCH_INVARIANT,) * self.is_batch_invariant)
+        flags = (*FLAGS, *self.level.compiler_flags)
+        return (*flags, BATCH_INVARIANT) if self.is_batch_invariant else flags
 
     def sources(self) -> list[Path]:
         return [path for path in sorted(SOURCES.glob("*.cpp")) if self.has_quantised or path.name not in QUANTISED]

@@ -101,7 +101,8 @@ class SourceText:
         last = _cells([text]) if last is None else last
         if begin > 1 or len(text) > _MAX_SHOWN:
             cut = max(0, min(first - 40, len(text) - _MAX_SHOWN))
-            before, after = "..." * (begin > 1 or cut > 0), "..." * (stop < len(line) or cut + _MAX_SHOWN < len(text))
+            before = "..." if begin > 1 or cut > 0 else ""
+            after = "..." if stop < len(line) or cut + _MAX_SHOWN < len(text) else ""
             text = before + text[cut : cut + _MAX_SHOWN] + after
             first, last = first - cut + len(before), min(last - cut, _MAX_SHOWN) + len(before)
         return text.rstrip(), first, max(1, last - first)
@@ -116,7 +117,9 @@ class SourceText:
         position = 1
         for start, end in sorted(self.hidden.get(number, ())):
             if end > position:
-                parts += [line[position - 1 : max(start, position) - 1], REDACTED * (start >= position)]
+                parts.append(line[position - 1 : max(start, position) - 1])
+                if start >= position:
+                    parts.append(REDACTED)
                 position = end
         return "".join(parts) + line[position - 1 :]
 

@@ -204,7 +204,8 @@ def _vocabulary(files: ModelFiles, pre_tokenizer: str | None) -> dict[str, Any]:
     keys = tokenizer_keys(folder, files.spec.vocab_size, files.eos_token_ids, pre_tokenizer)
     templates = templates_in(folder)
     for name, template in templates.items():
-        keys["tokenizer.chat_template" + f".{name}" * (name != "default")] = template.text
+        key = "tokenizer.chat_template" if name == "default" else f"tokenizer.chat_template.{name}"
+        keys[key] = template.text
     if others := [name for name in templates if name != "default"]:
         keys["tokenizer.chat_templates"] = others
     return keys

@@ -285,7 +285,8 @@ def _feed_forward(reader: ConfigReader, model_type: str, index: int, kind: str) 
         expert = reader.number("moe_intermediate_size", width)
         shared = reader.number("shared_expert_intermediate_size", 0)
         shared += (reader.number("n_shared_experts", 0) or reader.number("num_shared_experts", 0)) * expert
-        shared += expert * (model_type == "llama4_text")
+        if model_type == "llama4_text":
+            shared += expert
         return Experts(
             count=count,
             per_token=max(1, reader.number("num_experts_per_token", 2)),

@@ -104,7 +104,7 @@ class Attention(Record):
         """Heads of keys and heads of values that it computes."""
         if self.keys_of is not None:
             return 0, 0
-        return self.num_kv_heads, self.num_kv_heads * self.has_own_values
+        return self.num_kv_heads, self.num_kv_heads if self.has_own_values else 0
 
     @property
     def keeps(self) -> Keeps:

@@ -51,5 +51,6 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
         case Experts(scales_input=True, per_token=per_token) if per_token > 1:
             yield f"{per_token} experts per token are not supported in a model that scales their inputs"
         case Experts(activation=activation, is_gated=is_gated):
-            if activation not in (*HIDDEN_ACTS, *[CLAMPED_SWIGLU] * is_gated):
+            is_clamped = is_gated and activation == CLAMPED_SWIGLU
+            if activation not in HIDDEN_ACTS and not is_clamped:
                 yield f"experts with the activation '{activation}' are not supported"

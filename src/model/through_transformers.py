@@ -95,7 +95,7 @@ def through_transformers(spec: ModelSpec, version: str = "", fused: str | None =
         fused = TESTED.get(spec.architecture, "known when the model is loaded")
     modules = "modules of transformers"
     return {
-        "model": f"through transformers{f' {version}' * bool(version)} (fused: {fused})",
+        "model": f"through transformers{f' {version}' if version else ''} (fused: {fused})",
         "activation": f"torch: {modules}",
         "decode_step": f"op by op: {modules} run between the kernels",
     }

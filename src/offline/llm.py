@@ -193,22 +193,26 @@ class LLM:
             request_id = str(next(self._request_numbers))
             requests.append(EngineRequest(request_id=request_id, inputs=RequestInputs(token_ids, sampling)))
             results.append(RequestOutput(request_id, text, token_ids, []))
-        info, started = self.info, time.perf_counter()
-        context = info.max_cached_len
-        searches = [BeamSearch(request, params, info.eos_token_ids, context) for request in requests]
-        with _progress(len(searches), show=use_tqdm) as advance:
-            while live := [search for search in searches if not search.is_finished]:
-                steps = [[(request, OneOutput()) for request in search.requests()] for search in live]
-                self._run([pair for step in steps for pair in step], lambda: None)
-                for search, step in zip(live, steps, strict=True):
-                    search.advance([kept.output for _, kept in step if kept.output is not None])
-                    if search.is_finished:
-                        advance()
+        started = time.perf_counter()
+        eos_token_ids, context = self.info.eos_token_ids, self.info.max_cached_len
+        searches = [BeamSearch(request, params, eos_token_ids, context) for request in requests]
+        self._search(searches, show_progress=use_tqdm)
         for request, result, search in zip(requests, results, searches, strict=True):
             for output in search.best(sampling.n):
                 collector = SequenceCollector(result, request, self._tokenizer)
                 collector.take(output, lambda: time.perf_counter() - started)
         return results
+
+    def _search(self, searches: Sequence[BeamSearch], *, show_progress: bool) -> None:
+        """Run all searches to their end, side by side: each step of all of them is one batch of requests."""
+        with _progress(len(searches), show=show_progress) as advance:
+            while live := [search for search in searches if not search.is_finished]:
+                beams = [[(request, OneOutput()) for request in search.requests()] for search in live]
+                self._run(list(itertools.chain.from_iterable(beams)), lambda: None)
+                for search, own in zip(live, beams, strict=True):
+                    search.advance([kept.output for _, kept in own if kept.output is not None])
+                    if search.is_finished:
+                        advance()
 
     def chat(
         self,

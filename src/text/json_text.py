@@ -1,4 +1,10 @@
-"""JSON texts that models and clients write: which of them a template can render, and which text can be encoded."""
+"""Checks of JSON that models and clients write: what a template can render, and what can be encoded.
+
+`object_of` reads the arguments of a call. The other functions check values and texts that were read elsewhere:
+
+    object_of('{"city": "Oslo"}')    -> {"city": "Oslo"}
+    object_of('["Oslo"]')            -> None, as for an object nested more than MAX_DEPTH levels deep
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,7 @@ _CHUNK_CHARS = 1 << 20  # searched in one call
 
 
 def object_of(text: str) -> dict[str, Any] | None:
-    """The object of a JSON text; None if it is none, or one that cannot be rendered and encoded.
+    """The object of a JSON text; None if it is not an object, or one that cannot be rendered and encoded.
 
     Accepts what models write, such as NaN, duplicate keys, and line breaks within strings.
     """
@@ -22,26 +28,29 @@ def object_of(text: str) -> dict[str, Any] | None:
         return None
     if not isinstance(value, dict) or is_too_deep(value):
         return None
-    return None if "\\u" in text and has_surrogate(json.dumps(value, ensure_ascii=False)) else value
+    if "\\u" in text and has_surrogate(json.dumps(value, ensure_ascii=False)):
+        return None
+    return value
 
 
 def is_too_deep(value: Any) -> bool:
     """Whether lists and objects are nested more than MAX_DEPTH levels deep."""
-    level: list[Any] = [value] if isinstance(value, (dict, list)) else []
+    containers: list[Any] = [value] if isinstance(value, (dict, list)) else []
     for _ in range(MAX_DEPTH):
-        level = [
-            item
-            for container in level
-            for item in (container.values() if isinstance(container, dict) else container)
-            if isinstance(item, (dict, list))
-        ]
-        if not level:
+        level, containers = containers, []
+        for container in level:
+            values = container.values() if isinstance(container, dict) else container
+            for inner in values:
+                if isinstance(inner, (dict, list)):
+                    containers.append(inner)
+        if not containers:
             return False
-    return bool(level)
+    return True
 
 
 def has_surrogate(text: str) -> bool:
     """Whether the text has half of a surrogate pair, which is not Unicode and cannot be encoded."""
     if text.isascii():
         return False
-    return any(SURROGATE.search(text, start, start + _CHUNK_CHARS) for start in range(0, len(text), _CHUNK_CHARS))
+    starts = range(0, len(text), _CHUNK_CHARS)
+    return any(SURROGATE.search(text, start, start + _CHUNK_CHARS) for start in starts)

@@ -1,8 +1,12 @@
 """The chat template of a model or of a request, as the server uses it: where it is compiled and rendered.
 
-That is an isolated process, with one exception, for which the processes would cost a few percent of the throughput: a
-harmless template (harmless.py) with short messages is rendered on the event loop, for at most LOCAL_S. If that was not
-enough, its prompt is rendered again in a process; after MAX_SLOW times the template is never rendered here again.
+    template = await Template.compile_async(processes, source, "auto")
+    prompt = await template.render_async(Rendering(messages, variables))
+
+Templates are compiled and rendered in isolated processes, with one exception: a harmless template (harmless.py) with
+short messages is rendered on the event loop, for at most LOCAL_S, because the processes would cost a few percent of the
+throughput. If LOCAL_S is not enough, the prompt is rendered again in a process; a template to which this has happened
+MAX_SLOW times is always rendered there.
 """
 
 from __future__ import annotations
@@ -22,31 +26,22 @@ from .user_text import unmarked_errors, without_marks
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """One prompt to render.
-
-    model, long_body: of a long request, the name of its protocol model and its body, which has the messages, and the
-    values of those `variables` that it gives. They are read where the template is rendered, by processes that can
-    (server/request_jobs.py).
-    continues: the prompt ends within the last message, so that the model continues it.
-    limit: longer texts are refused.
-    rules: of server/agents/normalise.py, for the messages of `long_body`. removed: what they removed, once it is
-    rendered.
-    mark: that messages and variables contain (user_text.py). control, answers: control tokens, of which the texts of
-    `long_body` are marked. breaks: of the prompt, once it is rendered.
-    """
+    """One prompt to render, and what is found while it is rendered."""
 
     messages: Sequence[Mapping[str, Any]]
     variables: Mapping[str, Any]
-    continues: bool = False
-    limit: TextLimit | None = None
+    continues: bool = False  # the prompt ends within the last message, so that the model continues it
+    limit: TextLimit | None = None  # longer texts are refused
+    # Of a long request: the name of its protocol model, and its body, which has the messages and some of `variables`.
+    # The body is read where the template is rendered, by processes that can (server/request_jobs.py).
     model: str = ""
     long_body: bytes | bytearray = b""
-    rules: Sequence[str] = ()
-    removed: dict[str, int] = field(default_factory=dict)
-    mark: str = ""
-    control: Sequence[str] = ()
-    answers: Sequence[str] = ()
-    breaks: list[int] = field(default_factory=list)
+    rules: Sequence[str] = ()  # of server/agents/normalise.py, for the messages of `long_body`
+    removed: dict[str, int] = field(default_factory=dict)  # found: what the rules have removed
+    mark: str = ""  # that messages and variables contain (user_text.py)
+    control: Sequence[str] = ()  # control tokens, of which the texts of `long_body` are marked
+    answers: Sequence[str] = ()  # the same, in the model's own messages
+    breaks: list[int] = field(default_factory=list)  # found: places of the marks in the prompt
 
 
 LOCAL_S = 0.02

@@ -334,12 +334,12 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
     "experts": [  # none that leaves places unwritten: the interpreter would read what those address
         ("_gated", experts, "tl.where()", 0, 3, argument(2)),  # gates are not clamped
         ("_gated", experts, "-x", 1, 2, operand),  # what is clamped below changes its sign
-        ("_multiply", experts, "<=", 0, 1, becomes("<")),  # the tile after an expert's last one is still its own
-        ("_multiply", experts, "*", 0, 10, value(0)),  # every tile has the first rows of its expert
-        ("_multiply", experts, "tuple", 0, 19, expression("own % per_token, rows")),  # not of the token
-        ("_multiply", experts, "tuple", 1, 19, expression("rows, rows")),  # outputs stay sorted
-        ("_add", unknown_experts, "tl.where()", 0, 1, argument(1)),  # outputs that have not been computed are added
-        ("_add", experts, "tl.sigmoid()", 0, 1, value(1.0)),
+        ("_multiply_rows", experts, "<=", 0, 1, becomes("<")),  # the tile after an expert's last one is still its own
+        ("_multiply_rows", experts, "*", 0, 4, value(0)),  # every tile has the first rows of its expert
+        ("_multiply_rows", experts, "tuple", 0, 7, expression("rows % per_token, places")),  # not of the token
+        ("_multiply_rows", experts, "tuple", 1, 7, expression("places, places")),  # outputs stay sorted
+        ("_add_rows", unknown_experts, "tl.where()", 0, 1, argument(1)),  # outputs that were not computed are added
+        ("_add_rows", experts, "tl.sigmoid()", 0, 1, value(1.0)),
     ],
     "route_experts": [
         ("_largest", routing, "tl.where()", 0, 1, argument(1)),  # a NaN
@@ -435,37 +435,38 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_gemv", products, "tl.sigmoid()", 0, 1, value(1.0)),
         ("_added", products, "+", 0, 1, right),  # the first tile is lost
     ],
-    "grouped": [
-        ("_levels_of", levels, "first", 0, 2, value(0.0)),
-        ("_levels_of", levels, "first", 1, 2, value(0.0)),
+    "dequantise": [
+        ("_levels_of", levels, "first_level", 0, 2, value(0.0)),
+        ("_levels_of", levels, "first_level", 1, 2, value(0.0)),
         ("_levels_of", levels, "9", 0, 1, value(8)),  # fp4 with another bit of the exponent
         ("_levels_of", levels, "20", 0, 1, value(19)),  # fp8
         ("_levels_of", levels, "-x", 1, 2, operand),  # no sign
         ("_levels_of", levels, "24", 0, 1, value(22)),
-        ("_of_groups", rows_of_codes, "*=", 0, 1, removed),  # no outer factor
-        ("_of_groups", rows_of_codes, "//", 1, 2, value(0)),  # the first one for all groups
-        ("_levels", rows_of_codes, "HALF", 1, 4, value(0)),  # both halves of bytes are the first
-        ("_levels", rows_of_codes, ">>", 0, 3, left),
-        ("_levels", rows_of_codes, "%", 0, 1, left),  # upper bits of the next group
-        ("_levels", rows_of_codes, "+", 10, 11, left),  # upper bits of the first half
-        ("_numbers", rows_of_codes, "-=", 1, 4, removed),  # zeros
-        ("_numbers", rows_of_codes, "-=", 2, 4, removed),  # minima
-        ("_values", codes, "tl.load()", 0, 2, value("k")),  # inputs in their own order
-        ("_grouped_linear", codes, "<", 3, 4, becomes("<=")),  # inputs of the second half twice
-        ("_grouped_linear", codes, "%", 0, 1, value(0)),  # the first part of a group for all of it
-        ("_grouped_linear", codes, "HALF", 1, 2, value(0)),
-        ("_add_splits", codes, "split", 0, 1, value(0)),
-        ("_add_splits", codes, "+=", 1, 2, removed),  # no bias
-        ("_grouped_rows", rows_of_codes, "&", 0, 2, right),  # an id below 0
-        ("_grouped_rows", rows_of_codes, "%", 0, 1, value(0)),
-        ("_grouped_rows", rows_of_codes, "HALF", 1, 2, value(0)),
-        ("_levels", rows_of_codes, "240", 0, 1, value(15)),  # both halves of bytes are the first
-        ("_stepped", rows_of_codes, "first", 0, 1, value(0.0)),
+        ("_load_factor", rows_of_codes, "*=", 0, 1, removed),  # no outer factor
+        ("_load_factor", rows_of_codes, "//", 1, 2, value(0)),  # the first one for all groups
+        ("load_levels", rows_of_codes, "HALF", 1, 4, value(0)),  # both halves of bytes are the first
+        ("load_levels", rows_of_codes, ">>", 0, 3, left),
+        ("load_levels", rows_of_codes, "%", 0, 1, left),  # upper bits of the next group
+        ("load_levels", rows_of_codes, "+", 10, 11, left),  # upper bits of the first half
+        ("load_levels", rows_of_codes, "240", 0, 1, value(15)),  # both halves of bytes are the first
+        ("_steps", rows_of_codes, "first_level", 0, 1, value(0.0)),
+        ("load_numbers", rows_of_codes, "-=", 1, 4, removed),  # zeros
+        ("load_numbers", rows_of_codes, "-=", 2, 4, removed),  # minima
+        ("input_ids", codes, "<", 1, 2, becomes("<=")),  # inputs of the second half twice
+    ],
+    "grouped": [
+        ("_of_step", codes, "%", 0, 1, value(0)),  # the first part of a group for all of it
+        ("_of_step", rows_of_codes, "%", 0, 1, value(0)),
+        ("_load_inputs", codes, "tl.load()", 0, 2, value("k")),  # inputs in their own order
+        ("_grouped_linear", codes, "HALF", 0, 1, value(0)),
         ("_grouped_gemv", codes, "-=", 0, 2, removed),  # zeros
         ("_grouped_gemv", codes, "-=", 1, 2, removed),  # minima
-        ("_grouped_gemv", codes, "%", 0, 1, value(0)),
-        ("_grouped_gemv", codes, "HALF", 1, 2, value(0)),
-        ("_few", pieces, "out.stride()", 0, 1, value("width")),  # pieces overwrite each other
+        ("_grouped_gemv", codes, "HALF", 0, 1, value(0)),
+        ("_add_splits", codes, "split", 0, 1, value(0)),
+        ("_add_splits", codes, "+=", 1, 2, removed),  # no bias
+        ("_grouped_rows", rows_of_codes, "&", 0, 1, right),  # an id below 0
+        ("_grouped_rows", rows_of_codes, "HALF", 0, 1, value(0)),
+        ("_few_tokens_linear", pieces, "out.stride()", 0, 1, value("width")),  # pieces overwrite each other
         ("_dequantised_linear", codes, "+=", 0, 1, removed),
     ],
     "linear": [

@@ -14,7 +14,7 @@ from stoker.engine.api import Constraint, Reasoning
 from stoker.formats.registry import find
 from stoker.isolated.isolation import IsolatedProcesses, JobEnded
 from stoker.server.constraints import FINAL_CHANNEL, Constraints
-from stoker.server.grammars.json_schema import byte_tokens
+from stoker.server.grammars.compile import byte_tokens
 from stoker.server.protocol.errors import ApiError
 from stoker.server.protocol.structured import OutputGrammar
 from stoker.server.request_jobs import REQUEST_JOBS

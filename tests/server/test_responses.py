@@ -15,7 +15,8 @@ import pytest
 from openai.types.responses import Response as OpenAIResponse
 
 from stoker.server.endpoint import LONG_BODY_BYTES
-from stoker.server.protocol.lark_regex import NotRegular, regex_of
+from stoker.server.protocol.lark_grammar import NotRegular
+from stoker.server.protocol.lark_regex import regex_of
 from stoker.server.run import check_server
 from stoker.server.stored.store import Limits, SqliteStore, Stored, StoreProblem, open_store
 
@@ -144,6 +145,8 @@ def test_a_grammar_of_a_tool_is_a_pattern_of_its_input():
         "x: /a/": "no rule `start`",
         'start: ("a"': "`)` is missing",
         'start: "a"i': "ignore the case",
+        'start: "a" ->': "`->` needs a name",
+        "start.": "a rule must be `name: ...`",
         f"start: {'(' * 2000}/a/{')' * 2000}": "nested too deeply",
     }.items():
         with pytest.raises(NotRegular, match=problem.replace("(", r"\(").replace(")", r"\)")):

@@ -115,7 +115,8 @@ def _in_header(file: Path) -> dict[str, TemplateSource]:
     for name, text in named.items():
         if not isinstance(text, str) or len(text) > MAX_TEMPLATE_BYTES:
             at_most = f"a text of at most {MAX_TEMPLATE_BYTES} characters"
-            raise ModelFilesError(f"{file}: `{_IN_HEADER}{'.' * bool(name)}{name}` must be {at_most}", code="M303")
+            key = f"{_IN_HEADER}.{name}" if name else _IN_HEADER
+            raise ModelFilesError(f"{file}: `{key}` must be {at_most}", code="M303")
     return {name or "default": TemplateSource(text, str(file)) for name, text in named.items() if text}
 
 

@@ -1,6 +1,6 @@
 """The layout in which kernels keep a quantised matrix with the checkpoint's own codes, from the headers of its files.
 
-engine/runner/grouped_weights.py reads the codes and scales themselves.
+engine/runner/grouped_blocks.py and grouped_weights.py read the codes and scales themselves.
 """
 
 from __future__ import annotations

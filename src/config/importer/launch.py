@@ -22,7 +22,7 @@ from .program_names import (
     Engine,
 )
 from .shell import KEYWORDS, assignment, read_script
-from .shell_reader import UnreadableShell
+from .shell_words import UnreadableShell
 from .words import as_written, is_undecided, redacted, undecided
 
 _ASKS = ({"--version"}, {"--help"}, {"-h"}, {"-v"}, {"-V"})  # nothing is served

@@ -107,7 +107,7 @@ def reads_of(instructions: Sequence[str]) -> Iterator[Read]:
             yield Read((f"{name} {value}".strip(),))
             continue
         first = value.splitlines()[0][:60] if value else ""
-        shown = f"{name} {first}{'...' * (first != value)}".strip()
+        shown = f"{name} {first}{'...' if first != value else ''}".strip()
         yield read_value(found, name, value, (shown,))
 
 

@@ -26,7 +26,7 @@ from .ollama import instructions_of
 from .program_names import Engine
 from .sglang import TABLE as _SGLANG
 from .shell import commands_of, read_script
-from .shell_reader import UnreadableShell
+from .shell_words import UnreadableShell
 from .sorting import draft_of
 from .systemd_unit import is_unit, launches_of_unit
 from .words import as_written, literal

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from .shell_reader import FORM, NAME, ReadCommand, Reader, UnreadableShell, Word
+from .shell_reader import ReadCommand, Reader
+from .shell_words import FORM, NAME, UnreadableShell, Word
 from .words import as_written, fields, is_undecided, names_a_secret, redacted, undecided
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)

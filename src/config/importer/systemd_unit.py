@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from .launch import Launch, in_image, launch_of
 from .shell import assignment
-from .shell_reader import UnreadableShell
+from .shell_words import UnreadableShell
 from .words import fields, literal, undecided
 
 _UNIT = re.compile(r"^[ \t]*(ExecStart|Image|command)\s*=", re.MULTILINE)

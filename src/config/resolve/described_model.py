@@ -65,15 +65,20 @@ class ModelFiles(Record):
         layout: in which quantised matrices stay in the checkpoint's own codes, as far as kernels take them.
         """
         described = weights_bytes(self.spec, dtype, held)
-        for each in self.own_codes if layout is not None and held in (None, TWELVE_BITS) else ():
-            if (each.is_of_bfloat16 and dtype != "bfloat16") or (each.are_of_experts and layout == "rows"):
-                continue
-            otherwise = matrix_bytes(held, dtype, each.outputs, each.inputs)
-            more = (each.row_bytes if layout == "rows" else each.num_bytes) - each.num_matrices * otherwise
-            described += int(more * self.spec.held_share) if each.are_of_experts else more
-        return (
-            described if self.num_stored is None else described * self.num_stored // count_parameters(self.spec).total
-        )
+        if layout is not None and held in (None, TWELVE_BITS):
+            described += sum(self._more_bytes(codes, dtype, held, layout) for codes in self.own_codes)
+        if self.num_stored is None:
+            return described
+        return described * self.num_stored // count_parameters(self.spec).total
+
+    def _more_bytes(self, codes: OwnCodes, dtype: str, held: str | None, layout: CodesLayout) -> int:
+        """Bytes that matrices take more in the checkpoint's own codes than without; below 0 if they take less."""
+        is_taken = dtype == "bfloat16" or not codes.is_of_bfloat16
+        if not is_taken or (codes.are_of_experts and layout == "rows"):
+            return 0
+        own_bytes = codes.row_bytes if layout == "rows" else codes.num_bytes
+        more = own_bytes - codes.num_matrices * matrix_bytes(held, dtype, codes.outputs, codes.inputs)
+        return int(more * self.spec.held_share) if codes.are_of_experts else more
 
     def rank_bytes(self, num_ranks: int, dtype: str, held: str | None, layout: CodesLayout | None) -> int:
         """Bytes of the weights that each of several ranks has; the arguments of weights_bytes."""

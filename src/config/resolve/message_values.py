@@ -97,7 +97,7 @@ def _for_each(v: Values) -> str:
     what = "replicas" if v.topology.num_local_ranks == 1 else "processes"
     if v.decisions.gpu is not None and not v.decisions.is_interpreted:
         return ""
-    where = " on its NUMA node" * bool(v.decisions.numa_places)
+    where = " on its NUMA node" if v.decisions.numa_places else ""
     return (f" for each of {v.topology.num_processes} {what}" if v.topology.num_processes > 1 else "") + where
 
 
@@ -109,7 +109,7 @@ def _gpu_numbers(v: Values) -> dict[str, Any]:
         return {"no_gpu": v.machine.no_gpu or "none was found", "memory": memory}
     if not gpu.is_interpreted:
         is_short = free < v.cache.gpu_memory_utilization * gpu.total_memory_bytes
-        others = f", as far as they are free ({format_about(free)})," * is_short
+        others = f", as far as they are free ({format_about(free)})," if is_short else ""
         memory = f"{format_about(gpu.total_memory_bytes)} of the {gpu.name}{others}"
     return {"gpu": gpu.name, "capability": ".".join(map(str, gpu.compute_capability)), "memory": memory}
 

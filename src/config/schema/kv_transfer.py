@@ -239,13 +239,16 @@ class KVTransferConfig(Section):
         """Keys of `kv_connector_extra_config` that have an effect. A class of the user's own checks its settings."""
         if self.own_connector:
             return frozenset(self.kv_connector_extra_config)
-        is_mooncake = self.kv_connector == "MooncakeConnector"
-        return frozenset(
-            [SHARED_PATH] * self.is_shared_folder
-            + [HOST_BYTES] * self.is_offloading
-            + [MOONCAKE_PROTOCOL] * is_mooncake
-            + [LMCACHE_HOST, LMCACHE_PORT, LMCACHE_LIMIT] * self.is_lmcache
-        )
+        found: set[str] = set()
+        if self.is_shared_folder:
+            found.add(SHARED_PATH)
+        if self.is_offloading:
+            found.add(HOST_BYTES)
+        if self.kv_connector == "MooncakeConnector":
+            found.add(MOONCAKE_PROTOCOL)
+        if self.is_lmcache:
+            found |= {LMCACHE_HOST, LMCACHE_PORT, LMCACHE_LIMIT}
+        return frozenset(found)
 
     @property
     def reads(self) -> bool:

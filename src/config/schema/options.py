@@ -205,7 +205,7 @@ class Option:
     @property
     def type_name(self) -> str:
         """Type for programs: text, choice, flag, whole, human int, size, duration, number, texts, wholes, mapping."""
-        return self.kind + "?" * self.is_nullable
+        return f"{self.kind}?" if self.is_nullable else self.kind
 
     @property
     def is_list(self) -> bool:
@@ -226,11 +226,13 @@ class Option:
         words = [str(choice) for choice in self.choices]
         if self.kind == "choice":
             return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
-        said = _ALLOWED[self.kind] + " of texts" * self.has_text_values
+        said = _ALLOWED[self.kind] + (" of texts" if self.has_text_values else "")
         if self.words:
             said = f"{', '.join(self.words)}, or a list of them"
         if self.is_secret:
-            said = "a secret: a text, {env: NAME} or {file: path}" + (", or a list of them" * (self.kind == "texts"))
+            said = "a secret: a text, {env: NAME} or {file: path}"
+            if self.kind == "texts":
+                said += ", or a list of them"
         limits = [_limit(bound, self) for bound in self.bounds if not _is_guard(bound)]
         return " or ".join([*words, said]) + "".join(f", {limit}" for limit in limits)
 

@@ -52,15 +52,17 @@ class Ranks(Protocol):
         ...
 
     def own_rows(self, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
-        """ids: [T] int64, rows of a table of which each rank has `rows_each`.
+        """The places of rows of a table in this rank's part of it, which has `rows_each` rows.
 
-        Returns them as rows of this rank's part, 0 for rows that others have.
+        ids: [T] int64, rows of the whole table. Returns [T]; 0 for rows that other ranks have.
         """
         ...
 
     def rows_of_owners(self, x: torch.Tensor, ids: torch.Tensor, rows_each: int) -> torch.Tensor:
-        """x: [T, W], of each of `ids` the row that `own_rows` names, which may be overwritten. Returns each from the
-        rank that has it."""
+        """The rows of a table, each from the rank that has it.
+
+        x: [T, W], the rows of this rank's part that `own_rows` has returned for `ids`; it may be overwritten.
+        """
         ...
 
     def from_rank(self, x: torch.Tensor, owner: int) -> None:

@@ -91,7 +91,8 @@ class StageLink:
                 header = bytearray(_HEADER.size)
                 self._read_into(memoryview(header))
                 num_rows, has_residual, balance = _HEADER.unpack(header)
-                tensors = [torch.empty(num_rows, self._hidden_size, dtype=self._dtype) for _ in range(1 + has_residual)]
+                num_tensors = 2 if has_residual else 1
+                tensors = [torch.empty(num_rows, self._hidden_size, dtype=self._dtype) for _ in range(num_tensors)]
                 for tensor in tensors:
                     self._read_into(_memory(tensor))
                 residual = tensors[1] if has_residual else None

@@ -85,12 +85,14 @@ class StepsInFlight:
 
 
 def _num_first_tokens(step: StepInFlight) -> int:
-    """How many rows end a prompt, so that an answer begins. Decode rows, whose token was sampled before, come first."""
-    plan, num = step.plan, 0
-    for row in range(len(step.requests) - 1, -1, -1):
+    """How many rows end a prompt, so that an answer begins."""
+    plan, num_first = step.plan, 0
+    for row in reversed(range(len(step.requests))):
         end = int(plan.num_computed[row] + plan.num_tokens[row])
         num_prompt_tokens = step.requests[row].num_prompt_tokens
-        if end > num_prompt_tokens and plan.num_tokens[row] == 1:
+        is_decode = end > num_prompt_tokens and plan.num_tokens[row] == 1
+        if is_decode:  # so are all rows before it
             break
-        num += end == num_prompt_tokens and bool(plan.num_outputs[row])
-    return num
+        if end == num_prompt_tokens and plan.num_outputs[row]:
+            num_first += 1
+    return num_first

@@ -20,29 +20,27 @@ from .cpu.captured_graph import CallRecorder, native_capture, recorded
 from .cpu.library import CpuLibrary
 from .cpu.machine_speed import machine_speed
 from .exchange import Exchange
-from .experts import experts_cpu, pack_experts_cpu, pack_experts_reference, place_experts_cpu, repack_experts_cpu
+from .experts import pack_experts_reference
 from .gated_delta import gated_delta_cpu
 from .gated_norm import gated_norm_cpu
 from .kernel_set import ONE_ROW, KernelSet, pack_rounding_experts
 from .kimi_delta import kimi_delta_cpu
 from .latent_attention import latent_attention_cpu
 from .latent_heads import absorb_queries_cpu, expand_values_cpu
-from .linear import (
-    Linear,
-    PackedLinear,
-    embed_cpu,
+from .linear import Linear, PackedLinear, quantise_linear_reference
+from .norm_parts import norm_parts_cpu
+from .output_gate import gate_outputs_cpu
+from .paged_attention import paged_attention_cpu
+from .panel_experts import experts_cpu, pack_experts_cpu, place_experts_cpu, repack_experts_cpu
+from .panel_linear import embed_cpu, linear_cpu
+from .panel_packing import (
     join_linear_cpu,
-    linear_cpu,
     pack_grouped_cpu,
     pack_integers_cpu,
     pack_linear_cpu,
     quantise_linear_cpu,
-    quantise_linear_reference,
     repack_linear_cpu,
 )
-from .norm_parts import norm_parts_cpu
-from .output_gate import gate_outputs_cpu
-from .paged_attention import paged_attention_cpu
 from .rope_and_store import rope_and_store_cpu
 from .route_experts import own_experts_cpu, own_places_cpu, route_experts_cpu
 from .sample_tokens import sample_tokens_cpu

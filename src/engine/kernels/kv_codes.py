@@ -17,7 +17,7 @@ _SMALLEST_SCALE = 1e-30  # heads with a smaller one are stored as zeros: 1 / sca
 
 def head_dim_of(cache: torch.Tensor) -> int:
     """Elements of a head in a cache of any format."""
-    return cache.shape[3] - KV_SCALE_BYTES * (cache.dtype == torch.int8)
+    return cache.shape[3] - KV_SCALE_BYTES if cache.dtype == torch.int8 else cache.shape[3]
 
 
 def codes_and_scales(cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

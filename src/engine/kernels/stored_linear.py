@@ -10,7 +10,8 @@ import torch
 
 from ...model.quantised import CODES_DEEP, GROUP, PANEL_HEAD, PANEL_WIDTH, TWELVE_BITS_STEP, twelve_bit_bytes
 from .grouped_panels import FORMAT_BYTES, PANELS_DTYPE, layout_in, set_order, set_stride
-from .linear import CODES, DEPTH_STEPS, QUANTISED_STEP, ROUNDED_STEP, PackedLinear
+from .linear import PackedLinear
+from .panel_packing import CODES, DEPTH_STEPS, QUANTISED_STEP, ROUNDED_STEP
 
 _END_OF_LIST = 0xFFFFFFFF  # of cpu/twelve_bits.h
 

@@ -1,4 +1,12 @@
-"""Norms: weights and eps. The next linear layer computes an RMSNorm, fused into one op if a kernel supports that."""
+"""Norms of a model: their weights, in float32, and their eps.
+
+A norm is called with the kernels that compute it, and returns the normed sum and the sum, which is the next residual:
+
+    norm = RMSNorm("model.norm", 2048, 1e-6, dtype, device)
+    normed, total = norm(kernels, x, residual)
+
+A linear layer that follows an RMSNorm takes the norm itself: some kernels compute both in one operation.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +20,8 @@ from .loading import Held, TensorReader
 from .vector import Vector
 
 
-class _Stored:
-    """The vectors of a norm that are in the checkpoint."""
+class _Weights:
+    """Loads the weights of a norm, see Loadable. A norm without weights has no vectors."""
 
     _vectors: list[Vector]
 
@@ -34,14 +42,15 @@ class _Stored:
 
     def hold(self, held: Held) -> None:
         for vector in self._vectors:
-            vector.hold({"values": held[vector.names[0]]} if vector.names[0] in held else {})
+            name = vector.names[0]
+            vector.hold({"values": held[name]} if name in held else {})  # a vector refuses to hold nothing
 
     @property
     def num_bytes(self) -> int:
         return sum(vector.num_bytes for vector in self._vectors)
 
 
-class RMSNorm(_Stored):
+class RMSNorm(_Weights):
     """Zhang and Sennrich, arXiv:1910.07467."""
 
     def __init__(
@@ -64,7 +73,9 @@ class RMSNorm(_Stored):
             has_weight: False for a norm that only scales.
         """
         self.eps = eps
-        self._vectors = [Vector(_each(names, "weight"), width, dtype, device, offset)] if has_weight else []
+        self._vectors = []
+        if has_weight:
+            self._vectors.append(Vector(_with_ending(names, "weight"), width, dtype, device, offset))
         self.weight = self._vectors[0].values if has_weight else torch.ones(width, device=device)
 
     def __call__(
@@ -74,7 +85,7 @@ class RMSNorm(_Stored):
         return kernels.add_rms_norm(x, residual, self.weight, self.eps)
 
 
-class LayerNorm(_Stored):
+class LayerNorm(_Weights):
     """Ba et al., arXiv:1607.06450."""
 
     def __init__(
@@ -89,23 +100,26 @@ class LayerNorm(_Stored):
         has_weight: bool = True,
         has_bias: bool = False,
     ) -> None:
-        """See RMSNorm. offset: 1 for Nemotron. has_weight: False for OLMo."""
+        """The arguments are RMSNorm's. offset: 1 for Nemotron. has_weight: False for OLMo."""
         self.eps = eps
-        weight = [Vector(_each(names, "weight"), width, dtype, device, offset)] if has_weight else []
-        bias = [Vector(_each(names, "bias"), width, dtype, device)] if has_bias else []
-        self._vectors = weight + bias
-        self.weight = weight[0].values if weight else torch.ones(width, device=device)
-        self.bias = bias[0].values if bias else None
+        self._vectors = []
+        if has_weight:
+            self._vectors.append(Vector(_with_ending(names, "weight"), width, dtype, device, offset))
+        self.weight = self._vectors[0].values if has_weight else torch.ones(width, device=device)
+        if has_bias:
+            self._vectors.append(Vector(_with_ending(names, "bias"), width, dtype, device))
+        self.bias = self._vectors[-1].values if has_bias else None
 
     def __call__(
         self, kernels: KernelSet, x: torch.Tensor, residual: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See RMSNorm."""
+        """x, residual: [T, width]. Returns the norm of x + residual, and the sum."""
         return kernels.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
 
 
 Norm = RMSNorm | LayerNorm
 
 
-def _each(names: str | Sequence[str], kind: str) -> list[str]:
-    return [f"{name}.{kind}" for name in ([names] if isinstance(names, str) else names)]
+def _with_ending(names: str | Sequence[str], ending: str) -> list[str]:
+    each = [names] if isinstance(names, str) else names
+    return [f"{name}.{ending}" for name in each]

@@ -14,7 +14,8 @@ from ...model.feed_forwards import Experts as ExpertsSpec
 from ...model.tensors import FUSED, NORMS_BESIDE
 from ..kernels import ExpertGate, Routing
 from ..layers.expert_places import ExpertPlaces
-from ..layers.experts import ExpertNames, Experts, ExpertsBesideMLP, ExpertSizes, MixtureOfExperts, Router
+from ..layers.expert_weights import ExpertNames, Experts, ExpertSizes
+from ..layers.experts import ExpertsBesideMLP, MixtureOfExperts, Router
 from ..layers.linear import Linear
 from ..layers.mlp import MLP, GatedMLP
 from ..layers.vector import Vector

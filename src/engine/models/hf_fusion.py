@@ -142,8 +142,9 @@ def _probed(module: nn.Module, width: int, eps: float) -> FoundNorm | None:
     x = torch.randn(4, width, generator=generator) * torch.tensor([[1.0], [30.0], [1e-2], [eps**0.5]])
     probe = deepcopy(module)
     has_bias = module._parameters.get("bias") is not None
-    for name, value in (("weight", weight), ("bias", bias))[: 1 + has_bias]:
-        probe._parameters[name] = nn.Parameter(value, requires_grad=False)
+    probe._parameters["weight"] = nn.Parameter(weight, requires_grad=False)
+    if has_bias:
+        probe._parameters["bias"] = nn.Parameter(bias, requires_grad=False)
     try:
         with torch.no_grad():
             found = probe(x)

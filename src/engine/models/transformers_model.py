@@ -153,7 +153,7 @@ class TransformersModel:
         parts: dict[str, int] = {}
         used: list[str] = []
         for name, module in zip(names, modules, strict=True):
-            parameters = [f"{name}.{kind}" for kind in ("weight", "bias")[: 1 + has_bias]]
+            parameters = [f"{name}.weight", f"{name}.bias"] if has_bias else [f"{name}.weight"]
             if (stem := self._stem(parameters)) is None:
                 return None
             parts[stem] = module.out_features

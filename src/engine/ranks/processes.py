@@ -1,16 +1,24 @@
 """RankProcesses: the other processes that compute a model, seen from rank 0, which is the engine.
 
-They are started before rank 0 loads its weights, or come from other nodes. When one is lost, the exchange is closed.
+They begin before rank 0 loads its weights, in one of three ways:
+
+    on this machine      rank 0 starts them, and they inherit their connections to each other   _start_here
+    on several nodes     rank 0 starts those of its node, the other nodes start theirs          _start_on_nodes
+    in actors of Ray     Ray starts them                                                        _start_on_ray
+
+In the last two ways all of them connect to rank 0, which then sends them where they find each other (`_introduce`).
+When one is lost, the exchanges are closed, so that no process waits for it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...config import DeploymentError, Resolved
@@ -64,8 +72,9 @@ class RankProcesses(Followers):
         self._children: list[RankChild] = []
         self._memories: dict[int, SharedMemory] = {}  # of the groups whose ranks are all on this machine
         self._ranks: list[Ranks] = []  # that rank 0 exchanges with
+        # Makes the connections from the last stage and to the next one; None if there is one stage.
         self._stage_ends: Callable[[], tuple[socket.socket, socket.socket]] | None = None
-        self._open_ends: tuple[socket.socket, ...] = ()
+        self._open_ends: tuple[socket.socket, ...] = ()  # those connections, once they exist
         self._stage_link: StageLink | None = None
         self._address = ADDRESS
         self._on_ray: RayRanks | None = None
@@ -88,34 +97,38 @@ class RankProcesses(Followers):
             self._start_on_nodes(report)
         else:
             self._store, port = open_store(self._address)
-            self._start(port)
+            self._start_here(port)
 
-    def _start(self, port: int) -> None:
-        """All ranks, on this machine. They inherit connections to each other."""
+    def _start_here(self, port: int) -> None:
+        """Start all ranks on this machine. They inherit connections to each other."""
         topology = self._resolved.topology
-        num_stages = topology.num_stages
-        rings = [_ring(num_stages) for _ in range(self._size)]
-        own_ends = rings[0][0] if num_stages > 1 else None
+        rings = [_ring(topology.num_stages) for _ in range(self._size)]  # by the place of a rank in its stage
+        own_ends = rings[0][0] if rings[0] else None
         start = Start(self._resolved.model_dump_json(), port)
         try:
             for rank in range(1, topology.num_ranks):
-                stage, own_rank = divmod(rank, self._size)
-                group = topology.group_of(rank)
-                fds = {"memory": self._memories[group].fd} if self._memories else {}
-                if rings[own_rank]:
-                    fds["before"], fds["after"] = (end.fileno() for end in rings[own_rank][stage])
-                environment, command = os.environ | self._gpu_of(rank), command_of(self._resolved, rank)
-                child = RankChild(rank, fds, environment=environment, command=command)
+                child = self._child(rank, rings)
                 self._children.append(child)
                 self._followers.append(Follower(str(child), child.link, child))
                 child.link.send(start)
         finally:
-            for end in (end for ring in rings for ends in ring for end in ends):
+            for end in itertools.chain.from_iterable(itertools.chain.from_iterable(rings)):
                 if own_ends is None or end not in own_ends:
                     end.close()
         if own_ends is not None:
             ends = own_ends
             self._open_ends, self._stage_ends = ends, lambda: ends
+
+    def _child(self, rank: int, rings: list[list[tuple[socket.socket, socket.socket]]]) -> RankChild:
+        stage, place = divmod(rank, self._size)
+        fds: dict[str, int] = {}
+        if self._memories:
+            fds["memory"] = self._memories[self._resolved.topology.group_of(rank)].fd
+        if rings[place]:
+            before, after = rings[place][stage]
+            fds |= {"before": before.fileno(), "after": after.fileno()}
+        environment, command = os.environ | self._gpu_of(rank), command_of(self._resolved, rank)
+        return RankChild(rank, fds, environment=environment, command=command)
 
     def _gpu_of(self, rank: int) -> dict[str, str]:
         """Variables that give a rank its own GPU; rank 0 has the first one."""
@@ -159,13 +172,17 @@ class RankProcesses(Followers):
             raise RankLost(str(error), EXIT_ENVIRONMENT) from None
         except NotGathered as error:
             raise RankLost(str(error)) from None
+        self._follow(joined)
+        self._introduce(gathering.address, [each.join.place for each in joined.values()])
+
+    def _follow(self, joined: Mapping[int, Joined]) -> None:
+        """joined: the ranks that have connected, some of which were started here."""
         children = {child.rank: child for child in self._children}
         now, silence_s = time.monotonic(), silence_of(self._resolved.parallel, self.default_silence_s)
         for rank, each in joined.items():
             child = children.get(rank)
             name = str(child) if child is not None else f"rank {rank} of the model ({self._place(rank, each)})"
             self._followers.append(Follower(name, each.link, child, now, silence_s))
-        self._introduce(gathering.address, [each.join.place for each in joined.values()])
 
     def _introduce(self, address: str, places: list[list[Any]]) -> None:
         """Sends the ranks where they find each other. places: of the other ranks, in order."""
@@ -184,13 +201,14 @@ class RankProcesses(Followers):
                 follower.link.send_bytes(start)
 
     def _place(self, rank: int, joined: Joined) -> str:
-        node = "Ray" if self._on_ray is not None else f"node {self._resolved.topology.node_of(rank)}"
-        return f"{node}, {joined.join.host}, process {joined.join.pid}"
+        return f"{self._home(rank)}, {joined.join.host}, process {joined.join.pid}"
 
     def _names(self, ranks: list[int]) -> str:
-        node_of, on_ray = self._resolved.topology.node_of, self._on_ray is not None
-        names = (f"rank {rank} of {'Ray' if on_ray else f'node {node_of(rank)}'}" for rank in ranks)
+        names = (f"rank {rank} of {self._home(rank)}" for rank in ranks)
         return "waiting for " + ", ".join(names)
+
+    def _home(self, rank: int) -> str:
+        return "Ray" if self._on_ray is not None else f"node {self._resolved.topology.node_of(rank)}"
 
     def _check_starts(self) -> None:
         """Raises RankLost if one that was started here has ended."""

@@ -1,7 +1,14 @@
 """RayReplicas: on the machine with the API, replicas whose machines Ray chooses.
 
-An actor is to Ray what a headless node is to a supervisor: it runs the engine of one replica, which connects to the
-server as engines of other machines do. An actor that has ended is replaced when the server starts its replica again.
+Ray runs an actor for each replica. The actor does what a headless node does without Ray: it starts the engine, which
+connects to the server here. So a replica is in use when two things have happened:
+
+    server                                   machine that Ray has chosen
+    connected(3): starts an actor       ->   ReplicaActor.run(rank=3) starts the engine
+    a connection, which `connected` returns   <-   the engine connects
+
+An actor whose connection was cut connects again. An actor that has ended, or does not come back, is replaced when the
+server starts its replica again.
 """
 
 from __future__ import annotations
@@ -48,16 +55,16 @@ class RayReplicas(RemoteReplicas):
 
     def __init__(self, resolved: Resolved, report: Callable[[str], None]) -> None:
         """report: called with what this waits for."""
-        self._key = secrets.token_hex(16)
-        ranks, silence_s = resolved.topology.remote_replicas, silence_of(resolved.parallel)
-        super().__init__("", 0, ranks, fingerprint(resolved), hash_of(self._key), silence_s)
+        self._key = secrets.token_hex(16)  # by which the server recognises its own actors
+        silence_s = silence_of(resolved.parallel)
+        super().__init__("", 0, resolved.topology.remote_replicas, fingerprint(resolved), hash_of(self._key), silence_s)
         self._return_s = 2 * silence_s  # for an actor that has lost the server, to stop its engine and to connect again
-        self._resolved, self._report = resolved, report
-        self._config = resolved.model_dump_json()
+        self._resolved = resolved
+        self._report = report
         # One thread as long as this object: the processes of Ray end with the thread that has started them.
         self._thread = DaemonThread("ray")
         self._places: RayPlaces | None = None
-        self._ends: dict[int, asyncio.Future[str]] = {}  # of the actors, by rank
+        self._ends: dict[int, asyncio.Future[str]] = {}  # of the actors, by rank: how each has ended
         self._is_closed = False
 
     async def connected(self, rank: int) -> ReplicaConnection:
@@ -66,21 +73,32 @@ class RayReplicas(RemoteReplicas):
         joining = asyncio.ensure_future(super().connected(rank))
         try:
             while not joining.done():
-                is_new = rank not in self._ends or self._ends[rank].done()
-                if is_new:
-                    self._ends[rank] = await self._start(rank)
-                actor, limit_s = self._ends[rank], None if is_new else self._return_s
-                done, _ = await asyncio.wait((joining, actor), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-                if not done:
-                    logger.warning("replica %d: its actor of Ray is silent, and is replaced", rank)
-                    del self._ends[rank]
-                elif is_new and not joining.done():
-                    raise CannotUseRay(f"replica {rank} (an actor of Ray) {actor.result()}")
+                end = self._ends.get(rank)
+                if end is None or end.done():
+                    await self._run_new_actor(rank, joining)
+                else:
+                    await self._wait_for_return(rank, joining, end)
             connection = await joining
         finally:
             joining.cancel()
         logger.info("replica %d runs on %s, in an actor of Ray", rank, connection.peer)
         return connection
+
+    async def _run_new_actor(self, rank: int, joining: asyncio.Future[ReplicaConnection]) -> None:
+        """Start an actor, and wait until its replica connects. Raises CannotUseRay if the actor ends before."""
+        end = self._ends[rank] = await self._start(rank)
+        await asyncio.wait((joining, end), return_when=asyncio.FIRST_COMPLETED)
+        if not joining.done():
+            raise CannotUseRay(f"replica {rank} (an actor of Ray) {end.result()}")
+
+    async def _wait_for_return(
+        self, rank: int, joining: asyncio.Future[ReplicaConnection], end: asyncio.Future[str]
+    ) -> None:
+        """Wait until the replica connects again or its actor has ended. An actor that does neither is forgotten."""
+        done, _ = await asyncio.wait((joining, end), timeout=self._return_s, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            logger.warning("replica %d: its actor of Ray is silent, and is replaced", rank)
+            del self._ends[rank]
 
     async def close(self) -> None:
         if self._is_closed:
@@ -89,7 +107,8 @@ class RayReplicas(RemoteReplicas):
         for end in self._ends.values():
             end.cancel()
         leaving = asyncio.ensure_future(self._thread.run(self._leave))
-        if not (await asyncio.wait((leaving,), timeout=_LEAVE_S))[0]:
+        done, _ = await asyncio.wait((leaving,), timeout=_LEAVE_S)
+        if not done:
             logger.warning("Ray does not answer; the server ends without it")
         self._thread.close()
         await super().close()
@@ -107,11 +126,11 @@ class RayReplicas(RemoteReplicas):
 
     def _enter(self, report: Callable[[str], None]) -> None:
         """Reserve places for all replicas, in the thread."""
-        self._places = places = RayPlaces("parallel.data_parallel_backend: ray", report)
+        self._places = RayPlaces("parallel.data_parallel_backend: ray", report)
         topology = self._resolved.topology
         bundle = bundle_of(self._resolved, topology.num_ranks)
         try:
-            places.reserve(bundle, topology.num_on_ray, is_wanted=lambda: not self._is_closed)
+            self._places.reserve(bundle, topology.num_on_ray, is_wanted=lambda: not self._is_closed)
         except BaseException:
             self._leave()
             raise
@@ -126,11 +145,11 @@ class RayReplicas(RemoteReplicas):
             ray.shutdown()
 
     async def _start(self, rank: int) -> asyncio.Future[str]:
-        """The end of a new actor."""
+        """Start an actor. Returns how it ends, when it does."""
         assert self._places is not None, "it is connected"
         index = self._resolved.topology.remote_replicas.index(rank)
-        name, arguments = f"replica {rank}", (self._config, rank, self._address, self._port, self._key)
-        running = await self._thread.run(self._places.run, index, ReplicaActor, name, *arguments)
+        arguments = (self._resolved.model_dump_json(), rank, self._address, self._port, self._key)
+        running = await self._thread.run(self._places.run, index, ReplicaActor, f"replica {rank}", *arguments)
         return asyncio.ensure_future(_end_of(running, rank))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from ..collectives import SharedExperts
 from ..kernels import spans
 from ..kernels.capture import Capture, CapturedGraph, NotCapturable, TooLarge
-from ..layers.experts import Experts
+from ..layers.expert_weights import Experts
 from ..layers.loading import Loadable
 
 

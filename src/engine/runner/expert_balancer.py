@@ -22,7 +22,7 @@ from ..collectives.expert_layout import balanced_layout
 from ..host.pages import give_back_free
 from ..kernels import PackedExpert
 from ..layers.expert_places import ExpertPlaces
-from ..layers.experts import Experts
+from ..layers.expert_weights import Experts
 from ..layers.loading import Loadable
 from .expert_transfer import received_expert, sent_expert
 

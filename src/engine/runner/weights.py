@@ -20,7 +20,8 @@ from ...config.checkpoint.stored import BLOCKS, FLOAT_DTYPES, Packed, StoredTens
 from ..kernels import Grouped, Integers
 from ..kernels.dequantise_packed import ROWS_STEP, dequantise
 from .dequantise import dequantised
-from .grouped_weights import of_blocks, of_packed
+from .grouped_blocks import of_blocks
+from .grouped_weights import of_packed
 from .weight_reader import ByteReader, EagerReader, LazyReader
 
 DTYPES: dict[str, torch.dtype] = {stored: getattr(torch, name) for stored, name in FLOAT_DTYPES.items()}
@@ -218,11 +219,8 @@ def _check_finite(stored: StoredTensor, name: str, loaded: torch.Tensor) -> None
     if loaded.numel() and not all(math.isfinite(bound.item()) for bound in torch.aminmax(loaded)):
         is_converted = DTYPES.get(stored.dtype, loaded.dtype) is not loaded.dtype
         dtype = str(loaded.dtype).removeprefix("torch.")
-        raise ModelFilesError(
-            f"{stored.file}: tensor `{name}` has NaN or infinite elements"
-            + f" as {dtype}; it is stored as {stored.dtype}, see `model.dtype`" * is_converted,
-            code="M303",
-        )
+        where = f" as {dtype}; it is stored as {stored.dtype}, see `model.dtype`" if is_converted else ""
+        raise ModelFilesError(f"{stored.file}: tensor `{name}` has NaN or infinite elements{where}", code="M303")
 
 
 class DummyWeights:

@@ -1,19 +1,19 @@
-"""Calls that are JSON objects with a name and arguments."""
+"""Reads calls that are JSON objects with a name and arguments.
+
+What comes in is the text from the first object on, or from the bracket of an array of them. What goes out, to the sink,
+is the name and the JSON of the arguments; the arguments are passed on while they arrive, if the name came before them:
+
+    {"name": "get_weather", "arguments": {"city": "Oslo"}}
+    get_weather {"city": "Oslo"}
+"""
 
 from __future__ import annotations
 
 import json
 
 from ..format import JsonCall
-from .json_text import (
-    pass_value,
-    repaired,
-    take_key,
-    take_short_string,
-    take_string,
-    take_value,
-    with_whole_characters,
-)
+from .json_string import take_short_string, take_string, with_whole_characters
+from .json_text import pass_value, repaired, take_key, take_value
 from .sink import Sink
 from .source import Reading, Source, skip_space
 
@@ -55,52 +55,11 @@ def _read_object(source: Source, style: JsonCall, end: str, sink: Sink, is_bare:
         return False
     source.at += 1
     if not style.name_key:
-        return (yield from _read_member(source, end, sink))
-    name: str | None = None
-    arguments: str | None = None  # written before the name
-    is_written = has_unknown_keys = False
-    while (yield from skip_space(source)) != "}":
-        key = yield from take_key(source, is_short=is_bare and not is_written)
-        if key is None:
-            return False
-        if key == style.name_key:
-            name = yield from (take_short_string if is_bare else take_string)(source)
-            if not name or (is_bare and name not in sink.tools):
-                return False
-        elif key == style.arguments_key or key in style.other_arguments_keys:
-            if name is None and is_bare:
-                return False
-            if name is None or is_written:
-                arguments = yield from take_value(source, end)
-            else:
-                sink.begin(name)
-                is_written = True
-                is_complete = yield from _pass_arguments(source, end, sink)
-                sink.end()
-                if not is_complete:
-                    return False
-        elif is_bare and not is_written and key != "type":
-            return False
-        else:
-            has_unknown_keys = has_unknown_keys or key not in _KNOWN_KEYS
-            yield from take_value(source, end)
-        following = yield from skip_space(source)
-        if following == ",":
-            source.at += 1
-        elif following != "}":
-            return False
-    source.at += 1
-    if is_written:
-        return True
-    if name is None or is_bare or (arguments is None and has_unknown_keys):
-        return False
-    sink.begin(name)
-    sink.write(as_object(arguments))
-    sink.end()
-    return True
+        return (yield from _read_named_member(source, end, sink))
+    return (yield from _ObjectReader(source, style, end, sink, is_bare).read())
 
 
-def _read_member(source: Source, end: str, sink: Sink) -> Reading[bool]:
+def _read_named_member(source: Source, end: str, sink: Sink) -> Reading[bool]:
     """Read the rest of {"f": {...}}. False if it is not a call, or it is not complete."""
     name = yield from take_key(source)
     if not name or (yield from skip_space(source)) != "{":
@@ -114,14 +73,84 @@ def _read_member(source: Source, end: str, sink: Sink) -> Reading[bool]:
     return True
 
 
-def _pass_arguments(source: Source, end: str, sink: Sink) -> Reading[bool]:
-    if (yield from skip_space(source)) == "{":
-        return (yield from pass_value(source, sink.write, end))
-    pieces: list[str] = []
-    is_complete = yield from pass_value(source, pieces.append, end)
-    arguments = "".join(pieces)
-    sink.write(as_object(arguments) if is_complete else arguments)
-    return is_complete
+class _ObjectReader:
+    """Reads the members of one object, in any order."""
+
+    def __init__(self, source: Source, style: JsonCall, end: str, sink: Sink, is_bare: bool) -> None:
+        self._source = source
+        self._end = end
+        self._sink = sink
+        self._is_bare = is_bare
+        self._name_key = style.name_key
+        self._arguments_keys = (style.arguments_key, *style.other_arguments_keys)
+        self._name: str | None = None
+        self._arguments: str | None = None  # JSON of arguments that came before the name
+        self._is_written = False  # the call has begun, and its arguments were passed on
+        self._has_unknown_keys = False
+
+    def read(self) -> Reading[bool]:
+        """Read the members and the last brace. False if it is not a call, or it is not complete."""
+        source = self._source
+        while (yield from skip_space(source)) != "}":
+            key = yield from take_key(source, is_short=self._is_bare and not self._is_written)
+            if key is None:
+                return False
+            if key == self._name_key:
+                is_read = yield from self._read_name()
+            elif key in self._arguments_keys:
+                is_read = yield from self._read_arguments()
+            else:
+                is_read = yield from self._skip_value(key)
+            if not is_read:
+                return False
+            following = yield from skip_space(source)
+            if following == ",":
+                source.at += 1
+            elif following != "}":
+                return False
+        source.at += 1
+        return self._is_written or self._write()
+
+    def _read_name(self) -> Reading[bool]:
+        self._name = yield from (take_short_string if self._is_bare else take_string)(self._source)
+        return bool(self._name) and not (self._is_bare and self._name not in self._sink.tools)
+
+    def _read_arguments(self) -> Reading[bool]:
+        source, sink = self._source, self._sink
+        if self._name is None and self._is_bare:
+            return False
+        if self._name is None or self._is_written:
+            self._arguments = yield from take_value(source, self._end)
+            return True
+        sink.begin(self._name)
+        self._is_written = True
+        if (yield from skip_space(source)) == "{":
+            is_complete = yield from pass_value(source, sink.write, self._end)
+        else:
+            pieces: list[str] = []
+            is_complete = yield from pass_value(source, pieces.append, self._end)
+            arguments = "".join(pieces)
+            sink.write(as_object(arguments) if is_complete else arguments)
+        sink.end()
+        return is_complete
+
+    def _skip_value(self, key: str) -> Reading[bool]:
+        """Take the value of another key. False if a call without a marker cannot have it before its arguments."""
+        if self._is_bare and not self._is_written and key != "type":
+            return False
+        if key not in _KNOWN_KEYS:
+            self._has_unknown_keys = True
+        yield from take_value(self._source, self._end)
+        return True
+
+    def _write(self) -> bool:
+        """Write the call whose arguments were not passed on. False if the object is not a call."""
+        if self._name is None or self._is_bare or (self._arguments is None and self._has_unknown_keys):
+            return False
+        self._sink.begin(self._name)
+        self._sink.write(as_object(self._arguments))
+        self._sink.end()
+        return True
 
 
 def as_object(arguments: str | None) -> str:

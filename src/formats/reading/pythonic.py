@@ -1,4 +1,13 @@
-"""Calls of Python functions with literal arguments."""
+"""Reads calls of Python functions with literal arguments, and writes the arguments as JSON.
+
+What comes in is the text from the name of a function, or from the bracket of a list of calls. What goes out, to the
+sink, is the name and the JSON of each argument, when it is complete:
+
+    [get_weather(city='Oslo', days=3)]
+    get_weather {"city": "Oslo", "days": 3}
+
+An argument without a name is the value of the next parameter in the schema of the tool.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +17,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from ..format import Pythonic
+from .json_string import take_quotes
 from .json_text import beginning
 from .schema_types import quoted
 from .sink import Sink
@@ -60,53 +70,81 @@ def _read_call(source: Source, end: str, sink: Sink, is_bare: bool, *, needs_nam
     if not name or (is_bare and name not in sink.tools) or (yield from peek(source)) != "(":
         return False
     source.at += 1
-    parameters = _parameters(sink, name)
-    num_arguments = 0
-    while (following := (yield from skip_space(source))) != ")":
-        if following == "," and num_arguments:
-            source.at += 1
-            if (yield from skip_space(source)) == ")":
-                break
-        if num_arguments and (following == "]" or (end and (yield from is_next(source, end)))):
-            sink.write("}")  # the last parenthesis is missing
-            sink.end()
-            return following == "]"
-        key = yield from _take_name(source)
-        pieces: list[str] = []
-        if key and (yield from skip_space(source)) == "=":
-            source.at += 1
-            yield from skip_space(source)
-            if not num_arguments:
-                sink.begin(name)
-            sink.write((", " if num_arguments else "{") + quoted(key) + ": ")
-            is_complete = yield from _take_literal(source, end, pieces)
-            text = "".join(pieces)
-            sink.write(_as_json(text) if is_complete else beginning(text))
-        elif needs_names and not num_arguments:
+    return (yield from _ArgumentsReader(source, end, sink, name, needs_names=needs_names).read())
+
+
+class _ArgumentsReader:
+    """Reads the arguments of one call. The call begins in the sink when the first of them is read."""
+
+    def __init__(self, source: Source, end: str, sink: Sink, name: str, *, needs_names: bool) -> None:
+        """end: the marker after the call. needs_names: without the name of its first argument it is not a call."""
+        self._source = source
+        self._end = end
+        self._sink = sink
+        self._name = name
+        self._needs_names = needs_names
+        self._parameters = _parameters(sink, name)
+        self._num_read = 0
+        self._has_begun = False
+        self._separator = ""  # before the next member of the object
+
+    def read(self) -> Reading[bool]:
+        """Read the arguments and the last parenthesis. False if it is not a call, or it is not complete."""
+        source = self._source
+        while (following := (yield from skip_space(source))) != ")":
+            if following == "," and self._num_read:
+                source.at += 1
+                if (yield from skip_space(source)) == ")":
+                    break
+            if self._num_read and (following == "]" or (self._end and (yield from is_next(source, self._end)))):
+                self._end_call()  # the last parenthesis is missing
+                return following == "]"
+            if not (yield from self._read_argument()):
+                if self._has_begun:
+                    self._sink.end()
+                return False
+            self._num_read += 1
+        source.at += 1
+        self._end_call()
+        return True
+
+    def _read_argument(self) -> Reading[bool]:
+        """Read one argument. False if the answer ends within it, or it shows that this is not a call."""
+        key = yield from _take_name(self._source)
+        if key and (yield from skip_space(self._source)) == "=":
+            self._source.at += 1
+            yield from skip_space(self._source)
+            self._write_member(f"{quoted(key)}: ")
+            text, is_complete = yield from _take_literal(self._source, self._end)
+            self._sink.write(_as_json(text) if is_complete else beginning(text))
+            return is_complete
+        if self._needs_names and not self._num_read:
             return False
-        else:
-            is_complete = yield from _take_literal(source, end, pieces)
-            text = "".join(pieces)
-            members = _positional(key + text, parameters[num_arguments:]) if is_complete else None
-            if members is None:
-                if not num_arguments:
-                    return False
-                members = f"{quoted(key)}: {_as_json(text)}" if key and is_complete else ""  # `=` is missing
-            if not num_arguments:
-                sink.begin(name)
-                sink.write("{")
-            sink.write((", " if num_arguments and members else "") + members)
-        num_arguments += 1
-        if not is_complete:
-            sink.end()
-            return False
-    source.at += 1
-    if not num_arguments:
-        sink.begin(name)
-        sink.write("{")
-    sink.write("}")
-    sink.end()
-    return True
+        text, is_complete = yield from _take_literal(self._source, self._end)
+        members = _positional(key + text, self._parameters[self._num_read :]) if is_complete else None
+        if members is None:
+            if not self._num_read:
+                return False
+            members = f"{quoted(key)}: {_as_json(text)}" if key and is_complete else ""  # `=` is missing
+        self._write_member(members)
+        return is_complete
+
+    def _begin_call(self) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._sink.begin(self._name)
+            self._sink.write("{")
+
+    def _write_member(self, text: str) -> None:
+        self._begin_call()
+        if text:
+            self._sink.write(self._separator + text)
+            self._separator = ", "
+
+    def _end_call(self) -> None:
+        self._begin_call()
+        self._sink.write("}")
+        self._sink.end()
 
 
 def _parameters(sink: Sink, name: str) -> list[str]:
@@ -144,10 +182,11 @@ def _structure(end: str) -> re.Pattern[str]:
     return re.compile(rf"[\"'()\[\]{{}},{re.escape(end)}]")
 
 
-def _take_literal(source: Source, end: str, pieces: list[str]) -> Reading[bool]:
-    """Take a literal, up to the comma, the parenthesis or the marker after it. False if the answer ends first."""
+def _take_literal(source: Source, end: str) -> Reading[tuple[str, bool]]:
+    """Take a literal, up to what follows it: a comma, a parenthesis or the marker. False if the answer ends first."""
     structure = _structure(end[:1])
-    depth = 0
+    pieces: list[str] = []
+    depth = 0  # brackets that are open
     while True:
         match = structure.search(source.text, source.at)
         stop = match.start() if match else len(source.text)
@@ -155,18 +194,18 @@ def _take_literal(source: Source, end: str, pieces: list[str]) -> Reading[bool]:
         source.at = stop
         if match is None:
             if source.is_closed:
-                return False
+                return "".join(pieces), False
             yield
             continue
         character = match.group()
         if depth == 0 and character in ",)]":
-            return True
+            return "".join(pieces), True
         if end and character == end[0] and (yield from is_next(source, end)):
-            return True
+            return "".join(pieces), True
         source.at += 1
         if character in "\"'":
-            if not (yield from _take_string(source, character, end, depth, pieces)):
-                return False
+            if not (yield from _take_string(source, character, end, depth == 0, pieces)):
+                return "".join(pieces), False
             continue
         pieces.append(character)
         if character in "([{":
@@ -175,21 +214,17 @@ def _take_literal(source: Source, end: str, pieces: list[str]) -> Reading[bool]:
             depth -= 1
 
 
-def _take_string(source: Source, quote: str, end: str, depth: int, pieces: list[str]) -> Reading[bool]:
+def _take_string(source: Source, quote: str, end: str, is_argument: bool, pieces: list[str]) -> Reading[bool]:
     """Take a string, the first quote of which was taken, as a literal that is valid: with its line breaks and quotes
-    escaped.
+    escaped. False if the answer ends within it.
 
-    A quote ends it only if what follows it can follow a value.
+    is_argument: the string is a whole argument, rather than a part of one.
     """
     pieces.append(quote)
-    is_triple = False
-    if (yield from peek(source)) == quote:
-        source.at += 1
-        if (yield from peek(source)) != quote:
-            pieces.append(quote)
-            return True
-        source.at += 1
-        is_triple = True
+    num_quotes = 1 + (yield from take_quotes(source, quote))
+    if num_quotes == 2:  # the string is empty
+        pieces.append(quote)
+        return True
     pattern = _IN_STRING[quote]
     while True:
         match = pattern.search(source.text, source.at)
@@ -203,37 +238,43 @@ def _take_string(source: Source, quote: str, end: str, depth: int, pieces: list[
             continue
         character = match.group()
         if character == "\\":
-            source.at += 1
-            escaped = yield from peek(source)
-            source.at += bool(escaped)
-            pieces.append(f"\\{escaped}" if escaped >= " " else f"\\\\{_control(escaped)}" if escaped else "")
-            continue
-        if character != quote:
-            pieces.append(_control(character))
-            source.at += 1
-            continue
-        is_end = yield from (
-            take(source, quote * 3) if is_triple else _ends_string(source, end, is_argument=depth == 0)
-        )
-        source.at += not (is_end and is_triple)
-        if is_end:
+            yield from _take_escape(source, pieces)
+        elif character == quote and (yield from _take_end(source, quote * num_quotes, end, is_argument)):
             pieces.append(quote)
             return True
-        pieces.append(f"\\{quote}")
+        else:
+            source.at += 1
+            pieces.append(f"\\{quote}" if character == quote else _control(character))
+
+
+def _take_escape(source: Source, pieces: list[str]) -> Reading[None]:
+    """Take a backslash and the character after it. A control character does not have an escape of its own."""
+    source.at += 1
+    escaped = yield from peek(source)
+    if escaped:
+        source.at += 1
+        pieces.append(f"\\{escaped}" if escaped >= " " else f"\\\\{_control(escaped)}")
+
+
+def _take_end(source: Source, quotes: str, end: str, is_argument: bool) -> Reading[bool]:
+    """Take the quotes that end the string. False and nothing if it does not end here.
+
+    One quote ends it only if what follows can follow a value. A limited number of characters after it is looked at.
+    """
+    if len(quotes) == 1:
+        while (can_end := _can_continue(source.text, source.at + 1, end, is_argument, source.is_closed)) is None:
+            yield
+        if not can_end:
+            return False
+    return (yield from take(source, quotes))
 
 
 def _control(character: str) -> str:
     return f"\\x{ord(character):02x}"
 
 
-def _ends_string(source: Source, end: str, *, is_argument: bool) -> Reading[bool]:
-    """Whether the quote that is next ends its string. Only a limited number of characters after it is looked at."""
-    while (found := _fits(source.text, source.at + 1, end, is_argument, source.is_closed)) is None:
-        yield
-    return found
-
-
-def _fits(text: str, at: int, end: str, is_argument: bool, is_closed: bool) -> bool | None:
+def _can_continue(text: str, at: int, end: str, is_argument: bool, is_closed: bool) -> bool | None:
+    """Whether the text can follow a string. None: that depends on text which has not arrived."""
     following = after_space(text, at)
     if following - at == MAX_SPACE:
         return True
@@ -244,13 +285,18 @@ def _fits(text: str, at: int, end: str, is_argument: bool, is_closed: bool) -> b
         return _argument_follows(text, following + 1, is_closed) if is_argument else True
     if end and character == end[0]:
         rest = text[following : following + len(end)]
-        return True if rest == end else end.startswith(rest) and (is_closed or None)
+        if rest == end:
+            return True
+        if not end.startswith(rest):
+            return False
+        return True if is_closed else None
     if character in "\"'":
         return following > at  # strings beside each other are one
     return character in (")" if is_argument else ")]}:")
 
 
 def _argument_follows(text: str, at: int, is_closed: bool) -> bool | None:
+    """Whether the text after a comma can be an argument, or the end of the call."""
     following = after_space(text, at)
     if following == len(text):
         return True if is_closed or following - at == MAX_SPACE else None

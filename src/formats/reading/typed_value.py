@@ -9,7 +9,8 @@ import re
 import warnings
 from typing import Any
 
-from .json_text import encodable, repaired, with_whole_characters
+from .json_string import encodable, with_whole_characters
+from .json_text import repaired
 from .schema_types import ALL_TYPES, quoted, type_of
 
 _WORDS = {"True": "true", "False": "false", "None": "null"}  # as templates write them that are given Python's values

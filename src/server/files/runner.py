@@ -34,7 +34,7 @@ from ..protocol.batches import ROUTES
 from ..protocol.errors import ApiError
 from ..service import Service
 from .batches import ENDED, Batches, Queue, Queued
-from .store import new_id, owners
+from .store import Writing, new_id, owners
 
 MAX_ROW_BYTES = 1 << 20
 MAX_ROWS = 50_000
@@ -95,7 +95,7 @@ class BatchRunner:
         self._queue = Queue(root)
         self._rows = asyncio.Semaphore(service.settings.batch_concurrency)
         self._running: dict[Queued, asyncio.Task[None]] = {}
-        self._cancelled: set[Queued] = set()  # whose task knows it
+        self._cancelled: set[Queued] = set()  # running batches whose task has been cancelled, or begins with that
         self._retry_at: dict[Queued, float] = {}  # after an error, such as a full disk: results of rows would be lost
         self._lock = -1
         self._cleaned_at = 0.0
@@ -117,31 +117,39 @@ class BatchRunner:
                 os.close(self._lock)
 
     async def _look(self) -> None:
+        """End, cancel and start batches, as their state asks for."""
         if not self._holds_lock():
             return
         for queued, task in list(self._running.items()):
             if task.done():
-                del self._running[queued]
-                self._cancelled.discard(queued)
-                if not task.cancelled() and (error := task.exception()) is not None:
-                    fields = {"batch": queued.batch_id, "error": str(error) or type(error).__name__}
-                    log_fields(logger, logging.ERROR, "a batch was interrupted and will be continued", fields)
-                    self._retry_at[queued] = self._clock() + _RETRY_S
+                self._forget(queued, task)
             elif queued not in self._cancelled and self._queue.is_cancelled(*queued):
                 self._cancelled.add(queued)
                 task.cancel()  # it ends the batch, or the next task for this batch does
         for queued in self._queue.all():
-            if self._clock() < self._retry_at.get(queued, 0.0):
-                continue
-            num_own = sum(running.owner == queued.owner for running in self._running)
-            has_room = len(self._running) < MAX_RUNNING and num_own < MAX_RUNNING_OF_OWNER
-            if has_room and queued not in self._running:
+            if queued not in self._running and self._can_start(queued):
                 if self._queue.is_cancelled(*queued):
                     self._cancelled.add(queued)
                 self._running[queued] = asyncio.create_task(self._process(queued))
         if self._clock() - self._cleaned_at > _CLEAN_S:
             self._cleaned_at = self._clock()
             await asyncio.to_thread(self._clean)
+
+    def _forget(self, queued: Queued, task: asyncio.Task[None]) -> None:
+        """Forget a task that has ended. A batch whose task has failed is continued later."""
+        del self._running[queued]
+        self._cancelled.discard(queued)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            fields = {"batch": queued.batch_id, "error": str(error) or type(error).__name__}
+            log_fields(logger, logging.ERROR, "a batch was interrupted and will be continued", fields)
+            self._retry_at[queued] = self._clock() + _RETRY_S
+
+    def _can_start(self, queued: Queued) -> bool:
+        if self._clock() < self._retry_at.get(queued, 0.0):
+            return False
+        num_own = sum(running.owner == queued.owner for running in self._running)
+        return len(self._running) < MAX_RUNNING and num_own < MAX_RUNNING_OF_OWNER
 
     def _holds_lock(self) -> bool:
         if self._lock < 0:
@@ -302,15 +310,8 @@ class BatchRunner:
         """Answers in one file, errors in the other. Returns their sizes; an empty file is not kept."""
         ttl_s = int(self._service.settings.files_ttl)
         files, expires_at = batches.files, self._now + min(ttl_s, batch.get("output_ttl_s") or ttl_s)
-        part = batches.part(batch["id"])
         with files.writing() as output, files.writing() as errors:
-            done: set[int] = set()
-            if part.exists():
-                with BufferedReader(open_file(part)) as results:
-                    for line in results:
-                        number, status = facts_of(json.loads(line))
-                        (output if status == 200 else errors).write(line)
-                        done.add(number)
+            done = self._divide(batches.part(batch["id"]), output, errors)
             if is_expired:
                 left = self._num_left(batches) - output.size - errors.size
                 for line in self._never_run(batches, batch, done):
@@ -326,6 +327,18 @@ class BatchRunner:
                     file_name = f"{batch['id']}_{name}.jsonl"
                     files.add(writing, file_name, "batch_output", expires_at=expires_at, file_id=batch[f"{name}_id"])
         return sizes
+
+    @staticmethod
+    def _divide(part: Path, output: Writing, errors: Writing) -> set[int]:
+        """Write each result to one of the files. Returns the numbers of the rows that have one."""
+        done: set[int] = set()
+        if part.exists():
+            with BufferedReader(open_file(part)) as results:
+                for line in results:
+                    number, status = facts_of(json.loads(line))
+                    (output if status == 200 else errors).write(line)
+                    done.add(number)
+        return done
 
     def _never_run(self, batches: Batches, batch: dict[str, Any], done: set[int]) -> list[bytes]:
         found: list[bytes] = []

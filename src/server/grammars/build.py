@@ -10,7 +10,8 @@ import llguidance
 
 from ..protocol.errors import bad_request
 from ..protocol.structured import MAX_GRAMMAR_CHARS, too_large
-from .json_schema import byte_tokens, grammar_of_schema, obeyable, problem_of
+from .compile import byte_tokens, problem_of
+from .json_schema import grammar_of_schema, obeyable
 from .lark import of_choices, of_gbnf, of_regex
 from .structural_tag import of_structural_tag
 

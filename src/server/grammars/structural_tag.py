@@ -1,7 +1,12 @@
 """Structural tags: free text with parts that obey a schema or a grammar, as in xgrammar. Becomes Lark of llguidance.
 
-Both forms: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}` and `{"format": {"type": ...}}`. The same
-special tokens that the vocabulary has are written as tokens, which a text can never be.
+What comes in is one of two forms: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}` or
+`{"format": {"type": ...}}`. What goes out is a grammar, with one rule for each part that needs a name:
+
+    {"format": {"type": "sequence", "elements": [{"type": "const_string", "value": "a"}, {"type": "any_text"}]}}
+    start: r1    T0: /(.|\\n)*/    r1: "a" T0
+
+Special tokens of the vocabulary are written as tokens, which a text can never be.
 """
 
 from __future__ import annotations
@@ -55,41 +60,22 @@ class _Tags:
             case "const_string":
                 return self._literal(self._str(node, "value", place))
             case "json_schema":
-                if node.get("style") not in (None, "json"):
-                    raise self._cannot(f"the style {str(node['style'])[:40]!r}", f"{place}/style")
-                return f"%json {self._of_schema(self._value(node, 'json_schema', place), f'{place}/json_schema')}"
+                return self._schema(node, place)
             case "regex":
-                return self._nest(
-                    _slashed(of_regex(self._str(node, "pattern", place), f"{self.param}#{place}/pattern"))
-                )
+                pattern = of_regex(self._str(node, "pattern", place), f"{self.param}#{place}/pattern")
+                return self._nest(_slashed(pattern))
             case "grammar":
                 return self._grammar(self._str(node, "grammar", place), f"{place}/grammar")
             case "any_text":
-                if node.get("excludes"):
-                    raise self._cannot("`excludes`", f"{place}/excludes")
-                if not is_last:
-                    raise self._cannot("`any_text` that is neither the last part nor all of a tag", place)
-                return self.rule(_TEXT, is_terminal=True)
+                return self._any_text(node, place, is_last=is_last)
             case "sequence":
-                elements = self._list(node, "elements", place)
-                last = len(elements) - 1
-                parts = [
-                    self.format(each, f"{place}/elements/{at}", inner, is_last=is_last and at == last)
-                    for at, each in enumerate(elements)
-                ]
-                return self.rule(" ".join(parts))
+                return self.rule(" ".join(self._elements(node, place, inner, is_last=is_last)))
             case "or":
-                elements = self._list(node, "elements", place)
-                parts = [
-                    self.format(each, f"{place}/elements/{at}", inner, is_last=is_last)
-                    for at, each in enumerate(elements)
-                ]
-                return self.rule(" | ".join(parts))
+                return self.rule(" | ".join(self._elements(node, place, inner, is_last=is_last, are_choices=True)))
             case "optional" | "plus" | "star":
-                content = self.format(self._value(node, "content", place), f"{place}/content", inner)
-                return f"({content}){_TIMES[kind]}"
+                return f"({self._content(node, place, inner)}){_TIMES[kind]}"
             case "repeat":
-                content = self.format(self._value(node, "content", place), f"{place}/content", inner)
+                content = self._content(node, place, inner)
                 low, high = self._int(node, "min", place, 0), self._int(node, "max", place, -1)
                 return f"({content}){{{low},{'' if high < 0 else high}}}"
             case "tag":
@@ -100,6 +86,30 @@ class _Tags:
                 return self._separated(node, place, inner)
             case _:
                 raise self._cannot(f"the format {str(kind)[:40]!r}", f"{place}/type")
+
+    def _content(self, node: Any, place: str, depth: int) -> str:
+        return self.format(self._value(node, "content", place), f"{place}/content", depth)
+
+    def _schema(self, node: Any, place: str) -> str:
+        if node.get("style") not in (None, "json"):
+            raise self._cannot(f"the style {str(node['style'])[:40]!r}", f"{place}/style")
+        return f"%json {self._of_schema(self._value(node, 'json_schema', place), f'{place}/json_schema')}"
+
+    def _any_text(self, node: Any, place: str, *, is_last: bool) -> str:
+        if node.get("excludes"):
+            raise self._cannot("`excludes`", f"{place}/excludes")
+        if not is_last:
+            raise self._cannot("`any_text` that is neither the last part nor all of a tag", place)
+        return self.rule(_TEXT, is_terminal=True)
+
+    def _elements(self, node: Any, place: str, depth: int, *, is_last: bool, are_choices: bool = False) -> list[str]:
+        """The elements of a format. is_last: nothing follows the format, and so its last element, or each choice."""
+        elements = self._list(node, "elements", place)
+        last = len(elements) - 1
+        return [
+            self.format(each, f"{place}/elements/{at}", depth, is_last=is_last and (are_choices or at == last))
+            for at, each in enumerate(elements)
+        ]
 
     def _grammar(self, text: str, place: str) -> str:
         return self._nest(of_gbnf(text, place) if "::=" in text else text)
@@ -129,14 +139,17 @@ class _Tags:
         if not ends or not all(isinstance(end, str) for end in ends):
             raise self._wrong("must be a text or texts", f"{place}/end")
         content = self._value(node, "content", place)
-        if isinstance(content, dict) and content.get("type") == "any_text" and not content.get("excludes"):
-            if len(ends) != 1 or not ends[0] or ends[0] in self._special_tokens:
-                text = self.rule(_TEXT, is_terminal=True)
-                return self.rule(f"{self._literal(begin[len(trigger) :])} {text} {self._ends(ends)}")
+        rest_of_begin = self._literal(begin[len(trigger) :])
+        is_text = isinstance(content, dict) and content.get("type") == "any_text" and not content.get("excludes")
+        if not is_text:
+            body = self.format(content, f"{place}/content", depth)
+            return self.rule(f"{rest_of_begin} {body} {self._ends(ends)}")
+        has_one_text_as_end = len(ends) == 1 and bool(ends[0]) and ends[0] not in self._special_tokens
+        if has_one_text_as_end:
             text = self.rule(_TEXT, f"[suffix={literal(ends[0])}]")
-            return self.rule(f"{self._literal(begin[len(trigger) :])} {text}")
-        body = self.format(content, f"{place}/content", depth)
-        return self.rule(f"{self._literal(begin[len(trigger) :])} {body} {self._ends(ends)}")
+            return self.rule(f"{rest_of_begin} {text}")
+        text = self.rule(_TEXT, is_terminal=True)
+        return self.rule(f"{rest_of_begin} {text} {self._ends(ends)}")
 
     def _ends(self, ends: Sequence[str]) -> str:
         return f"({' | '.join(self._literal(end) or literal('') for end in ends)})"
@@ -146,20 +159,9 @@ class _Tags:
             raise self._cannot("`triggered_tags` that are not the last part", place)
         if node.get("excludes"):
             raise self._cannot("`excludes`", f"{place}/excludes")
-        triggers = self._list(node, "triggers", place)
-        tags = self._list(node, "tags", place)
-        if not all(isinstance(trigger, str) and trigger for trigger in triggers):
-            raise self._wrong("must be texts that are not empty", f"{place}/triggers")
-        by_trigger: dict[str, list[str]] = {trigger: [] for trigger in triggers}
-        for at, tag in enumerate(tags):
-            where = f"{place}/tags/{at}"
-            begin = self._str(tag, "begin", where) if isinstance(tag, dict) else ""
-            trigger = next((each for each in triggers if begin.startswith(each)), None)
-            if trigger is None:
-                raise self._wrong("begins with none of the triggers", f"{where}/begin")
-            by_trigger[trigger].append(self._tag(tag, where, depth, trigger))
+        by_trigger = self._tags_by_trigger(node, place, depth)
         text = self.rule(_TEXT, is_terminal=True)
-        parts = []
+        parts: list[str] = []
         for trigger, rules in by_trigger.items():
             if not rules:
                 continue
@@ -172,6 +174,22 @@ class _Tags:
         if node.get("stop_after_first"):
             return several if node.get("at_least_one") else self.rule(f"{several} | {text}")
         return self.rule(f"{several}{'+' if node.get('at_least_one') else '*'} {text}")
+
+    def _tags_by_trigger(self, node: Any, place: str, depth: int) -> dict[str, list[str]]:
+        """The rules of the tags that begin with each trigger; of several triggers, the first that fits."""
+        triggers = self._list(node, "triggers", place)
+        tags = self._list(node, "tags", place)
+        if not all(isinstance(trigger, str) and trigger for trigger in triggers):
+            raise self._wrong("must be texts that are not empty", f"{place}/triggers")
+        by_trigger: dict[str, list[str]] = {trigger: [] for trigger in triggers}
+        for at, tag in enumerate(tags):
+            where = f"{place}/tags/{at}"
+            begin = self._str(tag, "begin", where) if isinstance(tag, dict) else ""
+            trigger = next((each for each in triggers if begin.startswith(each)), None)
+            if trigger is None:
+                raise self._wrong("begins with none of the triggers", f"{where}/begin")
+            by_trigger[trigger].append(self._tag(tag, where, depth, trigger))
+        return by_trigger
 
     def _separated(self, node: Any, place: str, depth: int) -> str:
         tags = self._list(node, "tags", place)

@@ -33,7 +33,7 @@ class VllmNames:
         hidden: tuple[str, ...] = (),
     ) -> None:
         """buckets: upper limits of the buckets that a histogram has in vLLM. hidden: names that vLLM has hidden."""
-        self._names[family] = names + hidden * self.has_hidden
+        self._names[family] = names + hidden if self.has_hidden else names
         if buckets is not None:
             self._buckets[family] = frozenset((*buckets, math.inf))
 

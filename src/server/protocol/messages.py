@@ -94,7 +94,9 @@ class CountTokensRequest(Dialogue, CommonFields):
     def names(self) -> Names:
         places = [f"messages{place}" for place in self.history.places]
         tools = [(f"tools{place}", f"tools{place}.input_schema") for place in self.known_tools.places]
-        return Names(_NAMES, "messages", ["system"] * bool(system_of(self.system or "")) + places, tools)
+        if system_of(self.system or ""):
+            places = ["system", *places]
+        return Names(_NAMES, "messages", places, tools)
 
     def refuse_unsupported(self) -> None:
         super().refuse_unsupported()

@@ -12,7 +12,8 @@ from typing import Any
 
 from .errors import FieldError
 from .fields import MAX_TOOLS
-from .lark_regex import NotRegular, regex_of
+from .lark_grammar import NotRegular
+from .lark_regex import regex_of
 
 _NAME_CHARS = 128
 INPUT = "input"  # of a custom tool

@@ -17,7 +17,8 @@ import pytest
 from jsonschema.validators import extend, validator_for
 
 import stoker
-from stoker.server.grammars.json_schema import byte_tokens, grammar_of_schema
+from stoker.server.grammars.compile import byte_tokens
+from stoker.server.grammars.json_schema import grammar_of_schema
 from stoker.server.grammars.patterns import rust_pattern
 from stoker.server.protocol.errors import ApiError
 

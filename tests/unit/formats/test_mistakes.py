@@ -246,6 +246,7 @@ CASES = {
     ),
     "an object of all arguments": f("pythonic", '[f({"a": 1})]', a=1),
     "arguments without names": f("pythonic", "[f('x', 1)]", code="x", a=1),
+    "no arguments, and then one": f("pythonic", "[f({}, a=1)]", a=1),
     "expanded arguments": f("pythonic", "[f(**{'a': 1})]", a=1),
     "a section of XML": f(
         "minicpm5",

@@ -19,8 +19,10 @@ def _is_local(v: Values) -> bool:
     """Whether none of model, tokenizer and config.json comes from the hub."""
     model = v.config.model
     named = ["model.model"]
-    named += ["model.tokenizer"] * (model.tokenizer != "auto" and not model.skip_tokenizer_init)
-    named += ["model.hf_config_path"] * (model.hf_config_path != "auto")
+    if model.tokenizer != "auto" and not model.skip_tokenizer_init:
+        named.append("model.tokenizer")
+    if model.hf_config_path != "auto":
+        named.append("model.hf_config_path")
     return not any(is_hub_id(v.located(path)) for path in named)
 
 
@@ -31,6 +33,19 @@ def _pattern_problem(v: Values) -> str:
     except re.error as error:
         return f"{error.msg} at character {(error.pos or 0) + 1}"
     return ""
+
+
+def _has_other_weights(v: Values) -> bool:
+    """Whether the weights have a format that the configuration file cannot describe."""
+    weights = v.load.load_format
+    match v.model.config_format:
+        case "hf":
+            return weights in ("mistral", "gguf")
+        case "mistral":
+            return weights == "gguf" or weights not in (*CONSOLIDATED_FORMATS, "sharded_state")
+        case "gguf":
+            return weights not in ("auto", "gguf", "dummy", "sharded_state")
+    return False
 
 
 def _unused_overrides(v: Values) -> str:
@@ -81,17 +96,7 @@ RULES: tuple[Rule, ...] = (
         id="R330",
         title="weights have the format of their configuration file",
         fields=("model.config_format", "load.load_format"),
-        is_broken=lambda v: (
-            (v.model.config_format == "hf" and v.load.load_format == "mistral")
-            or (
-                v.model.config_format == "mistral"
-                and v.load.load_format not in (*CONSOLIDATED_FORMATS, "sharded_state")
-            )
-            or (
-                v.model.config_format == "gguf" and v.load.load_format not in ("auto", "gguf", "dummy", "sharded_state")
-            )
-            or (v.model.config_format in ("hf", "mistral") and v.load.load_format == "gguf")
-        ),
+        is_broken=_has_other_weights,
         message="`load.load_format` is {load_format}, and `model.config_format` is {config_format}",
         why=(
             "params.json describes consolidated safetensors, a GGUF file itself, and config.json all other files; a "

@@ -142,10 +142,11 @@ class _Intercept(TorchFunctionMode):
 
 
 def _is_view(name: str, result: Any, args: Sequence[Any]) -> bool:
-    """Whether a call returned views of its first argument. Functions that write into a tensor end in a single `_`."""
+    """Whether a call returned an attribute, such as shape, or views of its first argument."""
     results = result if isinstance(result, list | tuple) else (result,)
-    if (name.endswith("_") and not name.endswith("__")) or not all(isinstance(each, torch.Tensor) for each in results):
-        return name == "__get__"  # an attribute that is not a tensor, such as shape
+    writes = name.endswith("_") and not name.endswith("__")  # torch's names of functions that write into a tensor
+    if writes or not all(isinstance(each, torch.Tensor) for each in results):
+        return name == "__get__"
     return bool(args) and _share_memory(results, args[0])
 
 
@@ -181,17 +182,15 @@ def native_capture(library: CpuLibrary, recorder: CallRecorder) -> Capture:
 
 
 def _replay_of(calls: list[_Call], replay_graph: Callable[[int, int], int]) -> Callable[[], None]:
-    count = sum(len(call.arguments) for call in calls)
-    arguments = (ctypes.c_uint64 * count)(*(argument for call in calls for argument in call.arguments))
+    all_arguments = [argument for call in calls for argument in call.arguments]
+    arguments = (ctypes.c_uint64 * len(all_arguments))(*all_arguments)
     table = (_NativeCall * len(calls))()
-    at = ctypes.addressof(arguments) + ctypes.sizeof(arguments)
-    reading: tuple[int, int, int] | None = None
-    for entry, call in zip(reversed(table), reversed(calls), strict=True):
-        at -= 8 * len(call.arguments)
-        entry.function, entry.arguments = call.function, at
-        if reading is not None:
-            entry.next = _Reading(*reading)
-        reading = call.reading or reading
+    address = ctypes.addressof(arguments)
+    for entry, call, next_reading in zip(table, calls, _next_readings(calls), strict=True):
+        entry.function, entry.arguments = call.function, address
+        address += 8 * len(call.arguments)
+        if next_reading is not None:
+            entry.next = _Reading(*next_reading)
     kept = (table, arguments)  # the closure keeps both alive, and not the calls, which are twice as large
     names = [call.name for call in calls]
 
@@ -201,3 +200,13 @@ def _replay_of(calls: list[_Call], replay_graph: Callable[[int, int], int]) -> C
             raise RuntimeError(f"{names[failed - 1]} failed in a captured graph")
 
     return replay
+
+
+def _next_readings(calls: Sequence[_Call]) -> list[tuple[int, int, int] | None]:
+    """The weights that are read next after each call, by whichever call reads some: they can be prefetched."""
+    readings: list[tuple[int, int, int] | None] = []
+    later: tuple[int, int, int] | None = None
+    for call in reversed(calls):
+        readings.append(later)
+        later = call.reading or later
+    return readings[::-1]

@@ -4,7 +4,7 @@ import pytest
 
 from stoker.config.importer.launch import launches_of
 from stoker.config.importer.shell import commands_of
-from stoker.config.importer.shell_reader import UnreadableShell
+from stoker.config.importer.shell_words import UnreadableShell
 
 
 @pytest.mark.parametrize(

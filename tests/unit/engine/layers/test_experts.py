@@ -12,7 +12,8 @@ from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBl
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
 from stoker.engine.kernels import ExpertGate, Routing
-from stoker.engine.layers.experts import ExpertNames, Experts, ExpertSizes, MixtureOfExperts, Router
+from stoker.engine.layers.expert_weights import ExpertNames, Experts, ExpertSizes
+from stoker.engine.layers.experts import MixtureOfExperts, Router
 from stoker.engine.layers.linear import Linear
 from stoker.engine.layers.mlp import GatedMLP
 from stoker.engine.layers.norm import RMSNorm

@@ -15,7 +15,8 @@ from stoker.config.checkpoint.stored import BLOCKS, Packed, StoredTensor
 from stoker.engine.kernels import Grouped
 from stoker.engine.kernels.grouped import layout_of
 from stoker.engine.kernels.stored_codes import StoredCodes
-from stoker.engine.runner.grouped_weights import of_blocks, of_packed
+from stoker.engine.runner.grouped_blocks import of_blocks
+from stoker.engine.runner.grouped_weights import of_packed
 from stoker.model.weight_methods import WeightMethod
 
 from ..kernels.levels import BEST, LEVEL_NAMES, kernels_of

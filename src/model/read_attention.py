@@ -1,0 +1,156 @@
+"""Attention of each layer from config.json.
+
+What comes in is config.json and the family; what goes out is one Attention for each layer. It is read in three steps:
+
+    _attention   what all layers have: heads, biases, scale
+    _wide        what layers without a window have instead, in families where their heads have another size
+    _of_layer    the window, the rotary embedding and the shared keys of one layer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .config_json import ConfigJson, ModelConfigError
+from .families import Family
+from .family_settings import MAX_SCALE, flag_of, limit_of
+from .layer_positions import read_ropes, read_windows
+from .mixers import Attention, HeadNorm, QueryGrowth, RopeSpec
+
+_BY_LAYER = {"head_dim", "num_key_value_heads"}
+
+
+def read_attentions(config: ConfigJson, family: Family, hidden: int, num_layers: int) -> list[Attention]:
+    """Attention of each layer. Raises ModelConfigError."""
+    windows = read_windows(config, family, num_layers)
+    attention = _attention(config, family, hidden)
+    wide = _wide(config, attention, windows)
+    ropes = read_ropes(config, family, attention.head_dim, wide.head_dim, windows)
+    sources = _sources(config, family, windows)
+    return [
+        _of_layer(config, wide if window is None else attention, window, rope, source)
+        for window, rope, source in zip(windows, ropes, sources, strict=True)
+    ]
+
+
+def _sources(config: ConfigJson, family: Family, windows: tuple[int | None, ...]) -> list[int | None]:
+    """Layer whose keys and values each layer reads: the last one of its kind that has some; None: its own."""
+    num_layers = len(windows)
+    if not family.shares_keys or not config.get("num_kv_shared_layers"):
+        return [None] * num_layers
+    first = num_layers - config.count("num_kv_shared_layers")
+    last = {window: index for index, window in enumerate(windows[: max(0, first)])}
+    if missing := set(windows) - last.keys():
+        kind = "a window" if missing != {None} else "full attention"
+        raise ModelConfigError(
+            f"`num_kv_shared_layers` is {num_layers - first}: none of the other layers has {kind}, and so keys and "
+            "values for those that share them"
+        )
+    return [None if index < first else last[window] for index, window in enumerate(windows)]
+
+
+def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
+    """Attention without windows and positions."""
+    heads = config.count("num_attention_heads")
+    kv_heads = _kv_heads(config, family, heads)
+    _check_sharing(heads, kv_heads)
+    if config.get("head_dim") is None and hidden % heads:
+        raise ModelConfigError(f"`hidden_size` {hidden} is no multiple of `num_attention_heads` {heads}")
+    head_dim = config.count("head_dim", hidden // heads)
+    if head_dim % 2:
+        raise ModelConfigError(f"`head_dim` is {head_dim}; rotary embedding needs an even one")
+    has_norm = family.head_norm_if is None or config.flag(family.head_norm_if)
+    head_norm: HeadNorm = family.head_norm if has_norm else "none"
+    return Attention(
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        has_bias=flag_of(config, family.bias),
+        has_out_bias=flag_of(config, family.out_bias),
+        head_norm=head_norm,
+        scale=_scale(config, family),
+        softcap=limit_of(config, family, "softcap"),
+        has_sinks=family.has_sinks,
+        gate=family.gate if family.gate_if is None or config.flag(family.gate_if) else "none",
+        has_value_norm=family.has_value_norm,
+        is_chunked=family.windows == "chunks",
+        alibi=family.alibi if config.flag("alibi", family.rope_layers == "none") else "none",
+        is_grouped=family.is_grouped,
+    )
+
+
+def _scale(config: ConfigJson, family: Family) -> float | None:
+    """The factor of products of queries and keys; None: it follows from the size of a head."""
+    if "query_pre_attn_scalar" in family.defaults:
+        scale: float = config.number("query_pre_attn_scalar", 0, MAX_SCALE) ** -0.5
+        return scale
+    if "scale" in family.multipliers:
+        return limit_of(config, family, "scale")
+    if family.has_value_norm:  # normed queries and keys of Gemma 4
+        return 1.0
+    return family.scale
+
+
+def _kv_heads(config: ConfigJson, family: Family, heads: int) -> int:
+    is_new = config.flag("new_decoder_architecture")  # Falcon 40B and later
+    if family.one_key_if is not None and config.flag(family.one_key_if) and not is_new:
+        return 1
+    return config.count("num_key_value_heads", heads)
+
+
+def _check_sharing(heads: int, kv_heads: int) -> None:
+    if heads % kv_heads:
+        raise ModelConfigError(f"{heads} attention heads cannot share {kv_heads} key-value heads evenly")
+
+
+def _wide(config: ConfigJson, attention: Attention, windows: tuple[int | None, ...]) -> Attention:
+    """Attention of layers without a window, whose heads have another size in Gemma 4. New files list what differs."""
+    has_own_values = not config.flag("attention_k_eq_v")
+    head_dim, kv_heads = attention.head_dim, attention.num_kv_heads
+    if config.get("per_layer_config") is not None:
+        part = config.part(_listed_changes(config.get("per_layer_config"), windows))
+        head_dim = part.count("head_dim", head_dim)
+        kv_heads = part.count("num_key_value_heads", kv_heads)
+    elif config.get("global_head_dim") is not None:
+        head_dim = config.count("global_head_dim")
+        if not has_own_values:
+            kv_heads = config.count("num_global_key_value_heads", kv_heads)
+    else:
+        return attention
+    _check_sharing(attention.num_heads, kv_heads)
+    changes = {"head_dim": head_dim, "num_kv_heads": kv_heads, "has_own_values": has_own_values}
+    return attention.model_copy(update=changes)
+
+
+def _listed_changes(listed: Any, windows: tuple[int | None, ...]) -> Mapping[str, Any]:
+    """What `per_layer_config` changes, which must be the same in all layers without a window, and in no other."""
+    wide_layers = {index for index, window in enumerate(windows) if window is None}
+    if isinstance(listed, Mapping) and len(listed) == len(wide_layers):
+        # transformers pads the numbers with zeros, so that they are sorted: '02', '11'.
+        layers = {int(key) for key in listed if str(key).isdecimal()}
+        changes = list(listed.values())
+        is_same = all(isinstance(each, Mapping) and each == changes[0] for each in changes)
+        if layers == wide_layers and changes and is_same and changes[0].keys() <= _BY_LAYER:
+            return changes[0]  # type: ignore[no-any-return]
+    raise ModelConfigError(
+        f"`per_layer_config` is supported for {' and '.join(sorted(_BY_LAYER))} of all layers without a window",
+        "M304",
+    )
+
+
+def _of_layer(
+    config: ConfigJson, attention: Attention, window: int | None, rope: RopeSpec | None, source: int | None
+) -> Attention:
+    changes: dict[str, Any] = {
+        "window": window,
+        "rope": rope,
+        "keys_of": source,
+        "is_chunked": attention.is_chunked and window is not None,
+    }
+    if rope is None and attention.head_norm == "bare_after_rope":
+        changes["head_norm"] = "none"
+    if rope is None and config.get("attn_temperature_tuning"):  # in old files a number
+        interval, weight = config.number("floor_scale", 1, 1e9), config.number("attn_scale", 0, 100)
+        changes["query_growth"] = QueryGrowth(interval=interval, weight=weight)
+    return attention.model_copy(update=changes)
