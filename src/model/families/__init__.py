@@ -16,7 +16,9 @@ from . import (
     granite,
     hunyuan,
     kimi,
+    liquid,
     llama,
+    mamba,
     mistral,
     nemotron,
     olmo,
@@ -45,6 +47,8 @@ _MAKERS = (
     falcon,
     phi,
     ernie,
+    liquid,
+    mamba,
     others,
 )
 FAMILIES: Mapping[str, Family] = {name: family for maker in _MAKERS for name, family in maker.FAMILIES.items()}
