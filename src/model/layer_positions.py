@@ -56,8 +56,15 @@ def _has_window(config: ConfigJson, family: Family, num_layers: int) -> list[boo
         return [pattern[index % len(pattern)] == "L" for index in range(num_layers)]
     assert isinstance(family.windows, int)
     period = config.count("sliding_window_pattern", family.windows)
-    first = config.get("first_k_dense_replace") or 0  # these layers see everything (Cohere)
+    first = _num_dense(config)
     return [index >= first and (index - first + 1) % period != 0 for index in range(num_layers)]
+
+
+def _num_dense(config: ConfigJson) -> int:
+    """First layers that are not counted in a pattern of windows, and see everything (Cohere)."""
+    if config.get("prefix_dense_sliding_window_pattern") is None or not config.get("first_k_dense_replace"):
+        return 0
+    return config.count("first_k_dense_replace")
 
 
 def _local(types: Any, num_layers: int) -> list[bool]:

@@ -58,6 +58,7 @@ FAMILIES: Mapping[str, Family] = {
             "expert_selection_fn": "softmax",
             "norm_topk_prob": True,
             "first_k_dense_replace": 0,
+            "prefix_dense_sliding_window_pattern": 1,
         },
         fixed={"rms_norm_eps": None, "prefix_dense_sliding_window_pattern": 1},
         mlp_width_key="prefix_dense_intermediate_size",
