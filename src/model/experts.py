@@ -9,7 +9,7 @@ from .feed_forwards import MLP, Experts, Routing
 
 Kind = (
     Literal["none", "qwen", "mixtral", "minimax", "deepseek", "deepseek_v2", "gpt_oss", "hunyuan", "ernie", "granite"]
-    | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h", "lfm2", "jamba", "cohere"]
+    | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h", "lfm2", "jamba", "cohere", "mimo"]
 )
 CLAMPED_SWIGLU = "clamped_swiglu"  # of gpt-oss, with alpha 1.702
 SWIGLU_LIMIT = 7.0
@@ -30,6 +30,9 @@ def read_experts(config: ConfigJson, kind: Kind, index: int) -> Experts | None:
             return _checked(config, "num_local_experts", config.count("intermediate_size"), routing)
         case "deepseek":
             return _deepseek(config, index)
+        case "mimo":
+            experts = _deepseek(config, index)
+            return experts and experts.model_copy(update={"shared_width": 0})
         case "deepseek_v2":
             return _deepseek_v2(config, index)
         case "gpt_oss":
@@ -114,6 +117,11 @@ def _has_experts(config: ConfigJson, index: int) -> bool:
         if not isinstance(kinds, list) or index >= len(kinds) or kinds[index] not in ("dense", "sparse"):
             raise ModelConfigError(f"`mlp_layer_types` must say `dense` or `sparse` of layer {index}")
         return bool(kinds[index] == "sparse")
+    listed = config.get("moe_layer_freq")
+    if isinstance(listed, list):
+        if index >= len(listed):
+            raise ModelConfigError(f"`moe_layer_freq` must be a number, or have one for layer {index}")
+        return bool(listed[index])
     first = config.get("first_k_dense_replace")
     return not (isinstance(first, int) and index < first) and index % config.count("moe_layer_freq", 1) == 0
 

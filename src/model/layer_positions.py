@@ -28,6 +28,8 @@ def read_windows(config: ConfigJson, family: Family, num_layers: int) -> tuple[i
     if family.window_if is not None and not config.flag(family.window_if):
         return everything
     window = config.count(size)
+    if config.get("sliding_window_size") is not None:  # of MiMo, without the token itself
+        window = config.count("sliding_window_size") + 1
     if family.windows == "all":
         return (window,) * num_layers
     kinds = config.layer_types(num_layers, _LAYER_KINDS)
@@ -49,6 +51,8 @@ def _has_window(config: ConfigJson, family: Family, num_layers: int) -> list[boo
         return [index % 4 != 0 for index in range(num_layers)]
     if family.windows == "each_fourth":
         return [index % 4 == 0 for index in range(num_layers)]
+    if family.windows == "hybrid_layer_pattern":
+        return _hybrid(config.get("hybrid_layer_pattern"), num_layers)
     if family.windows == "attention_types":
         return _local(config.get("attention_types"), num_layers)
     pattern = config.get("sliding_window_pattern")
@@ -65,6 +69,15 @@ def _num_dense(config: ConfigJson) -> int:
     if config.get("prefix_dense_sliding_window_pattern") is None or not config.get("first_k_dense_replace"):
         return 0
     return config.count("first_k_dense_replace")
+
+
+def _hybrid(pattern: Any, num_layers: int) -> list[bool]:
+    """Read which layers have a window; without a list all but the first and every sixth (MiMo)."""
+    if pattern is None:
+        return [index != 0 and (index + 1) % 6 != 0 for index in range(num_layers)]
+    if not isinstance(pattern, list) or len(pattern) != num_layers or not set(map(str, pattern)) <= {"0", "1"}:
+        raise ModelConfigError(f"`hybrid_layer_pattern` must be a list of {num_layers} numbers, each 0 or 1")
+    return [bool(value) for value in pattern]
 
 
 def _local(types: Any, num_layers: int) -> list[bool]:

@@ -88,6 +88,7 @@ class Attention(Record):
     has_out_bias: bool = False
     head_norm: HeadNorm = "none"
     gate: Gate = "none"
+    value_dim: int | None = None  # of a head's values, which are kept with zeros up to head_dim; None: head_dim
     has_value_norm: bool = False  # values get a root mean square of one
     has_own_values: bool = True  # False: the projection of the keys is that of the values too
     scale: float | None = None  # of the products; None: head_dim**-0.5
@@ -98,6 +99,11 @@ class Attention(Record):
     alibi: Alibi = "none"
     is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head
     keys_of: int | None = None  # the layer before it whose keys and values it reads; None: it has its own
+
+    @property
+    def output_dim(self) -> int:
+        """Elements of what a head returns."""
+        return self.head_dim if self.value_dim is None else self.value_dim
 
     @property
     def num_projected(self) -> tuple[int, int]:

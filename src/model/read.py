@@ -165,6 +165,8 @@ def _feed_forward(
 def _weight_scales(config: ConfigJson, family: Family, layer: LayerSpec, hidden: int) -> tuple[WeightScale, ...]:
     if family.has_weight_scales:
         return read_weight_scales(config, layer, hidden)
+    if (scale := multiplier_of(config, family, "values_scale")) != 1:  # of values: so of what follows from them
+        return (WeightScale(name="self_attn.o_proj.weight", parts=((hidden, scale),)),)
     if averages_experts(config):  # the halves of shared experts come from halves of their last weights
         return (WeightScale(name="mlp.shared_experts.down_proj.weight", parts=((hidden, 0.5),)),)
     return _router_scale(layer, hidden)

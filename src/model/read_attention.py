@@ -25,11 +25,11 @@ def read_attentions(config: ConfigJson, family: Family, hidden: int, num_layers:
     """Attention of each layer. Raises ModelConfigError."""
     windows = read_windows(config, family, num_layers)
     attention = _attention(config, family, hidden)
-    wide = _wide(config, attention, windows)
+    wide, narrow = _wide(config, attention, windows), _narrow(family, attention)
     ropes = read_ropes(config, family, attention.head_dim, wide.head_dim, windows)
     sources = _sources(config, family, windows)
     return [
-        _of_layer(config, wide if window is None else attention, window, rope, source)
+        _of_layer(config, wide if window is None else narrow, window, rope, source)
         for window, rope, source in zip(windows, ropes, sources, strict=True)
     ]
 
@@ -66,18 +66,26 @@ def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
+        value_dim=_value_dim(config, family, head_dim),
         has_bias=flag_of(config, family.bias),
         has_out_bias=flag_of(config, family.out_bias),
         head_norm=head_norm,
         scale=_scale(config, family),
         softcap=limit_of(config, family, "softcap"),
-        has_sinks=family.has_sinks,
+        has_sinks=family.sinks == "all",
         gate=family.gate if family.gate_if is None or config.flag(family.gate_if) else "none",
         has_value_norm=family.has_value_norm,
         is_chunked=family.windows == "chunks",
         alibi=family.alibi if config.flag("alibi", family.rope_layers == "none") else "none",
         is_grouped=family.is_grouped,
     )
+
+
+def _value_dim(config: ConfigJson, family: Family, head_dim: int) -> int | None:
+    size = head_dim if family.value_dim_key is None else config.count(family.value_dim_key, head_dim)
+    if size > head_dim:
+        raise ModelConfigError(f"`{family.value_dim_key}` is {size}, more than `head_dim`", "M304")
+    return None if size == head_dim else size
 
 
 def _scale(config: ConfigJson, family: Family) -> float | None:
@@ -102,6 +110,13 @@ def _kv_heads(config: ConfigJson, family: Family, heads: int) -> int:
 def _check_sharing(heads: int, kv_heads: int) -> None:
     if heads % kv_heads:
         raise ModelConfigError(f"{heads} attention heads cannot share {kv_heads} key-value heads evenly")
+
+
+def _narrow(family: Family, attention: Attention) -> Attention:
+    """Attention of layers with a window."""
+    kv_heads = attention.num_kv_heads * family.window_kv_heads
+    _check_sharing(attention.num_heads, kv_heads)
+    return attention.model_copy(update={"num_kv_heads": kv_heads, "has_sinks": family.sinks != "none"})
 
 
 def _wide(config: ConfigJson, attention: Attention, windows: tuple[int | None, ...]) -> Attention:

@@ -183,7 +183,7 @@ def _norm(spec: ModelSpec, name: str) -> Iterator[Tensor]:
 def _attention(hidden: int, mixer: Attention) -> Iterator[Tensor]:
     for name, size in attention_parts(mixer).items():
         yield from _linear(f"self_attn.{name}", size, hidden, mixer.has_bias and name != HEAD_GATES)
-    yield from _linear("self_attn.o_proj", hidden, mixer.num_heads * mixer.head_dim, mixer.has_out_bias)
+    yield from _linear("self_attn.o_proj", hidden, mixer.num_heads * mixer.output_dim, mixer.has_out_bias)
     if mixer.head_norm not in ("none", "bare_after_rope"):
         yield _head_norm("self_attn.q_norm", mixer, mixer.num_heads)
         if mixer.keys_of is None:
@@ -194,7 +194,9 @@ def _attention(hidden: int, mixer: Attention) -> Iterator[Tensor]:
 
 def attention_parts(mixer: Attention) -> dict[str, int]:
     """The projections of its input: names in the checkpoint, and their numbers of outputs."""
-    queries, keys, values = (heads * mixer.head_dim for heads in (mixer.num_heads, *mixer.num_projected))
+    key_heads, value_heads = mixer.num_projected
+    queries, keys = mixer.num_heads * mixer.head_dim, key_heads * mixer.head_dim
+    values = value_heads * mixer.output_dim
     if mixer.is_grouped:
         return {"qkv_proj": queries + keys + values}
     if mixer.gate == "element":

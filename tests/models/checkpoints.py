@@ -273,6 +273,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "linear_value_head_dim": 20,
         "rms_norm_eps": 1e-3,  # as above
     },
+    "mimo_v2_flash": {
+        "model_type": "mimo_v2_flash",
+        "num_key_value_heads": 1,
+        "head_dim": 24,
+        "v_head_dim": 16,
+        "sliding_window": 6,
+        "layer_types": SLIDING_THEN_FULL,
+        "mlp_layer_types": ["dense", "sparse"],
+        "n_routed_experts": 8,
+        "routed_scaling_factor": 1.5,
+        **EXPERTS,
+    },
     "kimi_linear": {
         "model_type": "kimi_linear",
         "num_hidden_layers": 3,
@@ -746,7 +758,17 @@ def families() -> list[Any]:
 KINDS = ("llama with biases", "phi3", "qwen3", "olmo2", "exaone4", "stablelm parallel", "cohere2", "gemma2", "gemma3")
 KINDS += ("gpt2", "gpt_bigcode", "bloom", "falcon grouped", "qwen3_moe", "glm4_moe", "llama4", "gpt_oss")
 KINDS += ("deepseek_v2 lite", "deepseek_v3", "qwen3_5", "qwen3_next", "gemma4", "gemma4 narrow", "gemma4 shared")
-KINDS += ("kimi_linear", "bailing_hybrid", "lfm3", "lfm2", "granite 4", "falcon_h1", "mamba2", "nemotron_h")
+KINDS += (
+    "kimi_linear",
+    "bailing_hybrid",
+    "lfm3",
+    "mimo_v2_flash",
+    "lfm2",
+    "granite 4",
+    "falcon_h1",
+    "mamba2",
+    "nemotron_h",
+)
 KINDS += ("falcon_mamba", "jamba")
 
 

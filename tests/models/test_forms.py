@@ -54,7 +54,7 @@ FAMILIES = [
         "qwen3_5_moe",
         "lfm2_moe",
     ),
-    *("granitemoe", "kimi_linear", "bailing_hybrid", "olmo_hybrid", "llama4", "ernie4_5_moe", "lfm3"),
+    *("granitemoe", "kimi_linear", "bailing_hybrid", "olmo_hybrid", "llama4", "ernie4_5_moe", "lfm3", "mimo_v2_flash"),
 ]
 
 

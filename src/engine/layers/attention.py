@@ -27,6 +27,7 @@ class AttentionShape:
     is_chunked: bool = False  # a query sees its own chunk of `window` tokens; False: the last `window` tokens
     softcap: float | None = None  # scores become softcap * tanh(score / softcap)
     scale: float | None = None  # of the scores; None for head_dim ** -0.5
+    value_dim: int | None = None  # of what a head returns: its other values are zeros; None for head_dim
 
 
 class Attention:
@@ -115,6 +116,10 @@ class Attention:
         ):  # with several tokens of one row it is faster to attend with all
             queries, projected, step, rows = queries[rows], projected[rows], step.of_tokens(rows), None
         attended = self._kernels.paged_attention(queries, k_cache, v_cache, step, self._scale, self._variant)
+        if shape.value_dim is not None:
+            heads = attended.view(len(attended) * shape.num_heads, shape.head_dim)
+            values = self._kernels.take_columns(heads, 0, shape.value_dim)
+            attended = values.view(len(attended), shape.num_heads * shape.value_dim)
         if self._num_gates:
             attended = self._kernels.gate_outputs(attended, projected, self._num_gates)
         return attended if rows is None else attended[rows]
@@ -138,6 +143,14 @@ def order_of_groups(num_heads: int, num_kv_heads: int, head_dim: int) -> torch.T
     rows = torch.arange((num_heads + 2 * num_kv_heads) * head_dim)
     queries, keys, values = torch.split(rows.view(num_kv_heads, -1, head_dim), [queries_per_key, 1, 1], dim=1)
     return torch.cat((queries.flatten(), keys.flatten(), values.flatten()))
+
+
+def order_with_zeros(num_heads: int, num_kv_heads: int, head_dim: int, value_dim: int) -> torch.Tensor:
+    """The outputs of `in_proj` with zeros after the values of each head, up to head_dim."""
+    before = torch.arange((num_heads + num_kv_heads) * head_dim)
+    values = len(before) + torch.arange(num_kv_heads * value_dim).view(num_kv_heads, value_dim)
+    zeros = torch.full((num_kv_heads, head_dim - value_dim), -1)
+    return torch.cat((before, torch.cat((values, zeros), 1).flatten()))
 
 
 def order_of_gates(num_heads: int, num_kv_heads: int, head_dim: int) -> torch.Tensor:

@@ -57,7 +57,7 @@ class Linear:
         parts: name in the checkpoint (without `.weight`) -> out_features.
         unbiased: parts for which the checkpoint has no bias although others have one: theirs is zero.
         scheme: quantises the weight.
-        order: of the outputs, as indices of the stacked rows; None for the order of the parts.
+        order: of the outputs, as indices of the stacked rows, -1 for outputs that are 0; None for that of the parts.
         finish: makes the result of the outputs of a part of the weight; None if this is all of it.
         """
         self.parts = parts
@@ -67,6 +67,7 @@ class Linear:
         self._dtype, self._device = dtype, device
         self._scheme = scheme
         self._order = order
+        self._has_zeros = order is not None and bool((order < 0).any())
         self._finish = finish
         self._packed: PackedLinear | None = None
 
@@ -97,7 +98,7 @@ class Linear:
     def _integers(self, tensors: TensorReader, bias: torch.Tensor | None) -> PackedLinear | None:
         """The codes of the checkpoint, if its method rounds the inputs of all parts as the kernels do."""
         pack = self._kernels.pack_integers
-        if self._scheme is not None or pack is None:
+        if self._scheme is not None or pack is None or self._has_zeros:
             return None
         parts = [tensors.integers(f"{name}.weight") for name in self.parts]
         found = [part for part in parts if part is not None]
@@ -111,7 +112,7 @@ class Linear:
     def _grouped(self, tensors: TensorReader, bias: torch.Tensor | None) -> PackedLinear | None:
         """The codes of the checkpoint, if all parts have some. Parts that are not alike become pieces."""
         pack = self._kernels.pack_grouped
-        if self._scheme is not None or pack is None:
+        if self._scheme is not None or pack is None or self._has_zeros:
             return None
         parts: list[Grouped] = []
         for name in self.parts:
@@ -143,7 +144,7 @@ class Linear:
         return {"packed": self.packed}
 
     def hold(self, held: Held) -> None:
-        self._packed = linear_of(held, "packed", sum(self.parts.values()), self.in_features, self._dtype)
+        self._packed = linear_of(held, "packed", self._num_outputs, self.in_features, self._dtype)
 
     def _stacked_weight(self, tensors: TensorReader) -> torch.Tensor:
         whole = torch.empty(sum(self.parts.values()), self.in_features, dtype=self._dtype, device=self._device)
@@ -159,7 +160,15 @@ class Linear:
         return self._ordered(whole)
 
     def _ordered(self, rows: torch.Tensor) -> torch.Tensor:
-        return rows if self._order is None else rows[self._order]
+        if self._order is None:
+            return rows
+        if self._has_zeros:
+            rows = torch.cat((rows, torch.zeros_like(rows[:1])))  # the last one
+        return rows[self._order]
+
+    @property
+    def _num_outputs(self) -> int:
+        return sum(self.parts.values()) if self._order is None else len(self._order)
 
     @property
     def num_bytes(self) -> int:
@@ -174,7 +183,7 @@ class Linear:
         return self._packed
 
     def __call__(self, x: torch.Tensor, mix: Mix | None = None) -> torch.Tensor:
-        """x: [T, in_features]. mix: of the T tokens. Returns [T, sum of the parts]."""
+        """x: [T, in_features]. mix: of the T tokens. Returns [T, outputs]."""
         out = self._kernels.linear(x, self.packed)
         if mix is not None:
             out = self._added(mix, x, out)
@@ -184,8 +193,11 @@ class Linear:
         """Let the mix add its deltas, which it knows in the order of the parts."""
         if self._order is None:
             return mix.added(self, x, out)
-        order = self._order.to(out.device)
-        return mix.added(self, x, out[:, order.argsort()])[:, order]
+        is_own = (self._order >= 0).to(out.device)
+        order = self._order.to(out.device)[is_own]
+        found = out.clone()
+        found[:, is_own] = mix.added(self, x, out[:, is_own][:, order.argsort()])[:, order]
+        return found
 
     def of_normed(
         self, norm: Norm, x: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None

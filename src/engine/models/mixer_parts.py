@@ -31,7 +31,14 @@ from ...model.tensors import (
     mamba_parts,
 )
 from ..kernels import HeadVariant
-from ..layers.attention import Attention, AttentionShape, alibi_slopes, order_of_gates, order_of_groups
+from ..layers.attention import (
+    Attention,
+    AttentionShape,
+    alibi_slopes,
+    order_of_gates,
+    order_of_groups,
+    order_with_zeros,
+)
 from ..layers.convolution import ShortConvolution, Taps
 from ..layers.gated_delta import GatedDelta, order_by_part
 from ..layers.kimi_delta import KimiDelta
@@ -49,11 +56,14 @@ from .parts import Parts
 _INDEX_INPUTS = "indexer.wk", "indexer.weights_proj"  # projections of the layer's input, without a bias
 
 
-def _order_of(spec: AttentionSpec) -> Callable[[int, int, int], torch.Tensor] | None:
-    """Makes the order of the outputs of a projection whose checkpoint has another."""
+def _order_of(spec: AttentionSpec) -> torch.Tensor | None:
+    """The order of the outputs of a projection whose checkpoint has another, or fewer."""
+    sizes = spec.num_heads, spec.num_kv_heads, spec.head_dim
+    if spec.value_dim is not None:
+        return order_with_zeros(*sizes, spec.value_dim)
     if spec.gate == "element":
-        return order_of_gates
-    return order_of_groups if spec.is_grouped else None
+        return order_of_gates(*sizes)
+    return order_of_groups(*sizes) if spec.is_grouped else None
 
 
 def _num_gates(spec: AttentionSpec) -> int:
@@ -84,9 +94,7 @@ class MixerParts(Parts):
         raise AssertionError(f"support.py accepts layers with {spec}")
 
     def attention(self, prefix: str, spec: AttentionSpec) -> Attention:
-        hidden, order = self._spec.hidden_size, None
-        if order_of := _order_of(spec):
-            order = order_of(spec.num_heads, spec.num_kv_heads, spec.head_dim)
+        hidden = self._spec.hidden_size
         slopes: torch.Tensor | None = None
         if spec.alibi != "none":
             slopes = self._of_heads(alibi_slopes, spec.num_heads).to(self._device)
@@ -114,9 +122,10 @@ class MixerParts(Parts):
                 spec.is_chunked,
                 softcap=spec.softcap,
                 scale=spec.scale,
+                value_dim=spec.value_dim,
             ),
-            self.linear(prefix, attention_parts(spec), hidden, spec.has_bias, order, unbiased=(HEAD_GATES,)),
-            self.summed(prefix, "o_proj", spec.num_heads * spec.head_dim, spec.has_out_bias),
+            self.linear(prefix, attention_parts(spec), hidden, spec.has_bias, _order_of(spec), unbiased=(HEAD_GATES,)),
+            self.summed(prefix, "o_proj", spec.num_heads * spec.output_dim, spec.has_out_bias),
             q_norm,
             k_norm,
             None if spec.rope is None else self.rotation(spec.rope, spec.head_dim),

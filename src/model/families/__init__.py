@@ -25,6 +25,7 @@ from . import (
     others,
     phi,
     qwen,
+    xiaomi,
 )
 from .family import Family, FusedExperts, Setting
 
@@ -49,6 +50,7 @@ _MAKERS = (
     ernie,
     liquid,
     mamba,
+    xiaomi,
     others,
 )
 FAMILIES: Mapping[str, Family] = {name: family for maker in _MAKERS for name, family in maker.FAMILIES.items()}

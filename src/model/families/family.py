@@ -14,9 +14,13 @@ from ..spec import Norm, NormPlaces
 
 # Which layers have the sliding window: none, whatever config.json says; all; those that `layer_types` names, and where
 # it is missing, those from `max_window_layers` on, or all but every n-th, or the first and every fourth after it, or
-# all but these, or those that `attention_types` calls local; chunks of `attention_chunk_size` tokens, in those that
-# turn queries and keys
-Windows = Literal["none", "all", "last", "each_fourth", "all_but_each_fourth", "attention_types", "chunks"] | int
+# all but these, or those that `hybrid_layer_pattern` lists with 1, or that `attention_types` calls local; chunks of
+# `attention_chunk_size` tokens, in those that turn queries and keys
+Windows = (
+    Literal["none", "all", "last", "each_fourth", "all_but_each_fourth", "hybrid_layer_pattern"]
+    | Literal["attention_types", "chunks"]
+    | int
+)
 # Which layers turn queries and keys: all; those with a window, or all if none has one; those with a window; those that
 # `no_rope_layers` lists with 1; all, unless `alibi` is true; all if `position_embedding_type` is `rope`; those whose
 # base in `layer_rope_theta` is not 0; all if config.json has `rope_parameters`; none
@@ -84,7 +88,9 @@ class Family:
     has_layer_scalars: bool = False
     has_layer_inputs: bool = False
     shares_keys: bool = False  # the last `num_kv_shared_layers` layers read the keys and values of earlier ones
-    has_sinks: bool = False
+    sinks: Literal["none", "all", "windows"] = "none"  # the layers that have some
+    value_dim_key: str | None = None  # the key of config.json with the size of a head's values; None: as of its keys
+    window_kv_heads: int = 1  # key-value heads of layers with a window, in multiples of those of others
     gate: Gate = "none"  # on the outputs of attention
     gate_if: str | None = None  # the key of config.json that decides whether there is one
     is_latent: bool = False  # attention over compressed vectors

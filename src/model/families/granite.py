@@ -34,7 +34,7 @@ _GRANITE_PARTS: dict[str, Any] = {
 _SWA_PARTS: dict[str, Any] = _GRANITE_PARTS | {
     "windows": "all_but_each_fourth",
     "rope_layers": "layer_rope_theta",
-    "has_sinks": True,
+    "sinks": "all",
 }
 FAMILIES: Mapping[str, Family] = {
     "GraniteForCausalLM": Family("granite", "Granite 3", _GRANITE, mlp_bias="mlp_bias", **_GRANITE_PARTS),

@@ -153,6 +153,25 @@ def test_local_layers_are_those_of_attention_types(types: Any) -> None:
         read_config({**config, "attention_types": types})
 
 
+def test_layers_with_a_window_have_more_keys_sinks_and_narrower_values_in_mimo() -> None:
+    """Published files list the layers in one way, transformers writes them in another."""
+    config = {"architectures": ["MiMoV2FlashForCausalLM"], "num_hidden_layers": 3, "sliding_window_size": 128}
+    spec, _ = read_config({**config, "hybrid_layer_pattern": [0, 1, 0], "moe_layer_freq": [0, 1, 1]})
+    mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, Attention)]
+    assert spec.windows == (None, 129, None)
+    assert [(each.num_kv_heads, each.has_sinks, each.head_dim, each.value_dim) for each in mixers] == [
+        *[(4, False, 192, 128), (8, True, 192, 128), (4, False, 192, 128)]
+    ]
+    assert [type(layer.feed_forward).__name__ for layer in spec.layers] == ["MLP", "Experts", "Experts"]
+    assert read_config({**config, "num_hidden_layers": 7})[0].windows == (None, *[129] * 4, None, 129)
+    with pytest.raises(ModelConfigError, match="`hybrid_layer_pattern` must be a list of 3 numbers"):
+        read_config({**config, "hybrid_layer_pattern": [0, 2, 1]})
+    with pytest.raises(ModelConfigError, match="`moe_layer_freq` must be a number, or have one for layer 1"):
+        read_config({**config, "moe_layer_freq": [0]})
+    with pytest.raises(ModelConfigError, match="`v_head_dim` is 200, more than `head_dim`"):
+        read_config({**config, "v_head_dim": 200})
+
+
 def test_the_scale_of_scores_is_that_of_the_head_where_none_is_written() -> None:
     found = [read_config({"architectures": [f"{name}ForCausalLM"]})[0] for name in ("HyperCLOVAX", "Granite")]
     assert [spec.attention and spec.attention.scale for spec in found] == [None, 1.0]

@@ -113,6 +113,37 @@ def linear(kernels: KernelSet, dtype: torch.dtype, **weights: torch.Tensor) -> L
     return layer
 
 
+class Doubled:
+    """A mix that adds a layer's output once more."""
+
+    def added(self, layer: Linear, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        assert out.shape[1] == sum(layer.parts.values())
+        return out + x @ self.weight.T
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.weight = weight
+
+    def of_tokens(self, tokens: torch.Tensor) -> Doubled:
+        return self
+
+
+@DTYPES
+@pytest.mark.parametrize("scheme", [None, "int8", "int4"])
+def test_outputs_that_no_weight_has_are_zeros(dtype: torch.dtype, scheme: str | None):
+    """Also with a quantised weight, whose rows of zeros have no largest element, and with adapters."""
+    kernels, order = kernels_of(BEST, dtype), torch.tensor([2, -1, 0, 1, -1, 3])
+    weight, x = torch.randn(4, WIDTH).to(dtype), torch.randn(3, WIDTH).to(dtype)
+    layer = Linear({"a": 3, "b": 1}, WIDTH, False, kernels, dtype, CPU, scheme, order)
+    layer.load(Tensors(a_weight=weight[:3], b_weight=weight[3:]))
+    plain = Linear({"w": 6}, WIDTH, False, kernels, dtype, CPU, scheme)
+    plain.load(Tensors(w_weight=torch.cat((weight, torch.zeros_like(weight[:1])))[order]))
+    found = layer(x)
+    assert torch.equal(found, plain(x))
+    assert not found[:, order < 0].any()
+    doubled = layer(x, Doubled(weight)) - found
+    torch.testing.assert_close(doubled, (x @ weight.T)[:, order] * (order >= 0), atol=0.1, rtol=0.05)
+
+
 @LEVELS
 @DTYPES
 @pytest.mark.parametrize("act", HIDDEN_ACTS)
