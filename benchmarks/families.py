@@ -24,6 +24,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from .model_impl import TOKENS, Engine
 
 _KINDS = ["linear_attention", "linear_attention", "full_attention", "linear_attention"]
+_WINDOWS = ["full_attention", "sliding_attention", "sliding_attention", "sliding_attention"]
+_DENSE_FIRST = ["dense", "sparse", "sparse", "sparse"]
 _SMALL: dict[str, Any] = {"num_hidden_layers": 4, "vocab_size": 32000, "pad_token_id": 0, "eos_token_id": 2}
 _EXPERTS = {"num_local_experts": 16, "n_group": 1, "topk_group": 1}
 SHAPES: dict[str, dict[str, Any]] = {
@@ -32,6 +34,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     "olmo_hybrid": {**_SMALL, "layer_types": _KINDS},
     "lfm3": {**_SMALL, "layer_types": ["conv", "sliding_attention", "full_attention", "conv"]},
     "qwen3_next": {**_SMALL, "num_experts": 16, "layer_types": _KINDS},
+    "mimo_v2_flash": {**_SMALL, "n_routed_experts": 16, "layer_types": _WINDOWS, "mlp_layer_types": _DENSE_FIRST},
+    "cohere2_moe": {**_SMALL, "hidden_size": 4096, "intermediate_size": 1024, "num_attention_heads": 32},
+    "mamba": {**_SMALL, "hidden_size": 2560, "num_hidden_layers": 8},
+    "falcon_mamba": {**_SMALL, "hidden_size": 4096, "intermediate_size": 8192, "num_hidden_layers": 8},
+    "jamba": {**_SMALL, "intermediate_size": 4096, "num_experts": 4, "attn_layer_period": 4, "attn_layer_offset": 2},
 }
 
 
