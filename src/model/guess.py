@@ -17,9 +17,10 @@ from .mixers import (
     CrossAttention,
     GatedDelta,
     LatentAttention,
-    LinearAttention,
+    LightningAttention,
     Mamba,
     Mamba2,
+    Recurrent,
     ShortConvolution,
 )
 from .quantisation_config import read_quantisation
@@ -229,7 +230,7 @@ def _has_no_attention(block: Any) -> bool:
     return isinstance(attention, Mapping) and bool(attention.get("no_op") or attention.get("replace_with_linear"))
 
 
-def _state(reader: ConfigReader, model_type: str) -> GatedDelta | Mamba | Mamba2 | ShortConvolution | LinearAttention:
+def _state(reader: ConfigReader, model_type: str) -> Recurrent:
     hidden = reader.number("hidden_size")
     if "linear_num_value_heads" in reader.values or model_type == "qwen3_next":
         return GatedDelta(
@@ -242,7 +243,9 @@ def _state(reader: ConfigReader, model_type: str) -> GatedDelta | Mamba | Mamba2
     if "conv_L_cache" in reader.values:  # LFM2
         return ShortConvolution(width=hidden, conv_width=reader.number("conv_L_cache", 3))
     if isinstance(reader.get("linear_attn_config"), Mapping) or "attn_type_list" in reader.values:
-        return LinearAttention(num_heads=reader.number("num_attention_heads"), head_dim=reader.number("head_dim", 128))
+        return LightningAttention(
+            num_heads=reader.number("num_attention_heads"), head_dim=reader.number("head_dim", 128)
+        )
     if model_type not in ("jamba", "mamba", "falcon_mamba", "mamba2", "bamba", "granitemoehybrid", "nemotron_h"):
         reader.assumptions.append("the recurrent layers were counted like Mamba's")
     width = reader.number("mamba_expand", reader.number("expand", 2)) * hidden

@@ -55,6 +55,8 @@ def read_layout(config: ConfigJson, kind: Kind) -> list[Parts]:
             listed = _indices(config, "attn_layer_indices", ())
         case "short_convolution":
             listed = _indices(config, "full_attn_idxs", range(num_layers))
+        case "minimax":
+            listed = range(0, num_layers, 2)
         case "lfm3":
             listed = range(2, num_layers, 2)
         case "granite_hybrid":

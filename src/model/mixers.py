@@ -190,7 +190,7 @@ class LatentAttention(Record):
 class StateShape(Record):
     """The shapes of what a layer keeps of a sequence, however long it is.
 
-    inputs: the last inputs of a convolution, in the dtype of the model. sums: of many tokens; () if there are none.
+    inputs: the last inputs of a convolution, in the dtype of the model. sums: of many tokens. () if there are none.
     """
 
     inputs: tuple[int, ...]
@@ -198,8 +198,8 @@ class StateShape(Record):
 
     @property
     def keeps(self) -> Keeps:
-        sums = math.prod(self.sums) if self.sums else 0
-        return Keeps(kind="state", width=math.prod(self.inputs) + sums, sums_width=sums)
+        inputs, sums = (math.prod(shape) if shape else 0 for shape in (self.inputs, self.sums))
+        return Keeps(kind="state", width=inputs + sums, sums_width=sums)
 
 
 # How a checkpoint stores the projections of a gated delta network: queries, keys and values in one tensor; all by key
@@ -364,24 +364,33 @@ class ShortConvolution(Record):
         return 4 * self.width
 
 
-Recurrent = GatedDelta | KimiDelta | Mamba | Mamba2 | ShortConvolution  # that the engine computes
+class LightningAttention(Record):
+    """Linear attention whose state, of an outer product per head, decays at a fixed rate: arXiv:2501.08313."""
 
-
-class LinearAttention(Record):
-    """Linear attention: a state of one outer product per head (MiniMax-01)."""
-
-    kind: Literal["linear_attention"] = "linear_attention"
+    kind: Literal["lightning_attention"] = "lightning_attention"
     num_heads: int
     head_dim: int
+    slope_scale: float = 1.0  # of the rates of decay, by layer
+    norm_eps: float = 1e-6
+
+    @property
+    def width(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def state(self) -> StateShape:
+        return StateShape(inputs=(), sums=(self.num_heads, self.head_dim, self.head_dim))
 
     @property
     def keeps(self) -> Keeps:
-        state = self.num_heads * self.head_dim * self.head_dim
-        return Keeps(kind="state", width=state, sums_width=state)
+        return self.state.keeps
 
     @property
     def activations(self) -> int:
-        return 5 * self.num_heads * self.head_dim
+        return 9 * self.width  # outputs are float32 until they are normed
+
+
+Recurrent = GatedDelta | KimiDelta | LightningAttention | Mamba | Mamba2 | ShortConvolution  # that the engine computes
 
 
 Mixer = Annotated[
@@ -393,6 +402,6 @@ Mixer = Annotated[
     | Mamba
     | Mamba2
     | ShortConvolution
-    | LinearAttention,
+    | LightningAttention,
     Field(discriminator="kind"),
 ]

@@ -23,12 +23,12 @@ from .feed_forwards import MLP, Experts
 from .guess import guess, named_dtype
 from .latent import read_latent
 from .layout import Parts, read_layout
-from .mixers import Attention, GatedDelta, LatentAttention, Mixer
+from .mixers import Attention, GatedDelta, LatentAttention, LightningAttention, Mixer
 from .multipliers import read_weight_scales
 from .quantisation_config import read_quantisation
 from .read_attention import read_attentions
-from .recurrent import adjusted_width, read_state
-from .spec import LayerInput, LayerSpec, ModelSpec, NormPlaces, WeightScale
+from .recurrent import adjusted_width, of_layer, read_state
+from .spec import EVEN_SUMS, LayerInput, LayerSpec, ModelSpec, NormPlaces, SumWeights, WeightScale
 
 _OFTEN_READ = {"architectures", "dtype", "torch_dtype", "quantization_config"}
 
@@ -116,7 +116,7 @@ def _read_layers(config: ConfigJson, family: Family, hidden: int) -> tuple[Layer
         if parts.has_attention:
             mixers.append(attentions[index])
         if parts.has_state and state is not None:
-            mixers.append(state)
+            mixers.append(of_layer(state, index, len(layout)))
         mixer = mixers[0] if mixers else None
         beside = mixers[1] if len(mixers) > 1 else None
         feed_forward = _feed_forward(config, family, parts, index, mlp, mixer)
@@ -129,9 +129,24 @@ def _read_layers(config: ConfigJson, family: Family, hidden: int) -> tuple[Layer
                 norms="inputs" if isinstance(mixer, GatedDelta) else norms,
                 input=layer_input,
                 has_scalar=family.has_layer_scalars,
+                sum_weights=_sum_weights(config, family, mixer),
             )
         layers.append(known[key])
     return tuple(layers)
+
+
+def _sum_weights(config: ConfigJson, family: Family, mixer: Mixer | None) -> SumWeights:
+    if family.norms != "stream":
+        return EVEN_SUMS
+    kind = "linear_attn" if isinstance(mixer, LightningAttention) else "full_attn"
+
+    def factor(part: str, name: str) -> float:
+        return config.number(f"{part}_{name}_factor", 0, MAX_SCALE, 1.0)
+
+    return SumWeights(
+        mixer=(factor(kind, "alpha"), factor(kind, "beta")),
+        feed_forward=(factor("mlp", "alpha"), factor("mlp", "beta")),
+    )
 
 
 def _attentions(

@@ -7,7 +7,18 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from .config_json import ConfigJson, ModelConfigError, shown
-from .mixers import DeltaForm, GatedDelta, GateNorm, KimiDelta, Mamba, Mamba2, PartNorm, Recurrent, ShortConvolution
+from .mixers import (
+    DeltaForm,
+    GatedDelta,
+    GateNorm,
+    KimiDelta,
+    LightningAttention,
+    Mamba,
+    Mamba2,
+    PartNorm,
+    Recurrent,
+    ShortConvolution,
+)
 
 Kind = (
     Literal[
@@ -17,6 +28,7 @@ Kind = (
         "olmo_hybrid",
         "kimi_linear",
         "bailing",
+        "minimax",
         "short_convolution",
         "lfm3",
     ]
@@ -99,12 +111,24 @@ def read_state(config: ConfigJson, kind: Kind) -> Recurrent | None:
             return _kimi_linear(config)
         case "bailing":
             return _bailing(config)
+        case "minimax":
+            heads = config.count("num_attention_heads")
+            return LightningAttention(
+                num_heads=heads, head_dim=config.count("head_dim", config.count("hidden_size") // heads)
+            )
         case "short_convolution" | "lfm3":
             return _short_convolution(config)
         case "mamba" | "falcon_mamba" | "jamba":
             return _mamba(config, kind, _MAMBA_KEYS[kind])
         case _:
             return _mamba2(config, kind, _KEYS[kind])
+
+
+def of_layer(state: Recurrent, index: int, num_layers: int) -> Recurrent:
+    """The mixer of one layer. The rates of lightning attention fall with the layers."""
+    if not isinstance(state, LightningAttention):
+        return state
+    return state.model_copy(update={"slope_scale": 1 - index / (num_layers - 1 + 1e-5) + 1e-5})
 
 
 def _gated_delta(config: ConfigJson, form: DeltaForm) -> GatedDelta:

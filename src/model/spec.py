@@ -29,8 +29,18 @@ class Norm(Record):
 # Whose names the tensors in the files have: transformers', those of Mistral AI's own format, llama.cpp's
 WeightNames = Literal["hf", "mistral", "gguf"]
 # What is normed: the inputs of mixer and feed-forward; their outputs; both; the common input of the two, which are
-# added at once; an input of each, which are added at once
-NormPlaces = Literal["inputs", "outputs", "both", "common", "parallel"]
+# added at once; an input of each, which are added at once; the stream itself, before each of the two
+NormPlaces = Literal["inputs", "outputs", "both", "common", "parallel", "stream"]
+
+
+class SumWeights(Record):
+    """Factors of the stream and of what is added to it, after the mixer and after the feed-forward block."""
+
+    mixer: tuple[float, float] = (1.0, 1.0)
+    feed_forward: tuple[float, float] = (1.0, 1.0)
+
+
+EVEN_SUMS = SumWeights()
 
 
 class LayerInput(Record):
@@ -56,6 +66,7 @@ class LayerSpec(Record):
     norms: NormPlaces = "inputs"
     input: LayerInput | None = None
     has_scalar: bool = False
+    sum_weights: SumWeights = EVEN_SUMS  # of a layer whose stream is normed
 
     @property
     def mixers(self) -> tuple[Mixer, ...]:

@@ -8,7 +8,16 @@ from .activations import HIDDEN_ACTS
 from .experts import CLAMPED_SWIGLU
 from .families import FAMILIES
 from .feed_forwards import MLP, Experts
-from .mixers import Attention, GatedDelta, KimiDelta, LatentAttention, Mamba, Mamba2, ShortConvolution
+from .mixers import (
+    Attention,
+    GatedDelta,
+    KimiDelta,
+    LatentAttention,
+    LightningAttention,
+    Mamba,
+    Mamba2,
+    ShortConvolution,
+)
 from .rope import ROPE_KINDS
 from .spec import LayerSpec, ModelSpec
 
@@ -38,7 +47,7 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
             case Attention(rope=rope) | LatentAttention(rope=rope):
                 if rope is not None and rope.kind not in ROPE_KINDS:
                     yield f"rope type {rope.kind} is not supported; supported: {', '.join(ROPE_KINDS)}"
-            case GatedDelta() | KimiDelta() | Mamba() | Mamba2() | ShortConvolution():
+            case GatedDelta() | KimiDelta() | LightningAttention() | Mamba() | Mamba2() | ShortConvolution():
                 pass
             case _:
                 yield f"layers with {mixer.kind.replace('_', ' ')} are not supported"

@@ -17,7 +17,7 @@ from .mixers import (
     GatedDelta,
     KimiDelta,
     LatentAttention,
-    LinearAttention,
+    LightningAttention,
     Mamba,
     Mamba2,
     Mixer,
@@ -54,6 +54,7 @@ LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
     ),
     "common": ("input_layernorm",),
     "parallel": ("input_layernorm", "post_attention_layernorm"),
+    "stream": ("input_layernorm", "post_attention_layernorm"),
 }
 
 
@@ -167,11 +168,11 @@ def _mixer(hidden: int, mixer: Mixer) -> Iterator[Tensor]:
             if mixer.has_bias:
                 yield Tensor("conv.conv.bias", (mixer.width,))
             yield from _linear("conv.out_proj", hidden, mixer.width, mixer.has_bias)
-        case LinearAttention():
-            inner = mixer.num_heads * mixer.head_dim
-            yield from _linear("self_attn.qkv_proj", 3 * inner, hidden)
-            yield from _linear("self_attn.output_gate", inner, hidden)
-            yield from _linear("self_attn.out_proj", hidden, inner)
+        case LightningAttention():
+            for name, size in lightning_parts(mixer).items():
+                yield from _linear(f"self_attn.{name}", size, hidden)
+            yield Tensor("self_attn.norm.weight", (mixer.width,))
+            yield from _linear("self_attn.out_proj", hidden, mixer.width)
 
 
 def _norm(spec: ModelSpec, name: str) -> Iterator[Tensor]:
@@ -343,6 +344,11 @@ def _mamba(hidden: int, mixer: Mamba) -> Iterator[Tensor]:
 def mamba_parts(mixer: Mamba) -> tuple[int, int, int]:
     """Rows of its `x_proj`: the compressed time steps, B and C."""
     return mixer.step_rank, mixer.state_size, mixer.state_size
+
+
+def lightning_parts(mixer: LightningAttention) -> dict[str, int]:
+    """Projections of the mixer's input: names in the checkpoint, and numbers of outputs."""
+    return {"qkv_proj": 3 * mixer.width, "output_gate": mixer.width}
 
 
 def _mamba2(hidden: int, mixer: Mamba2) -> Iterator[Tensor]:

@@ -216,7 +216,7 @@ def convolution(device: torch.device) -> None:
 
 def gated_norm(device: torch.device) -> None:
     for order in test_recurrent.ORDERS:
-        test_recurrent.test_the_gated_norm(device, SMALL, order, 120, 3)
+        test_recurrent.test_the_gated_norm(device, SMALL, order, 120, 3, "silu")
 
 
 def delta(device: torch.device) -> None:

@@ -138,12 +138,12 @@ def test_states_of_the_convolution_are_copied_exactly(device):
 
 @ALL_DTYPES
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(("width", "groups"), [(120, 3), slow(16, 1)])
-def test_the_gated_norm(device, dtype, order, width, groups):
+@pytest.mark.parametrize(("width", "groups", "gate"), [(120, 3, "silu"), (120, 1, "sigmoid"), slow(16, 1, "silu")])
+def test_the_gated_norm(device, dtype, order, width, groups, gate):
     x = apart(3, width, dtype=torch.float32, device=device)
     projected = apart(3, width + 8, dtype=dtype, device=device)  # of which 3 columns are before the gates
     weight = None if order == "none" else torch.randn(width, device=device)
-    weights = GatedNormWeights(order, weight, 0.1, groups)
+    weights = GatedNormWeights(order, weight, 0.1, groups, gate)
     found, expected = gated_norm_gpu(x, projected, 3, weights), gated_norm_reference(x, projected, 3, weights)
     torch.testing.assert_close(found, expected, atol=LIMITS[dtype], rtol=LIMITS[dtype])
 

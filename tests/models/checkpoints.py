@@ -130,6 +130,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "nemotron": {"model_type": "nemotron", "head_dim": 16},
     "qwen3_moe": {"model_type": "qwen3_moe", "head_dim": 16, "norm_topk_prob": True, "num_experts": 6, **EXPERTS},
     "mixtral": {"model_type": "mixtral", "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "minimax": {
+        "model_type": "minimax",
+        "num_hidden_layers": 3,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "head_dim": 16,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "full_attn_alpha_factor": 1.5,
+        "linear_attn_beta_factor": 0.8,
+        "mlp_alpha_factor": 2.5,
+    },
     "minimax_m2": {
         "model_type": "minimax_m2",
         "head_dim": 16,
@@ -758,18 +769,8 @@ def families() -> list[Any]:
 KINDS = ("llama with biases", "phi3", "qwen3", "olmo2", "exaone4", "stablelm parallel", "cohere2", "gemma2", "gemma3")
 KINDS += ("gpt2", "gpt_bigcode", "bloom", "falcon grouped", "qwen3_moe", "glm4_moe", "llama4", "gpt_oss")
 KINDS += ("deepseek_v2 lite", "deepseek_v3", "qwen3_5", "qwen3_next", "gemma4", "gemma4 narrow", "gemma4 shared")
-KINDS += (
-    "kimi_linear",
-    "bailing_hybrid",
-    "lfm3",
-    "mimo_v2_flash",
-    "lfm2",
-    "granite 4",
-    "falcon_h1",
-    "mamba2",
-    "nemotron_h",
-)
-KINDS += ("falcon_mamba", "jamba")
+KINDS += ("kimi_linear", "bailing_hybrid", "mimo_v2_flash", "minimax", "lfm3", "lfm2", "granite 4", "falcon_h1")
+KINDS += ("mamba2", "nemotron_h", "falcon_mamba", "jamba")
 
 
 def kinds() -> list[Any]:

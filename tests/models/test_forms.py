@@ -48,6 +48,7 @@ FAMILIES = [
         "gemma3",
         "qwen3_moe",
         "mixtral",
+        "minimax",
         "minimax_m2",
         "gpt_oss",
         "deepseek_v3",

@@ -24,7 +24,10 @@ _FUSED_EXPERTS = re.compile(
     r"(?P<place>.*\.experts)\.(?P<part>gate_up_proj|gate_proj|up_proj|down_proj)(?P<bias>_bias)?"
 )
 _SOURCES: dict[WeightNames, str] = {"hf": CONFIG_JSON, "mistral": PARAMS_JSON, "gguf": "the header"}
-_UNUSED = ("inv_freq", "masked_bias", "attn.bias", "attention.bias")  # buffers in old checkpoints
+_UNUSED = (  # buffers, which follow from config.json: of positions and masks in old checkpoints, of MiniMax's decays
+    *("inv_freq", "masked_bias", "attn.bias", "attention.bias"),
+    *("self_attn.slope_rate", "self_attn.query_decay", "self_attn.key_decay", "self_attn.diagonal_decay"),
+)
 Shapes = Mapping[str, tuple[int, ...]]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from ...model.mixers import GateNorm
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 
+Gate = Literal["silu", "sigmoid"]  # what is applied to the gates
 ORDERS: tuple[GateNorm, ...] = ("none", "before_gate", "after_gate")  # as in the enum of cpu/gated_norm.cpp
 
 
@@ -20,6 +21,7 @@ class GatedNormWeights:
     weight: torch.Tensor | None  # [width] in float32; None without a norm
     eps: float
     groups: int  # of columns that are normed together
+    gate: Gate = "silu"
 
 
 class GatedNorm(Protocol):
@@ -31,7 +33,7 @@ class GatedNorm(Protocol):
 def gated_norm_reference(
     x: torch.Tensor, projected: torch.Tensor, channels: int, weights: GatedNormWeights
 ) -> torch.Tensor:
-    """norm(x * silu(z)), norm(x) * silu(z), or x * silu(z).
+    """norm(x * gate), norm(x) * gate, or x * gate, where gate is silu(z) or sigmoid(z).
 
     Args:
         x: [T, width] in float32. It may be overwritten.
@@ -39,7 +41,8 @@ def gated_norm_reference(
     Returns:
         [T, width] in the dtype of projected; arithmetic in float32.
     """
-    gate = F.silu(projected[:, channels : channels + x.shape[1]].float())
+    given = projected[:, channels : channels + x.shape[1]].float()
+    gate = F.silu(given) if weights.gate == "silu" else given.sigmoid()
     if weights.order == "after_gate":
         x = x * gate
     if weights.weight is not None:
@@ -50,7 +53,7 @@ def gated_norm_reference(
 
 def gated_norm_cpu(library: CpuLibrary, dtype: torch.dtype) -> GatedNorm:
     empty = library.memory.empty
-    arguments = [POINTER, POINTER, INT64, POINTER, FLOAT, INT, POINTER, INT64, INT64, INT64]
+    arguments = [POINTER, POINTER, INT64, POINTER, FLOAT, INT, INT, POINTER, INT64, INT64, INT64]
     call = library.op("gated_norm", dtype, arguments)
 
     def gated_norm(x: torch.Tensor, projected: torch.Tensor, channels: int, weights: GatedNormWeights) -> torch.Tensor:
@@ -65,6 +68,7 @@ def gated_norm_cpu(library: CpuLibrary, dtype: torch.dtype) -> GatedNorm:
             None if weights.weight is None else pointer(weights.weight, torch.float32),
             weights.eps,
             ORDERS.index(weights.order),
+            weights.gate == "silu",
             out.data_ptr(),
             tokens,
             width,

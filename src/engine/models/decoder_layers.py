@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from ...model.spec import NormPlaces
+from ...model.spec import EVEN_SUMS, NormPlaces, SumWeights
 from ..kernels import KernelSet
 from ..layers.experts import ExpertsBesideMLP, MixtureOfExperts
 from ..layers.layer_input import LayerInput
@@ -34,9 +34,10 @@ class DecoderLayer:
         beside: Mixer | None = None,
         own_input: LayerInput | None = None,
         scalar: Scalar | None = None,
+        sum_weights: SumWeights = EVEN_SUMS,
     ) -> None:
         """norms: in the order of their use, as LAYER_NORMS names them. residual_scale: of what the parts add.
-        scalar: multiplies what the layer adds to the stream, and the stream itself."""
+        scalar: multiplies what the layer adds to the stream, and the stream itself. sum_weights: where it is normed."""
         self.norms = norms
         self.mixer = mixer
         self.beside = beside
@@ -44,13 +45,14 @@ class DecoderLayer:
         self.own_input = own_input
         self.scalar = scalar
         self._kernels = kernels
-        self._scale = residual_scale
+        self._scale, self._sum_weights = residual_scale, sum_weights
         ways = {
             "inputs": self._of_inputs if residual_scale == 1 else self._of_scaled,
             "outputs": self._of_outputs,
             "both": self._of_both,
             "common": self._of_common,
             "parallel": self._of_parallel,
+            "stream": self._of_stream,
         }
         self._forward = ways[places] if beside is None else self._of_two_mixers
 
@@ -138,6 +140,22 @@ class DecoderLayer:
         mixed = step(self.mixer, projected)
         added, _ = self.mlp(self.norms[1], stream, None, step.mix_of_rows)
         return self._kernels.add_scaled(mixed, added), stream
+
+    def _of_stream(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, step: LayerStep
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        stream, _ = self.norms[0](self._kernels, hidden, residual)
+        mixed = step(self.mixer, self.mixer.in_proj(stream, step.mix))
+        total = self._weighted(mixed, step.rows_of(stream), self._sum_weights.mixer)
+        stream, _ = self.norms[1](self._kernels, total)
+        added = self.mlp.of(stream, step.mix_of_rows)
+        return self._weighted(added, stream, self._sum_weights.feed_forward), None
+
+    def _weighted(self, added: torch.Tensor, stream: torch.Tensor, weights: tuple[float, float]) -> torch.Tensor:
+        of_stream, of_added = weights
+        if of_stream != 1:
+            stream = self._kernels.scale_and_cap(stream, of_stream)
+        return self._kernels.add_scaled(added, stream, of_added)
 
 
 class MixerLayer:

@@ -75,7 +75,8 @@ class DecoderParts(MixerParts, FeedForwardParts):
         scalar = Scalar(f"{prefix}.layer_scalar", self._dtype, self._device) if spec.has_scalar else None
         scale, own_input = self._spec.residual_scale, self.layer_input(prefix, spec.input)
         beside = mixers[1] if len(mixers) > 1 else None
-        return DecoderLayer(spec.norms, norms, mixers[0], feed_forward, self._kernels, scale, beside, own_input, scalar)
+        more = beside, own_input, scalar, spec.sum_weights
+        return DecoderLayer(spec.norms, norms, mixers[0], feed_forward, self._kernels, scale, *more)
 
     def layer_input(self, prefix: str, spec: LayerInputSpec | None) -> LayerInput | None:
         if spec is None:

@@ -10,6 +10,7 @@ from ...model.mixers import Attention as AttentionSpec
 from ...model.mixers import GatedDelta as GatedDeltaSpec
 from ...model.mixers import KimiDelta as KimiDeltaSpec
 from ...model.mixers import LatentAttention as LatentSpec
+from ...model.mixers import LightningAttention as LightningSpec
 from ...model.mixers import Mamba as MambaSpec
 from ...model.mixers import Mamba2 as Mamba2Spec
 from ...model.mixers import Mixer as MixerSpec
@@ -27,6 +28,7 @@ from ...model.tensors import (
     head_norm_shape,
     kimi_delta_parts,
     kimi_rates_shape,
+    lightning_parts,
     mamba2_parts,
     mamba_parts,
 )
@@ -43,6 +45,7 @@ from ..layers.convolution import ShortConvolution, Taps
 from ..layers.gated_delta import GatedDelta, order_by_part
 from ..layers.kimi_delta import KimiDelta
 from ..layers.latent_attention import HeadMatrices, LatentAttention
+from ..layers.lightning_attention import LightningAttention, order_of_lightning
 from ..layers.linear import Linear
 from ..layers.mamba import Mamba, PartGains, Rates
 from ..layers.mamba2 import Mamba2, gates_after_inputs
@@ -85,6 +88,8 @@ class MixerParts(Parts):
                 return self.gated_delta(f"{prefix}.linear_attn", spec)
             case KimiDeltaSpec():
                 return self.kimi_delta(f"{prefix}.self_attn", spec)
+            case LightningSpec():
+                return self.lightning_attention(f"{prefix}.self_attn", spec)
             case ShortConvolutionSpec():
                 return self.short_convolution(f"{prefix}.conv", spec)
             case MambaSpec():
@@ -245,6 +250,17 @@ class MixerParts(Parts):
             Vector(f"{prefix}.dt_bias", width, dtype, device, is_exact=True),
             RMSNorm(f"{prefix}.o_norm", spec.head_dim, self._spec.norm.eps, dtype, device),
             self._kernels,
+        )
+
+    def lightning_attention(self, prefix: str, spec: LightningSpec) -> LightningAttention:
+        order = order_of_lightning(spec.num_heads, spec.head_dim)
+        return LightningAttention(
+            self.linear(prefix, lightning_parts(spec), self._spec.hidden_size, has_bias=False, order=order),
+            self.summed(prefix, "out_proj", spec.width, has_bias=False),
+            Vector(f"{prefix}.norm.weight", spec.width, self._dtype, self._device),
+            self._kernels,
+            spec,
+            self._device,
         )
 
     def short_convolution(self, prefix: str, spec: ShortConvolutionSpec) -> ShortConvolution:

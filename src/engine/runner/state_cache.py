@@ -45,7 +45,7 @@ class StateCache:
         self._tensors: list[torch.Tensor] = []
         of_shape: dict[StateShape, Iterator[LayerCache]] = {}
         for shape, count in Counter(shape for shape in spec.states if shape is not None).items():
-            inputs = zeros((count, num_places, *shape.inputs), dtype=dtype)
+            inputs = zeros((count, num_places if shape.inputs else 0, *shape.inputs), dtype=dtype)
             sums = zeros((count, num_places if shape.sums else 0, *shape.sums), dtype=sums_dtype)
             self._tensors += [inputs, sums]
             of_shape[shape] = zip(inputs, sums, strict=True)

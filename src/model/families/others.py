@@ -9,6 +9,27 @@ from .common import BAMBA_NAMES, COMMON, DEEPSEEK_V3, LLAMA, MIXTRAL_NAMES, MOON
 from .family import Family
 
 FAMILIES: Mapping[str, Family] = {
+    "MiniMaxForCausalLM": Family(
+        "minimax",
+        "MiniMax-Text-01 and M1, in the format of transformers",
+        LLAMA
+        | {
+            "intermediate_size": 14336,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 131072,
+            "rope_theta": 1e6,
+            "rms_norm_eps": 1e-5,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+            "pad_token_id": None,
+        },
+        fixed={"hidden_act": "silu"},
+        norms="stream",
+        states="minimax",
+        experts="mixtral",
+        windows="all",
+        renames=MIXTRAL_NAMES,
+    ),
     "MiniMaxM2ForCausalLM": Family(
         "minimax_m2",
         "MiniMax-M2",

@@ -12,15 +12,21 @@ namespace {
 // In the order of ORDERS in ../gated_norm.py.
 enum Order { kNoNorm, kBeforeGate, kAfterGate };
 
+template <bool IsSilu>
+ALWAYS_INLINE Floats gate_of(Floats z) {
+    if constexpr (IsSilu) return activated<kSilu>(z);
+    return 1.0f / (exponential(-z) + 1.0f);
+}
+
 // One group of one row: its `size` values, which are overwritten, and their gates.
-template <Order order, class T>
+template <Order order, bool IsSilu, class T>
 void gate_group(float* x, const T* gates, const float* weight, float eps, T* out, int64_t size) {
     Floats squares{};
     if constexpr (order != kNoNorm) {
         for_each_vector(size, [&](int64_t i, int64_t count) {
             Floats value = load_up_to(x + i, count);
             if constexpr (order == kAfterGate) {
-                value = value * activated<kSilu>(load_up_to(gates + i, count));
+                value = value * gate_of<IsSilu>(load_up_to(gates + i, count));
                 store_up_to(x + i, value, count);
             }
             squares = multiply_add(value, value, squares);
@@ -30,32 +36,32 @@ void gate_group(float* x, const T* gates, const float* weight, float eps, T* out
     for_each_vector(size, [&](int64_t i, int64_t count) {
         Floats value = load_up_to(x + i, count);
         if constexpr (order != kNoNorm) value = value * scale * load_up_to(weight + i, count);
-        if constexpr (order != kAfterGate) value = value * activated<kSilu>(load_up_to(gates + i, count));
+        if constexpr (order != kAfterGate) value = value * gate_of<IsSilu>(load_up_to(gates + i, count));
         store_up_to(out + i, value, count);
     });
 }
 
 // x, out: [rows, width]. gates: [rows, width] in rows of `stride` columns. weight: [width], null without a norm.
-template <Order order, class T>
+template <Order order, bool IsSilu, class T>
 void gate_rows(float* x, const T* gates, int64_t stride, const float* weight, float eps, T* out, int64_t rows,
                int64_t width, int64_t groups) {
     const int64_t size = width / groups;
     parallel_ranges(rows * groups, min_rows_per_thread(size), [&](int64_t begin, int64_t end) {
         for (int64_t task = begin; task < end; task++) {
             const int64_t row = task / groups, at = task % groups * size;
-            gate_group<order>(x + row * width + at, gates + row * stride + at, weight ? weight + at : nullptr, eps,
+            gate_group<order, IsSilu>(x + row * width + at, gates + row * stride + at, weight ? weight + at : nullptr, eps,
                               out + row * width + at, size);
         }
     });
 }
 
-template <class T>
+template <bool IsSilu, class T>
 void gated_norm(float* x, const T* gates, int64_t stride, const float* weight, float eps, int order, T* out,
                 int64_t rows, int64_t width, int64_t groups) {
     switch (order) {
-        case kNoNorm: return gate_rows<kNoNorm>(x, gates, stride, weight, eps, out, rows, width, groups);
-        case kBeforeGate: return gate_rows<kBeforeGate>(x, gates, stride, weight, eps, out, rows, width, groups);
-        case kAfterGate: return gate_rows<kAfterGate>(x, gates, stride, weight, eps, out, rows, width, groups);
+        case kNoNorm: return gate_rows<kNoNorm, IsSilu>(x, gates, stride, weight, eps, out, rows, width, groups);
+        case kBeforeGate: return gate_rows<kBeforeGate, IsSilu>(x, gates, stride, weight, eps, out, rows, width, groups);
+        case kAfterGate: return gate_rows<kAfterGate, IsSilu>(x, gates, stride, weight, eps, out, rows, width, groups);
     }
 }
 
@@ -63,8 +69,12 @@ void gated_norm(float* x, const T* gates, int64_t stride, const float* weight, f
 
 #define EXPORT_FOR(T, suffix)                                                                                         \
     EXPORT void gated_norm_##suffix(float* x, const T* gates, int64_t stride, const float* weight, float eps,         \
-                                    int order, T* out, int64_t rows, int64_t width, int64_t groups) {                 \
-        gated_norm(x, gates, stride, weight, eps, order, out, rows, width, groups);                                   \
+                                    int order, int is_silu, T* out, int64_t rows, int64_t width, int64_t groups) {    \
+        if (is_silu) {                                                                                                \
+            gated_norm<true>(x, gates, stride, weight, eps, order, out, rows, width, groups);                         \
+        } else {                                                                                                      \
+            gated_norm<false>(x, gates, stride, weight, eps, order, out, rows, width, groups);                        \
+        }                                                                                                             \
     }                                                                                                                 \
     CAPTURABLE(gated_norm_##suffix)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import triton
 import triton.language as tl
 
 from ....model.mixers import GateNorm
-from ..gated_norm import GatedNormWeights
+from ..gated_norm import Gate, GatedNormWeights
 from .launch import dependent, num_warps, wait
 
 
@@ -42,7 +40,9 @@ def gated_norm_gpu(x: torch.Tensor, projected: torch.Tensor, channels: int, weig
     tokens, width = x.shape
     if len(projected) != tokens or projected.shape[1] < channels + width or width % weights.groups:
         raise ValueError(f"x is {tuple(x.shape)}, projected {tuple(projected.shape)}, {weights.groups} groups")
-    return norm_groups(x, projected, channels, weights.weight, weights.order, weights.eps, weights.groups)
+    return norm_groups(
+        x, projected, channels, weights.weight, weights.order, weights.eps, weights.groups, gate=weights.gate
+    )
 
 
 def norm_groups(
@@ -53,7 +53,7 @@ def norm_groups(
     order: GateNorm,
     eps: float,
     groups: int,
-    gate: Literal["silu", "sigmoid"] = "silu",
+    gate: Gate = "silu",
 ) -> torch.Tensor:
     """Computes gated_norm_reference. weight: also of one group, for all of them. gate: what is applied to the gates."""
     tokens, width = x.shape

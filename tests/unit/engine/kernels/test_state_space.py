@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from stoker.engine.kernels import GatedNormWeights, KernelSet, StateSpaceWeights
+from stoker.engine.kernels.gated_norm import Gate
 from stoker.model.mixers import GateNorm
 
 from .levels import BEST, assert_close, kernels_of
@@ -136,16 +137,19 @@ def test_widths_that_do_not_fit_are_refused() -> None:
 @LEVELS
 @DTYPES
 @pytest.mark.parametrize("order", ["none", "before_gate", "after_gate"])
+@pytest.mark.parametrize("activation", ["silu", "sigmoid"])
 @pytest.mark.parametrize(("rows", "groups", "size"), [(1, 1, 7), (3, 2, 20), (33, 3, 128)])
+@pytest.mark.quick_cases(18, level=[BEST, "torch"])
 def test_outputs_are_gated_and_normed_by_group(
-    level: str, dtype: torch.dtype, order: GateNorm, rows: int, groups: int, size: int
+    level: str, dtype: torch.dtype, order: GateNorm, activation: Gate, rows: int, groups: int, size: int
 ) -> None:
     torch.manual_seed(rows)
     width, channels = groups * size, 5
     x, projected = torch.randn(rows, width), (torch.randn(rows, channels + width + 3) * 2).to(dtype)
     weight = None if order == "none" else 1 + 0.1 * torch.randn(width)
-    weights = GatedNormWeights(order, weight, 1e-5, groups)
-    gate = F.silu(projected[:, channels : channels + width].double())
+    weights = GatedNormWeights(order, weight, 1e-5, groups, activation)
+    given = projected[:, channels : channels + width].double()
+    gate = F.silu(given) if activation == "silu" else given.sigmoid()
     exact = x.double() * (gate if order == "after_gate" else 1)
     if weight is not None:
         parts = exact.view(rows, groups, size)
