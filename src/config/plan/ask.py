@@ -51,7 +51,7 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
     decisions: for this device. Of a model that this build cannot run, and of a deployment that is written for another
     kind of device, only written values count; the others are defaults.
     """
-    # Of this machine also where the GPU's kernels are interpreted.
+    # This machine is of the kind that the deployment has decided, also where a GPU's kernels are interpreted.
     own_kind = decisions.device.device if device.name == THIS_MACHINE else device.kind
     kind = "cpu" if own_kind == "cpu" else "cuda"
     needs = decisions.memory_needs if decisions.device.device == kind else None

@@ -19,21 +19,13 @@ class Taps(Vector):
 
     def __init__(self, parts: Mapping[str, int], width: int, dtype: torch.dtype, device: torch.device) -> None:
         """parts: name in the checkpoint -> channels, one after the other."""
-        channels = sum(parts.values())
-        super().__init__(list(parts), channels * width, dtype, device)
-        self._parts = parts
-        self.by_token = self.values.view(width, channels)
-
-    def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        for name, channels in self._parts.items():
-            yield name, (channels, 1, len(self.by_token))
+        super().__init__(list(parts), [(channels, 1, width) for channels in parts.values()], dtype, device)
+        self.by_token = self.values.view(width, sum(parts.values()))
 
     def load(self, tensors: TensorReader) -> None:
+        super().load(tensors)
         width, channels = self.by_token.shape
-        given = torch.empty(channels, 1, width, dtype=self._dtype, device=self.values.device)
-        for name, part in zip(self._parts, torch.split(given, list(self._parts.values())), strict=True):
-            tensors.read(name, part)
-        self.by_token.copy_(given[:, 0].T)
+        self.by_token.copy_(self.values.view(channels, width).T.clone())
 
 
 class ShortConvolution:

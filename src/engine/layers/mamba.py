@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 
@@ -26,25 +26,8 @@ class Rates(Vector):
 
     def load(self, tensors: TensorReader) -> None:
         super().load(tensors)
-        self.by_element.copy_(-self.values.view(self._shape).T.exp())
-
-
-class PartGains(Vector):
-    """The weights of the norms of several parts, one after the other."""
-
-    def __init__(self, names: Sequence[str], sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__(names, sum(sizes), dtype, device)
-        self._sizes = sizes
-
-    def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        for name, size in zip(self.names, self._sizes, strict=True):
-            yield name, (size,)
-
-    def load(self, tensors: TensorReader) -> None:
-        given = torch.empty(len(self.values), dtype=self._dtype, device=self.values.device)
-        for name, part in zip(self.names, torch.split(given, list(self._sizes)), strict=True):
-            tensors.read(name, part)
-        self.values.copy_(given)
+        state_size, channels = self.by_element.shape
+        self.by_element.copy_(-self.values.view(channels, state_size).T.exp())
 
 
 class Mamba:
@@ -55,7 +38,7 @@ class Mamba:
         taps: Taps,
         conv_bias: Vector | None,
         x_proj: Linear,
-        norm: PartGains | None,
+        norm: Vector | None,
         dt_proj: Linear,
         vectors: tuple[Rates, Vector, Vector],
         kernels: KernelSet,

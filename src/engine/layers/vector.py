@@ -19,7 +19,7 @@ class Vector:
     def __init__(
         self,
         names: str | Sequence[str],
-        shape: int | tuple[int, ...],
+        shape: int | tuple[int, ...] | list[tuple[int, ...]],
         dtype: torch.dtype,
         device: torch.device,
         offset: float = 0.0,
@@ -29,28 +29,31 @@ class Vector:
         """A vector of the checkpoint.
 
         Args:
-            names: in the checkpoint. Several: their tensors are equal parts of the vector, in order.
-            shape: in the checkpoint; of several tensors the number of all elements.
+            names: in the checkpoint. Several: their tensors are parts of the vector, in order.
+            shape: in the checkpoint; a list has one for each of several tensors. A number is that of all elements, of
+                which several tensors have equal parts.
             dtype: the model's, to which values are rounded.
             offset: is added to them.
             is_exact: they are not rounded: an error of what goes through an exponential grows.
         """
         self.names = (names,) if isinstance(names, str) else tuple(names)
-        size = shape if isinstance(shape, int) else math.prod(shape)
-        self._shape = (size // len(self.names),) if isinstance(shape, int) else shape
+        if isinstance(shape, int):
+            shape = [(shape // len(self.names),)] * len(self.names)
+        self._shapes = shape if isinstance(shape, list) else [shape]
+        size = sum(math.prod(each) for each in self._shapes)
         self.values = torch.empty(size, dtype=torch.float32, device=device)
         self._dtype, self._offset, self._is_exact = dtype, offset, is_exact
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        for name in self.names:
-            yield name, self._shape
+        yield from zip(self.names, self._shapes, strict=True)
 
     def load(self, tensors: TensorReader) -> None:
         dtype = self.values.dtype if self._is_exact else self._dtype
-        given = torch.empty(len(self.names), *self._shape, dtype=dtype, device=self.values.device)
-        for name, part in zip(self.names, given, strict=True):
-            tensors.read(name, part)
-        self.values.copy_(given.flatten()).add_(self._offset)
+        given = torch.empty_like(self.values, dtype=dtype)
+        parts = torch.split(given, [math.prod(each) for each in self._shapes])
+        for name, shape, part in zip(self.names, self._shapes, parts, strict=True):
+            tensors.read(name, part.view(shape))
+        self.values.copy_(given).add_(self._offset)
 
     def take_weights(self, other: Self) -> None:
         self.values.copy_(other.values)  # in place: other layers keep a reference

@@ -47,7 +47,7 @@ from ..layers.kimi_delta import KimiDelta
 from ..layers.latent_attention import HeadMatrices, LatentAttention
 from ..layers.lightning_attention import LightningAttention, order_of_lightning
 from ..layers.linear import Linear
-from ..layers.mamba import Mamba, PartGains, Rates
+from ..layers.mamba import Mamba, Rates
 from ..layers.mamba2 import Mamba2, gates_after_inputs
 from ..layers.mixer import Mixer
 from ..layers.norm import LayerNorm, Norm, RMSNorm
@@ -237,8 +237,10 @@ class MixerParts(Parts):
 
     def kimi_delta(self, prefix: str, spec: KimiDeltaSpec) -> KimiDelta:
         dtype, device, width = self._dtype, self._device, spec.num_heads * spec.head_dim
-        expansions = [self.linear(prefix, {name: width}, spec.rank, has_bias=False) for name in KIMI_EXPANSIONS]
-        decay_proj, gate_proj = expansions if spec.rank else (None, None)
+        decay_proj, gate_proj = (
+            self.linear(prefix, {name: width}, spec.rank, has_bias=False) if spec.rank else None
+            for name in KIMI_EXPANSIONS
+        )
         return KimiDelta(
             spec,
             self.linear(prefix, kimi_delta_parts(spec), self._spec.hidden_size, has_bias=False),
@@ -276,10 +278,10 @@ class MixerParts(Parts):
     def mamba(self, prefix: str, spec: MambaSpec) -> Mamba:
         hidden, dtype, device = self._spec.hidden_size, self._dtype, self._device
         parts = mamba_parts(spec)
-        norm: PartGains | None = None
+        norm: Vector | None = None
         if spec.norm == "weighted":
             names = [f"{prefix}.{name}.weight" for name in MAMBA_NORMS]
-            norm = PartGains(names, parts, dtype, device)
+            norm = Vector(names, [(size,) for size in parts], dtype, device)
         x_proj, dt_proj = (
             Linear({f"{prefix}.{name}": size}, width, False, self._kernels, dtype, device, finish=finish)
             for name, size, width, finish in (

@@ -36,7 +36,7 @@ def typed_text(text: str, types: frozenset[str]) -> str:
         return word if word_type in others or is_only_other else quoted(text)
     if _INTEGER.fullmatch(bare) and "integer" in others:
         return bare
-    # Where a string is allowed, `1, 2` and `1_000` are strings, which Python would read as other values.
+    # Python would read `1, 2` and `1_000` as other values: they are strings where one is allowed.
     found = literal_json(bare, in_python=is_only_other or bare.startswith(("{", "[")), repairs=is_only_other)
     if found is None:
         return quoted(text)

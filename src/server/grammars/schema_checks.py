@@ -34,7 +34,7 @@ _REASONS = {
     "$dynamicRef": "use `$ref`",
     "$recursiveRef": "use `$ref`",
 }
-# Of all drafts. Those that llguidance does not know are refused.
+# The formats of all drafts. One that llguidance does not know is refused.
 _FORMATS = (
     *("date-time", "time", "date", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6", "uri"),
     *(

@@ -40,7 +40,7 @@ class ChatWriter:
         `return_token_ids`; None if they are not known.
         """
         settings = service.settings
-        # Of a new message `server.response_role`; of a continued message its own role.
+        # A new message has the role of `server.response_role`, a continued one keeps its own.
         self.role = settings.response_role if body.add_generation_prompt else body.messages[-1].role
         last = body.messages[-1]
         self._echoed = last.text if body.echo and last.role == self.role else ""
@@ -118,7 +118,7 @@ class ChatWriter:
             choice: dict[str, Any] = {"index": delta.index, "delta": role, "logprobs": None, "finish_reason": None}
             frames += writer.choice(choice, self._counts_before, self.prompt_fields(delta), is_long=is_long)
         self._counts_before = counts
-        # Of several events in one delta, the first has the tokens of all.
+        # If a delta has several events, the first one has the tokens of all.
         more = self._tokens(delta)
         for event in delta.events:
             if isinstance(event, Content) and not more and counts is None:

@@ -107,7 +107,7 @@ class _Job:
         kept: frozenset[int] = frozenset()
         self._readers: list[AnswerReader] = []
         self._writer: ChatWriter | None = None
-        # As a chat's own route does, stop strings are found in what the text means, if that is known.
+        # Stop strings are found in what the text means, if that is known, as in a chat's own route.
         if self._mode == "derender" or (self._mode == "tokens" and body.stop and body.parse_context is not None):
             asked = (body.parse_context or ParseContext()).request()
             end = service.need_tokenizer().decode(prompt[-END_TOKENS:], skip_special_tokens=False)
