@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 from .config_json import ConfigJson, ModelConfigError, shown
-from .feed_forwards import MLP, Experts, Routing
+from .feed_forwards import MLP, Experts, Routing, Scoring
 
 Kind = (
     Literal["none", "qwen", "mixtral", "minimax", "deepseek", "deepseek_v2", "gpt_oss", "hunyuan", "ernie", "granite"]
-    | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h", "lfm2", "jamba", "cohere", "mimo"]
+    | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h", "lfm2", "jamba", "cohere", "mimo", "deepseek_v4"]
 )
 CLAMPED_SWIGLU = "clamped_swiglu"  # of gpt-oss, with alpha 1.702
 SWIGLU_LIMIT = 7.0
@@ -35,6 +35,8 @@ def read_experts(config: ConfigJson, kind: Kind, index: int) -> Experts | None:
             return experts and experts.model_copy(update={"shared_width": 0})
         case "deepseek_v2":
             return _deepseek_v2(config, index)
+        case "deepseek_v4":
+            return _deepseek_v4(config, index)
         case "gpt_oss":
             return _gpt_oss(config)
         case "hunyuan":
@@ -109,6 +111,39 @@ def _deepseek_v2(config: ConfigJson, index: int) -> Experts | None:
     if not _has_experts(config, index):
         return None
     return _with_groups(config, "softmax", has_groups=method == "group_limited_greedy")
+
+
+def _deepseek_v4(config: ConfigJson, index: int) -> Experts:
+    kinds = config.get("mlp_layer_types")
+    if kinds is None:
+        is_listed = index < _hashed_layers(config)
+    elif not isinstance(kinds, list) or index >= len(kinds) or kinds[index] not in ("hash_moe", "moe"):
+        raise ModelConfigError(f"`mlp_layer_types` must say `hash_moe` or `moe` of layer {index}")
+    else:
+        is_listed = kinds[index] == "hash_moe"
+    scorings: dict[str, Scoring] = {"sqrtsoftplus": "sqrt_softplus", "softmax": "softmax", "sigmoid": "sigmoid"}
+    if (name := config.name("scoring_func")) not in scorings:
+        raise ModelConfigError(f"`scoring_func` is {name}; known: {', '.join(scorings)}", "M304")
+    routing = Routing(
+        scoring=scorings[name],
+        is_renormalised=True,
+        has_correction=not is_listed,
+        scale=config.number("routed_scaling_factor", 0, 1e3),
+    )
+    width = config.count("moe_intermediate_size")
+    own = {
+        "shared_width": width * config.count("n_shared_experts"),
+        "gate_limit": config.number("swiglu_limit", 0, 1e6),
+        "listed_tokens": config.count("vocab_size") if is_listed else 0,
+    }
+    return _checked(config, _count_key(config, "n_routed_experts"), width, routing).model_copy(update=own)
+
+
+def _hashed_layers(config: ConfigJson) -> int:
+    count = config.get("num_hash_layers")
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ModelConfigError(f"`num_hash_layers` is {shown(count)}; it must be a number of layers")
+    return count
 
 
 def _has_experts(config: ConfigJson, index: int) -> bool:

@@ -19,6 +19,7 @@ class MLP(Record):
     width: int
     activation: str = "silu"  # as config.json names it
     is_gated: bool = True
+    gate_limit: float | None = None  # gates are not above it, and ups are between it and its negative
     has_bias: bool = False
 
     @property
@@ -26,14 +27,18 @@ class MLP(Record):
         return (2 + self.is_gated) * self.width
 
 
+Scoring = Literal["softmax", "sigmoid", "softmax_of_chosen", "sqrt_softplus"]
+
+
 class Routing(Record):
     """How a token's experts and their weights follow from the router's logits.
 
-    softmax, sigmoid: scores of all experts, of which the best are taken. softmax_of_chosen: the best logits are taken,
-    and the weights are their softmax. has_correction: a bias is added to the scores for the choice only.
+    softmax, sigmoid, sqrt_softplus: scores of all experts, of which the best are taken. softmax_of_chosen: the best
+    logits are taken, and the weights are their softmax.
+    has_correction: a bias is added to the scores for the choice only.
     """
 
-    scoring: Literal["softmax", "sigmoid", "softmax_of_chosen"] = "softmax"
+    scoring: Scoring = "softmax"
     is_renormalised: bool = False  # the weights of the chosen add up to 1
     has_correction: bool = False
     num_groups: int = 1  # experts are chosen in the best `groups_per_token` groups
@@ -65,6 +70,8 @@ class Experts(Record):
     has_bias: bool = False
     activation: str = "silu"
     is_gated: bool = True
+    gate_limit: float | None = None  # as of an MLP; of the shared one too
+    listed_tokens: int = 0  # rows of a table with the experts of each token id; 0: the router chooses them
     placement: Placement = "divided"
     redundant: int | None = None  # further copies of experts, where these are moved by their load; None: they stay
     held: int | None = None  # experts that one device has, where they are placed; None: all

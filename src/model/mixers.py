@@ -390,13 +390,68 @@ class LightningAttention(Record):
         return 9 * self.width  # outputs are float32 until they are normed
 
 
-Recurrent = GatedDelta | KimiDelta | LightningAttention | Mamba | Mamba2 | ShortConvolution  # that the engine computes
+class CompressedAttention(Record):
+    """Attention to a window of tokens, and to one vector for each `rate` tokens before: DeepSeek-V4.
+
+    A vector is key and value of all heads. Without compressed vectors it attends to the window alone.
+    """
+
+    kind: Literal["compressed_attention"] = "compressed_attention"
+    num_heads: int
+    head_dim: int
+    query_rank: int
+    window: int  # tokens that a query sees, itself included
+    out_groups: int  # of heads, whose outputs are compressed together
+    out_rank: int  # what the outputs of a group are compressed to
+    rope: RopeSpec  # of the last elements of a head
+    norm_eps: float = 1e-6
+    rate: int = 0  # tokens of a compressed vector; 0: there are none
+    overlaps: bool = False  # the tokens of the group before are in a vector too
+    index_heads: int = 0  # of the index that chooses the vectors; 0: a query attends to all
+    index_dim: int = 0
+    index_topk: int = 0  # vectors that a query attends to at most
+
+    @property
+    def group_width(self) -> int:
+        """Elements of the outputs of a group of heads."""
+        return self.num_heads // self.out_groups * self.head_dim
+
+    @property
+    def input_widths(self) -> tuple[int, ...]:
+        """Elements that a token adds to each kind of vector: of attention, and of the index."""
+        dims = (self.head_dim, self.index_dim) if self.index_heads else (self.head_dim,)
+        return tuple(dim * (1 + self.overlaps) for dim in dims) if self.rate else ()
+
+    @property
+    def state(self) -> StateShape:
+        """The keys of the window, and the inputs of vectors that are not complete, with their gates."""
+        tokens = self.rate * (1 + self.overlaps)
+        sums = (tokens, 2 * sum(self.input_widths)) if self.rate else ()
+        return StateShape(inputs=(self.window, self.head_dim), sums=sums)
+
+    @property
+    def keeps(self) -> Keeps:
+        if not self.rate:
+            return self.state.keeps
+        width = (self.head_dim + self.index_dim) // self.rate
+        return Keeps(kind="latent", width=width, tensors=((1, width),))
+
+    @property
+    def activations(self) -> int:
+        queries = self.num_heads * self.head_dim + self.index_heads * self.index_dim
+        return 3 * queries + 2 * sum(self.input_widths) + self.out_groups * self.out_rank
+
+
+Recurrent = (  # that the engine computes
+    GatedDelta | KimiDelta | LightningAttention | Mamba | Mamba2 | ShortConvolution | CompressedAttention
+)
 
 
 Mixer = Annotated[
     Attention
     | CrossAttention
     | LatentAttention
+    | CompressedAttention
     | GatedDelta
     | KimiDelta
     | Mamba

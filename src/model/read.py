@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from .compressed import read_compressed
 from .config_json import ConfigJson, ModelConfigError, shown
 from .experts import averages_experts, read_experts
 from .families import FAMILIES, Family
@@ -23,7 +24,7 @@ from .feed_forwards import MLP, Experts
 from .guess import guess, named_dtype
 from .latent import read_latent
 from .layout import Parts, read_layout
-from .mixers import Attention, GatedDelta, LatentAttention, LightningAttention, Mixer
+from .mixers import Attention, CompressedAttention, GatedDelta, LatentAttention, LightningAttention, Mixer
 from .multipliers import read_weight_scales
 from .quantisation_config import read_quantisation
 from .read_attention import read_attentions
@@ -151,8 +152,10 @@ def _sum_weights(config: ConfigJson, family: Family, mixer: Mixer | None) -> Sum
 
 def _attentions(
     config: ConfigJson, family: Family, hidden: int, layout: Sequence[Parts]
-) -> Sequence[Attention | LatentAttention]:
+) -> Sequence[Attention | LatentAttention | CompressedAttention]:
     """Attention by layer; nothing if no layer has it."""
+    if family.is_compressed:
+        return read_compressed(config, len(layout))
     if family.is_latent:
         forms = {"has_rope": family.rope_layers != "none", "has_gate": family.gate == "head"}
         return read_latent(config, family.index, len(layout), **forms)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from .feed_forwards import Experts, FeedForward
-from .mixers import Attention, Keeps, LatentAttention, Mixer, Recurrent, StateShape
+from .mixers import Attention, CompressedAttention, Keeps, LatentAttention, Mixer, Recurrent, StateShape
 from .record import Record
 from .weight_methods import CheckpointMethod
 
@@ -188,13 +188,16 @@ class ModelSpec(Record):
                     dims[mixer.expanded.head_dim] = None
                 case LatentAttention(rank=rank, rope_dim=rope_dim):
                     dims |= {rank: None, rope_dim: None}
+                case CompressedAttention(head_dim=head_dim):
+                    dims[head_dim] = None
         return tuple(dims)
 
     @property
     def rotary_dim(self) -> int:
         """Elements of a head that can be rotated; 0 without attention."""
-        mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention | LatentAttention)]
-        dims = (mixer.head_dim if isinstance(mixer, Attention) else mixer.rope_dim for mixer in mixers)
+        kinds = Attention | LatentAttention | CompressedAttention
+        mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, kinds)]
+        dims = (mixer.rope_dim if isinstance(mixer, LatentAttention) else mixer.head_dim for mixer in mixers)
         return max(dims, default=0)
 
     @property
@@ -202,7 +205,8 @@ class ModelSpec(Record):
         """Whether some layer has a rotary embedding."""
         mixers = [layer.mixer for layer in self.layers]
         return any(
-            isinstance(mixer, LatentAttention) or (isinstance(mixer, Attention) and mixer.rope is not None)
+            isinstance(mixer, LatentAttention | CompressedAttention)
+            or (isinstance(mixer, Attention) and mixer.rope is not None)
             for mixer in mixers
         )
 
@@ -246,6 +250,17 @@ class ModelSpec(Record):
     def is_sparse(self) -> bool:
         """Whether an index chooses the tokens of attention."""
         return any(isinstance(layer.mixer, LatentAttention) and layer.mixer.index_heads for layer in self.layers)
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether attention is over a window, and over a vector for several tokens."""
+        return any(isinstance(layer.mixer, CompressedAttention) for layer in self.layers)
+
+    @property
+    def tokens_of_vector(self) -> int:
+        """Tokens of the longest group that has one vector in the cache. A block has whole groups."""
+        rates = (layer.mixer.rate for layer in self.layers if isinstance(layer.mixer, CompressedAttention))
+        return max(1, *rates, 1)
 
     def with_expanded_attention(self) -> ModelSpec:
         """Return the same model with the keys and values of all heads in the cache, also of latent attention."""

@@ -10,6 +10,7 @@ from .families import FAMILIES
 from .feed_forwards import MLP, Experts
 from .mixers import (
     Attention,
+    CompressedAttention,
     GatedDelta,
     KimiDelta,
     LatentAttention,
@@ -44,7 +45,7 @@ def _reasons(spec: ModelSpec) -> Iterator[str]:
 def _of_layer(layer: LayerSpec) -> Iterator[str]:
     for mixer in layer.mixers:
         match mixer:
-            case Attention(rope=rope) | LatentAttention(rope=rope):
+            case Attention(rope=rope) | LatentAttention(rope=rope) | CompressedAttention(rope=rope):
                 if rope is not None and rope.kind not in ROPE_KINDS:
                     yield f"rope type {rope.kind} is not supported; supported: {', '.join(ROPE_KINDS)}"
             case GatedDelta() | KimiDelta() | LightningAttention() | Mamba() | Mamba2() | ShortConvolution():
@@ -59,6 +60,8 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
                 yield f"`hidden_act` '{activation}' is not supported; supported: {', '.join(HIDDEN_ACTS)}"
         case Experts(scales_input=True, per_token=per_token) if per_token > 1:
             yield f"{per_token} experts per token are not supported in a model that scales their inputs"
+        case Experts(activation=activation, gate_limit=float()) if activation != "silu":
+            yield f"experts with limited gates and the activation '{activation}' are not supported"
         case Experts(activation=activation, is_gated=is_gated):
             is_clamped = is_gated and activation == CLAMPED_SWIGLU
             if activation not in HIDDEN_ACTS and not is_clamped:

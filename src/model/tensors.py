@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from .feed_forwards import MLP, Experts
 from .mixers import (
     Attention,
+    CompressedAttention,
     CrossAttention,
     GatedDelta,
     KimiDelta,
@@ -36,6 +37,8 @@ FUSED = {
     "conv1d": CONVOLUTIONS,
 }
 HEAD_GATES = "g_proj"
+EXPERT_LISTS = "mlp.gate.tid2eid"  # whole numbers: the experts of each token id
+COMPRESSORS = ("compressor", "compressor.indexer")  # of attention, and of the index that chooses its vectors
 KIMI_EXPANSIONS = ("f_b_proj", "g_b_proj")  # of decays and of gates
 EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm"
 POSITIONS, EMBEDDING_NORM = "model.embed_positions", "model.embed_norm"
@@ -154,6 +157,8 @@ def _mixer(hidden: int, mixer: Mixer) -> Iterator[Tensor]:
             yield from _linear("cross_attn.o_proj", hidden, queries)
         case LatentAttention():
             yield from _latent(hidden, mixer)
+        case CompressedAttention():
+            yield from _compressed(hidden, mixer)
         case GatedDelta():
             yield from _gated_delta(hidden, mixer)
         case KimiDelta():
@@ -254,6 +259,34 @@ def _latent(hidden: int, mixer: LatentAttention) -> Iterator[Tensor]:
         yield from _linear("self_attn.indexer.weights_proj", mixer.index_heads, hidden)
         yield Tensor("self_attn.indexer.k_norm.weight", (mixer.index_dim,))
         yield Tensor("self_attn.indexer.k_norm.bias", (mixer.index_dim,))
+
+
+def _compressed(hidden: int, mixer: CompressedAttention) -> Iterator[Tensor]:
+    for name, size in compressed_parts(mixer).items():
+        yield from _linear(f"self_attn.{name}", size, hidden)
+    yield Tensor("self_attn.q_a_norm.weight", (mixer.query_rank,))
+    yield from _linear("self_attn.q_b_proj", mixer.num_heads * mixer.head_dim, mixer.query_rank)
+    yield Tensor("self_attn.kv_norm.weight", (mixer.head_dim,))
+    yield Tensor("self_attn.sinks", (mixer.num_heads,))
+    for prefix, width in zip(COMPRESSORS, mixer.input_widths, strict=False):
+        yield Tensor(f"self_attn.{prefix}.position_bias", (mixer.rate, width))
+        yield Tensor(f"self_attn.{prefix}.kv_norm.weight", (width // (1 + mixer.overlaps),))
+    if mixer.index_heads:
+        queries = mixer.index_heads * mixer.index_dim
+        yield from _linear(f"self_attn.{COMPRESSORS[1]}.q_b_proj", queries, mixer.query_rank)
+    groups, rank = mixer.out_groups, mixer.out_rank
+    yield Tensor("self_attn.o_a_proj.weight", (groups * rank, mixer.group_width))  # a matrix of each group
+    yield from _linear("self_attn.o_b_proj", hidden, groups * rank)
+
+
+def compressed_parts(mixer: CompressedAttention) -> dict[str, int]:
+    """Projections of the mixer's input: names in the checkpoint, and numbers of outputs."""
+    parts = {"q_a_proj": mixer.query_rank, "kv_proj": mixer.head_dim}
+    for prefix, width in zip(COMPRESSORS, mixer.input_widths, strict=False):
+        parts |= {f"{prefix}.kv_proj": width, f"{prefix}.gate_proj": width}
+    if mixer.index_heads:
+        parts[f"{COMPRESSORS[1]}.scorer.weights_proj"] = mixer.index_heads
+    return parts
 
 
 def _gated_delta(hidden: int, mixer: GatedDelta) -> Iterator[Tensor]:
@@ -382,6 +415,8 @@ def _experts(hidden: int, experts: Experts) -> Iterator[Tensor]:
         yield Tensor("mlp.gate.bias", (experts.count,))
     if experts.routing.has_correction:
         yield Tensor("mlp.gate.e_score_correction_bias", (experts.count,))
+    if experts.listed_tokens:
+        yield Tensor(EXPERT_LISTS, (experts.listed_tokens, experts.per_token))
     one = MLP(width=experts.width, is_gated=experts.is_gated, has_bias=experts.has_bias)
     for tensor in _mlp("mlp.experts.{}", hidden, one):
         yield replace(tensor, copies=experts.held or experts.count, used=experts.per_token)

@@ -12,13 +12,13 @@ from ...model import gguf
 from ...model.families import FAMILIES, FusedExperts
 from ...model.families.mistral import CONSOLIDATED_NAMES, CONSOLIDATED_TOWERS
 from ...model.spec import ModelSpec, WeightNames
-from ...model.tensors import FUSED, model_shapes, unused_tensors
+from ...model.tensors import EXPERT_LISTS, FUSED, model_shapes, unused_tensors
 from ..errors import ModelFilesError
 from .kv_scales import is_kv_scale
 from .left_out import Part, left_out
 from .model_files import CONFIG_JSON, PARAMS_JSON
 from .packed import unpacked
-from .stored import DTYPE_BYTES, FLOAT_DTYPES, StoredTensor, bytes_of, contiguous_strides
+from .stored import DTYPE_BYTES, FLOAT_DTYPES, INTEGER_DTYPES, StoredTensor, bytes_of, contiguous_strides
 
 _FUSED_EXPERTS = re.compile(
     r"(?P<place>.*\.experts)\.(?P<part>gate_up_proj|gate_proj|up_proj|down_proj)(?P<bias>_bias)?"
@@ -51,9 +51,10 @@ def matched(
                 f"{stored.file}: tensor `{name}` has shape {list(stored.shape)}, {source} says {list(shape)}",
                 code="M306",
             )
-        if stored.dtype not in FLOAT_DTYPES and not stored.is_quantised:
+        dtypes = INTEGER_DTYPES if name.endswith(EXPERT_LISTS) else FLOAT_DTYPES
+        if stored.dtype not in dtypes and not stored.is_quantised:
             raise ModelFilesError(
-                f"{stored.file}: tensor `{name}` has dtype {stored.dtype}; supported: {', '.join(FLOAT_DTYPES)}",
+                f"{stored.file}: tensor `{name}` has dtype {stored.dtype}; supported: {', '.join(dtypes)}",
                 code="M304",
             )
     known = (*_UNUSED, *gguf.FACTORS)

@@ -11,6 +11,7 @@ from ...model.weight_methods import WeightMethod
 
 DTYPE_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 DTYPE_BYTES |= {"F8_E4M3": 1, "F8_E8M0": 1}  # of quantised checkpoints
+INTEGER_DTYPES = ("I64", "I32")  # of tables of whole numbers
 FLOAT_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}  # of weights that the engine reads
 BLOCKS = {  # quantised dtypes of GGUF files -> elements of a block, which are consecutive in a row, and its bytes
     "Q4_0": (32, 18),

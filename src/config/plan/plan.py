@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...model.compressed import COMPRESSED_TABLE
 from ...model.latent import SPARSE_TABLE
 from ...model.quantised import BFLOAT16_ACCURACY, OWN_CODES, SCHEMES, accuracy
 from ...model.record import Record
@@ -181,7 +182,8 @@ def _kernels(model: PlannedModel, ask: Ask, decisions: Decisions) -> dict[str, s
     )
     if files.implementation == "transformers":
         return found | through_transformers(spec)
-    return found | SPARSE_TABLE if spec.is_sparse else found
+    found |= SPARSE_TABLE if spec.is_sparse else {}
+    return found | COMPRESSED_TABLE if spec.is_compressed else found
 
 
 def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate) -> list[str]:

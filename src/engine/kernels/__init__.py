@@ -1,6 +1,7 @@
 """Kernels: one op per file, each with a plain torch reference; a KernelSet binds one implementation to every op."""
 
 from .attention_variant import AttentionVariant
+from .compressed_attention import Compression
 from .experts import ExpertGate, ExpertWeights, GroupedExpert, PackedExpert, PackedExperts
 from .gated_delta import GatedDeltaWeights
 from .gated_norm import GatedNormWeights
@@ -21,6 +22,7 @@ __all__ = [
     "PLAIN_HEADS",
     "AttentionStep",
     "AttentionVariant",
+    "Compression",
     "ExpertCopies",
     "ExpertGate",
     "ExpertWeights",

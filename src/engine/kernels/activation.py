@@ -22,6 +22,10 @@ class Activate(Protocol):
     def __call__(self, x: torch.Tensor, activation: Activation = "silu", /) -> torch.Tensor: ...
 
 
+class LimitGates(Protocol):
+    def __call__(self, gate_up: torch.Tensor, limit: float, /) -> torch.Tensor: ...
+
+
 class GateInputs(Protocol):
     def __call__(
         self, gates: torch.Tensor, inputs: torch.Tensor, activation: Activation = "silu", /
@@ -35,6 +39,14 @@ def activate_and_mul_reference(gate_up: torch.Tensor, activation: Activation = "
     """
     gate, up = gate_up.float().chunk(2, dim=-1)
     return (_FUNCTIONS[activation](gate) * up).to(gate_up.dtype)
+
+
+def limit_gates(gate_up: torch.Tensor, limit: float) -> torch.Tensor:
+    """gate_up: [T, 2 * I], gate first. Gates are at most `limit`, and ups between it and its negative. In place."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    gate.clamp_(max=limit)
+    up.clamp_(-limit, limit)
+    return gate_up
 
 
 def activate_reference(x: torch.Tensor, activation: Activation = "silu") -> torch.Tensor:

@@ -10,13 +10,31 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .activation import Activate, GateInputs, activate_and_mul_reference, activate_reference, gate_inputs_reference
+from .activation import (
+    Activate,
+    GateInputs,
+    LimitGates,
+    activate_and_mul_reference,
+    activate_reference,
+    gate_inputs_reference,
+    limit_gates,
+)
 from .add_layer_norm import AddLayerNorm, add_layer_norm_reference
 from .add_rms_norm import AddRmsNorm, add_rms_norm_reference
 from .allow_tokens import AllowTokens, allow_tokens_reference
 from .attend_whole import AttendWhole, attend_whole_reference
 from .capture import Capture
 from .causal_convolution import CausalConvolution, causal_convolution_reference
+from .compressed_attention import (
+    AttendCompressed,
+    ChooseCompressed,
+    CompressTokens,
+    NormAndTurn,
+    attend_compressed_reference,
+    choose_compressed_reference,
+    compress_tokens_reference,
+    norm_and_turn_reference,
+)
 from .copy_rows import CopyRows, copy_rows_reference
 from .count_above import CountAbove, count_above_reference
 from .cpu.machine_speed import MachineSpeed
@@ -71,9 +89,11 @@ from .route_experts import (
     OwnExperts,
     OwnPlaces,
     RouteExperts,
+    WeighExperts,
     own_experts_reference,
     own_places_reference,
     route_experts_reference,
+    weigh_experts,
 )
 from .sample_tokens import SampleTokens, sample_tokens_reference
 from .sample_top_p import SampleTopP, sample_top_p_reference
@@ -128,14 +148,20 @@ class KernelSet:
     store_index_keys: StoreIndexKeys = store_index_keys
     choose_tokens: ChooseTokens = choose_tokens_reference
     sparse_latent_attention: SparseLatentAttention = sparse_latent_attention_reference
+    norm_and_turn: NormAndTurn = norm_and_turn_reference
+    compress_tokens: CompressTokens = compress_tokens_reference
+    choose_compressed: ChooseCompressed = choose_compressed_reference
+    attend_compressed: AttendCompressed = attend_compressed_reference
     add_layer_norm: AddLayerNorm = add_layer_norm_reference
     add_scaled: AddScaled = add_scaled_reference
     activate_and_mul: Activate = activate_and_mul_reference
     activate: Activate = activate_reference
+    limit_gates: LimitGates = limit_gates
     gate_inputs: GateInputs = gate_inputs_reference
     scale_and_cap: ScaleAndCap = scale_and_cap_reference
     to_float32: ToFloat32 = to_float32_reference
     route_experts: RouteExperts = route_experts_reference
+    weigh_experts: WeighExperts = weigh_experts
     own_experts: OwnExperts = own_experts_reference
     own_places: OwnPlaces = own_places_reference
     pack_experts: PackExperts = pack_experts_reference

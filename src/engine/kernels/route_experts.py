@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 
 # The order is that of the enums in cpu/route_experts.cpp.
-SCORINGS = ("softmax", "sigmoid", "softmax_of_chosen")
+SCORINGS = ("softmax", "sigmoid", "softmax_of_chosen", "sqrt_softplus")
 GROUP_SCORES = ("maximum", "sum_of_two")
-LEAST_SUM = 1e-20  # added before dividing by a sum of sigmoids
+LEAST_SUM = 1e-20  # added before dividing by a sum of scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +23,15 @@ class Routing:
 
     Qwen3-MoE: softmax, renormalised or not; Mixtral: renormalised; gpt-oss: `softmax_of_chosen`; DeepSeek V2: groups by
     their maximum, a scale; DeepSeek V3 and GLM-4.5: sigmoid, a bias, groups by the sum of two, renormalised, a scale;
-    MiniMax-M2: sigmoid, a bias, renormalised.
+    MiniMax-M2: sigmoid, a bias, renormalised; DeepSeek V4: `sqrt_softplus`, the root of log(1 + exp(logit)), a bias.
 
     Raises ValueError for values that contradict each other.
     """
 
     num_experts: int
     per_token: int
-    scoring: Literal["softmax", "sigmoid", "softmax_of_chosen"] = (
-        "softmax"  # of the logits of all experts, or the chosen
-    )
+    # of the logits of all experts, or the chosen
+    scoring: Literal["softmax", "sigmoid", "softmax_of_chosen", "sqrt_softplus"] = "softmax"
     renormalises: bool = False  # the weights of a token are divided by their sum
     scale: float = 1.0  # of all weights
     num_groups: int = 1  # equal numbers of consecutive experts
@@ -50,6 +50,7 @@ class Routing:
 
 # Logits, bias, routing: described at the reference.
 RouteExperts = Callable[[torch.Tensor, torch.Tensor | None, Routing], tuple[torch.Tensor, torch.Tensor]]
+WeighExperts = Callable[[torch.Tensor, torch.Tensor, Routing], torch.Tensor]  # logits, ids, routing: the same
 OwnExperts = Callable[[torch.Tensor, range], torch.Tensor]  # ids, own: described at the reference
 
 
@@ -80,11 +81,7 @@ def route_experts_reference(
     Returns:
         (experts [T, per_token] int32, the best first; their weights [T, per_token] float32).
     """
-    scores = logits.float()
-    if routing.scoring == "softmax":
-        scores = scores.softmax(-1)
-    elif routing.scoring == "sigmoid":
-        scores = scores.sigmoid()
+    scores = _scores(logits, routing)
     choice = scores if bias is None else scores + bias
     if routing.num_groups > 1:
         groups = choice.view(len(logits), routing.num_groups, routing.num_experts // routing.num_groups)
@@ -92,12 +89,37 @@ def route_experts_reference(
         is_kept = torch.zeros_like(best, dtype=torch.bool).scatter_(1, _best(best, routing.groups_per_token), True)
         choice = groups.masked_fill(~is_kept[..., None], -torch.inf).flatten(1)
     ids = _best(choice, routing.per_token)
+    return ids.int(), _weights(scores, ids, routing)
+
+
+def weigh_experts(logits: torch.Tensor, ids: torch.Tensor, routing: Routing) -> torch.Tensor:
+    """The weights of experts that were chosen by something else than their scores. Plain torch on every device.
+
+    logits: [T, E]. ids: [T, per_token] int32. Returns [T, per_token] float32.
+    """
+    return _weights(_scores(logits, routing), ids.long(), routing)
+
+
+def _scores(logits: torch.Tensor, routing: Routing) -> torch.Tensor:
+    scores = logits.float()
+    match routing.scoring:
+        case "softmax":
+            return scores.softmax(-1)
+        case "sigmoid":
+            return scores.sigmoid()
+        case "sqrt_softplus":
+            return F.softplus(scores).sqrt()
+        case _:
+            return scores
+
+
+def _weights(scores: torch.Tensor, ids: torch.Tensor, routing: Routing) -> torch.Tensor:
     weights = scores.gather(1, ids)
     if routing.scoring == "softmax_of_chosen":
         weights = weights.softmax(-1)
     elif routing.renormalises:
         weights = weights / (weights.sum(-1, keepdim=True) + LEAST_SUM)
-    return ids.int(), weights * routing.scale
+    return weights * routing.scale
 
 
 def _best(scores: torch.Tensor, count: int) -> torch.Tensor:

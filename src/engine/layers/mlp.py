@@ -15,12 +15,18 @@ from .norm import Norm, RMSNorm
 
 class GatedMLP:
     def __init__(
-        self, gate_up_proj: Linear, down_proj: Linear, kernels: KernelSet, activation: Activation = "silu"
+        self,
+        gate_up_proj: Linear,
+        down_proj: Linear,
+        kernels: KernelSet,
+        activation: Activation = "silu",
+        limit: float | None = None,
     ) -> None:
+        """limit: of the gates and of the size of the ups; None: they have none."""
         self.gate_up_proj = gate_up_proj
         self.down_proj = down_proj
         self._kernels = kernels
-        self._activation = activation
+        self._activation, self._limit = activation, limit
 
     def loadables(self) -> Iterator[Loadable]:
         yield self.gate_up_proj
@@ -33,7 +39,7 @@ class GatedMLP:
 
         Returns the block's output for norm(hidden + residual), and the sum.
         """
-        if mix is None and self._activation == "silu" and isinstance(norm, RMSNorm):
+        if mix is None and self._activation == "silu" and self._limit is None and isinstance(norm, RMSNorm):
             packed = self.gate_up_proj.packed
             gated, residual = self._kernels.norm_gate_up(hidden, residual, norm.weight, norm.eps, packed)
             return self.down_proj(gated), residual
@@ -45,6 +51,8 @@ class GatedMLP:
         return self._down(self.gate_up_proj(x, mix), mix)
 
     def _down(self, gate_up: torch.Tensor, mix: Mix | None) -> torch.Tensor:
+        if self._limit is not None:
+            gate_up = self._kernels.limit_gates(gate_up, self._limit)
         return self.down_proj(self._kernels.activate_and_mul(gate_up, self._activation), mix)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from ...config.checkpoint.match import tensors_of
 from ...config.checkpoint.stored import StoredTensor
+from ...model.compressed import COMPRESSED_TABLE
 from ...model.latent import SPARSE_TABLE
 from ...model.spec import ModelSpec
 from ...model.tensor_parallel import of_one_device
@@ -53,7 +54,8 @@ class DecoderPart:
         self.model_spec = model_spec
         self._kernels = kernels
         self.table: dict[str, str] = dict(SPARSE_TABLE) if model_spec.is_sparse else {}
-        self.is_capturable = not model_spec.is_sparse  # the tokens of attention are chosen by torch
+        self.table |= COMPRESSED_TABLE if model_spec.is_compressed else {}
+        self.is_capturable = not (model_spec.is_sparse or model_spec.is_compressed)  # they have ops in torch
         self._ranks = ranks
         own = model_spec
         if ranks is not None:

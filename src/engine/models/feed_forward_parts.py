@@ -13,6 +13,7 @@ from ...model.feed_forwards import MLP as MLPSpec
 from ...model.feed_forwards import Experts as ExpertsSpec
 from ...model.tensors import FUSED, NORMS_BESIDE
 from ..kernels import ExpertGate, Routing
+from ..layers.expert_lists import ExpertLists, ListedRouter
 from ..layers.expert_places import ExpertPlaces
 from ..layers.expert_weights import ExpertNames, Experts, ExpertSizes
 from ..layers.experts import ExpertsBesideMLP, MixtureOfExperts, Router
@@ -23,11 +24,12 @@ from .decoder_layers import FeedForward
 from .parts import Parts
 
 
-def _expert_gate(activation: str, *, has_gates: bool = True) -> ExpertGate:
-    """activation: as the records of model/feed_forwards.py name it."""
-    if activation == CLAMPED_SWIGLU:
+def _expert_gate(spec: ExpertsSpec) -> ExpertGate:
+    if spec.activation == CLAMPED_SWIGLU:
         return ExpertGate("clamped_swiglu", limit=SWIGLU_LIMIT)
-    return ExpertGate(HIDDEN_ACTS[activation], has_gates)
+    if spec.gate_limit is not None:
+        return ExpertGate("clamped_swiglu", alpha=1.0, limit=spec.gate_limit, offset=0.0)
+    return ExpertGate(HIDDEN_ACTS[spec.activation], spec.is_gated)
 
 
 class FeedForwardParts(Parts):
@@ -44,7 +46,7 @@ class FeedForwardParts(Parts):
             up = self.linear(prefix, {"up_proj": spec.width}, hidden, spec.has_bias)
             return MLP(up, down, self._kernels, activation)
         gate_up = self.linear(prefix, dict.fromkeys(FUSED["gate_up_proj"], spec.width), hidden, spec.has_bias)
-        return GatedMLP(gate_up, down, self._kernels, activation)
+        return GatedMLP(gate_up, down, self._kernels, activation, spec.gate_limit)
 
     def experts(self, prefix: str, spec: ExpertsSpec) -> MixtureOfExperts | ExpertsBesideMLP:
         hidden = self._spec.hidden_size
@@ -59,11 +61,11 @@ class FeedForwardParts(Parts):
                 own = ExpertPlaces(first_layout(spec, size), rank, spec.count, self._device)
         sizes = ExpertSizes(spec.count, hidden, spec.width, own, spec.per_token)
         scheme = self._scheme and self._scheme.layers
-        activation = _expert_gate(spec.activation, has_gates=spec.is_gated)
-        experts = Experts(names, sizes, activation, self._kernels, self._dtype, self._device, scheme)
+        experts = Experts(names, sizes, _expert_gate(spec), self._kernels, self._dtype, self._device, scheme)
         shared: GatedMLP | MLP | None = None
         if spec.shared_width:
-            block = MLPSpec(width=spec.shared_width, activation=spec.activation, is_gated=spec.is_gated)
+            own = {"width": spec.shared_width, "is_gated": spec.is_gated, "gate_limit": spec.gate_limit}
+            block = MLPSpec(activation=spec.activation, **own)
             shared = self.mlp(f"{prefix}.shared_experts", block, is_summed=False)  # together with the experts
         shared_gate: Linear | None = None
         if spec.has_shared_gate:  # not quantised, as the router
@@ -77,7 +79,7 @@ class FeedForwardParts(Parts):
         norms = [self.norm(f"{layer}.{name}", hidden) for name in NORMS_BESIDE]
         return ExpertsBesideMLP(self.mlp(prefix, spec.beside), mixture, norms, self._kernels)
 
-    def router(self, name: str, spec: ExpertsSpec) -> Router:
+    def router(self, name: str, spec: ExpertsSpec) -> Router | ListedRouter:
         """Router of experts, whose weights are not quantised: they are few, and decide what is computed."""
         routing, dtype = spec.routing, torch.float32 if spec.routing.is_float32 else self._dtype
         hidden = self._spec.hidden_size
@@ -95,6 +97,9 @@ class FeedForwardParts(Parts):
             groups_per_token=routing.groups_per_token,
             group_score="sum_of_two" if routing.scoring == "sigmoid" else "maximum",
         )
+        if spec.listed_tokens:
+            listed = ExpertLists(f"{name}.tid2eid", spec.listed_tokens, chosen, self._device)
+            return ListedRouter(projection, chosen, self._kernels, listed)
         if not spec.scales_input:
             norm = self.norm(f"{name}.norm", hidden) if spec.has_router_norm else None
             return Router(projection, chosen, self._kernels, correction, norm=norm)

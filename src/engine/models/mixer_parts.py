@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from ...model.mixers import Attention as AttentionSpec
+from ...model.mixers import CompressedAttention as CompressedSpec
 from ...model.mixers import GatedDelta as GatedDeltaSpec
 from ...model.mixers import KimiDelta as KimiDeltaSpec
 from ...model.mixers import LatentAttention as LatentSpec
@@ -17,11 +18,13 @@ from ...model.mixers import Mixer as MixerSpec
 from ...model.mixers import ShortConvolution as ShortConvolutionSpec
 from ...model.spec import Norm as NormSpec
 from ...model.tensors import (
+    COMPRESSORS,
     CONVOLUTIONS,
     HEAD_GATES,
     KIMI_EXPANSIONS,
     MAMBA_NORMS,
     attention_parts,
+    compressed_parts,
     gated_delta_convolutions,
     gated_delta_ends,
     gated_delta_parts,
@@ -41,6 +44,7 @@ from ..layers.attention import (
     order_of_groups,
     order_with_zeros,
 )
+from ..layers.compressed_attention import CompressedAttention, Compressor, GroupMatrices
 from ..layers.convolution import ShortConvolution, Taps
 from ..layers.gated_delta import GatedDelta, order_by_part
 from ..layers.kimi_delta import KimiDelta
@@ -84,6 +88,8 @@ class MixerParts(Parts):
                 return self.attention(f"{prefix}.self_attn", spec)
             case LatentSpec():
                 return self.latent_attention(f"{prefix}.self_attn", spec)
+            case CompressedSpec():
+                return self.compressed_attention(f"{prefix}.self_attn", spec)
             case GatedDeltaSpec():
                 return self.gated_delta(f"{prefix}.linear_attn", spec)
             case KimiDeltaSpec():
@@ -214,6 +220,39 @@ class MixerParts(Parts):
         k_norm = self._norm(norm, f"{prefix}.k_norm", spec.index_dim)
         assert isinstance(k_norm, LayerNorm)
         return TokenIndex(spec, queries, k_norm, rotations, self._kernels)
+
+    def compressed_attention(self, prefix: str, spec: CompressedSpec) -> CompressedAttention:
+        dtype, device, eps = self._dtype, self._device, spec.norm_eps
+        queries = spec.num_heads * spec.head_dim
+        return CompressedAttention(
+            spec,
+            self.linear(prefix, compressed_parts(spec), self._spec.hidden_size, has_bias=False),
+            GroupMatrices(f"{prefix}.o_a_proj", spec, dtype, device),
+            self.summed(prefix, "o_b_proj", spec.out_groups * spec.out_rank, has_bias=False),
+            RMSNorm(f"{prefix}.q_a_norm", spec.query_rank, eps, dtype, device),
+            self.linear(prefix, {"q_b_proj": queries}, spec.query_rank, has_bias=False),
+            RMSNorm(f"{prefix}.kv_norm", spec.head_dim, eps, dtype, device),
+            Vector(f"{prefix}.sinks", spec.num_heads, dtype, device, is_exact=True),
+            tuple(
+                self.compressor(f"{prefix}.{name}", spec, width)
+                for name, width in zip(COMPRESSORS, spec.input_widths, strict=False)
+            ),
+            self.rotation(spec.rope, spec.head_dim).table,
+            self._kernels,
+        )
+
+    def compressor(self, prefix: str, spec: CompressedSpec, width: int) -> Compressor:
+        """width: of what a token adds to a vector."""
+        dtype, device = self._dtype, self._device
+        index_proj: Linear | None = None
+        if prefix.endswith(COMPRESSORS[1]):
+            queries = spec.index_heads * spec.index_dim
+            index_proj = self.linear(prefix, {"q_b_proj": queries}, spec.query_rank, has_bias=False)
+        return Compressor(
+            Vector(f"{prefix}.position_bias", (spec.rate, width), dtype, device, is_exact=True),
+            RMSNorm(f"{prefix}.kv_norm", width // (1 + spec.overlaps), spec.norm_eps, dtype, device),
+            index_proj,
+        )
 
     def taps(self, prefix: str, convolutions: Mapping[str, int], width: int) -> Taps:
         """convolutions: name -> channels."""

@@ -93,7 +93,8 @@ class Family:
     window_kv_heads: int = 1  # key-value heads of layers with a window, in multiples of those of others
     gate: Gate = "none"  # on the outputs of attention
     gate_if: str | None = None  # the key of config.json that decides whether there is one
-    is_latent: bool = False  # attention over compressed vectors
+    is_latent: bool = False  # attention over a compressed vector of each token
+    is_compressed: bool = False  # attention over a window, and over a vector for several tokens
     index: IndexKind = "none"  # which pairs it rotates, where an index chooses the tokens of attention
     states: StatesKind = "none"  # of other layers
     has_depth_scale: bool = False  # `scale_depth` and `dim_model_base` scale what layers add, and logits (MiniCPM)

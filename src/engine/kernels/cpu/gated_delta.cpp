@@ -14,6 +14,7 @@
 #include "captured_graph.h"
 #include "recurrent.h"
 #include "scratch.h"
+#include "softplus.h"
 #include "vector.h"
 
 namespace {
@@ -57,13 +58,6 @@ void normalise(const T* from, float* to, int64_t size, float factor) {
 }
 
 ALWAYS_INLINE float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
-
-// log(1 + exp(x)) is exact where it is small, too: log1p(e) is 2 atanh(e / (2 + e)), as a series.
-ALWAYS_INLINE Floats softplus(Floats x) {
-    const Floats e = exponential(-maximum(x, -x)), z = e / (e + 2.0f), s = z * z;  // z is at most 1/3
-    const Floats tail = s * (s * (s * (s * (1.0f / 15) + 1.0f / 13) + 1.0f / 11) + 1.0f / 9) + 1.0f / 7;
-    return maximum(x, Floats{}) + z * 2.0f * (s * (s * (s * tail + 1.0f / 5) + 1.0f / 3) + 1.0f);
-}
 
 // The columns of the state that a strip of Vectors vectors holds; the last vector of them has `last` columns.
 template <bool EachRow, int Vectors>

@@ -7,15 +7,16 @@
 #include "captured_graph.h"
 #include "parallel.h"
 #include "scratch.h"
+#include "softplus.h"
 #include "vector.h"
 
 namespace {
 
-enum class Scoring : int { kSoftmax, kSigmoid, kSoftmaxOfChosen };     // route_experts.py: SCORINGS
-enum class GroupScore : int { kMaximum, kSumOfTwo };                   // route_experts.py: GROUP_SCORES
+enum class Scoring : int { kSoftmax, kSigmoid, kSoftmaxOfChosen, kSqrtSoftplus };  // route_experts.py: SCORINGS
+enum class GroupScore : int { kMaximum, kSumOfTwo };                               // route_experts.py: GROUP_SCORES
 
 constexpr int64_t kRowsPerThread = 16;  // at least
-constexpr float kLeastSum = 1e-20f;     // added before dividing by a sum of sigmoids
+constexpr float kLeastSum = 1e-20f;     // added before dividing by a sum of scores
 
 struct Routing {
     int64_t num_experts, per_token, groups, groups_per_token;
@@ -82,6 +83,13 @@ void route(const T* logits, const float* bias, const Routing& routing, int32_t* 
         for_each_vector(count, [&](int64_t i, int64_t) {
             store(scores + i, 1.0f / (exponential_or_nan(-load(scores + i)) + 1.0f));
         });
+    }
+    if (routing.scoring == Scoring::kSqrtSoftplus) {
+        for_each_vector(count, [&](int64_t i, int64_t) {
+            const Floats x = load(scores + i);
+            store(scores + i, x == x ? softplus(x) : x);
+        });
+        for (int64_t i = 0; i < count; i++) scores[i] = std::sqrt(scores[i]);
     }
     const float* choice = scores;
     if (bias) {

@@ -10,6 +10,7 @@
 #include "captured_graph.h"
 #include "recurrent.h"
 #include "scratch.h"
+#include "softplus.h"
 #include "vector.h"
 
 namespace {
@@ -27,19 +28,6 @@ template <class T>
 struct Inputs {
     const T *x, *projected, *steps, *b, *c;
 };
-
-// log(1 + exp(x)) within a few roundings also where it is small: log1p(e) is 2 atanh(e / (2 + e)), as a series.
-ALWAYS_INLINE Floats softplus(Floats x) {
-    const Floats e = exponential(-maximum(x, -x));
-    const Floats z = e / (e + 2.0f), s = z * z;  // z is at most 1/3
-    Floats series = s * (1.0f / 15) + 1.0f / 13;
-    series = series * s + 1.0f / 11;
-    series = series * s + 1.0f / 9;
-    series = series * s + 1.0f / 7;
-    series = series * s + 1.0f / 5;
-    series = series * s + 1.0f / 3;
-    return maximum(x, Floats{}) + (series * s + 1.0f) * (z + z);
-}
 
 // One token, in `count` channels from `channel` on. state: theirs, in rows of kChannels. b, c: [state_size].
 template <class T>

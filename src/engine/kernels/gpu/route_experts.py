@@ -8,10 +8,11 @@ import triton.language as tl
 
 from ..route_experts import LEAST_SUM, SCORINGS, Routing
 from .launch import dependent, wait
+from .recurrent import softplus
 
 _LEAST = tl.constexpr(-1e38)  # below every score, above what has been chosen; the sum of two is finite
 _LEAST_SUM = tl.constexpr(LEAST_SUM)
-_SOFTMAX, _SIGMOID, _SOFTMAX_OF_CHOSEN = (tl.constexpr(SCORINGS.index(name)) for name in SCORINGS)
+_SOFTMAX, _SIGMOID, _SOFTMAX_OF_CHOSEN, _SQRT_SOFTPLUS = (tl.constexpr(SCORINGS.index(name)) for name in SCORINGS)
 
 
 @triton.jit
@@ -60,6 +61,8 @@ def _route_experts(
         scores = powers / tl.sum(powers, 0)
     if SCORING == _SIGMOID:
         scores = tl.sigmoid(scores)
+    if SCORING == _SQRT_SOFTPLUS:
+        scores = tl.sqrt(softplus(scores))
     choice = scores
     if HAS_BIAS:
         choice += tl.load(bias + experts, mask=is_expert, other=0.0)
