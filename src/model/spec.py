@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from .feed_forwards import Experts, FeedForward
+from .hyper_connections import HyperConnections
 from .mixers import Attention, Keeps, LatentAttention, Mixer, Recurrent, StateShape
 from .record import Record
 from .weight_methods import CheckpointMethod
@@ -114,6 +115,7 @@ class ModelSpec(Record):
     has_output_bias: bool = False
     norm: Norm = Norm()
     layers: tuple[LayerSpec, ...]
+    hyper_connections: HyperConnections | None = None  # None: the residual stream is one vector
     embedding_scale: float = 1.0
     rounds_embedding_scale: bool = False  # to the dtype of the model
     weight_scales: tuple[WeightScale, ...] = ()
@@ -130,6 +132,11 @@ class ModelSpec(Record):
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    @property
+    def stream_size(self) -> int:
+        """Elements of the residual stream of a token."""
+        return self.hidden_size * (1 if self.hyper_connections is None else self.hyper_connections.num_streams)
 
     @property
     def attention(self) -> Attention | None:

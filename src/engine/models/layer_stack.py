@@ -48,7 +48,7 @@ class LayerStep:
 
 
 class Layer(Protocol):
-    """DecoderLayer, MixerLayer, FeedForwardLayer, or one that a runner puts around them."""
+    """DecoderLayer, HyperLayer, MixerLayer, FeedForwardLayer, or one that a runner puts around them."""
 
     @property
     def mixer(self) -> Mixer | None: ...
@@ -78,7 +78,8 @@ class LayerStack:
     ) -> tuple[torch.Tensor, Residual]:
         """Writes what the caches keep of all T tokens. Returns hidden and residual of `rows`.
 
-        hidden, residual: [T, hidden_size]. steps, caches: one per layer; the steps differ in the blocks that they use.
+        hidden, residual: [T, elements of the residual stream]. steps, caches: one per layer; the steps differ in the
+        blocks that they use.
         rows: [N] int64, indices of the tokens whose results are needed; None for all. inputs: [T, layers, W], of layers
         with their own inputs.
         """
