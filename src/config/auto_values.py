@@ -11,6 +11,7 @@ KVLimit: TypeAlias = Literal["sequences", "ceiling", "room"]
 
 MAX_NUM_SEQS = {"cpu": 64, "cuda": 256}
 MAX_NUM_BATCHED_TOKENS = {"cpu": 2048, "cuda": 8192}
+BLOCK_SIZES = (8, 16, 32, 64, 128)
 BLOCK_SIZE = {"cpu": 16, "cuda": 64}  # 64: the number of tokens that the attention kernels of a GPU read in one access
 MAX_AUTO_KV_BYTES = 4 << 30  # on a CPU more is seldom filled, and other programs would lack this memory
 MAX_KEPT_STATE_BYTES = 1 << 30  # recurrent states for later requests
@@ -23,6 +24,12 @@ MAX_CONNECTIONS = 8192  # about 64 KiB each
 RESERVED_FILES = 64  # of the open files of the API process: listeners, logs, the engine's sockets, a restart of it
 CLIENT_SHARE = 0.75  # of max_connections: enough for a proxy, through which all clients have one address
 TOTAL_REQUEST_FACTOR = 8  # max_total_request_bytes, as a multiple of max_request_bytes
+
+
+def auto_block_size(device: str, tokens_of_vector: int) -> int:
+    """Tokens of a KV block. tokens_of_vector: of the longest group that has one vector in the cache (ModelSpec)."""
+    sizes = [size for size in BLOCK_SIZES if size >= BLOCK_SIZE[device] and size % tokens_of_vector == 0]
+    return sizes[0] if sizes else BLOCK_SIZE[device]
 
 
 def auto_num_seqs(most: int, state_bytes: int, room: int) -> int:

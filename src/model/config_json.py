@@ -21,6 +21,8 @@ LIMITS = {  # about ten times the largest model of 2026
     "head_dim": 1 << 13,
     "vocab_size": 1 << 24,
     "max_position_embeddings": 1 << 30,
+    "hc_mult": 16,
+    "hc_sinkhorn_iters": 1000,
 }
 LARGEST = (1 << 31) - 1  # of any other whole number
 _SHORT = reprlib.Repr()

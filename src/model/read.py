@@ -22,6 +22,7 @@ from .families import FAMILIES, Family
 from .family_settings import MAX_SCALE, flag_of, limit_of, multiplier_of
 from .feed_forwards import MLP, Experts
 from .guess import guess, named_dtype
+from .hyper_connections import read_hyper_connections
 from .latent import read_latent
 from .layout import Parts, read_layout
 from .mixers import Attention, CompressedAttention, GatedDelta, LatentAttention, LightningAttention, Mixer
@@ -90,6 +91,7 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         has_output_bias=family.has_output_bias,
         norm=family.norm.model_copy(update={"eps": config.number(family.eps_key, 0, 1)}),
         layers=layers,
+        hyper_connections=read_hyper_connections(config, family.hyper_connections),
         rounds_embedding_scale=family.scales_embedding,
         weight_scales=_weight_scales(config, family, layers[0], hidden),
         embedding_scale=hidden**0.5 if family.scales_embedding else multiplier_of(config, family, "embedding_scale"),

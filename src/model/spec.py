@@ -6,9 +6,11 @@ A mixer lets tokens see each other: attention of several kinds, or a recurrent s
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from .feed_forwards import Experts, FeedForward
+from .hyper_connections import HyperConnections
 from .mixers import Attention, CompressedAttention, Keeps, LatentAttention, Mixer, Recurrent, StateShape
 from .record import Record
 from .weight_methods import CheckpointMethod
@@ -114,6 +116,7 @@ class ModelSpec(Record):
     has_output_bias: bool = False
     norm: Norm = Norm()
     layers: tuple[LayerSpec, ...]
+    hyper_connections: HyperConnections | None = None  # None: the residual stream is one vector
     embedding_scale: float = 1.0
     rounds_embedding_scale: bool = False  # to the dtype of the model
     weight_scales: tuple[WeightScale, ...] = ()
@@ -130,6 +133,11 @@ class ModelSpec(Record):
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    @property
+    def stream_size(self) -> int:
+        """Elements of the residual stream of a token."""
+        return self.hidden_size * (1 if self.hyper_connections is None else self.hyper_connections.num_streams)
 
     @property
     def attention(self) -> Attention | None:
@@ -225,6 +233,13 @@ class ModelSpec(Record):
         return any(state is not None for state in self.states)
 
     @property
+    def has_lists(self) -> bool:
+        """Whether a table lists the experts of each token id."""
+        return any(
+            isinstance(layer.feed_forward, Experts) and layer.feed_forward.listed_tokens for layer in self.layers
+        )
+
+    @property
     def has_experts(self) -> bool:
         return any(isinstance(layer.feed_forward, Experts) for layer in self.layers)
 
@@ -258,9 +273,9 @@ class ModelSpec(Record):
 
     @property
     def tokens_of_vector(self) -> int:
-        """Tokens of the longest group that has one vector in the cache. A block has whole groups."""
-        rates = (layer.mixer.rate for layer in self.layers if isinstance(layer.mixer, CompressedAttention))
-        return max(1, *rates, 1)
+        """Tokens that a block has a multiple of: whole groups of those that have one vector in the cache."""
+        mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, CompressedAttention)]
+        return math.lcm(*(mixer.rate or 1 for mixer in mixers))
 
     def with_expanded_attention(self) -> ModelSpec:
         """Return the same model with the keys and values of all heads in the cache, also of latent attention."""

@@ -38,6 +38,8 @@ def _reasons(spec: ModelSpec) -> Iterator[str]:
     widths = {keeps.width for keeps in spec.kept_by_layer if keeps is not None}
     if any(spec.keeps.width % width for width in widths):
         yield f"keys and values of {', '.join(map(str, sorted(widths)))} elements in one model are not supported"
+    if spec.has_lists and spec.hyper_connections is None:
+        yield "experts that are listed by token, in layers without hyper-connections, are not supported"
     for layer in dict.fromkeys(spec.layers):
         yield from _of_layer(layer)
 

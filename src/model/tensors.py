@@ -48,6 +48,7 @@ INPUT_GATE, INPUT_PROJECTION, INPUT_NORM = "per_layer_input_gate", "per_layer_pr
 # of the output of an MLP beside experts, of the experts' input, of their output
 NORMS_BESIDE = ("post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2")
 MAMBA_NORMS = "dt_layernorm", "b_layernorm", "c_layernorm"  # of the compressed time steps, B and C
+CONNECTIONS, CONNECTIONS_HEAD = ("attn_hc", "ffn_hc"), "model.hc_head"  # of the mixer, of the feed-forward block
 LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
     "inputs": ("input_layernorm", "post_attention_layernorm"),
     "outputs": ("post_attention_layernorm", "post_feedforward_layernorm"),
@@ -113,6 +114,9 @@ def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
         yield Tensor(f"{LAYER_INPUTS}.weight", (spec.layer_input.vocab_size, spec.num_layers * width))
         yield from _linear(LAYER_INPUTS_PROJECTION, spec.num_layers * width, spec.hidden_size)
         yield Tensor(f"{LAYER_INPUTS_NORM}.weight", (width,))
+    if spec.hyper_connections is not None and spec.hyper_connections.has_head:
+        for name, shape in spec.hyper_connections.head_shapes(spec.hidden_size).items():
+            yield Tensor(f"{CONNECTIONS_HEAD}.{name}", shape)
     if not spec.is_tied:
         yield Tensor(OUTPUT, table)
     if spec.has_output_bias:
@@ -136,6 +140,10 @@ def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
         yield from _linear(INPUT_GATE, layer.input.width, hidden)
         yield from _linear(INPUT_PROJECTION, hidden, layer.input.width)
         yield from _norm(spec, INPUT_NORM)
+    if spec.hyper_connections is not None:
+        for place in CONNECTIONS:
+            for name, shape in spec.hyper_connections.shapes(hidden).items():
+                yield Tensor(f"{place}.{name}", shape)
     for mixer in layer.mixers:
         yield from _mixer(hidden, mixer)
     match layer.feed_forward:

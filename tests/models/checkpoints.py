@@ -210,6 +210,27 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **INDEX,
         **EXPERTS,
     },
+    "deepseek_v4": {
+        "model_type": "deepseek_v4",
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        "qk_rope_head_dim": 16,
+        "q_lora_rank": 24,
+        "o_groups": 2,
+        "o_lora_rank": 20,
+        "sliding_window": 6,
+        "compress_ratios": [0, 4, 128, 4],
+        "compress_rate_hca": 8,
+        "num_hash_layers": 1,
+        "index_n_heads": 16,
+        "index_head_dim": 16,
+        "index_topk": 3,
+        "n_routed_experts": 4,
+        "swiglu_limit": 0.05,
+        "rope_parameters": YARN,
+        **EXPERTS,
+    },
     "glm_moe_dsa": {
         "model_type": "glm_moe_dsa",
         "n_routed_experts": 4,
@@ -817,6 +838,10 @@ def _spread(model: PreTrainedModel) -> PreTrainedModel:
                 buffer.uniform_(0.7, 1.3, generator=generator)
             if name.endswith((".expert_bias", ".e_score_correction_bias")):
                 buffer.uniform_(-0.2, 0.2, generator=generator)
+            if name.endswith(".tid2eid"):  # different experts of each token id
+                experts = model.config.n_routed_experts
+                listed = torch.rand(len(buffer), experts, generator=generator).argsort(-1)
+                buffer.copy_(listed[:, : buffer.shape[1]])
     return model
 
 

@@ -178,11 +178,13 @@ def exchange_of(spec: ModelSpec, ask: Ask) -> Exchange:
     parts, stages = ask.tensor_parallel_size, ask.pipeline_parallel_size
     sums = 1 + sum(len(layer.mixers) + (layer.feed_forward is not None) for layer in spec.layers)
     vector = spec.hidden_size * DTYPE_BYTES[ask.dtype]
+    # The residual, and what the last layer adds to it, unless the residual is several vectors.
+    sent = 2 * spec.hidden_size if spec.hyper_connections is None else spec.stream_size
     return Exchange(
         num_all_reduces=sums if parts > 1 else 0,
         num_sends=stages if stages > 1 else 0,  # the first one samples
         bytes_per_token=sums * vector * 2 * (parts - 1) // parts,
-        sent_per_token=(stages - 1) * 2 * vector,  # the residual, and what the last layer adds to it
+        sent_per_token=(stages - 1) * sent * DTYPE_BYTES[ask.dtype],
     )
 
 

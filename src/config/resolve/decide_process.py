@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..auto_values import BLOCK_SIZE, CLIENT_SHARE, INCOMPLETE_HEADER_FACTOR, MAX_CONNECTIONS, TOTAL_REQUEST_FACTOR
+from ..auto_values import CLIENT_SHARE, INCOMPLETE_HEADER_FACTOR, MAX_CONNECTIONS, TOTAL_REQUEST_FACTOR, auto_block_size
 from ..cpu_list import cpus_problem, format_cpus
 from ..gpu_capability import LEAST_CAPABILITY
 from ..schema.kv_transfer import HOST_BYTES, SHARED_PATH
@@ -52,7 +52,6 @@ def decide_device(done: Decisions) -> None:
     machine = done.machine
     if done.is_auto("device.device"):
         done.decide("device.device", *_best_device(machine))
-    device = done.device.device
     if done.is_auto("device.num_threads"):
         topology, num_replicas = done.topology, done.topology.num_replicas
         replicas = "this process" if num_replicas == 1 else f"each of {num_replicas} replicas"
@@ -60,7 +59,14 @@ def decide_device(done: Decisions) -> None:
         own = " of its NUMA node" if done.numa_places else ""
         done.decide("device.num_threads", machine.num_cores, "R223", f"{machine.num_cores} cores{own} for {whose}")
     if done.is_auto("cache.block_size"):
-        done.decide("cache.block_size", BLOCK_SIZE[device], "R086", f"the block size for {device}")
+        done.decide("cache.block_size", *_block_size(done))
+
+
+def _block_size(done: Decisions) -> tuple[int, str, str]:
+    device, own = done.device.device, done.tokens_of_vector
+    size = auto_block_size(device, own)
+    why = f"the block size for {device}" if own == 1 else f"a multiple of the {own} tokens that have one vector"
+    return size, "R086", why
 
 
 def decide_shared_folder(done: Decisions, deployment: Deployment) -> None:

@@ -76,6 +76,11 @@ class Decisions(Sections):
         return interval if self.cache.enable_prefix_caching else 0
 
     @property
+    def tokens_of_vector(self) -> int:
+        """ModelSpec's; 1 if the model's files are not known."""
+        return 1 if self.model_files is None else self.model_files.spec.tokens_of_vector
+
+    @property
     def offload_bytes(self) -> int:
         """Host memory of each replica for its own KV blocks."""
         return int((self.cache.kv_offloading_size or 0) * 2**30)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..auto_values import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
+from ..auto_values import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, auto_block_size
 from ..memory.needs import MemoryNeeds
 from .decide_steps import why_no_graphs
 from .decisions import Decisions
@@ -29,7 +29,7 @@ def memory_needs(
     return MemoryNeeds(
         memory_share=done.cache.gpu_memory_utilization,
         kv_dtype=value("cache.kv_cache_dtype") or dtype,
-        block_size=value("cache.block_size") or BLOCK_SIZE[device],
+        block_size=value("cache.block_size") or auto_block_size(device, done.tokens_of_vector),
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
         max_model_len=length,

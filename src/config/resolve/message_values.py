@@ -38,6 +38,7 @@ def message_values(v: Values) -> dict[str, Any]:
         "expert_window": v.parallel.expert_balance.window_size,
         "expert_interval": v.parallel.expert_balance.step_interval,
         "ways_of_replicas": " and ".join(v.ways_of_replicas),
+        "tokens_of_vector": v.decisions.tokens_of_vector,
         "block_part": v.parallel.decode_context_parallel_size * v.parallel.cp_kv_cache_interleave_size,
         "num_machine_cores": v.decisions.whole_machine.num_cores,
         "num_gpus": v.decisions.gpu.num_visible if v.decisions.gpu else 0,

@@ -18,7 +18,7 @@ import torch
 
 _END_S = 2.0  # for the thread to end, whose connection is closed
 _HEADER = struct.Struct("<q?d")  # number of rows, whether there is a residual, balance or NaN
-Hidden = tuple[torch.Tensor, torch.Tensor | None]  # hidden and residual, [N, hidden_size]
+Hidden = tuple[torch.Tensor, torch.Tensor | None]  # hidden and residual, [N, elements of the residual stream]
 
 
 class Passed(NamedTuple):
@@ -39,14 +39,14 @@ class StageLink:
         self,
         before: socket.socket,
         after: socket.socket,
-        hidden_size: int,
+        width: int,
         dtype: torch.dtype,
         device: torch.device | None = None,
     ) -> None:
         """before, after: stream sockets, of the stage before this one and of the next one.
         device: of the tensors; None for the CPU."""
         self._before, self._after = before, after
-        self._hidden_size, self._dtype, self._device = hidden_size, dtype, device
+        self._width, self._dtype, self._device = width, dtype, device
         self._arrived: SimpleQueue[Passed | None] = SimpleQueue()  # None: the connection is closed
         self._reader = threading.Thread(target=self._read, name="stage-before", daemon=True)
         self._reader.start()
@@ -92,7 +92,7 @@ class StageLink:
                 self._read_into(memoryview(header))
                 num_rows, has_residual, balance = _HEADER.unpack(header)
                 num_tensors = 2 if has_residual else 1
-                tensors = [torch.empty(num_rows, self._hidden_size, dtype=self._dtype) for _ in range(num_tensors)]
+                tensors = [torch.empty(num_rows, self._width, dtype=self._dtype) for _ in range(num_tensors)]
                 for tensor in tensors:
                     self._read_into(_memory(tensor))
                 residual = tensors[1] if has_residual else None

@@ -7,6 +7,7 @@ from .gated_delta import GatedDeltaWeights
 from .gated_norm import GatedNormWeights
 from .grouped import Grouped, GroupScales
 from .head_variant import PLAIN_HEADS, HeadVariant
+from .hyper_connections import Connection
 from .kernel_set import KernelSet
 from .kimi_delta import KimiDeltaWeights
 from .linear import PackedLinear
@@ -23,6 +24,7 @@ __all__ = [
     "AttentionStep",
     "AttentionVariant",
     "Compression",
+    "Connection",
     "ExpertCopies",
     "ExpertGate",
     "ExpertWeights",

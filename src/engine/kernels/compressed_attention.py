@@ -235,7 +235,7 @@ def vectors_of(cache: torch.Tensor, rate: int) -> torch.Tensor:
 class _Row(NamedTuple):
     """A row that has tokens and a slot."""
 
-    index: int
+    number: int
     start: int  # its first token, and the one after its last
     end: int
     slot: int
@@ -251,15 +251,15 @@ class _Row(NamedTuple):
 
 def _rows_of(step: CompressedStep) -> Iterator[_Row]:
     starts, contexts, slots = step.query_start.tolist(), step.context_lens.tolist(), step.seq_slots.tolist()
-    for index, (start, end, slot) in enumerate(zip(starts, starts[1:], slots, strict=False)):
+    for number, (start, end, slot) in enumerate(zip(starts, starts[1:], slots, strict=False)):
         if end > start and slot >= 0:
-            yield _Row(index, start, end, slot, contexts[index])
+            yield _Row(number, start, end, slot, contexts[number])
 
 
 def _places(row: _Row, step: CompressedStep, block_size: int, rate: int) -> torch.Tensor:
     """Indices in vectors_of of the row's groups that are complete after the step."""
     firsts = torch.arange(row.end_position // rate, device=step.block_tables.device) * rate
-    blocks = step.block_tables[row.index].long()[firsts // block_size]
+    blocks = step.block_tables[row.number].long()[firsts // block_size]
     return (blocks * block_size + firsts % block_size) // rate
 
 
@@ -273,7 +273,8 @@ def _means(seen: torch.Tensor, before: int, closed: range, compression: Compress
     """Normed means of the groups. seen: [tokens from position `before` on, 2 * W]. Returns [groups, D] float32."""
     rate, dim = compression.rate, compression.dim
     skipped = (closed.start - compression.overlaps) * rate - before  # below 0: group 0 has none before it
-    groups = seen[max(0, skipped) : closed.stop * rate - before].unflatten(0, (-1, rate))
+    own = seen[max(0, skipped) : closed.stop * rate - before]
+    groups = own.view(-1, rate, own.shape[1])
     values, gates = groups.chunk(2, dim=-1)
     gates = gates + compression.bias
     if compression.overlaps:

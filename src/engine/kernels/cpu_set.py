@@ -123,6 +123,8 @@ def cpu_kernels(
         sparse_latent_attention=torchs.sparse_latent_attention,
         add_layer_norm=add_layer_norm_cpu(library, dtype),
         add_scaled=add_scaled_cpu(library, dtype),
+        read_streams=torchs.read_streams,
+        write_streams=torchs.write_streams,
         activate_and_mul=activate_and_mul_cpu(library, dtype),
         activate=activate_cpu(library, dtype),
         gate_inputs=gate_inputs_cpu(library, dtype),

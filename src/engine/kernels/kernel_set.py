@@ -52,6 +52,7 @@ from .experts import (
 )
 from .gated_delta import GatedDelta, gated_delta_reference
 from .gated_norm import GatedNorm, gated_norm_reference
+from .hyper_connections import ReadStreams, WriteStreams, read_streams_reference, write_streams_reference
 from .kimi_delta import KimiDelta, kimi_delta_reference
 from .latent_attention import (
     AttendLatentPart,
@@ -154,6 +155,8 @@ class KernelSet:
     attend_compressed: AttendCompressed = attend_compressed_reference
     add_layer_norm: AddLayerNorm = add_layer_norm_reference
     add_scaled: AddScaled = add_scaled_reference
+    read_streams: ReadStreams = read_streams_reference
+    write_streams: WriteStreams = write_streams_reference
     activate_and_mul: Activate = activate_and_mul_reference
     activate: Activate = activate_reference
     limit_gates: LimitGates = limit_gates
@@ -230,6 +233,8 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     choose_tokens=one_query(choose_tokens_reference, 0, 1, 4),
     sparse_latent_attention=one_query(sparse_latent_attention_reference, 0, 1),
     add_layer_norm=one_row(add_layer_norm_reference, 0, 1),
+    read_streams=one_row(read_streams_reference, 0),
+    write_streams=one_row(write_streams_reference, 0, 2, 3),
     activate_and_mul=one_row(activate_and_mul_reference, 0),
     activate=one_row(activate_reference, 0),
     gate_inputs=one_row(gate_inputs_reference, 0, 1),

@@ -120,7 +120,8 @@ class CompressedAttention:
     ) -> torch.Tensor:
         """Compress, then attend. See Mixer."""
         spec, kernels = self._spec, self._kernels
-        paged, window, inputs = cache if len(cache) == 3 else (None, *cache)
+        *vectors, window, inputs = cache
+        paged = vectors[0] if vectors else None
         latents, _ = self._q_norm(kernels, kernels.take_columns(projected, 0, spec.query_rank))
         queries = self._q_proj(latents, step.mix).view(-1, spec.num_heads, spec.head_dim)
         queries = kernels.norm_and_turn(queries, None, spec.norm_eps, self._cos_sin, step.positions)

@@ -8,7 +8,8 @@ from typing import Self
 import torch
 
 from ..kernels import KernelSet, Routing
-from .linear import Linear, Mix
+from .experts import MixtureOfExperts
+from .linear import Mix
 from .loading import Held, Loadable, TensorReader, tensor_of
 
 
@@ -43,20 +44,19 @@ class ExpertLists:
         return self.ids.nbytes
 
 
-class ListedRouter:
-    """A router whose scores are the weights of the listed experts."""
+class ListedExperts:
+    """Experts of which a token goes through those that its id has; the router's scores are their weights."""
 
-    def __init__(self, projection: Linear, routing: Routing, kernels: KernelSet, lists: ExpertLists) -> None:
-        self.projection = projection
-        self._routing, self._kernels, self._lists = routing, kernels, lists
+    def __init__(self, experts: MixtureOfExperts, lists: ExpertLists, routing: Routing, kernels: KernelSet) -> None:
+        self.experts, self.lists = experts, lists
+        self._routing, self._kernels = routing, kernels
 
     def loadables(self) -> Iterator[Loadable]:
-        yield self.projection
-        yield self._lists
+        yield from self.experts.loadables()
+        yield self.lists
 
-    def __call__(
-        self, x: torch.Tensor, token_ids: torch.Tensor, mix: Mix | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """x: [T, hidden]. token_ids: [T] int64. mix: of the T tokens. Returns what Router returns."""
-        ids = self._lists.ids[token_ids]
-        return x, ids, self._kernels.weigh_experts(self.projection(x, mix), ids, self._routing)
+    def of(self, x: torch.Tensor, token_ids: torch.Tensor, mix: Mix | None = None) -> torch.Tensor:
+        """x: [T, hidden]. token_ids: [T] int64. mix: of the T tokens. Returns the block's output, [T, hidden]."""
+        ids = self.lists.ids[token_ids]
+        weights = self._kernels.weigh_experts(self.experts.router.logits(x, mix), ids, self._routing)
+        return self.experts.of_routed(x, x, ids, weights, mix)

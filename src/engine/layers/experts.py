@@ -51,15 +51,19 @@ class Router:
 
         Returns the input of the experts; each token's experts and their weights, both [T, per_token].
         """
-        is_wide = self.projection.packed.dtype == torch.float32
-        normed = x if self.norm is None else self.norm(self._kernels, x)[0]
-        logits = self.projection(self._kernels.to_float32(normed) if is_wide else normed, mix)
+        logits = self.logits(x, mix)
         bias = None if self.choice_bias is None else self.choice_bias.values
         ids, weights = self._kernels.route_experts(logits, bias, self._routing)
         if self._input_routing is not None:
             _, factors = self._kernels.route_experts(logits, None, self._input_routing)
             x = self._kernels.scale_rows(x, factors)
         return x, ids, weights
+
+    def logits(self, x: torch.Tensor, mix: Mix | None = None) -> torch.Tensor:
+        """x: [T, hidden]. Returns [T, experts]."""
+        is_wide = self.projection.packed.dtype == torch.float32
+        normed = x if self.norm is None else self.norm(self._kernels, x)[0]
+        return self.projection(self._kernels.to_float32(normed) if is_wide else normed, mix)
 
 
 class MixtureOfExperts:

@@ -12,7 +12,7 @@ import torch
 from ..kernels import Grouped, Integers, KernelSet, PackedLinear
 from ..kernels.grouped import are_alike, stacked
 from .loading import Held, TensorReader, linear_of
-from .norm import Norm, RMSNorm
+from .norm import AnyNorm, RMSNorm
 
 Finish = Callable[[torch.Tensor], torch.Tensor]
 
@@ -200,7 +200,7 @@ class Linear:
         return found
 
     def of_normed(
-        self, norm: Norm, x: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None
+        self, norm: AnyNorm, x: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """x: [T, in_features]; residual: the same, None before the first layer. mix: of the T tokens.
 

@@ -10,47 +10,16 @@ A linear layer that follows an RMSNorm takes the norm itself: some kernels compu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Self
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
 from ..kernels import KernelSet
-from .loading import Held, TensorReader
-from .vector import Vector
+from .vector import HasVectors, Vector
 
 
-class _Weights:
-    """Loads the weights of a norm, see Loadable. A norm without weights has no vectors."""
-
-    _vectors: list[Vector]
-
-    def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        for vector in self._vectors:
-            yield from vector.wanted()
-
-    def load(self, tensors: TensorReader) -> None:
-        for vector in self._vectors:
-            vector.load(tensors)
-
-    def take_weights(self, other: Self) -> None:
-        for mine, its in zip(self._vectors, other._vectors, strict=True):
-            mine.take_weights(its)
-
-    def held(self) -> Held:
-        return {vector.names[0]: vector.values for vector in self._vectors}
-
-    def hold(self, held: Held) -> None:
-        for vector in self._vectors:
-            name = vector.names[0]
-            vector.hold({"values": held[name]} if name in held else {})  # a vector refuses to hold nothing
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(vector.num_bytes for vector in self._vectors)
-
-
-class RMSNorm(_Weights):
+class RMSNorm(HasVectors):
     """Zhang and Sennrich, arXiv:1910.07467."""
 
     def __init__(
@@ -85,7 +54,7 @@ class RMSNorm(_Weights):
         return kernels.add_rms_norm(x, residual, self.weight, self.eps)
 
 
-class LayerNorm(_Weights):
+class LayerNorm(HasVectors):
     """Ba et al., arXiv:1607.06450."""
 
     def __init__(
@@ -118,6 +87,14 @@ class LayerNorm(_Weights):
 
 
 Norm = RMSNorm | LayerNorm
+
+
+class AnyNorm(Protocol):
+    """A norm of this module, or of something else that is computed of the input."""
+
+    def __call__(
+        self, kernels: KernelSet, x: torch.Tensor, residual: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
 def _with_ending(names: str | Sequence[str], ending: str) -> list[str]:

@@ -89,3 +89,33 @@ class Scalar(Vector):
     def hold(self, held: Held) -> None:
         super().hold(held)
         self.value = self.values.item()
+
+
+class HasVectors:
+    """A layer whose weights are vectors, or one without weights. Loads them, see Loadable."""
+
+    _vectors: list[Vector]
+
+    def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        for vector in self._vectors:
+            yield from vector.wanted()
+
+    def load(self, tensors: TensorReader) -> None:
+        for vector in self._vectors:
+            vector.load(tensors)
+
+    def take_weights(self, other: Self) -> None:
+        for mine, its in zip(self._vectors, other._vectors, strict=True):
+            mine.take_weights(its)
+
+    def held(self) -> Held:
+        return {vector.names[0]: vector.values for vector in self._vectors}
+
+    def hold(self, held: Held) -> None:
+        for vector in self._vectors:
+            name = vector.names[0]
+            vector.hold({"values": held[name]} if name in held else {})  # a vector refuses to hold nothing
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(vector.num_bytes for vector in self._vectors)

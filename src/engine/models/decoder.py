@@ -115,7 +115,8 @@ class Decoder(DecoderPart):
     def _add_ends(self, make: DecoderParts) -> None:
         output = make.output("model.embed_tokens" if self.model_spec.is_tied else "lm_head")
         self.embed = make.embed(output)
-        self.norm = make.norm(FINAL_NORM, self.model_spec.hidden_size)
+        norm = make.norm(FINAL_NORM, self.model_spec.hidden_size)
+        self.norm, self._last = make.read_by_heads(norm)
         self.logits = LMHead(self.norm, output, self.model_spec, self._kernels, self._ranks)
         self.heads: dict[str, Head] = {"logits": self.logits}
         self.layer_inputs = make.layer_inputs()
@@ -127,7 +128,7 @@ class Decoder(DecoderPart):
         if self.layer_inputs is not None:
             yield from self.layer_inputs.loadables()
         yield from super().loadables()
-        yield self.norm
+        yield from self._last
 
     def forward(
         self, steps: Sequence[StepInput], caches: Sequence[LayerCache], rows: torch.Tensor | None

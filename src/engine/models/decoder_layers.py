@@ -8,7 +8,9 @@ import torch
 
 from ...model.spec import EVEN_SUMS, NormPlaces, SumWeights
 from ..kernels import KernelSet
+from ..layers.expert_lists import ListedExperts
 from ..layers.experts import ExpertsBesideMLP, MixtureOfExperts
+from ..layers.hyper_connections import HyperConnection
 from ..layers.layer_input import LayerInput
 from ..layers.loading import Loadable
 from ..layers.mixer import Mixer
@@ -156,6 +158,48 @@ class DecoderLayer:
         if of_stream != 1:
             stream = self._kernels.scale_and_cap(stream, of_stream)
         return self._kernels.add_scaled(added, stream, of_added)
+
+
+class HyperLayer:
+    """A layer with hyper-connections: hidden is all residual streams, beside which there is no residual."""
+
+    def __init__(
+        self,
+        connections: Sequence[HyperConnection],
+        norms: Sequence[Norm],
+        mixer: Mixer,
+        mlp: FeedForward | ListedExperts,
+        kernels: KernelSet,
+    ) -> None:
+        """connections, norms: of the mixer, and of the feed-forward block."""
+        self.connections, self.norms = connections, norms
+        self.mixer, self.mlp = mixer, mlp
+        self._kernels = kernels
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield from self.connections
+        yield from self.norms
+        yield from self.mixer.loadables()
+        yield from self.mlp.loadables()
+
+    def __call__(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, step: LayerStep
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """hidden: [T, streams * hidden_size]. Returns the streams of the rows that `step` returns, and None."""
+        read, write = self._kernels.read_streams, self._kernels.write_streams
+        of_mixer, of_mlp = (connection.weights for connection in self.connections)
+        count = of_mixer.num_streams
+        x, gains = read(hidden, of_mixer)
+        projected, _ = self.mixer.in_proj.of_normed(self.norms[0], x, None, step.mix)
+        streams = write(step(self.mixer, projected), count, step.rows_of(hidden), step.rows_of(gains))
+        x, gains = read(streams, of_mlp)
+        return write(self._feed_forward(x, step), count, streams, gains), None
+
+    def _feed_forward(self, x: torch.Tensor, step: LayerStep) -> torch.Tensor:
+        if isinstance(self.mlp, ListedExperts):
+            normed, _ = self.norms[1](self._kernels, x)
+            return self.mlp.of(normed, step.token_ids, step.mix_of_rows)
+        return self.mlp(self.norms[1], x, None, step.mix_of_rows)[0]
 
 
 class MixerLayer:

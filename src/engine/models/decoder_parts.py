@@ -5,6 +5,8 @@ from __future__ import annotations
 from ...model.activations import HIDDEN_ACTS
 from ...model.spec import LayerInput as LayerInputSpec
 from ...model.tensors import (
+    CONNECTIONS,
+    CONNECTIONS_HEAD,
     EMBEDDING_NORM,
     INPUT_GATE,
     INPUT_NORM,
@@ -16,11 +18,13 @@ from ...model.tensors import (
     layer_norms,
 )
 from ..layers.embedding import Embedding, EmbeddingPart, TiedEmbedding, rounded
+from ..layers.hyper_connections import HyperConnection, StreamsNorm, mean_of_streams
 from ..layers.layer_input import LayerInput, LayerInputs
 from ..layers.linear import Linear
-from ..layers.norm import RMSNorm
+from ..layers.loading import Loadable
+from ..layers.norm import AnyNorm, Norm, RMSNorm
 from ..layers.vector import Scalar
-from .decoder_layers import DecoderLayer, FeedForwardLayer, MixerLayer
+from .decoder_layers import DecoderLayer, FeedForwardLayer, HyperLayer, MixerLayer
 from .ends import Embed
 from .feed_forward_parts import FeedForwardParts
 from .mixer_parts import MixerParts
@@ -46,7 +50,23 @@ class DecoderParts(MixerParts, FeedForwardParts):
             positions = Embedding(POSITIONS, rows, hidden, kernels, dtype, device, offset=offset)
         tokens = table if self._ranks is None else EmbeddingPart(table, spec.vocab_size, self._ranks)
         norm = self.norm(EMBEDDING_NORM, hidden) if spec.has_embedding_norm else None
-        return Embed(tokens, positions, norm, kernels)
+        streams = None if spec.hyper_connections is None else spec.hyper_connections.num_streams
+        return Embed(tokens, positions, norm, kernels, streams)
+
+    def read_by_heads(self, norm: Norm) -> tuple[AnyNorm, list[Loadable]]:
+        """What heads read, of which `norm` is the last part, and its parts with weights."""
+        if (spec := self._spec.hyper_connections) is None:
+            return norm, [norm]
+        hidden, eps = self._spec.hidden_size, self._spec.norm.eps
+        if not spec.has_head:
+            return StreamsNorm(norm, mean_of_streams(spec, hidden, eps, self._device)), [norm]
+        connection = self.connection(CONNECTIONS_HEAD, spec.head_shapes(hidden))
+        return StreamsNorm(norm, connection.weights), [connection, norm]
+
+    def connection(self, prefix: str, shapes: dict[str, tuple[int, ...]]) -> HyperConnection:
+        spec = self._spec.hyper_connections
+        assert spec is not None
+        return HyperConnection(prefix, shapes, spec, self._spec.norm.eps, self._dtype, self._device)
 
     def layer_inputs(self) -> LayerInputs | None:
         """Inputs of all layers; None for a model without them."""
@@ -63,10 +83,18 @@ class DecoderParts(MixerParts, FeedForwardParts):
             self._kernels,
         )
 
-    def layer(self, index: int) -> DecoderLayer | MixerLayer | FeedForwardLayer:
+    def layer(self, index: int) -> DecoderLayer | HyperLayer | MixerLayer | FeedForwardLayer:
         prefix, spec = f"model.layers.{index}", self._spec.layers[index]
         norms = [self.norm(f"{prefix}.{name}", self._spec.hidden_size) for name in layer_norms(spec)]
         mixers = [self.mixer(prefix, each) for each in spec.mixers]
+        if self._spec.hyper_connections is not None:
+            shapes = self._spec.hyper_connections.shapes(self._spec.hidden_size)
+            connections = [self.connection(f"{prefix}.{place}", shapes) for place in CONNECTIONS]
+            (mixer,) = mixers
+            assert spec.norms == "inputs"
+            assert spec.feed_forward is not None
+            mlp = self.listed_or_chosen(f"{prefix}.mlp", spec.feed_forward)
+            return HyperLayer(connections, norms, mixer, mlp, self._kernels)
         if spec.feed_forward is None:
             return MixerLayer(norms[0], *mixers)
         feed_forward = self.feed_forward(f"{prefix}.mlp", spec.feed_forward)

@@ -13,7 +13,7 @@ from ..kernels import KernelSet
 from ..layers.embedding import Embedding, EmbeddingPart, TiedEmbedding
 from ..layers.linear import Linear, Mix
 from ..layers.loading import Loadable
-from ..layers.norm import Norm
+from ..layers.norm import AnyNorm, Norm
 from ..layers.step_input import StepInput
 
 
@@ -26,9 +26,14 @@ class Embed:
         positions: Embedding | None,
         norm: Norm | None,
         kernels: KernelSet,
+        num_streams: int | None = None,
     ) -> None:
-        """positions: the embedding of positions, of a model that has one."""
+        """
+        positions: the embedding of positions, of a model that has one.
+        num_streams: of the residual of a model with hyper-connections.
+        """
         self._tokens, self._positions, self._norm, self._kernels = tokens, positions, norm, kernels
+        self._num_streams = num_streams
 
     def loadables(self) -> Iterator[Loadable]:
         table = self._tokens.part if isinstance(self._tokens, EmbeddingPart) else self._tokens
@@ -37,7 +42,7 @@ class Embed:
         yield from (part for part in (self._positions, self._norm) if part is not None)
 
     def __call__(self, step: StepInput) -> torch.Tensor:
-        """Returns [T, hidden_size]."""
+        """Returns the residual stream, [T, hidden_size], or all streams one after the other."""
         hidden: torch.Tensor = self._tokens(step.token_ids)
         if step.given is not None:
             hidden = hidden.index_copy(0, step.given.tokens, step.given.rows)
@@ -45,7 +50,7 @@ class Embed:
             hidden = self._kernels.add_scaled(hidden, self._positions(step.positions))
         if self._norm is not None:
             hidden, _ = self._norm(self._kernels, hidden)
-        return hidden
+        return hidden if self._num_streams is None else self._kernels.write_streams(hidden, self._num_streams)
 
 
 class Head(Protocol):
@@ -56,7 +61,7 @@ class Head(Protocol):
         ...
 
     def __call__(self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None, /) -> torch.Tensor:
-        """hidden, residual: [N, hidden_size], what `Model.forward` returns for the tokens that the head needs.
+        """hidden, residual: [N, elements of a residual], what `Model.forward` returns for the tokens that a head needs.
         mix: of these tokens. Returns [N, outputs] in the model's dtype."""
         ...
 
@@ -65,7 +70,7 @@ class LMHead:
     """Hidden states to logits."""
 
     def __init__(
-        self, norm: Norm, projection: Linear, spec: ModelSpec, kernels: KernelSet, ranks: Ranks | None
+        self, norm: AnyNorm, projection: Linear, spec: ModelSpec, kernels: KernelSet, ranks: Ranks | None
     ) -> None:
         """norm: the final norm. projection: this rank's rows of it."""
         self.projection = projection

@@ -13,7 +13,7 @@ from ...model.feed_forwards import MLP as MLPSpec
 from ...model.feed_forwards import Experts as ExpertsSpec
 from ...model.tensors import FUSED, NORMS_BESIDE
 from ..kernels import ExpertGate, Routing
-from ..layers.expert_lists import ExpertLists, ListedRouter
+from ..layers.expert_lists import ExpertLists, ListedExperts
 from ..layers.expert_places import ExpertPlaces
 from ..layers.expert_weights import ExpertNames, Experts, ExpertSizes
 from ..layers.experts import ExpertsBesideMLP, MixtureOfExperts, Router
@@ -37,6 +37,15 @@ class FeedForwardParts(Parts):
 
     def feed_forward(self, prefix: str, spec: MLPSpec | ExpertsSpec) -> FeedForward:
         return self.mlp(prefix, spec) if isinstance(spec, MLPSpec) else self.experts(prefix, spec)
+
+    def listed_or_chosen(self, prefix: str, spec: MLPSpec | ExpertsSpec) -> FeedForward | ListedExperts:
+        """The same for layers whose experts a table may list."""
+        if isinstance(spec, MLPSpec) or not spec.listed_tokens:
+            return self.feed_forward(prefix, spec)
+        routing, experts = self.routing(spec), self.experts(prefix, spec)
+        assert isinstance(experts, MixtureOfExperts)
+        lists = ExpertLists(f"{prefix}.gate.tid2eid", spec.listed_tokens, routing, self._device)
+        return ListedExperts(experts, lists, routing, self._kernels)
 
     def mlp(self, prefix: str, spec: MLPSpec, *, is_summed: bool = True) -> GatedMLP | MLP:
         hidden, activation = self._spec.hidden_size, HIDDEN_ACTS[spec.activation]
@@ -64,8 +73,12 @@ class FeedForwardParts(Parts):
         experts = Experts(names, sizes, _expert_gate(spec), self._kernels, self._dtype, self._device, scheme)
         shared: GatedMLP | MLP | None = None
         if spec.shared_width:
-            own = {"width": spec.shared_width, "is_gated": spec.is_gated, "gate_limit": spec.gate_limit}
-            block = MLPSpec(activation=spec.activation, **own)
+            block = MLPSpec(
+                width=spec.shared_width,
+                activation=spec.activation,
+                is_gated=spec.is_gated,
+                gate_limit=spec.gate_limit,
+            )
             shared = self.mlp(f"{prefix}.shared_experts", block, is_summed=False)  # together with the experts
         shared_gate: Linear | None = None
         if spec.has_shared_gate:  # not quantised, as the router
@@ -79,7 +92,7 @@ class FeedForwardParts(Parts):
         norms = [self.norm(f"{layer}.{name}", hidden) for name in NORMS_BESIDE]
         return ExpertsBesideMLP(self.mlp(prefix, spec.beside), mixture, norms, self._kernels)
 
-    def router(self, name: str, spec: ExpertsSpec) -> Router | ListedRouter:
+    def router(self, name: str, spec: ExpertsSpec) -> Router:
         """Router of experts, whose weights are not quantised: they are few, and decide what is computed."""
         routing, dtype = spec.routing, torch.float32 if spec.routing.is_float32 else self._dtype
         hidden = self._spec.hidden_size
@@ -87,7 +100,16 @@ class FeedForwardParts(Parts):
         correction: Vector | None = None
         if routing.has_correction:
             correction = Vector(f"{name}.e_score_correction_bias", spec.count, torch.float32, self._device)
-        chosen = Routing(
+        chosen = self.routing(spec)
+        if not spec.scales_input:
+            norm = self.norm(f"{name}.norm", hidden) if spec.has_router_norm else None
+            return Router(projection, chosen, self._kernels, correction, norm=norm)
+        weightless = replace(chosen, scoring="softmax_of_chosen")  # of one expert: the weight of its output is 1
+        return Router(projection, weightless, self._kernels, correction, chosen)
+
+    def routing(self, spec: ExpertsSpec) -> Routing:
+        routing = spec.routing
+        return Routing(
             num_experts=spec.count,
             per_token=spec.per_token,
             scoring=routing.scoring,
@@ -97,11 +119,3 @@ class FeedForwardParts(Parts):
             groups_per_token=routing.groups_per_token,
             group_score="sum_of_two" if routing.scoring == "sigmoid" else "maximum",
         )
-        if spec.listed_tokens:
-            listed = ExpertLists(f"{name}.tid2eid", spec.listed_tokens, chosen, self._device)
-            return ListedRouter(projection, chosen, self._kernels, listed)
-        if not spec.scales_input:
-            norm = self.norm(f"{name}.norm", hidden) if spec.has_router_norm else None
-            return Router(projection, chosen, self._kernels, correction, norm=norm)
-        weightless = replace(chosen, scoring="softmax_of_chosen")  # of one expert: the weight of its output is 1
-        return Router(projection, weightless, self._kernels, correction, chosen)

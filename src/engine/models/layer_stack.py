@@ -38,6 +38,11 @@ class LayerStep:
         return mixer.out_proj(mixed, self.mix_of_rows)
 
     @property
+    def token_ids(self) -> torch.Tensor:
+        """[N] int64"""
+        return self.rows_of(self._step.token_ids)
+
+    @property
     def inputs(self) -> torch.Tensor:
         """[N, W]"""
         assert self._inputs is not None, "a layer without inputs of its own"
@@ -48,7 +53,7 @@ class LayerStep:
 
 
 class Layer(Protocol):
-    """DecoderLayer, MixerLayer, FeedForwardLayer, or one that a runner puts around them."""
+    """DecoderLayer, HyperLayer, MixerLayer, FeedForwardLayer, or one that a runner puts around them."""
 
     @property
     def mixer(self) -> Mixer | None: ...
@@ -78,7 +83,8 @@ class LayerStack:
     ) -> tuple[torch.Tensor, Residual]:
         """Writes what the caches keep of all T tokens. Returns hidden and residual of `rows`.
 
-        hidden, residual: [T, hidden_size]. steps, caches: one per layer; the steps differ in the blocks that they use.
+        hidden, residual: [T, elements of the residual stream]. steps, caches: one per layer; the steps differ in the
+        blocks that they use.
         rows: [N] int64, indices of the tokens whose results are needed; None for all. inputs: [T, layers, W], of layers
         with their own inputs.
         """

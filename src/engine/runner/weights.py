@@ -170,7 +170,7 @@ class Checkpoint:
         return flat if stored.is_quantised else flat.view(stored.shape)
 
     def _read_contiguous(self, stored: StoredTensor, name: str, flat: torch.Tensor) -> None:
-        dtype = DTYPES[stored.dtype]
+        dtype = _PART_DTYPES[stored.dtype]
         if dtype == flat.dtype and flat.device.type == "cpu":
             self._fill(stored, name, 0, flat)
             return
@@ -243,6 +243,9 @@ class DummyWeights:
         """Returns None: the noise has no integers."""
 
     def read(self, name: str, into: torch.Tensor) -> None:
+        if not into.is_floating_point():  # numbers of experts: the first ones, whoever the token is
+            into.copy_(torch.arange(into.shape[-1], dtype=into.dtype))
+            return
         if into.ndim == 1:
             into.fill_(0.0 if name.endswith(".bias") else 1.0)
             return

@@ -7,6 +7,37 @@ from collections.abc import Mapping
 from .common import COMMON, DEEPSEEK_V3, LLAMA
 from .family import Family
 
+_V4_NAMES = {  # of its own files; those that transformers writes begin with `model.`
+    "^layers.": "model.layers.",
+    "^embed.": "model.embed_tokens.",
+    "^norm.": "model.norm.",
+    "^head.": "lm_head.",
+    "^hc_head_": "model.hc_head.hc_",
+    ".hc_attn_": ".attn_hc.",
+    ".hc_ffn_": ".ffn_hc.",
+    ".attn_norm.": ".input_layernorm.",
+    ".ffn_norm.": ".post_attention_layernorm.",
+    ".attn.": ".self_attn.",
+    ".ffn.": ".mlp.",
+    ".attn_sink": ".sinks",
+    ".indexer.compressor.": ".compressor.indexer.",
+    ".self_attn.indexer.weights_proj.": ".self_attn.compressor.indexer.scorer.weights_proj.",
+    ".self_attn.indexer.wq_b.": ".self_attn.compressor.indexer.q_b_proj.",
+    ".wq_a.": ".q_a_proj.",
+    ".wq_b.": ".q_b_proj.",
+    ".wkv.": ".kv_proj.",
+    ".wgate.": ".gate_proj.",
+    ".wo_a.": ".o_a_proj.",
+    ".wo_b.": ".o_b_proj.",
+    ".q_norm.": ".q_a_norm.",
+    ".norm.weight": ".kv_norm.weight",
+    "model.kv_norm.": "model.norm.",
+    ".ape": ".position_bias",
+    ".gate.bias": ".gate.e_score_correction_bias",
+    ".w1.": ".gate_proj.",
+    ".w2.": ".down_proj.",
+    ".w3.": ".up_proj.",
+}
 FAMILIES: Mapping[str, Family] = {
     "DeepseekV2ForCausalLM": Family(
         "deepseek_v2",
@@ -84,6 +115,8 @@ FAMILIES: Mapping[str, Family] = {
         },
         fixed={"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "norm_topk_prob": True},
         is_compressed=True,
+        hyper_connections="mixed",
         experts="deepseek_v4",
+        renames=_V4_NAMES,
     ),
 }

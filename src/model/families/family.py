@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from ..experts import Kind as ExpertsKind
+from ..hyper_connections import Kind as ConnectionsKind
 from ..latent import Index as IndexKind
 from ..mixers import Alibi, Gate, HeadNorm
 from ..recurrent import Kind as StatesKind
@@ -63,6 +64,7 @@ class Family:
     norm: Norm = field(default_factory=Norm)
     eps_key: str = "rms_norm_eps"
     norms: NormPlaces = "inputs"
+    hyper_connections: ConnectionsKind = "none"
     parallel_if: str | None = None  # the key of config.json by which the norms are `parallel_norms`
     parallel_norms: NormPlaces = "common"
     activation_key: str = "hidden_act"

@@ -215,6 +215,16 @@ RULES: tuple[Rule, ...] = (
         fixes=("remove `kv_cache_memory_bytes`",),
     ),
     Rule(
+        id="R514",
+        title="a block has whole groups of tokens",
+        fields=("cache.block_size", "model.model"),
+        needs_model=True,
+        is_broken=lambda v: v.cache.block_size % v.decisions.tokens_of_vector != 0,
+        message="`cache.block_size` is {block_size}, and {tokens_of_vector} tokens of this model have one vector",
+        why="Requests share blocks of a common prefix, and a vector of tokens in two blocks would be of both.",
+        fixes=("set `cache.block_size: auto`, which is a multiple",),
+    ),
+    Rule(
         id="R237",
         title="a written KV cache holds at least one block",
         fields=("cache.kv_cache_memory_bytes", "cache.block_size"),

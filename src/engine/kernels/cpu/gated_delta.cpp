@@ -57,8 +57,6 @@ void normalise(const T* from, float* to, int64_t size, float factor) {
     });
 }
 
-ALWAYS_INLINE float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
-
 // The columns of the state that a strip of Vectors vectors holds; the last vector of them has `last` columns.
 template <bool EachRow, int Vectors>
 void scan_strip(float* state, const Tokens& tokens, const Shape& shape, int64_t column, int64_t last) {

@@ -1,6 +1,10 @@
 #pragma once
 
+#include <cmath>
+
 #include "vector.h"
+
+ALWAYS_INLINE float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
 
 // log(1 + exp(x)) within a few roundings also where it is small: log1p(e) is 2 atanh(e / (2 + e)), as a series.
 ALWAYS_INLINE Floats softplus(Floats x) {

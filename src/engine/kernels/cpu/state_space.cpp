@@ -12,6 +12,7 @@
 #include "captured_graph.h"
 #include "recurrent.h"
 #include "scratch.h"
+#include "softplus.h"
 #include "vector.h"
 
 namespace {
@@ -39,8 +40,6 @@ struct Tokens {
     float *b, *c, *inputs, *outputs;  // [count, state_size] twice, [count, head_dim] twice
     float decay[kTokens];
 };
-
-ALWAYS_INLINE float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
 
 // `Count` tokens from `first` on, in the columns of a strip of Vectors vectors; the last one of them has `last` columns.
 template <int Count, int Vectors>

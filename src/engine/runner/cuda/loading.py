@@ -124,9 +124,10 @@ def load_later_stage_on_device(
 
     def largest_step(cache: KVCache, rows: torch.Tensor, step: StepInput) -> None:
         steps = cache.by_layer(cache.views([step] * cache.groups.num_groups))
-        size = len(step.token_ids), resolved.model_spec.hidden_size
+        size = len(step.token_ids), resolved.model_spec.stream_size
         hidden = torch.zeros(size, dtype=getattr(torch, resolved.model.dtype), device=device)
-        layers.forward(hidden, torch.zeros_like(hidden), steps, cache.layers, rows)
+        residual = None if resolved.model_spec.hyper_connections else torch.zeros_like(hidden)
+        layers.forward(hidden, residual, steps, cache.layers, rows)
 
     num_blocks = _num_blocks(resolved, device, lambda: partial(largest_step, cache_of(1, on_device)), agree, sleeping)
     return LoadedModel(device, kernels, layers, cache_of(num_blocks, zeros), ranks=ranks, sleeping=sleeping)
