@@ -9,7 +9,7 @@ Source: DeepSeek-V4's configuration and modules in transformers (`deepseek_v4`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -190,41 +190,62 @@ def attend_compressed_reference(
         [T, H, D] in q's dtype; arithmetic in float32.
     """
     out = torch.empty_like(q)
-    num_heads, dim = q.shape[1:]
-    span = window.shape[1]
     for row in _rows_of(step):
-        before = max(0, row.first_position - span + 1)
-        kept = window[row.slot, torch.arange(before, row.first_position, device=window.device) % span]
-        near = torch.cat((kept, keys[row.start : row.end])).float()
-        far = near[:0]
+        near = _near(window, keys, row)
+        far, picks = near[:0], None
         if cache is not None:
-            far = vectors_of(cache, rate)[_places(row, step, cache.shape[2], rate), :dim].float()
-        num_far = len(far) if chosen is None else chosen.shape[1]
-        elements = max(num_heads * (len(near) + num_far), 0 if chosen is None else num_far * dim)
-        for start, stop in parts_of(row.start, row.end, elements):
-            own, queries = slice(start, stop), q[start:stop].float() * dim**-0.5
-            position = torch.arange(stop - start, device=q.device)[:, None] + row.position_of(start)
-            distance = position - torch.arange(before, row.end_position, device=q.device)
-            of_near = torch.einsum("qhd,kd->qhk", queries, near)
-            of_near.masked_fill_(((distance < 0) | (distance >= span))[:, None], -torch.inf)
-            if chosen is None:
-                is_seen = _is_complete(row, start, stop, len(far), rate, q.device) if len(far) else position[:, :0] > 0
-                of_far = torch.einsum("qhd,kd->qhk", queries, far)
-            else:
-                is_seen, picked = chosen[own] >= 0, far[chosen[own].clamp(min=0)]
-                of_far = torch.einsum("qhd,qkd->qhk", queries, picked)
-            of_far.masked_fill_(~is_seen[:, None], -torch.inf)
-            logits = sinks.float()[None, :, None].expand(stop - start, -1, 1)
-            shares = torch.cat((of_near, of_far, logits), dim=-1).softmax(-1)
-            result = torch.einsum("qhk,kd->qhd", shares[..., : len(near)], near)
-            of_vectors = shares[..., len(near) : -1]
-            if chosen is None:
-                result += torch.einsum("qhk,kd->qhd", of_vectors, far)
-            else:
-                result += torch.einsum("qhk,qkd->qhd", of_vectors, picked)
-            out[own] = _turned(result, _back(cos_sin[step.positions[own]]).unsqueeze(1)).to(q.dtype)
+            far = vectors_of(cache, rate)[_places(row, step, cache.shape[2], rate), : q.shape[2]].float()
+            picks = chosen if len(far) else None
+        for start, stop in parts_of(row.start, row.end, _elements(q, len(near), len(far), picks)):
+            is_near, is_far = _is_near(row, start, stop, len(near), window), far.new_ones(0)
+            vectors = far
+            if picks is not None:
+                is_far, vectors = picks[start:stop] >= 0, far[picks[start:stop].clamp(min=0)]
+            elif len(far):
+                is_far = _is_complete(row, start, stop, len(far), rate, q.device)
+            found = _attend(q[start:stop].float(), (near, vectors), (is_near, is_far), sinks)
+            turn = _back(cos_sin[step.positions[start:stop]]).unsqueeze(1)
+            out[start:stop] = _turned(found, turn).to(q.dtype)
         _keep(window[row.slot], keys[row.start : row.end], row)
     return out
+
+
+def _near(window: torch.Tensor, keys: torch.Tensor, row: _Row) -> torch.Tensor:
+    """The keys that the row's first query sees, its own included, and those after it. [tokens, D] float32."""
+    before = max(0, row.first_position - window.shape[1] + 1)
+    kept = window[row.slot, torch.arange(before, row.first_position, device=window.device) % window.shape[1]]
+    return torch.cat((kept, keys[row.start : row.end])).float()
+
+
+def _is_near(row: _Row, start: int, stop: int, count: int, window: torch.Tensor) -> torch.Tensor:
+    """[queries, count]: whether each of the keys of `_near` is in the window of each query."""
+    positions = torch.arange(row.position_of(start), row.position_of(stop), device=window.device)[:, None]
+    distance = positions - torch.arange(row.end_position - count, row.end_position, device=window.device)
+    return (distance >= 0) & (distance < window.shape[1])
+
+
+def _elements(q: torch.Tensor, num_near: int, num_far: int, picks: torch.Tensor | None) -> int:
+    """Of the largest intermediate result of one query."""
+    num_far = num_far if picks is None else picks.shape[1]
+    return max(q.shape[1] * (num_near + num_far), 0 if picks is None else num_far * q.shape[2])
+
+
+def _attend(
+    q: torch.Tensor, keys: Sequence[torch.Tensor], is_seen: Sequence[torch.Tensor], sinks: torch.Tensor
+) -> torch.Tensor:
+    """Attention over the keys of several places, which are values too. All float32.
+
+    q: [queries, H, D]. keys: [K, D], or [queries, K, D] if each query has its own. is_seen: [queries, K], of each place
+    that has keys. Returns [queries, H, D].
+    """
+    places = [(each, seen) for each, seen in zip(keys, is_seen, strict=True) if each.numel()]
+    scores = [
+        (q @ each.transpose(-1, -2) * q.shape[2] ** -0.5).masked_fill_(~seen[:, None], -torch.inf)
+        for each, seen in places
+    ]
+    logits = sinks.float()[None, :, None].expand(len(q), -1, 1)
+    shares = torch.cat((*scores, logits), dim=-1).softmax(-1).split([*(each.shape[-2] for each, _ in places), 1], -1)
+    return sum((share @ each for share, (each, _) in zip(shares, places, strict=False)), torch.zeros_like(q))
 
 
 def vectors_of(cache: torch.Tensor, rate: int) -> torch.Tensor:

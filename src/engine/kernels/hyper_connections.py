@@ -72,7 +72,7 @@ def read_streams_reference(streams: torch.Tensor, connection: Connection) -> tup
     parts = (torch.arange(len(connection.base), device=x.device) // count).clamp(max=2)
     x = x * connection.scale[parts] + connection.base
     weights = torch.sigmoid(x[:, :count]) + connection.eps
-    total = (weights.unsqueeze(2) * wide.view(len(wide), count, -1)).sum(1).to(streams.dtype)
+    total = (weights.unsqueeze(2) * wide.view(len(wide), count, wide.shape[1] // count)).sum(1).to(streams.dtype)
     gains = x[:, count:]
     gains[:, :count] = connection.output_scale * torch.sigmoid(gains[:, :count]) + connection.output_eps
     if gains.shape[1] > count:
@@ -104,7 +104,7 @@ def write_streams_reference(
     """
     if streams is None or gains is None:
         return added.repeat(1, num_streams)
-    before = streams.float().view(len(streams), num_streams, -1)
+    before = streams.float().view(len(streams), num_streams, added.shape[1])
     if gains.shape[1] > num_streams:
         before = gains[:, num_streams:].reshape(-1, num_streams, num_streams).transpose(1, 2) @ before
     return (before + gains[:, :num_streams, None] * added.float().unsqueeze(1)).flatten(1).to(added.dtype)
