@@ -3,7 +3,7 @@ of them stored blocks are from."""
 
 from __future__ import annotations
 
-from .mixers import Attention, LatentAttention, Mixer
+from .mixers import Attention, CompressedAttention, LatentAttention, Mixer
 from .spec import ModelSpec
 
 
@@ -23,6 +23,8 @@ def _unparted(mixer: Mixer, num_devices: int, num_parts: int) -> str | None:
             return "attention has sinks, which would be added once for each process"
         case Attention(alibi=alibi) if alibi != "none":
             return "attention depends on the distance of tokens (ALiBi), which a part of them does not have"
+        case CompressedAttention():
+            return "a vector is of several tokens, and each process would keep some of them"
         case LatentAttention(index_heads=count) if count:
             return "attention is to chosen tokens, and each process chooses among all"
         case Attention(num_kv_heads=heads):

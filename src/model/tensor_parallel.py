@@ -11,7 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .feed_forwards import MLP, Experts, FeedForward
-from .mixers import Attention, GatedDelta, KimiDelta, LatentAttention, Mamba, Mamba2, Mixer, ShortConvolution
+from .mixers import (
+    Attention,
+    CompressedAttention,
+    GatedDelta,
+    KimiDelta,
+    LatentAttention,
+    Mamba,
+    Mamba2,
+    Mixer,
+    ShortConvolution,
+)
 from .spec import LayerSpec, ModelSpec
 from .tensors import EMBEDDING, OUTPUT, mamba2_parts, model_shapes
 
@@ -46,7 +56,9 @@ def _obstacles(layer: LayerSpec, num_devices: int) -> Iterator[str]:
                 yield "the norm of its queries is over all heads together"
             case Attention(head_norm="layer_each"):
                 yield "the norms of its heads are stored one by one"
-            case Attention() | LatentAttention() | GatedDelta() | KimiDelta() | Mamba() | Mamba2() | ShortConvolution():
+            case Attention() | LatentAttention() | CompressedAttention() | GatedDelta() | KimiDelta() | Mamba():
+                pass
+            case Mamba2() | ShortConvolution():
                 pass
             case _:
                 yield f"a layer of the kind {mixer.kind}"
@@ -78,6 +90,8 @@ def _counts(mixer: Mixer) -> Iterator[tuple[str, int]]:
     match mixer:
         case Attention() | LatentAttention():
             yield "attention heads", mixer.num_heads
+        case CompressedAttention():
+            yield "groups of heads", mixer.out_groups
         case GatedDelta():
             yield "key heads of a recurrent layer", mixer.num_key_heads
             yield "value heads of a recurrent layer", mixer.num_value_heads
@@ -134,6 +148,9 @@ def _mixer(mixer: Mixer, parts: int) -> Mixer:
             return mixer.model_copy(update=heads)
         case LatentAttention() | KimiDelta():
             return mixer.model_copy(update={"num_heads": mixer.num_heads // parts})
+        case CompressedAttention():
+            heads = {"num_heads": mixer.num_heads // parts, "out_groups": mixer.out_groups // parts}
+            return mixer.model_copy(update=heads)
         case GatedDelta():
             keys, values = mixer.num_key_heads // parts, mixer.num_value_heads // parts
             return mixer.model_copy(update={"num_key_heads": keys, "num_value_heads": values})

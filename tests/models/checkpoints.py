@@ -791,7 +791,7 @@ KINDS = ("llama with biases", "phi3", "qwen3", "olmo2", "exaone4", "stablelm par
 KINDS += ("gpt2", "gpt_bigcode", "bloom", "falcon grouped", "qwen3_moe", "glm4_moe", "llama4", "gpt_oss")
 KINDS += ("deepseek_v2 lite", "deepseek_v3", "qwen3_5", "qwen3_next", "gemma4", "gemma4 narrow", "gemma4 shared")
 KINDS += ("kimi_linear", "bailing_hybrid", "mimo_v2_flash", "minimax", "lfm3", "lfm2", "granite 4", "falcon_h1")
-KINDS += ("mamba2", "nemotron_h", "falcon_mamba", "jamba")
+KINDS += ("mamba2", "nemotron_h", "falcon_mamba", "jamba", "deepseek_v4")
 
 
 def kinds() -> list[Any]:

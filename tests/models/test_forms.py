@@ -55,7 +55,17 @@ FAMILIES = [
         "qwen3_5_moe",
         "lfm2_moe",
     ),
-    *("granitemoe", "kimi_linear", "bailing_hybrid", "olmo_hybrid", "llama4", "ernie4_5_moe", "lfm3", "mimo_v2_flash"),
+    *(
+        "granitemoe",
+        "kimi_linear",
+        "bailing_hybrid",
+        "olmo_hybrid",
+        "llama4",
+        "ernie4_5_moe",
+        "lfm3",
+        "mimo_v2_flash",
+        "deepseek_v4",
+    ),
 ]
 
 
