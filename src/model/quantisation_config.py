@@ -49,6 +49,8 @@ def read_quantisation(config: Mapping[str, Any], text: Mapping[str, Any]) -> Che
     named = found.get("quant_method") or found.get("quant_algo")
     name = _OTHER_NAMES.get(named, named) if isinstance(named, str) else "unknown"
     bits = _most_bits(name, found)
+    if found.get("expert_dtype") is None and config.get("expert_dtype") is not None:  # where DeepSeek-V4 has it
+        found = {**found, "expert_dtype": config["expert_dtype"]}
     reader = _READERS.get(name)
     if reader is None:
         reason = f"; {_NOT_READ[name]}" if name in _NOT_READ else ""
@@ -266,6 +268,9 @@ def _fp8(found: Mapping[str, Any]) -> Iterator[Rule]:
     _one_of(found, "fmt", ("e4m3", "float8_e4m3fn"), "e4m3")
     _one_of(found, "activation_scheme", ("static", "dynamic"), "dynamic")
     block = found.get("weight_block_size")
+    if _one_of(found, "expert_dtype", ("fp8", "fp4"), "fp8") == "fp4":  # of DeepSeek-V4; those of all tokens are in fp8
+        experts = WeightMethod(kind="mxfp4", bits=4, block=_MXFP4_BLOCK, codes="weight")
+        yield Rule(kind="match", pattern=r".*\.experts\.", method=experts)
     yield Rule(
         kind="all",
         method=WeightMethod(kind="fp8", bits=8, block=None if block is None else _block(block, "weight_block_size")),

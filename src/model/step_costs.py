@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from .mixers import Attention, LatentAttention
+from .mixers import Attention, CompressedAttention, LatentAttention
 from .sizes import count_parameters, kv_bytes, state_bytes
 from .spec import ModelSpec
 from .tensors import layer_tensors
@@ -51,6 +51,12 @@ def step_costs(spec: ModelSpec, dtype: str, kv_dtype: str, weights_bytes: int) -
     )
     for layer in spec.layers:
         for mixer in layer.mixers:
+            if isinstance(mixer, CompressedAttention):
+                flops[mixer.window] += 4 * mixer.num_heads * mixer.head_dim
+                if mixer.rate:
+                    flops[None] += _vector_flops(mixer) // mixer.rate
+                    num_bytes[None] += kv_bytes(mixer.keeps, kv_dtype)
+                    written += kv_bytes(mixer.keeps, kv_dtype)
             if not isinstance(mixer, Attention | LatentAttention):
                 continue
             window = mixer.window if isinstance(mixer, Attention) else None
@@ -67,6 +73,13 @@ def step_costs(spec: ModelSpec, dtype: str, kv_dtype: str, weights_bytes: int) -
         written_bytes=written,
         state_bytes=state_bytes(spec, dtype),
     )
+
+
+def _vector_flops(mixer: CompressedAttention) -> int:
+    """For each query and vector: those of an index, or else those of all heads. An index chooses few vectors."""
+    if mixer.index_heads:
+        return 2 * mixer.index_heads * mixer.index_dim
+    return 4 * mixer.num_heads * mixer.head_dim
 
 
 def _pair_flops(mixer: Attention | LatentAttention) -> int:

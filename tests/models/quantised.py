@@ -278,3 +278,34 @@ def write_gpt_oss(source: Path, folder: Path) -> dict[str, torch.Tensor]:
         values[name] = each.view(count, outputs, -1).transpose(1, 2)
     save_file({name: tensor.contiguous() for name, tensor in stored.items()}, folder / "model.safetensors")
     return values
+
+
+def write_deepseek_v4(source: Path, folder: Path) -> dict[str, torch.Tensor]:
+    """As `write`, as DeepSeek writes it: attention and shared experts in fp8, other experts in fp4, names without
+    `model.`."""
+    folder.mkdir(exist_ok=True)
+    config = json.loads((source / "config.json").read_text())
+    method = {"quant_method": "fp8", "fmt": "e4m3", "scale_fmt": "ue8m0", "weight_block_size": [64, 64]}
+    written = {**config, "quantization_config": method, "expert_dtype": "fp4"}
+    (folder / "config.json").write_text(json.dumps(written))
+    stored: Parts = {}
+    values: Parts = {}
+    for name, tensor in load_file(source / "model.safetensors").items():
+        layer = (
+            name.removeprefix("model.")
+            .removesuffix(".weight")
+            .replace("embed_tokens", "embed")
+            .replace("hc_head.hc_", "hc_head_")
+        )
+        if ".experts." in name:
+            parts, values[name] = mxfp4(tensor)
+            stored[f"{layer}.weight"] = parts["weight_packed"].view(torch.int8)
+            stored[f"{layer}.scale"] = parts["weight_scale"].view(torch.float8_e8m0fnu)
+        elif ".shared_experts." in name or (".attn.w" in name and ".compressor." not in name):
+            parts, values[name] = exponents(tensor)
+            stored |= {f"{layer}.weight": parts["weight"], f"{layer}.scale": parts["weight_scale_inv"]}
+        else:
+            values[name] = tensor
+            stored[layer + name[len(name.removesuffix(".weight")) :]] = tensor
+    save_file({name: tensor.contiguous() for name, tensor in stored.items()}, folder / "model.safetensors")
+    return values

@@ -22,7 +22,7 @@ from stoker.model.read import read_config
 from .checkpoints import build, save
 from .conftest import Saved
 from .engine import MACHINE, Engine, resolved
-from .quantised import METHODS, Method, write, write_gpt_oss, write_plain
+from .quantised import METHODS, Method, write, write_deepseek_v4, write_gpt_oss, write_plain
 
 PROMPTS = [[5, 6, 7, 8, 9], [11, 3, 90]]
 
@@ -138,6 +138,18 @@ def test_experts_of_gpt_oss_are_read_as_what_they_represent(saved: Callable[[str
         quantised.read(tensor, found)
         plain.read(tensor, expected)
         assert torch.equal(found, expected), tensor
+
+
+def test_files_of_deepseek_v4_have_experts_in_fp4_and_others_in_fp8(
+    saved: Callable[[str], Saved], tmp_path: Path
+) -> None:
+    source, folder = saved("deepseek_v4")[1], tmp_path / "fp8"
+    values = write_deepseek_v4(source, folder)
+    checkpoint = opened(folder)
+    kinds = {stored.packed.method.kind for stored in checkpoint.tensors.values() if stored.packed is not None}
+    assert kinds == {"fp8", "mxfp4"}
+    plain = write_plain(source, tmp_path / "plain", values)
+    assert tokens(folder, tmp_path) == tokens(plain, tmp_path)
 
 
 @pytest.mark.parametrize("method", slow_but(["gpt_oss", *METHODS], "gpt_oss", "gptq ordered"))

@@ -32,6 +32,7 @@ _OTHER_NAMES = {
         "_weight_scale": "weight_scale",
         "_weight_zero_point": "weight_zero_point",
     },
+    "fp8": {"scale": "weight_scale"},
     "quark": {"weight": "qweight", "weight_scale": "scales", "weight_zero_point": "qzeros"},
 }
 
@@ -69,13 +70,15 @@ def unpacked(
 
 
 def _with_usual_names(tensors: Mapping[str, StoredTensor], method: str) -> Mapping[str, StoredTensor]:
-    """torchao names tensors after its own class's attributes; quark packs as AWQ does, under other names."""
+    """torchao names tensors after its own class's attributes; quark packs as AWQ does, under other names; so do some
+    files in fp8."""
     if method not in _OTHER_NAMES:
         return tensors
 
     def usual(name: str) -> str:
         layer, _, end = name.rpartition(".")
-        if method == "quark" and tensors.get(f"{layer}.weight", tensors[name]).dtype != "I32":
+        codes = tensors.get(f"{layer}.weight", tensors[name]).dtype
+        if (method == "quark" and codes != "I32") or (method == "fp8" and codes not in _CODE_DTYPES):
             return name
         return f"{layer}.{_OTHER_NAMES[method].get(end, end)}"
 

@@ -12,7 +12,7 @@ Only headers are read here, except for the descriptions that bitsandbytes stores
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from ...input_file import open_file
@@ -120,7 +120,8 @@ def _fp8(parts: Parts) -> Layout:
 def _small_floats(parts: Parts, scale_dtypes: tuple[str, ...]) -> Layout:
     """mxfp4 and nvfp4: two codes a byte."""
     codes = parts.method.codes
-    outputs, num_bytes = parts.matrix(codes, ("U8",))
+    outputs, num_bytes = parts.matrix(codes, ("U8", "I8"))
+    parts.used[codes] = replace(parts.used[codes], dtype="U8")
     shape = outputs, 2 * num_bytes
     block = parts.block(shape)
     parts.divide(codes, shape[1], block[1])

@@ -17,7 +17,7 @@ import torch
 
 from .latent_attention import parts_of
 from .recurrent_step import RecurrentStep
-from .rope_and_store import rotated
+from .rope_and_store import rotated, to_cache_dtype
 
 
 class CompressedStep(RecurrentStep, Protocol):
@@ -125,7 +125,9 @@ def compress_tokens_reference(
             slots = step.slot_mapping[last + closed.start * rate : last + closed.stop * rate : rate]
             is_stored = slots >= 0
             places = slots[is_stored] // rate
-            vectors[places, first : first + compression.dim] = _turned(found, turn)[is_stored].to(vectors.dtype)
+            vectors[places, first : first + compression.dim] = to_cache_dtype(
+                _turned(found, turn)[is_stored], vectors.dtype
+            )
         _keep(ring[row.slot], inputs[row.start : row.end], row)
 
 

@@ -242,6 +242,13 @@ SHAPES: dict[str, tuple[dict[str, Any], int, tuple[int, tuple[tuple[int, int], .
         49_122_681_728,
         (8064, (), 20 * (32 * 128 * 128 * 4 + 12288 * 3 * 2)),
     ),
+    "deepseek-v4-flash": (
+        config_of("deepseek-v4-flash"),
+        284_334_567_511,  # published are 284B
+        # Of 4 tokens 512 elements and 128 of the index in 21 layers, of 128 tokens 512 in 20; of a sequence the keys of
+        # 128 tokens in all layers, and the inputs of the last 8 and 128 tokens in float32.
+        (21 * 320 + 20 * 8, (), 43 * 128 * 512 * 2 + 21 * 8 * 2560 * 4 + 20 * 128 * 1024 * 4),
+    ),
     "lfm2-1.2b": (config_of("lfm2-1.2b"), 1_170_340_608, (12288, (), 10 * 2048 * 2 * 2)),
     "llama-4-scout": (config_of("llama-4-scout"), 107_769_861_120, (49152, ((8192, 147456),), 0)),
     "kimi-k2": (config_of("kimi-k2"), 1_026_408_000_000, (70272, (), 0)),

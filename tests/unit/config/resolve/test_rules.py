@@ -73,6 +73,7 @@ def broken(tmp_path: Path) -> Callable[[str, str], set[str]]:
     )
     mixture = write_config(tmp_path / "mixture", SHAPES["qwen3-30b-a3b"][0] | {"num_experts": 16})
     files |= {"MIXTURE": mixture, "WITHOUT-KEYS": without_keys, "SHARED": shared, "LATENTS": latents}
+    files["COMPRESSED"] = write_config(tmp_path / "compressed", "deepseek-v4-flash")
 
     def of(kind: str, line: str) -> set[str]:
         words = [str(files.get(word, word)) for word in line.split()]

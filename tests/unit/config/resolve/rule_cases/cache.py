@@ -11,6 +11,7 @@ _STATES = "--model STATES --load-format dummy --skip-tokenizer-init"
 _WITHOUT_KEYS = "--model WITHOUT-KEYS --load-format dummy --skip-tokenizer-init"
 _SHARED = "--model SHARED --load-format dummy --skip-tokenizer-init"
 _LATENTS = "--model LATENTS --load-format dummy --skip-tokenizer-init"
+_COMPRESSED = "--model COMPRESSED --load-format dummy --skip-tokenizer-init"
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "R084": (
         ["--kv-cache-memory-bytes 1MiB --gpu-memory-utilization 0.8"],
@@ -87,6 +88,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R098": (
         ["--no-kv-sharing-fast-prefill"],
         [f"{_SHARED} --no-kv-sharing-fast-prefill", "--kv-sharing-fast-prefill", ""],
+    ),
+    "R514": (
+        [f"{_COMPRESSED} --block-size 64"],
+        [f"{_COMPRESSED} --block-size 128", _COMPRESSED, "--block-size 8"],
     ),
     "R326": (
         ["--model WITHOUT-KEYS --load-format dummy --skip-tokenizer-init --kv-cache-memory-bytes 1GiB"],
