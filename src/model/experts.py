@@ -9,7 +9,7 @@ from .feed_forwards import MLP, Experts, Routing
 
 Kind = (
     Literal["none", "qwen", "mixtral", "minimax", "deepseek", "deepseek_v2", "gpt_oss", "hunyuan", "ernie", "granite"]
-    | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h", "lfm2", "jamba", "cohere", "mimo"]
+    | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h", "lfm2", "jamba", "cohere", "mimo", "hy_v4"]
 )
 CLAMPED_SWIGLU = "clamped_swiglu"  # of gpt-oss, with alpha 1.702
 SWIGLU_LIMIT = 7.0
@@ -33,6 +33,9 @@ def read_experts(config: ConfigJson, kind: Kind, index: int) -> Experts | None:
         case "mimo":
             experts = _deepseek(config, index)
             return experts and experts.model_copy(update={"shared_width": 0})
+        case "hy_v4":
+            experts = _deepseek(config, index)
+            return experts and experts.model_copy(update={"limit": config.number("swiglu_limit", 0, 1e6)})
         case "deepseek_v2":
             return _deepseek_v2(config, index)
         case "gpt_oss":

@@ -64,6 +64,7 @@ class Experts(Record):
     has_router_bias: bool = False
     has_bias: bool = False
     activation: str = "silu"
+    limit: float | None = None  # of what silu gets, and of the size of what is multiplied by the result
     is_gated: bool = True
     placement: Placement = "divided"
     redundant: int | None = None  # further copies of experts, where these are moved by their load; None: they stay

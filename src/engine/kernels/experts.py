@@ -36,14 +36,15 @@ GATES: tuple[Gate, ...] = (*ACTIVATIONS, "clamped_swiglu")  # in the order of cp
 class ExpertGate:
     """How the gate changes the up projection of an expert.
 
-    activation(gate) * up, or clamped_swiglu (gpt-oss): g * sigmoid(alpha * g) * (u + 1), where g is the gate up to
-    `limit` and u the up from -limit to limit. Without gates: activation(up).
+    activation(gate) * up, or clamped_swiglu: g * sigmoid(alpha * g) * (u + offset), where g is the gate up to `limit`
+    and u the up from -limit to limit. Without gates: activation(up).
     """
 
     kind: Gate = "silu"
     has_gates: bool = True
-    alpha: float = 1.702
+    alpha: float = 1.702  # the defaults are those of gpt-oss
     limit: float = 7.0
+    offset: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def expert_gate_reference(gate_up: torch.Tensor, gate: ExpertGate) -> torch.Tens
         return activate_and_mul_reference(gate_up, gate.kind)
     gates, ups = gate_up.float().chunk(2, dim=-1)
     gates = gates.clamp(max=gate.limit)
-    gated = gates * torch.sigmoid(gate.alpha * gates) * (ups.clamp(-gate.limit, gate.limit) + 1)
+    gated = gates * torch.sigmoid(gate.alpha * gates) * (ups.clamp(-gate.limit, gate.limit) + gate.offset)
     return gated.to(gate_up.dtype)
 
 

@@ -159,7 +159,7 @@ def repack_experts_cpu(pack_experts: PackExperts) -> RepackExperts:
 def experts_cpu(library: CpuLibrary, unpacked: Experts = experts_reference) -> Experts:
     """unpacked: computes layers that are not packed."""
     empty = library.memory.empty
-    arguments = [POINTER] * 8 + [INT64] * 5 + [INT] * 2 + [FLOAT] * 2
+    arguments = [POINTER] * 8 + [INT64] * 5 + [INT] * 2 + [FLOAT] * 3
     calls = {dtype: library.op("experts", dtype, arguments, INT) for dtype in DEPTH_STEPS}
 
     def experts(
@@ -195,6 +195,7 @@ def experts_cpu(library: CpuLibrary, unpacked: Experts = experts_reference) -> E
             packed.gate.has_gates,
             packed.gate.alpha,
             packed.gate.limit,
+            packed.gate.offset,
         )
         if failed:
             raise IndexError(f"the id of an expert is not below {len(packed.experts)}")

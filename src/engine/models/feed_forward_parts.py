@@ -23,11 +23,12 @@ from .decoder_layers import FeedForward
 from .parts import Parts
 
 
-def _expert_gate(activation: str, *, has_gates: bool = True) -> ExpertGate:
-    """activation: as the records of model/feed_forwards.py name it."""
-    if activation == CLAMPED_SWIGLU:
+def _expert_gate(spec: ExpertsSpec) -> ExpertGate:
+    if spec.activation == CLAMPED_SWIGLU:
         return ExpertGate("clamped_swiglu", limit=SWIGLU_LIMIT)
-    return ExpertGate(HIDDEN_ACTS[activation], has_gates)
+    if spec.limit is not None:
+        return ExpertGate("clamped_swiglu", alpha=1.0, limit=spec.limit, offset=0.0)
+    return ExpertGate(HIDDEN_ACTS[spec.activation], spec.is_gated)
 
 
 class FeedForwardParts(Parts):
@@ -59,8 +60,7 @@ class FeedForwardParts(Parts):
                 own = ExpertPlaces(first_layout(spec, size), rank, spec.count, self._device)
         sizes = ExpertSizes(spec.count, hidden, spec.width, own, spec.per_token)
         scheme = self._scheme and self._scheme.layers
-        activation = _expert_gate(spec.activation, has_gates=spec.is_gated)
-        experts = Experts(names, sizes, activation, self._kernels, self._dtype, self._device, scheme)
+        experts = Experts(names, sizes, _expert_gate(spec), self._kernels, self._dtype, self._device, scheme)
         shared: GatedMLP | MLP | None = None
         if spec.shared_width:
             block = MLPSpec(width=spec.shared_width, activation=spec.activation, is_gated=spec.is_gated)

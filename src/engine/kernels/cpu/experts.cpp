@@ -45,10 +45,10 @@ ALWAYS_INLINE Floats at_most(Floats value, float limit) { return value > limit ?
 ALWAYS_INLINE Floats at_least(Floats value, float limit) { return value < limit ? broadcast(limit) : value; }
 
 template <int kGate>
-ALWAYS_INLINE Floats gated_by(Floats gate, Floats up, float alpha, float limit) {
+ALWAYS_INLINE Floats gated_by(Floats gate, Floats up, float alpha, float limit, float offset) {
     if constexpr (kGate == kClampedSwiglu) {
         const Floats clamped = at_most(gate, limit);
-        return clamped * sigmoid(clamped * alpha) * (at_least(at_most(up, limit), -limit) + 1.0f);
+        return clamped * sigmoid(clamped * alpha) * (at_least(at_most(up, limit), -limit) + offset);
     } else {
         return activated<Activation(kGate)>(gate) * up;
     }
@@ -98,7 +98,7 @@ struct Layers {
     int64_t hidden, inner;             // inner: a multiple of the width of two panels
     int gate;
     bool is_gated;  // a gate_up has gates
-    float alpha, limit;
+    float alpha, limit, offset;
 
     int64_t columns() const { return is_gated ? 2 * inner : inner; }  // of a gate_up
     int64_t pairs() const { return columns() / (2 * kPanelWidth); }
@@ -126,7 +126,7 @@ void activate(const T* gate_up, int64_t rows, int64_t begin, int64_t end, const 
             const T *gates = gate_up + pair * 2 * kPanelWidth, *ups = gates + kPanelWidth;
             for (int v = 0; v < kPanelWidth; v += kWidth) {
                 store(gated + pair * kPanelWidth + v,
-                      gated_by<kGate>(load(gates + v), load(ups + v), layers.alpha, layers.limit));
+                      gated_by<kGate>(load(gates + v), load(ups + v), layers.alpha, layers.limit, layers.offset));
             }
         }
         if constexpr (kGate != kClampedSwiglu) {
@@ -246,9 +246,9 @@ int experts(const T* x, const int32_t* ids, const float* weights, const Layers<T
     EXPORT int experts_##suffix(const T* x, const int32_t* ids, const float* weights, const Matrix<T>* gate_ups,      \
                                 const Matrix<T>* downs, const T* base, const T* base_gate, T* out, int64_t tokens,    \
                                 int64_t per_token, int64_t num_experts, int64_t hidden, int64_t inner, int gate,      \
-                                int is_gated, float alpha, float limit) {                                             \
-        return experts(x, ids, weights, Layers<T>{gate_ups, downs, hidden, inner, gate, is_gated != 0, alpha, limit}, \
-                       base, base_gate, out, tokens, per_token, num_experts);                                         \
+                                int is_gated, float alpha, float limit, float offset) {                               \
+        const Layers<T> layers{gate_ups, downs, hidden, inner, gate, is_gated != 0, alpha, limit, offset};            \
+        return experts(x, ids, weights, layers, base, base_gate, out, tokens, per_token, num_experts);                \
     }                                                                                                                 \
     CAPTURABLE(experts_##suffix)
 

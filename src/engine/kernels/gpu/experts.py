@@ -81,18 +81,18 @@ def _sort_rows(ids, starts, order, num_rows, num_experts, BLOCK: tl.constexpr, I
 
 
 @triton.jit
-def _gated(gates, ups, alpha, limit, GATE: tl.constexpr):
+def _gated(gates, ups, alpha, limit, offset, GATE: tl.constexpr):
     if GATE != _CLAMPED_SWIGLU:
         return activated(gates, GATE) * ups
     gates = tl.where(gates > limit, limit, gates)
     ups = tl.where(ups > limit, limit, tl.where(ups < -limit, -limit, ups))
-    return gates * tl.sigmoid(alpha * gates) * (ups + 1)
+    return gates * tl.sigmoid(alpha * gates) * (ups + offset)
 
 
 @triton.jit
 def _multiply_tile(
-    x_rows, is_row, weight, bias, expert, width, depth, alpha, limit, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
-    DEPTH: tl.constexpr, GATE: tl.constexpr, IS_GATE_UP: tl.constexpr, HAS_GATES: tl.constexpr,
+    x_rows, is_row, weight, bias, expert, width, depth, alpha, limit, offset, ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, GATE: tl.constexpr, IS_GATE_UP: tl.constexpr, HAS_GATES: tl.constexpr,
     HAS_BIAS: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """[ROWS, OUTPUTS] float32. x_rows: pointers to the inputs of each row. With gates, they are the first matrix."""
@@ -120,7 +120,7 @@ def _multiply_tile(
         if HAS_GATES:
             ups += tl.load(own_bias + width, mask=is_output, other=0.0).to(tl.float32)[None, :]
     if HAS_GATES:
-        sums = _gated(sums, ups, alpha, limit, GATE)
+        sums = _gated(sums, ups, alpha, limit, offset, GATE)
     elif IS_GATE_UP:
         sums = activated(sums, GATE)
     return sums
@@ -128,7 +128,7 @@ def _multiply_tile(
 
 @triton.jit
 def _multiply_rows(
-    x, starts, order, weight, bias, out, per_token, num_experts, width, depth, alpha, limit,
+    x, starts, order, weight, bias, out, per_token, num_experts, width, depth, alpha, limit, offset,
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, EXPERTS: tl.constexpr, GATE: tl.constexpr,
     IS_GATE_UP: tl.constexpr, HAS_GATES: tl.constexpr, HAS_BIAS: tl.constexpr, UPCAST: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
@@ -154,8 +154,8 @@ def _multiply_rows(
         else:
             sources, targets = places, rows
         sums = _multiply_tile(
-            x + sources.to(tl.int64)[:, None] * depth, is_row, weight, bias, expert, width, depth, alpha, limit, ROWS,
-            OUTPUTS, DEPTH, GATE, IS_GATE_UP, HAS_GATES, HAS_BIAS, UPCAST,
+            x + sources.to(tl.int64)[:, None] * depth, is_row, weight, bias, expert, width, depth, alpha, limit, offset,
+            ROWS, OUTPUTS, DEPTH, GATE, IS_GATE_UP, HAS_GATES, HAS_BIAS, UPCAST,
         )  # fmt: skip
         outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
         address = out + targets.to(tl.int64)[:, None] * width + outputs[None, :]
@@ -288,7 +288,7 @@ def _multiplied(
     num_experts, _, depth = matrices.shape
     _multiply_rows[(triton.cdiv(width, tile.outputs), rows.max_tiles)](
         x, rows.starts, rows.order, matrices, bias, out, rows.per_token, num_experts, width, depth, gate.alpha,
-        gate.limit, ROWS=tile.rows, OUTPUTS=tile.outputs,
+        gate.limit, gate.offset, ROWS=tile.rows, OUTPUTS=tile.outputs,
         DEPTH=min(tile.depth, max(16, triton.next_power_of_2(depth))), EXPERTS=triton.next_power_of_2(num_experts),
         GATE=GATES.index(gate.kind) if is_gate_up else _NO_GATE, IS_GATE_UP=is_gate_up,
         HAS_GATES=is_gate_up and gate.has_gates, HAS_BIAS=bias is not None, UPCAST=is_interpreted(),
