@@ -19,7 +19,7 @@ def _unparted(mixer: Mixer, num_devices: int, num_parts: int) -> str | None:
     match mixer:
         case Attention(window=int()):
             return "some of its layers attend to a window, whose tokens each process keeps"
-        case Attention(has_sinks=True):
+        case Attention(has_sinks=True) | LatentAttention(has_sinks=True):
             return "attention has sinks, which would be added once for each process"
         case Attention(alibi=alibi) if alibi != "none":
             return "attention depends on the distance of tokens (ALiBi), which a part of them does not have"

@@ -9,7 +9,8 @@ from .feed_forwards import MLP, Experts, Routing, Scoring
 
 Kind = (
     Literal["none", "qwen", "mixtral", "minimax", "deepseek", "deepseek_v2", "gpt_oss", "hunyuan", "ernie", "granite"]
-    | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h", "lfm2", "jamba", "cohere", "mimo", "deepseek_v4"]
+    | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h", "lfm2", "jamba", "cohere", "mimo"]
+    | Literal["deepseek_v4", "hy_v4"]
 )
 CLAMPED_SWIGLU = "clamped_swiglu"  # of gpt-oss, with alpha 1.702
 SWIGLU_LIMIT = 7.0
@@ -33,6 +34,9 @@ def read_experts(config: ConfigJson, kind: Kind, index: int) -> Experts | None:
         case "mimo":
             experts = _deepseek(config, index)
             return experts and experts.model_copy(update={"shared_width": 0})
+        case "hy_v4":
+            experts = _deepseek(config, index)
+            return experts and experts.model_copy(update={"gate_limit": config.number("swiglu_limit", 0, 1e6)})
         case "deepseek_v2":
             return _deepseek_v2(config, index)
         case "deepseek_v4":
@@ -133,7 +137,7 @@ def _deepseek_v4(config: ConfigJson, index: int) -> Experts:
     width = config.count("moe_intermediate_size")
     own = {
         "shared_width": width * config.count("n_shared_experts"),
-        "gate_limit": config.number("swiglu_limit", 0, 1e6),
+        **dict.fromkeys(("gate_limit", "shared_gate_limit"), config.number("swiglu_limit", 0, 1e6)),
         "listed_tokens": config.count("vocab_size") if is_listed else 0,
     }
     return _checked(config, _count_key(config, "n_routed_experts"), width, routing).model_copy(update=own)

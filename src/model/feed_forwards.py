@@ -70,7 +70,8 @@ class Experts(Record):
     has_bias: bool = False
     activation: str = "silu"
     is_gated: bool = True
-    gate_limit: float | None = None  # as of an MLP; of the shared one too
+    gate_limit: float | None = None  # as of an MLP
+    shared_gate_limit: float | None = None  # of the one that runs for all
     listed_tokens: int = 0  # rows of a table with the experts of each token id; 0: the router chooses them
     placement: Placement = "divided"
     redundant: int | None = None  # further copies of experts, where these are moved by their load; None: they stay

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 from .config_json import ConfigJson, ModelConfigError
-from .mixers import LatentAttention, RopeSpec
+from .mixers import Gate, LatentAttention, RopeSpec
 from .rope import read_rope
 
 SPARSE_TABLE = {  # of the start-up table: what has no kernel where an index chooses the tokens of attention
@@ -14,29 +14,38 @@ SPARSE_TABLE = {  # of the start-up table: what has no kernel where an index cho
     "decode_step": "op by op: the index of sparse attention in torch",
 }
 NO_ROTATION = RopeSpec(theta=1e4, kind="proportional", partial_rotary_factor=0.0)
-Index = Literal["none", "halves", "interleaved"]
+# Which pairs of an index are rotated: halves of the first elements, or of the last ones, or neighbours
+Index = Literal["none", "halves", "last_halves", "interleaved"]
 
 
 def read_latent(
-    config: ConfigJson, index: Index, num_layers: int, *, has_rope: bool = True, has_gate: bool = False
+    config: ConfigJson,
+    index: Index,
+    num_layers: int,
+    *,
+    has_rope: bool = True,
+    gate: Gate = "none",
+    has_sinks: bool = False,
 ) -> tuple[LatentAttention, ...]:
     """Read the attention of each layer. Raises ModelConfigError for numbers that contradict each other.
 
     index: which pairs of its queries and keys are rotated, of models whose attention is sparse.
     has_rope: False: the part of a query and key that others rotate has no position.
-    has_gate: the outputs of each head have a gate.
+    gate, has_sinks: as of LatentAttention.
     """
-    attention = _attention(config, has_rope=has_rope, has_gate=has_gate)
+    attention = _attention(config, has_rope=has_rope).model_copy(update={"gate": gate, "has_sinks": has_sinks})
     if index == "none":
         return (attention,) * num_layers
     if not attention.query_rank:
         raise ModelConfigError("sparse attention needs `q_lora_rank`", "M304")
-    found = {
+    found: dict[str, Any] = {
         "index_heads": config.count("index_n_heads"),
         "index_dim": config.count("index_head_dim"),
         "index_topk": config.count("index_topk"),
         "has_interleaved_index": index == "interleaved",
     }
+    if index == "last_halves":
+        found |= {"turns_index_end": True, "index_eps": config.number("rms_norm_eps", 0, 1)}
     if found["index_dim"] < attention.rope_dim:
         raise ModelConfigError(f"`index_head_dim` is {found['index_dim']}, less than `qk_rope_head_dim`")
     own = attention.model_copy(update=found)
@@ -59,7 +68,7 @@ def _shares(config: ConfigJson, num_layers: int) -> list[bool]:
     return found
 
 
-def _attention(config: ConfigJson, *, has_rope: bool, has_gate: bool) -> LatentAttention:
+def _attention(config: ConfigJson, *, has_rope: bool) -> LatentAttention:
     heads = config.count("num_attention_heads")
     if config.count("num_key_value_heads", heads) != heads:
         raise ModelConfigError(f"`num_key_value_heads` must be {heads}, as `num_attention_heads`: all share a latent")
@@ -78,7 +87,6 @@ def _attention(config: ConfigJson, *, has_rope: bool, has_gate: bool) -> LatentA
         rope_dim=turned,
         value_dim=config.count("v_head_dim", config.count("hidden_size") // heads),
         has_bias=config.flag("attention_bias"),
-        has_gate=has_gate,
         scale=(plain + turned) ** -0.5 * _scale(rope),
         rope=rope,
     )

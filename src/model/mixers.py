@@ -155,7 +155,8 @@ class LatentAttention(Record):
     rope_dim: int  # of a head's query and of the key that all heads share
     value_dim: int
     has_bias: bool = False  # of the projections from and to the model's width
-    has_gate: bool = False  # for each head, on its outputs
+    gate: Gate = "none"  # on the outputs of heads
+    has_sinks: bool = False  # a learned logit per head in the softmax, without a value
     scale: float | None = None  # of the products; None: (plain_dim + rope_dim)**-0.5
     rope: RopeSpec | None = None  # None: not known
     norm_eps: float = 1e-6  # of the compressed vectors
@@ -163,8 +164,14 @@ class LatentAttention(Record):
     index_dim: int = 0
     index_topk: int = 0  # tokens that a query attends to at most
     has_interleaved_index: bool = False  # the rotated pairs of its queries and keys are neighbours
+    turns_index_end: bool = False  # the last elements of its queries and keys are rotated, not the first
+    index_eps: float = 1e-6  # of the norm of its keys
     shares_index: bool = False  # attends to the tokens that the layer before has chosen
     is_expanded: bool = False  # keys and values of all heads are computed from the vector, and kept instead of it
+
+    @property
+    def num_gates(self) -> int:
+        return {"none": 0, "head": 1, "element": self.value_dim}[self.gate] * self.num_heads
 
     @property
     def expanded(self) -> Attention:

@@ -159,8 +159,9 @@ def _attentions(
     if family.is_compressed:
         return read_compressed(config, len(layout))
     if family.is_latent:
-        forms = {"has_rope": family.rope_layers != "none", "has_gate": family.gate == "head"}
-        return read_latent(config, family.index, len(layout), **forms)
+        has_rope, has_sinks = family.rope_layers != "none", family.sinks == "all"
+        forms = {"has_rope": has_rope, "has_sinks": has_sinks}
+        return read_latent(config, family.index, len(layout), gate=family.gate, **forms)
     if any(parts.has_attention for parts in layout):
         return read_attentions(config, family, hidden, len(layout))
     return ()

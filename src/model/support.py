@@ -62,8 +62,8 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
                 yield f"`hidden_act` '{activation}' is not supported; supported: {', '.join(HIDDEN_ACTS)}"
         case Experts(scales_input=True, per_token=per_token) if per_token > 1:
             yield f"{per_token} experts per token are not supported in a model that scales their inputs"
-        case Experts(activation=activation, gate_limit=float()) if activation != "silu":
-            yield f"experts with limited gates and the activation '{activation}' are not supported"
+        case Experts(gate_limit=float(), activation=activation) if HIDDEN_ACTS.get(activation) != "silu":
+            yield f"experts with the activation '{activation}' and a limit are not supported"
         case Experts(activation=activation, is_gated=is_gated):
             is_clamped = is_gated and activation == CLAMPED_SWIGLU
             if activation not in HIDDEN_ACTS and not is_clamped:

@@ -253,8 +253,10 @@ def _latent(hidden: int, mixer: LatentAttention) -> Iterator[Tensor]:
         yield from _linear("self_attn.q_b_proj", queries, mixer.query_rank)
     else:
         yield from _linear("self_attn.q_proj", queries, hidden)
-    if mixer.has_gate:
-        yield from _linear(f"self_attn.{HEAD_GATES}", mixer.num_heads, hidden)
+    if mixer.num_gates:
+        yield from _linear(f"self_attn.{HEAD_GATES}", mixer.num_gates, hidden)
+    if mixer.has_sinks:
+        yield Tensor("self_attn.sinks", (mixer.num_heads,))
     yield from _linear("self_attn.kv_a_proj_with_mqa", mixer.rank + mixer.rope_dim, hidden, mixer.has_bias)
     yield Tensor("self_attn.kv_a_layernorm.weight", (mixer.rank,))
     heads = mixer.num_heads * (mixer.plain_dim + mixer.value_dim)  # a matrix of each head, unless it is expanded

@@ -97,7 +97,6 @@ REFUSED: dict[str, str] = {
     "Gemma4UnifiedAssistantForCausalLM": "this is a model with encoders of images or sound",
     "GitForCausalLM": "GitForCausalLM does not call the library's attention interface, so its keys and values cannot be kept in the KV cache",
     "GotOcr2ForConditionalGeneration": "this is a model with encoders of images or sound",
-    "HYV4ForCausalLM": "the model has an index that chooses the tokens of its attention",
     "HrmTextForCausalLM": "layer 0 computes attention twice, which this build cannot serve",
     "Inkling2ForCausalLM": "a small random model of `Inkling2ForCausalLM` cannot be run: RuntimeError: Trying to create tensor with negative dimension -199546: [-199546, 1152]",
     "Inkling2LoopForCausalLM": "a small random model of `Inkling2LoopForCausalLM` cannot be run: RuntimeError: Trying to create tensor with negative dimension -199546: [-199546, 576]",

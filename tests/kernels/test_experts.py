@@ -25,6 +25,7 @@ GATES = [
     SILU,
     ExpertGate("gelu_tanh"),
     ExpertGate("clamped_swiglu", alpha=1.702, limit=0.8),
+    ExpertGate("clamped_swiglu", alpha=1.0, limit=0.8, offset=0.0),
     ExpertGate("relu2", has_gates=False),
 ]
 ROUTINGS = {

@@ -22,12 +22,14 @@ def latents(rows: list[tuple[int, int]], num_heads: int, device: torch.device) -
 
 
 @pytest.mark.parametrize(("programs", "num_heads"), [(1, 40), (64, 3), (200, 3)])
-@pytest.mark.quick_cases(1)
-def test_queries_attend_to_latents(device: torch.device, num_heads: int, programs: int):
+@pytest.mark.parametrize("has_sinks", [False, True])
+@pytest.mark.quick_cases(2)
+def test_queries_attend_to_latents(device: torch.device, num_heads: int, programs: int, has_sinks: bool):
     """programs: by them the keys of a query are divided or not."""
     made, cache = latents(ROWS, num_heads, device)
-    found = latent_attention_gpu(made.q, cache, made, SCALE, RANK, programs)
-    expected = latent_attention_reference(made.q, cache, made, SCALE, RANK)
+    sinks = torch.randn(num_heads, device=device) * 3 if has_sinks else None
+    found = latent_attention_gpu(made.q, cache, made, SCALE, RANK, programs, sinks)
+    expected = latent_attention_reference(made.q, cache, made, SCALE, RANK, sinks)
     torch.testing.assert_close(found, expected, atol=LIMITS[torch.float32], rtol=LIMITS[torch.float32])
 
 

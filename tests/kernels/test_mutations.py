@@ -21,6 +21,7 @@ from . import (
     test_experts,
     test_gemv,
     test_grouped,
+    test_hyper_connections,
     test_latent_attention,
     test_linear,
     test_recurrent,
@@ -81,8 +82,14 @@ def plan(device: torch.device) -> None:
 
 def latents(device: torch.device) -> None:
     for programs in (1, 64):
-        test_latent_attention.test_queries_attend_to_latents(device, 3, programs)
+        for has_sinks in (False, True):
+            test_latent_attention.test_queries_attend_to_latents(device, 3, programs, has_sinks)
     test_latent_attention.test_tokens_after_the_last_row_see_nothing(device)
+
+
+def hyper_connections(device: torch.device) -> None:
+    for form in test_hyper_connections.FORMS:
+        test_hyper_connections.test_streams_are_read_and_written(device, SMALL, form, 19, 3, 700)
 
 
 def stored_latents(device: torch.device) -> None:
@@ -334,6 +341,7 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
     "experts": [  # none that leaves places unwritten: the interpreter would read what those address
         ("_gated", experts, "tl.where()", 0, 3, argument(2)),  # gates are not clamped
         ("_gated", experts, "-x", 1, 2, operand),  # what is clamped below changes its sign
+        ("_gated", experts, "offset", 0, 1, value(1.0)),
         ("_multiply_rows", experts, "<=", 0, 1, becomes("<")),  # the tile after an expert's last one is still its own
         ("_multiply_rows", experts, "*", 0, 4, value(0)),  # every tile has the first rows of its expert
         ("_multiply_rows", experts, "tuple", 0, 7, expression("rows % per_token, places")),  # not of the token
@@ -355,7 +363,26 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_attend_latents", latents, "-", 1, 3, left),  # every query of a chunk has a context of its own
         ("_attend_latents", latents, "+=", 0, 1, removed),  # the rotated part of the score
         ("_attend_latents", latents, "tl.minimum()", 0, 1, argument(0)),  # shares overlap
-        ("_merge", latents, "*", 2, 10, left),  # totals relative to the maximum of their share
+        ("_attend_latents", latents, "add_sinks()", 0, 1, expression("(total, sums)")),
+        ("_merge", latents, "*", 3, 11, left),  # totals relative to the maximum of their share
+        ("_merge", latents, "%", 0, 1, value(0)),  # all heads have the sink of the first
+        ("_merge", latents, "+=", 0, 2, removed),  # the sink has no share
+    ],
+    "hyper_connections": [
+        ("_multiply_streams", hyper_connections, "+=", 1, 2, becomes("-=")),  # the squares
+        ("_multiply_streams", hyper_connections, "*", 1, 7, value(0)),  # every program has the first columns
+        ("_total", hyper_connections, "<", 0, 1, becomes("<=")),  # a chunk of the next token
+        ("_balanced", hyper_connections, "tl.where()", 0, 4, argument(1)),  # padding has a share of the softmax
+        ("_balanced", hyper_connections, "range()", 0, 1, expression("range(0, iterations)")),
+        ("_balanced", hyper_connections, "eps", 0, 4, value(0.0)),
+        ("_balanced", hyper_connections, "/=", 2, 3, removed),
+        ("_read_streams", hyper_connections, "norm_eps", 0, 1, value(0.0)),
+        ("_read_streams", hyper_connections, "eps", 0, 2, value(0.0)),
+        ("_read_streams", hyper_connections, "+", 18, 31, left),  # the factor of the sum's weights
+        ("_read_streams", hyper_connections, "output_eps", 0, 1, value(0.0)),
+        ("_read_streams", hyper_connections, "*", 17, 21, left),  # rows of the matrix overlap
+        ("_write_streams", hyper_connections, "*", 5, 9, left),  # and here
+        ("_write_streams", hyper_connections, "*=", 0, 1, removed),
     ],
     "store_latents": [
         ("_store_latents", stored_latents, "tl.where()", 0, 4, argument(1)),  # a token in slot -1 is stored

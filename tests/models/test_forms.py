@@ -55,17 +55,8 @@ FAMILIES = [
         "qwen3_5_moe",
         "lfm2_moe",
     ),
-    *(
-        "granitemoe",
-        "kimi_linear",
-        "bailing_hybrid",
-        "olmo_hybrid",
-        "llama4",
-        "ernie4_5_moe",
-        "lfm3",
-        "mimo_v2_flash",
-        "deepseek_v4",
-    ),
+    *("granitemoe", "kimi_linear", "bailing_hybrid", "olmo_hybrid", "llama4", "ernie4_5_moe", "lfm3", "mimo_v2_flash"),
+    *("hy_v4", "deepseek_v4"),
 ]
 
 

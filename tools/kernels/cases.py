@@ -30,6 +30,7 @@ from stoker.engine.kernels.gpu.gated_delta import gated_delta_gpu
 from stoker.engine.kernels.gpu.gated_norm import gated_norm_gpu
 from stoker.engine.kernels.gpu.gemv import MAX_TOKENS, gemv
 from stoker.engine.kernels.gpu.grouped import grouped_linear_gpu, grouped_rows_gpu
+from stoker.engine.kernels.gpu.hyper_connections import read_streams_gpu, write_streams_gpu
 from stoker.engine.kernels.gpu.kimi_delta import kimi_delta_gpu
 from stoker.engine.kernels.gpu.latent_attention import latent_attention_gpu
 from stoker.engine.kernels.gpu.norm_parts import norm_parts_gpu
@@ -45,6 +46,7 @@ from stoker.engine.kernels.gpu.state_space import state_space_gpu
 from stoker.engine.kernels.gpu.store_latents import store_latents_gpu
 from stoker.engine.kernels.grouped import GroupScales
 from stoker.engine.kernels.head_variant import HeadVariant
+from stoker.engine.kernels.hyper_connections import Connection
 from stoker.engine.kernels.kimi_delta import KimiDeltaWeights
 from stoker.engine.kernels.norm_parts import PartNormWeights
 from stoker.engine.kernels.packed_codes import PackedCodes
@@ -449,6 +451,13 @@ def elementwise(name: str, model: Model, dtype: torch.dtype = BF16) -> Cases:
         yield named(name, "activate_and_mul", activation, dtype), partial(activate_and_mul_gpu, inner, activation)
         yield named(name, "activate", activation, dtype), partial(activate_gpu, inner, activation)
     yield named(name, "add_scaled", dtype), partial(add_scaled_gpu, x, x, 0.22)
+    for rows_of_connection, kind in ((8, "independent"), (24, "mixed")):
+        matrix = empty(rows_of_connection, 4 * hidden, dtype=FP32)
+        factors = empty(rows_of_connection, dtype=FP32)
+        connection = Connection(matrix, factors, factors, 4, 1e-6, 1e-6, iterations=20)
+        streams, gains = empty(rows, 4 * hidden, dtype=dtype), empty(rows, rows_of_connection - 4, dtype=FP32)
+        yield named(name, f"read_streams {kind}", dtype), partial(read_streams_gpu, streams, connection)
+        yield named(name, f"write_streams {kind}", dtype), partial(write_streams_gpu, x, 4, streams, gains)
     for softcap in (None, 30.0):
         yield (
             named(name, "scale_and_cap", "softcap" if softcap else None, dtype),

@@ -41,8 +41,14 @@ def attending_in_parts(kernels: KernelSet, ranks: Ranks, num_parts: int) -> Kern
         return ranks.merge_parts(part.view(queries.shape), log_totals, group).flatten(1)
 
     def latent_attention(
-        q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int
+        q: torch.Tensor,
+        cache: torch.Tensor,
+        step: AttentionStep,
+        scale: float,
+        rank: int,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        assert sinks is None, "context_parallel_problem refuses them"
         part, log_totals = kernels.attend_latent_part(of_group(q), cache, step, scale, rank)
         return ranks.merge_parts(part, log_totals, group)
 

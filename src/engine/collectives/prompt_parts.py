@@ -42,10 +42,15 @@ def attending_to_all(kernels: KernelSet, ranks: Gathering) -> KernelSet:
         return kernels.paged_attention(q, k_cache, v_cache, step, scale, variant)
 
     def latent_attention(
-        q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int
+        q: torch.Tensor,
+        cache: torch.Tensor,
+        step: AttentionStep,
+        scale: float,
+        rank: int,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         fetch(ranks, step, cache)
-        return kernels.latent_attention(q, cache, step, scale, rank)
+        return kernels.latent_attention(q, cache, step, scale, rank, sinks)
 
     return replace(kernels, paged_attention=paged_attention, latent_attention=latent_attention)
 

@@ -246,8 +246,12 @@ def _attend(
         for each, seen in places
     ]
     logits = sinks.float()[None, :, None].expand(len(q), -1, 1)
-    shares = torch.cat((*scores, logits), dim=-1).softmax(-1).split([*(each.shape[-2] for each, _ in places), 1], -1)
-    return sum((share @ each for share, (each, _) in zip(shares, places, strict=False)), torch.zeros_like(q))
+    shares = torch.cat((*scores, logits), dim=-1).softmax(-1)
+    out, first = torch.zeros_like(q), 0
+    for each, _ in places:
+        out += shares[..., first : first + each.shape[-2]] @ each
+        first += each.shape[-2]
+    return out
 
 
 def vectors_of(cache: torch.Tensor, rate: int) -> torch.Tensor:

@@ -23,6 +23,7 @@ from .exchange import Exchange
 from .experts import pack_experts_reference
 from .gated_delta import gated_delta_cpu
 from .gated_norm import gated_norm_cpu
+from .hyper_connections import read_streams_cpu, write_streams_cpu
 from .kernel_set import ONE_ROW, KernelSet, pack_rounding_experts
 from .kimi_delta import kimi_delta_cpu
 from .latent_attention import latent_attention_cpu
@@ -123,8 +124,8 @@ def cpu_kernels(
         sparse_latent_attention=torchs.sparse_latent_attention,
         add_layer_norm=add_layer_norm_cpu(library, dtype),
         add_scaled=add_scaled_cpu(library, dtype),
-        read_streams=torchs.read_streams,
-        write_streams=torchs.write_streams,
+        read_streams=read_streams_cpu(library, dtype),
+        write_streams=write_streams_cpu(library, dtype),
         activate_and_mul=activate_and_mul_cpu(library, dtype),
         activate=activate_cpu(library, dtype),
         gate_inputs=gate_inputs_cpu(library, dtype),

@@ -42,7 +42,7 @@ class ExpertGate:
 
     kind: Gate = "silu"
     has_gates: bool = True
-    alpha: float = 1.702
+    alpha: float = 1.702  # the defaults are those of gpt-oss
     limit: float = 7.0
     offset: float = 1.0
 

@@ -10,10 +10,12 @@ from typing import Protocol
 
 import torch
 
+from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
+
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """From what the weights of a connection are computed.
+    """What the weights of a connection are computed from.
 
     Its rows are those of n weights of the sum, n weights of the output, and n * n elements of the matrix that mixes n
     streams. Without a matrix they end before it, and those of a sum that nothing follows before the weights of the
@@ -73,7 +75,7 @@ def read_streams_reference(streams: torch.Tensor, connection: Connection) -> tup
     x = x * connection.scale[parts] + connection.base
     weights = torch.sigmoid(x[:, :count]) + connection.eps
     total = (weights.unsqueeze(2) * wide.view(len(wide), count, wide.shape[1] // count)).sum(1).to(streams.dtype)
-    gains = x[:, count:]
+    gains = x[:, count:].contiguous()
     gains[:, :count] = connection.output_scale * torch.sigmoid(gains[:, :count]) + connection.output_eps
     if gains.shape[1] > count:
         gains[:, count:] = _balanced(gains[:, count:].reshape(-1, count, count), connection).flatten(1)
@@ -108,3 +110,74 @@ def write_streams_reference(
     if gains.shape[1] > num_streams:
         before = gains[:, num_streams:].reshape(-1, num_streams, num_streams).transpose(1, 2) @ before
     return (before + gains[:, :num_streams, None] * added.float().unsqueeze(1)).flatten(1).to(added.dtype)
+
+
+def check_streams(
+    added: torch.Tensor, num_streams: int, streams: torch.Tensor | None, gains: torch.Tensor | None
+) -> None:
+    """Raises ValueError if the arguments of `write_streams` do not fit together."""
+    if streams is None or gains is None:
+        return
+    if streams.shape != (len(added), num_streams * added.shape[1]) or len(gains) != len(added):
+        raise ValueError(
+            f"{num_streams} streams of {tuple(streams.shape)}, to which {tuple(added.shape)} is added with gains of "
+            f"{tuple(gains.shape)}"
+        )
+
+
+def read_streams_cpu(library: CpuLibrary, dtype: torch.dtype) -> ReadStreams:
+    empty = library.memory.empty
+    call = library.op("read_streams", dtype, [POINTER] * 6 + [INT64] * 4 + [FLOAT] * 4 + [INT])
+
+    def read_streams(streams: torch.Tensor, connection: Connection) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, width = connection.matrix.shape
+        if streams.shape[1] != width:
+            raise ValueError(f"streams are {tuple(streams.shape)}, the matrix {tuple(connection.matrix.shape)}")
+        hidden = width // connection.num_streams
+        out = empty(len(streams), hidden, dtype=dtype)
+        gains = empty(len(streams), connection.num_gains, dtype=torch.float32)
+        call(
+            pointer(streams, dtype),
+            pointer(connection.matrix, torch.float32),
+            pointer(connection.base, torch.float32),
+            pointer(connection.scale, torch.float32),
+            out.data_ptr(),
+            gains.data_ptr(),
+            len(streams),
+            connection.num_streams,
+            hidden,
+            rows,
+            connection.norm_eps,
+            connection.eps,
+            connection.output_scale,
+            connection.output_eps,
+            connection.iterations,
+        )
+        return out, gains
+
+    return read_streams
+
+
+def write_streams_cpu(library: CpuLibrary, dtype: torch.dtype) -> WriteStreams:
+    empty = library.memory.empty
+    call = library.op("write_streams", dtype, [POINTER] * 3 + [INT64, POINTER] + [INT64] * 3)
+
+    def write_streams(
+        added: torch.Tensor, num_streams: int, streams: torch.Tensor | None = None, gains: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        check_streams(added, num_streams, streams, gains)
+        tokens, hidden = added.shape
+        out = empty(tokens, num_streams * hidden, dtype=dtype)
+        call(
+            pointer(added, dtype),
+            None if streams is None else pointer(streams, dtype),
+            None if gains is None else pointer(gains, torch.float32),
+            0 if gains is None else gains.shape[1],
+            out.data_ptr(),
+            tokens,
+            num_streams,
+            hidden,
+        )
+        return out
+
+    return write_streams

@@ -15,12 +15,22 @@ _MAX_ELEMENTS = 1 << 24  # of an intermediate result
 
 class LatentAttention(Protocol):
     def __call__(
-        self, q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int, /
+        self,
+        q: torch.Tensor,
+        cache: torch.Tensor,
+        step: AttentionStep,
+        scale: float,
+        rank: int,
+        sinks: torch.Tensor | None = None,
+        /,
     ) -> torch.Tensor: ...
 
 
 class AttendLatentPart(Protocol):
-    """Computes LatentAttention over the tokens that a rank keeps. Returns what paged_attention.AttendPart returns."""
+    """Computes LatentAttention over the tokens that a rank keeps, without sinks.
+
+    Returns what paged_attention.AttendPart returns.
+    """
 
     def __call__(
         self, q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int, /
@@ -28,7 +38,12 @@ class AttendLatentPart(Protocol):
 
 
 def latent_attention_reference(
-    q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int
+    q: torch.Tensor,
+    cache: torch.Tensor,
+    step: AttentionStep,
+    scale: float,
+    rank: int,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Each query attends to the latents of its row up to its own position.
 
@@ -38,6 +53,7 @@ def latent_attention_reference(
             all heads, the first `rank` of them its value.
         step: rows, context lengths and block tables.
         scale: multiplies the scores.
+        sinks: [H] float32, a score of each head without a value; None: there is none.
     Returns:
         [T, H, rank] in q's dtype.
 
@@ -51,7 +67,7 @@ def latent_attention_reference(
         for first, stop in parts_of(start, end, num_heads * context_len):
             scores = (q[first:stop].reshape(-1, width) @ keys.T).float().view(stop - first, num_heads, -1) * scale
             hidden = positions > positions[context_len - end + first : context_len - end + stop, None]
-            weights = scores.masked_fill_(hidden[:, None], -torch.inf).softmax(-1).to(q.dtype)
+            weights = weights_of(scores.masked_fill_(hidden[:, None], -torch.inf), sinks).to(q.dtype)
             out[first:stop] = (weights.flatten(0, 1) @ keys[:, :rank]).view(stop - first, num_heads, rank)
     return out
 
@@ -71,6 +87,14 @@ def attend_latent_part_reference(
             weights, log_totals[own] = weights_of_visible(scores, step.visible, own)
             out[own] = (weights.to(q.dtype).flatten(0, 1) @ keys[:, :rank]).view(stop - first, num_heads, rank)
     return out, log_totals
+
+
+def weights_of(scores: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
+    """Softmax of scores, [queries, H, keys], and of the sinks, [H], which have a share of each head's weights."""
+    if sinks is None:
+        return scores.softmax(-1)
+    shares = sinks.view(1, -1, 1).expand(len(scores), -1, 1)
+    return torch.cat((scores, shares), -1).softmax(-1)[..., :-1]
 
 
 def rows_of(step: AttentionStep, cache: torch.Tensor) -> Iterator[tuple[int, int, int, torch.Tensor]]:
@@ -96,7 +120,7 @@ def parts_of(start: int, end: int, elements: int) -> Iterator[tuple[int, int]]:
 def latent_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> tuple[LatentAttention, AttendLatentPart]:
     """The same results for a query in any batch and any chunk."""
     empty = library.memory.empty
-    call = library.op("latent_attention", dtype, [POINTER] * 8 + [INT, INT64] + [INT] * 4 + [INT64, FLOAT])
+    call = library.op("latent_attention", dtype, [POINTER] * 9 + [INT, INT64] + [INT] * 4 + [INT64, FLOAT])
 
     def attend(
         q: torch.Tensor,
@@ -104,6 +128,7 @@ def latent_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> tuple[Laten
         step: AttentionStep,
         scale: float,
         rank: int,
+        sinks: torch.Tensor | None,
         visible: torch.Tensor | None,
         log_totals: torch.Tensor | None,
     ) -> torch.Tensor:
@@ -111,6 +136,8 @@ def latent_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> tuple[Laten
         _, _, block_size, token_stride = cache.shape
         if not rank <= width <= token_stride:
             raise ValueError(f"queries of {width} elements for a cache of {token_stride} with values of {rank}")
+        if sinks is not None and len(sinks) != num_heads:
+            raise ValueError(f"{len(sinks)} sinks for {num_heads} heads")
         block_tables = step.block_tables
         out = empty(num_tokens, num_heads, rank, dtype=dtype)
         call(
@@ -119,6 +146,7 @@ def latent_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> tuple[Laten
             pointer(step.query_start, torch.int32),
             pointer(step.context_lens, torch.int32),
             pointer(block_tables, torch.int32),
+            None if sinks is None else pointer(sinks, torch.float32),
             None if visible is None else pointer(visible, torch.int32),
             out.data_ptr(),
             None if log_totals is None else log_totals.data_ptr(),
@@ -134,14 +162,19 @@ def latent_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> tuple[Laten
         return out
 
     def latent_attention(
-        q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int
+        q: torch.Tensor,
+        cache: torch.Tensor,
+        step: AttentionStep,
+        scale: float,
+        rank: int,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        return attend(q, cache, step, scale, rank, None, None)
+        return attend(q, cache, step, scale, rank, sinks, None, None)
 
     def attend_latent_part(
         q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         log_totals = empty(*q.shape[:2], dtype=torch.float32)
-        return attend(q, cache, step, scale, rank, step.visible, log_totals), log_totals
+        return attend(q, cache, step, scale, rank, None, step.visible, log_totals), log_totals
 
     return latent_attention, attend_latent_part

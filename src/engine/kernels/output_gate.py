@@ -18,7 +18,7 @@ def gate_outputs_reference(x: torch.Tensor, projected: torch.Tensor, num_gates: 
     """
     check_gates(x, projected, num_gates)
     gates = projected[:, -num_gates:].float().sigmoid()
-    gated = x.float().reshape(len(x), num_gates, -1) * gates[:, :, None]
+    gated = x.float().reshape(len(x), num_gates, x.shape[1] // num_gates) * gates[:, :, None]
     return gated.flatten(1).to(x.dtype)
 
 

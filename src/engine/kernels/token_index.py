@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from .latent_attention import parts_of, rows_of
+from .latent_attention import parts_of, rows_of, weights_of
 from .paged_attention import AttentionStep
 from .rope_and_store import rotated
 
@@ -25,7 +25,9 @@ ChooseTokens = Callable[
 
 
 # The arguments of sparse_latent_attention_reference.
-SparseLatentAttention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, AttentionStep, float, int], torch.Tensor]
+SparseLatentAttention = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, AttentionStep, float, int, torch.Tensor | None], torch.Tensor
+]
 
 
 def store_index_keys(
@@ -87,7 +89,13 @@ def choose_tokens_reference(
 
 
 def sparse_latent_attention_reference(
-    q: torch.Tensor, chosen: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int
+    q: torch.Tensor,
+    chosen: torch.Tensor,
+    cache: torch.Tensor,
+    step: AttentionStep,
+    scale: float,
+    rank: int,
+    sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """Computes latent_attention of each query over the tokens that were chosen for it.
 
@@ -101,6 +109,6 @@ def sparse_latent_attention_reference(
             places = chosen[first:stop]
             keys = tokens[slots[places.clamp(min=0)], :width].float()  # [queries, K, width]
             scores = torch.einsum("qhw,qkw->qhk", q[first:stop].float(), keys) * scale
-            weights = scores.masked_fill_((places < 0)[:, None], -torch.inf).softmax(-1)
+            weights = weights_of(scores.masked_fill_((places < 0)[:, None], -torch.inf), sinks)
             out[first:stop] = torch.einsum("qhk,qkr->qhr", weights, keys[..., :rank]).to(q.dtype)
     return out

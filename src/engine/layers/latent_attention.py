@@ -19,6 +19,7 @@ from .mixer import LayerCache
 from .norm import RMSNorm
 from .step_input import StepInput
 from .token_index import TokenIndex
+from .vector import Vector
 
 
 class HeadMatrices:
@@ -66,6 +67,7 @@ class LatentAttention:
         kv_norm: RMSNorm,
         heads: HeadMatrices,
         index: TokenIndex | None,
+        sinks: Vector | None,
         cos_sin: torch.Tensor,
         kernels: KernelSet,
     ) -> None:
@@ -73,9 +75,10 @@ class LatentAttention:
 
         Args:
             in_proj: queries or their compressed vectors, then the compressed vectors of keys and values, then the keys
-                with positions; at its end the gates of the heads, if they have some.
+                with positions; at its end the gates of the outputs, if there are some.
             q_norm, q_proj: of the queries' compressed vectors; None if queries are not compressed.
             index: chooses the tokens of attention; `in_proj` then has the keys and weights of the index at its end.
+            sinks: one per head.
             cos_sin: [max_position, rope_dim] float32 of `rotary.cos_sin_table`.
         """
         self.in_proj = in_proj
@@ -83,12 +86,12 @@ class LatentAttention:
         self._q_norm, self._q_proj = q_norm, q_proj
         self._kv_norm = kv_norm
         self._heads = heads
-        self._index = index
+        self._index, self._sinks = index, sinks
         self._rank = spec.rank
         self._query_width = spec.query_rank or spec.num_heads * (spec.plain_dim + spec.rope_dim)
         self._index_at = self._query_width + spec.rank + spec.rope_dim
         self._scale = (spec.plain_dim + spec.rope_dim) ** -0.5 if spec.scale is None else spec.scale
-        self._num_gates = spec.num_heads if spec.has_gate else 0
+        self._num_gates = spec.num_gates
         self._cos_sin = cos_sin
         self._is_interleaved = spec.rope is not None and spec.rope.is_interleaved
         self._kernels = kernels
@@ -100,6 +103,8 @@ class LatentAttention:
         yield self._heads
         if self._index is not None:
             yield from self._index.loadables()
+        if self._sinks is not None:
+            yield self._sinks
         yield self.out_proj
 
     def __call__(
@@ -130,10 +135,11 @@ class LatentAttention:
         absorbed = self._kernels.absorb_queries(
             queries, self._heads.keys, self._cos_sin, self._is_interleaved, step.positions
         )
+        how = self._scale, self._rank, None if self._sinks is None else self._sinks.values
         if chosen is None:
-            attended = self._kernels.latent_attention(absorbed, latents, step, self._scale, self._rank)
+            attended = self._kernels.latent_attention(absorbed, latents, step, *how)
         else:
-            attended = self._kernels.sparse_latent_attention(absorbed, chosen, latents, step, self._scale, self._rank)
+            attended = self._kernels.sparse_latent_attention(absorbed, chosen, latents, step, *how)
         out = self._kernels.expand_values(attended, self._heads.values)
         if self._num_gates:
             out = self._kernels.gate_outputs(out, projected, self._num_gates)

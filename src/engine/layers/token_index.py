@@ -29,6 +29,7 @@ class TokenIndex:
         self._q_proj, self._k_norm = q_proj, k_norm
         self._heads, self._width, self._count = spec.index_heads, spec.index_dim, spec.index_topk
         self._cos_sin, self._is_interleaved = cos_sin, spec.has_interleaved_index
+        self._first_last = spec.rope_dim if spec.turns_index_end else 0
         self._kernels = kernels
 
     def loadables(self) -> Iterator[Loadable]:
@@ -39,17 +40,22 @@ class TokenIndex:
     ) -> torch.Tensor | None:
         """Stores the keys of all tokens.
 
-        projected: [T, index_dim + index_heads]: the key of each token, and the weights of the heads.
+        projected: [T, at least index_dim + index_heads]: the key of each token, and the weights of the heads.
         query_latents: [T, query_rank].
         Returns the tokens of each query, [T, index_topk]; None if all of its context are that many at most.
         """
         if self._q_proj is not None and self._k_norm is not None:
-            keys, weights = projected[:, : self._width].contiguous(), projected[:, self._width :]
-            normed, _ = self._k_norm(self._kernels, keys)
+            keys, weights = projected[:, : self._width].contiguous(), projected[:, self._width :][:, : self._heads]
+            normed = self._turned_first(self._k_norm(self._kernels, keys)[0])
             turn = self._cos_sin, self._is_interleaved, step.positions
             self._kernels.store_index_keys(normed, *turn, step.slot_mapping, cache)
             if step.max_context_len > self._count:
                 queries = self._q_proj(query_latents, step.mix).view(-1, self._heads, self._width)
+                queries = self._turned_first(queries)
                 step.plans[_PLAN] = self._kernels.choose_tokens(queries, weights, *turn, cache, step, self._count)
         chosen: torch.Tensor | None = step.plans.get(_PLAN)
         return chosen
+
+    def _turned_first(self, x: torch.Tensor) -> torch.Tensor:
+        """Put the elements that are rotated first, where kernels expect them. The order does not change a product."""
+        return x.roll(self._first_last, -1) if self._first_last else x

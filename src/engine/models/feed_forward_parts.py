@@ -77,7 +77,7 @@ class FeedForwardParts(Parts):
                 width=spec.shared_width,
                 activation=spec.activation,
                 is_gated=spec.is_gated,
-                gate_limit=spec.gate_limit,
+                gate_limit=spec.shared_gate_limit,
             )
             shared = self.mlp(f"{prefix}.shared_experts", block, is_summed=False)  # together with the experts
         shared_gate: Linear | None = None

@@ -123,7 +123,6 @@ class MixerParts(Parts):
             values_are_keys=not spec.has_own_values,
             query_scales=self.query_scales(spec),
         )
-        sinks = Vector(f"{prefix}.sinks", spec.num_heads, self._dtype, self._device) if spec.has_sinks else None
         return Attention(
             AttentionShape(
                 spec.num_heads,
@@ -141,11 +140,14 @@ class MixerParts(Parts):
             k_norm,
             None if spec.rope is None else self.rotation(spec.rope, spec.head_dim),
             self._kernels,
-            sinks=sinks,
+            sinks=self.sinks(prefix, spec),
             slopes=slopes,
             heads=heads,
             num_gates=_num_gates(spec),
         )
+
+    def sinks(self, prefix: str, spec: AttentionSpec | LatentSpec) -> Vector | None:
+        return Vector(f"{prefix}.sinks", spec.num_heads, self._dtype, self._device) if spec.has_sinks else None
 
     def _of_heads(self, make: Callable[[int], torch.Tensor], num_heads: int) -> torch.Tensor:
         """What `make` returns for all heads, for this process's heads."""
@@ -192,8 +194,8 @@ class MixerParts(Parts):
             if not spec.shares_index:
                 inputs |= dict(zip(_INDEX_INPUTS, (spec.index_dim, spec.index_heads), strict=True))
             index = self.token_index(f"{prefix}.indexer", spec, rotations)
-        if spec.has_gate:
-            inputs[HEAD_GATES] = spec.num_heads
+        if spec.num_gates:
+            inputs[HEAD_GATES] = spec.num_gates
         q_norm: RMSNorm | None = None
         q_proj: Linear | None = None
         if spec.query_rank:
@@ -208,6 +210,7 @@ class MixerParts(Parts):
             RMSNorm(f"{prefix}.kv_a_layernorm", spec.rank, spec.norm_eps, dtype, device),
             HeadMatrices(f"{prefix}.kv_b_proj", spec, dtype, device),
             index,
+            self.sinks(prefix, spec),
             rotations,
             self._kernels,
         )
@@ -216,7 +219,7 @@ class MixerParts(Parts):
         if spec.shares_index:
             return TokenIndex(spec, None, None, rotations, self._kernels)
         queries = self.linear(prefix, {"wq_b": spec.index_heads * spec.index_dim}, spec.query_rank, has_bias=False)
-        norm = NormSpec(kind="layer", eps=spec.norm_eps, has_bias=True)
+        norm = NormSpec(kind="layer", eps=spec.index_eps, has_bias=True)
         k_norm = self._norm(norm, f"{prefix}.k_norm", spec.index_dim)
         assert isinstance(k_norm, LayerNorm)
         return TokenIndex(spec, queries, k_norm, rotations, self._kernels)

@@ -242,14 +242,14 @@ int experts(const T* x, const int32_t* ids, const float* weights, const Layers<T
 // x, out: [tokens, hidden]; ids, weights: [tokens, per_token]; gate_ups, downs: [num_experts]; base: [tokens, hidden] or
 // null; base_gate: [tokens] or null. A gate_up has 2 * inner columns, panels of gates and of ups in turns, or inner columns
 // of ups. Rows with an id below 0 are left out. Returns 0, or 1 without writing anything if one is not below num_experts.
-#define EXPORT_FOR(T, suffix)                                                                                      \
-    EXPORT int experts_##suffix(const T* x, const int32_t* ids, const float* weights, const Matrix<T>* gate_ups,   \
-                                const Matrix<T>* downs, const T* base, const T* base_gate, T* out, int64_t tokens, \
-                                int64_t per_token, int64_t num_experts, int64_t hidden, int64_t inner, int gate,   \
-                                int is_gated, float alpha, float limit, float offset) {                            \
-        const Layers<T> layers{gate_ups, downs, hidden, inner, gate, is_gated != 0, alpha, limit, offset};         \
-        return experts(x, ids, weights, layers, base, base_gate, out, tokens, per_token, num_experts);             \
-    }                                                                                                              \
+#define EXPORT_FOR(T, suffix)                                                                                         \
+    EXPORT int experts_##suffix(const T* x, const int32_t* ids, const float* weights, const Matrix<T>* gate_ups,      \
+                                const Matrix<T>* downs, const T* base, const T* base_gate, T* out, int64_t tokens,    \
+                                int64_t per_token, int64_t num_experts, int64_t hidden, int64_t inner, int gate,      \
+                                int is_gated, float alpha, float limit, float offset) {                               \
+        const Layers<T> layers{gate_ups, downs, hidden, inner, gate, is_gated != 0, alpha, limit, offset};            \
+        return experts(x, ids, weights, layers, base, base_gate, out, tokens, per_token, num_experts);                \
+    }                                                                                                                 \
     CAPTURABLE(experts_##suffix)
 
 EXPORT_FOR(float, float32)

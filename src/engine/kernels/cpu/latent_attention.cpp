@@ -30,6 +30,7 @@ struct Latents {
     int num_heads, width, rank, block_size;
     int64_t token_stride;  // elements between two tokens of a block
     float scale;
+    const float* sinks;  // [num_heads], or null
     // Of a cache that has some tokens of each context, in their order, or null:
     const int32_t* visible;  // [T], tokens that each query sees
     float* log_totals;       // [T, num_heads], logarithms of the sums of exponentials of the scores
@@ -37,6 +38,8 @@ struct Latents {
     int64_t context(int row, int64_t query) const {
         return visible ? visible[query] : context_lens[row] - (query_start[row + 1] - 1 - query);
     }
+    // The part of a head's sink in its total of weights, which are relative to e ** `zero`.
+    float sink_weight(int head, float zero) const { return sinks ? std::exp(sinks[head] - zero) : 0.0f; }
     int num_queries(int row) const { return query_start[row + 1] - query_start[row]; }
     int64_t query_stride() const { return (width + kStep - 1) / kStep * kStep; }
     int64_t sums_stride() const { return (rank + kStep - 1) / kStep * kStep; }
@@ -84,7 +87,8 @@ class Heads {
     void store(const Partial& whole) const {
         T* to = call_.out + (query_ * call_.num_heads + head_) * call_.rank;
         for (int h = 0; h < count_; h++) {
-            store_sums(whole.sums + h * whole.stride, inverse(whole.total[h]), call_.rank, to + h * call_.rank);
+            const float total = whole.total[h] + call_.sink_weight(head_ + h, whole.max_score[h] * call_.scale);
+            store_sums(whole.sums + h * whole.stride, inverse(total), call_.rank, to + h * call_.rank);
             if (call_.log_totals) {
                 call_.log_totals[query_ * call_.num_heads + head_ + h] = whole.log_total(h, call_.scale);
             }
@@ -252,13 +256,13 @@ class Step {
 
 #define EXPORT_FOR(T, suffix)                                                                                          \
     EXPORT void latent_attention_##suffix(const T* queries, const T* cache, const int32_t* query_start,                \
-                                          const int32_t* lengths, const int32_t* block_tables, const int32_t* visible, \
-                                          T* out, float* log_totals, int num_rows, int64_t table_stride,               \
-                                          int num_heads, int width, int rank, int block_size, int64_t token_stride,    \
-                                          float scale) {                                                               \
-        const Latents<T> call{queries,      cache,     out,   query_start, lengths,    block_tables,                   \
-                              table_stride, num_heads, width, rank,        block_size, token_stride,                   \
-                              scale,        visible,   log_totals};                                                    \
+                                          const int32_t* lengths, const int32_t* block_tables, const float* sinks,     \
+                                          const int32_t* visible, T* out, float* log_totals, int num_rows,             \
+                                          int64_t table_stride, int num_heads, int width, int rank, int block_size,    \
+                                          int64_t token_stride, float scale) {                                         \
+        const Latents<T> call{queries,      cache,     out,     query_start, lengths,    block_tables,                 \
+                              table_stride, num_heads, width,   rank,        block_size, token_stride,                 \
+                              scale,        sinks,     visible, log_totals};                                           \
         Step<T>(call, num_rows).run();                                                                                 \
     }                                                                                                                  \
     CAPTURABLE(latent_attention_##suffix)

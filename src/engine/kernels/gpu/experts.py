@@ -91,8 +91,8 @@ def _gated(gates, ups, alpha, limit, offset, GATE: tl.constexpr):
 
 @triton.jit
 def _multiply_tile(
-    x_rows, is_row, weight, bias, expert, width, depth, alpha, limit, offset, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
-    DEPTH: tl.constexpr, GATE: tl.constexpr, IS_GATE_UP: tl.constexpr, HAS_GATES: tl.constexpr,
+    x_rows, is_row, weight, bias, expert, width, depth, alpha, limit, offset, ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, GATE: tl.constexpr, IS_GATE_UP: tl.constexpr, HAS_GATES: tl.constexpr,
     HAS_BIAS: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     """[ROWS, OUTPUTS] float32. x_rows: pointers to the inputs of each row. With gates, they are the first matrix."""

@@ -21,6 +21,7 @@ from .experts import experts_gpu, pack_experts_gpu
 from .gated_delta import gated_delta_gpu
 from .gated_norm import gated_norm_gpu
 from .gemv import MAX_TOKENS
+from .hyper_connections import read_streams_gpu, write_streams_gpu
 from .kimi_delta import kimi_delta_gpu
 from .latent_attention import latent_attention_gpu
 from .launch import early_starts, is_interpreted
@@ -56,6 +57,8 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         latent_attention=LatentAttentionGpu(),
         add_layer_norm=add_layer_norm_gpu,
         add_scaled=add_scaled_gpu,
+        read_streams=read_streams_gpu,
+        write_streams=write_streams_gpu,
         activate_and_mul=activate_and_mul_gpu,
         activate=activate_gpu,
         scale_and_cap=scale_and_cap_gpu,
@@ -138,9 +141,15 @@ class LatentAttentionGpu:
         self._programs = 2 * _multiprocessors()
 
     def __call__(
-        self, q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int
+        self,
+        q: torch.Tensor,
+        cache: torch.Tensor,
+        step: AttentionStep,
+        scale: float,
+        rank: int,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        return latent_attention_gpu(q, cache, step, scale, rank, self._programs)
+        return latent_attention_gpu(q, cache, step, scale, rank, self._programs, sinks)
 
 
 def _multiprocessors() -> int:

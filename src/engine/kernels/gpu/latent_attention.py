@@ -13,7 +13,7 @@ import triton.language as tl
 
 from ..paged_attention import AttentionStep
 from .attention_plan import row_of
-from .attention_tile import LOG2_E, PRECISION, fold, multipliable
+from .attention_tile import LOG2_E, PRECISION, add_sinks, fold, multipliable
 from .launch import dependent, is_interpreted, wait
 
 _TILE = 16  # keys
@@ -47,10 +47,11 @@ def _load_queries(
 
 @triton.jit(do_not_specialize=["num_rows", "table_stride"])
 def _attend_latents(
-    q, cache, block_tables, query_start, context_lens, out, part_sums, part_stats, scale, num_rows, table_stride,
+    q, cache, block_tables, query_start, context_lens, sinks, out, part_sums, part_stats, scale, num_rows, table_stride,
     NUM_HEADS: tl.constexpr, RANK: tl.constexpr, RANK_WIDTH: tl.constexpr, ROTATED: tl.constexpr,
     ROTATED_WIDTH: tl.constexpr, STRIDE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
-    ROWS: tl.constexpr, SPLITS: tl.constexpr, UPCAST: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    ROWS: tl.constexpr, SPLITS: tl.constexpr, HAS_SINKS: tl.constexpr, UPCAST: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait(IS_DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
@@ -88,6 +89,9 @@ def _attend_latents(
     is_kept = is_head[:, None] & (dims < RANK)[None, :]
     places = token * NUM_HEADS + heads
     if SPLITS == 1:
+        if HAS_SINKS:
+            own_sinks = tl.load(sinks + heads, mask=is_head, other=0.0)
+            total, sums = add_sinks(own_sinks, most, total, sums)
         attended = sums / tl.where(total == 0, 1.0, total)[:, None]
         tl.store(out + places[:, None] * RANK + dims[None, :], attended.to(out.dtype.element_ty), mask=is_kept)
     else:
@@ -99,8 +103,9 @@ def _attend_latents(
 
 @triton.jit
 def _merge(
-    part_sums, part_stats, out,
-    RANK: tl.constexpr, RANK_WIDTH: tl.constexpr, SPLITS: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    part_sums, part_stats, sinks, out, num_heads,
+    RANK: tl.constexpr, RANK_WIDTH: tl.constexpr, SPLITS: tl.constexpr, HAS_SINKS: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Adds the shares of one head of one query."""
     wait(IS_DEPENDENT)
@@ -108,8 +113,13 @@ def _merge(
     shares = place * SPLITS + tl.arange(0, SPLITS)
     most = tl.load(part_stats + shares * 2)
     highest = tl.max(most, 0)
+    if HAS_SINKS:
+        sink = tl.load(sinks + place % num_heads) * LOG2_E
+        highest = tl.maximum(highest, sink)
     factors = tl.exp2(most - tl.where(highest == float("-inf"), 0.0, highest))
     total = tl.sum(tl.load(part_stats + shares * 2 + 1) * factors, 0)
+    if HAS_SINKS:
+        total += tl.exp2(sink - highest)
     dims = tl.arange(0, RANK_WIDTH)
     is_kept = dims < RANK
     sums = tl.zeros([RANK_WIDTH], tl.float32)
@@ -122,7 +132,13 @@ def _merge(
 
 
 def latent_attention_gpu(
-    q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int, programs: int
+    q: torch.Tensor,
+    cache: torch.Tensor,
+    step: AttentionStep,
+    scale: float,
+    rank: int,
+    programs: int,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Computes latent_attention_reference. programs: how many of them run at the same time on the device."""
     num_tokens, num_heads, width = q.shape
@@ -139,14 +155,16 @@ def latent_attention_gpu(
     part_stats = torch.empty(shares, 2, dtype=torch.float32, device=q.device)
     rank_width = triton.next_power_of_2(rank)
     _attend_latents[(num_tokens, pieces, splits)](
-        q, cache, step.block_tables, step.query_start, step.context_lens, out, part_sums, part_stats, scale,
+        q, cache, step.block_tables, step.query_start, step.context_lens, sinks, out, part_sums, part_stats, scale,
         num_rows, step.block_tables.stride(0),
         NUM_HEADS=num_heads, RANK=rank, RANK_WIDTH=rank_width, ROTATED=width - rank,
         ROTATED_WIDTH=max(16, triton.next_power_of_2(width - rank)), STRIDE=stride, BLOCK_SIZE=block_size, TILE=_TILE,
-        ROWS=rows, SPLITS=splits, UPCAST=is_interpreted(), num_warps=8, num_stages=2, **dependent(),
+        ROWS=rows, SPLITS=splits, HAS_SINKS=sinks is not None, UPCAST=is_interpreted(), num_warps=8,
+        num_stages=2, **dependent(),
     )  # fmt: skip
     if splits > 1:
         _merge[(num_tokens * num_heads,)](
-            part_sums, part_stats, out, RANK=rank, RANK_WIDTH=rank_width, SPLITS=splits, num_warps=4, **dependent()
-        )
+            part_sums, part_stats, sinks, out, num_heads,
+            RANK=rank, RANK_WIDTH=rank_width, SPLITS=splits, HAS_SINKS=sinks is not None, num_warps=4, **dependent()
+        )  # fmt: skip
     return out

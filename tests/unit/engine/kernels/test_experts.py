@@ -27,7 +27,12 @@ OURS = pytest.mark.parametrize("level", LEVEL_NAMES[1:])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 SCHEMES = pytest.mark.parametrize("scheme", [None, "int8", "int4"])
 SILU = ExpertGate("silu")
-GATES = [SILU, ExpertGate("gelu_tanh"), ExpertGate("clamped_swiglu", alpha=1.702, limit=1.5)]
+GATES = [
+    SILU,
+    ExpertGate("gelu_tanh"),
+    ExpertGate("clamped_swiglu", alpha=1.702, limit=1.5),
+    ExpertGate("clamped_swiglu", alpha=1.0, limit=1.5, offset=0.0),
+]
 
 
 def random_experts(count, hidden, inner, dtype, has_bias=False):
@@ -99,7 +104,7 @@ def assert_within_rounding(out, expected, magnitude, scheme=None):
 @SCHEMES
 @pytest.mark.parametrize(
     ("tokens", "gate"),
-    [(9, SILU), (9, GATES[2]), slow(9, GATES[1]), slow(1, SILU), slow(2, SILU), slow(70, SILU)],
+    [(9, SILU), (9, GATES[2]), (9, GATES[3]), slow(9, GATES[1]), slow(1, SILU), slow(2, SILU), slow(70, SILU)],
     ids=lambda value: getattr(value, "kind", value),
 )
 @pytest.mark.quick_cases(6)

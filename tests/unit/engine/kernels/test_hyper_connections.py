@@ -54,7 +54,7 @@ def _order(item):
 def test_a_block_reads_and_adds_what_it_does_in_the_library(level, dtype, hidden, kind):
     module, kernels = library_module(kind, hidden), kernels_of(level, dtype)
     connection = connection_of(kind, module)
-    for num_tokens in (1, 7):
+    for num_tokens in (1, 7, 40):
         streams = torch.randn(num_tokens, 3 * hidden, dtype=dtype)
         added = torch.randn(num_tokens, hidden, dtype=dtype)
         wide = streams.float().view(1, num_tokens, 3, hidden)
@@ -88,6 +88,24 @@ def test_heads_read_the_mean(level, dtype):
     connection = mean_of_streams(spec, 24, 1e-5, torch.device("cpu"))
     total, _ = kernels_of(level, dtype).read_streams(streams, connection)
     assert_close(total, streams.double().view(5, 4, 24).mean(1), absolute=1e-6)
+
+
+@LEVELS
+@DTYPES
+def test_a_step_may_have_no_tokens(level, dtype):
+    kernels, connection = kernels_of(level, dtype), connection_of("mixed", library_module("mixed", 8))
+    total, gains = kernels.read_streams(torch.empty(0, 24, dtype=dtype), connection)
+    assert (total.shape, gains.shape) == ((0, 8), (0, 12))
+    assert kernels.write_streams(total, 3, torch.empty(0, 24, dtype=dtype), gains).shape == (0, 24)
+
+
+@pytest.mark.parametrize("level", LEVEL_NAMES[1:])
+def test_streams_of_other_shapes_are_refused(level):
+    kernels, connection = kernels_of(level, torch.float32), connection_of("mixed", library_module("mixed", 8))
+    with pytest.raises(ValueError, match="the matrix"):
+        kernels.read_streams(torch.zeros(2, 8), connection)
+    with pytest.raises(ValueError, match="streams of"):
+        kernels.write_streams(torch.zeros(2, 8), 3, torch.zeros(2, 8), torch.zeros(2, 3))
 
 
 @LEVELS

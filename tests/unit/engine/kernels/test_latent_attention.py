@@ -24,7 +24,7 @@ def case_of(rows: list[tuple[int, int]], heads: int, width: int, block_size: int
     return case
 
 
-def expected(case: Case, scale: float, rank: int) -> torch.Tensor:
+def expected(case: Case, scale: float, rank: int, sinks: torch.Tensor | None = None) -> torch.Tensor:
     """In float64, [T, H, rank]."""
     out = torch.empty(*case.q.shape[:2], rank, dtype=torch.float64)
     starts = case.step.query_start.tolist()
@@ -32,8 +32,10 @@ def expected(case: Case, scale: float, rank: int) -> torch.Tensor:
         keys = case.keys[row][:, 0].double()
         for token in range(start, end):
             seen = int(case.step.context_lens[row]) - end + token + 1
-            weights = (case.q[token].double() @ keys[:seen].T * scale).softmax(-1)
-            out[token] = weights @ keys[:seen, :rank]
+            scores = case.q[token].double() @ keys[:seen].T * scale
+            if sinks is not None:
+                scores = torch.cat((scores, sinks.double()[:, None]), 1)
+            out[token] = scores.softmax(-1)[:, :seen] @ keys[:seen, :rank]
     return out
 
 
@@ -44,18 +46,39 @@ def scale_of(width: int) -> float:
 @LEVELS
 @DTYPES
 @pytest.mark.parametrize(("heads", "rank", "turned"), [(1, 16, 16), (6, 48, 16), (20, 64, 32), (33, 112, 16)])
+@pytest.mark.parametrize("has_sinks", [False, True])
 @pytest.mark.quick_cases(6)
 def test_every_query_attends_to_the_latents_before_it(
-    level: str, dtype: torch.dtype, heads: int, rank: int, turned: int
+    level: str, dtype: torch.dtype, heads: int, rank: int, turned: int, has_sinks: bool
 ):
     """Single queries and chunks in one step; contexts of several segments; heads that fill no task."""
     rows = [(1, 1), (1, 33), (7, 40), (1, 1100), (5, 515), (2, 2), (1, 512)]
     case = case_of(rows, heads, rank + turned, 16, dtype)
     kernels = kernels_of(level, dtype, (rank, turned), threads=2)
-    out = kernels.latent_attention(case.q, case.k_cache, case.step, scale_of(rank + turned), rank)
+    sinks = torch.randn(heads) * 3 if has_sinks else None
+    out = kernels.latent_attention(case.q, case.k_cache, case.step, scale_of(rank + turned), rank, sinks)
     # levels that multiply pairs of bfloat16 round the weights before multiplying them by the values
     error = 1e-5 if dtype == torch.float32 else 0.02
-    assert_close(out, expected(case, scale_of(rank + turned), rank), absolute=error)
+    assert_close(out, expected(case, scale_of(rank + turned), rank, sinks), absolute=error)
+
+
+@pytest.mark.parametrize("has_sinks", [False, True])
+def test_attention_to_all_tokens_that_an_index_has_chosen_is_attention(has_sinks: bool):
+    case = case_of([(1, 9), (3, 20)], 5, 24, 16, torch.float32)
+    sinks = torch.randn(5) if has_sinks else None
+    last = torch.tensor([8, 17, 18, 19])
+    chosen = torch.arange(20).expand(4, 20).flip(1)
+    chosen = torch.where(chosen <= last[:, None], chosen, -1)
+    kernels = kernels_of("torch", torch.float32)
+    out = kernels.sparse_latent_attention(case.q, chosen, case.k_cache, case.step, 0.3, 16, sinks)
+    assert_close(out, expected(case, 0.3, 16, sinks), absolute=1e-5)
+
+
+@pytest.mark.parametrize("level", LEVEL_NAMES[1:])
+def test_sinks_of_other_heads_are_refused(level: str):
+    case = case_of([(1, 9)], 5, 24, 16, torch.float32)
+    with pytest.raises(ValueError, match="sinks"):
+        kernels_of(level, torch.float32).latent_attention(case.q, case.k_cache, case.step, 0.3, 16, torch.zeros(4))
 
 
 @CPP
