@@ -34,6 +34,8 @@ def read_latent(
     gate, has_sinks: as of LatentAttention.
     """
     attention = _attention(config, has_rope=has_rope).model_copy(update={"gate": gate, "has_sinks": has_sinks})
+    if gate == "with_queries" and not attention.query_rank:
+        raise ModelConfigError("gates that come with the queries need `q_lora_rank`", "M304")
     if index == "none":
         return (attention,) * num_layers
     if not attention.query_rank:

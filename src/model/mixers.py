@@ -64,8 +64,9 @@ Alibi = Literal["none", "before_scale", "after_scale"]
 HeadNorm = Literal["none", "head", "head_after_rope", "bare_after_rope", "whole", "layer", "layer_each"]
 
 
-# What the outputs are multiplied by: a sigmoid for each element, or for each head
-Gate = Literal["none", "element", "head"]
+# What the outputs are multiplied by: a sigmoid for each element, or for each head. with_queries: for each element, from
+# the projection of latent attention's queries, whose input is their compressed vectors, normed and then as they were
+Gate = Literal["none", "element", "head", "with_queries"]
 
 
 class QueryGrowth(Record):
@@ -171,7 +172,8 @@ class LatentAttention(Record):
 
     @property
     def num_gates(self) -> int:
-        return {"none": 0, "head": 1, "element": self.value_dim}[self.gate] * self.num_heads
+        each = {"none": 0, "head": 1}.get(self.gate, self.value_dim)
+        return each * self.num_heads
 
     @property
     def expanded(self) -> Attention:

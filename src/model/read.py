@@ -130,12 +130,20 @@ def _read_layers(config: ConfigJson, family: Family, hidden: int) -> tuple[Layer
                 beside=beside,
                 feed_forward=feed_forward,
                 norms="inputs" if isinstance(mixer, GatedDelta) else norms,
+                norm_gates=_norm_gates(config, family, feed_forward),
                 input=layer_input,
                 has_scalar=family.has_layer_scalars,
                 sum_weights=_sum_weights(config, family, mixer),
             )
         layers.append(known[key])
     return tuple(layers)
+
+
+def _norm_gates(config: ConfigJson, family: Family, feed_forward: MLP | Experts | None) -> tuple[int, ...]:
+    if family.norm_gates_key is None:
+        return ()
+    rank = config.count(family.norm_gates_key)
+    return rank, rank if isinstance(feed_forward, Experts) else 0
 
 
 def _sum_weights(config: ConfigJson, family: Family, mixer: Mixer | None) -> SumWeights:

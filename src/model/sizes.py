@@ -120,15 +120,16 @@ def kv_bytes(keeps: Keeps, dtype: str) -> int:
 def activation_elements(spec: ModelSpec) -> tuple[int, int]:
     """Elements per token of a step's tensors: of the model's width, and of the largest layer, which devices can share.
 
-    The first: residual, a layer's input and its norm; with hyper-connections also the residual before the output of a
-    block was added to it. The second, for attention and an MLP: queries, keys, values and
-    the output of attention; gate, up and their product. They are never all live at the same time: the difference is
-    room for the kernels' workspaces. The layers' own inputs of a token are computed before the first layer, as the sum
-    of two tensors, and are live until the last one.
+    The first: residual, a layer's input and its norm; with hyper-connections also the residual before a block's output
+    was added to it; with gates of norms also a gate, and its product with the norm. The second, for attention and an
+    MLP: queries, keys, values and the output of attention; gate, up and their product. They are never all live at the
+    same time: the difference is room for the kernels' workspaces. The layers' own inputs of a token are computed before
+    the first layer, as the sum of two tensors, and are live until the last one.
     """
     inputs = 0 if spec.layer_input is None else spec.num_layers * spec.layer_input.width
     of_layers = (
         sum(part.activations for part in (*layer.mixers, layer.feed_forward) if part) for layer in set(spec.layers)
     )
     streams = spec.stream_size if spec.hyper_connections is None else 2 * spec.stream_size
-    return 2 * spec.hidden_size + streams + inputs, max([2 * inputs, *of_layers])
+    gates = 2 * spec.hidden_size if any(layer.norm_gates for layer in spec.layers) else 0
+    return 2 * spec.hidden_size + streams + gates + inputs, max([2 * inputs, *of_layers])

@@ -59,6 +59,7 @@ class LayerInput(Record):
 class LayerSpec(Record):
     """beside: a mixer with a state, which has the input of the other, attention; their outputs are added.
     input: its product with a gate is added after the feed-forward block.
+    norm_gates: a normed vector x is multiplied by sigmoid(up(silu(down(x)))), with a rank between the two matrices.
     has_scalar: a number in the checkpoint multiplies the output of the layer.
     """
 
@@ -66,6 +67,7 @@ class LayerSpec(Record):
     beside: Mixer | None = None
     feed_forward: FeedForward | None = None
     norms: NormPlaces = "inputs"
+    norm_gates: tuple[int, ...] = ()  # ranks of the gates of the norms, in the order of their use; 0: it has none
     input: LayerInput | None = None
     has_scalar: bool = False
     sum_weights: SumWeights = EVEN_SUMS  # of a layer whose stream is normed

@@ -47,6 +47,7 @@ LAYER_INPUTS_PROJECTION, LAYER_INPUTS_NORM = "model.per_layer_model_projection",
 INPUT_GATE, INPUT_PROJECTION, INPUT_NORM = "per_layer_input_gate", "per_layer_projection", "post_per_layer_input_norm"
 # of the output of an MLP beside experts, of the experts' input, of their output
 NORMS_BESIDE = ("post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2")
+NORM_GATE = "W_down", "W_up"  # of a norm's gate, to its rank and back
 MAMBA_NORMS = "dt_layernorm", "b_layernorm", "c_layernorm"  # of the compressed time steps, B and C
 CONNECTIONS, CONNECTIONS_HEAD = ("attn_hc", "ffn_hc"), "model.hc_head"  # of the mixer, of the feed-forward block
 LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
@@ -134,6 +135,10 @@ def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
     hidden = spec.hidden_size
     for name in layer_norms(layer):
         yield from _norm(spec, name)
+    for name, rank in zip(layer_norms(layer), layer.norm_gates, strict=False):
+        if rank:  # not quantised: they are small
+            yield Tensor(f"{name}.{NORM_GATE[0]}.weight", (rank, hidden))
+            yield Tensor(f"{name}.{NORM_GATE[1]}.weight", (hidden, rank))
     if layer.has_scalar:
         yield Tensor("layer_scalar", (1,))
     if layer.input is not None:
@@ -250,10 +255,13 @@ def _latent(hidden: int, mixer: LatentAttention) -> Iterator[Tensor]:
     if mixer.query_rank:
         yield from _linear("self_attn.q_a_proj", mixer.query_rank, hidden, mixer.has_bias)
         yield Tensor("self_attn.q_a_layernorm.weight", (mixer.query_rank,))
-        yield from _linear("self_attn.q_b_proj", queries, mixer.query_rank)
+        if mixer.gate == "with_queries":
+            yield from _linear("self_attn.q_b_proj", queries + mixer.num_gates, 2 * mixer.query_rank)
+        else:
+            yield from _linear("self_attn.q_b_proj", queries, mixer.query_rank)
     else:
         yield from _linear("self_attn.q_proj", queries, hidden)
-    if mixer.num_gates:
+    if mixer.num_gates and mixer.gate != "with_queries":
         yield from _linear(f"self_attn.{HEAD_GATES}", mixer.num_gates, hidden)
     if mixer.has_sinks:
         yield Tensor("self_attn.sinks", (mixer.num_heads,))

@@ -67,7 +67,6 @@ TESTED: dict[str, str] = {
     "VaultGemmaForCausalLM": "q_proj+k_proj+v_proj, gate_proj+up_proj, norms",
 }
 REFUSED: dict[str, str] = {
-    "AXK2ForCausalLM": "the model has an index that chooses the tokens of its attention",
     "BailingHybridForCausalLM": "the model has layers with mamba, which keep no keys and values",
     "BartForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
     "BertGenerationDecoder": "BertGenerationSelfAttention sees later tokens too, so it cannot generate text",

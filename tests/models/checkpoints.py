@@ -256,6 +256,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "index_topk": 12,  # of 9, a rounding error changes one
         **EXPERTS,
     },
+    "axk2": {
+        "model_type": "axk2",
+        "n_routed_experts": 8,
+        "n_group": 4,
+        "topk_group": 2,
+        "gated_norm_rank": 6,
+        **LATENT,
+        **INDEX,
+        **EXPERTS,
+    },
     "glm4_moe_lite": {
         "model_type": "glm4_moe_lite",
         "n_routed_experts": 4,
@@ -807,7 +817,7 @@ KINDS = ("llama with biases", "phi3", "qwen3", "olmo2", "exaone4", "stablelm par
 KINDS += ("gpt2", "gpt_bigcode", "bloom", "falcon grouped", "qwen3_moe", "glm4_moe", "llama4", "gpt_oss")
 KINDS += ("deepseek_v2 lite", "deepseek_v3", "qwen3_5", "qwen3_next", "gemma4", "gemma4 narrow", "gemma4 shared")
 KINDS += ("kimi_linear", "bailing_hybrid", "mimo_v2_flash", "minimax", "lfm3", "lfm2", "granite 4", "falcon_h1")
-KINDS += ("mamba2", "nemotron_h", "falcon_mamba", "jamba", "deepseek_v4", "hy_v4")
+KINDS += ("mamba2", "nemotron_h", "falcon_mamba", "jamba", "deepseek_v4", "hy_v4", "axk2")
 
 
 def kinds() -> list[Any]:

@@ -56,7 +56,7 @@ FAMILIES = [
         "lfm2_moe",
     ),
     *("granitemoe", "kimi_linear", "bailing_hybrid", "olmo_hybrid", "llama4", "ernie4_5_moe", "lfm3", "mimo_v2_flash"),
-    *("hy_v4", "deepseek_v4"),
+    *("hy_v4", "deepseek_v4", "axk2"),
 ]
 
 

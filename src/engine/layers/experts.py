@@ -15,7 +15,7 @@ from .expert_weights import Experts
 from .linear import Finish, Linear, Mix
 from .loading import Loadable
 from .mlp import MLP, GatedMLP
-from .norm import Norm
+from .norm import AnyNorm, Norm
 from .vector import Vector
 
 
@@ -97,7 +97,7 @@ class MixtureOfExperts:
             yield self.shared_gate
 
     def __call__(
-        self, norm: Norm, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None
+        self, norm: AnyNorm, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """hidden, residual: [T, hidden]. mix: of the T tokens; it adds nothing to the products of single experts.
 
@@ -144,7 +144,7 @@ class ExpertsBesideMLP:
         yield from self.norms
 
     def __call__(
-        self, norm: Norm, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None
+        self, norm: AnyNorm, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See GatedMLP. norm: of the input of the MLP."""
         normed, total = norm(self._kernels, hidden, residual)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 
 from ...model.hyper_connections import HyperConnections as HyperSpec
 from ..kernels import Connection, KernelSet
+from .loading import Loadable
 from .norm import Norm
 from .vector import HasVectors, Vector
 
@@ -54,8 +55,15 @@ def _connection(
 class StreamsNorm:
     """The norm of a weighted sum of the streams: what the heads of a model read."""
 
-    def __init__(self, norm: Norm, connection: Connection) -> None:
-        self._norm, self._connection = norm, connection
+    def __init__(self, norm: Norm, connection: HyperConnection | Connection) -> None:
+        """connection: with weights of its own, or without."""
+        self._norm, self._own = norm, connection if isinstance(connection, HyperConnection) else None
+        self._connection = connection.weights if isinstance(connection, HyperConnection) else connection
+
+    def loadables(self) -> Iterator[Loadable]:
+        if self._own is not None:
+            yield self._own
+        yield self._norm
 
     def __call__(
         self, kernels: KernelSet, x: torch.Tensor, residual: torch.Tensor | None = None

@@ -22,6 +22,12 @@ from .token_index import TokenIndex
 from .vector import Vector
 
 
+def gates_after_queries(num_heads: int, width: int, value_dim: int) -> torch.Tensor:
+    """The outputs of a projection that has the gates of each head after its query: to queries, gates."""
+    heads = torch.arange(num_heads * (width + value_dim)).view(num_heads, width + value_dim)
+    return torch.cat((heads[:, :width].flatten(), heads[:, width:].flatten()))
+
+
 class HeadMatrices:
     """`kv_b_proj`, as the matrices of each head's keys and values; in the model's dtype, not quantised."""
 
@@ -76,7 +82,8 @@ class LatentAttention:
         Args:
             in_proj: queries or their compressed vectors, then the compressed vectors of keys and values, then the keys
                 with positions; at its end the gates of the outputs, if there are some.
-            q_norm, q_proj: of the queries' compressed vectors; None if queries are not compressed.
+            q_norm, q_proj: of the queries' compressed vectors; None if queries are not compressed. If gates come with
+                the queries, `q_proj` has them at its end, and reads the normed vectors and then these as they were.
             index: chooses the tokens of attention; `in_proj` then has the keys and weights of the index at its end.
             sinks: one per head.
             cos_sin: [max_position, rope_dim] float32 of `rotary.cos_sin_table`.
@@ -92,6 +99,7 @@ class LatentAttention:
         self._index_at = self._query_width + spec.rank + spec.rope_dim
         self._scale = (spec.plain_dim + spec.rope_dim) ** -0.5 if spec.scale is None else spec.scale
         self._num_gates = spec.num_gates
+        self._has_gates_with_queries = spec.gate == "with_queries"
         self._cos_sin = cos_sin
         self._is_interleaved = spec.rope is not None and spec.rope.is_interleaved
         self._kernels = kernels
@@ -130,6 +138,8 @@ class LatentAttention:
         if rows is not None and len(rows) <= step.num_rows:  # else it is faster to attend with all, as in attention.py
             chosen = None if chosen is None else chosen[rows]
             queries, projected, step, rows = queries[rows], projected[rows], step.of_tokens(rows), None
+        if self._has_gates_with_queries:
+            queries = torch.cat((queries, projected[:, : self._query_width]), 1)
         if self._q_proj is not None:
             queries = self._q_proj(queries, step.mix)
         absorbed = self._kernels.absorb_queries(
@@ -142,5 +152,6 @@ class LatentAttention:
             attended = self._kernels.sparse_latent_attention(absorbed, chosen, latents, step, *how)
         out = self._kernels.expand_values(attended, self._heads.values)
         if self._num_gates:
-            out = self._kernels.gate_outputs(out, projected, self._num_gates)
+            gates = queries if self._has_gates_with_queries else projected
+            out = self._kernels.gate_outputs(out, gates, self._num_gates)
         return out if rows is None else out[rows]

@@ -10,7 +10,7 @@ from ...model.activations import Activation
 from ..kernels import KernelSet
 from .linear import Linear, Mix
 from .loading import Loadable
-from .norm import Norm, RMSNorm
+from .norm import AnyNorm, RMSNorm
 
 
 class GatedMLP:
@@ -33,7 +33,7 @@ class GatedMLP:
         yield self.down_proj
 
     def __call__(
-        self, norm: Norm, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None
+        self, norm: AnyNorm, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """hidden, residual: [T, hidden_size]. mix: of the T tokens.
 
@@ -70,7 +70,7 @@ class MLP:
         yield self.down_proj
 
     def __call__(
-        self, norm: Norm, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None
+        self, norm: AnyNorm, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See GatedMLP."""
         up, residual = self.up_proj.of_normed(norm, hidden, residual, mix)

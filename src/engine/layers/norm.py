@@ -10,12 +10,13 @@ A linear layer that follows an RMSNorm takes the norm itself: some kernels compu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
 
 from ..kernels import KernelSet
+from .loading import Loadable
 from .vector import HasVectors, Vector
 
 
@@ -90,7 +91,9 @@ Norm = RMSNorm | LayerNorm
 
 
 class AnyNorm(Protocol):
-    """A norm of this module, or of something else that is computed of the input."""
+    """A norm of this module, or something that has one."""
+
+    def loadables(self) -> Iterator[Loadable]: ...
 
     def __call__(
         self, kernels: KernelSet, x: torch.Tensor, residual: torch.Tensor | None = None

@@ -12,7 +12,7 @@ from typing import Self
 
 import torch
 
-from .loading import Held, TensorReader, tensor_of
+from .loading import Held, Loadable, TensorReader, tensor_of
 
 
 class Vector:
@@ -95,6 +95,9 @@ class HasVectors:
     """A layer whose weights are vectors, or one without weights. Loads them, see Loadable."""
 
     _vectors: list[Vector]
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield self
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         for vector in self._vectors:

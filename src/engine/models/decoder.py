@@ -14,7 +14,6 @@ from ...model.compressed import COMPRESSED_TABLE
 from ...model.latent import SPARSE_TABLE
 from ...model.spec import ModelSpec
 from ...model.tensor_parallel import of_one_device
-from ...model.tensors import FINAL_NORM
 from ..collectives import Ranks, SharedExperts
 from ..kernels import KernelSet
 from ..layers.attention import Attention
@@ -115,8 +114,7 @@ class Decoder(DecoderPart):
     def _add_ends(self, make: DecoderParts) -> None:
         output = make.output("model.embed_tokens" if self.model_spec.is_tied else "lm_head")
         self.embed = make.embed(output)
-        norm = make.norm(FINAL_NORM, self.model_spec.hidden_size)
-        self.norm, self._last = make.read_by_heads(norm)
+        self.norm = make.last_norm()
         self.logits = LMHead(self.norm, output, self.model_spec, self._kernels, self._ranks)
         self.heads: dict[str, Head] = {"logits": self.logits}
         self.layer_inputs = make.layer_inputs()
@@ -128,7 +126,7 @@ class Decoder(DecoderPart):
         if self.layer_inputs is not None:
             yield from self.layer_inputs.loadables()
         yield from super().loadables()
-        yield from self._last
+        yield from self.norm.loadables()
 
     def forward(
         self, steps: Sequence[StepInput], caches: Sequence[LayerCache], rows: torch.Tensor | None

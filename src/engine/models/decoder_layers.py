@@ -15,7 +15,7 @@ from ..layers.layer_input import LayerInput
 from ..layers.loading import Loadable
 from ..layers.mixer import Mixer
 from ..layers.mlp import MLP, GatedMLP
-from ..layers.norm import Norm
+from ..layers.norm import AnyNorm
 from ..layers.vector import Scalar
 from .layer_stack import LayerStep
 
@@ -28,7 +28,7 @@ class DecoderLayer:
     def __init__(
         self,
         places: NormPlaces,
-        norms: Sequence[Norm],
+        norms: Sequence[AnyNorm],
         mixer: Mixer,
         mlp: FeedForward,
         kernels: KernelSet,
@@ -59,7 +59,8 @@ class DecoderLayer:
         self._forward = ways[places] if beside is None else self._of_two_mixers
 
     def loadables(self) -> Iterator[Loadable]:
-        yield from self.norms
+        for norm in self.norms:
+            yield from norm.loadables()
         if self.scalar is not None:
             yield self.scalar
         yield from self.mixer.loadables()
@@ -166,7 +167,7 @@ class HyperLayer:
     def __init__(
         self,
         connections: Sequence[HyperConnection],
-        norms: Sequence[Norm],
+        norms: Sequence[AnyNorm],
         mixer: Mixer,
         mlp: FeedForward | ListedExperts,
         kernels: KernelSet,
@@ -178,7 +179,8 @@ class HyperLayer:
 
     def loadables(self) -> Iterator[Loadable]:
         yield from self.connections
-        yield from self.norms
+        for norm in self.norms:
+            yield from norm.loadables()
         yield from self.mixer.loadables()
         yield from self.mlp.loadables()
 
@@ -205,11 +207,11 @@ class HyperLayer:
 class MixerLayer:
     """A layer without a feed-forward block."""
 
-    def __init__(self, norm: Norm, mixer: Mixer) -> None:
+    def __init__(self, norm: AnyNorm, mixer: Mixer) -> None:
         self.norm, self.mixer = norm, mixer
 
     def loadables(self) -> Iterator[Loadable]:
-        yield self.norm
+        yield from self.norm.loadables()
         yield from self.mixer.loadables()
 
     def __call__(
@@ -225,11 +227,11 @@ class FeedForwardLayer:
 
     mixer: Mixer | None = None
 
-    def __init__(self, norm: Norm, mlp: FeedForward) -> None:
+    def __init__(self, norm: AnyNorm, mlp: FeedForward) -> None:
         self.norm, self.mlp = norm, mlp
 
     def loadables(self) -> Iterator[Loadable]:
-        yield self.norm
+        yield from self.norm.loadables()
         yield from self.mlp.loadables()
 
     def __call__(

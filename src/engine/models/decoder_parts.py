@@ -8,21 +8,23 @@ from ...model.tensors import (
     CONNECTIONS,
     CONNECTIONS_HEAD,
     EMBEDDING_NORM,
+    FINAL_NORM,
     INPUT_GATE,
     INPUT_NORM,
     INPUT_PROJECTION,
     LAYER_INPUTS,
     LAYER_INPUTS_NORM,
     LAYER_INPUTS_PROJECTION,
+    NORM_GATE,
     POSITIONS,
     layer_norms,
 )
 from ..layers.embedding import Embedding, EmbeddingPart, TiedEmbedding, rounded
+from ..layers.gated_norm import GatedNorm
 from ..layers.hyper_connections import HyperConnection, StreamsNorm, mean_of_streams
 from ..layers.layer_input import LayerInput, LayerInputs
 from ..layers.linear import Linear
-from ..layers.loading import Loadable
-from ..layers.norm import AnyNorm, Norm, RMSNorm
+from ..layers.norm import AnyNorm, RMSNorm
 from ..layers.vector import Scalar
 from .decoder_layers import DecoderLayer, FeedForwardLayer, HyperLayer, MixerLayer
 from .ends import Embed
@@ -53,15 +55,26 @@ class DecoderParts(MixerParts, FeedForwardParts):
         streams = None if spec.hyper_connections is None else spec.hyper_connections.num_streams
         return Embed(tokens, positions, norm, kernels, streams)
 
-    def read_by_heads(self, norm: Norm) -> tuple[AnyNorm, list[Loadable]]:
-        """What heads read, of which `norm` is the last part, and its parts with weights."""
-        if (spec := self._spec.hyper_connections) is None:
-            return norm, [norm]
+    def last_norm(self) -> AnyNorm:
+        """The norm that heads read."""
         hidden, eps = self._spec.hidden_size, self._spec.norm.eps
+        norm = self.norm(FINAL_NORM, hidden)
+        if (spec := self._spec.hyper_connections) is None:
+            return norm
         if not spec.has_head:
-            return StreamsNorm(norm, mean_of_streams(spec, hidden, eps, self._device)), [norm]
-        connection = self.connection(CONNECTIONS_HEAD, spec.head_shapes(hidden))
-        return StreamsNorm(norm, connection.weights), [connection, norm]
+            return StreamsNorm(norm, mean_of_streams(spec, hidden, eps, self._device))
+        return StreamsNorm(norm, self.connection(CONNECTIONS_HEAD, spec.head_shapes(hidden)))
+
+    def gated_norm(self, name: str, rank: int) -> AnyNorm:
+        """rank: 0 for a norm without a gate."""
+        hidden, norm = self._spec.hidden_size, self.norm(name, self._spec.hidden_size)
+        if not rank:
+            return norm
+        down, up = (
+            Linear({f"{name}.{part}": outputs}, inputs, False, self._kernels, self._dtype, self._device)
+            for part, outputs, inputs in zip(NORM_GATE, (rank, hidden), (hidden, rank), strict=True)
+        )
+        return GatedNorm(norm, down, up)
 
     def connection(self, prefix: str, shapes: dict[str, tuple[int, ...]]) -> HyperConnection:
         spec = self._spec.hyper_connections
@@ -85,7 +98,8 @@ class DecoderParts(MixerParts, FeedForwardParts):
 
     def layer(self, index: int) -> DecoderLayer | HyperLayer | MixerLayer | FeedForwardLayer:
         prefix, spec = f"model.layers.{index}", self._spec.layers[index]
-        norms = [self.norm(f"{prefix}.{name}", self._spec.hidden_size) for name in layer_norms(spec)]
+        ranks = spec.norm_gates or (0,) * len(layer_norms(spec))
+        norms = [self.gated_norm(f"{prefix}.{name}", rank) for name, rank in zip(layer_norms(spec), ranks, strict=True)]
         mixers = [self.mixer(prefix, each) for each in spec.mixers]
         if self._spec.hyper_connections is not None:
             shapes = self._spec.hyper_connections.shapes(self._spec.hidden_size)

@@ -48,7 +48,7 @@ from ..layers.compressed_attention import CompressedAttention, Compressor, Group
 from ..layers.convolution import ShortConvolution, Taps
 from ..layers.gated_delta import GatedDelta, order_by_part
 from ..layers.kimi_delta import KimiDelta
-from ..layers.latent_attention import HeadMatrices, LatentAttention
+from ..layers.latent_attention import HeadMatrices, LatentAttention, gates_after_queries
 from ..layers.lightning_attention import LightningAttention, order_of_lightning
 from ..layers.linear import Linear
 from ..layers.mamba import Mamba, Rates
@@ -194,13 +194,13 @@ class MixerParts(Parts):
             if not spec.shares_index:
                 inputs |= dict(zip(_INDEX_INPUTS, (spec.index_dim, spec.index_heads), strict=True))
             index = self.token_index(f"{prefix}.indexer", spec, rotations)
-        if spec.num_gates:
+        if spec.num_gates and spec.gate != "with_queries":
             inputs[HEAD_GATES] = spec.num_gates
         q_norm: RMSNorm | None = None
         q_proj: Linear | None = None
         if spec.query_rank:
             q_norm = RMSNorm(f"{prefix}.q_a_layernorm", spec.query_rank, spec.norm_eps, dtype, device)
-            q_proj = self.linear(prefix, {"q_b_proj": queries}, spec.query_rank, has_bias=False)
+            q_proj = self.query_projection(prefix, spec)
         return LatentAttention(
             spec,
             self.linear(prefix, inputs, hidden, spec.has_bias, unbiased=("q_proj", HEAD_GATES, *_INDEX_INPUTS)),
@@ -214,6 +214,15 @@ class MixerParts(Parts):
             rotations,
             self._kernels,
         )
+
+    def query_projection(self, prefix: str, spec: LatentSpec) -> Linear:
+        """The queries of all heads from their compressed vectors, and then their gates if these come with them."""
+        width = spec.plain_dim + spec.rope_dim
+        if spec.gate != "with_queries":
+            return self.linear(prefix, {"q_b_proj": spec.num_heads * width}, spec.query_rank, has_bias=False)
+        sizes = {"q_b_proj": spec.num_heads * width + spec.num_gates}
+        order = gates_after_queries(spec.num_heads, width, spec.value_dim)
+        return self.linear(prefix, sizes, 2 * spec.query_rank, has_bias=False, order=order)
 
     def token_index(self, prefix: str, spec: LatentSpec, rotations: torch.Tensor) -> TokenIndex:
         if spec.shares_index:

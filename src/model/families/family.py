@@ -65,6 +65,7 @@ class Family:
     eps_key: str = "rms_norm_eps"
     norms: NormPlaces = "inputs"
     hyper_connections: ConnectionsKind = "none"
+    norm_gates_key: str | None = None  # the key with the rank of gates of norms, before mixers and experts
     parallel_if: str | None = None  # the key of config.json by which the norms are `parallel_norms`
     parallel_norms: NormPlaces = "common"
     activation_key: str = "hidden_act"

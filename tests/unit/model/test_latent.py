@@ -9,9 +9,10 @@ from tests.unit.config.plan.shapes import SHAPES
 from stoker.model.config_json import ModelConfigError
 from stoker.model.mixers import LatentAttention
 from stoker.model.read import read_config
-from stoker.model.sizes import count_parameters
+from stoker.model.sizes import activation_elements, count_parameters
 from stoker.model.spec import ModelSpec
 from stoker.model.support import support_problem
+from stoker.model.tensors import model_shapes
 
 SMALL = {"num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 64}
 SPARSE = {"architectures": ["GlmMoeDsaForCausalLM"], **SMALL}
@@ -75,6 +76,17 @@ def test_layers_may_attend_to_the_tokens_of_the_layer_before(changes: dict[str, 
     assert [mixer.shares_index for mixer in mixers({**SPARSE, **changes})] == shared
 
 
+def test_gates_may_come_with_queries_and_norms_have_gates_before_attention_and_experts() -> None:
+    spec = spec_of({"architectures": ["AXK2ForCausalLM"], **SMALL, "gated_norm_rank": 6})
+    assert not support_problem(spec)
+    assert [layer.norm_gates for layer in spec.layers] == [(6, 0), (6, 6), (6, 6), (6, 6)]
+    shapes = model_shapes(spec)
+    assert shapes["model.layers.0.self_attn.q_b_proj.weight"] == (4 * (96 + 64), 2 * 384)
+    assert shapes["model.layers.1.post_attention_layernorm.W_up.weight"] == (64, 6)
+    assert not [name for name in shapes if "layers.0.post_attention_layernorm.W" in name or "g_proj" in name]
+    assert activation_elements(spec)[0] == 5 * 64
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -86,6 +98,7 @@ def test_layers_may_attend_to_the_tokens_of_the_layer_before(changes: dict[str, 
         ({"indexer_types": "FSX"}, "`indexer_types` must say"),
         ({"index_head_dim": 8}, "`index_head_dim` is 8"),
         ({"q_lora_rank": None}, "sparse attention needs"),
+        ({"architectures": ["AXK2ForCausalLM"], "q_lora_rank": None}, "gates that come with the queries need"),
         ({"architectures": ["DeepseekV2ForCausalLM"], "topk_method": "best"}, "`topk_method` is 'best'"),
         ({"architectures": ["DeepseekV2ForCausalLM"], "norm_topk_prob": True}, "`norm_topk_prob` is true"),
     ],
