@@ -316,6 +316,7 @@ class Mamba2(Record):
     has_out_bias: bool = False
     has_conv_bias: bool = True
     norm: GateNorm = "after_gate"
+    norm_eps: float | None = None  # None: as of the model's norms
     min_step: float = 0.0  # time steps are limited to these
     max_step: float | None = None
 

@@ -28,7 +28,7 @@ from .multipliers import read_weight_scales
 from .quantisation_config import read_quantisation
 from .read_attention import read_attentions
 from .recurrent import adjusted_width, of_layer, read_state
-from .spec import EVEN_SUMS, LayerInput, LayerSpec, ModelSpec, NormPlaces, SumWeights, WeightScale
+from .spec import EVEN_SUMS, LayerInput, LayerSpec, ModelSpec, NormPlaces, SharedBlock, SumWeights, WeightScale
 
 _OFTEN_READ = {"architectures", "dtype", "torch_dtype", "quantization_config"}
 
@@ -109,6 +109,7 @@ def _read_layers(config: ConfigJson, family: Family, hidden: int) -> tuple[Layer
     norms, layer_input = _norm_places(config, family), _layer_input(config, family)
     state = read_state(config, family.states)
     mlp = _mlp(config, family, hidden) if any(parts.feed_forward != "none" for parts in layout) else None
+    blocks = _shared_blocks(config, layout) if family.has_blocks else {}
     known: dict[Any, LayerSpec] = {}
     layers: list[LayerSpec] = []
     for index, parts in enumerate(layout):
@@ -120,11 +121,12 @@ def _read_layers(config: ConfigJson, family: Family, hidden: int) -> tuple[Layer
         mixer = mixers[0] if mixers else None
         beside = mixers[1] if len(mixers) > 1 else None
         feed_forward = _feed_forward(config, family, parts, index, mlp, mixer)
-        key = mixer, beside, feed_forward
+        key = mixer, beside, feed_forward, blocks.get(index)
         if key not in known:
             known[key] = LayerSpec(
                 mixer=mixer,
                 beside=beside,
+                block=blocks.get(index),
                 feed_forward=feed_forward,
                 norms="inputs" if isinstance(mixer, GatedDelta) else norms,
                 input=layer_input,
@@ -133,6 +135,21 @@ def _read_layers(config: ConfigJson, family: Family, hidden: int) -> tuple[Layer
             )
         layers.append(known[key])
     return tuple(layers)
+
+
+def _shared_blocks(config: ConfigJson, layout: Sequence[Parts]) -> dict[int, SharedBlock]:
+    """The blocks before some layers, which share the weights of the first few in turn."""
+    count, rank = config.count("num_mem_blocks"), config.count("adapter_rank")
+    adapts_attention = config.flag("use_shared_attention_adapter")
+    layers = [index for index, parts in enumerate(layout) if parts.has_attention]
+    return {
+        index: SharedBlock(
+            weights_of=None if number < count else layers[number % count],
+            adapter_rank=rank,
+            adapts_attention=adapts_attention,
+        )
+        for number, index in enumerate(layers)
+    }
 
 
 def _sum_weights(config: ConfigJson, family: Family, mixer: Mixer | None) -> SumWeights:

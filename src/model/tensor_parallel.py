@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .feed_forwards import MLP, Experts, FeedForward
 from .mixers import Attention, GatedDelta, KimiDelta, LatentAttention, Mamba, Mamba2, Mixer, ShortConvolution
 from .spec import LayerSpec, ModelSpec
-from .tensors import EMBEDDING, OUTPUT, mamba2_parts, model_shapes
+from .tensors import ADAPTERS, EMBEDDING, OUTPUT, mamba2_parts, model_shapes
 
 _SUMMED_BIASES = ("o_proj.bias", "out_proj.bias", "down_proj.bias")  # of what is summed over the devices
 
@@ -217,6 +217,8 @@ def _sections(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         for mixer in layer.mixers:
             for name, sizes in _mixer_sections(mixer):
                 found[f"model.layers.{index}.{name}"] = sizes
+        if layer.block is not None and isinstance(layer.feed_forward, MLP):
+            found[f"model.layers.{index}.{ADAPTERS}.gate_up_proj.1.weight"] = (layer.feed_forward.width,) * 2
     return found
 
 

@@ -23,7 +23,7 @@ from .mixers import (
     Mixer,
     ShortConvolution,
 )
-from .spec import LayerSpec, ModelSpec, NormPlaces
+from .spec import LayerSpec, ModelSpec, NormPlaces, SharedBlock
 
 CONVOLUTIONS = ("q_conv1d", "k_conv1d", "v_conv1d")  # of queries, keys and values
 FUSED = {
@@ -44,6 +44,9 @@ LAYER_INPUTS_PROJECTION, LAYER_INPUTS_NORM = "model.per_layer_model_projection",
 INPUT_GATE, INPUT_PROJECTION, INPUT_NORM = "per_layer_input_gate", "per_layer_projection", "post_per_layer_input_norm"
 # of the output of an MLP beside experts, of the experts' input, of their output
 NORMS_BESIDE = ("post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2")
+SHARED_BLOCK = "shared_transformer"  # the place of a block's weights in the first layer that has it
+BLOCK_NORMS = "input_layernorm", "pre_feedforward_layernorm"  # of a shared block
+ADAPTERS = "adapters"  # of a layer, for the products of the weights that it shares
 MAMBA_NORMS = "dt_layernorm", "b_layernorm", "c_layernorm"  # of the compressed time steps, B and C
 LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
     "inputs": ("input_layernorm", "post_attention_layernorm"),
@@ -119,7 +122,7 @@ def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
 def layer_norms(layer: LayerSpec) -> tuple[str, ...]:
     """Names of the norms in the order of their use: LAYER_NORMS, or the first of them in a layer of one part."""
     names = LAYER_NORMS[layer.norms]
-    return names if layer.mixer and layer.feed_forward else names[:1]
+    return names if layer.mixer and layer.feed_forward and layer.block is None else names[:1]
 
 
 def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
@@ -133,6 +136,9 @@ def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
         yield from _linear(INPUT_GATE, layer.input.width, hidden)
         yield from _linear(INPUT_PROJECTION, hidden, layer.input.width)
         yield from _norm(spec, INPUT_NORM)
+    if layer.block is not None:
+        yield from _around_block(spec, layer, layer.block)
+        return
     for mixer in layer.mixers:
         yield from _mixer(hidden, mixer)
     match layer.feed_forward:
@@ -140,6 +146,34 @@ def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
             yield from _mlp("mlp", hidden, mlp)
         case Experts() as experts:
             yield from _experts(hidden, experts)
+
+
+def _around_block(spec: ModelSpec, layer: LayerSpec, block: SharedBlock) -> Iterator[Tensor]:
+    """Tensors of a layer with a shared block, besides its norm."""
+    hidden, attention, mlp = spec.hidden_size, layer.mixer, layer.feed_forward
+    assert isinstance(attention, Attention)
+    assert isinstance(mlp, MLP)
+    assert layer.beside is not None
+    yield from _mixer(hidden, layer.beside)
+    yield from _linear("linear", hidden, hidden)
+    for name, (outputs, inputs) in adapter_sizes(hidden, layer).items():  # as small as those of Mamba's time steps
+        yield Tensor(f"{ADAPTERS}.{name}.0.weight", (block.adapter_rank, inputs))
+        yield Tensor(f"{ADAPTERS}.{name}.1.weight", (outputs, block.adapter_rank))
+    if block.weights_of is None:
+        first, second = BLOCK_NORMS
+        own = [Tensor(f"{first}.weight", (2 * hidden,)), Tensor(f"{second}.weight", (hidden,))]
+        for tensor in (*own, *_attention(hidden, attention, 2 * hidden), *_mlp("mlp", hidden, mlp)):
+            yield replace(tensor, name=f"{SHARED_BLOCK}.{tensor.name}")
+
+
+def adapter_sizes(hidden: int, layer: LayerSpec) -> dict[str, tuple[int, int]]:
+    """Numbers of outputs and inputs of the adapters of a layer with a shared block, by the name of what they adapt."""
+    assert layer.block is not None
+    assert isinstance(layer.mixer, Attention)
+    assert isinstance(layer.feed_forward, MLP)
+    parts = attention_parts(layer.mixer) if layer.block.adapts_attention else {}
+    attention = {name: (outputs, 2 * hidden) for name, outputs in parts.items()}
+    return {**attention, "gate_up_proj": (2 * layer.feed_forward.width, hidden)}
 
 
 def _mixer(hidden: int, mixer: Mixer) -> Iterator[Tensor]:
@@ -181,9 +215,9 @@ def _norm(spec: ModelSpec, name: str) -> Iterator[Tensor]:
         yield Tensor(f"{name}.bias", (spec.hidden_size,))
 
 
-def _attention(hidden: int, mixer: Attention) -> Iterator[Tensor]:
+def _attention(hidden: int, mixer: Attention, inputs: int | None = None) -> Iterator[Tensor]:
     for name, size in attention_parts(mixer).items():
-        yield from _linear(f"self_attn.{name}", size, hidden, mixer.has_bias and name != HEAD_GATES)
+        yield from _linear(f"self_attn.{name}", size, inputs or hidden, mixer.has_bias and name != HEAD_GATES)
     yield from _linear("self_attn.o_proj", hidden, mixer.num_heads * mixer.output_dim, mixer.has_out_bias)
     if mixer.head_norm not in ("none", "bare_after_rope"):
         yield _head_norm("self_attn.q_norm", mixer, mixer.num_heads)
@@ -212,7 +246,11 @@ def unused_tensors(spec: ModelSpec) -> tuple[str, ...]:
     """Beginnings of the names of tensors that checkpoints may have although no layer reads them."""
     parts = "k_proj.", "v_proj.", "k_norm.", "v_norm."
     reads = [index for index, source in enumerate(spec.keys_of) if source is not None]
-    return tuple(f"model.layers.{index}.self_attn.{part}" for index in reads for part in parts)
+    shared = [index for index, block in spec.blocks.items() if block.weights_of is not None]  # copies
+    return (
+        *(f"model.layers.{index}.self_attn.{part}" for index in reads for part in parts),
+        *(f"model.layers.{index}.{part}." for index in shared for part in (SHARED_BLOCK, ADAPTERS)),
+    )
 
 
 def _head_norm(name: str, mixer: Attention, num_heads: int) -> Tensor:

@@ -83,7 +83,7 @@ from .selective_scan import SelectiveScan, selective_scan_reference
 from .softmax_mass import SoftmaxMass, softmax_mass_reference
 from .state_space import StateSpace, state_space_reference
 from .store_latents import StoreLatents, store_latents_reference
-from .take_columns import TakeColumns, take_columns_reference
+from .take_columns import JoinColumns, TakeColumns, join_columns_reference, take_columns_reference
 from .to_float32 import ToFloat32, to_float32_reference
 from .token_index import (
     ChooseTokens,
@@ -116,6 +116,7 @@ class KernelSet:
     embed: Embed = embed_reference
     copy_rows: CopyRows = copy_rows_reference
     take_columns: TakeColumns = take_columns_reference
+    join_columns: JoinColumns = join_columns_reference
     rope_and_store: RopeAndStore = rope_and_store_reference
     paged_attention: PagedAttention = paged_attention_reference
     attend_part: AttendPart = attend_part_reference

@@ -16,17 +16,17 @@ from ...model.tensors import (
     layer_norms,
 )
 from ..layers.embedding import Embedding, EmbeddingPart, TiedEmbedding, rounded
-from ..layers.layer_input import LayerInput, LayerInputs
+from ..layers.layer_input import EmbeddingForLayers, LayerInput, LayerInputs
 from ..layers.linear import Linear
 from ..layers.norm import RMSNorm
 from ..layers.vector import Scalar
+from .block_parts import BlockParts
 from .decoder_layers import DecoderLayer, FeedForwardLayer, MixerLayer
 from .ends import Embed
-from .feed_forward_parts import FeedForwardParts
-from .mixer_parts import MixerParts
+from .shared_block import SharedBlockLayer
 
 
-class DecoderParts(MixerParts, FeedForwardParts):
+class DecoderParts(BlockParts):
     """Makes whole layers, and what is before the first of them."""
 
     def embed(self, output: Linear) -> Embed:
@@ -48,8 +48,10 @@ class DecoderParts(MixerParts, FeedForwardParts):
         norm = self.norm(EMBEDDING_NORM, hidden) if spec.has_embedding_norm else None
         return Embed(tokens, positions, norm, kernels)
 
-    def layer_inputs(self) -> LayerInputs | None:
+    def layer_inputs(self) -> LayerInputs | EmbeddingForLayers | None:
         """Inputs of all layers; None for a model without them."""
+        if self._spec.blocks:
+            return EmbeddingForLayers(self._spec.num_layers)
         if (spec := self._spec.layer_input) is None:
             return None
         hidden, width, dtype, device = self._spec.hidden_size, spec.width, self._dtype, self._device
@@ -63,8 +65,10 @@ class DecoderParts(MixerParts, FeedForwardParts):
             self._kernels,
         )
 
-    def layer(self, index: int) -> DecoderLayer | MixerLayer | FeedForwardLayer:
+    def layer(self, index: int) -> DecoderLayer | MixerLayer | FeedForwardLayer | SharedBlockLayer:
         prefix, spec = f"model.layers.{index}", self._spec.layers[index]
+        if spec.block is not None:
+            return self.block_layer(index, spec, spec.block)
         norms = [self.norm(f"{prefix}.{name}", self._spec.hidden_size) for name in layer_norms(spec)]
         mixers = [self.mixer(prefix, each) for each in spec.mixers]
         if spec.feed_forward is None:

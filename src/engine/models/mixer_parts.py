@@ -98,8 +98,17 @@ class MixerParts(Parts):
                 return self.mamba2(f"{prefix}.mamba", spec)
         raise AssertionError(f"support.py accepts layers with {spec}")
 
-    def attention(self, prefix: str, spec: AttentionSpec) -> Attention:
-        hidden = self._spec.hidden_size
+    def attention(
+        self, prefix: str, spec: AttentionSpec, inputs: int | None = None, weights_of: Attention | None = None
+    ) -> Attention:
+        """inputs: of its first linear layer; None: as wide as the model. weights_of: has its linear layers already."""
+        if weights_of is None:
+            inputs = inputs or self._spec.hidden_size
+            parts, order = attention_parts(spec), _order_of(spec)
+            in_proj = self.linear(prefix, parts, inputs, spec.has_bias, order, unbiased=(HEAD_GATES,))
+            out_proj = self.summed(prefix, "o_proj", spec.num_heads * spec.output_dim, spec.has_out_bias)
+        else:
+            in_proj, out_proj = weights_of.in_proj, weights_of.out_proj
         slopes: torch.Tensor | None = None
         if spec.alibi != "none":
             slopes = self._of_heads(alibi_slopes, spec.num_heads).to(self._device)
@@ -129,8 +138,8 @@ class MixerParts(Parts):
                 scale=spec.scale,
                 value_dim=spec.value_dim,
             ),
-            self.linear(prefix, attention_parts(spec), hidden, spec.has_bias, _order_of(spec), unbiased=(HEAD_GATES,)),
-            self.summed(prefix, "o_proj", spec.num_heads * spec.output_dim, spec.has_out_bias),
+            in_proj,
+            out_proj,
             q_norm,
             k_norm,
             None if spec.rope is None else self.rotation(spec.rope, spec.head_dim),
@@ -322,5 +331,5 @@ class MixerParts(Parts):
             None if spec.norm == "none" else Vector(f"{prefix}.norm.weight", spec.width, dtype, device),
             self._kernels,
             spec,
-            self._spec.norm.eps,
+            self._spec.norm.eps if spec.norm_eps is None else spec.norm_eps,
         )

@@ -16,6 +16,7 @@ from ..layers.linear import Finish, Linear
 from ..layers.norm import LayerNorm, Norm, RMSNorm
 from ..layers.rotary import Rotation, cos_sin_table
 from .rope import rope_parameters
+from .shared_block import SharedBlock
 
 
 class Parts:
@@ -41,6 +42,7 @@ class Parts:
         self._dtype, self._device = dtype, device
         self._scheme = SCHEMES[quantization] if quantization else None
         self._rotations: dict[tuple[RopeSpec, int], Rotation] = {}
+        self._blocks: dict[int, SharedBlock] = {}  # by the layers that have their weights
         self._query_scales: dict[tuple[float, float, int], torch.Tensor] = {}
 
     def norm(self, name: str, width: int) -> Norm:

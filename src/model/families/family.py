@@ -23,10 +23,10 @@ Windows = (
 )
 # Which layers turn queries and keys: all; those with a window, or all if none has one; those with a window; those that
 # `no_rope_layers` lists with 1; all, unless `alibi` is true; all if `position_embedding_type` is `rope`; those whose
-# base in `layer_rope_theta` is not 0; all if config.json has `rope_parameters`; none
+# base in `layer_rope_theta` is not 0; all if config.json has `rope_parameters`; all if `use_mem_rope` is true; none
 RopeLayers = (
     Literal["all", "windows_if_any", "windows", "listed", "not_alibi", "position_embedding_type"]
-    | Literal["layer_rope_theta", "rope_parameters", "none"]
+    | Literal["layer_rope_theta", "rope_parameters", "use_mem_rope", "none"]
 )
 FusedExperts = Literal["interleaved", "columns", "stacked", "columns_or_stacked"]
 Setting = bool | str  # a string is the key of config.json that decides
@@ -96,6 +96,7 @@ class Family:
     is_latent: bool = False  # attention over compressed vectors
     index: IndexKind = "none"  # which pairs it rotates, where an index chooses the tokens of attention
     states: StatesKind = "none"  # of other layers
+    has_blocks: bool = False  # attention and feed-forward block are a block before a layer, whose weights layers share
     has_depth_scale: bool = False  # `scale_depth` and `dim_model_base` scale what layers add, and logits (MiniCPM)
     has_weight_scales: bool = False  # multipliers.py reads them
     renames: Mapping[str, str] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from stoker.config.checkpoint.match import tensors_of
 from stoker.config.checkpoint.stored import StoredTensor
 from stoker.model.config_json import ModelConfigError
 from stoker.model.mixers import Attention
+from stoker.model.pipeline_stages import pipeline_problem
 from stoker.model.read import read_config
 from stoker.model.sizes import count_parameters
 from stoker.model.support import support_problem
@@ -123,6 +124,7 @@ def test_a_setting_that_is_not_computed_is_a_reason(changes: dict[str, Any], rea
         ("SolarOpenForCausalLM", {"first_k_dense_replace": 1}),
         ("MptForCausalLM", {"attn_config.clip_qkv": 6}),
         ("MptForCausalLM", {"attn_config.alibi": False}),
+        ("Zamba2ForCausalLM", {"use_long_context": True}),
     ],
 )
 def test_a_value_that_transformers_does_not_compute_so_is_named(architecture: str, changes: dict[str, Any]) -> None:
@@ -170,6 +172,20 @@ def test_layers_with_a_window_have_more_keys_sinks_and_narrower_values_in_mimo()
         read_config({**config, "moe_layer_freq": [0]})
     with pytest.raises(ModelConfigError, match="`v_head_dim` is 200, more than `head_dim`"):
         read_config({**config, "v_head_dim": 200})
+
+
+def test_blocks_of_zamba_share_the_weights_of_the_first_in_turn() -> None:
+    kinds = ["hybrid", "mamba", "hybrid", "hybrid", "linear_attention", "hybrid"]
+    config = {"architectures": ["Zamba2ForCausalLM"], "num_hidden_layers": 6, "hidden_size": 64}
+    spec, _ = read_config({**config, "layers_block_type": kinds, "num_mem_blocks": 2, "adapter_rank": 3})
+    assert {index: block.weights_of for index, block in spec.blocks.items()} == {0: None, 2: None, 3: 0, 5: 2}
+    shapes = model_shapes(spec)
+    assert shapes["model.layers.5.adapters.gate_up_proj.1.weight"] == (2 * 256, 3)
+    assert [name for name in shapes if name.startswith("model.layers.5.shared_transformer.")] == []
+    assert pipeline_problem(spec, 2) == "some layers share weights"
+    assert list(read_config({**config, "num_hidden_layers": 54})[0].blocks) == [6, 12, 18, 24, 30, 36, 42, 47, 51]
+    with pytest.raises(ModelConfigError, match="`layer_types` must name 6 layers"):
+        read_config({**config, "layers_block_type": kinds[1:]})
 
 
 def test_the_scale_of_scores_is_that_of_the_head_where_none_is_written() -> None:

@@ -179,3 +179,10 @@ EXPORT void take_columns(const char* x, char* out, int64_t rows, int64_t row_byt
     });
 }
 CAPTURABLE(take_columns)
+
+EXPORT void put_columns(const char* x, char* out, int64_t rows, int64_t row_bytes, int64_t first, int64_t count) {
+    parallel_ranges(rows, min_rows_per_thread(count / 4 + 1), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++) memcpy(out + i * row_bytes + first, x + i * count, count);
+    });
+}
+CAPTURABLE(put_columns)
