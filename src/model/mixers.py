@@ -99,10 +99,20 @@ class Attention(Record):
     alibi: Alibi = "none"
     is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head
     keys_of: int | None = None  # the layer before it whose keys and values it reads; None: it has its own
+    # Differential attention, arXiv:2410.05258: lambda without its learned part. Each key has those of two heads side by
+    # side, each query that of one of them and zeros, and each value those of both. None: other attention.
+    lambda_start: float | None = None
+
+    @property
+    def query_dim(self) -> int:
+        """Elements of a head's query that are computed."""
+        return self.head_dim if self.lambda_start is None else self.head_dim // 2
 
     @property
     def output_dim(self) -> int:
-        """Elements of what a head returns."""
+        """Elements of what a head returns to the model."""
+        if self.lambda_start is not None:  # two heads return one value
+            return self.head_dim // 2
         return self.head_dim if self.value_dim is None else self.value_dim
 
     @property

@@ -9,6 +9,7 @@ What comes in is config.json and the family; what goes out is one Attention for 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,10 +29,26 @@ def read_attentions(config: ConfigJson, family: Family, hidden: int, num_layers:
     wide, narrow = _wide(config, attention, windows), _narrow(family, attention)
     ropes = read_ropes(config, family, attention.head_dim, wide.head_dim, windows)
     sources = _sources(config, family, windows)
-    return [
+    layers = [
         _of_layer(config, wide if window is None else narrow, window, rope, source)
         for window, rope, source in zip(windows, ropes, sources, strict=True)
     ]
+    return [_differential(each, index) for index, each in enumerate(layers)] if family.is_differential else layers
+
+
+def _differential(attention: Attention, index: int) -> Attention:
+    """The difference of heads in pairs, as Attention describes it. Key head n and that half of all heads after it are
+    a pair."""
+    if attention.num_kv_heads % 2:
+        raise ModelConfigError(f"{attention.num_kv_heads} key-value heads cannot be pairs")
+    return attention.model_copy(
+        update={
+            "num_kv_heads": attention.num_kv_heads // 2,
+            "head_dim": 2 * attention.head_dim,
+            "scale": attention.head_dim**-0.5,
+            "lambda_start": 0.8 - 0.6 * math.exp(-0.3 * index),
+        }
+    )
 
 
 def _sources(config: ConfigJson, family: Family, windows: tuple[int | None, ...]) -> list[int | None]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .feed_forwards import MLP, Experts, FeedForward
 from .mixers import Attention, GatedDelta, KimiDelta, LatentAttention, Mamba, Mamba2, Mixer, ShortConvolution
 from .spec import LayerSpec, ModelSpec
-from .tensors import ADAPTERS, EMBEDDING, OUTPUT, mamba2_parts, model_shapes
+from .tensors import ADAPTERS, EMBEDDING, OUTPUT, attention_parts, mamba2_parts, model_shapes
 
 _SUMMED_BIASES = ("o_proj.bias", "out_proj.bias", "down_proj.bias")  # of what is summed over the devices
 
@@ -42,6 +42,8 @@ def _obstacles(layer: LayerSpec, num_devices: int) -> Iterator[str]:
                 yield f"{heads} key-value heads on {num_devices} devices: neither divides the other"
             case Attention(is_grouped=True, num_kv_heads=heads) if heads % num_devices:
                 yield f"{heads} key-value heads, stored with their queries, cannot be divided by {num_devices}"
+            case Attention(lambda_start=start, num_kv_heads=heads) if start is not None and heads % num_devices:
+                yield f"{heads} pairs of key-value heads cannot be divided by {num_devices}"
             case Attention(head_norm="whole"):
                 yield "the norm of its queries is over all heads together"
             case Attention(head_norm="layer_each"):
@@ -224,6 +226,10 @@ def _sections(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
 
 def _mixer_sections(mixer: Mixer) -> Iterator[tuple[str, tuple[int, ...]]]:
     match mixer:
+        case Attention(lambda_start=start) if start is not None:
+            for name, size in attention_parts(mixer).items():
+                for kind in ("weight", "bias"):
+                    yield f"self_attn.{name}.{kind}", (size // 2, size // 2)
         case GatedDelta():
             keys, values = mixer.num_key_heads * mixer.key_dim, mixer.num_value_heads * mixer.value_dim
             yield "linear_attn.in_proj_qkv.weight", (keys, keys, values)

@@ -36,6 +36,7 @@ FUSED = {
     "conv1d": CONVOLUTIONS,
 }
 HEAD_GATES = "g_proj"
+LAMBDAS = "lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"  # of differential attention
 KIMI_EXPANSIONS = ("f_b_proj", "g_b_proj")  # of decays and of gates
 EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm"
 POSITIONS, EMBEDDING_NORM = "model.embed_positions", "model.embed_norm"
@@ -225,13 +226,16 @@ def _attention(hidden: int, mixer: Attention, inputs: int | None = None) -> Iter
             yield _head_norm("self_attn.k_norm", mixer, mixer.num_kv_heads)
     if mixer.has_sinks:
         yield Tensor("self_attn.sinks", (mixer.num_heads,))
+    if mixer.lambda_start is not None:
+        for name in LAMBDAS:
+            yield Tensor(f"self_attn.{name}", (mixer.query_dim,))
 
 
 def attention_parts(mixer: Attention) -> dict[str, int]:
     """The projections of its input: names in the checkpoint, and their numbers of outputs."""
     key_heads, value_heads = mixer.num_projected
-    queries, keys = mixer.num_heads * mixer.head_dim, key_heads * mixer.head_dim
-    values = value_heads * mixer.output_dim
+    queries, keys = mixer.num_heads * mixer.query_dim, key_heads * mixer.head_dim
+    values = value_heads * (mixer.value_dim or mixer.head_dim)
     if mixer.is_grouped:
         return {"qkv_proj": queries + keys + values}
     if mixer.gate == "element":

@@ -66,6 +66,14 @@ GRANITE_MULTIPLIERS = {
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama"},
     "llama with biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "head_dim": 32},
+    "diffllama": {
+        "model_type": "diffllama",
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+        "attention_bias": True,
+        "lambda_std_dev": 0.2,
+    },
     "mistral": {"model_type": "mistral", "sliding_window": 6},
     "qwen2": {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
     "qwen2 tied": {"model_type": "qwen2", "tie_word_embeddings": True},
@@ -794,7 +802,7 @@ KINDS = ("llama with biases", "phi3", "qwen3", "olmo2", "exaone4", "stablelm par
 KINDS += ("gpt2", "gpt_bigcode", "bloom", "falcon grouped", "qwen3_moe", "glm4_moe", "llama4", "gpt_oss")
 KINDS += ("deepseek_v2 lite", "deepseek_v3", "qwen3_5", "qwen3_next", "gemma4", "gemma4 narrow", "gemma4 shared")
 KINDS += ("kimi_linear", "bailing_hybrid", "mimo_v2_flash", "minimax", "lfm3", "lfm2", "granite 4", "falcon_h1")
-KINDS += ("mamba2", "nemotron_h", "falcon_mamba", "jamba", "zamba2")
+KINDS += ("mamba2", "nemotron_h", "falcon_mamba", "jamba", "zamba2", "diffllama")
 
 
 def kinds() -> list[Any]:

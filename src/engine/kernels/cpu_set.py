@@ -51,7 +51,7 @@ from .selective_scan import selective_scan_cpu
 from .softmax_mass import softmax_mass_cpu
 from .state_space import state_space_cpu
 from .store_latents import store_latents_cpu
-from .take_columns import join_columns_cpu, take_columns_cpu
+from .take_columns import join_columns_cpu, part_halves_cpu, take_columns_cpu
 from .to_float32 import to_float32_cpu
 from .top_tokens import top_tokens_cpu
 
@@ -111,6 +111,7 @@ def cpu_kernels(
         copy_rows=copy_rows_cpu(library),
         take_columns=take_columns_cpu(library),
         join_columns=join_columns_cpu(library),
+        part_halves=part_halves_cpu(library),
         rope_and_store=rope,
         paged_attention=attention,
         attend_part=attend_part,

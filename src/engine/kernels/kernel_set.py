@@ -83,7 +83,14 @@ from .selective_scan import SelectiveScan, selective_scan_reference
 from .softmax_mass import SoftmaxMass, softmax_mass_reference
 from .state_space import StateSpace, state_space_reference
 from .store_latents import StoreLatents, store_latents_reference
-from .take_columns import JoinColumns, TakeColumns, join_columns_reference, take_columns_reference
+from .take_columns import (
+    JoinColumns,
+    PartHalves,
+    TakeColumns,
+    join_columns_reference,
+    part_halves_reference,
+    take_columns_reference,
+)
 from .to_float32 import ToFloat32, to_float32_reference
 from .token_index import (
     ChooseTokens,
@@ -117,6 +124,7 @@ class KernelSet:
     copy_rows: CopyRows = copy_rows_reference
     take_columns: TakeColumns = take_columns_reference
     join_columns: JoinColumns = join_columns_reference
+    part_halves: PartHalves = part_halves_reference
     rope_and_store: RopeAndStore = rope_and_store_reference
     paged_attention: PagedAttention = paged_attention_reference
     attend_part: AttendPart = attend_part_reference

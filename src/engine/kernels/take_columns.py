@@ -11,6 +11,7 @@ from .cpu.library import INT64, POINTER, CpuLibrary, pointer
 
 TakeColumns = Callable[[torch.Tensor, int, int], torch.Tensor]
 JoinColumns = Callable[[Sequence[torch.Tensor]], torch.Tensor]
+PartHalves = Callable[[torch.Tensor], torch.Tensor]
 
 
 def take_columns_reference(x: torch.Tensor, first: int, count: int) -> torch.Tensor:
@@ -58,3 +59,26 @@ def join_columns_cpu(library: CpuLibrary) -> JoinColumns:
         return out
 
     return join_columns
+
+
+def part_halves_reference(x: torch.Tensor) -> torch.Tensor:
+    """x: [N, 2 * W]. Returns [2 * N, 2 * W]: of each row two, in each of which the other half is zeros."""
+    first, second = x.chunk(2, 1)
+    zeros = torch.zeros_like(first)
+    return torch.cat((first, zeros, zeros, second), 1).view(2 * len(x), x.shape[1])
+
+
+def part_halves_cpu(library: CpuLibrary) -> PartHalves:
+    """Return the op for elements of any type whose zero is of zero bytes: bytes are copied."""
+    empty = library.memory.empty
+    call = library.function("part_halves", [POINTER, POINTER, INT64, INT64])
+
+    def part_halves(x: torch.Tensor) -> torch.Tensor:
+        rows, width = x.shape
+        if width % 2:
+            raise ValueError(f"x is {tuple(x.shape)}; its rows have no halves")
+        out = empty(2 * rows, width, dtype=x.dtype)
+        call(pointer(x, x.dtype), out.data_ptr(), rows, width // 2 * x.itemsize)
+        return out
+
+    return part_halves

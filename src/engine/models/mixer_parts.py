@@ -20,6 +20,7 @@ from ...model.tensors import (
     CONVOLUTIONS,
     HEAD_GATES,
     KIMI_EXPANSIONS,
+    LAMBDAS,
     MAMBA_NORMS,
     attention_parts,
     gated_delta_convolutions,
@@ -42,6 +43,7 @@ from ..layers.attention import (
     order_with_zeros,
 )
 from ..layers.convolution import ShortConvolution, Taps
+from ..layers.difference import Difference, Lambda, order_of_pairs
 from ..layers.gated_delta import GatedDelta, order_by_part
 from ..layers.kimi_delta import KimiDelta
 from ..layers.latent_attention import HeadMatrices, LatentAttention
@@ -62,6 +64,8 @@ _INDEX_INPUTS = "indexer.wk", "indexer.weights_proj"  # projections of the layer
 def _order_of(spec: AttentionSpec) -> torch.Tensor | None:
     """The order of the outputs of a projection whose checkpoint has another, or fewer."""
     sizes = spec.num_heads, spec.num_kv_heads, spec.head_dim
+    if spec.lambda_start is not None:
+        return order_of_pairs(*sizes)
     if spec.value_dim is not None:
         return order_with_zeros(*sizes, spec.value_dim)
     if spec.gate == "element":
@@ -119,7 +123,7 @@ class MixerParts(Parts):
             for name, heads in (("q_norm", spec.num_heads), ("k_norm", spec.num_projected[0]))
         )
         heads = HeadVariant(
-            is_interleaved=spec.rope is not None and spec.rope.is_interleaved,
+            is_interleaved=spec.lambda_start is not None or (spec.rope is not None and spec.rope.is_interleaved),
             is_over_all_heads=spec.head_norm == "whole",
             is_norm_last=spec.head_norm in ("head_after_rope", "bare_after_rope"),
             has_value_norm=spec.has_value_norm,
@@ -129,7 +133,7 @@ class MixerParts(Parts):
         sinks = Vector(f"{prefix}.sinks", spec.num_heads, self._dtype, self._device) if spec.has_sinks else None
         return Attention(
             AttentionShape(
-                spec.num_heads,
+                spec.num_heads if spec.lambda_start is None else spec.num_heads // 2,
                 spec.num_projected[0],
                 spec.head_dim,
                 spec.window,
@@ -142,13 +146,21 @@ class MixerParts(Parts):
             out_proj,
             q_norm,
             k_norm,
-            None if spec.rope is None else self.rotation(spec.rope, spec.head_dim),
+            None if spec.rope is None else self.rotation(spec.rope, spec.query_dim, spec.head_dim // spec.query_dim),
             self._kernels,
             sinks=sinks,
             slopes=slopes,
             heads=heads,
             num_gates=_num_gates(spec),
+            difference=self.difference(prefix, spec),
         )
+
+    def difference(self, prefix: str, spec: AttentionSpec) -> Difference | None:
+        if (start := spec.lambda_start) is None:
+            return None
+        names = [f"{prefix}.{name}" for name in LAMBDAS]
+        factor = Lambda(names, spec.query_dim, start, self._dtype, self._device)
+        return Difference(factor, start, spec.head_dim, self._spec.norm.eps, self._kernels)
 
     def _of_heads(self, make: Callable[[int], torch.Tensor], num_heads: int) -> torch.Tensor:
         """What `make` returns for all heads, for this process's heads."""

@@ -93,6 +93,7 @@ class Family:
     window_kv_heads: int = 1  # key-value heads of layers with a window, in multiples of those of others
     gate: Gate = "none"  # on the outputs of attention
     gate_if: str | None = None  # the key of config.json that decides whether there is one
+    is_differential: bool = False  # attention is the difference of that of two heads
     is_latent: bool = False  # attention over compressed vectors
     index: IndexKind = "none"  # which pairs it rotates, where an index chooses the tokens of attention
     states: StatesKind = "none"  # of other layers

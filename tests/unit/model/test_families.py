@@ -17,6 +17,7 @@ from stoker.model.pipeline_stages import pipeline_problem
 from stoker.model.read import read_config
 from stoker.model.sizes import count_parameters
 from stoker.model.support import support_problem
+from stoker.model.tensor_parallel import tensor_parallel_problem
 from stoker.model.tensors import model_shapes
 
 V, P, H, F = 5, 4, 8, 32  # vocabulary, positions, width, inner width
@@ -172,6 +173,21 @@ def test_layers_with_a_window_have_more_keys_sinks_and_narrower_values_in_mimo()
         read_config({**config, "moe_layer_freq": [0]})
     with pytest.raises(ModelConfigError, match="`v_head_dim` is 200, more than `head_dim`"):
         read_config({**config, "v_head_dim": 200})
+
+
+def test_heads_of_differential_attention_are_pairs() -> None:
+    config = {"architectures": ["DiffLlamaForCausalLM"], "num_hidden_layers": 2, "num_attention_heads": 8}
+    spec, _ = read_config({**config, "num_key_value_heads": 4, "head_dim": 16})
+    first, second = (layer.mixer for layer in spec.layers)
+    assert isinstance(first, Attention)
+    assert isinstance(second, Attention)
+    assert (first.num_heads, first.num_kv_heads, first.head_dim, first.query_dim, first.scale) == (8, 2, 32, 16, 0.25)
+    assert first.keeps.width == 2 * 4 * 16
+    assert (first.lambda_start, second.lambda_start) == (pytest.approx(0.2), pytest.approx(0.8 - 0.6 * 0.74081822))
+    assert tensor_parallel_problem(spec, 2) is None
+    assert tensor_parallel_problem(spec, 4) == "2 pairs of key-value heads cannot be divided by 4"
+    with pytest.raises(ModelConfigError, match="1 key-value heads cannot be pairs"):
+        read_config({**config, "num_key_value_heads": 1})
 
 
 def test_blocks_of_zamba_share_the_weights_of_the_first_in_turn() -> None:

@@ -186,3 +186,17 @@ EXPORT void put_columns(const char* x, char* out, int64_t rows, int64_t row_byte
     });
 }
 CAPTURABLE(put_columns)
+
+// Of each row of two halves, two rows, in each of which the other half is zeros.
+EXPORT void part_halves(const char* x, char* out, int64_t rows, int64_t half) {
+    parallel_ranges(rows, min_rows_per_thread(half + 1), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++) {
+            const char* from = x + i * 2 * half;
+            char* to = out + i * 4 * half;
+            memcpy(to, from, half);
+            memset(to + half, 0, 2 * half);
+            memcpy(to + 3 * half, from + half, half);
+        }
+    });
+}
+CAPTURABLE(part_halves)
