@@ -54,6 +54,8 @@ def read_layout(config: ConfigJson, kind: Kind) -> list[Parts]:
             return [Parts(has_state=True)] * num_layers
         case "zamba2":
             return _after_blocks(config, num_layers)
+        case "rg_lru":
+            return _repeated(config, num_layers)
         case "bamba":
             listed = _indices(config, "attn_layer_indices", ())
         case "short_convolution":
@@ -103,6 +105,15 @@ def _after_blocks(config: ConfigJson, num_layers: int) -> list[Parts]:
         (index in hybrid for index in range(num_layers)) if names is None else (name == "hybrid" for name in names)
     )
     return [_AFTER_BLOCK if each else Parts(has_state=True) for each in has_block]
+
+
+def _repeated(config: ConfigJson, num_layers: int) -> list[Parts]:
+    """Read a list of kinds that is repeated as often as there are layers for."""
+    names = config.get("block_types")
+    known = {"recurrent": _STATE, "attention": _ATTENTION}
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name in known for name in names):
+        raise ModelConfigError(f"`block_types` is {shown(names)}; it must be a list of {' and '.join(known)}")
+    return [known[names[index % len(names)]] for index in range(num_layers)]
 
 
 def _alone(config: ConfigJson) -> list[Parts]:

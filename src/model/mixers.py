@@ -375,6 +375,33 @@ class ShortConvolution(Record):
         return 4 * self.width
 
 
+class RgLru(Record):
+    """A real-gated linear recurrent unit, whose state is an element per channel: arXiv:2402.19427. A convolution before
+    it, a gate after it; its own gates come from matrices of each head."""
+
+    kind: Literal["rg_lru"] = "rg_lru"
+    num_heads: int
+    head_dim: int
+    conv_width: int
+    activation: str  # of the gate, as config.json names it
+
+    @property
+    def width(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def state(self) -> StateShape:
+        return StateShape(inputs=(self.conv_width - 1, self.width), sums=(self.width,))
+
+    @property
+    def keeps(self) -> Keeps:
+        return self.state.keeps
+
+    @property
+    def activations(self) -> int:
+        return 7 * self.width
+
+
 class LightningAttention(Record):
     """Linear attention whose state, of an outer product per head, decays at a fixed rate: arXiv:2501.08313."""
 
@@ -401,7 +428,8 @@ class LightningAttention(Record):
         return 9 * self.width  # outputs are float32 until they are normed
 
 
-Recurrent = GatedDelta | KimiDelta | LightningAttention | Mamba | Mamba2 | ShortConvolution  # that the engine computes
+# What the engine computes
+Recurrent = GatedDelta | KimiDelta | LightningAttention | Mamba | Mamba2 | RgLru | ShortConvolution
 
 
 Mixer = Annotated[
@@ -412,6 +440,7 @@ Mixer = Annotated[
     | KimiDelta
     | Mamba
     | Mamba2
+    | RgLru
     | ShortConvolution
     | LightningAttention,
     Field(discriminator="kind"),

@@ -89,9 +89,9 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         has_output_bias=family.has_output_bias,
         norm=family.norm.model_copy(update={"eps": config.number(family.eps_key, 0, 1)}),
         layers=layers,
-        rounds_embedding_scale=family.scales_embedding,
+        rounds_embedding_scale=bool(family.scales_embedding),
         weight_scales=_weight_scales(config, family, layers[0], hidden),
-        embedding_scale=hidden**0.5 if family.scales_embedding else multiplier_of(config, family, "embedding_scale"),
+        embedding_scale=_embedding_scale(config, family, hidden),
         residual_scale=_residual_scale(config, family, len(layers)),
         logits_scale=_logits_scale(config, family, hidden),
         logits_softcap=limit_of(config, family, "logits_softcap"),
@@ -243,12 +243,23 @@ def _layer_input(config: ConfigJson, family: Family) -> LayerInput | None:
 
 def _mlp(config: ConfigJson, family: Family, hidden: int) -> MLP:
     is_adjusted = family.model_type == "lfm2"
+    width = 0 if is_adjusted else config.count(family.mlp_width_key, 4 * hidden)
     return MLP(
-        width=adjusted_width(config) if is_adjusted else config.count(family.mlp_width_key, 4 * hidden),
+        width=adjusted_width(config) if is_adjusted else width // family.mlp_width_of,
         activation=config.name(family.activation_key),
         is_gated=family.is_gated,
         has_bias=flag_of(config, family.mlp_bias),
     )
+
+
+def _embedding_scale(config: ConfigJson, family: Family, hidden: int) -> float:
+    if not family.scales_embedding:
+        return multiplier_of(config, family, "embedding_scale")
+    scale = math.sqrt(hidden)
+    if family.scales_embedding == "bfloat16":  # 8 binary digits
+        fraction, exponent = math.frexp(scale)
+        return math.ldexp(round(fraction * 256), exponent - 8)
+    return scale
 
 
 def _residual_scale(config: ConfigJson, family: Family, num_layers: int) -> float:

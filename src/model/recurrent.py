@@ -17,6 +17,7 @@ from .mixers import (
     Mamba2,
     PartNorm,
     Recurrent,
+    RgLru,
     ShortConvolution,
 )
 
@@ -33,7 +34,7 @@ Kind = (
         "lfm3",
     ]
     | Literal["bamba", "granite_hybrid", "falcon_h1", "nemotron_h", "mamba2", "zamba2"]
-    | Literal["mamba", "falcon_mamba", "jamba"]
+    | Literal["mamba", "falcon_mamba", "jamba", "rg_lru"]
 )
 
 
@@ -120,6 +121,8 @@ def read_state(config: ConfigJson, kind: Kind) -> Recurrent | None:
             return LightningAttention(
                 num_heads=heads, head_dim=config.count("head_dim", config.count("hidden_size") // heads)
             )
+        case "rg_lru":
+            return _rg_lru(config)
         case "short_convolution" | "lfm3":
             return _short_convolution(config)
         case "mamba" | "falcon_mamba" | "jamba":
@@ -189,6 +192,18 @@ def _bailing(config: ConfigJson) -> KimiDelta:
         rank=0,
         conv_width=_conv_width(config, "short_conv_kernel_size"),
         least_log=None if least is None else _float(least),
+    )
+
+
+def _rg_lru(config: ConfigJson) -> RgLru:
+    heads, width = config.count("num_attention_heads"), config.count("lru_width", config.count("hidden_size"))
+    if width % heads:
+        raise ModelConfigError(f"`lru_width` {width} is no multiple of `num_attention_heads` {heads}")
+    return RgLru(
+        num_heads=heads,
+        head_dim=width // heads,
+        conv_width=_conv_width(config, "conv1d_width"),
+        activation=config.name("hidden_activation"),
     )
 
 

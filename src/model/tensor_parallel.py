@@ -11,11 +11,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .feed_forwards import MLP, Experts, FeedForward
-from .mixers import Attention, GatedDelta, KimiDelta, LatentAttention, Mamba, Mamba2, Mixer, ShortConvolution
+from .mixers import (
+    Attention,
+    GatedDelta,
+    KimiDelta,
+    LatentAttention,
+    Mamba,
+    Mamba2,
+    Mixer,
+    RgLru,
+    ShortConvolution,
+)
 from .spec import LayerSpec, ModelSpec
 from .tensors import ADAPTERS, EMBEDDING, OUTPUT, attention_parts, mamba2_parts, model_shapes
 
-_SUMMED_BIASES = ("o_proj.bias", "out_proj.bias", "down_proj.bias")  # of what is summed over the devices
+_SUMMED_BIASES = (
+    "o_proj.bias",
+    "out_proj.bias",
+    "linear_out.bias",
+    "down_proj.bias",
+)  # of what is summed over the devices
 
 
 def tensor_parallel_problem(spec: ModelSpec, num_devices: int) -> str | None:
@@ -48,7 +63,9 @@ def _obstacles(layer: LayerSpec, num_devices: int) -> Iterator[str]:
                 yield "the norm of its queries is over all heads together"
             case Attention(head_norm="layer_each"):
                 yield "the norms of its heads are stored one by one"
-            case Attention() | LatentAttention() | GatedDelta() | KimiDelta() | Mamba() | Mamba2() | ShortConvolution():
+            case Attention() | LatentAttention() | GatedDelta() | KimiDelta() | Mamba() | Mamba2():
+                pass
+            case RgLru() | ShortConvolution():
                 pass
             case _:
                 yield f"a layer of the kind {mixer.kind}"
@@ -83,7 +100,7 @@ def _counts(mixer: Mixer) -> Iterator[tuple[str, int]]:
         case GatedDelta():
             yield "key heads of a recurrent layer", mixer.num_key_heads
             yield "value heads of a recurrent layer", mixer.num_value_heads
-        case KimiDelta():
+        case KimiDelta() | RgLru():
             yield "heads of a recurrent layer", mixer.num_heads
         case Mamba():
             yield "channels of a recurrent layer", mixer.width
@@ -134,7 +151,7 @@ def _mixer(mixer: Mixer, parts: int) -> Mixer:
         case Attention():
             heads = {"num_heads": mixer.num_heads // parts, "num_kv_heads": max(1, mixer.num_kv_heads // parts)}
             return mixer.model_copy(update=heads)
-        case LatentAttention() | KimiDelta():
+        case LatentAttention() | KimiDelta() | RgLru():
             return mixer.model_copy(update={"num_heads": mixer.num_heads // parts})
         case GatedDelta():
             keys, values = mixer.num_key_heads // parts, mixer.num_value_heads // parts

@@ -21,6 +21,7 @@ from .mixers import (
     Mamba,
     Mamba2,
     Mixer,
+    RgLru,
     ShortConvolution,
 )
 from .spec import LayerSpec, ModelSpec, NormPlaces, SharedBlock
@@ -36,6 +37,7 @@ FUSED = {
     "conv1d": CONVOLUTIONS,
 }
 HEAD_GATES = "g_proj"
+RG_LRU_INPUTS, RG_LRU_GATES = ("linear_x", "linear_y"), ("input_gate", "recurrent_gate")
 LAMBDAS = "lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"  # of differential attention
 KIMI_EXPANSIONS = ("f_b_proj", "g_b_proj")  # of decays and of gates
 EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm"
@@ -197,6 +199,8 @@ def _mixer(hidden: int, mixer: Mixer) -> Iterator[Tensor]:
             yield from _mamba(hidden, mixer)
         case Mamba2():
             yield from _mamba2(hidden, mixer)
+        case RgLru():
+            yield from _rg_lru(hidden, mixer)
         case ShortConvolution():
             yield from _linear("conv.in_proj", 3 * mixer.width, hidden, mixer.has_bias)
             yield Tensor("conv.conv.weight", (mixer.width, 1, mixer.conv_width))
@@ -391,6 +395,18 @@ def mamba_parts(mixer: Mamba) -> tuple[int, int, int]:
 def lightning_parts(mixer: LightningAttention) -> dict[str, int]:
     """Projections of the mixer's input: names in the checkpoint, and numbers of outputs."""
     return {"qkv_proj": 3 * mixer.width, "output_gate": mixer.width}
+
+
+def _rg_lru(hidden: int, mixer: RgLru) -> Iterator[Tensor]:
+    for name in RG_LRU_INPUTS:
+        yield from _linear(f"recurrent.{name}", mixer.width, hidden, has_bias=True)
+    yield Tensor("recurrent.conv_1d.weight", (mixer.width, 1, mixer.conv_width))
+    yield Tensor("recurrent.conv_1d.bias", (mixer.width,))
+    yield Tensor("recurrent.rg_lru.recurrent_param", (mixer.width,))
+    for name in RG_LRU_GATES:  # a small matrix of each head
+        yield Tensor(f"recurrent.rg_lru.{name}_weight", (mixer.num_heads, mixer.head_dim, mixer.head_dim))
+        yield Tensor(f"recurrent.rg_lru.{name}_bias", (mixer.num_heads, mixer.head_dim))
+    yield from _linear("recurrent.linear_out", hidden, mixer.width, has_bias=True)
 
 
 def _mamba2(hidden: int, mixer: Mamba2) -> Iterator[Tensor]:

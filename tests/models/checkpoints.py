@@ -660,6 +660,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "mamba_d_state": 24,
         "rms_norm_eps": 1e-3,
     },
+    "recurrent_gemma": {
+        "model_type": "recurrent_gemma",
+        "hidden_size": 96,  # whose root is not a number of bfloat16
+        "num_attention_heads": 6,
+        "num_key_value_heads": 1,
+        "intermediate_size": 192,
+        "num_hidden_layers": 3,
+        "block_types": ["recurrent", "attention"],
+        "attention_window_size": 6,
+        "logits_soft_cap": 20.0,
+        "attention_bias": True,
+        "rms_norm_eps": 1e-3,
+    },
     "zamba2 plain": {
         "model_type": "zamba2",
         "num_hidden_layers": 3,
@@ -802,7 +815,7 @@ KINDS = ("llama with biases", "phi3", "qwen3", "olmo2", "exaone4", "stablelm par
 KINDS += ("gpt2", "gpt_bigcode", "bloom", "falcon grouped", "qwen3_moe", "glm4_moe", "llama4", "gpt_oss")
 KINDS += ("deepseek_v2 lite", "deepseek_v3", "qwen3_5", "qwen3_next", "gemma4", "gemma4 narrow", "gemma4 shared")
 KINDS += ("kimi_linear", "bailing_hybrid", "mimo_v2_flash", "minimax", "lfm3", "lfm2", "granite 4", "falcon_h1")
-KINDS += ("mamba2", "nemotron_h", "falcon_mamba", "jamba", "zamba2", "diffllama")
+KINDS += ("mamba2", "nemotron_h", "falcon_mamba", "jamba", "zamba2", "diffllama", "recurrent_gemma")
 
 
 def kinds() -> list[Any]:

@@ -41,6 +41,7 @@ from .panel_packing import (
     quantise_linear_cpu,
     repack_linear_cpu,
 )
+from .rg_lru import rg_lru_cpu
 from .rope_and_store import rope_and_store_cpu
 from .route_experts import own_experts_cpu, own_places_cpu, route_experts_cpu
 from .sample_tokens import sample_tokens_cpu
@@ -148,6 +149,7 @@ def cpu_kernels(
         gated_norm=gated_norm_cpu(library, dtype),
         norm_parts=norm_parts_cpu(library, dtype),
         selective_scan=selective_scan_cpu(library, dtype),
+        rg_lru=rg_lru_cpu(library, dtype),
         sample_tokens=sample_tokens_cpu(library),
         sample_top_p=sample_top_p_cpu(library),
         softmax_mass=softmax_mass_cpu(library),

@@ -14,6 +14,7 @@ from ...model.mixers import LightningAttention as LightningSpec
 from ...model.mixers import Mamba as MambaSpec
 from ...model.mixers import Mamba2 as Mamba2Spec
 from ...model.mixers import Mixer as MixerSpec
+from ...model.mixers import RgLru as RgLruSpec
 from ...model.mixers import ShortConvolution as ShortConvolutionSpec
 from ...model.spec import Norm as NormSpec
 from ...model.tensors import (
@@ -22,6 +23,8 @@ from ...model.tensors import (
     KIMI_EXPANSIONS,
     LAMBDAS,
     MAMBA_NORMS,
+    RG_LRU_GATES,
+    RG_LRU_INPUTS,
     attention_parts,
     gated_delta_convolutions,
     gated_delta_ends,
@@ -53,6 +56,7 @@ from ..layers.mamba import Mamba, Rates
 from ..layers.mamba2 import Mamba2, gates_after_inputs
 from ..layers.mixer import Mixer
 from ..layers.norm import LayerNorm, Norm, RMSNorm
+from ..layers.rg_lru import BlockMatrix, DecayRates, RgLru
 from ..layers.rotary import query_scales
 from ..layers.token_index import TokenIndex
 from ..layers.vector import Vector
@@ -96,6 +100,8 @@ class MixerParts(Parts):
                 return self.lightning_attention(f"{prefix}.self_attn", spec)
             case ShortConvolutionSpec():
                 return self.short_convolution(f"{prefix}.conv", spec)
+            case RgLruSpec():
+                return self.rg_lru(f"{prefix}.recurrent", spec)
             case MambaSpec():
                 return self.mamba(f"{prefix}.mamba", spec)
             case Mamba2Spec():
@@ -294,6 +300,28 @@ class MixerParts(Parts):
             self.taps(prefix, {"conv": spec.width}, spec.conv_width),
             Vector(f"{prefix}.conv.bias", spec.width, dtype, device) if spec.has_bias else None,
             self._kernels,
+        )
+
+    def rg_lru(self, prefix: str, spec: RgLruSpec) -> RgLru:
+        dtype, device, width = self._dtype, self._device, spec.width
+        of_inputs, of_decays = (f"{prefix}.rg_lru.{name}" for name in RG_LRU_GATES)
+        heads = spec.num_heads, spec.head_dim
+        return RgLru(
+            self.linear(prefix, dict.fromkeys(RG_LRU_INPUTS, width), self._spec.hidden_size, has_bias=True),
+            self.summed(prefix, "linear_out", width, has_bias=True),
+            self.taps(prefix, {"conv_1d": width}, spec.conv_width),
+            Vector(f"{prefix}.conv_1d.bias", width, dtype, device),
+            (
+                BlockMatrix(f"{of_inputs}_weight", spec, dtype, device),
+                BlockMatrix(f"{of_decays}_weight", spec, dtype, device),
+            ),
+            (
+                DecayRates(f"{prefix}.rg_lru.recurrent_param", width, dtype, device),
+                Vector(f"{of_inputs}_bias", heads, dtype, device),
+                Vector(f"{of_decays}_bias", heads, dtype, device),
+            ),
+            self._kernels,
+            spec,
         )
 
     def mamba(self, prefix: str, spec: MambaSpec) -> Mamba:

@@ -68,6 +68,7 @@ class Family:
     activation_key: str = "hidden_act"
     is_gated: bool = True
     mlp_width_key: str = "intermediate_size"
+    mlp_width_of: int = 1  # gates and ups together have as many outputs as this key says: 2; each of them: 1
     windows: Windows = "none"
     window_if: str | None = None  # the key of config.json that decides whether there is a window
     rope_layers: RopeLayers = "all"
@@ -78,7 +79,8 @@ class Family:
     position_offset: int | None = None  # of the first position in a table of learned ones; None: there is no table
     window_rope: Literal["same", "unscaled", "local"] = "same"  # in layers with a window; local: another base
     multipliers: Mapping[str, str] = field(default_factory=dict)  # field of ModelSpec or Attention -> key
-    scales_embedding: bool = False  # by the square root of the width
+    # By the square root of the width, rounded to the dtype of the model, or to bfloat16 whatever that is
+    scales_embedding: bool | Literal["bfloat16"] = False
     experts: ExpertsKind = "none"
     one_key_if: str | None = None  # the key of config.json by which all heads share one key
     is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head

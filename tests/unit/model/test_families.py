@@ -190,6 +190,23 @@ def test_heads_of_differential_attention_are_pairs() -> None:
         read_config({**config, "num_key_value_heads": 1})
 
 
+def test_kinds_of_layers_of_recurrent_gemma_are_repeated() -> None:
+    config = {"architectures": ["RecurrentGemmaForCausalLM"], "num_hidden_layers": 5}
+    spec, _ = read_config({**config, "block_types": ["recurrent", "attention"], "hidden_size": 2560})
+    assert [layer.mixer and layer.mixer.kind for layer in spec.layers] == ["rg_lru", "attention"] * 2 + ["rg_lru"]
+    assert spec.windows == (None, 2048, None, 2048, None)
+    assert spec.embedding_scale == 50.5  # the root in bfloat16
+    assert tensor_parallel_problem(spec, 5) is None
+    assert tensor_parallel_problem(spec, 4) == "10 heads of a recurrent layer cannot be divided by 4"
+    for kinds in ([], "recurrent", ["mamba"], [3]):
+        with pytest.raises(ModelConfigError, match="it must be a list of recurrent and attention"):
+            read_config({**config, "block_types": kinds})
+    with pytest.raises(ModelConfigError, match="`lru_width` 2559 is no multiple of `num_attention_heads` 10"):
+        read_config({**config, "lru_width": 2559})
+    spec, _ = read_config({**config, "hidden_activation": "mish"})
+    assert support_problem(spec) == "gates with the activation 'mish' are not supported"
+
+
 def test_blocks_of_zamba_share_the_weights_of_the_first_in_turn() -> None:
     kinds = ["hybrid", "mamba", "hybrid", "hybrid", "linear_attention", "hybrid"]
     config = {"architectures": ["Zamba2ForCausalLM"], "num_hidden_layers": 6, "hidden_size": 64}

@@ -314,6 +314,10 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
         1_011_781_632,
     ),
     "gpt-j-6b": (_of("GPTJForCausalLM", n_embd=4096, n_layer=28, n_head=16, rotary_dim=64), 6_050_882_784),
+    "recurrentgemma-2b": (
+        _of("RecurrentGemmaForCausalLM", num_key_value_heads=1, intermediate_size=15360),
+        2_682_862_080,
+    ),
     "zamba2-1.2b": (
         _of(
             "Zamba2ForCausalLM",
