@@ -149,6 +149,8 @@ def _rotates(config: ConfigJson, family: Family, windows: tuple[int | None, ...]
             return [config.get("position_embedding_type") == "rope"] * len(windows)
         case "rope_parameters":
             return [config.get("rope_parameters") is not None] * len(windows)
+        case "use_mem_rope":
+            return [config.flag("use_mem_rope")] * len(windows)
         case "windows":
             return [window is not None for window in windows]
         case "windows_if_any":

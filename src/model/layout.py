@@ -28,6 +28,7 @@ _MORE_NAMES: Mapping[Kind, Sequence[str]] = {
     "granite_hybrid": ("attention", "mamba"),
     "lfm3": ("sliding_attention",),
 }
+_AFTER_BLOCK = Parts(has_attention=True, has_state=True, feed_forward="mlp")
 _ALONE = {  # of Nemotron-H, whose layers have one part
     "attention": Parts(has_attention=True),
     "full_attention": Parts(has_attention=True),
@@ -51,6 +52,10 @@ def read_layout(config: ConfigJson, kind: Kind) -> list[Parts]:
             return [_ATTENTION._replace(has_state=True)] * num_layers
         case "mamba" | "falcon_mamba" | "mamba2":
             return [Parts(has_state=True)] * num_layers
+        case "zamba2":
+            return _after_blocks(config, num_layers)
+        case "rg_lru":
+            return _repeated(config, num_layers)
         case "bamba":
             listed = _indices(config, "attn_layer_indices", ())
         case "short_convolution":
@@ -90,6 +95,25 @@ def _indices(config: ConfigJson, key: str, default: Sequence[int]) -> Sequence[i
     if not isinstance(listed, list) or not all(isinstance(index, int) for index in listed):
         raise ModelConfigError(f"`{key}` must be a list of layers")
     return listed
+
+
+def _after_blocks(config: ConfigJson, num_layers: int) -> list[Parts]:
+    """Read which layers have a shared block before them; without a list those of Zamba2-2.7B."""
+    names = config.layer_types(num_layers, ("linear_attention", "mamba", "hybrid"))
+    hybrid = (*range(6, 43, 6), 47, 51)
+    has_block = (
+        (index in hybrid for index in range(num_layers)) if names is None else (name == "hybrid" for name in names)
+    )
+    return [_AFTER_BLOCK if each else Parts(has_state=True) for each in has_block]
+
+
+def _repeated(config: ConfigJson, num_layers: int) -> list[Parts]:
+    """Read a list of kinds that is repeated as often as there are layers for."""
+    names = config.get("block_types")
+    known = {"recurrent": _STATE, "attention": _ATTENTION}
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name in known for name in names):
+        raise ModelConfigError(f"`block_types` is {shown(names)}; it must be a list of {' and '.join(known)}")
+    return [known[names[index % len(names)]] for index in range(num_layers)]
 
 
 def _alone(config: ConfigJson) -> list[Parts]:

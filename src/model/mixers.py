@@ -100,10 +100,20 @@ class Attention(Record):
     alibi: Alibi = "none"
     is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head
     keys_of: int | None = None  # the layer before it whose keys and values it reads; None: it has its own
+    # Differential attention, arXiv:2410.05258: lambda without its learned part. Each key has those of two heads side by
+    # side, each query that of one of them and zeros, and each value those of both. None: other attention.
+    lambda_start: float | None = None
+
+    @property
+    def query_dim(self) -> int:
+        """Elements of a head's query that are computed."""
+        return self.head_dim if self.lambda_start is None else self.head_dim // 2
 
     @property
     def output_dim(self) -> int:
-        """Elements of what a head returns."""
+        """Elements of what a head returns to the model."""
+        if self.lambda_start is not None:  # two heads return one value
+            return self.head_dim // 2
         return self.head_dim if self.value_dim is None else self.value_dim
 
     @property
@@ -325,6 +335,7 @@ class Mamba2(Record):
     has_out_bias: bool = False
     has_conv_bias: bool = True
     norm: GateNorm = "after_gate"
+    norm_eps: float | None = None  # None: as of the model's norms
     min_step: float = 0.0  # time steps are limited to these
     max_step: float | None = None
 
@@ -371,6 +382,33 @@ class ShortConvolution(Record):
     @property
     def activations(self) -> int:
         return 4 * self.width
+
+
+class RgLru(Record):
+    """A real-gated linear recurrent unit, whose state is an element per channel: arXiv:2402.19427. A convolution before
+    it, a gate after it; its own gates come from matrices of each head."""
+
+    kind: Literal["rg_lru"] = "rg_lru"
+    num_heads: int
+    head_dim: int
+    conv_width: int
+    activation: str  # of the gate, as config.json names it
+
+    @property
+    def width(self) -> int:
+        return self.num_heads * self.head_dim
+
+    @property
+    def state(self) -> StateShape:
+        return StateShape(inputs=(self.conv_width - 1, self.width), sums=(self.width,))
+
+    @property
+    def keeps(self) -> Keeps:
+        return self.state.keeps
+
+    @property
+    def activations(self) -> int:
+        return 7 * self.width
 
 
 class LightningAttention(Record):
@@ -452,7 +490,7 @@ class CompressedAttention(Record):
 
 
 Recurrent = (  # that the engine computes
-    GatedDelta | KimiDelta | LightningAttention | Mamba | Mamba2 | ShortConvolution | CompressedAttention
+    GatedDelta | KimiDelta | LightningAttention | Mamba | Mamba2 | RgLru | ShortConvolution | CompressedAttention
 )
 
 
@@ -465,6 +503,7 @@ Mixer = Annotated[
     | KimiDelta
     | Mamba
     | Mamba2
+    | RgLru
     | ShortConvolution
     | LightningAttention,
     Field(discriminator="kind"),

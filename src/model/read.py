@@ -30,7 +30,7 @@ from .multipliers import read_weight_scales
 from .quantisation_config import read_quantisation
 from .read_attention import read_attentions
 from .recurrent import adjusted_width, of_layer, read_state
-from .spec import EVEN_SUMS, LayerInput, LayerSpec, ModelSpec, NormPlaces, SumWeights, WeightScale
+from .spec import EVEN_SUMS, LayerInput, LayerSpec, ModelSpec, NormPlaces, SharedBlock, SumWeights, WeightScale
 
 _OFTEN_READ = {"architectures", "dtype", "torch_dtype", "quantization_config"}
 
@@ -92,9 +92,9 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         norm=family.norm.model_copy(update={"eps": config.number(family.eps_key, 0, 1)}),
         layers=layers,
         hyper_connections=read_hyper_connections(config, family.hyper_connections),
-        rounds_embedding_scale=family.scales_embedding,
+        rounds_embedding_scale=bool(family.scales_embedding),
         weight_scales=_weight_scales(config, family, layers[0], hidden),
-        embedding_scale=hidden**0.5 if family.scales_embedding else multiplier_of(config, family, "embedding_scale"),
+        embedding_scale=_embedding_scale(config, family, hidden),
         residual_scale=_residual_scale(config, family, len(layers)),
         logits_scale=_logits_scale(config, family, hidden),
         logits_softcap=limit_of(config, family, "logits_softcap"),
@@ -112,6 +112,7 @@ def _read_layers(config: ConfigJson, family: Family, hidden: int) -> tuple[Layer
     norms, layer_input = _norm_places(config, family), _layer_input(config, family)
     state = read_state(config, family.states)
     mlp = _mlp(config, family, hidden) if any(parts.feed_forward != "none" for parts in layout) else None
+    blocks = _shared_blocks(config, layout) if family.has_blocks else {}
     known: dict[Any, LayerSpec] = {}
     layers: list[LayerSpec] = []
     for index, parts in enumerate(layout):
@@ -123,11 +124,12 @@ def _read_layers(config: ConfigJson, family: Family, hidden: int) -> tuple[Layer
         mixer = mixers[0] if mixers else None
         beside = mixers[1] if len(mixers) > 1 else None
         feed_forward = _feed_forward(config, family, parts, index, mlp, mixer)
-        key = mixer, beside, feed_forward
+        key = mixer, beside, feed_forward, blocks.get(index)
         if key not in known:
             known[key] = LayerSpec(
                 mixer=mixer,
                 beside=beside,
+                block=blocks.get(index),
                 feed_forward=feed_forward,
                 norms="inputs" if isinstance(mixer, GatedDelta) else norms,
                 norm_gates=_norm_gates(config, family, feed_forward),
@@ -144,6 +146,21 @@ def _norm_gates(config: ConfigJson, family: Family, feed_forward: MLP | Experts 
         return ()
     rank = config.count(family.norm_gates_key)
     return rank, rank if isinstance(feed_forward, Experts) else 0
+
+
+def _shared_blocks(config: ConfigJson, layout: Sequence[Parts]) -> dict[int, SharedBlock]:
+    """The blocks before some layers, which share the weights of the first few in turn."""
+    count, rank = config.count("num_mem_blocks"), config.count("adapter_rank")
+    adapts_attention = config.flag("use_shared_attention_adapter")
+    layers = [index for index, parts in enumerate(layout) if parts.has_attention]
+    return {
+        index: SharedBlock(
+            weights_of=None if number < count else layers[number % count],
+            adapter_rank=rank,
+            adapts_attention=adapts_attention,
+        )
+        for number, index in enumerate(layers)
+    }
 
 
 def _sum_weights(config: ConfigJson, family: Family, mixer: Mixer | None) -> SumWeights:
@@ -240,12 +257,23 @@ def _layer_input(config: ConfigJson, family: Family) -> LayerInput | None:
 
 def _mlp(config: ConfigJson, family: Family, hidden: int) -> MLP:
     is_adjusted = family.model_type == "lfm2"
+    width = 0 if is_adjusted else config.count(family.mlp_width_key, 4 * hidden)
     return MLP(
-        width=adjusted_width(config) if is_adjusted else config.count(family.mlp_width_key, 4 * hidden),
+        width=adjusted_width(config) if is_adjusted else width // family.mlp_width_of,
         activation=config.name(family.activation_key),
         is_gated=family.is_gated,
         has_bias=flag_of(config, family.mlp_bias),
     )
+
+
+def _embedding_scale(config: ConfigJson, family: Family, hidden: int) -> float:
+    if not family.scales_embedding:
+        return multiplier_of(config, family, "embedding_scale")
+    scale = math.sqrt(hidden)
+    if family.scales_embedding == "bfloat16":  # 8 binary digits
+        fraction, exponent = math.frexp(scale)
+        return math.ldexp(round(fraction * 256), exponent - 8)
+    return scale
 
 
 def _residual_scale(config: ConfigJson, family: Family, num_layers: int) -> float:

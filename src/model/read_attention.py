@@ -9,6 +9,7 @@ What comes in is config.json and the family; what goes out is one Attention for 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,10 +29,26 @@ def read_attentions(config: ConfigJson, family: Family, hidden: int, num_layers:
     wide, narrow = _wide(config, attention, windows), _narrow(family, attention)
     ropes = read_ropes(config, family, attention.head_dim, wide.head_dim, windows)
     sources = _sources(config, family, windows)
-    return [
+    layers = [
         _of_layer(config, wide if window is None else narrow, window, rope, source)
         for window, rope, source in zip(windows, ropes, sources, strict=True)
     ]
+    return [_differential(each, index) for index, each in enumerate(layers)] if family.is_differential else layers
+
+
+def _differential(attention: Attention, index: int) -> Attention:
+    """The difference of heads in pairs, as Attention describes it. Key head n and that half of all heads after it are
+    a pair."""
+    if attention.num_kv_heads % 2:
+        raise ModelConfigError(f"{attention.num_kv_heads} key-value heads cannot be pairs")
+    return attention.model_copy(
+        update={
+            "num_kv_heads": attention.num_kv_heads // 2,
+            "head_dim": 2 * attention.head_dim,
+            "scale": attention.head_dim**-0.5,
+            "lambda_start": 0.8 - 0.6 * math.exp(-0.3 * index),
+        }
+    )
 
 
 def _sources(config: ConfigJson, family: Family, windows: tuple[int | None, ...]) -> list[int | None]:
@@ -55,9 +72,10 @@ def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
     heads = config.count("num_attention_heads")
     kv_heads = _kv_heads(config, family, heads)
     _check_sharing(heads, kv_heads)
-    if config.get("head_dim") is None and hidden % heads:
+    width = 2 * hidden if family.has_blocks else hidden
+    if config.get("head_dim") is None and width % heads:
         raise ModelConfigError(f"`hidden_size` {hidden} is no multiple of `num_attention_heads` {heads}")
-    head_dim = config.count("head_dim", hidden // heads)
+    head_dim = config.count("head_dim", width // heads)
     if head_dim % 2:
         raise ModelConfigError(f"`head_dim` is {head_dim}; rotary embedding needs an even one")
     has_norm = family.head_norm_if is None or config.flag(family.head_norm_if)
@@ -70,7 +88,7 @@ def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
         has_bias=flag_of(config, family.bias),
         has_out_bias=flag_of(config, family.out_bias),
         head_norm=head_norm,
-        scale=_scale(config, family),
+        scale=_scale(config, family, head_dim),
         softcap=limit_of(config, family, "softcap"),
         has_sinks=family.sinks == "all",
         gate=family.gate if family.gate_if is None or config.flag(family.gate_if) else "none",
@@ -88,7 +106,7 @@ def _value_dim(config: ConfigJson, family: Family, head_dim: int) -> int | None:
     return None if size == head_dim else size
 
 
-def _scale(config: ConfigJson, family: Family) -> float | None:
+def _scale(config: ConfigJson, family: Family, head_dim: int) -> float | None:
     """The factor of products of queries and keys; None: it follows from the size of a head."""
     if "query_pre_attn_scalar" in family.defaults:
         scale: float = config.number("query_pre_attn_scalar", 0, MAX_SCALE) ** -0.5
@@ -97,6 +115,8 @@ def _scale(config: ConfigJson, family: Family) -> float | None:
         return limit_of(config, family, "scale")
     if family.has_value_norm:  # normed queries and keys of Gemma 4
         return 1.0
+    if family.has_blocks:  # with twice the model's width
+        return float((head_dim / 2) ** -0.5)
     return family.scale
 
 

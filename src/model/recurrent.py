@@ -17,6 +17,7 @@ from .mixers import (
     Mamba2,
     PartNorm,
     Recurrent,
+    RgLru,
     ShortConvolution,
 )
 
@@ -32,8 +33,8 @@ Kind = (
         "short_convolution",
         "lfm3",
     ]
-    | Literal["bamba", "granite_hybrid", "falcon_h1", "nemotron_h", "mamba2"]
-    | Literal["mamba", "falcon_mamba", "jamba"]
+    | Literal["bamba", "granite_hybrid", "falcon_h1", "nemotron_h", "mamba2", "zamba2"]
+    | Literal["mamba", "falcon_mamba", "jamba", "rg_lru"]
 )
 
 
@@ -49,7 +50,7 @@ class _Keys(NamedTuple):
     bias: str
     out_bias: str
     conv_bias: str
-    activation: str = "hidden_act"
+    activation: str | None = "hidden_act"  # None: silu, whatever config.json says
     min_step: str | None = None  # in place of `time_step_limit`
 
 
@@ -68,6 +69,10 @@ _KEYS: Mapping[Kind, _Keys] = {
     "mamba2": _Keys(
         *("num_heads", "head_dim", "n_groups", "state_size", "conv_kernel", "expand"),
         *("use_bias", "use_bias", "use_conv_bias"),
+    ),
+    "zamba2": _Keys(
+        *("n_mamba_heads", "mamba_headdim", "mamba_ngroups", "mamba_d_state", "mamba_d_conv", "mamba_expand"),
+        *("add_bias_linear", "add_bias_linear", "use_conv_bias", None, "time_step_min"),
     ),
 }
 
@@ -116,6 +121,8 @@ def read_state(config: ConfigJson, kind: Kind) -> Recurrent | None:
             return LightningAttention(
                 num_heads=heads, head_dim=config.count("head_dim", config.count("hidden_size") // heads)
             )
+        case "rg_lru":
+            return _rg_lru(config)
         case "short_convolution" | "lfm3":
             return _short_convolution(config)
         case "mamba" | "falcon_mamba" | "jamba":
@@ -188,6 +195,18 @@ def _bailing(config: ConfigJson) -> KimiDelta:
     )
 
 
+def _rg_lru(config: ConfigJson) -> RgLru:
+    heads, width = config.count("num_attention_heads"), config.count("lru_width", config.count("hidden_size"))
+    if width % heads:
+        raise ModelConfigError(f"`lru_width` {width} is no multiple of `num_attention_heads` {heads}")
+    return RgLru(
+        num_heads=heads,
+        head_dim=width // heads,
+        conv_width=_conv_width(config, "conv1d_width"),
+        activation=config.name("hidden_activation"),
+    )
+
+
 def _short_convolution(config: ConfigJson) -> ShortConvolution:
     return ShortConvolution(
         width=config.count("hidden_size"),
@@ -197,7 +216,8 @@ def _short_convolution(config: ConfigJson) -> ShortConvolution:
 
 
 def _mamba2(config: ConfigJson, kind: Kind, keys: _Keys) -> Mamba2:
-    _check_activation(config, keys.activation, "Mamba-2")
+    if keys.activation is not None:
+        _check_activation(config, keys.activation, "Mamba-2")
     heads, groups = config.count(keys.heads), config.count(keys.groups)
     if heads % groups:
         raise ModelConfigError(f"{heads} heads cannot share {groups} groups evenly")
@@ -214,6 +234,7 @@ def _mamba2(config: ConfigJson, kind: Kind, keys: _Keys) -> Mamba2:
         has_out_bias=config.flag(keys.out_bias),
         has_conv_bias=config.flag(keys.conv_bias),
         norm=_gate_norm(config) if kind == "falcon_h1" else "after_gate",
+        norm_eps=1e-5 if kind == "zamba2" else None,
         min_step=least,
         max_step=most,
     )

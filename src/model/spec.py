@@ -56,8 +56,21 @@ class LayerInput(Record):
     activation: str  # of the gate
 
 
+class SharedBlock(Record):
+    """A transformer block before the mixer of a layer, whose weights several layers share: arXiv:2411.15242.
+
+    Its input is the stream beside the embedding of the token. Its output goes through a linear layer, and is added to
+    the input of the mixer, but not to the stream. What it adds to the products of the shared weights is of each layer.
+    """
+
+    weights_of: int | None = None  # the layer before it that has the weights; None: this one
+    adapter_rank: int
+    adapts_attention: bool = False  # queries, keys and values too; False: only gates and ups
+
+
 class LayerSpec(Record):
     """beside: a mixer with a state, which has the input of the other, attention; their outputs are added.
+    block: the mixer and the feed-forward block are its, and `beside` comes after it; None: they are the layer's.
     input: its product with a gate is added after the feed-forward block.
     norm_gates: a normed vector x is multiplied by sigmoid(up(silu(down(x)))), with a rank between the two matrices.
     has_scalar: a number in the checkpoint multiplies the output of the layer.
@@ -65,6 +78,7 @@ class LayerSpec(Record):
 
     mixer: Mixer | None = None
     beside: Mixer | None = None
+    block: SharedBlock | None = None
     feed_forward: FeedForward | None = None
     norms: NormPlaces = "inputs"
     norm_gates: tuple[int, ...] = ()  # ranks of the gates of the norms, in the order of their use; 0: it has none
@@ -90,6 +104,13 @@ class LayerSpec(Record):
     def keys_of(self) -> int | None:
         """The layer whose keys and values it reads; None if it reads its own, or none."""
         return self.mixer.keys_of if isinstance(self.mixer, Attention) else None
+
+    @property
+    def with_own_weights(self) -> LayerSpec:
+        """The same layer with the weights that it shares: what a token passes through."""
+        if self.block is None or self.block.weights_of is None:
+            return self
+        return self.model_copy(update={"block": self.block.model_copy(update={"weights_of": None})})
 
 
 class WeightScale(Record):
@@ -180,6 +201,11 @@ class ModelSpec(Record):
             if keeps or is_shared or (layer.keys_of is not None and not skips_shared):
                 last = index
         return last
+
+    @property
+    def blocks(self) -> dict[int, SharedBlock]:
+        """Shared blocks by the layers that they are in."""
+        return {index: layer.block for index, layer in enumerate(self.layers) if layer.block is not None}
 
     @property
     def layer_input(self) -> LayerInput | None:

@@ -45,7 +45,7 @@ def step_costs(spec: ModelSpec, dtype: str, kv_dtype: str, weights_bytes: int) -
     written = 0
     matrices = sum(
         count * tensor.used * tensor.size
-        for layer, count in Counter(spec.layers).items()
+        for layer, count in Counter(layer.with_own_weights for layer in spec.layers).items()
         for tensor in layer_tensors(spec, layer)
         if tensor.is_matrix
     )

@@ -17,6 +17,7 @@ from .mixers import (
     LightningAttention,
     Mamba,
     Mamba2,
+    RgLru,
     ShortConvolution,
 )
 from .rope import ROPE_KINDS
@@ -50,6 +51,9 @@ def _of_layer(layer: LayerSpec) -> Iterator[str]:
             case Attention(rope=rope) | LatentAttention(rope=rope) | CompressedAttention(rope=rope):
                 if rope is not None and rope.kind not in ROPE_KINDS:
                     yield f"rope type {rope.kind} is not supported; supported: {', '.join(ROPE_KINDS)}"
+            case RgLru(activation=activation):
+                if activation not in HIDDEN_ACTS:
+                    yield f"gates with the activation '{activation}' are not supported"
             case GatedDelta() | KimiDelta() | LightningAttention() | Mamba() | Mamba2() | ShortConvolution():
                 pass
             case _:

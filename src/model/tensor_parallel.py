@@ -20,12 +20,18 @@ from .mixers import (
     Mamba,
     Mamba2,
     Mixer,
+    RgLru,
     ShortConvolution,
 )
 from .spec import LayerSpec, ModelSpec
-from .tensors import EMBEDDING, OUTPUT, mamba2_parts, model_shapes
+from .tensors import ADAPTERS, EMBEDDING, OUTPUT, attention_parts, mamba2_parts, model_shapes
 
-_SUMMED_BIASES = ("o_proj.bias", "out_proj.bias", "down_proj.bias")  # of what is summed over the devices
+_SUMMED_BIASES = (
+    "o_proj.bias",
+    "out_proj.bias",
+    "linear_out.bias",
+    "down_proj.bias",
+)  # of what is summed over the devices
 
 
 def tensor_parallel_problem(spec: ModelSpec, num_devices: int) -> str | None:
@@ -52,13 +58,15 @@ def _obstacles(layer: LayerSpec, num_devices: int) -> Iterator[str]:
                 yield f"{heads} key-value heads on {num_devices} devices: neither divides the other"
             case Attention(is_grouped=True, num_kv_heads=heads) if heads % num_devices:
                 yield f"{heads} key-value heads, stored with their queries, cannot be divided by {num_devices}"
+            case Attention(lambda_start=start, num_kv_heads=heads) if start is not None and heads % num_devices:
+                yield f"{heads} pairs of key-value heads cannot be divided by {num_devices}"
             case Attention(head_norm="whole"):
                 yield "the norm of its queries is over all heads together"
             case Attention(head_norm="layer_each"):
                 yield "the norms of its heads are stored one by one"
             case Attention() | LatentAttention() | CompressedAttention() | GatedDelta() | KimiDelta() | Mamba():
                 pass
-            case Mamba2() | ShortConvolution():
+            case Mamba2() | RgLru() | ShortConvolution():
                 pass
             case _:
                 yield f"a layer of the kind {mixer.kind}"
@@ -95,7 +103,7 @@ def _counts(mixer: Mixer) -> Iterator[tuple[str, int]]:
         case GatedDelta():
             yield "key heads of a recurrent layer", mixer.num_key_heads
             yield "value heads of a recurrent layer", mixer.num_value_heads
-        case KimiDelta():
+        case KimiDelta() | RgLru():
             yield "heads of a recurrent layer", mixer.num_heads
         case Mamba():
             yield "channels of a recurrent layer", mixer.width
@@ -146,7 +154,7 @@ def _mixer(mixer: Mixer, parts: int) -> Mixer:
         case Attention():
             heads = {"num_heads": mixer.num_heads // parts, "num_kv_heads": max(1, mixer.num_kv_heads // parts)}
             return mixer.model_copy(update=heads)
-        case LatentAttention() | KimiDelta():
+        case LatentAttention() | KimiDelta() | RgLru():
             return mixer.model_copy(update={"num_heads": mixer.num_heads // parts})
         case CompressedAttention():
             heads = {"num_heads": mixer.num_heads // parts, "out_groups": mixer.out_groups // parts}
@@ -234,11 +242,17 @@ def _sections(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         for mixer in layer.mixers:
             for name, sizes in _mixer_sections(mixer):
                 found[f"model.layers.{index}.{name}"] = sizes
+        if layer.block is not None and isinstance(layer.feed_forward, MLP):
+            found[f"model.layers.{index}.{ADAPTERS}.gate_up_proj.1.weight"] = (layer.feed_forward.width,) * 2
     return found
 
 
 def _mixer_sections(mixer: Mixer) -> Iterator[tuple[str, tuple[int, ...]]]:
     match mixer:
+        case Attention(lambda_start=start) if start is not None:
+            for name, size in attention_parts(mixer).items():
+                for kind in ("weight", "bias"):
+                    yield f"self_attn.{name}.{kind}", (size // 2, size // 2)
         case GatedDelta():
             keys, values = mixer.num_key_heads * mixer.key_dim, mixer.num_value_heads * mixer.value_dim
             yield "linear_attn.in_proj_qkv.weight", (keys, keys, values)

@@ -22,9 +22,10 @@ from .mixers import (
     Mamba,
     Mamba2,
     Mixer,
+    RgLru,
     ShortConvolution,
 )
-from .spec import LayerSpec, ModelSpec, NormPlaces
+from .spec import LayerSpec, ModelSpec, NormPlaces, SharedBlock
 
 CONVOLUTIONS = ("q_conv1d", "k_conv1d", "v_conv1d")  # of queries, keys and values
 FUSED = {
@@ -39,6 +40,8 @@ FUSED = {
 HEAD_GATES = "g_proj"
 EXPERT_LISTS = "mlp.gate.tid2eid"  # whole numbers: the experts of each token id
 COMPRESSORS = ("compressor", "compressor.indexer")  # of attention, and of the index that chooses its vectors
+RG_LRU_INPUTS, RG_LRU_GATES = ("linear_x", "linear_y"), ("input_gate", "recurrent_gate")
+LAMBDAS = "lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"  # of differential attention
 KIMI_EXPANSIONS = ("f_b_proj", "g_b_proj")  # of decays and of gates
 EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm"
 POSITIONS, EMBEDDING_NORM = "model.embed_positions", "model.embed_norm"
@@ -48,6 +51,9 @@ INPUT_GATE, INPUT_PROJECTION, INPUT_NORM = "per_layer_input_gate", "per_layer_pr
 # of the output of an MLP beside experts, of the experts' input, of their output
 NORMS_BESIDE = ("post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2")
 NORM_GATE = "W_down", "W_up"  # of a norm's gate, to its rank and back
+SHARED_BLOCK = "shared_transformer"  # the place of a block's weights in the first layer that has it
+BLOCK_NORMS = "input_layernorm", "pre_feedforward_layernorm"  # of a shared block
+ADAPTERS = "adapters"  # of a layer, for the products of the weights that it shares
 MAMBA_NORMS = "dt_layernorm", "b_layernorm", "c_layernorm"  # of the compressed time steps, B and C
 CONNECTIONS, CONNECTIONS_HEAD = ("attn_hc", "ffn_hc"), "model.hc_head"  # of the mixer, of the feed-forward block
 LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
@@ -127,7 +133,7 @@ def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
 def layer_norms(layer: LayerSpec) -> tuple[str, ...]:
     """Names of the norms in the order of their use: LAYER_NORMS, or the first of them in a layer of one part."""
     names = LAYER_NORMS[layer.norms]
-    return names if layer.mixer and layer.feed_forward else names[:1]
+    return names if layer.mixer and layer.feed_forward and layer.block is None else names[:1]
 
 
 def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
@@ -149,6 +155,9 @@ def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
         for place in CONNECTIONS:
             for name, shape in spec.hyper_connections.shapes(hidden).items():
                 yield Tensor(f"{place}.{name}", shape)
+    if layer.block is not None:
+        yield from _around_block(spec, layer, layer.block)
+        return
     for mixer in layer.mixers:
         yield from _mixer(hidden, mixer)
     match layer.feed_forward:
@@ -156,6 +165,34 @@ def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
             yield from _mlp("mlp", hidden, mlp)
         case Experts() as experts:
             yield from _experts(hidden, experts)
+
+
+def _around_block(spec: ModelSpec, layer: LayerSpec, block: SharedBlock) -> Iterator[Tensor]:
+    """Tensors of a layer with a shared block, besides its norm."""
+    hidden, attention, mlp = spec.hidden_size, layer.mixer, layer.feed_forward
+    assert isinstance(attention, Attention)
+    assert isinstance(mlp, MLP)
+    assert layer.beside is not None
+    yield from _mixer(hidden, layer.beside)
+    yield from _linear("linear", hidden, hidden)
+    for name, (outputs, inputs) in adapter_sizes(hidden, layer).items():  # as small as those of Mamba's time steps
+        yield Tensor(f"{ADAPTERS}.{name}.0.weight", (block.adapter_rank, inputs))
+        yield Tensor(f"{ADAPTERS}.{name}.1.weight", (outputs, block.adapter_rank))
+    if block.weights_of is None:
+        first, second = BLOCK_NORMS
+        own = [Tensor(f"{first}.weight", (2 * hidden,)), Tensor(f"{second}.weight", (hidden,))]
+        for tensor in (*own, *_attention(hidden, attention, 2 * hidden), *_mlp("mlp", hidden, mlp)):
+            yield replace(tensor, name=f"{SHARED_BLOCK}.{tensor.name}")
+
+
+def adapter_sizes(hidden: int, layer: LayerSpec) -> dict[str, tuple[int, int]]:
+    """Numbers of outputs and inputs of the adapters of a layer with a shared block, by the name of what they adapt."""
+    assert layer.block is not None
+    assert isinstance(layer.mixer, Attention)
+    assert isinstance(layer.feed_forward, MLP)
+    parts = attention_parts(layer.mixer) if layer.block.adapts_attention else {}
+    attention = {name: (outputs, 2 * hidden) for name, outputs in parts.items()}
+    return {**attention, "gate_up_proj": (2 * layer.feed_forward.width, hidden)}
 
 
 def _mixer(hidden: int, mixer: Mixer) -> Iterator[Tensor]:
@@ -180,6 +217,8 @@ def _mixer(hidden: int, mixer: Mixer) -> Iterator[Tensor]:
             yield from _mamba(hidden, mixer)
         case Mamba2():
             yield from _mamba2(hidden, mixer)
+        case RgLru():
+            yield from _rg_lru(hidden, mixer)
         case ShortConvolution():
             yield from _linear("conv.in_proj", 3 * mixer.width, hidden, mixer.has_bias)
             yield Tensor("conv.conv.weight", (mixer.width, 1, mixer.conv_width))
@@ -199,9 +238,9 @@ def _norm(spec: ModelSpec, name: str) -> Iterator[Tensor]:
         yield Tensor(f"{name}.bias", (spec.hidden_size,))
 
 
-def _attention(hidden: int, mixer: Attention) -> Iterator[Tensor]:
+def _attention(hidden: int, mixer: Attention, inputs: int | None = None) -> Iterator[Tensor]:
     for name, size in attention_parts(mixer).items():
-        yield from _linear(f"self_attn.{name}", size, hidden, mixer.has_bias and name != HEAD_GATES)
+        yield from _linear(f"self_attn.{name}", size, inputs or hidden, mixer.has_bias and name != HEAD_GATES)
     yield from _linear("self_attn.o_proj", hidden, mixer.num_heads * mixer.output_dim, mixer.has_out_bias)
     if mixer.head_norm not in ("none", "bare_after_rope"):
         yield _head_norm("self_attn.q_norm", mixer, mixer.num_heads)
@@ -209,13 +248,16 @@ def _attention(hidden: int, mixer: Attention) -> Iterator[Tensor]:
             yield _head_norm("self_attn.k_norm", mixer, mixer.num_kv_heads)
     if mixer.has_sinks:
         yield Tensor("self_attn.sinks", (mixer.num_heads,))
+    if mixer.lambda_start is not None:
+        for name in LAMBDAS:
+            yield Tensor(f"self_attn.{name}", (mixer.query_dim,))
 
 
 def attention_parts(mixer: Attention) -> dict[str, int]:
     """The projections of its input: names in the checkpoint, and their numbers of outputs."""
     key_heads, value_heads = mixer.num_projected
-    queries, keys = mixer.num_heads * mixer.head_dim, key_heads * mixer.head_dim
-    values = value_heads * mixer.output_dim
+    queries, keys = mixer.num_heads * mixer.query_dim, key_heads * mixer.head_dim
+    values = value_heads * (mixer.value_dim or mixer.head_dim)
     if mixer.is_grouped:
         return {"qkv_proj": queries + keys + values}
     if mixer.gate == "element":
@@ -230,7 +272,11 @@ def unused_tensors(spec: ModelSpec) -> tuple[str, ...]:
     """Beginnings of the names of tensors that checkpoints may have although no layer reads them."""
     parts = "k_proj.", "v_proj.", "k_norm.", "v_norm."
     reads = [index for index, source in enumerate(spec.keys_of) if source is not None]
-    return tuple(f"model.layers.{index}.self_attn.{part}" for index in reads for part in parts)
+    shared = [index for index, block in spec.blocks.items() if block.weights_of is not None]  # copies
+    return (
+        *(f"model.layers.{index}.self_attn.{part}" for index in reads for part in parts),
+        *(f"model.layers.{index}.{part}." for index in shared for part in (SHARED_BLOCK, ADAPTERS)),
+    )
 
 
 def _head_norm(name: str, mixer: Attention, num_heads: int) -> Tensor:
@@ -400,6 +446,18 @@ def mamba_parts(mixer: Mamba) -> tuple[int, int, int]:
 def lightning_parts(mixer: LightningAttention) -> dict[str, int]:
     """Projections of the mixer's input: names in the checkpoint, and numbers of outputs."""
     return {"qkv_proj": 3 * mixer.width, "output_gate": mixer.width}
+
+
+def _rg_lru(hidden: int, mixer: RgLru) -> Iterator[Tensor]:
+    for name in RG_LRU_INPUTS:
+        yield from _linear(f"recurrent.{name}", mixer.width, hidden, has_bias=True)
+    yield Tensor("recurrent.conv_1d.weight", (mixer.width, 1, mixer.conv_width))
+    yield Tensor("recurrent.conv_1d.bias", (mixer.width,))
+    yield Tensor("recurrent.rg_lru.recurrent_param", (mixer.width,))
+    for name in RG_LRU_GATES:  # a small matrix of each head
+        yield Tensor(f"recurrent.rg_lru.{name}_weight", (mixer.num_heads, mixer.head_dim, mixer.head_dim))
+        yield Tensor(f"recurrent.rg_lru.{name}_bias", (mixer.num_heads, mixer.head_dim))
+    yield from _linear("recurrent.linear_out", hidden, mixer.width, has_bias=True)
 
 
 def _mamba2(hidden: int, mixer: Mamba2) -> Iterator[Tensor]:

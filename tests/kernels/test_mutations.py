@@ -246,6 +246,11 @@ def selective_scan(device: torch.device) -> None:
         test_recurrent.test_the_selective_scan(device, SMALL, rows, (40, 5))
 
 
+def rg_lru(device: torch.device) -> None:
+    for rows in (test_recurrent.DECODE, test_recurrent.MIXED):
+        test_recurrent.test_the_gated_unit(device, SMALL, rows, 70)
+
+
 def state_space(device: torch.device) -> None:
     for rows in (test_recurrent.DECODE, test_recurrent.MIXED):
         test_recurrent.test_the_state_space(device, SMALL, rows, (2, 1, 24, 20), (0.1, 0.5))
@@ -510,6 +515,7 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
     "causal_convolution": [
         ("_inputs", convolution, "*", 1, 2, left),  # inputs are not gated
         ("_finished", convolution, "*=", 0, 2, removed),  # outputs are not
+        ("_finished", convolution, "IS_ACTIVE", 0, 1, value(True)),  # all are activated
         ("_seen", convolution, "past", 0, 1, value("HISTORY")),  # a new row sees what its slot holds
         ("_convolve", convolution, "tl.minimum()", 0, 1, argument(1)),  # rows of fewer tokens write the next one's
         ("_convolve", convolution, "-", 2, 6, becomes("+")),  # the state keeps what follows
@@ -585,6 +591,22 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_selective_scan", selective_scan, "+=", 11, 13, removed),
         ("_selective_scan", selective_scan, "+=", 12, 13, removed),
         ("_selective_scan", selective_scan, "tl.store()", 1, 2, removed),  # the state
+    ],
+    "rg_lru": [
+        ("_rg_lru", rg_lru, "has_state", 0, 2, value(True)),  # a new row begins with what its slot holds
+        ("_rg_lru", rg_lru, "BLOCK", 0, 3, value(0)),  # every program has the first channels
+        ("_rg_lru", rg_lru, ">", 1, 2, becomes(">=")),  # a token of the next row belongs to this one
+        ("_rg_lru", rg_lru, "of_input", 0, 1, value(0.0)),
+        ("_rg_lru", rg_lru, "of_decay", 0, 1, value(0.0)),
+        ("_rg_lru", rg_lru, "tl.where()", 1, 3, argument(2)),  # the first input is scaled
+        ("_rg_lru", rg_lru, "==", 0, 2, becomes("!=")),  # the first input of a step is not
+        ("_rg_lru", rg_lru, "tl.where()", 2, 3, argument(1)),  # the state goes on after the last token
+        ("_rg_lru", rg_lru, "tl.exp()", 1, 2, expression("1 + 0 * log")),  # it does not decay
+        ("_rg_lru", rg_lru, "+=", 5, 9, removed),  # every group has the inputs of the first
+        ("_rg_lru", rg_lru, "+=", 6, 9, removed),
+        ("_rg_lru", rg_lru, "+=", 7, 9, removed),
+        ("_rg_lru", rg_lru, "+=", 8, 9, removed),
+        ("_rg_lru", rg_lru, "tl.store()", 1, 2, removed),  # the state
     ],
     "state_space": [
         ("_time_steps", state_space, "tl.minimum()", 0, 1, argument(0)),

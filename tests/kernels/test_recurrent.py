@@ -15,6 +15,7 @@ from stoker.engine.kernels import (
     GatedNormWeights,
     KimiDeltaWeights,
     PartNormWeights,
+    RgLruWeights,
     SelectiveScanWeights,
     StateSpaceWeights,
 )
@@ -23,6 +24,7 @@ from stoker.engine.kernels.gated_delta import gated_delta_reference
 from stoker.engine.kernels.gated_norm import ORDERS, gated_norm_reference
 from stoker.engine.kernels.kimi_delta import kimi_delta_reference
 from stoker.engine.kernels.norm_parts import norm_parts_reference
+from stoker.engine.kernels.rg_lru import rg_lru_reference
 from stoker.engine.kernels.selective_scan import selective_scan_reference
 from stoker.engine.kernels.state_space import state_space_reference
 
@@ -33,6 +35,7 @@ from stoker.engine.kernels.gpu.gated_delta import gated_delta_gpu
 from stoker.engine.kernels.gpu.gated_norm import gated_norm_gpu
 from stoker.engine.kernels.gpu.kimi_delta import kimi_delta_gpu
 from stoker.engine.kernels.gpu.norm_parts import norm_parts_gpu
+from stoker.engine.kernels.gpu.rg_lru import rg_lru_gpu
 from stoker.engine.kernels.gpu.selective_scan import selective_scan_gpu
 from stoker.engine.kernels.gpu.state_space import state_space_gpu
 
@@ -309,6 +312,40 @@ def check_scan(device, dtype, rows, shape, state_dtype):
     )
 
 
+# ---- the real-gated linear recurrent unit
+
+
+@DTYPES
+@STEPS
+@pytest.mark.parametrize("channels", [70, 3])
+@pytest.mark.quick_cases(1)
+def test_the_gated_unit(device, dtype, rows, channels):
+    check_unit(device, dtype, rows, channels, torch.float32)
+
+
+def check_unit(device, dtype, rows, channels, state_dtype):
+    tokens = num_tokens(rows) + 2
+    inputs = [apart(tokens, channels, dtype=dtype, device=device) for _ in range(3)]
+    weights = RgLruWeights(-3 * torch.rand(channels, device=device), *torch.randn(2, channels, device=device))
+    check(
+        rows,
+        (
+            lambda state, step: rg_lru_gpu(*inputs, weights, state, step),
+            lambda state, step: rg_lru_reference(*inputs, weights, state, step),
+        ),
+        torch.randn(NUM_SLOTS, channels, device=device).to(state_dtype),
+        max(2e-5, LIMITS[dtype], LIMITS[state_dtype]),
+    )
+
+
+def test_a_unit_whose_gate_is_closed_keeps_its_state(device):
+    """1 - a^2 is not below 0, of which there is no root."""
+    x, zeros, state = torch.ones(1, 3, device=device), torch.zeros(3, device=device), torch.ones(1, 3, device=device)
+    weights = RgLruWeights(zeros - 1e-9, zeros, zeros - 50)
+    found = rg_lru_gpu(x, x, x, weights, state, step_of([(4, 1, 0)], device))
+    torch.testing.assert_close(found, torch.ones_like(x), atol=1e-3, rtol=0.0)
+
+
 @STEPS
 @pytest.mark.slow
 def test_states_of_16_bits_are_rounded_after_the_last_token(device, rows):
@@ -317,6 +354,7 @@ def test_states_of_16_bits_are_rounded_after_the_last_token(device, rows):
     check_kimi(device, torch.float32, rows, (2, 24), NARROW)
     check_space(device, torch.float32, rows, (2, 1, 24, 20), (0.0, math.inf), NARROW)
     check_scan(device, torch.float32, rows, (40, 5), NARROW)
+    check_unit(device, torch.float32, rows, 70, NARROW)
 
 
 def space_of_one_channel(steps, rate, device):
@@ -363,5 +401,7 @@ def test_shapes_that_do_not_fit_are_refused(device):
         state_space_gpu(zeros, zeros, StateSpaceWeights(*zeros[:1].expand(3, 8)), zeros[None, None], step)
     with pytest.raises(ValueError, match="for states of"):
         selective_scan_gpu(*[zeros] * 5, SelectiveScanWeights(zeros, zeros[0], zeros[0]), zeros[None], step)
+    with pytest.raises(ValueError, match="for states of"):
+        rg_lru_gpu(zeros, zeros, zeros[:, 1:], RgLruWeights(*[zeros[0]] * 3), zeros, step)
     with pytest.raises(ValueError, match="for parts of"):
         norm_parts_gpu(zeros, PartNormWeights((2, 2, 2), True))

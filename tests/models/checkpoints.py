@@ -66,6 +66,14 @@ GRANITE_MULTIPLIERS = {
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama"},
     "llama with biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "head_dim": 32},
+    "diffllama": {
+        "model_type": "diffllama",
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+        "attention_bias": True,
+        "lambda_std_dev": 0.2,
+    },
     "mistral": {"model_type": "mistral", "sliding_window": 6},
     "qwen2": {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
     "qwen2 tied": {"model_type": "qwen2", "tie_word_embeddings": True},
@@ -685,6 +693,43 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "ssm_in_multiplier": 1.5,
         "ssm_multipliers": [0.5, 0.8, 1.2, 0.9, 0.7],
     },
+    "zamba2": {
+        "model_type": "zamba2",
+        "num_hidden_layers": 4,
+        "layers_block_type": ["linear_attention", "hybrid", "hybrid", "hybrid"],
+        "num_key_value_heads": 4,
+        "num_mem_blocks": 2,
+        "use_shared_attention_adapter": True,
+        "adapter_rank": 6,
+        "use_mem_rope": True,
+        "n_mamba_heads": 8,
+        "mamba_ngroups": 2,
+        "mamba_d_state": 24,
+        "rms_norm_eps": 1e-3,
+    },
+    "recurrent_gemma": {
+        "model_type": "recurrent_gemma",
+        "hidden_size": 96,  # whose root is not a number of bfloat16
+        "num_attention_heads": 6,
+        "num_key_value_heads": 1,
+        "intermediate_size": 192,
+        "num_hidden_layers": 3,
+        "block_types": ["recurrent", "attention"],
+        "attention_window_size": 6,
+        "logits_soft_cap": 20.0,
+        "attention_bias": True,
+        "rms_norm_eps": 1e-3,
+    },
+    "zamba2 plain": {
+        "model_type": "zamba2",
+        "num_hidden_layers": 3,
+        "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
+        "adapter_rank": 8,
+        "add_bias_linear": True,
+        "n_mamba_heads": 4,
+        "mamba_d_state": 16,
+        "rms_norm_eps": 1e-3,
+    },
     "mamba": {"model_type": "mamba", "num_hidden_layers": 3, "state_size": 12, "layer_norm_epsilon": 1e-3},
     "falcon_mamba": {
         "model_type": "falcon_mamba",
@@ -817,7 +862,18 @@ KINDS = ("llama with biases", "phi3", "qwen3", "olmo2", "exaone4", "stablelm par
 KINDS += ("gpt2", "gpt_bigcode", "bloom", "falcon grouped", "qwen3_moe", "glm4_moe", "llama4", "gpt_oss")
 KINDS += ("deepseek_v2 lite", "deepseek_v3", "qwen3_5", "qwen3_next", "gemma4", "gemma4 narrow", "gemma4 shared")
 KINDS += ("kimi_linear", "bailing_hybrid", "mimo_v2_flash", "minimax", "lfm3", "lfm2", "granite 4", "falcon_h1")
-KINDS += ("mamba2", "nemotron_h", "falcon_mamba", "jamba", "deepseek_v4", "hy_v4", "axk2")
+KINDS += (
+    "mamba2",
+    "nemotron_h",
+    "falcon_mamba",
+    "jamba",
+    "deepseek_v4",
+    "hy_v4",
+    "axk2",
+    "zamba2",
+    "diffllama",
+    "recurrent_gemma",
+)
 
 
 def kinds() -> list[Any]:

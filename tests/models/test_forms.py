@@ -17,7 +17,7 @@ from .checkpoints import save
 from .conftest import Saved
 from .test_logits import our_logits
 
-EMBEDDING, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
+OUTPUT = "lm_head.weight"
 
 
 def in_several_files(model: PreTrainedModel, folder: Path) -> Path:
@@ -31,13 +31,16 @@ def under_names_of_its_class(model: PreTrainedModel, folder: Path) -> Path:
 
 
 def with_copies_of_tied_weights(model: PreTrainedModel, folder: Path) -> Path:
-    """The output layer is stored although it is the embedding; of other models nothing is tied."""
+    """The output layer is stored although it is the embedding, and so are blocks that layers share; of other models
+    nothing is tied."""
     save(model, folder)
     if model.config.tie_word_embeddings:
         file = folder / "model.safetensors"
         tensors = load_file(file)
-        assert OUTPUT not in tensors
-        save_file({**tensors, OUTPUT: tensors[EMBEDDING].clone()}, file, metadata={"format": "pt"})
+        copies = {copy: model.get_parameter(copy).clone() for copy in model.all_tied_weights_keys}
+        assert OUTPUT in copies
+        assert not copies.keys() & tensors.keys()
+        save_file(tensors | copies, file, metadata={"format": "pt"})
     return folder
 
 
@@ -56,7 +59,7 @@ FAMILIES = [
         "lfm2_moe",
     ),
     *("granitemoe", "kimi_linear", "bailing_hybrid", "olmo_hybrid", "llama4", "ernie4_5_moe", "lfm3", "mimo_v2_flash"),
-    *("hy_v4", "deepseek_v4", "axk2"),
+    *("hy_v4", "deepseek_v4", "axk2", "zamba2"),
 ]
 
 

@@ -104,6 +104,7 @@ def test_a_state_gives_the_same_scores(
             "opt",
             "mamba2",
             "jamba",
+            "zamba2",
             "llama4",
             "qwen2 tied",
             "falcon",

@@ -36,6 +36,7 @@ from stoker.engine.kernels.gpu.latent_attention import latent_attention_gpu
 from stoker.engine.kernels.gpu.norm_parts import norm_parts_gpu
 from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
 from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
+from stoker.engine.kernels.gpu.rg_lru import rg_lru_gpu
 from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
 from stoker.engine.kernels.gpu.route_experts import route_experts_gpu
 from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
@@ -50,10 +51,11 @@ from stoker.engine.kernels.hyper_connections import Connection
 from stoker.engine.kernels.kimi_delta import KimiDeltaWeights
 from stoker.engine.kernels.norm_parts import PartNormWeights
 from stoker.engine.kernels.packed_codes import PackedCodes
+from stoker.engine.kernels.rg_lru import RgLruWeights
 from stoker.engine.kernels.route_experts import Routing
 from stoker.engine.kernels.selective_scan import SelectiveScanWeights
 from stoker.engine.kernels.state_space import StateSpaceWeights
-from stoker.model.mixers import GatedDelta, KimiDelta, Mamba, Mamba2, ShortConvolution
+from stoker.model.mixers import GatedDelta, KimiDelta, Mamba, Mamba2, RgLru, ShortConvolution
 from stoker.model.tensors import mamba_parts
 
 from .whole_step import OnlyCapturable, whole_steps
@@ -114,6 +116,7 @@ QWEN3_NEXT = GatedDelta(num_key_heads=16, num_value_heads=32, key_dim=128, value
 NEMOTRON_H_8B = Mamba2(num_heads=128, head_dim=64, num_groups=8, state_size=128, conv_width=4)
 FALCON_H1_34B = Mamba2(num_heads=32, head_dim=128, num_groups=2, state_size=256, conv_width=4, norm="none")
 FALCON_MAMBA_7B = Mamba(width=8192, state_size=16, conv_width=4, step_rank=256, norm="bare")
+RECURRENT_GEMMA_2B = RgLru(num_heads=10, head_dim=256, conv_width=4, activation="gelu_pytorch_tanh")
 LFM2_1_2B = ShortConvolution(width=2048, conv_width=3)
 
 
@@ -165,6 +168,7 @@ def quick() -> Cases:
         yield from gated_delta("qwen3_next", QWEN3_NEXT, max_query_len)
         yield from kimi_delta("kimi_linear", KIMI_LINEAR, max_query_len)
         yield from mamba("falcon_mamba", FALCON_MAMBA_7B, max_query_len)
+        yield from rg_lru("recurrent_gemma", RECURRENT_GEMMA_2B, max_query_len)
         yield from mamba2("nemotron_h", NEMOTRON_H_8B, max_query_len)
         yield from mamba2("falcon_h1", FALCON_H1_34B, max_query_len)
     yield from whole_steps(
@@ -327,6 +331,18 @@ def kimi_delta(name: str, spec: KimiDelta, max_query_len: int) -> Cases:
         yield (
             named(name, f"kimi_delta, {tokens} tokens", dtype),
             partial(only_launches, kimi_delta_gpu, mixed, projected, other, other, weights, state, step),
+        )
+
+
+def rg_lru(name: str, spec: RgLru, max_query_len: int) -> Cases:
+    tokens, step = recurrent_rows(max_query_len)
+    yield from convolution(name, spec.width, spec.conv_width, "plain", max_query_len, 2 * spec.width)
+    x, vector = empty(tokens, spec.width), empty(spec.width, dtype=FP32)
+    for dtype in (FP32, BF16):
+        state = empty(100, *spec.state.sums, dtype=dtype)
+        yield (
+            named(name, f"rg_lru, {tokens} tokens", dtype),
+            partial(only_launches, rg_lru_gpu, x, x, x, RgLruWeights(vector, vector, vector), state, step),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from ...model import gguf
 from ...model.families import FAMILIES, FusedExperts
 from ...model.families.mistral import CONSOLIDATED_NAMES, CONSOLIDATED_TOWERS
 from ...model.spec import ModelSpec, WeightNames
-from ...model.tensors import EXPERT_LISTS, FUSED, model_shapes, unused_tensors
+from ...model.tensors import ADAPTERS, EXPERT_LISTS, FUSED, model_shapes, unused_tensors
 from ..errors import ModelFilesError
 from .kv_scales import is_kv_scale
 from .left_out import Part, left_out
@@ -28,6 +28,7 @@ _UNUSED = (  # buffers, which follow from config.json: of positions and masks in
     *("inv_freq", "masked_bias", "attn.bias", "attention.bias"),
     *("self_attn.slope_rate", "self_attn.query_decay", "self_attn.key_decay", "self_attn.diagonal_decay"),
 )
+_ADAPTER = re.compile(rf"model\.layers\.\d+\.(?P<part>{ADAPTERS}\.\w+)\.(?P<number>\d+)\.(?P<end>[01]\.weight)")
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -86,6 +87,8 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
     used = {name: tensor for name, tensor in stored.items() if name not in unused}
     tensors = {_renamed(name, renames): tensor for name, tensor in used.items()}
     tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(unused_tensors(spec))}
+    if spec.blocks:
+        tensors = {_in_own_layer(name, list(spec.blocks)): tensor for name, tensor in tensors.items()}
     if family.is_transposed:
         tensors = {name: _transposed(name, tensor) for name, tensor in tensors.items()}
     tensors = {name: _without_rows(tensor, shapes.get(name)) for name, tensor in tensors.items()}
@@ -116,6 +119,17 @@ def _renamed(name: str, renames: Mapping[str, str]) -> str:
         elif name.startswith(old[1:]):
             name = new + name.removeprefix(old[1:])
     return name
+
+
+def _in_own_layer(name: str, layers: Sequence[int]) -> str:
+    """The name of an adapter in its own layer: files have all adapters of shared weights where these are, by number.
+
+    layers: those with a shared block.
+    """
+    match = _ADAPTER.fullmatch(name)
+    if match is None or int(match["number"]) >= len(layers):
+        return name
+    return f"model.layers.{layers[int(match['number'])]}.{match['part']}.{match['end']}"
 
 
 def _without_rows(stored: StoredTensor, shape: tuple[int, ...] | None) -> StoredTensor:

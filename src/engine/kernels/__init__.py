@@ -14,6 +14,7 @@ from .linear import PackedLinear
 from .norm_parts import PartNormWeights
 from .paged_attention import AttentionStep, SlotsOfRanks
 from .quantised import Integers
+from .rg_lru import RgLruWeights
 from .route_experts import ExpertCopies, Routing
 from .select_kernels import select_kernels
 from .selective_scan import SelectiveScanWeights
@@ -41,6 +42,7 @@ __all__ = [
     "PackedExperts",
     "PackedLinear",
     "PartNormWeights",
+    "RgLruWeights",
     "Routing",
     "SelectiveScanWeights",
     "SlotsOfRanks",

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer
 from .recurrent_step import RecurrentStep, row_pointers, rows_of
 
-Kind = Literal["silu", "gated"]
-KINDS: tuple[Kind, ...] = ("silu", "gated")  # the order is that of the enum in cpu/causal_convolution.cpp
+Kind = Literal["silu", "gated", "plain"]
+KINDS: tuple[Kind, ...] = ("silu", "gated", "plain")  # the order is that of the enum in cpu/causal_convolution.cpp
 
 
 # The arguments of causal_convolution_reference.
@@ -33,7 +33,7 @@ def causal_convolution_reference(
 
     Args:
         x: silu: [T, at least C], of which the first C columns are the inputs, and the result is activated by silu.
-            gated: [T, 3 * C]: a gate of the inputs, a gate of the result, and the inputs.
+            gated: [T, 3 * C]: a gate of the inputs, a gate of the result, and the inputs. plain: as silu, without it.
         taps: [W, C] in float32, the oldest token's first.
         bias: [C] in float32, or None.
         state: [slots, W - 1, C] in x's dtype, the last inputs of each sequence, the newest last; written in place.
@@ -42,9 +42,9 @@ def causal_convolution_reference(
         [T, C] in x's dtype; arithmetic in float32. Gated inputs are rounded to x's dtype, as the state holds them.
     """
     width, channels = taps.shape
-    if kind == "silu":
-        inputs = x[:, :channels]
-    else:
+    after: torch.Tensor | None = None
+    inputs = x[:, :channels]
+    if kind == "gated":
         before, after, given = torch.split(x, channels, dim=1)
         inputs = before * given
     out = torch.empty(len(x), channels, dtype=x.dtype, device=x.device)
@@ -57,7 +57,9 @@ def causal_convolution_reference(
         total = torch.zeros(end - start, channels, device=x.device) if bias is None else bias.expand(end - start, -1)
         for tap in range(width):
             total = total + wide[tap : tap + end - start] * taps[tap]
-        out[start:end] = F.silu(total) if kind == "silu" else total * after[start:end].float()
+        if after is not None:
+            total = total * after[start:end].float()
+        out[start:end] = F.silu(total) if kind == "silu" else total
     return out
 
 

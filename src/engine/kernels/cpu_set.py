@@ -42,6 +42,7 @@ from .panel_packing import (
     quantise_linear_cpu,
     repack_linear_cpu,
 )
+from .rg_lru import rg_lru_cpu
 from .rope_and_store import rope_and_store_cpu
 from .route_experts import own_experts_cpu, own_places_cpu, route_experts_cpu
 from .sample_tokens import sample_tokens_cpu
@@ -52,7 +53,7 @@ from .selective_scan import selective_scan_cpu
 from .softmax_mass import softmax_mass_cpu
 from .state_space import state_space_cpu
 from .store_latents import store_latents_cpu
-from .take_columns import take_columns_cpu
+from .take_columns import join_columns_cpu, part_halves_cpu, take_columns_cpu
 from .to_float32 import to_float32_cpu
 from .top_tokens import top_tokens_cpu
 
@@ -111,6 +112,8 @@ def cpu_kernels(
         embed=embed_cpu(library),
         copy_rows=copy_rows_cpu(library),
         take_columns=take_columns_cpu(library),
+        join_columns=join_columns_cpu(library),
+        part_halves=part_halves_cpu(library),
         rope_and_store=rope,
         paged_attention=attention,
         attend_part=attend_part,
@@ -149,6 +152,7 @@ def cpu_kernels(
         gated_norm=gated_norm_cpu(library, dtype),
         norm_parts=norm_parts_cpu(library, dtype),
         selective_scan=selective_scan_cpu(library, dtype),
+        rg_lru=rg_lru_cpu(library, dtype),
         sample_tokens=sample_tokens_cpu(library),
         sample_top_p=sample_top_p_cpu(library),
         softmax_mass=softmax_mass_cpu(library),

@@ -85,6 +85,7 @@ from .one_row import one_query, one_row, one_token
 from .output_gate import GateOutputs, gate_outputs_reference
 from .paged_attention import AttendPart, PagedAttention, attend_part_reference, paged_attention_reference
 from .penalise import after_penalties
+from .rg_lru import RgLru, rg_lru_reference
 from .rope_and_store import RopeAndStore, rope_and_store_reference
 from .route_experts import (
     OwnExperts,
@@ -104,7 +105,14 @@ from .selective_scan import SelectiveScan, selective_scan_reference
 from .softmax_mass import SoftmaxMass, softmax_mass_reference
 from .state_space import StateSpace, state_space_reference
 from .store_latents import StoreLatents, store_latents_reference
-from .take_columns import TakeColumns, take_columns_reference
+from .take_columns import (
+    JoinColumns,
+    PartHalves,
+    TakeColumns,
+    join_columns_reference,
+    part_halves_reference,
+    take_columns_reference,
+)
 from .to_float32 import ToFloat32, to_float32_reference
 from .token_index import (
     ChooseTokens,
@@ -137,6 +145,8 @@ class KernelSet:
     embed: Embed = embed_reference
     copy_rows: CopyRows = copy_rows_reference
     take_columns: TakeColumns = take_columns_reference
+    join_columns: JoinColumns = join_columns_reference
+    part_halves: PartHalves = part_halves_reference
     rope_and_store: RopeAndStore = rope_and_store_reference
     paged_attention: PagedAttention = paged_attention_reference
     attend_part: AttendPart = attend_part_reference
@@ -181,6 +191,7 @@ class KernelSet:
     gated_norm: GatedNorm = gated_norm_reference
     norm_parts: NormParts = norm_parts_reference
     selective_scan: SelectiveScan = selective_scan_reference
+    rg_lru: RgLru = rg_lru_reference
     fused_norm_gate_up: NormLinear | None = None  # None: norm, linear layer and gate as three ops
     sample_tokens: SampleTokens = _sample_tokens
     sample_top_p: SampleTopP = _sample_top_p
@@ -249,6 +260,7 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     gated_norm=one_row(gated_norm_reference, 0, 1),
     norm_parts=one_row(norm_parts_reference, 0),
     selective_scan=one_token(selective_scan_reference, 0, 1, 2, 3, 4),
+    rg_lru=one_token(rg_lru_reference, 0, 1, 2),
     sample_tokens=after_penalties(one_row(sample_tokens_reference, 0, 1, 2, 3)),
     softmax_mass=one_row(softmax_mass_reference, 0, 1, 2),
 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..kernels import PLAIN_HEADS, AttentionVariant, HeadVariant, KernelSet
+from .difference import Difference
 from .linear import Linear
 from .loading import Loadable
 from .mixer import LayerCache
@@ -20,7 +21,7 @@ from .vector import Vector
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    num_heads: int
+    num_heads: int  # of queries; pairs of them, if their outputs are subtracted
     num_kv_heads: int  # whose keys and values it computes
     head_dim: int
     window: int | None  # tokens a query sees, itself included; None for all
@@ -45,6 +46,7 @@ class Attention:
         slopes: torch.Tensor | None = None,
         heads: HeadVariant = PLAIN_HEADS,
         num_gates: int = 0,
+        difference: Difference | None = None,
     ) -> None:
         """A layer of the model.
 
@@ -57,6 +59,7 @@ class Attention:
             slopes: [num_heads] float32, of ALiBi.
             heads: what else differs between models; `is_layer_norm` is about the norms.
             num_gates: the outputs are multiplied by the sigmoids of as many gates, the last outputs of `in_proj`.
+            difference: heads are pairs, whose outputs are subtracted.
         """
         if isinstance(q_norm, LayerNorm) and q_norm.bias is not None:
             raise ValueError("the LayerNorm of a head has no bias")
@@ -78,6 +81,7 @@ class Attention:
             shape.window, shape.is_chunked, shape.softcap, None if sinks is None else sinks.values, slopes
         )
         self._num_gates = num_gates
+        self._difference = difference
         self._kernels = kernels
 
     def set_kv_scales(self, keys: float, values: float) -> None:
@@ -89,6 +93,8 @@ class Attention:
         yield self.in_proj
         yield self.out_proj
         yield from (part for part in (self.q_norm, self.k_norm, self.sinks) if part is not None)
+        if self._difference is not None:
+            yield from self._difference.loadables()
 
     def __call__(
         self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
@@ -115,7 +121,11 @@ class Attention:
             rows is not None and len(rows) <= step.num_rows
         ):  # with several tokens of one row it is faster to attend with all
             queries, projected, step, rows = queries[rows], projected[rows], step.of_tokens(rows), None
+        if self._difference is not None:
+            queries = self._difference.of_queries(queries)
         attended = self._kernels.paged_attention(queries, k_cache, v_cache, step, self._scale, self._variant)
+        if self._difference is not None:
+            attended = self._difference(attended)
         if shape.value_dim is not None:
             heads = attended.view(len(attended) * shape.num_heads, shape.head_dim)
             values = self._kernels.take_columns(heads, 0, shape.value_dim)

@@ -44,6 +44,20 @@ class LayerInputs:
         return added.view(len(rows), rows.shape[1] // width, width)
 
 
+class EmbeddingForLayers:
+    """The embedding itself, for all layers."""
+
+    def __init__(self, num_layers: int) -> None:
+        self._num_layers = num_layers
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield from ()
+
+    def __call__(self, token_ids: torch.Tensor, embedded: torch.Tensor, mix: Mix | None = None) -> torch.Tensor:
+        """See LayerInputs. Returns [T, num_layers, hidden_size], without a copy."""
+        return embedded[:, None].expand(-1, self._num_layers, -1)
+
+
 class LayerInput:
     """What one layer does with its vectors."""
 

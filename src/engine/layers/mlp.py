@@ -8,6 +8,7 @@ import torch
 
 from ...model.activations import Activation
 from ..kernels import KernelSet
+from .adapter import Adapter
 from .linear import Linear, Mix
 from .loading import Loadable
 from .norm import AnyNorm, RMSNorm
@@ -46,9 +47,10 @@ class GatedMLP:
         gate_up, residual = self.gate_up_proj.of_normed(norm, hidden, residual, mix)
         return self._down(gate_up, mix), residual
 
-    def of(self, x: torch.Tensor, mix: Mix | None = None) -> torch.Tensor:
-        """The block's output for x itself, [T, hidden_size]."""
-        return self._down(self.gate_up_proj(x, mix), mix)
+    def of(self, x: torch.Tensor, mix: Mix | None = None, adapter: Adapter | None = None) -> torch.Tensor:
+        """The block's output for x itself, [T, hidden_size]. adapter: of gates and ups."""
+        gate_up = self.gate_up_proj(x, mix)
+        return self._down(gate_up if adapter is None else adapter(x, gate_up, mix), mix)
 
     def _down(self, gate_up: torch.Tensor, mix: Mix | None) -> torch.Tensor:
         if self._limit is not None:

@@ -22,17 +22,17 @@ from ...model.tensors import (
 from ..layers.embedding import Embedding, EmbeddingPart, TiedEmbedding, rounded
 from ..layers.gated_norm import GatedNorm
 from ..layers.hyper_connections import HyperConnection, StreamsNorm, mean_of_streams
-from ..layers.layer_input import LayerInput, LayerInputs
+from ..layers.layer_input import EmbeddingForLayers, LayerInput, LayerInputs
 from ..layers.linear import Linear
 from ..layers.norm import AnyNorm, RMSNorm
 from ..layers.vector import Scalar
+from .block_parts import BlockParts
 from .decoder_layers import DecoderLayer, FeedForwardLayer, HyperLayer, MixerLayer
 from .ends import Embed
-from .feed_forward_parts import FeedForwardParts
-from .mixer_parts import MixerParts
+from .shared_block import SharedBlockLayer
 
 
-class DecoderParts(MixerParts, FeedForwardParts):
+class DecoderParts(BlockParts):
     """Makes whole layers, and what is before the first of them."""
 
     def embed(self, output: Linear) -> Embed:
@@ -81,8 +81,10 @@ class DecoderParts(MixerParts, FeedForwardParts):
         assert spec is not None
         return HyperConnection(prefix, shapes, spec, self._spec.norm.eps, self._dtype, self._device)
 
-    def layer_inputs(self) -> LayerInputs | None:
+    def layer_inputs(self) -> LayerInputs | EmbeddingForLayers | None:
         """Inputs of all layers; None for a model without them."""
+        if self._spec.blocks:
+            return EmbeddingForLayers(self._spec.num_layers)
         if (spec := self._spec.layer_input) is None:
             return None
         hidden, width, dtype, device = self._spec.hidden_size, spec.width, self._dtype, self._device
@@ -96,8 +98,10 @@ class DecoderParts(MixerParts, FeedForwardParts):
             self._kernels,
         )
 
-    def layer(self, index: int) -> DecoderLayer | HyperLayer | MixerLayer | FeedForwardLayer:
+    def layer(self, index: int) -> DecoderLayer | HyperLayer | MixerLayer | FeedForwardLayer | SharedBlockLayer:
         prefix, spec = f"model.layers.{index}", self._spec.layers[index]
+        if spec.block is not None:
+            return self.block_layer(index, spec, spec.block)
         ranks = spec.norm_gates or (0,) * len(layer_norms(spec))
         norms = [self.gated_norm(f"{prefix}.{name}", rank) for name, rank in zip(layer_norms(spec), ranks, strict=True)]
         mixers = [self.mixer(prefix, each) for each in spec.mixers]

@@ -37,6 +37,16 @@ class LayerStep:
         mixed = mixer(projected, self._step, self._cache[own], self._rows)
         return mixer.out_proj(mixed, self.mix_of_rows)
 
+    def of_all(self, mixer: Mixer, projected: torch.Tensor, own: slice) -> torch.Tensor:
+        """The output of `out_proj` for all T tokens, for a second mixer that must see them."""
+        return mixer.out_proj(mixer(projected, self._step, self._cache[own], None), self.mix)
+
+    @property
+    def inputs_of_all(self) -> torch.Tensor:
+        """[T, W]"""
+        assert self._inputs is not None, "a layer without inputs of its own"
+        return self._inputs
+
     @property
     def token_ids(self) -> torch.Tensor:
         """[N] int64"""
@@ -45,8 +55,7 @@ class LayerStep:
     @property
     def inputs(self) -> torch.Tensor:
         """[N, W]"""
-        assert self._inputs is not None, "a layer without inputs of its own"
-        return self.rows_of(self._inputs)
+        return self.rows_of(self.inputs_of_all)
 
     def rows_of(self, x: torch.Tensor) -> torch.Tensor:
         return x if self._rows is None else x[self._rows]

@@ -15,6 +15,7 @@ from ...model.mixers import LightningAttention as LightningSpec
 from ...model.mixers import Mamba as MambaSpec
 from ...model.mixers import Mamba2 as Mamba2Spec
 from ...model.mixers import Mixer as MixerSpec
+from ...model.mixers import RgLru as RgLruSpec
 from ...model.mixers import ShortConvolution as ShortConvolutionSpec
 from ...model.spec import Norm as NormSpec
 from ...model.tensors import (
@@ -22,7 +23,10 @@ from ...model.tensors import (
     CONVOLUTIONS,
     HEAD_GATES,
     KIMI_EXPANSIONS,
+    LAMBDAS,
     MAMBA_NORMS,
+    RG_LRU_GATES,
+    RG_LRU_INPUTS,
     attention_parts,
     compressed_parts,
     gated_delta_convolutions,
@@ -46,6 +50,7 @@ from ..layers.attention import (
 )
 from ..layers.compressed_attention import CompressedAttention, Compressor, GroupMatrices
 from ..layers.convolution import ShortConvolution, Taps
+from ..layers.difference import Difference, Lambda, order_of_pairs
 from ..layers.gated_delta import GatedDelta, order_by_part
 from ..layers.kimi_delta import KimiDelta
 from ..layers.latent_attention import HeadMatrices, LatentAttention, gates_after_queries
@@ -55,6 +60,7 @@ from ..layers.mamba import Mamba, Rates
 from ..layers.mamba2 import Mamba2, gates_after_inputs
 from ..layers.mixer import Mixer
 from ..layers.norm import LayerNorm, Norm, RMSNorm
+from ..layers.rg_lru import BlockMatrix, DecayRates, RgLru
 from ..layers.rotary import query_scales
 from ..layers.token_index import TokenIndex
 from ..layers.vector import Vector
@@ -66,6 +72,8 @@ _INDEX_INPUTS = "indexer.wk", "indexer.weights_proj"  # projections of the layer
 def _order_of(spec: AttentionSpec) -> torch.Tensor | None:
     """The order of the outputs of a projection whose checkpoint has another, or fewer."""
     sizes = spec.num_heads, spec.num_kv_heads, spec.head_dim
+    if spec.lambda_start is not None:
+        return order_of_pairs(*sizes)
     if spec.value_dim is not None:
         return order_with_zeros(*sizes, spec.value_dim)
     if spec.gate == "element":
@@ -98,14 +106,25 @@ class MixerParts(Parts):
                 return self.lightning_attention(f"{prefix}.self_attn", spec)
             case ShortConvolutionSpec():
                 return self.short_convolution(f"{prefix}.conv", spec)
+            case RgLruSpec():
+                return self.rg_lru(f"{prefix}.recurrent", spec)
             case MambaSpec():
                 return self.mamba(f"{prefix}.mamba", spec)
             case Mamba2Spec():
                 return self.mamba2(f"{prefix}.mamba", spec)
         raise AssertionError(f"support.py accepts layers with {spec}")
 
-    def attention(self, prefix: str, spec: AttentionSpec) -> Attention:
-        hidden = self._spec.hidden_size
+    def attention(
+        self, prefix: str, spec: AttentionSpec, inputs: int | None = None, weights_of: Attention | None = None
+    ) -> Attention:
+        """inputs: of its first linear layer; None: as wide as the model. weights_of: has its linear layers already."""
+        if weights_of is None:
+            inputs = inputs or self._spec.hidden_size
+            parts, order = attention_parts(spec), _order_of(spec)
+            in_proj = self.linear(prefix, parts, inputs, spec.has_bias, order, unbiased=(HEAD_GATES,))
+            out_proj = self.summed(prefix, "o_proj", spec.num_heads * spec.output_dim, spec.has_out_bias)
+        else:
+            in_proj, out_proj = weights_of.in_proj, weights_of.out_proj
         slopes: torch.Tensor | None = None
         if spec.alibi != "none":
             slopes = self._of_heads(alibi_slopes, spec.num_heads).to(self._device)
@@ -116,7 +135,7 @@ class MixerParts(Parts):
             for name, heads in (("q_norm", spec.num_heads), ("k_norm", spec.num_projected[0]))
         )
         heads = HeadVariant(
-            is_interleaved=spec.rope is not None and spec.rope.is_interleaved,
+            is_interleaved=spec.lambda_start is not None or (spec.rope is not None and spec.rope.is_interleaved),
             is_over_all_heads=spec.head_norm == "whole",
             is_norm_last=spec.head_norm in ("head_after_rope", "bare_after_rope"),
             has_value_norm=spec.has_value_norm,
@@ -125,7 +144,7 @@ class MixerParts(Parts):
         )
         return Attention(
             AttentionShape(
-                spec.num_heads,
+                spec.num_heads if spec.lambda_start is None else spec.num_heads // 2,
                 spec.num_projected[0],
                 spec.head_dim,
                 spec.window,
@@ -134,20 +153,28 @@ class MixerParts(Parts):
                 scale=spec.scale,
                 value_dim=spec.value_dim,
             ),
-            self.linear(prefix, attention_parts(spec), hidden, spec.has_bias, _order_of(spec), unbiased=(HEAD_GATES,)),
-            self.summed(prefix, "o_proj", spec.num_heads * spec.output_dim, spec.has_out_bias),
+            in_proj,
+            out_proj,
             q_norm,
             k_norm,
-            None if spec.rope is None else self.rotation(spec.rope, spec.head_dim),
+            None if spec.rope is None else self.rotation(spec.rope, spec.query_dim, spec.head_dim // spec.query_dim),
             self._kernels,
             sinks=self.sinks(prefix, spec),
             slopes=slopes,
             heads=heads,
             num_gates=_num_gates(spec),
+            difference=self.difference(prefix, spec),
         )
 
     def sinks(self, prefix: str, spec: AttentionSpec | LatentSpec) -> Vector | None:
         return Vector(f"{prefix}.sinks", spec.num_heads, self._dtype, self._device) if spec.has_sinks else None
+
+    def difference(self, prefix: str, spec: AttentionSpec) -> Difference | None:
+        if (start := spec.lambda_start) is None:
+            return None
+        names = [f"{prefix}.{name}" for name in LAMBDAS]
+        factor = Lambda(names, spec.query_dim, start, self._dtype, self._device)
+        return Difference(factor, start, spec.head_dim, self._spec.norm.eps, self._kernels)
 
     def _of_heads(self, make: Callable[[int], torch.Tensor], num_heads: int) -> torch.Tensor:
         """What `make` returns for all heads, for this process's heads."""
@@ -326,6 +353,28 @@ class MixerParts(Parts):
             self._kernels,
         )
 
+    def rg_lru(self, prefix: str, spec: RgLruSpec) -> RgLru:
+        dtype, device, width = self._dtype, self._device, spec.width
+        of_inputs, of_decays = (f"{prefix}.rg_lru.{name}" for name in RG_LRU_GATES)
+        heads = spec.num_heads, spec.head_dim
+        return RgLru(
+            self.linear(prefix, dict.fromkeys(RG_LRU_INPUTS, width), self._spec.hidden_size, has_bias=True),
+            self.summed(prefix, "linear_out", width, has_bias=True),
+            self.taps(prefix, {"conv_1d": width}, spec.conv_width),
+            Vector(f"{prefix}.conv_1d.bias", width, dtype, device),
+            (
+                BlockMatrix(f"{of_inputs}_weight", spec, dtype, device),
+                BlockMatrix(f"{of_decays}_weight", spec, dtype, device),
+            ),
+            (
+                DecayRates(f"{prefix}.rg_lru.recurrent_param", width, dtype, device),
+                Vector(f"{of_inputs}_bias", heads, dtype, device),
+                Vector(f"{of_decays}_bias", heads, dtype, device),
+            ),
+            self._kernels,
+            spec,
+        )
+
     def mamba(self, prefix: str, spec: MambaSpec) -> Mamba:
         hidden, dtype, device = self._spec.hidden_size, self._dtype, self._device
         parts = mamba_parts(spec)
@@ -373,5 +422,5 @@ class MixerParts(Parts):
             None if spec.norm == "none" else Vector(f"{prefix}.norm.weight", spec.width, dtype, device),
             self._kernels,
             spec,
-            self._spec.norm.eps,
+            self._spec.norm.eps if spec.norm_eps is None else spec.norm_eps,
         )

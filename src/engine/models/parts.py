@@ -16,6 +16,7 @@ from ..layers.linear import Finish, Linear
 from ..layers.norm import LayerNorm, Norm, RMSNorm
 from ..layers.rotary import Rotation, cos_sin_table
 from .rope import rope_parameters
+from .shared_block import SharedBlock
 
 
 class Parts:
@@ -40,7 +41,8 @@ class Parts:
         self._max_model_len = max_model_len
         self._dtype, self._device = dtype, device
         self._scheme = SCHEMES[quantization] if quantization else None
-        self._rotations: dict[tuple[RopeSpec, int], Rotation] = {}
+        self._rotations: dict[tuple[RopeSpec, int, int], Rotation] = {}
+        self._blocks: dict[int, SharedBlock] = {}  # by the layers that have their weights
         self._query_scales: dict[tuple[float, float, int], torch.Tensor] = {}
 
     def norm(self, name: str, width: int) -> Norm:
@@ -80,12 +82,16 @@ class Parts:
         """The last layer of a block, whose inputs the ranks share: what they compute is added."""
         return self.linear(prefix, {name: self._spec.hidden_size}, in_features, has_bias, finish=self._sum)
 
-    def rotation(self, rope: RopeSpec, head_dim: int) -> Rotation:
-        """The rotary embedding, shared by all layers that have the same."""
-        if (rope, head_dim) not in self._rotations:
+    def rotation(self, rope: RopeSpec, head_dim: int, copies: int = 1) -> Rotation:
+        """The rotary embedding, shared by all layers that have the same. copies: heads of this size that are one to the
+        kernels."""
+        key = rope, head_dim, copies
+        if key not in self._rotations:
             parameters = rope_parameters(rope, self._spec.max_position_embeddings)
             share = 1.0 if rope.kind == "proportional" else rope.partial_rotary_factor  # it has pairs that stay
             rotary_dim = int(head_dim * share)
             table = cos_sin_table(parameters, rotary_dim, self._max_model_len).to(self._device)
-            self._rotations[rope, head_dim] = Rotation(table, rope.pair_kinds)
-        return self._rotations[rope, head_dim]
+            if copies > 1:
+                table = torch.cat([half.repeat(1, copies) for half in table.chunk(2, 1)], 1)
+            self._rotations[key] = Rotation(table, rope.pair_kinds)
+        return self._rotations[key]

@@ -26,6 +26,7 @@ from . import (
     phi,
     qwen,
     xiaomi,
+    zyphra,
 )
 from .family import Family, FusedExperts, Setting
 
@@ -51,6 +52,7 @@ _MAKERS = (
     liquid,
     mamba,
     xiaomi,
+    zyphra,
     others,
 )
 FAMILIES: Mapping[str, Family] = {name: family for maker in _MAKERS for name, family in maker.FAMILIES.items()}

@@ -24,10 +24,10 @@ Windows = (
 )
 # Which layers turn queries and keys: all; those with a window, or all if none has one; those with a window; those that
 # `no_rope_layers` lists with 1; all, unless `alibi` is true; all if `position_embedding_type` is `rope`; those whose
-# base in `layer_rope_theta` is not 0; all if config.json has `rope_parameters`; none
+# base in `layer_rope_theta` is not 0; all if config.json has `rope_parameters`; all if `use_mem_rope` is true; none
 RopeLayers = (
     Literal["all", "windows_if_any", "windows", "listed", "not_alibi", "position_embedding_type"]
-    | Literal["layer_rope_theta", "rope_parameters", "none"]
+    | Literal["layer_rope_theta", "rope_parameters", "use_mem_rope", "none"]
 )
 FusedExperts = Literal["interleaved", "columns", "stacked", "columns_or_stacked"]
 Setting = bool | str  # a string is the key of config.json that decides
@@ -71,6 +71,7 @@ class Family:
     activation_key: str = "hidden_act"
     is_gated: bool = True
     mlp_width_key: str = "intermediate_size"
+    mlp_width_of: int = 1  # gates and ups together have as many outputs as this key says: 2; each of them: 1
     windows: Windows = "none"
     window_if: str | None = None  # the key of config.json that decides whether there is a window
     rope_layers: RopeLayers = "all"
@@ -81,7 +82,8 @@ class Family:
     position_offset: int | None = None  # of the first position in a table of learned ones; None: there is no table
     window_rope: Literal["same", "unscaled", "local"] = "same"  # in layers with a window; local: another base
     multipliers: Mapping[str, str] = field(default_factory=dict)  # field of ModelSpec or Attention -> key
-    scales_embedding: bool = False  # by the square root of the width
+    # By the square root of the width, rounded to the dtype of the model, or to bfloat16 whatever that is
+    scales_embedding: bool | Literal["bfloat16"] = False
     experts: ExpertsKind = "none"
     one_key_if: str | None = None  # the key of config.json by which all heads share one key
     is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head
@@ -96,10 +98,12 @@ class Family:
     window_kv_heads: int = 1  # key-value heads of layers with a window, in multiples of those of others
     gate: Gate = "none"  # on the outputs of attention
     gate_if: str | None = None  # the key of config.json that decides whether there is one
+    is_differential: bool = False  # attention is the difference of that of two heads
     is_latent: bool = False  # attention over a compressed vector of each token
     is_compressed: bool = False  # attention over a window, and over a vector for several tokens
     index: IndexKind = "none"  # which pairs it rotates, where an index chooses the tokens of attention
     states: StatesKind = "none"  # of other layers
+    has_blocks: bool = False  # attention and feed-forward block are a block before a layer, whose weights layers share
     has_depth_scale: bool = False  # `scale_depth` and `dim_model_base` scale what layers add, and logits (MiniCPM)
     has_weight_scales: bool = False  # multipliers.py reads them
     renames: Mapping[str, str] = field(default_factory=dict)

@@ -98,6 +98,51 @@ _GEMMA_4_PARTS: dict[str, Any] = {
 }
 _GEMMA_4_WITH_INPUTS = _GEMMA_4_PARTS | {"has_layer_inputs": True}
 FAMILIES: Mapping[str, Family] = {
+    "RecurrentGemmaForCausalLM": Family(
+        "recurrent_gemma",
+        "RecurrentGemma",
+        COMMON
+        | {
+            "vocab_size": 256000,
+            "hidden_size": 2560,
+            "intermediate_size": 7680,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 10,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "block_types": ["recurrent", "recurrent", "attention"],
+            "sliding_window": 2048,
+            "conv1d_width": 4,
+            "logits_soft_cap": 30.0,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 8192,  # that it was trained on: the class has no limit
+            "bos_token_id": 2,
+            "eos_token_id": 1,
+            "pad_token_id": 0,
+        },
+        own_keys={"sliding_window": "attention_window_size"},
+        norm=Norm(is_offset=True),
+        bias="attention_bias",
+        out_bias=True,
+        mlp_bias=True,
+        mlp_width_of=2,
+        activation_key="hidden_activation",
+        windows="all",
+        partial=0.5,
+        scales_embedding="bfloat16",
+        multipliers={"logits_softcap": "logits_soft_cap"},
+        states="rg_lru",
+        renames={
+            ".temporal_block.q_proj.": ".self_attn.q_proj.",
+            ".temporal_block.k_proj.": ".self_attn.k_proj.",
+            ".temporal_block.v_proj.": ".self_attn.v_proj.",
+            ".temporal_block.o_proj.": ".self_attn.o_proj.",
+            ".temporal_block.": ".recurrent.",
+            ".temporal_pre_norm.": ".input_layernorm.",
+            ".channel_pre_norm.": ".post_attention_layernorm.",
+            ".mlp_block.": ".mlp.",
+            "model.final_norm.": "model.norm.",
+        },
+    ),
     "GemmaForCausalLM": Family(
         "gemma",
         "Gemma",

@@ -9,6 +9,21 @@ from .common import BAMBA_NAMES, COMMON, DEEPSEEK_V3, LLAMA, MIXTRAL_NAMES, MOON
 from .family import Family
 
 FAMILIES: Mapping[str, Family] = {
+    "DiffLlamaForCausalLM": Family(
+        "diffllama",
+        "DiffLlama",
+        LLAMA
+        | {
+            "hidden_size": 2048,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 16,
+            "rms_norm_eps": 1e-5,
+            "pad_token_id": None,
+        },
+        bias="attention_bias",
+        out_bias="attention_bias",
+        is_differential=True,
+    ),
     "MiniMaxForCausalLM": Family(
         "minimax",
         "MiniMax-Text-01 and M1, in the format of transformers",

@@ -13,9 +13,11 @@ from stoker.config.checkpoint.match import tensors_of
 from stoker.config.checkpoint.stored import StoredTensor
 from stoker.model.config_json import ModelConfigError
 from stoker.model.mixers import Attention
+from stoker.model.pipeline_stages import pipeline_problem
 from stoker.model.read import read_config
 from stoker.model.sizes import count_parameters
 from stoker.model.support import support_problem
+from stoker.model.tensor_parallel import tensor_parallel_problem
 from stoker.model.tensors import model_shapes
 
 V, P, H, F = 5, 4, 8, 32  # vocabulary, positions, width, inner width
@@ -123,6 +125,7 @@ def test_a_setting_that_is_not_computed_is_a_reason(changes: dict[str, Any], rea
         ("SolarOpenForCausalLM", {"first_k_dense_replace": 1}),
         ("MptForCausalLM", {"attn_config.clip_qkv": 6}),
         ("MptForCausalLM", {"attn_config.alibi": False}),
+        ("Zamba2ForCausalLM", {"use_long_context": True}),
     ],
 )
 def test_a_value_that_transformers_does_not_compute_so_is_named(architecture: str, changes: dict[str, Any]) -> None:
@@ -170,6 +173,52 @@ def test_layers_with_a_window_have_more_keys_sinks_and_narrower_values_in_mimo()
         read_config({**config, "moe_layer_freq": [0]})
     with pytest.raises(ModelConfigError, match="`v_head_dim` is 200, more than `head_dim`"):
         read_config({**config, "v_head_dim": 200})
+
+
+def test_heads_of_differential_attention_are_pairs() -> None:
+    config = {"architectures": ["DiffLlamaForCausalLM"], "num_hidden_layers": 2, "num_attention_heads": 8}
+    spec, _ = read_config({**config, "num_key_value_heads": 4, "head_dim": 16})
+    first, second = (layer.mixer for layer in spec.layers)
+    assert isinstance(first, Attention)
+    assert isinstance(second, Attention)
+    assert (first.num_heads, first.num_kv_heads, first.head_dim, first.query_dim, first.scale) == (8, 2, 32, 16, 0.25)
+    assert first.keeps.width == 2 * 4 * 16
+    assert (first.lambda_start, second.lambda_start) == (pytest.approx(0.2), pytest.approx(0.8 - 0.6 * 0.74081822))
+    assert tensor_parallel_problem(spec, 2) is None
+    assert tensor_parallel_problem(spec, 4) == "2 pairs of key-value heads cannot be divided by 4"
+    with pytest.raises(ModelConfigError, match="1 key-value heads cannot be pairs"):
+        read_config({**config, "num_key_value_heads": 1})
+
+
+def test_kinds_of_layers_of_recurrent_gemma_are_repeated() -> None:
+    config = {"architectures": ["RecurrentGemmaForCausalLM"], "num_hidden_layers": 5}
+    spec, _ = read_config({**config, "block_types": ["recurrent", "attention"], "hidden_size": 2560})
+    assert [layer.mixer and layer.mixer.kind for layer in spec.layers] == ["rg_lru", "attention"] * 2 + ["rg_lru"]
+    assert spec.windows == (None, 2048, None, 2048, None)
+    assert spec.embedding_scale == 50.5  # the root in bfloat16
+    assert tensor_parallel_problem(spec, 5) is None
+    assert tensor_parallel_problem(spec, 4) == "10 heads of a recurrent layer cannot be divided by 4"
+    for kinds in ([], "recurrent", ["mamba"], [3]):
+        with pytest.raises(ModelConfigError, match="it must be a list of recurrent and attention"):
+            read_config({**config, "block_types": kinds})
+    with pytest.raises(ModelConfigError, match="`lru_width` 2559 is no multiple of `num_attention_heads` 10"):
+        read_config({**config, "lru_width": 2559})
+    spec, _ = read_config({**config, "hidden_activation": "mish"})
+    assert support_problem(spec) == "gates with the activation 'mish' are not supported"
+
+
+def test_blocks_of_zamba_share_the_weights_of_the_first_in_turn() -> None:
+    kinds = ["hybrid", "mamba", "hybrid", "hybrid", "linear_attention", "hybrid"]
+    config = {"architectures": ["Zamba2ForCausalLM"], "num_hidden_layers": 6, "hidden_size": 64}
+    spec, _ = read_config({**config, "layers_block_type": kinds, "num_mem_blocks": 2, "adapter_rank": 3})
+    assert {index: block.weights_of for index, block in spec.blocks.items()} == {0: None, 2: None, 3: 0, 5: 2}
+    shapes = model_shapes(spec)
+    assert shapes["model.layers.5.adapters.gate_up_proj.1.weight"] == (2 * 256, 3)
+    assert [name for name in shapes if name.startswith("model.layers.5.shared_transformer.")] == []
+    assert pipeline_problem(spec, 2) == "some layers share weights"
+    assert list(read_config({**config, "num_hidden_layers": 54})[0].blocks) == [6, 12, 18, 24, 30, 36, 42, 47, 51]
+    with pytest.raises(ModelConfigError, match="`layer_types` must name 6 layers"):
+        read_config({**config, "layers_block_type": kinds[1:]})
 
 
 def test_the_scale_of_scores_is_that_of_the_head_where_none_is_written() -> None:

@@ -13,10 +13,10 @@ namespace {
 constexpr int64_t kChannels = 64;  // shared between threads in such pieces: whole cache lines for every type
 
 // In the order of KINDS in ../causal_convolution.py.
-enum Kind { kSilu, kGated };
+enum Kind { kSilu, kGated, kPlain };
 
 // x: [tokens, stride]. kSilu: the inputs are the first `channels` columns, and the result is activated. kGated: the
-// columns are a gate of the inputs, a gate of the result, and the inputs.
+// columns are a gate of the inputs, a gate of the result, and the inputs. kPlain: as kSilu, without the activation.
 template <Kind kind, class T>
 struct Inputs {
     const T* x;
@@ -24,7 +24,7 @@ struct Inputs {
 
     ALWAYS_INLINE Floats load(int64_t token, int64_t channel, int64_t count) const {
         const T* row = x + token * stride + channel;
-        if constexpr (kind == kSilu) return load_up_to(row, count);
+        if constexpr (kind != kGated) return load_up_to(row, count);
         T rounded[kWidth];  // as the state holds it
         store(rounded, load_up_to(row, count) * load_up_to(row + 2 * channels, count));
         return ::load(rounded);
@@ -32,6 +32,7 @@ struct Inputs {
 
     ALWAYS_INLINE Floats finished(Floats sum, int64_t token, int64_t channel, int64_t count) const {
         if constexpr (kind == kSilu) return sum / (exponential(-sum) + 1.0f);
+        if constexpr (kind == kPlain) return sum;
         return sum * load_up_to(x + token * stride + channels + channel, count);
     }
 };
@@ -87,6 +88,8 @@ void causal_convolution(const T* x, int64_t stride, const float* taps, const flo
                         const RecurrentRows& rows, int64_t channels, int width, int kind) {
     if (kind == kSilu) {
         convolve(Inputs<kSilu, T>{x, stride, channels}, taps, bias, state, out, rows, width);
+    } else if (kind == kPlain) {
+        convolve(Inputs<kPlain, T>{x, stride, channels}, taps, bias, state, out, rows, width);
     } else {
         convolve(Inputs<kGated, T>{x, stride, channels}, taps, bias, state, out, rows, width);
     }

@@ -179,3 +179,24 @@ EXPORT void take_columns(const char* x, char* out, int64_t rows, int64_t row_byt
     });
 }
 CAPTURABLE(take_columns)
+
+EXPORT void put_columns(const char* x, char* out, int64_t rows, int64_t row_bytes, int64_t first, int64_t count) {
+    parallel_ranges(rows, min_rows_per_thread(count / 4 + 1), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++) memcpy(out + i * row_bytes + first, x + i * count, count);
+    });
+}
+CAPTURABLE(put_columns)
+
+// Of each row of two halves, two rows, in each of which the other half is zeros.
+EXPORT void part_halves(const char* x, char* out, int64_t rows, int64_t half) {
+    parallel_ranges(rows, min_rows_per_thread(half + 1), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++) {
+            const char* from = x + i * 2 * half;
+            char* to = out + i * 4 * half;
+            memcpy(to, from, half);
+            memset(to + half, 0, 2 * half);
+            memcpy(to + 3 * half, from + half, half);
+        }
+    });
+}
+CAPTURABLE(part_halves)

@@ -33,10 +33,10 @@ def _inputs(x, places, is_there, channels, IS_GATED: tl.constexpr):
 
 
 @triton.jit
-def _finished(total, x, places, is_there, channels, IS_GATED: tl.constexpr):
+def _finished(total, x, places, is_there, channels, IS_GATED: tl.constexpr, IS_ACTIVE: tl.constexpr):
     if IS_GATED:
         total *= tl.load(x + channels + places, mask=is_there, other=0.0).to(tl.float32)
-    else:
+    if IS_ACTIVE:
         total *= tl.sigmoid(total)
     return total
 
@@ -60,8 +60,8 @@ def _seen(
 def _convolve(
     x, taps, bias, state, out, query_start, context_lens, seq_slots, num_rows, num_tokens, first_width, channels,
     stride, state_stride,
-    WIDTH: tl.constexpr, KEPT: tl.constexpr, HAS_BIAS: tl.constexpr, IS_GATED: tl.constexpr, BLOCK: tl.constexpr,
-    TILE: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    WIDTH: tl.constexpr, KEPT: tl.constexpr, HAS_BIAS: tl.constexpr, IS_GATED: tl.constexpr, IS_ACTIVE: tl.constexpr,
+    BLOCK: tl.constexpr, TILE: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait(IS_DEPENDENT)
     program = tl.program_id(0)
@@ -86,7 +86,7 @@ def _convolve(
                 weights = tl.load(taps + tap * channels + columns, mask=is_column, other=0.0)
                 total += inputs.to(tl.float32) * weights[None, :]
             places = lags[:, None]
-            total = _finished(total, x, places * stride + columns[None, :], is_own, channels, IS_GATED)
+            total = _finished(total, x, places * stride + columns[None, :], is_own, channels, IS_GATED, IS_ACTIVE)
             places = (start + places) * channels + columns[None, :]
             tl.store(out + places, total.to(out.dtype.element_ty), mask=is_own)
             newest = lags + count - history
@@ -107,7 +107,7 @@ def _convolve(
             inputs = _inputs(x, (places - history + tap) * stride + columns[None, :], is_there, channels, IS_GATED)
             weights = tl.load(taps + tap * channels + columns, mask=is_column, other=0.0)
             total += inputs.to(tl.float32) * weights[None, :]
-        total = _finished(total, x, places * stride + columns[None, :], is_there, channels, IS_GATED)
+        total = _finished(total, x, places * stride + columns[None, :], is_there, channels, IS_GATED, IS_ACTIVE)
         tl.store(out + places * channels + columns[None, :], total.to(out.dtype.element_ty), mask=is_there)
 
 
@@ -132,6 +132,6 @@ def causal_convolution_gpu(
             x, taps, bias, state, out, step.query_start, step.context_lens, step.seq_slots, rows, tokens,
             triton.next_power_of_2(rows), channels, x.stride(0), state.stride(0),
             WIDTH=width, KEPT=triton.next_power_of_2(max(1, width - 1)), HAS_BIAS=bias is not None,
-            IS_GATED=kind == "gated", BLOCK=block, TILE=_TILE, num_warps=2, **dependent(),
+            IS_GATED=kind == "gated", IS_ACTIVE=kind == "silu", BLOCK=block, TILE=_TILE, num_warps=2, **dependent(),
         )  # fmt: skip
     return out

@@ -29,6 +29,7 @@ from .linear import PackGroupedGpu, embed_packed, linear_gpu, norm_gate_up_gpu
 from .norm_parts import norm_parts_gpu
 from .prefill_attention import prefill_attention
 from .recurrent import CHUNK, FEW
+from .rg_lru import rg_lru_gpu
 from .rope_and_store import rope_and_store_gpu
 from .route_experts import route_experts_gpu
 from .sample_logprobs import count_above_gpu, softmax_mass_gpu
@@ -72,6 +73,7 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         gated_norm=gated_norm_gpu,
         norm_parts=norm_parts_gpu,
         selective_scan=selective_scan_gpu,
+        rg_lru=rg_lru_gpu,
         fused_norm_gate_up=norm_gate_up_gpu,
         sample_tokens=after_penalties(sample_tokens_gpu),
         sample_top_p=after_penalties(sample_top_p_gpu),

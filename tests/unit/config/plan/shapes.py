@@ -289,6 +289,7 @@ _GRANITE_4 = {
     "mamba_d_state": 128,
     "tie_word_embeddings": True,
 }
+_ZAMBA2 = {"vocab_size": 32000, "num_attention_heads": 32, "num_key_value_heads": 32, "use_mem_rope": True}
 # name -> config, parameters: of families that are described exactly
 NATIVE: dict[str, tuple[dict[str, Any], int]] = {
     "gpt2": (
@@ -320,6 +321,36 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
         1_011_781_632,
     ),
     "gpt-j-6b": (_of("GPTJForCausalLM", n_embd=4096, n_layer=28, n_head=16, rotary_dim=64), 6_050_882_784),
+    "recurrentgemma-2b": (
+        _of("RecurrentGemmaForCausalLM", num_key_value_heads=1, intermediate_size=15360),
+        2_682_862_080,
+    ),
+    "zamba2-1.2b": (
+        _of(
+            "Zamba2ForCausalLM",
+            hidden_size=2048,
+            num_hidden_layers=38,
+            layers_block_type=["hybrid" if index % 6 == 5 and index < 36 else "mamba" for index in range(38)],
+            n_mamba_heads=64,
+            mamba_d_state=128,
+            use_shared_attention_adapter=True,
+            **_ZAMBA2,
+        ),
+        1_215_064_704,
+    ),
+    "zamba2-7b": (
+        _of(
+            "Zamba2ForCausalLM",
+            hidden_size=3584,
+            num_hidden_layers=81,
+            layers_block_type=["hybrid" if index == 6 or index in range(11, 78, 6) else "mamba" for index in range(81)],
+            num_mem_blocks=2,
+            n_mamba_heads=112,
+            mamba_ngroups=2,
+            **_ZAMBA2,
+        ),
+        7_356_749_648,
+    ),
     "falcon-7b": (_of("FalconForCausalLM", multi_query=True, num_kv_heads=71), 6_921_720_704),
     "falcon-40b": (
         _of(

@@ -156,3 +156,21 @@ def test_columns_are_taken_as_a_matrix_of_their_own(level: str, dtype: torch.dty
     assert found.is_contiguous()
     with pytest.raises(ValueError, match="no columns 32 to 38"):
         kernels_of(level, dtype).take_columns(x, 32, 6)
+
+
+@LEVELS
+@DTYPES
+def test_columns_of_several_matrices_become_those_of_one(level: str, dtype: torch.dtype) -> None:
+    parts = [torch.randn(5, columns).to(dtype) for columns in (11, 1, 6)]
+    assert torch.equal(kernels_of(level, dtype).join_columns(parts), torch.cat(parts, 1))
+    with pytest.raises((ValueError, RuntimeError), match=r"different numbers of rows|must match"):
+        kernels_of(level, dtype).join_columns([*parts, parts[0][:3]])
+
+
+@LEVELS
+@DTYPES
+def test_each_half_of_a_row_becomes_a_row_with_zeros(level: str, dtype: torch.dtype) -> None:
+    x = torch.randn(5, 6).to(dtype)
+    found = kernels_of(level, dtype).part_halves(x)
+    assert torch.equal(found[0::2], torch.cat((x[:, :3], torch.zeros(5, 3, dtype=dtype)), 1))
+    assert torch.equal(found[1::2], torch.cat((torch.zeros(5, 3, dtype=dtype), x[:, 3:]), 1))

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from stoker.engine.kernels import GatedDeltaWeights, KernelSet
-from stoker.engine.kernels.causal_convolution import Kind
+from stoker.engine.kernels.causal_convolution import KINDS, Kind
 
 from .levels import LEVEL_NAMES, assert_close, kernels_of
 
@@ -49,7 +49,7 @@ def convolution_inputs(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """x, with further columns for silu; taps, bias, state."""
     torch.manual_seed(channels + width)
-    x = torch.randn(tokens, channels + 5 if kind == "silu" else 3 * channels).to(dtype)
+    x = torch.randn(tokens, 3 * channels if kind == "gated" else channels + 5).to(dtype)
     return x, torch.randn(width, channels), torch.randn(channels), torch.randn(6, width - 1, channels).to(dtype)
 
 
@@ -59,12 +59,14 @@ def convolved(x: torch.Tensor, taps: torch.Tensor, bias: torch.Tensor, past: tor
     gate, after, given = x.split(channels, 1) if kind == "gated" else (None, None, x[:, :channels])
     inputs = torch.cat((past, given if gate is None else gate * given)).double()
     summed = F.conv1d(inputs.T[None], taps.double().T[:, None], bias.double(), groups=channels)[0].T
-    return F.silu(summed) if after is None else summed * after.double()
+    if after is not None:
+        return summed * after.double()
+    return F.silu(summed) if kind == "silu" else summed
 
 
 @LEVELS
 @DTYPES
-@pytest.mark.parametrize("kind", ["silu", "gated"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("channels", "width"), [(7, 2), (100, 4), (192, 3)])
 def test_the_convolution_is_that_of_the_whole_sequence(
     level: str, dtype: torch.dtype, kind: Kind, channels: int, width: int
@@ -78,7 +80,7 @@ def test_the_convolution_is_that_of_the_whole_sequence(
     ):
         past = before[slot] if computed else torch.zeros_like(before[slot])
         assert_close(own, convolved(part, taps, bias, past, kind), absolute=2e-6 * width)
-        inputs = part[:, :channels] if kind == "silu" else part[:, :channels] * part[:, 2 * channels :]
+        inputs = part[:, :channels] * part[:, 2 * channels :] if kind == "gated" else part[:, :channels]
         assert torch.equal(state[slot], torch.cat((past, inputs))[count:])
     assert torch.equal(state[[3, 5]], before[[3, 5]])  # of other sequences
 

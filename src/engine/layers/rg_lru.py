@@ -1,0 +1,103 @@
+"""The recurrent block of Griffin: a convolution, a real-gated linear recurrent unit, a gate. arXiv:2402.19427."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+
+from ...model.activations import HIDDEN_ACTS
+from ...model.mixers import RgLru as RgLruSpec
+from ..kernels import KernelSet, RgLruWeights
+from .convolution import Taps
+from .linear import Linear
+from .loading import Held, Loadable, TensorReader, tensor_of
+from .mixer import LayerCache
+from .step_input import StepInput
+from .vector import Vector
+
+
+class BlockMatrix:
+    """A matrix of each head, [heads, inputs, outputs], in the model's dtype; not quantised."""
+
+    def __init__(self, name: str, spec: RgLruSpec, dtype: torch.dtype, device: torch.device) -> None:
+        self._name = name
+        self.values = torch.empty(spec.num_heads, spec.head_dim, spec.head_dim, dtype=dtype, device=device)
+
+    def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield self._name, tuple(self.values.shape)
+
+    def load(self, tensors: TensorReader) -> None:
+        tensors.read(self._name, self.values)
+
+    def take_weights(self, other: Self) -> None:
+        self.values = other.values
+
+    def held(self) -> Held:
+        return {"values": self.values}
+
+    def hold(self, held: Held) -> None:
+        self.values = tensor_of(held, "values", self.values)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.values.nbytes
+
+
+class DecayRates(Vector):
+    """The logarithms of the decays where their gates are open: -8 * softplus of what is stored."""
+
+    def __init__(self, name: str, channels: int, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(name, channels, dtype, device, is_exact=True)
+
+    def load(self, tensors: TensorReader) -> None:
+        super().load(tensors)
+        self.values.copy_(-8 * F.softplus(self.values))
+
+
+class RgLru:
+    def __init__(
+        self,
+        in_proj: Linear,
+        out_proj: Linear,
+        taps: Taps,
+        conv_bias: Vector,
+        gates: tuple[BlockMatrix, BlockMatrix],
+        vectors: tuple[DecayRates, Vector, Vector],
+        kernels: KernelSet,
+        spec: RgLruSpec,
+    ) -> None:
+        """in_proj: inputs, and gates of the outputs. gates: the matrices of the gates of inputs and decays. vectors:
+        the rates, and the biases of these gates."""
+        self.in_proj = in_proj
+        self.out_proj = out_proj
+        self._taps, self._conv_bias, self._gates, self._vectors = taps, conv_bias, gates, vectors
+        self._weights = RgLruWeights(*(vector.values for vector in vectors))
+        self._heads, self._activation = (spec.num_heads, spec.head_dim), HIDDEN_ACTS[spec.activation]
+        self._kernels = kernels
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield self.in_proj
+        yield self._taps
+        yield self._conv_bias
+        yield from self._gates
+        yield from self._vectors
+        yield self.out_proj
+
+    def __call__(
+        self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        """See Mixer."""
+        inputs, sums = cache
+        kernels, width = self._kernels, self._conv_bias.values.numel()
+        mixed = kernels.causal_convolution(
+            projected, self._taps.by_token, self._conv_bias.values, inputs, step, "plain"
+        )
+        heads = mixed.view(len(mixed), *self._heads)
+        input_gates, decay_gates = (kernels.expand_values(heads, gate.values) for gate in self._gates)
+        out = kernels.rg_lru(mixed, input_gates, decay_gates, self._weights, sums, step)
+        if rows is not None:
+            out, projected = out[rows], projected[rows]
+        return kernels.gate_inputs(kernels.take_columns(projected, width, width), out, self._activation)
