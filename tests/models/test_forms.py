@@ -56,6 +56,7 @@ FAMILIES = [
         "lfm2_moe",
     ),
     *("granitemoe", "kimi_linear", "bailing_hybrid", "olmo_hybrid", "llama4", "ernie4_5_moe", "lfm3", "mimo_v2_flash"),
+    *("codegen", "xglm"),
 ]
 
 

@@ -113,7 +113,8 @@ class Decoder(DecoderPart):
     def _add_ends(self, make: DecoderParts) -> None:
         output = make.output("model.embed_tokens" if self.model_spec.is_tied else "lm_head")
         self.embed = make.embed(output)
-        self.norm = make.norm(FINAL_NORM, self.model_spec.hidden_size)
+        spec = self.model_spec
+        self.norm = make.norm(FINAL_NORM, spec.hidden_size) if spec.has_final_norm else None
         self.logits = LMHead(self.norm, output, self.model_spec, self._kernels, self._ranks)
         self.heads: dict[str, Head] = {"logits": self.logits}
         self.layer_inputs = make.layer_inputs()
@@ -125,7 +126,8 @@ class Decoder(DecoderPart):
         if self.layer_inputs is not None:
             yield from self.layer_inputs.loadables()
         yield from super().loadables()
-        yield self.norm
+        if self.norm is not None:
+            yield self.norm
 
     def forward(
         self, steps: Sequence[StepInput], caches: Sequence[LayerCache], rows: torch.Tensor | None

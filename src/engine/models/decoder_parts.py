@@ -15,7 +15,7 @@ from ...model.tensors import (
     POSITIONS,
     layer_norms,
 )
-from ..layers.embedding import Embedding, EmbeddingPart, TiedEmbedding, rounded
+from ..layers.embedding import Embedding, EmbeddingPart, Sines, TiedEmbedding, rounded
 from ..layers.layer_input import LayerInput, LayerInputs
 from ..layers.linear import Linear
 from ..layers.norm import RMSNorm
@@ -40,9 +40,11 @@ class DecoderParts(MixerParts, FeedForwardParts):
             table = TiedEmbedding(output, kernels, multiplier)
         else:
             table = Embedding("model.embed_tokens", spec.vocab_size, hidden, kernels, dtype, device, multiplier)
-        positions: Embedding | None = None
-        if spec.has_position_table:
-            rows, offset = spec.max_position_embeddings + spec.position_offset, spec.position_offset
+        positions: Embedding | Sines | None = None
+        rows, offset = spec.max_position_embeddings + spec.position_offset, spec.position_offset
+        if spec.has_sine_positions:
+            positions = Sines(rows, hidden, kernels, dtype, device, offset)
+        elif spec.has_position_table:
             positions = Embedding(POSITIONS, rows, hidden, kernels, dtype, device, offset=offset)
         tokens = table if self._ranks is None else EmbeddingPart(table, spec.vocab_size, self._ranks)
         norm = self.norm(EMBEDDING_NORM, hidden) if spec.has_embedding_norm else None
