@@ -274,14 +274,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-3,  # as above
         **EXPERTS,
     },
-    "olmo_hybrid": {  # as many keys as values: transformers stores a third of all convolutions under each name
+    "olmo_hybrid": {  # transformers stores a third of all convolutions under each name, of queries only 80 of 104
         "model_type": "olmo_hybrid",
         "num_hidden_layers": 3,
         "layer_types": ["linear_attention", "full_attention", "linear_attention"],
         "linear_num_key_heads": 2,
         "linear_num_value_heads": 4,
         "linear_key_head_dim": 40,
-        "linear_value_head_dim": 20,
+        "linear_value_head_dim": 38,
         "rms_norm_eps": 1e-3,  # as above
     },
     "mimo_v2_flash": {
