@@ -99,6 +99,7 @@ class Attention(Record):
     query_growth: QueryGrowth | None = None
     alibi: Alibi = "none"
     is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head
+    qkv_parts: int = 0  # of one tensor that is stored, each queries, values and keys of some heads; 0: there is none
     keys_of: int | None = None  # the layer before it whose keys and values it reads; None: it has its own
     # Differential attention, arXiv:2410.05258: lambda without its learned part. Each key has those of two heads side by
     # side, each query that of one of them and zeros, and each value those of both. None: other attention.

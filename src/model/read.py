@@ -86,13 +86,14 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         max_position_embeddings=config.count("max_position_embeddings"),
         is_tied=config.flag("tie_embedding", config.flag("tie_word_embeddings")),
         has_position_table=family.position_offset is not None,
+        has_sine_positions=family.has_sine_positions,
         position_offset=family.position_offset or 0,
         has_embedding_norm=family.has_embedding_norm,
         has_output_bias=family.has_output_bias,
         norm=family.norm.model_copy(update={"eps": config.number(family.eps_key, 0, 1)}),
         layers=layers,
         hyper_connections=read_hyper_connections(config, family.hyper_connections),
-        rounds_embedding_scale=bool(family.scales_embedding),
+        rounds_embedding_scale=bool(family.rounds_embedding_scale),
         weight_scales=_weight_scales(config, family, layers[0], hidden),
         embedding_scale=_embedding_scale(config, family, hidden),
         residual_scale=_residual_scale(config, family, len(layers)),
@@ -258,19 +259,20 @@ def _layer_input(config: ConfigJson, family: Family) -> LayerInput | None:
 def _mlp(config: ConfigJson, family: Family, hidden: int) -> MLP:
     is_adjusted = family.model_type == "lfm2"
     width = 0 if is_adjusted else config.count(family.mlp_width_key, 4 * hidden)
+    activation = config.name(family.activation_key)
     return MLP(
         width=adjusted_width(config) if is_adjusted else width // family.mlp_width_of,
-        activation=config.name(family.activation_key),
+        activation=family.activations.get(activation, activation),
         is_gated=family.is_gated,
         has_bias=flag_of(config, family.mlp_bias),
     )
 
 
 def _embedding_scale(config: ConfigJson, family: Family, hidden: int) -> float:
-    if not family.scales_embedding:
+    if not flag_of(config, family.scales_embedding):
         return multiplier_of(config, family, "embedding_scale")
     scale = math.sqrt(hidden)
-    if family.scales_embedding == "bfloat16":  # 8 binary digits
+    if family.rounds_embedding_scale == "bfloat16":  # 8 binary digits
         fraction, exponent = math.frexp(scale)
         return math.ldexp(round(fraction * 256), exponent - 8)
     return scale

@@ -96,6 +96,7 @@ def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
         is_chunked=family.windows == "chunks",
         alibi=family.alibi if config.flag("alibi", family.rope_layers == "none") else "none",
         is_grouped=family.is_grouped,
+        qkv_parts=family.qkv_parts,
     )
 
 

@@ -31,8 +31,8 @@ class Norm(Record):
 # Whose names the tensors in the files have: transformers', those of Mistral AI's own format, llama.cpp's
 WeightNames = Literal["hf", "mistral", "gguf"]
 # What is normed: the inputs of mixer and feed-forward; their outputs; both; the common input of the two, which are
-# added at once; an input of each, which are added at once; the stream itself, before each of the two
-NormPlaces = Literal["inputs", "outputs", "both", "common", "parallel", "stream"]
+# added at once; an input of each, which are added at once; the stream itself, before each of the two, or after each
+NormPlaces = Literal["inputs", "outputs", "both", "common", "parallel", "stream", "sums"]
 
 
 class SumWeights(Record):
@@ -133,7 +133,8 @@ class ModelSpec(Record):
     vocab_size: int
     max_position_embeddings: int  # tokens
     is_tied: bool  # the output layer is the embedding
-    has_position_table: bool = False  # learned positions, added to the embedding
+    has_position_table: bool = False  # positions that are added to the embedding
+    has_sine_positions: bool = False  # they are computed; else they are learned
     position_offset: int = 0  # rows of the table before that of the first position
     has_embedding_norm: bool = False
     has_output_bias: bool = False
@@ -152,6 +153,11 @@ class ModelSpec(Record):
     weight_names: WeightNames = "hf"
     assumptions: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()  # what config.json says and the engine does not compute
+
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether the stream is normed after the last layer, which it has not normed itself."""
+        return not self.layers or self.layers[-1].norms != "sums"
 
     @property
     def num_layers(self) -> int:

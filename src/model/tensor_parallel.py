@@ -60,6 +60,8 @@ def _obstacles(layer: LayerSpec, num_devices: int) -> Iterator[str]:
                 yield f"{heads} key-value heads, stored with their queries, cannot be divided by {num_devices}"
             case Attention(lambda_start=start, num_kv_heads=heads) if start is not None and heads % num_devices:
                 yield f"{heads} pairs of key-value heads cannot be divided by {num_devices}"
+            case Attention(qkv_parts=parts) if parts:
+                yield "its queries, values and keys are stored in one tensor, in parts"
             case Attention(head_norm="whole"):
                 yield "the norm of its queries is over all heads together"
             case Attention(head_norm="layer_each"):

@@ -66,6 +66,7 @@ LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
     "common": ("input_layernorm",),
     "parallel": ("input_layernorm", "post_attention_layernorm"),
     "stream": ("input_layernorm", "post_attention_layernorm"),
+    "sums": ("post_attention_layernorm", "post_feedforward_layernorm"),
 }
 
 
@@ -110,12 +111,13 @@ def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
     """Tensors outside of the layers."""
     table = (spec.vocab_size, spec.hidden_size)
     yield Tensor(EMBEDDING, table)
-    if spec.has_position_table:
+    if spec.has_position_table and not spec.has_sine_positions:
         rows = spec.max_position_embeddings + spec.position_offset
         yield Tensor(f"{POSITIONS}.weight", (rows, spec.hidden_size))
     if spec.has_embedding_norm:
         yield from _norm(spec, EMBEDDING_NORM)
-    yield from _norm(spec, FINAL_NORM)
+    if spec.has_final_norm:
+        yield from _norm(spec, FINAL_NORM)
     if spec.layer_input is not None:
         width = spec.layer_input.width
         yield Tensor(f"{LAYER_INPUTS}.weight", (spec.layer_input.vocab_size, spec.num_layers * width))
@@ -258,7 +260,7 @@ def attention_parts(mixer: Attention) -> dict[str, int]:
     key_heads, value_heads = mixer.num_projected
     queries, keys = mixer.num_heads * mixer.query_dim, key_heads * mixer.head_dim
     values = value_heads * (mixer.value_dim or mixer.head_dim)
-    if mixer.is_grouped:
+    if mixer.is_grouped or mixer.qkv_parts:
         return {"qkv_proj": queries + keys + values}
     if mixer.gate == "element":
         queries *= 2

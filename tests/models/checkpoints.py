@@ -329,14 +329,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-3,  # as above
         **EXPERTS,
     },
-    "olmo_hybrid": {  # as many keys as values: transformers stores a third of all convolutions under each name
+    "olmo_hybrid": {  # transformers stores a third of all convolutions under each name, of queries only 80 of 104
         "model_type": "olmo_hybrid",
         "num_hidden_layers": 3,
         "layer_types": ["linear_attention", "full_attention", "linear_attention"],
         "linear_num_key_heads": 2,
         "linear_num_value_heads": 4,
         "linear_key_head_dim": 40,
-        "linear_value_head_dim": 20,
+        "linear_value_head_dim": 38,
         "rms_norm_eps": 1e-3,  # as above
     },
     "mimo_v2_flash": {
@@ -385,6 +385,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {"model_type": "gpt2", **GPT, "n_inner": 80},
     "gpt_bigcode": {"model_type": "gpt_bigcode", **GPT},
     "gptj": {"model_type": "gptj", **GPT, "rotary_dim": 12},
+    "codegen": {"model_type": "codegen", **GPT, "rotary_dim": 12},
+    "openai-gpt": {"model_type": "openai-gpt", **GPT},
+    "xglm": {
+        "model_type": "xglm",
+        **OLD,
+        **dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads"), ...),
+        "d_model": 64,
+        "num_layers": 2,
+        "attention_heads": 4,
+        "ffn_dim": 96,
+        "pad_token_id": 1,
+    },
     "gpt_neo": {
         "model_type": "gpt_neo",
         **NO_GROUPS,
@@ -859,7 +871,18 @@ def families() -> list[Any]:
 
 # Families whose layers are divided among processes, or replayed, in a way of their own; the others consist of these.
 KINDS = ("llama with biases", "phi3", "qwen3", "olmo2", "exaone4", "stablelm parallel", "cohere2", "gemma2", "gemma3")
-KINDS += ("gpt2", "gpt_bigcode", "bloom", "falcon grouped", "qwen3_moe", "glm4_moe", "llama4", "gpt_oss")
+KINDS += (
+    "gpt2",
+    "openai-gpt",
+    "xglm",
+    "gpt_bigcode",
+    "bloom",
+    "falcon grouped",
+    "qwen3_moe",
+    "glm4_moe",
+    "llama4",
+    "gpt_oss",
+)
 KINDS += ("deepseek_v2 lite", "deepseek_v3", "qwen3_5", "qwen3_next", "gemma4", "gemma4 narrow", "gemma4 shared")
 KINDS += ("kimi_linear", "bailing_hybrid", "mimo_v2_flash", "minimax", "lfm3", "lfm2", "granite 4", "falcon_h1")
 KINDS += (

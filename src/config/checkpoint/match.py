@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from ...model import gguf
 from ...model.families import FAMILIES, FusedExperts
 from ...model.families.mistral import CONSOLIDATED_NAMES, CONSOLIDATED_TOWERS
 from ...model.spec import ModelSpec, WeightNames
-from ...model.tensors import ADAPTERS, EXPERT_LISTS, FUSED, model_shapes, unused_tensors
+from ...model.tensors import ADAPTERS, CONVOLUTIONS, EXPERT_LISTS, FUSED, model_shapes, unused_tensors
 from ..errors import ModelFilesError
 from .kv_scales import is_kv_scale
 from .left_out import Part, left_out
@@ -97,7 +97,9 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
         fused_experts = "columns" if downs <= {spec.hidden_size} else "stacked"
     tensors = split_experts(tensors, fused_experts)
     source = _SOURCES[spec.weight_names]
-    found = matched(folder, split_fused(tensors, shapes), shapes, is_tied=spec.is_tied, source=source)
+    found = matched(
+        folder, divided_anew(split_fused(tensors, shapes), shapes), shapes, is_tied=spec.is_tied, source=source
+    )
     for scale in spec.weight_scales:
         for index in range(spec.num_layers):
             name = f"model.layers.{index}.{scale.name}"
@@ -217,6 +219,38 @@ def split_fused(tensors: Mapping[str, StoredTensor], shapes: Shapes) -> dict[str
                 split[part] = own
                 first += count
     return split
+
+
+def divided_anew(tensors: Mapping[str, StoredTensor], shapes: Shapes) -> dict[str, StoredTensor]:
+    """The convolutions of queries, keys and values, of which transformers stores a third of all under each name."""
+    found = dict(tensors)
+    first, *_ = CONVOLUTIONS
+    for name in shapes:
+        if f".{first}." not in name:
+            continue
+        names = [name.replace(f".{first}.", f".{part}.") for part in CONVOLUTIONS]
+        stored = [tensors[each] for each in names if each in tensors]
+        rows = [shapes[each][0] for each in names]
+        if len(stored) < len(names) or any(each.strides is not None for each in stored):
+            continue
+        if [each.shape[0] for each in stored] == rows or sum(each.shape[0] for each in stored) != sum(rows):
+            continue
+        start = 0
+        for each, count in zip(names, rows, strict=True):
+            pieces = tuple(_rows_between(stored, start, start + count))
+            found[each] = replace(pieces[0], shape=(count, *pieces[0].shape[1:]), pieces=pieces)
+            start += count
+    return found
+
+
+def _rows_between(tensors: Iterable[StoredTensor], start: int, end: int) -> Iterator[StoredTensor]:
+    """Of contiguous tensors that follow one another."""
+    for tensor in tensors:
+        rows, row = tensor.shape[0], bytes_of(tensor.dtype, math.prod(tensor.shape[1:]))
+        first, last = max(start, 0), min(end, rows)
+        if first < last:
+            yield replace(tensor, shape=(last - first, *tensor.shape[1:]), offset=tensor.offset + first * row)
+        start, end = start - rows, end - rows
 
 
 def _some(names: list[str]) -> str:

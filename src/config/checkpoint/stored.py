@@ -53,6 +53,7 @@ class StoredTensor:
     factors: of the model's rows, with which they are multiplied: (number of rows, factor), for all rows in order.
     packed: of a quantised matrix, whose values are computed from several tensors. `dtype` is then the model's,
         `file` and `offset` are the first tensor's.
+    pieces: contiguous, of which it consists, one after the other; `file` and `offset` are the first one's.
     """
 
     file: Path
@@ -62,6 +63,7 @@ class StoredTensor:
     strides: tuple[int, ...] | None = None  # in elements
     factors: tuple[tuple[int, float], ...] = ()
     packed: Packed | None = None
+    pieces: tuple[StoredTensor, ...] = ()
 
     @property
     def num_elements(self) -> int:

@@ -155,6 +155,13 @@ def order_of_groups(num_heads: int, num_kv_heads: int, head_dim: int) -> torch.T
     return torch.cat((queries.flatten(), keys.flatten(), values.flatten()))
 
 
+def order_of_parts(num_heads: int, head_dim: int, num_parts: int) -> torch.Tensor:
+    """The outputs of `in_proj` in the order of a checkpoint of several parts, each queries, values and keys of some
+    heads: to queries, keys, values."""
+    queries, values, keys = torch.arange(3 * num_heads * head_dim).view(num_parts, 3, -1).unbind(1)
+    return torch.cat((queries.flatten(), keys.flatten(), values.flatten()))
+
+
 def order_with_zeros(num_heads: int, num_kv_heads: int, head_dim: int, value_dim: int) -> torch.Tensor:
     """The outputs of `in_proj` with zeros after the values of each head, up to head_dim."""
     before = torch.arange((num_heads + num_kv_heads) * head_dim)

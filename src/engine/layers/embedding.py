@@ -7,6 +7,7 @@ A multiplier is not rounded to the model's dtype: where transformers does that (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Self
 
@@ -106,6 +107,28 @@ class EmbeddingPart:
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
         rows = self.part(self._ranks.own_rows(token_ids, self._rows_each))
         return self._ranks.rows_of_owners(rows, token_ids, self._rows_each)
+
+
+class Sines:
+    """Positions that are computed: sines of each position at falling frequencies, then their cosines.
+
+    Source: arXiv:1706.03762, section 3.5, with the sines before the cosines, as in tensor2tensor.
+    """
+
+    def __init__(
+        self, num_rows: int, width: int, kernels: KernelSet, dtype: torch.dtype, device: torch.device, offset: int
+    ) -> None:
+        """offset: the row of position 0."""
+        half = width // 2
+        frequencies = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))
+        angles = torch.arange(num_rows).float()[:, None] * frequencies
+        rows = torch.cat((angles.sin(), angles.cos(), torch.zeros(num_rows, width % 2)), 1)
+        self._rows = rows[offset:].to(device, dtype)
+        self._kernels = kernels
+
+    def __call__(self, positions: torch.Tensor) -> torch.Tensor:
+        """positions: [T] int64. Returns [T, width]."""
+        return self._kernels.copy_rows(self._rows, positions)
 
 
 def rounded(value: float, dtype: torch.dtype) -> float:

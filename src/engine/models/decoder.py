@@ -126,7 +126,8 @@ class Decoder(DecoderPart):
         if self.layer_inputs is not None:
             yield from self.layer_inputs.loadables()
         yield from super().loadables()
-        yield from self.norm.loadables()
+        if self.norm is not None:
+            yield from self.norm.loadables()
 
     def forward(
         self, steps: Sequence[StepInput], caches: Sequence[LayerCache], rows: torch.Tensor | None

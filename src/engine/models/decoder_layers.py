@@ -55,6 +55,7 @@ class DecoderLayer:
             "common": self._of_common,
             "parallel": self._of_parallel,
             "stream": self._of_stream,
+            "sums": self._of_sums,
         }
         self._forward = ways[places] if beside is None else self._of_two_mixers
 
@@ -153,6 +154,15 @@ class DecoderLayer:
         stream, _ = self.norms[1](self._kernels, total)
         added = self.mlp.of(stream, step.mix_of_rows)
         return self._weighted(added, stream, self._sum_weights.feed_forward), None
+
+    def _of_sums(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, step: LayerStep
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        assert residual is None, "the layer before has normed its sum"
+        mixed = step(self.mixer, self.mixer.in_proj(hidden, step.mix))
+        stream, _ = self.norms[0](self._kernels, mixed, step.rows_of(hidden))
+        added = self.mlp.of(stream, step.mix_of_rows)
+        return self.norms[1](self._kernels, added, stream)[0], None
 
     def _weighted(self, added: torch.Tensor, stream: torch.Tensor, weights: tuple[float, float]) -> torch.Tensor:
         of_stream, of_added = weights

@@ -19,7 +19,7 @@ from ...model.tensors import (
     POSITIONS,
     layer_norms,
 )
-from ..layers.embedding import Embedding, EmbeddingPart, TiedEmbedding, rounded
+from ..layers.embedding import Embedding, EmbeddingPart, Sines, TiedEmbedding, rounded
 from ..layers.gated_norm import GatedNorm
 from ..layers.hyper_connections import HyperConnection, StreamsNorm, mean_of_streams
 from ..layers.layer_input import EmbeddingForLayers, LayerInput, LayerInputs
@@ -46,17 +46,21 @@ class DecoderParts(BlockParts):
             table = TiedEmbedding(output, kernels, multiplier)
         else:
             table = Embedding("model.embed_tokens", spec.vocab_size, hidden, kernels, dtype, device, multiplier)
-        positions: Embedding | None = None
-        if spec.has_position_table:
-            rows, offset = spec.max_position_embeddings + spec.position_offset, spec.position_offset
+        positions: Embedding | Sines | None = None
+        rows, offset = spec.max_position_embeddings + spec.position_offset, spec.position_offset
+        if spec.has_sine_positions:
+            positions = Sines(rows, hidden, kernels, dtype, device, offset)
+        elif spec.has_position_table:
             positions = Embedding(POSITIONS, rows, hidden, kernels, dtype, device, offset=offset)
         tokens = table if self._ranks is None else EmbeddingPart(table, spec.vocab_size, self._ranks)
         norm = self.norm(EMBEDDING_NORM, hidden) if spec.has_embedding_norm else None
         streams = None if spec.hyper_connections is None else spec.hyper_connections.num_streams
         return Embed(tokens, positions, norm, kernels, streams)
 
-    def last_norm(self) -> AnyNorm:
-        """The norm that heads read."""
+    def last_norm(self) -> AnyNorm | None:
+        """The norm that heads read; None of a model without one."""
+        if not self._spec.has_final_norm:
+            return None
         hidden, eps = self._spec.hidden_size, self._spec.norm.eps
         norm = self.norm(FINAL_NORM, hidden)
         if (spec := self._spec.hyper_connections) is None:

@@ -10,7 +10,7 @@ import torch
 from ...model.spec import ModelSpec
 from ..collectives import Ranks
 from ..kernels import KernelSet
-from ..layers.embedding import Embedding, EmbeddingPart, TiedEmbedding
+from ..layers.embedding import Embedding, EmbeddingPart, Sines, TiedEmbedding
 from ..layers.linear import Linear, Mix
 from ..layers.loading import Loadable
 from ..layers.norm import AnyNorm, Norm
@@ -23,7 +23,7 @@ class Embed:
     def __init__(
         self,
         tokens: Embedding | TiedEmbedding | EmbeddingPart,
-        positions: Embedding | None,
+        positions: Embedding | Sines | None,
         norm: Norm | None,
         kernels: KernelSet,
         num_streams: int | None = None,
@@ -39,7 +39,10 @@ class Embed:
         table = self._tokens.part if isinstance(self._tokens, EmbeddingPart) else self._tokens
         if isinstance(table, Embedding):
             yield table
-        yield from (part for part in (self._positions, self._norm) if part is not None)
+        if isinstance(self._positions, Embedding):
+            yield self._positions
+        if self._norm is not None:
+            yield self._norm
 
     def __call__(self, step: StepInput) -> torch.Tensor:
         """Returns the residual stream, [T, hidden_size], or all streams one after the other."""
@@ -70,9 +73,9 @@ class LMHead:
     """Hidden states to logits."""
 
     def __init__(
-        self, norm: AnyNorm, projection: Linear, spec: ModelSpec, kernels: KernelSet, ranks: Ranks | None
+        self, norm: AnyNorm | None, projection: Linear, spec: ModelSpec, kernels: KernelSet, ranks: Ranks | None
     ) -> None:
-        """norm: the final norm. projection: this rank's rows of it."""
+        """norm: the final norm, of a model that has one. projection: this rank's rows of it."""
         self.projection = projection
         self._norm, self._spec, self._kernels, self._ranks = norm, spec, kernels, ranks
 
@@ -81,7 +84,10 @@ class LMHead:
 
     def __call__(self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None) -> torch.Tensor:
         """Returns [N, vocab_size]: on rank 0, others have a part of the columns."""
-        logits, _ = self.projection.of_normed(self._norm, hidden, residual, mix)
+        if self._norm is None:
+            logits = self.projection(hidden, mix)
+        else:
+            logits, _ = self.projection.of_normed(self._norm, hidden, residual, mix)
         scale, softcap = self._spec.logits_scale, self._spec.logits_softcap
         if (scale, softcap) != (1, None):
             logits = self._kernels.scale_and_cap(logits, scale, softcap)

@@ -46,6 +46,7 @@ from ..layers.attention import (
     alibi_slopes,
     order_of_gates,
     order_of_groups,
+    order_of_parts,
     order_with_zeros,
 )
 from ..layers.compressed_attention import CompressedAttention, Compressor, GroupMatrices
@@ -78,6 +79,8 @@ def _order_of(spec: AttentionSpec) -> torch.Tensor | None:
         return order_with_zeros(*sizes, spec.value_dim)
     if spec.gate == "element":
         return order_of_gates(*sizes)
+    if spec.qkv_parts:
+        return order_of_parts(spec.num_heads, spec.head_dim, spec.qkv_parts)
     return order_of_groups(*sizes) if spec.is_grouped else None
 
 

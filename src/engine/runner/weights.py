@@ -57,6 +57,10 @@ class Checkpoint:
         stored = self.tensors[name]
         if stored.packed is not None:
             self._dequantise(stored.packed, into)
+        elif stored.pieces:
+            parts = torch.split(into.view(-1), [piece.num_elements for piece in stored.pieces])
+            for piece, part in zip(stored.pieces, parts, strict=True):
+                self._read_contiguous(piece, name, part)
         elif stored.is_quantised:
             self._read_blocks(stored, name, into.view(-1))
         elif (mapped := self._mapped(stored)) is not None:
@@ -159,6 +163,7 @@ class Checkpoint:
         if (
             dtype is None
             or stored.strides is not None
+            or stored.pieces
             or stored.num_bytes < _LEAST_MAPPED
             or stored.offset % dtype.itemsize
         ):
@@ -206,8 +211,10 @@ class Checkpoint:
 
 
 def in_files(tensors: Iterable[StoredTensor]) -> list[StoredTensor]:
-    """The tensors as they are in files: in place of a quantised matrix, the tensors that it is made of."""
-    parts = ((tensor,) if tensor.packed is None else tensor.packed.parts.values() for tensor in tensors)
+    """The tensors as they are in files: in place of one that is made of others, these."""
+    parts = (
+        (tensor.pieces or (tensor,)) if tensor.packed is None else tensor.packed.parts.values() for tensor in tensors
+    )
     return [part for each in parts for part in each]
 
 

@@ -69,6 +69,7 @@ class Family:
     parallel_if: str | None = None  # the key of config.json by which the norms are `parallel_norms`
     parallel_norms: NormPlaces = "common"
     activation_key: str = "hidden_act"
+    activations: Mapping[str, str] = field(default_factory=dict)  # names that mean another one's function here
     is_gated: bool = True
     mlp_width_key: str = "intermediate_size"
     mlp_width_of: int = 1  # gates and ups together have as many outputs as this key says: 2; each of them: 1
@@ -79,14 +80,17 @@ class Family:
     partial: float | str = 1.0  # default of `partial_rotary_factor`; a string: key of the number of elements instead
     alibi: Alibi = "none"  # in models without a rotary embedding
     scale: float | None = None  # of products of queries and keys, whatever config.json says
-    position_offset: int | None = None  # of the first position in a table of learned ones; None: there is no table
+    position_offset: int | None = None  # of the first position in a table of them; None: there is no table
+    has_sine_positions: bool = False  # the table is computed; else it is learned
     window_rope: Literal["same", "unscaled", "local"] = "same"  # in layers with a window; local: another base
     multipliers: Mapping[str, str] = field(default_factory=dict)  # field of ModelSpec or Attention -> key
-    # By the square root of the width, rounded to the dtype of the model, or to bfloat16 whatever that is
-    scales_embedding: bool | Literal["bfloat16"] = False
+    scales_embedding: Setting = False  # by the square root of the width
+    # To the dtype of the model, or to bfloat16 whatever that is
+    rounds_embedding_scale: bool | Literal["bfloat16"] = False
     experts: ExpertsKind = "none"
     one_key_if: str | None = None  # the key of config.json by which all heads share one key
     is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head
+    qkv_parts: int = 0  # of one tensor that is stored, each queries, values and keys of some heads; 0: there is none
     has_embedding_norm: bool = False
     has_output_bias: bool = False
     has_value_norm: bool = False

@@ -45,6 +45,7 @@ _GEMMA_PARTS: dict[str, Any] = {
     "fixed": {"use_bidirectional_attention": False},
     "norm": Norm(is_offset=True),
     "scales_embedding": True,
+    "rounds_embedding_scale": True,
     "activation_key": "hidden_activation",
 }
 _SOFTCAPS = {"softcap": "attn_logit_softcapping", "logits_softcap": "final_logit_softcapping"}
@@ -89,6 +90,7 @@ _GEMMA_4_PARTS: dict[str, Any] = {
     "has_layer_scalars": True,
     "shares_keys": True,
     "scales_embedding": True,
+    "rounds_embedding_scale": True,
     "activation_key": "hidden_activation",
     "windows": 6,
     "multipliers": {"logits_softcap": "final_logit_softcapping"},
@@ -128,7 +130,8 @@ FAMILIES: Mapping[str, Family] = {
         activation_key="hidden_activation",
         windows="all",
         partial=0.5,
-        scales_embedding="bfloat16",
+        scales_embedding=True,
+        rounds_embedding_scale="bfloat16",
         multipliers={"logits_softcap": "logits_soft_cap"},
         states="rg_lru",
         renames={

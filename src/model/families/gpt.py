@@ -1,4 +1,4 @@
-"""Models before Llama: GPT-2, StarCoder, GPT-J, GPT-Neo, GPT-NeoX, OPT, BLOOM, MPT."""
+"""Models before Llama: GPT, GPT-2, StarCoder, GPT-J, CodeGen, XGLM, GPT-Neo, GPT-NeoX, OPT, BLOOM, MPT."""
 
 from __future__ import annotations
 
@@ -90,6 +90,98 @@ FAMILIES: Mapping[str, Family] = {
         partial="rotary_dim",
         has_output_bias=True,
         renames=_GPT_NAMES | {".attn.out_proj.": ".self_attn.o_proj.", ".attn.": ".self_attn."},
+    ),
+    "CodeGenForCausalLM": Family(
+        "codegen",
+        "CodeGen",
+        _GPT | {"vocab_size": 50400, "num_hidden_layers": 28, "num_attention_heads": 16, "rotary_dim": 64},
+        mlp_bias=True,
+        own_keys=_GPT_KEYS,
+        norm=Norm(kind="layer", has_bias=True),
+        norms="common",
+        is_gated=False,
+        is_interleaved=True,
+        partial="rotary_dim",
+        has_output_bias=True,
+        qkv_parts=4,
+        renames=_GPT_NAMES | {".attn.out_proj.": ".self_attn.o_proj.", ".attn.": ".self_attn."},
+    ),
+    "OpenAIGPTLMHeadModel": Family(
+        "openai-gpt",
+        "GPT",
+        _GPT
+        | {
+            "vocab_size": 40478,
+            "hidden_size": 768,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "hidden_act": "gelu",
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 512,
+            "bos_token_id": None,
+            "eos_token_id": None,
+        },
+        activations={"gelu": "gelu_new"},
+        norms="sums",
+        is_transposed=True,
+        **_GPT_2_PARTS
+        | {
+            "own_keys": _GPT_KEYS | {"hidden_act": "afn"},
+            "renames": _GPT_NAMES
+            | {
+                "^tokens_embed.": "model.embed_tokens.",
+                "^positions_embed.": "model.embed_positions.",
+                ".ln_1.": ".post_attention_layernorm.",
+                ".ln_2.": ".post_feedforward_layernorm.",
+                ".attn.c_attn.": ".self_attn.qkv_proj.",
+                ".attn.c_proj.": ".self_attn.o_proj.",
+            },
+        },
+    ),
+    "XGLMForCausalLM": Family(
+        "xglm",
+        "XGLM, InCoder",
+        {
+            "vocab_size": 256008,
+            "hidden_size": 1024,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "intermediate_size": 4096,
+            "hidden_act": "gelu",
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": True,
+            "max_position_embeddings": 2048,
+            "scale_embedding": True,
+            "pad_token_id": 1,
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+        },
+        bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        own_keys={
+            "hidden_size": "d_model",
+            "num_hidden_layers": "num_layers",
+            "num_attention_heads": "attention_heads",
+            "intermediate_size": "ffn_dim",
+            "hidden_act": "activation_function",
+        },
+        fixed={"add_cross_attention": False, "pad_token_id": 1},  # the row of padding is zeros, and of no position
+        norm=Norm(kind="layer", has_bias=True),
+        is_gated=False,
+        rope_layers="none",
+        position_offset=2,
+        has_sine_positions=True,
+        scales_embedding="scale_embedding",
+        renames={
+            "^model.layer_norm.": "model.norm.",
+            ".self_attn_layer_norm.": ".input_layernorm.",
+            ".final_layer_norm.": ".post_attention_layernorm.",
+            ".self_attn.out_proj.": ".self_attn.o_proj.",
+            ".fc1.": ".mlp.up_proj.",
+            ".fc2.": ".mlp.down_proj.",
+        },
+        ignored=("model.embed_positions.",),
     ),
     "GPTNeoForCausalLM": Family(
         "gpt_neo",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stoker.config import ModelFilesError
-from stoker.config.checkpoint.match import matched, split_experts, split_fused, tensors_of
+from stoker.config.checkpoint.match import divided_anew, matched, split_experts, split_fused, tensors_of
 from stoker.config.checkpoint.stored import StoredTensor
 from stoker.model.read import read_config
 from stoker.model.tensors import model_shapes
@@ -119,6 +119,21 @@ def test_stacked_experts_become_those_of_each() -> None:
     }
     split = split_experts({"e.experts.down_proj": stored(2, 5, 3, offset=100)}, "stacked")
     assert [(part.shape, part.offset) for part in split.values()] == [((5, 3), 100), ((5, 3), 160)]
+
+
+def test_thirds_of_convolutions_become_those_of_queries_keys_and_values() -> None:
+    """Of 2, 2 and 5 rows; transformers writes three of each, in the order of their names in the file."""
+    names = [f"layers.0.linear_attn.{part}_conv1d.weight" for part in "qkv"]
+    shapes = {name: (rows, 1, 4) for name, rows in zip(names, (2, 2, 5), strict=True)}
+    offsets, row = {"q": 48, "k": 0, "v": 96}, 4 * 4
+    thirds = {name: stored(3, 1, 4, offset=at) for name, at in zip(names, offsets.values(), strict=True)}
+    found = divided_anew(thirds, shapes)
+    assert {name: tensor.shape for name, tensor in found.items()} == shapes
+    assert [(piece.offset, piece.shape[0]) for piece in found[names[0]].pieces] == [(48, 2)]
+    assert [(piece.offset, piece.shape[0]) for piece in found[names[1]].pieces] == [(48 + 2 * row, 1), (0, 1)]
+    assert [(piece.offset, piece.shape[0]) for piece in found[names[2]].pieces] == [(row, 2), (96, 3)]
+    whole = {name: stored(*shape) for name, shape in shapes.items()}
+    assert divided_anew(whole, shapes) == whole
 
 
 def test_layers_after_the_last_that_draft_tokens_are_not_used() -> None:
