@@ -28,6 +28,8 @@ def pipeline_problem(spec: ModelSpec, num_stages: int) -> str | None:
         return "some layers read the keys and values of others"
     if num_stages > 1 and spec.layer_input is not None:
         return "each layer has an input of its own"
+    if num_stages > 1 and spec.ngram_size:
+        return "some layers read token ids, which only the first stage has"
     return None
 
 

@@ -25,10 +25,12 @@ from .latent import read_latent
 from .layout import Parts, read_layout
 from .mixers import Attention, GatedDelta, LatentAttention, LightningAttention, Mixer
 from .multipliers import read_weight_scales
+from .ngrams import read_ngrams
 from .quantisation_config import read_quantisation
 from .read_attention import read_attentions
 from .recurrent import adjusted_width, of_layer, read_state
 from .spec import EVEN_SUMS, LayerInput, LayerSpec, ModelSpec, NormPlaces, SumWeights, WeightScale
+from .streams import read_streams
 
 _OFTEN_READ = {"architectures", "dtype", "torch_dtype", "quantization_config"}
 
@@ -109,6 +111,9 @@ def _read_layers(config: ConfigJson, family: Family, hidden: int) -> tuple[Layer
     norms, layer_input = _norm_places(config, family), _layer_input(config, family)
     state = read_state(config, family.states)
     mlp = _mlp(config, family, hidden) if any(parts.feed_forward != "none" for parts in layout) else None
+    streams = read_streams(config) if family.norms == "streams" else None
+    channels = hidden if streams is None else hidden * streams.count
+    ngrams = read_ngrams(config, channels, len(layout)) if family.has_ngrams else [None] * len(layout)
     known: dict[Any, LayerSpec] = {}
     layers: list[LayerSpec] = []
     for index, parts in enumerate(layout):
@@ -120,16 +125,20 @@ def _read_layers(config: ConfigJson, family: Family, hidden: int) -> tuple[Layer
         mixer = mixers[0] if mixers else None
         beside = mixers[1] if len(mixers) > 1 else None
         feed_forward = _feed_forward(config, family, parts, index, mlp, mixer)
-        key = mixer, beside, feed_forward
+        if ngrams[index] is not None and not parts.has_state:
+            raise ModelConfigError(f"`ple_layer_ids` lists layer {index + 1}, which has no recurrent state", "M304")
+        key = mixer, beside, feed_forward, ngrams[index]
         if key not in known:
             known[key] = LayerSpec(
                 mixer=mixer,
                 beside=beside,
                 feed_forward=feed_forward,
-                norms="inputs" if isinstance(mixer, GatedDelta) else norms,
+                norms="inputs" if isinstance(mixer, GatedDelta) and streams is None else norms,
                 input=layer_input,
                 has_scalar=family.has_layer_scalars,
                 sum_weights=_sum_weights(config, family, mixer),
+                streams=streams,
+                ngrams=ngrams[index],
             )
         layers.append(known[key])
     return tuple(layers)

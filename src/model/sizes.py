@@ -127,6 +127,7 @@ def activation_elements(spec: ModelSpec) -> tuple[int, int]:
     """
     inputs = 0 if spec.layer_input is None else spec.num_layers * spec.layer_input.width
     of_layers = (
-        sum(part.activations for part in (*layer.mixers, layer.feed_forward) if part) for layer in set(spec.layers)
+        sum(part.activations for part in (*layer.mixers, layer.feed_forward, layer.ngrams) if part)
+        for layer in set(spec.layers)
     )
-    return 3 * spec.hidden_size + inputs, max([2 * inputs, *of_layers])
+    return 3 * spec.stream_width + inputs, max([2 * inputs, *of_layers])

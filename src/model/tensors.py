@@ -23,7 +23,9 @@ from .mixers import (
     Mixer,
     ShortConvolution,
 )
+from .ngrams import NGrams
 from .spec import LayerSpec, ModelSpec, NormPlaces
+from .streams import GatedStreams
 
 CONVOLUTIONS = ("q_conv1d", "k_conv1d", "v_conv1d")  # of queries, keys and values
 FUSED = {
@@ -36,6 +38,8 @@ FUSED = {
     "conv1d": CONVOLUTIONS,
 }
 HEAD_GATES = "g_proj"
+BLOCK_INDEX = "indexer.index_qk_proj"  # the queries of an index of blocks, and its key
+UNBIASED = (HEAD_GATES, BLOCK_INDEX)  # projections without a bias where others have one
 KIMI_EXPANSIONS = ("f_b_proj", "g_b_proj")  # of decays and of gates
 EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm"
 POSITIONS, EMBEDDING_NORM = "model.embed_positions", "model.embed_norm"
@@ -55,7 +59,15 @@ LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
     "common": ("input_layernorm",),
     "parallel": ("input_layernorm", "post_attention_layernorm"),
     "stream": ("input_layernorm", "post_attention_layernorm"),
+    "streams": (),
 }
+# of several streams: the gates by which the mixer reads them, the feed-forward block, and the output layer
+MIXER_STREAMS, FEED_FORWARD_STREAMS, FINAL_STREAMS = (
+    *("attn_hyper_connection", "mlp_hyper_connection"),
+    "model.hyper_connection_mixer",
+)
+NGRAM_TABLE = "ple.ple_embedding.ngram_embedding"
+NGRAM_NORMS = "ple.norm_key", "ple.norm_query", "ple.norm_conv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +116,10 @@ def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
         yield Tensor(f"{POSITIONS}.weight", (rows, spec.hidden_size))
     if spec.has_embedding_norm:
         yield from _norm(spec, EMBEDDING_NORM)
-    yield from _norm(spec, FINAL_NORM)
+    if spec.streams is None:
+        yield from _norm(spec, FINAL_NORM)
+    else:
+        yield from _streams(FINAL_STREAMS, spec.stream_width, spec.streams)
     if spec.layer_input is not None:
         width = spec.layer_input.width
         yield Tensor(f"{LAYER_INPUTS}.weight", (spec.layer_input.vocab_size, spec.num_layers * width))
@@ -133,6 +148,13 @@ def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
         yield from _linear(INPUT_GATE, layer.input.width, hidden)
         yield from _linear(INPUT_PROJECTION, hidden, layer.input.width)
         yield from _norm(spec, INPUT_NORM)
+    if layer.streams is not None:
+        for name in (MIXER_STREAMS, FEED_FORWARD_STREAMS):
+            yield from _streams(name, spec.stream_width, layer.streams)
+            # Not quantised: it has a row for each stream.
+            yield Tensor(f"{name}.block_inject_weight.weight", (layer.streams.count, spec.stream_width))
+    if layer.ngrams is not None:
+        yield from _ngrams(hidden, layer.ngrams)
     for mixer in layer.mixers:
         yield from _mixer(hidden, mixer)
     match layer.feed_forward:
@@ -181,9 +203,28 @@ def _norm(spec: ModelSpec, name: str) -> Iterator[Tensor]:
         yield Tensor(f"{name}.bias", (spec.hidden_size,))
 
 
+def _streams(name: str, width: int, streams: GatedStreams) -> Iterator[Tensor]:
+    yield Tensor(f"{name}.hc_norm.weight", (width,))
+    yield from _linear(f"{name}.input_mix_weight_down", streams.rank, width)
+    yield from _linear(f"{name}.input_mix_weight_up", width, streams.rank)
+
+
+def _ngrams(hidden: int, ngrams: NGrams) -> Iterator[Tensor]:
+    for index, rows in enumerate(ngrams.rows_of_files):
+        yield Tensor(f"{NGRAM_TABLE}.shard_{index}.weight", (rows, ngrams.row_width), used=0)
+    yield from _linear("ple.key_proj", ngrams.channels, ngrams.width)
+    yield from _linear("ple.value_proj", hidden, ngrams.width)
+    for name in NGRAM_NORMS:
+        yield Tensor(f"{name}.weight", (ngrams.channels,))
+    yield Tensor("ple.conv1d.weight", (ngrams.channels, 1, ngrams.conv_width))
+
+
 def _attention(hidden: int, mixer: Attention) -> Iterator[Tensor]:
     for name, size in attention_parts(mixer).items():
-        yield from _linear(f"self_attn.{name}", size, hidden, mixer.has_bias and name != HEAD_GATES)
+        yield from _linear(f"self_attn.{name}", size, hidden, mixer.has_bias and name not in UNBIASED)
+    if mixer.index is not None:
+        yield Tensor("self_attn.indexer.q_layernorm.weight", (mixer.index.dim,))
+        yield Tensor("self_attn.indexer.k_layernorm.weight", (mixer.index.dim,))
     yield from _linear("self_attn.o_proj", hidden, mixer.num_heads * mixer.output_dim, mixer.has_out_bias)
     if mixer.head_norm not in ("none", "bare_after_rope"):
         yield _head_norm("self_attn.q_norm", mixer, mixer.num_heads)
@@ -205,6 +246,8 @@ def attention_parts(mixer: Attention) -> dict[str, int]:
     sizes = {**dict(zip(FUSED["qkv_proj"], (queries, keys, values), strict=True))}
     if mixer.gate == "head":
         sizes[HEAD_GATES] = mixer.num_heads
+    if mixer.index is not None:
+        sizes[BLOCK_INDEX] = (mixer.index.heads + 1) * mixer.index.dim
     return {name: size for name, size in sizes.items() if size}
 
 

@@ -123,7 +123,6 @@ REFUSED: dict[str, str] = {
     "PLBartForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
     "PegasusForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
     "ProphetNetForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
-    "Qwen4ExpForCausalLM": "this is a model with encoders of images or sound",
     "RecurrentGemmaForCausalLM": "config.json describes 4 layers with attention, and the model of transformers computes attention in 1",
     "ReformerModelWithLMHead": "a small random model of `ReformerModelWithLMHead` cannot be run: AssertionError: If you want to use `ReformerModelWithLMHead` make sure that `is_decoder=True`.",
     "RemBertForCausalLM": "RemBertForCausalLM does not call the library's attention interface, so its keys and values cannot be kept in the KV cache",

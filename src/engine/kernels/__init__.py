@@ -1,6 +1,7 @@
 """Kernels: one op per file, each with a plain torch reference; a KernelSet binds one implementation to every op."""
 
 from .attention_variant import AttentionVariant
+from .block_index import BlockKeys
 from .experts import ExpertGate, ExpertWeights, GroupedExpert, PackedExpert, PackedExperts
 from .gated_delta import GatedDeltaWeights
 from .gated_norm import GatedNormWeights
@@ -9,6 +10,7 @@ from .head_variant import PLAIN_HEADS, HeadVariant
 from .kernel_set import KernelSet
 from .kimi_delta import KimiDeltaWeights
 from .linear import PackedLinear
+from .ngram_rows import NGramHashes
 from .norm_parts import PartNormWeights
 from .paged_attention import AttentionStep, SlotsOfRanks
 from .quantised import Integers
@@ -21,6 +23,7 @@ __all__ = [
     "PLAIN_HEADS",
     "AttentionStep",
     "AttentionVariant",
+    "BlockKeys",
     "ExpertCopies",
     "ExpertGate",
     "ExpertWeights",
@@ -33,6 +36,7 @@ __all__ = [
     "Integers",
     "KernelSet",
     "KimiDeltaWeights",
+    "NGramHashes",
     "PackedExpert",
     "PackedExperts",
     "PackedLinear",

@@ -15,6 +15,14 @@ from .add_layer_norm import AddLayerNorm, add_layer_norm_reference
 from .add_rms_norm import AddRmsNorm, add_rms_norm_reference
 from .allow_tokens import AllowTokens, allow_tokens_reference
 from .attend_whole import AttendWhole, attend_whole_reference
+from .block_index import (
+    ChooseBlocks,
+    SparseAttention,
+    StoreBlockKeys,
+    choose_blocks_reference,
+    sparse_attention_reference,
+    store_block_keys,
+)
 from .capture import Capture
 from .causal_convolution import CausalConvolution, causal_convolution_reference
 from .copy_rows import CopyRows, copy_rows_reference
@@ -61,6 +69,7 @@ from .linear import (
     repack_linear_reference,
     rounding_rows,
 )
+from .ngram_rows import NGramRows, ngram_rows_reference
 from .norm_parts import NormParts, norm_parts_reference
 from .one_row import one_query, one_row, one_token
 from .output_gate import GateOutputs, gate_outputs_reference
@@ -83,6 +92,16 @@ from .selective_scan import SelectiveScan, selective_scan_reference
 from .softmax_mass import SoftmaxMass, softmax_mass_reference
 from .state_space import StateSpace, state_space_reference
 from .store_latents import StoreLatents, store_latents_reference
+from .streams import (
+    AddToStreams,
+    AverageStreams,
+    GateStreams,
+    NormStreams,
+    add_to_streams_reference,
+    average_streams_reference,
+    gate_streams_reference,
+    norm_streams_reference,
+)
 from .take_columns import TakeColumns, take_columns_reference
 from .to_float32 import ToFloat32, to_float32_reference
 from .token_index import (
@@ -128,6 +147,14 @@ class KernelSet:
     store_index_keys: StoreIndexKeys = store_index_keys
     choose_tokens: ChooseTokens = choose_tokens_reference
     sparse_latent_attention: SparseLatentAttention = sparse_latent_attention_reference
+    store_block_keys: StoreBlockKeys = store_block_keys
+    choose_blocks: ChooseBlocks = choose_blocks_reference
+    sparse_attention: SparseAttention = sparse_attention_reference
+    norm_streams: NormStreams = norm_streams_reference
+    average_streams: AverageStreams = average_streams_reference
+    add_to_streams: AddToStreams = add_to_streams_reference
+    gate_streams: GateStreams = gate_streams_reference
+    ngram_rows: NGramRows = ngram_rows_reference
     add_layer_norm: AddLayerNorm = add_layer_norm_reference
     add_scaled: AddScaled = add_scaled_reference
     activate_and_mul: Activate = activate_and_mul_reference
@@ -203,6 +230,12 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     expand_values=one_row(expand_values_reference, 0),
     choose_tokens=one_query(choose_tokens_reference, 0, 1, 4),
     sparse_latent_attention=one_query(sparse_latent_attention_reference, 0, 1),
+    choose_blocks=one_query(choose_blocks_reference, 0, 2),
+    sparse_attention=one_query(sparse_attention_reference, 0, 1),
+    norm_streams=one_row(norm_streams_reference, 0),
+    average_streams=one_row(average_streams_reference, 0, 1),
+    add_to_streams=one_row(add_to_streams_reference, 0, 1, 2),
+    gate_streams=one_row(gate_streams_reference, 0, 1, 2),
     add_layer_norm=one_row(add_layer_norm_reference, 0, 1),
     activate_and_mul=one_row(activate_and_mul_reference, 0),
     activate=one_row(activate_reference, 0),

@@ -13,13 +13,13 @@ from ...config.checkpoint.stored import StoredTensor
 from ...model.latent import SPARSE_TABLE
 from ...model.spec import ModelSpec
 from ...model.tensor_parallel import of_one_device
-from ...model.tensors import FINAL_NORM
 from ..collectives import Ranks, SharedExperts
 from ..kernels import KernelSet
 from ..layers.attention import Attention
 from ..layers.loading import Loadable, TensorReader
 from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
+from ..layers.streams import StreamReader
 from .decoder_parts import DecoderParts
 from .ends import Head, LMHead
 from .layer_stack import Layer, LayerStack
@@ -53,7 +53,8 @@ class DecoderPart:
         self.model_spec = model_spec
         self._kernels = kernels
         self.table: dict[str, str] = dict(SPARSE_TABLE) if model_spec.is_sparse else {}
-        self.is_capturable = not model_spec.is_sparse  # the tokens of attention are chosen by torch
+        # Torch chooses the tokens of attention, and copies the embedding to several streams.
+        self.is_capturable = not model_spec.is_sparse and model_spec.streams is None
         self._ranks = ranks
         own = model_spec
         if ranks is not None:
@@ -113,7 +114,7 @@ class Decoder(DecoderPart):
     def _add_ends(self, make: DecoderParts) -> None:
         output = make.output("model.embed_tokens" if self.model_spec.is_tied else "lm_head")
         self.embed = make.embed(output)
-        self.norm = make.norm(FINAL_NORM, self.model_spec.hidden_size)
+        self.norm = make.final_norm()
         self.logits = LMHead(self.norm, output, self.model_spec, self._kernels, self._ranks)
         self.heads: dict[str, Head] = {"logits": self.logits}
         self.layer_inputs = make.layer_inputs()
@@ -125,7 +126,7 @@ class Decoder(DecoderPart):
         if self.layer_inputs is not None:
             yield from self.layer_inputs.loadables()
         yield from super().loadables()
-        yield self.norm
+        yield from self.norm.loadables() if isinstance(self.norm, StreamReader) else (self.norm,)
 
     def forward(
         self, steps: Sequence[StepInput], caches: Sequence[LayerCache], rows: torch.Tensor | None
@@ -140,6 +141,8 @@ class Decoder(DecoderPart):
             step.plans.clear()
         hidden = self.embed(steps[0])
         inputs = None if self.layer_inputs is None else self.layer_inputs(steps[0].token_ids, hidden, steps[0].mix)
+        if (streams := self.model_spec.streams) is not None:
+            hidden = hidden.repeat(1, streams.count)
         return self.stack(hidden, None, steps, caches, rows, inputs)
 
 

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 from ...model.activations import HIDDEN_ACTS
+from ...model.ngrams import NGrams as NGramsSpec
 from ...model.spec import LayerInput as LayerInputSpec
+from ...model.spec import LayerSpec
+from ...model.streams import GatedStreams as StreamsSpec
 from ...model.tensors import (
     EMBEDDING_NORM,
+    FEED_FORWARD_STREAMS,
+    FINAL_NORM,
+    FINAL_STREAMS,
     INPUT_GATE,
     INPUT_NORM,
     INPUT_PROJECTION,
     LAYER_INPUTS,
     LAYER_INPUTS_NORM,
     LAYER_INPUTS_PROJECTION,
+    MIXER_STREAMS,
+    NGRAM_NORMS,
+    NGRAM_TABLE,
     POSITIONS,
     layer_norms,
 )
 from ..layers.embedding import Embedding, EmbeddingPart, TiedEmbedding, rounded
 from ..layers.layer_input import LayerInput, LayerInputs
 from ..layers.linear import Linear
-from ..layers.norm import RMSNorm
+from ..layers.ngrams import DistantTaps, NGrams, NGramTable
+from ..layers.norm import Norm, RMSNorm
+from ..layers.streams import StreamGates, StreamReader
 from ..layers.vector import Scalar
 from .decoder_layers import DecoderLayer, FeedForwardLayer, MixerLayer
 from .ends import Embed
 from .feed_forward_parts import FeedForwardParts
+from .layer_stack import Layer
 from .mixer_parts import MixerParts
+from .streams_layer import StreamsLayer
 
 
 class DecoderParts(MixerParts, FeedForwardParts):
@@ -63,8 +76,16 @@ class DecoderParts(MixerParts, FeedForwardParts):
             self._kernels,
         )
 
-    def layer(self, index: int) -> DecoderLayer | MixerLayer | FeedForwardLayer:
+    def final_norm(self) -> Norm | StreamReader:
+        """What is before the output layer."""
+        if (spec := self._spec.streams) is None:
+            return self.norm(FINAL_NORM, self._spec.hidden_size)
+        return self.stream_reader(FINAL_STREAMS, spec)
+
+    def layer(self, index: int) -> Layer:
         prefix, spec = f"model.layers.{index}", self._spec.layers[index]
+        if spec.streams is not None:
+            return self.streams_layer(prefix, spec, spec.streams)
         norms = [self.norm(f"{prefix}.{name}", self._spec.hidden_size) for name in layer_norms(spec)]
         mixers = [self.mixer(prefix, each) for each in spec.mixers]
         if spec.feed_forward is None:
@@ -77,6 +98,52 @@ class DecoderParts(MixerParts, FeedForwardParts):
         beside = mixers[1] if len(mixers) > 1 else None
         more = beside, own_input, scalar, spec.sum_weights
         return DecoderLayer(spec.norms, norms, mixers[0], feed_forward, self._kernels, scale, *more)
+
+    def streams_layer(self, prefix: str, spec: LayerSpec, streams: StreamsSpec) -> StreamsLayer:
+        assert spec.mixer is not None
+        assert spec.feed_forward is not None
+        of_mixer, of_mlp = (
+            self.stream_gates(f"{prefix}.{name}", streams) for name in (MIXER_STREAMS, FEED_FORWARD_STREAMS)
+        )
+        ngrams = None if spec.ngrams is None else self.ngrams(prefix, spec.ngrams)
+        mixer, mlp = self.mixer(prefix, spec.mixer), self.feed_forward(f"{prefix}.mlp", spec.feed_forward)
+        return StreamsLayer(of_mixer, mixer, of_mlp, mlp, ngrams)
+
+    def stream_reader(self, prefix: str, spec: StreamsSpec) -> StreamReader:
+        width = self._spec.stream_width
+        down, up = (
+            self.linear(prefix, {name: outputs}, inputs, has_bias=False)
+            for name, outputs, inputs in (
+                ("input_mix_weight_down", spec.rank, width),
+                ("input_mix_weight_up", width, spec.rank),
+            )
+        )
+        return StreamReader(self.stream_norm(f"{prefix}.hc_norm"), down, up, spec.count, self._kernels)
+
+    def stream_gates(self, prefix: str, spec: StreamsSpec) -> StreamGates:
+        rows, width = {f"{prefix}.block_inject_weight": spec.count}, self._spec.stream_width
+        weigh = Linear(rows, width, False, self._kernels, self._dtype, self._device)
+        return StreamGates(self.stream_reader(prefix, spec), weigh, spec.count, self._kernels)
+
+    def stream_norm(self, name: str) -> RMSNorm:
+        norm = self.norm(name, self._spec.stream_width)
+        assert isinstance(norm, RMSNorm)
+        return norm
+
+    def ngrams(self, prefix: str, spec: NGramsSpec) -> NGrams:
+        dtype, device, hidden = self._dtype, self._device, self._spec.hidden_size
+        of_keys, of_queries, of_inputs = (self.stream_norm(f"{prefix}.{name}") for name in NGRAM_NORMS)
+        taps = DistantTaps(f"{prefix}.ple.conv1d.weight", spec.channels, spec.conv_width, spec.size, dtype, device)
+        return NGrams(
+            spec,
+            NGramTable(f"{prefix}.{NGRAM_TABLE}", spec.rows_of_files, spec.row_width, dtype, device),
+            self.linear(f"{prefix}.ple", {"key_proj": spec.channels}, spec.width, has_bias=False),
+            self.linear(f"{prefix}.ple", {"value_proj": hidden}, spec.width, has_bias=False),
+            (of_keys, of_queries, of_inputs),
+            taps,
+            device,
+            self._kernels,
+        )
 
     def layer_input(self, prefix: str, spec: LayerInputSpec | None) -> LayerInput | None:
         if spec is None:

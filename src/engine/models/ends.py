@@ -15,6 +15,7 @@ from ..layers.linear import Linear, Mix
 from ..layers.loading import Loadable
 from ..layers.norm import Norm
 from ..layers.step_input import StepInput
+from ..layers.streams import StreamReader
 
 
 class Embed:
@@ -65,9 +66,9 @@ class LMHead:
     """Hidden states to logits."""
 
     def __init__(
-        self, norm: Norm, projection: Linear, spec: ModelSpec, kernels: KernelSet, ranks: Ranks | None
+        self, norm: Norm | StreamReader, projection: Linear, spec: ModelSpec, kernels: KernelSet, ranks: Ranks | None
     ) -> None:
-        """norm: the final norm. projection: this rank's rows of it."""
+        """norm: the final norm, or what makes one vector of several streams. projection: this rank's rows of it."""
         self.projection = projection
         self._norm, self._spec, self._kernels, self._ranks = norm, spec, kernels, ranks
 
@@ -76,7 +77,10 @@ class LMHead:
 
     def __call__(self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None) -> torch.Tensor:
         """Returns [N, vocab_size]: on rank 0, others have a part of the columns."""
-        logits, _ = self.projection.of_normed(self._norm, hidden, residual, mix)
+        if isinstance(self._norm, StreamReader):
+            logits = self.projection(self._norm(hidden, mix)[0], mix)
+        else:
+            logits, _ = self.projection.of_normed(self._norm, hidden, residual, mix)
         scale, softcap = self._spec.logits_scale, self._spec.logits_softcap
         if (scale, softcap) != (1, None):
             logits = self._kernels.scale_and_cap(logits, scale, softcap)

@@ -10,6 +10,7 @@ import torch
 from ..kernels.spans import span
 from ..layers.loading import Loadable
 from ..layers.mixer import LayerCache, Mixer
+from ..layers.ngrams import NGrams
 from ..layers.step_input import StepInput
 
 Residual = torch.Tensor | None
@@ -37,6 +38,10 @@ class LayerStep:
         mixed = mixer(projected, self._step, self._cache[own], self._rows)
         return mixer.out_proj(mixed, self.mix_of_rows)
 
+    def with_ngrams(self, ngrams: NGrams, streams: torch.Tensor) -> torch.Tensor:
+        """The streams of all tokens, to which the n-grams are added. The last tensor of the layer's cache is theirs."""
+        return ngrams(streams, self._step, self._cache[-1])
+
     @property
     def inputs(self) -> torch.Tensor:
         """[N, W]"""
@@ -48,7 +53,7 @@ class LayerStep:
 
 
 class Layer(Protocol):
-    """DecoderLayer, MixerLayer, FeedForwardLayer, or one that a runner puts around them."""
+    """DecoderLayer, MixerLayer, FeedForwardLayer, StreamsLayer, or one that a runner puts around them."""
 
     @property
     def mixer(self) -> Mixer | None: ...
@@ -78,7 +83,8 @@ class LayerStack:
     ) -> tuple[torch.Tensor, Residual]:
         """Writes what the caches keep of all T tokens. Returns hidden and residual of `rows`.
 
-        hidden, residual: [T, hidden_size]. steps, caches: one per layer; the steps differ in the blocks that they use.
+        hidden, residual: [T, hidden_size]; hidden alone where a layer has several streams.
+        steps, caches: one per layer; the steps differ in the blocks that they use.
         rows: [N] int64, indices of the tokens whose results are needed; None for all. inputs: [T, layers, W], of layers
         with their own inputs.
         """

@@ -21,6 +21,7 @@ from ...model.tensors import (
     HEAD_GATES,
     KIMI_EXPANSIONS,
     MAMBA_NORMS,
+    UNBIASED,
     attention_parts,
     gated_delta_convolutions,
     gated_delta_ends,
@@ -41,6 +42,7 @@ from ..layers.attention import (
     order_of_groups,
     order_with_zeros,
 )
+from ..layers.block_index import BlockIndex
 from ..layers.convolution import ShortConvolution, Taps
 from ..layers.gated_delta import GatedDelta, order_by_part
 from ..layers.kimi_delta import KimiDelta
@@ -65,7 +67,7 @@ def _order_of(spec: AttentionSpec) -> torch.Tensor | None:
     if spec.value_dim is not None:
         return order_with_zeros(*sizes, spec.value_dim)
     if spec.gate == "element":
-        return order_of_gates(*sizes)
+        return order_of_gates(*sizes, 0 if spec.index is None else (spec.index.heads + 1) * spec.index.dim)
     return order_of_groups(*sizes) if spec.is_grouped else None
 
 
@@ -129,7 +131,7 @@ class MixerParts(Parts):
                 scale=spec.scale,
                 value_dim=spec.value_dim,
             ),
-            self.linear(prefix, attention_parts(spec), hidden, spec.has_bias, _order_of(spec), unbiased=(HEAD_GATES,)),
+            self.linear(prefix, attention_parts(spec), hidden, spec.has_bias, _order_of(spec), unbiased=UNBIASED),
             self.summed(prefix, "o_proj", spec.num_heads * spec.output_dim, spec.has_out_bias),
             q_norm,
             k_norm,
@@ -139,7 +141,20 @@ class MixerParts(Parts):
             slopes=slopes,
             heads=heads,
             num_gates=_num_gates(spec),
+            index=self.block_index(f"{prefix}.indexer", spec),
         )
+
+    def block_index(self, prefix: str, spec: AttentionSpec) -> BlockIndex | None:
+        if spec.index is None:
+            return None
+        assert spec.rope is not None
+        q_norm, k_norm = (
+            self._norm(self._spec.norm, f"{prefix}.{name}", spec.index.dim) for name in ("q_layernorm", "k_layernorm")
+        )
+        assert isinstance(q_norm, RMSNorm)
+        assert isinstance(k_norm, RMSNorm)
+        table = self.rotation(spec.rope, spec.head_dim).table
+        return BlockIndex(spec.index, q_norm, k_norm, table, self._kernels)
 
     def _of_heads(self, make: Callable[[int], torch.Tensor], num_heads: int) -> torch.Tensor:
         """What `make` returns for all heads, for this process's heads."""
@@ -231,7 +246,7 @@ class MixerParts(Parts):
             Vector(f"{prefix}.A_log", heads, dtype, device, is_exact=True),
             Vector(f"{prefix}.dt_bias", heads, dtype, device, is_exact=True),
             RMSNorm(f"{prefix}.{norm}", spec.value_dim, eps, dtype, device),
-            spec.beta_scale,
+            spec,
             self._kernels,
         )
 
