@@ -23,8 +23,16 @@ class BlockIndex(Record):
         return self.count * self.block + self.block - 1
 
 
-def read_block_index(config: ConfigJson, head_dim: int) -> BlockIndex:
-    """head_dim: of attention. Raises ModelConfigError for numbers that contradict each other."""
+_KEYS = ("indexer_n_heads", "indexer_kv_heads", "indexer_head_dim", "indexer_budget", "indexer_compress_ratio")
+
+
+def read_block_index(config: ConfigJson, head_dim: int) -> BlockIndex | None:
+    """Read the index; None if config.json has none. head_dim: of attention.
+
+    Raises ModelConfigError for numbers that contradict each other.
+    """
+    if all(config.get(key) is None for key in _KEYS):
+        return None
     heads, dim = config.count("indexer_n_heads"), config.count("indexer_head_dim")
     budget, block = config.count("indexer_budget"), config.count("indexer_compress_ratio")
     if config.count("indexer_kv_heads") != 1:

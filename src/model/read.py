@@ -221,6 +221,10 @@ def _unsupported(config: ConfigJson, family: Family) -> Iterator[str]:
             found = found.get(inner) if isinstance(found, Mapping) else None
         if found is not None and found != needed:
             yield f"`{key}` is {shown(found)}; supported: {shown(needed)}"
+    if (
+        family.has_block_index and config.get("indexer_n_heads") is None
+    ):  # transformers cannot build such a model either
+        yield "`indexer_n_heads` is missing: attention without an index is not supported"
 
 
 def _layer_input(config: ConfigJson, family: Family) -> LayerInput | None:

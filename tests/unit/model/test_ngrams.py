@@ -13,6 +13,7 @@ from stoker.model.ngrams import _primes
 from stoker.model.pipeline_stages import pipeline_problem
 from stoker.model.read import read_config
 from stoker.model.spec import ModelSpec
+from stoker.model.support import support_problem
 
 CONFIG = {
     "architectures": ["Qwen4ExpForCausalLM"],
@@ -102,6 +103,14 @@ def test_the_gate_of_recurrent_layers(given: str | None, gate: str):
 def test_what_is_refused(changes: dict[str, Any], message: str):
     with pytest.raises(ModelConfigError, match=message):
         spec_of(**changes)
+
+
+def test_attention_without_an_index_is_refused():
+    """The class of transformers has none: nothing could be compared with it."""
+    keys = dict.fromkeys(key for key in CONFIG if key.startswith("indexer_"))
+    assert (
+        support_problem(spec_of(**keys)) == "`indexer_n_heads` is missing: attention without an index is not supported"
+    )
 
 
 def test_ngrams_are_not_divided_into_stages():
