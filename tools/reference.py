@@ -151,10 +151,21 @@ _BODIES: tuple[type[Wire], ...] = (
 )
 
 
+# Sizes without a default, of an index of blocks.
+_INDEX = {
+    "indexer_n_heads": 16,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 256,
+    "indexer_budget": 2048,
+    "indexer_compress_ratio": 16,
+}
+
+
 def _models() -> list[str]:
     lines = ["| `architectures` | models | attention | feed-forward | runs |", "|---|---|---|---|---|"]
     for name, family in sorted(FAMILIES.items()):
-        spec, _ = read_config({"architectures": [name], **({family.text_in: {}} if family.text_in else {})})
+        needed = dict(_INDEX) if family.has_block_index else {}
+        spec, _ = read_config({"architectures": [name], **({family.text_in: needed} if family.text_in else needed)})
         runs = support_problem(spec) or "yes"
         if runs != "yes" and name in TESTED:
             runs = "through transformers"
@@ -198,6 +209,8 @@ def _attention(spec: ModelSpec) -> str:
     turned = [layer.mixer.rope for layer in spec.layers if isinstance(layer.mixer, Attention)]
     said += [f"no positions in {turned.count(None)} layers"] * (None in turned)
     said += ["gated outputs"] * (attention.gate != "none")
+    said += ["over the blocks of tokens that an index chooses"] * (attention.index is not None)
+    said += ["several residual streams"] * (spec.streams is not None)
     return ", ".join(said + of_states)
 
 

@@ -3,6 +3,7 @@ of them stored blocks are from."""
 
 from __future__ import annotations
 
+from .block_index import BlockIndex
 from .mixers import Attention, CompressedAttention, LatentAttention, Mixer
 from .spec import ModelSpec
 
@@ -26,6 +27,8 @@ def _unparted(mixer: Mixer, num_devices: int, num_parts: int) -> str | None:
         case CompressedAttention():
             return "a vector is of several tokens, and each process would keep some of them"
         case LatentAttention(index_heads=count) if count:
+            return "attention is to chosen tokens, and each process chooses among all"
+        case Attention(index=BlockIndex()):
             return "attention is to chosen tokens, and each process chooses among all"
         case Attention(num_kv_heads=heads):
             copies = max(1, num_devices // heads)
@@ -59,6 +62,8 @@ def prompt_sharing_problem(spec: ModelSpec) -> str | None:
 def _undivided_in_time(mixer: Mixer) -> str | None:
     match mixer:
         case LatentAttention(index_heads=count) if count:
+            return "attention is to tokens that are chosen before the others have come"
+        case Attention(index=BlockIndex()):
             return "attention is to tokens that are chosen before the others have come"
         case Attention() | LatentAttention():
             return None

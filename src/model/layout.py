@@ -20,6 +20,7 @@ _NAMES = {  # in lists of layers, in which newer files have the longer names
     "attention": _ATTENTION,
     "full_attention": _ATTENTION,
     "sliding_attention": _ATTENTION,
+    "indexed_attention": _ATTENTION,
     "mamba": _STATE,
     "linear_attention": _STATE,
     "conv": _STATE,
@@ -27,6 +28,7 @@ _NAMES = {  # in lists of layers, in which newer files have the longer names
 _MORE_NAMES: Mapping[Kind, Sequence[str]] = {
     "granite_hybrid": ("attention", "mamba"),
     "lfm3": ("sliding_attention",),
+    "qwen4": ("indexed_attention",),
 }
 _AFTER_BLOCK = Parts(has_attention=True, has_state=True, feed_forward="mlp")
 _ALONE = {  # of Nemotron-H, whose layers have one part

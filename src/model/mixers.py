@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from .block_index import BlockIndex
 from .record import Record
 
 
@@ -101,6 +102,7 @@ class Attention(Record):
     is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head
     qkv_parts: int = 0  # of one tensor that is stored, each queries, values and keys of some heads; 0: there is none
     keys_of: int | None = None  # the layer before it whose keys and values it reads; None: it has its own
+    index: BlockIndex | None = None  # chooses the tokens to which a query attends; None: it attends to all
     # Differential attention, arXiv:2410.05258: lambda without its learned part. Each key has those of two heads side by
     # side, each query that of one of them and zeros, and each value those of both. None: other attention.
     lambda_start: float | None = None
@@ -128,8 +130,10 @@ class Attention(Record):
     def keeps(self) -> Keeps:
         if self.keys_of is not None:
             return Keeps(kind="nothing", width=0)
-        heads = self.num_kv_heads, self.head_dim
-        kept = Keeps(kind="full", width=2 * math.prod(heads), num_heads=self.num_kv_heads, tensors=(heads, heads))
+        # The cache has tensors of one size: that of the index keys has the same key in each head, so that each device
+        # which has some of the heads has it, and more room than they need.
+        heads = ((self.num_kv_heads, self.head_dim),) * (2 if self.index is None else 3)
+        kept = Keeps(kind="full", width=sum(map(math.prod, heads)), num_heads=self.num_kv_heads, tensors=heads)
         return kept if self.window is None else kept.model_copy(update={"kind": "window", "window": self.window})
 
     @property
@@ -211,20 +215,23 @@ class StateShape(Record):
     """The shapes of what a layer keeps of a sequence, however long it is.
 
     inputs: the last inputs of a convolution, in the dtype of the model. sums: of many tokens. () if there are none.
+    beside: the last inputs of another convolution, which is not part of the mixer; () if there is none.
     """
 
     inputs: tuple[int, ...]
     sums: tuple[int, ...] = ()
+    beside: tuple[int, ...] = ()
 
     @property
     def keeps(self) -> Keeps:
-        inputs, sums = (math.prod(shape) if shape else 0 for shape in (self.inputs, self.sums))
-        return Keeps(kind="state", width=inputs + sums, sums_width=sums)
+        inputs, sums, beside = (math.prod(shape) if shape else 0 for shape in (self.inputs, self.sums, self.beside))
+        return Keeps(kind="state", width=inputs + sums + beside, sums_width=sums)
 
 
 # How a checkpoint stores the projections of a gated delta network: queries, keys and values in one tensor; all by key
 # head, in two tensors; or one by one, with a convolution for each of queries, keys and values
 DeltaForm = Literal["by_part", "by_key_head", "one_by_one"]
+GateActivation = Literal["silu", "sigmoid"]
 
 
 class GatedDelta(Record):
@@ -239,6 +246,7 @@ class GatedDelta(Record):
     form: DeltaForm = "by_part"
     beta_scale: float = 1.0  # the largest rate of change of the state
     norm_eps: float | None = None  # None: as of the model's norms
+    gate: GateActivation = "silu"  # of its outputs
 
     @property
     def conv_channels(self) -> int:

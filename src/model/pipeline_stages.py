@@ -30,6 +30,8 @@ def pipeline_problem(spec: ModelSpec, num_stages: int) -> str | None:
         return "each layer has an input of its own"
     if num_stages > 1 and spec.blocks:
         return "some layers share weights"
+    if num_stages > 1 and spec.ngram_size:
+        return "some layers read token ids, which only the first stage has"
     return None
 
 

@@ -27,10 +27,12 @@ from .latent import read_latent
 from .layout import Parts, read_layout
 from .mixers import Attention, CompressedAttention, GatedDelta, LatentAttention, LightningAttention, Mixer
 from .multipliers import read_weight_scales
+from .ngrams import read_ngrams
 from .quantisation_config import read_quantisation
 from .read_attention import read_attentions
 from .recurrent import adjusted_width, of_layer, read_state
 from .spec import EVEN_SUMS, LayerInput, LayerSpec, ModelSpec, NormPlaces, SharedBlock, SumWeights, WeightScale
+from .streams import read_streams
 
 _OFTEN_READ = {"architectures", "dtype", "torch_dtype", "quantization_config"}
 
@@ -114,6 +116,9 @@ def _read_layers(config: ConfigJson, family: Family, hidden: int) -> tuple[Layer
     state = read_state(config, family.states)
     mlp = _mlp(config, family, hidden) if any(parts.feed_forward != "none" for parts in layout) else None
     blocks = _shared_blocks(config, layout) if family.has_blocks else {}
+    streams = read_streams(config) if family.norms == "streams" else None
+    channels = hidden if streams is None else hidden * streams.count
+    ngrams = read_ngrams(config, channels, len(layout)) if family.has_ngrams else [None] * len(layout)
     known: dict[Any, LayerSpec] = {}
     layers: list[LayerSpec] = []
     for index, parts in enumerate(layout):
@@ -125,18 +130,22 @@ def _read_layers(config: ConfigJson, family: Family, hidden: int) -> tuple[Layer
         mixer = mixers[0] if mixers else None
         beside = mixers[1] if len(mixers) > 1 else None
         feed_forward = _feed_forward(config, family, parts, index, mlp, mixer)
-        key = mixer, beside, feed_forward, blocks.get(index)
+        if ngrams[index] is not None and not parts.has_state:
+            raise ModelConfigError(f"`ple_layer_ids` lists layer {index + 1}, which has no recurrent state", "M304")
+        key = mixer, beside, feed_forward, blocks.get(index), ngrams[index]
         if key not in known:
             known[key] = LayerSpec(
                 mixer=mixer,
                 beside=beside,
                 block=blocks.get(index),
                 feed_forward=feed_forward,
-                norms="inputs" if isinstance(mixer, GatedDelta) else norms,
+                norms="inputs" if isinstance(mixer, GatedDelta) and streams is None else norms,
                 norm_gates=_norm_gates(config, family, feed_forward),
                 input=layer_input,
                 has_scalar=family.has_layer_scalars,
                 sum_weights=_sum_weights(config, family, mixer),
+                streams=streams,
+                ngrams=ngrams[index],
             )
         layers.append(known[key])
     return tuple(layers)
@@ -244,6 +253,10 @@ def _unsupported(config: ConfigJson, family: Family) -> Iterator[str]:
             found = found.get(inner) if isinstance(found, Mapping) else None
         if found is not None and found != needed:
             yield f"`{key}` is {shown(found)}; supported: {shown(needed)}"
+    if (
+        family.has_block_index and config.get("indexer_n_heads") is None
+    ):  # transformers cannot build such a model either
+        yield "`indexer_n_heads` is missing: attention without an index is not supported"
 
 
 def _layer_input(config: ConfigJson, family: Family) -> LayerInput | None:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from .block_index import check_rotation, read_block_index
 from .config_json import ConfigJson, ModelConfigError
 from .families import Family
 from .family_settings import MAX_SCALE, flag_of, limit_of
@@ -97,6 +98,7 @@ def _attention(config: ConfigJson, family: Family, hidden: int) -> Attention:
         alibi=family.alibi if config.flag("alibi", family.rope_layers == "none") else "none",
         is_grouped=family.is_grouped,
         qkv_parts=family.qkv_parts,
+        index=read_block_index(config, head_dim) if family.has_block_index else None,
     )
 
 
@@ -184,6 +186,8 @@ def _of_layer(
         "keys_of": source,
         "is_chunked": attention.is_chunked and window is not None,
     }
+    if attention.index is not None and rope is not None:
+        check_rotation(attention.index, int(attention.head_dim * rope.partial_rotary_factor))
     if rope is None and attention.head_norm == "bare_after_rope":
         changes["head_norm"] = "none"
     if rope is None and config.get("attn_temperature_tuning"):  # in old files a number

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from .config_json import ConfigJson, ModelConfigError, shown
 from .mixers import (
     DeltaForm,
+    GateActivation,
     GatedDelta,
     GateNorm,
     KimiDelta,
@@ -26,6 +27,7 @@ Kind = (
         "none",
         "gated_delta",
         "grouped_gated_delta",
+        "qwen4",
         "olmo_hybrid",
         "kimi_linear",
         "bailing",
@@ -110,6 +112,8 @@ def read_state(config: ConfigJson, kind: Kind) -> Recurrent | None:
             return _gated_delta(config, "by_part")
         case "grouped_gated_delta":
             return _gated_delta(config, "by_key_head")
+        case "qwen4":
+            return _gated_delta(config, "by_part").model_copy(update={"gate": _gate_activation(config)})
         case "olmo_hybrid":
             return _olmo_hybrid(config)
         case "kimi_linear":
@@ -150,6 +154,13 @@ def _gated_delta(config: ConfigJson, form: DeltaForm) -> GatedDelta:
         conv_width=_conv_width(config, "linear_conv_kernel_dim"),
         form=form,
     )
+
+
+def _gate_activation(config: ConfigJson) -> GateActivation:
+    given = config.get("output_gate_type") or config.get("hidden_act")
+    if given in ("silu", "sigmoid"):
+        return given  # type: ignore[no-any-return]
+    raise ModelConfigError(f"`output_gate_type` is {shown(given)}; it must be `silu` or `sigmoid`", "M304")
 
 
 def _olmo_hybrid(config: ConfigJson) -> GatedDelta:

@@ -128,8 +128,9 @@ def activation_elements(spec: ModelSpec) -> tuple[int, int]:
     """
     inputs = 0 if spec.layer_input is None else spec.num_layers * spec.layer_input.width
     of_layers = (
-        sum(part.activations for part in (*layer.mixers, layer.feed_forward) if part) for layer in set(spec.layers)
+        sum(part.activations for part in (*layer.mixers, layer.feed_forward, layer.ngrams) if part)
+        for layer in set(spec.layers)
     )
-    streams = spec.stream_size if spec.hyper_connections is None else 2 * spec.stream_size
+    copies = 2 if spec.hyper_connections is not None else 1 if spec.streams is None else 3
     gates = 2 * spec.hidden_size if any(layer.norm_gates for layer in spec.layers) else 0
-    return 2 * spec.hidden_size + streams + gates + inputs, max([2 * inputs, *of_layers])
+    return 2 * spec.hidden_size + copies * spec.stream_width + gates + inputs, max([2 * inputs, *of_layers])

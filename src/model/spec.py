@@ -12,7 +12,9 @@ from typing import Any, Literal
 from .feed_forwards import Experts, FeedForward
 from .hyper_connections import HyperConnections
 from .mixers import Attention, CompressedAttention, Keeps, LatentAttention, Mixer, Recurrent, StateShape
+from .ngrams import NGrams
 from .record import Record
+from .streams import GatedStreams
 from .weight_methods import CheckpointMethod
 
 
@@ -31,8 +33,9 @@ class Norm(Record):
 # Whose names the tensors in the files have: transformers', those of Mistral AI's own format, llama.cpp's
 WeightNames = Literal["hf", "mistral", "gguf"]
 # What is normed: the inputs of mixer and feed-forward; their outputs; both; the common input of the two, which are
-# added at once; an input of each, which are added at once; the stream itself, before each of the two, or after each
-NormPlaces = Literal["inputs", "outputs", "both", "common", "parallel", "stream", "sums"]
+# added at once; an input of each, which are added at once; the stream itself, before each of the two, or after each;
+# each of several streams, with the gates by which mixer and feed-forward read them
+NormPlaces = Literal["inputs", "outputs", "both", "common", "parallel", "stream", "sums", "streams"]
 
 
 class SumWeights(Record):
@@ -74,6 +77,8 @@ class LayerSpec(Record):
     input: its product with a gate is added after the feed-forward block.
     norm_gates: a normed vector x is multiplied by sigmoid(up(silu(down(x)))), with a rank between the two matrices.
     has_scalar: a number in the checkpoint multiplies the output of the layer.
+    streams: the residual streams, where there are several.
+    ngrams: what is added to the streams before the mixer.
     """
 
     mixer: Mixer | None = None
@@ -85,6 +90,8 @@ class LayerSpec(Record):
     input: LayerInput | None = None
     has_scalar: bool = False
     sum_weights: SumWeights = EVEN_SUMS  # of a layer whose stream is normed
+    streams: GatedStreams | None = None
+    ngrams: NGrams | None = None
 
     @property
     def mixers(self) -> tuple[Mixer, ...]:
@@ -93,7 +100,10 @@ class LayerSpec(Record):
     @property
     def state(self) -> StateShape | None:
         """What it keeps of a sequence; None without a recurrent state that the engine computes."""
-        return next((each.state for each in self.mixers if isinstance(each, Recurrent)), None)
+        state = next((each.state for each in self.mixers if isinstance(each, Recurrent)), None)
+        if state is None or self.ngrams is None:
+            return state
+        return state.model_copy(update={"beside": self.ngrams.kept})
 
     @property
     def has_keys(self) -> bool:
@@ -164,9 +174,21 @@ class ModelSpec(Record):
         return len(self.layers)
 
     @property
-    def stream_size(self) -> int:
-        """Elements of the residual stream of a token."""
-        return self.hidden_size * (1 if self.hyper_connections is None else self.hyper_connections.num_streams)
+    def streams(self) -> GatedStreams | None:
+        """The residual streams, where there are several: those of all layers."""
+        return self.layers[0].streams if self.layers else None
+
+    @property
+    def stream_width(self) -> int:
+        """Elements of a token between two layers."""
+        if self.hyper_connections is not None:
+            return self.hidden_size * self.hyper_connections.num_streams
+        return self.hidden_size * (1 if self.streams is None else self.streams.count)
+
+    @property
+    def ngram_size(self) -> int:
+        """Tokens of the longest n-gram of which a layer has an embedding; 0 without."""
+        return max((layer.ngrams.size for layer in self.layers if layer.ngrams is not None), default=0)
 
     @property
     def attention(self) -> Attention | None:
@@ -298,7 +320,11 @@ class ModelSpec(Record):
     @property
     def is_sparse(self) -> bool:
         """Whether an index chooses the tokens of attention."""
-        return any(isinstance(layer.mixer, LatentAttention) and layer.mixer.index_heads for layer in self.layers)
+        return any(
+            (isinstance(layer.mixer, LatentAttention) and layer.mixer.index_heads > 0)
+            or (isinstance(layer.mixer, Attention) and layer.mixer.index is not None)
+            for layer in self.layers
+        )
 
     @property
     def is_compressed(self) -> bool:

@@ -25,7 +25,9 @@ from .mixers import (
     RgLru,
     ShortConvolution,
 )
+from .ngrams import NGrams
 from .spec import LayerSpec, ModelSpec, NormPlaces, SharedBlock
+from .streams import GatedStreams
 
 CONVOLUTIONS = ("q_conv1d", "k_conv1d", "v_conv1d")  # of queries, keys and values
 FUSED = {
@@ -42,6 +44,8 @@ EXPERT_LISTS = "mlp.gate.tid2eid"  # whole numbers: the experts of each token id
 COMPRESSORS = ("compressor", "compressor.indexer")  # of attention, and of the index that chooses its vectors
 RG_LRU_INPUTS, RG_LRU_GATES = ("linear_x", "linear_y"), ("input_gate", "recurrent_gate")
 LAMBDAS = "lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"  # of differential attention
+BLOCK_INDEX = "indexer.index_qk_proj"  # the queries of an index of blocks, and its key
+UNBIASED = (HEAD_GATES, BLOCK_INDEX)  # projections without a bias where others have one
 KIMI_EXPANSIONS = ("f_b_proj", "g_b_proj")  # of decays and of gates
 EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm"
 POSITIONS, EMBEDDING_NORM = "model.embed_positions", "model.embed_norm"
@@ -67,7 +71,15 @@ LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
     "parallel": ("input_layernorm", "post_attention_layernorm"),
     "stream": ("input_layernorm", "post_attention_layernorm"),
     "sums": ("post_attention_layernorm", "post_feedforward_layernorm"),
+    "streams": (),
 }
+# of several streams: the gates by which the mixer reads them, the feed-forward block, and the output layer
+MIXER_STREAMS, FEED_FORWARD_STREAMS, FINAL_STREAMS = (
+    *("attn_hyper_connection", "mlp_hyper_connection"),
+    "model.hyper_connection_mixer",
+)
+NGRAM_TABLE = "ple.ple_embedding.ngram_embedding"
+NGRAM_NORMS = "ple.norm_key", "ple.norm_query", "ple.norm_conv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +128,9 @@ def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
         yield Tensor(f"{POSITIONS}.weight", (rows, spec.hidden_size))
     if spec.has_embedding_norm:
         yield from _norm(spec, EMBEDDING_NORM)
-    if spec.has_final_norm:
+    if spec.streams is not None:
+        yield from _streams(FINAL_STREAMS, spec.stream_width, spec.streams)
+    elif spec.has_final_norm:
         yield from _norm(spec, FINAL_NORM)
     if spec.layer_input is not None:
         width = spec.layer_input.width
@@ -157,6 +171,13 @@ def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
         for place in CONNECTIONS:
             for name, shape in spec.hyper_connections.shapes(hidden).items():
                 yield Tensor(f"{place}.{name}", shape)
+    if layer.streams is not None:
+        for name in (MIXER_STREAMS, FEED_FORWARD_STREAMS):
+            yield from _streams(name, spec.stream_width, layer.streams)
+            # Not quantised: it has a row for each stream.
+            yield Tensor(f"{name}.block_inject_weight.weight", (layer.streams.count, spec.stream_width))
+    if layer.ngrams is not None:
+        yield from _ngrams(hidden, layer.ngrams)
     if layer.block is not None:
         yield from _around_block(spec, layer, layer.block)
         return
@@ -240,9 +261,28 @@ def _norm(spec: ModelSpec, name: str) -> Iterator[Tensor]:
         yield Tensor(f"{name}.bias", (spec.hidden_size,))
 
 
+def _streams(name: str, width: int, streams: GatedStreams) -> Iterator[Tensor]:
+    yield Tensor(f"{name}.hc_norm.weight", (width,))
+    yield from _linear(f"{name}.input_mix_weight_down", streams.rank, width)
+    yield from _linear(f"{name}.input_mix_weight_up", width, streams.rank)
+
+
+def _ngrams(hidden: int, ngrams: NGrams) -> Iterator[Tensor]:
+    for index, rows in enumerate(ngrams.rows_of_files):
+        yield Tensor(f"{NGRAM_TABLE}.shard_{index}.weight", (rows, ngrams.row_width), used=0)
+    yield from _linear("ple.key_proj", ngrams.channels, ngrams.width)
+    yield from _linear("ple.value_proj", hidden, ngrams.width)
+    for name in NGRAM_NORMS:
+        yield Tensor(f"{name}.weight", (ngrams.channels,))
+    yield Tensor("ple.conv1d.weight", (ngrams.channels, 1, ngrams.conv_width))
+
+
 def _attention(hidden: int, mixer: Attention, inputs: int | None = None) -> Iterator[Tensor]:
     for name, size in attention_parts(mixer).items():
-        yield from _linear(f"self_attn.{name}", size, inputs or hidden, mixer.has_bias and name != HEAD_GATES)
+        yield from _linear(f"self_attn.{name}", size, inputs or hidden, mixer.has_bias and name not in UNBIASED)
+    if mixer.index is not None:
+        yield Tensor("self_attn.indexer.q_layernorm.weight", (mixer.index.dim,))
+        yield Tensor("self_attn.indexer.k_layernorm.weight", (mixer.index.dim,))
     yield from _linear("self_attn.o_proj", hidden, mixer.num_heads * mixer.output_dim, mixer.has_out_bias)
     if mixer.head_norm not in ("none", "bare_after_rope"):
         yield _head_norm("self_attn.q_norm", mixer, mixer.num_heads)
@@ -267,6 +307,8 @@ def attention_parts(mixer: Attention) -> dict[str, int]:
     sizes = {**dict(zip(FUSED["qkv_proj"], (queries, keys, values), strict=True))}
     if mixer.gate == "head":
         sizes[HEAD_GATES] = mixer.num_heads
+    if mixer.index is not None:
+        sizes[BLOCK_INDEX] = (mixer.index.heads + 1) * mixer.index.dim
     return {name: size for name, size in sizes.items() if size}
 
 

@@ -120,7 +120,6 @@ REFUSED: dict[str, str] = {
     "PLBartForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
     "PegasusForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
     "ProphetNetForCausalLM": "this is an encoder-decoder, or a model with another input than its tokens",
-    "Qwen4ExpForCausalLM": "this is a model with encoders of images or sound",
     "ReformerModelWithLMHead": "a small random model of `ReformerModelWithLMHead` cannot be run: AssertionError: If you want to use `ReformerModelWithLMHead` make sure that `is_decoder=True`.",
     "RemBertForCausalLM": "RemBertForCausalLM does not call the library's attention interface, so its keys and values cannot be kept in the KV cache",
     "RoCBertForCausalLM": "RoCBertSelfAttention sees later tokens too, so it cannot generate text",

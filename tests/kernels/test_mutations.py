@@ -29,6 +29,7 @@ from . import (
     test_sample_logprobs,
     test_sample_ops,
     test_step,
+    test_streams,
 )
 from .conftest import HAS_GPU
 from .mutation import (
@@ -44,6 +45,7 @@ from .mutation import (
     swapped,
     value,
     without_item,
+    without_keyword,
 )
 
 pytestmark = pytest.mark.skipif(HAS_GPU, reason="mutates kernels in Triton's interpreter")
@@ -239,6 +241,21 @@ def kimi_delta(device: torch.device) -> None:
 
 def norm_parts(device: torch.device) -> None:
     test_recurrent.test_the_norms_of_parts(device, SMALL, "weighted", (40, 7, 9))
+
+
+def streams(device: torch.device) -> None:
+    for check in (
+        test_streams.test_streams_are_normed,
+        test_streams.test_streams_are_averaged,
+        test_streams.test_a_result_is_added_to_streams,
+        test_streams.test_values_are_gated,
+    ):
+        for shape in ((3, 3, 1100), (5, 4, 40)):
+            check(device, SMALL, *shape)
+
+
+def delta_with_a_sigmoid(device: torch.device) -> None:
+    test_recurrent.test_a_gated_delta_rule_with_a_sigmoid(device)
 
 
 def selective_scan(device: torch.device) -> None:
@@ -547,6 +564,7 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_gated_delta", delta, "*=", 2, 6, removed),  # the state does not, in a chunk
         ("_gated_delta", delta, "beta", 2, 3, value(1.0)),  # and of a token
         ("_gated_delta", delta, "tl.store()", 2, 3, removed),  # the state
+        ("gated_delta_gpu", delta_with_a_sigmoid, "norm_groups()", 0, 1, without_keyword("gate")),
     ],
     "kimi_delta": [
         ("_similarities", kimi_delta, "is_later", 0, 2, value(True)),  # keys see later ones
@@ -567,6 +585,22 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_norm_parts", norm_parts, "eps", 0, 1, value(0.0)),
         ("_norm_parts", norm_parts, "*=", 1, 2, removed),
         ("_norm_parts", norm_parts, "begin", 1, 2, value(0)),  # all parts have the weights of the first
+    ],
+    "streams": [
+        ("_norm_streams", streams, "count", 0, 1, value(1)),  # every token begins after one stream of the last
+        ("_norm_streams", streams, "SIZE", 3, 4, value("BLOCK")),  # the mean of a padded stream
+        ("_norm_streams", streams, "stream", 1, 2, value(0)),  # all streams have the weights of the first
+        ("_norm_streams", streams, "eps", 0, 1, value(0.0)),
+        ("_average_streams", streams, "+=", 0, 1, becomes("-=")),
+        ("_average_streams", streams, "/", 0, 1, left),  # a sum
+        ("_average_streams", streams, "BLOCK", 0, 3, value(0)),  # every program has the first elements
+        ("_add_to_streams", streams, "scale", 0, 1, value(1.0)),
+        ("_add_to_streams", streams, "*", 2, 8, right),  # weights of the sigmoid, not of twice as much
+        ("_add_to_streams", streams, "stream", 0, 2, value(0)),  # all streams have the weight of the first
+        ("_gate_streams", streams, "scale", 0, 1, value(1.0)),
+        ("_gate_streams", streams, "tl.maximum()", 0, 1, argument(0)),
+        ("_gate_streams", streams, "-x", 0, 1, operand),  # the sign
+        ("_gate_streams", streams, "0.0", 2, 4, value(1.0)),  # of a product of 0
     ],
     "selective_scan": [
         (

@@ -179,7 +179,11 @@ def test_the_gated_delta_rule(device, dtype, rows, shape):
     check_delta(device, dtype, rows, shape, torch.float32)
 
 
-def check_delta(device, dtype, rows, shape, state_dtype):
+def test_a_gated_delta_rule_with_a_sigmoid(device):
+    check_delta(device, torch.float32, MIXED, (1, 2, 24, 20), torch.float32, "sigmoid")
+
+
+def check_delta(device, dtype, rows, shape, state_dtype, gate="silu"):
     key_heads, heads, key_dim, value_dim = shape
     tokens, channels = num_tokens(rows) + 2, 2 * key_heads * key_dim + heads * value_dim
     mixed = apart(tokens, channels, dtype=dtype, device=device)
@@ -190,6 +194,7 @@ def check_delta(device, dtype, rows, shape, state_dtype):
         1 + 0.1 * torch.randn(value_dim, device=device),
         eps=0.1,  # outputs are small where terms of a sum cancel, and the norm divides by them
         beta_scale=1.5,
+        gate=gate,
     )
     check(
         rows,

@@ -329,6 +329,35 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "rms_norm_eps": 1e-3,  # as above
         **EXPERTS,
     },
+    "qwen4_exp": {  # few heads of the index: scores of 0, of which any are chosen
+        "model_type": "qwen4_exp_text",
+        "head_dim": 16,
+        "num_hidden_layers": 3,
+        "layer_types": ["linear_attention", "indexed_attention", "linear_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 24,
+        "linear_value_head_dim": 20,
+        "num_experts": 6,
+        "shared_expert_intermediate_size": 40,
+        "rms_norm_eps": 1e-3,  # as above
+        "hc_count": 3,
+        "hc_lowrank": 20,
+        "indexer_n_heads": 16,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 12,
+        "indexer_budget": 6,
+        "indexer_compress_ratio": 3,
+        "ple_layer_ids": [1, 3],
+        "ple_embed_dim": 24,
+        "ngram_size": 3,
+        "heads_per_ngram": 2,
+        "ngram_vocab_size_base": 50,
+        "split_ngram_parts": 3,
+        "output_gate_type": "sigmoid",
+        "rope_parameters": PARTIAL,
+        **EXPERTS,
+    },
     "olmo_hybrid": {  # transformers stores a third of all convolutions under each name, of queries only 80 of 104
         "model_type": "olmo_hybrid",
         "num_hidden_layers": 3,
@@ -836,6 +865,11 @@ WITH_ENCODERS: dict[str, dict[str, Any]] = {  # served as text
         "vision_config": _QWEN_VISION,
         **_TOKENS_OF_MEDIA,
     },
+    "qwen4_exp": {
+        "text_config": {key: value for key, value in FAMILIES["qwen4_exp"].items() if key != "model_type"},
+        "vision_config": _QWEN_VISION,
+        **_TOKENS_OF_MEDIA,
+    },
     "qwen3_vl_moe": {
         "text_config": {"head_dim": 16, "num_experts": 6, **EXPERTS},
         "vision_config": {**_QWEN_VISION, "deepstack_visual_indexes": [0]},
@@ -896,6 +930,7 @@ KINDS += (
     "zamba2",
     "diffllama",
     "recurrent_gemma",
+    "qwen4_exp",
 )
 
 

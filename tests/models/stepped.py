@@ -12,6 +12,7 @@ from stoker.config.checkpoint.layout import read_tensors
 from stoker.engine.kernels import KernelSet, select_kernels
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.models.registry import make_model
+from stoker.engine.runner.earlier_ids import with_earlier_ids
 from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.state_cache import StateCache
 from stoker.engine.runner.weights import Checkpoint
@@ -54,13 +55,17 @@ class SteppedModel:
             states=StateCache(self.spec, num_rows, torch.float32),
             tensors_by_layer=[None if keeps is None else keeps.tensors for keeps in self.spec.kept_by_layer],
         )
+        self._token_ids = torch.zeros(num_rows, BLOCKS_EACH * BLOCK_SIZE, dtype=torch.int64)
 
     def forward(
         self, rows: Sequence[Row], needed: torch.Tensor | None = None, **fields: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute a step. needed: as `rows` of Decoder.forward. fields: of the StepInput."""
         with torch.inference_mode():
-            steps = self.cache.views([step_of(rows, **fields)])
+            for own, (first, tokens) in zip(self._token_ids, rows, strict=False):
+                own[first : first + len(tokens)] = torch.tensor(tokens)
+            step = with_earlier_ids(step_of(rows, **fields), self.spec, self._token_ids)
+            steps = self.cache.views([step])
             return self.model.forward(self.cache.by_layer(steps), self.cache.layers, needed)
 
     def logits(self, rows: Sequence[Row], needed: torch.Tensor | None = None, **fields: Any) -> torch.Tensor:

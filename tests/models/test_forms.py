@@ -56,6 +56,7 @@ FAMILIES = [
         "gpt_oss",
         "deepseek_v3",
         "qwen3_5_moe",
+        "qwen4_exp",
         "lfm2_moe",
     ),
     *("granitemoe", "kimi_linear", "bailing_hybrid", "olmo_hybrid", "llama4", "ernie4_5_moe", "lfm3", "mimo_v2_flash"),

@@ -14,6 +14,7 @@ from stoker.config.checkpoint.match import tensors_of
 from stoker.engine.kernels import KernelSet, select_kernels
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.models.registry import model_class
+from stoker.engine.runner.earlier_ids import with_earlier_ids
 from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.state_cache import StateCache
 from stoker.engine.runner.weights import Checkpoint
@@ -81,6 +82,7 @@ def our_logits(
                 max_context_len=end,
                 seq_slots=torch.tensor([1], dtype=torch.int32),
             )
+            step = with_earlier_ids(step, model_spec, torch.tensor([[0] * len(tokens), tokens]))
             parts.append(model.logits(*model.forward(cache.by_layer(cache.views([step])), cache.layers, None)).float())
     return torch.cat(parts)
 

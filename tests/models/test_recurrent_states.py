@@ -34,7 +34,7 @@ from .engine import GREEDY, Engine, resolved
 from .test_generation import FEW_BLOCKS, make_prompts
 
 STATEFUL = ["qwen3_5", slow("lfm2"), slow("nemotron_h"), slow("falcon_h1")]
-STATEFUL += [slow("falcon_mamba"), slow("jamba")]
+STATEFUL += [slow("falcon_mamba"), slow("jamba"), slow("qwen4_exp")]
 
 
 def requests_of(prompts: list[list[int]]) -> list[EngineRequest]:

@@ -45,6 +45,12 @@ from stoker.engine.kernels.gpu.scaling import add_scaled_gpu, scale_and_cap_gpu
 from stoker.engine.kernels.gpu.selective_scan import selective_scan_gpu
 from stoker.engine.kernels.gpu.state_space import state_space_gpu
 from stoker.engine.kernels.gpu.store_latents import store_latents_gpu
+from stoker.engine.kernels.gpu.streams import (
+    add_to_streams_gpu,
+    average_streams_gpu,
+    gate_streams_gpu,
+    norm_streams_gpu,
+)
 from stoker.engine.kernels.grouped import GroupScales
 from stoker.engine.kernels.head_variant import HeadVariant
 from stoker.engine.kernels.hyper_connections import Connection
@@ -166,6 +172,7 @@ def quick() -> Cases:
     for max_query_len in (1, 1024):
         yield from convolution("lfm2", LFM2_1_2B.width, LFM2_1_2B.conv_width, "gated", max_query_len)
         yield from gated_delta("qwen3_next", QWEN3_NEXT, max_query_len)
+        yield from streams("qwen4", 4, 2048, max_query_len)
         yield from kimi_delta("kimi_linear", KIMI_LINEAR, max_query_len)
         yield from mamba("falcon_mamba", FALCON_MAMBA_7B, max_query_len)
         yield from rg_lru("recurrent_gemma", RECURRENT_GEMMA_2B, max_query_len)
@@ -344,6 +351,19 @@ def rg_lru(name: str, spec: RgLru, max_query_len: int) -> Cases:
             named(name, f"rg_lru, {tokens} tokens", dtype),
             partial(only_launches, rg_lru_gpu, x, x, x, RgLruWeights(vector, vector, vector), state, step),
         )
+
+
+def streams(name: str, count: int, hidden: int, max_query_len: int) -> Cases:
+    tokens, _ = recurrent_rows(max_query_len)
+    wide, one = empty(tokens, count * hidden), empty(tokens, hidden)
+    launches = {
+        "norm": partial(norm_streams_gpu, wide, empty(count * hidden, dtype=FP32), count, 1e-6),
+        "average": partial(average_streams_gpu, wide, wide, count),
+        "add": partial(add_to_streams_gpu, wide, one, empty(tokens, count), 1 / count),
+        "gate": partial(gate_streams_gpu, wide, wide, one),
+    }
+    for op, launch in launches.items():
+        yield f"{name} streams {op}, {tokens} tokens", partial(only_launches, launch)
 
 
 def mamba(name: str, spec: Mamba, max_query_len: int) -> Cases:

@@ -12,7 +12,15 @@ from ...model import gguf
 from ...model.families import FAMILIES, FusedExperts
 from ...model.families.mistral import CONSOLIDATED_NAMES, CONSOLIDATED_TOWERS
 from ...model.spec import ModelSpec, WeightNames
-from ...model.tensors import ADAPTERS, CONVOLUTIONS, EXPERT_LISTS, FUSED, model_shapes, unused_tensors
+from ...model.tensors import (
+    ADAPTERS,
+    CONVOLUTIONS,
+    EXPERT_LISTS,
+    FUSED,
+    NGRAM_TABLE,
+    model_shapes,
+    unused_tensors,
+)
 from ..errors import ModelFilesError
 from .kv_scales import is_kv_scale
 from .left_out import Part, left_out
@@ -24,9 +32,11 @@ _FUSED_EXPERTS = re.compile(
     r"(?P<place>.*\.experts)\.(?P<part>gate_up_proj|gate_proj|up_proj|down_proj)(?P<bias>_bias)?"
 )
 _SOURCES: dict[WeightNames, str] = {"hf": CONFIG_JSON, "mistral": PARAMS_JSON, "gguf": "the header"}
-_UNUSED = (  # buffers, which follow from config.json: of positions and masks in old checkpoints, of MiniMax's decays
+# Buffers, which follow from config.json: of positions and masks in old checkpoints, of MiniMax's decays, of n-grams
+_UNUSED = (
     *("inv_freq", "masked_bias", "attn.bias", "attention.bias"),
     *("self_attn.slope_rate", "self_attn.query_decay", "self_attn.key_decay", "self_attn.diagonal_decay"),
+    *("ple_embedding.layer_multipliers", "ple_embedding.ngram_heads_vocab_sizes", "ple_embedding.ngram_heads_offsets"),
 )
 _ADAPTER = re.compile(rf"model\.layers\.\d+\.(?P<part>{ADAPTERS}\.\w+)\.(?P<number>\d+)\.(?P<end>[01]\.weight)")
 Shapes = Mapping[str, tuple[int, ...]]
@@ -95,7 +105,7 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
     if fused_experts == "columns_or_stacked":
         downs = {tensor.shape[-1] for name, tensor in tensors.items() if name.endswith(".experts.down_proj")}
         fused_experts = "columns" if downs <= {spec.hidden_size} else "stacked"
-    tensors = split_experts(tensors, fused_experts)
+    tensors = split_tables(split_experts(tensors, fused_experts), shapes)
     source = _SOURCES[spec.weight_names]
     found = matched(
         folder, divided_anew(split_fused(tensors, shapes), shapes), shapes, is_tied=spec.is_tied, source=source
@@ -188,6 +198,24 @@ def _stacked(stored: StoredTensor, width: int) -> Iterator[StoredTensor]:
     for index in range(count * width):
         offset = stored.offset + index * bytes_of(stored.dtype, math.prod(shape))
         yield replace(stored, shape=shape, offset=offset)
+
+
+def split_tables(tensors: Mapping[str, StoredTensor], shapes: Shapes) -> dict[str, StoredTensor]:
+    """The tables of n-grams in several tensors, as published checkpoints have them: others have one for each layer."""
+    split = dict(tensors)
+    for whole in [name for name in tensors if name.endswith(f".{NGRAM_TABLE}.weight") and name not in shapes]:
+        stored, first = split.pop(whole), 0
+        for name in (name for name in shapes if name.startswith(whole.removesuffix("weight"))):
+            rows, width = shapes[name]
+            offset = stored.offset + bytes_of(stored.dtype, first * width)
+            split[name] = replace(stored, shape=(rows, *stored.shape[1:]), offset=offset)
+            first += rows
+        if stored.shape[:1] != (first,):
+            raise ModelFilesError(
+                f"{stored.file}: tensor `{whole}` has shape {list(stored.shape)}; it must have {first} rows",
+                code="M306",
+            )
+    return split
 
 
 def split_fused(tensors: Mapping[str, StoredTensor], shapes: Shapes) -> dict[str, StoredTensor]:

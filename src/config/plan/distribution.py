@@ -179,7 +179,7 @@ def exchange_of(spec: ModelSpec, ask: Ask) -> Exchange:
     sums = 1 + sum(len(layer.mixers) + (layer.feed_forward is not None) for layer in spec.layers)
     vector = spec.hidden_size * DTYPE_BYTES[ask.dtype]
     # The residual, and what the last layer adds to it, unless the residual is several vectors.
-    sent = 2 * spec.hidden_size if spec.hyper_connections is None else spec.stream_size
+    sent = 2 * spec.hidden_size if spec.hyper_connections is None else spec.stream_width
     return Exchange(
         num_all_reduces=sums if parts > 1 else 0,
         num_sends=stages if stages > 1 else 0,  # the first one samples

@@ -90,5 +90,5 @@ def wait_for_all(ranks: RanksT) -> RanksT:
 
 def stage_link(resolved: Resolved, before: socket.socket, after: socket.socket) -> StageLink:
     """before, after: connections to the stages next to this one."""
-    width, dtype = resolved.model_spec.stream_size, getattr(torch, resolved.model.dtype)
+    width, dtype = resolved.model_spec.stream_width, getattr(torch, resolved.model.dtype)
     return StageLink(before, after, width, dtype, own_gpu(resolved))

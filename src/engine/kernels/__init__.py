@@ -1,6 +1,7 @@
 """Kernels: one op per file, each with a plain torch reference; a KernelSet binds one implementation to every op."""
 
 from .attention_variant import AttentionVariant
+from .block_index import BlockKeys
 from .compressed_attention import Compression
 from .experts import ExpertGate, ExpertWeights, GroupedExpert, PackedExpert, PackedExperts
 from .gated_delta import GatedDeltaWeights
@@ -11,6 +12,7 @@ from .hyper_connections import Connection
 from .kernel_set import KernelSet
 from .kimi_delta import KimiDeltaWeights
 from .linear import PackedLinear
+from .ngram_rows import NGramHashes
 from .norm_parts import PartNormWeights
 from .paged_attention import AttentionStep, SlotsOfRanks
 from .quantised import Integers
@@ -24,6 +26,7 @@ __all__ = [
     "PLAIN_HEADS",
     "AttentionStep",
     "AttentionVariant",
+    "BlockKeys",
     "Compression",
     "Connection",
     "ExpertCopies",
@@ -38,6 +41,7 @@ __all__ = [
     "Integers",
     "KernelSet",
     "KimiDeltaWeights",
+    "NGramHashes",
     "PackedExpert",
     "PackedExperts",
     "PackedLinear",

@@ -53,6 +53,7 @@ from .selective_scan import selective_scan_cpu
 from .softmax_mass import softmax_mass_cpu
 from .state_space import state_space_cpu
 from .store_latents import store_latents_cpu
+from .streams import add_to_streams_cpu, average_streams_cpu, gate_streams_cpu, norm_streams_cpu
 from .take_columns import join_columns_cpu, part_halves_cpu, take_columns_cpu
 from .to_float32 import to_float32_cpu
 from .top_tokens import top_tokens_cpu
@@ -125,6 +126,12 @@ def cpu_kernels(
         expand_values=expand_values_cpu(library, dtype),
         choose_tokens=torchs.choose_tokens,
         sparse_latent_attention=torchs.sparse_latent_attention,
+        choose_blocks=torchs.choose_blocks,
+        sparse_attention=torchs.sparse_attention,
+        norm_streams=norm_streams_cpu(library, dtype),
+        average_streams=average_streams_cpu(library, dtype),
+        add_to_streams=add_to_streams_cpu(library, dtype),
+        gate_streams=gate_streams_cpu(library, dtype),
         add_layer_norm=add_layer_norm_cpu(library, dtype),
         add_scaled=add_scaled_cpu(library, dtype),
         read_streams=read_streams_cpu(library, dtype),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from ...model.mixers import GateActivation
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 from .recurrent_step import RecurrentStep, is_narrow, row_pointers, rows_of
 
@@ -23,6 +24,7 @@ class GatedDeltaWeights:
     norm: torch.Tensor  # [value_dim]
     eps: float  # of the norm
     beta_scale: float = 1.0
+    gate: GateActivation = "silu"
 
 
 # The arguments of gated_delta_reference.
@@ -47,7 +49,7 @@ def gated_delta_reference(
     state: torch.Tensor,
     step: RecurrentStep,
 ) -> torch.Tensor:
-    """Token by token: S = g S; S = S + k (beta (v - S'k))'; output S'q, normed and gated by silu(z).
+    """Token by token: S = g S; S = S + k (beta (v - S'k))'; output S'q, normed and gated by silu(z) or sigmoid(z).
 
     Queries and keys are divided by their lengths, queries also by the square root of key_dim.
     beta = beta_scale * sigmoid(b), and g = exp(-exp(a_log) * softplus(a + dt_bias)).
@@ -86,7 +88,7 @@ def gated_delta_reference(
             outputs[token] = (own * q[token, :, :, None]).sum(1)
         state[slot] = own
     normed = outputs * torch.rsqrt(outputs.pow(2).mean(-1, keepdim=True) + weights.eps) * weights.norm
-    return (normed * F.silu(z)).flatten(1).to(mixed.dtype)
+    return (normed * (F.silu(z) if weights.gate == "silu" else z.sigmoid())).flatten(1).to(mixed.dtype)
 
 
 def unit(x: torch.Tensor) -> torch.Tensor:
@@ -96,7 +98,7 @@ def unit(x: torch.Tensor) -> torch.Tensor:
 
 def gated_delta_cpu(library: CpuLibrary, dtype: torch.dtype) -> GatedDelta:
     empty = library.memory.empty
-    call = library.op("gated_delta", dtype, [*[POINTER] * 5, FLOAT, FLOAT, *[POINTER] * 5, *[INT64] * 5, INT])
+    call = library.op("gated_delta", dtype, [*[POINTER] * 5, FLOAT, FLOAT, INT, *[POINTER] * 5, *[INT64] * 5, INT])
 
     def gated_delta(
         mixed: torch.Tensor,
@@ -116,6 +118,7 @@ def gated_delta_cpu(library: CpuLibrary, dtype: torch.dtype) -> GatedDelta:
             pointer(weights.norm, torch.float32),
             weights.eps,
             weights.beta_scale,
+            int(weights.gate == "silu"),
             pointer(state, state.dtype),
             out.data_ptr(),
             *row_pointers(step),

@@ -23,6 +23,14 @@ from .add_layer_norm import AddLayerNorm, add_layer_norm_reference
 from .add_rms_norm import AddRmsNorm, add_rms_norm_reference
 from .allow_tokens import AllowTokens, allow_tokens_reference
 from .attend_whole import AttendWhole, attend_whole_reference
+from .block_index import (
+    ChooseBlocks,
+    SparseAttention,
+    StoreBlockKeys,
+    choose_blocks_reference,
+    sparse_attention_reference,
+    store_block_keys,
+)
 from .capture import Capture
 from .causal_convolution import CausalConvolution, causal_convolution_reference
 from .compressed_attention import (
@@ -80,6 +88,7 @@ from .linear import (
     repack_linear_reference,
     rounding_rows,
 )
+from .ngram_rows import NGramRows, ngram_rows_reference
 from .norm_parts import NormParts, norm_parts_reference
 from .one_row import one_query, one_row, one_token
 from .output_gate import GateOutputs, gate_outputs_reference
@@ -105,6 +114,16 @@ from .selective_scan import SelectiveScan, selective_scan_reference
 from .softmax_mass import SoftmaxMass, softmax_mass_reference
 from .state_space import StateSpace, state_space_reference
 from .store_latents import StoreLatents, store_latents_reference
+from .streams import (
+    AddToStreams,
+    AverageStreams,
+    GateStreams,
+    NormStreams,
+    add_to_streams_reference,
+    average_streams_reference,
+    gate_streams_reference,
+    norm_streams_reference,
+)
 from .take_columns import (
     JoinColumns,
     PartHalves,
@@ -163,6 +182,14 @@ class KernelSet:
     compress_tokens: CompressTokens = compress_tokens_reference
     choose_compressed: ChooseCompressed = choose_compressed_reference
     attend_compressed: AttendCompressed = attend_compressed_reference
+    store_block_keys: StoreBlockKeys = store_block_keys
+    choose_blocks: ChooseBlocks = choose_blocks_reference
+    sparse_attention: SparseAttention = sparse_attention_reference
+    norm_streams: NormStreams = norm_streams_reference
+    average_streams: AverageStreams = average_streams_reference
+    add_to_streams: AddToStreams = add_to_streams_reference
+    gate_streams: GateStreams = gate_streams_reference
+    ngram_rows: NGramRows = ngram_rows_reference
     add_layer_norm: AddLayerNorm = add_layer_norm_reference
     add_scaled: AddScaled = add_scaled_reference
     read_streams: ReadStreams = read_streams_reference
@@ -243,6 +270,12 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     expand_values=one_row(expand_values_reference, 0),
     choose_tokens=one_query(choose_tokens_reference, 0, 1, 4),
     sparse_latent_attention=one_query(sparse_latent_attention_reference, 0, 1),
+    choose_blocks=one_query(choose_blocks_reference, 0, 2),
+    sparse_attention=one_query(sparse_attention_reference, 0, 1),
+    norm_streams=one_row(norm_streams_reference, 0),
+    average_streams=one_row(average_streams_reference, 0, 1),
+    add_to_streams=one_row(add_to_streams_reference, 0, 1, 2),
+    gate_streams=one_row(gate_streams_reference, 0, 1, 2),
     add_layer_norm=one_row(add_layer_norm_reference, 0, 1),
     read_streams=one_row(read_streams_reference, 0),
     write_streams=one_row(write_streams_reference, 0, 2, 3),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..kernels import PLAIN_HEADS, AttentionVariant, HeadVariant, KernelSet
+from .block_index import BlockIndex
 from .difference import Difference
 from .linear import Linear
 from .loading import Loadable
@@ -47,12 +48,13 @@ class Attention:
         heads: HeadVariant = PLAIN_HEADS,
         num_gates: int = 0,
         difference: Difference | None = None,
+        index: BlockIndex | None = None,
     ) -> None:
         """A layer of the model.
 
         Args:
             shape: without its own key-value heads, a layer reads the cache that it is given, and writes nothing.
-            in_proj: queries, keys and values of all heads, then the gates of the outputs.
+            in_proj: queries, keys and values of all heads, then what the index takes, and the gates of the outputs.
             q_norm, k_norm: as wide as one head, or as all query heads and all key heads; of the same kind and eps.
             rotation: shared by layers with the same rotary embedding; None for a layer without.
             sinks: one per query head.
@@ -60,6 +62,7 @@ class Attention:
             heads: what else differs between models; `is_layer_norm` is about the norms.
             num_gates: the outputs are multiplied by the sigmoids of as many gates, the last outputs of `in_proj`.
             difference: heads are pairs, whose outputs are subtracted.
+            index: chooses the tokens of attention, in a layer without what `AttentionVariant` describes.
         """
         if isinstance(q_norm, LayerNorm) and q_norm.bias is not None:
             raise ValueError("the LayerNorm of a head has no bias")
@@ -80,7 +83,8 @@ class Attention:
         self._variant = AttentionVariant(
             shape.window, shape.is_chunked, shape.softcap, None if sinks is None else sinks.values, slopes
         )
-        self._num_gates = num_gates
+        self._num_gates, self._index = num_gates, index
+        self._index_at = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim
         self._difference = difference
         self._kernels = kernels
 
@@ -95,13 +99,15 @@ class Attention:
         yield from (part for part in (self.q_norm, self.k_norm, self.sinks) if part is not None)
         if self._difference is not None:
             yield from self._difference.loadables()
+        if self._index is not None:
+            yield from self._index.loadables()
 
     def __call__(
         self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
     ) -> torch.Tensor:
         """Write the keys and values of all tokens, then attend. See Mixer."""
         shape = self.shape
-        k_cache, v_cache = cache
+        k_cache, v_cache = cache[:2]
         cos_sin, turns = (None, step.positions) if self._rotation is None else self._rotation.of(step)
         queries = self._kernels.rope_and_store(
             projected,
@@ -117,13 +123,24 @@ class Attention:
             shape.num_kv_heads,
             self._heads,
         )
+        chosen: torch.Tensor | None = None
+        if self._index is not None:
+            own = projected[:, self._index_at : self._index_at + self._index.width]
+            chosen = self._index(own, step, cache[2])
         if (
             rows is not None and len(rows) <= step.num_rows
         ):  # with several tokens of one row it is faster to attend with all
+            chosen = None if chosen is None else chosen[rows]
             queries, projected, step, rows = queries[rows], projected[rows], step.of_tokens(rows), None
         if self._difference is not None:
             queries = self._difference.of_queries(queries)
-        attended = self._kernels.paged_attention(queries, k_cache, v_cache, step, self._scale, self._variant)
+        if chosen is None:
+            attended = self._kernels.paged_attention(queries, k_cache, v_cache, step, self._scale, self._variant)
+        else:
+            scale = self._scale * self._variant.k_scale
+            attended = self._kernels.sparse_attention(queries, chosen, k_cache, v_cache, step, scale)
+            if self._variant.v_scale != 1:
+                attended = self._kernels.scale_and_cap(attended, self._variant.v_scale)
         if self._difference is not None:
             attended = self._difference(attended)
         if shape.value_dim is not None:
@@ -170,10 +187,10 @@ def order_with_zeros(num_heads: int, num_kv_heads: int, head_dim: int, value_dim
     return torch.cat((before, torch.cat((values, zeros), 1).flatten()))
 
 
-def order_of_gates(num_heads: int, num_kv_heads: int, head_dim: int) -> torch.Tensor:
+def order_of_gates(num_heads: int, num_kv_heads: int, head_dim: int, index_width: int = 0) -> torch.Tensor:
     """The outputs of `in_proj` in the order of a checkpoint whose query projection has the gate of each head after its
-    query: to queries, keys, values, gates."""
+    query: to queries, keys, values, outputs of the index, gates. index_width: 0 without an index."""
     queries, gates = torch.arange(2 * num_heads * head_dim).view(num_heads, 2, head_dim).unbind(1)
     first = queries.numel() + gates.numel()
-    keys_and_values = torch.arange(first, first + 2 * num_kv_heads * head_dim)
-    return torch.cat((queries.flatten(), keys_and_values, gates.flatten()))
+    others = torch.arange(first, first + 2 * num_kv_heads * head_dim + index_width)
+    return torch.cat((queries.flatten(), others, gates.flatten()))

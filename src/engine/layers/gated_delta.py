@@ -26,14 +26,16 @@ class GatedDelta:
         a_log: Vector,
         dt_bias: Vector,
         norm: RMSNorm,
-        beta_scale: float,
+        spec: GatedDeltaSpec,
         kernels: KernelSet,
     ) -> None:
-        """in_proj: queries, keys and values of all heads, the gates z, then b and a. beta_scale: of sigmoid(b)."""
+        """in_proj: queries, keys and values of all heads, the gates z, then b and a."""
         self.in_proj = in_proj
         self.out_proj = out_proj
         self._taps, self._a_log, self._dt_bias, self._norm = taps, a_log, dt_bias, norm
-        self._weights = GatedDeltaWeights(a_log.values, dt_bias.values, norm.weight, norm.eps, beta_scale)
+        self._weights = GatedDeltaWeights(
+            a_log.values, dt_bias.values, norm.weight, norm.eps, spec.beta_scale, spec.gate
+        )
         self._kernels = kernels
 
     def loadables(self) -> Iterator[Loadable]:

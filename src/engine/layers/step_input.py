@@ -47,6 +47,9 @@ class StepInput:
     # (layers/rotary.py); None where `positions` is the only kind.
     rope_positions: torch.Tensor | None = None
     given: GivenRows | None = None  # read by the model's embedding only
+    # [n, T] int64, ids of the tokens 1, 2, ..., n before each token, -1 before the beginning of its sequence, for a
+    # model with embeddings of n-grams (layers/ngrams.py); None for others.
+    earlier_ids: torch.Tensor | None = None
     # Values that kernels derive from the above in the first layer that needs them. Cleared at the start of a forward
     # pass: the same tensors may hold another step by then, and a captured graph must contain the derivation.
     plans: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -80,4 +83,5 @@ class StepInput:
             by_rank=self.by_rank,
             mix=None if self.mix is None else self.mix.of_tokens(tokens),
             rope_positions=None if self.rope_positions is None else self.rope_positions[:, tokens],
+            earlier_ids=None if self.earlier_ids is None else self.earlier_ids[:, tokens],
         )

@@ -54,7 +54,9 @@ class DecoderPart:
         self._kernels = kernels
         self.table: dict[str, str] = dict(SPARSE_TABLE) if model_spec.is_sparse else {}
         self.table |= COMPRESSED_TABLE if model_spec.is_compressed else {}
-        self.is_capturable = not (model_spec.is_sparse or model_spec.is_compressed)  # they have ops in torch
+        # Torch chooses the tokens of attention, attends to vectors of several, and copies the embedding to several streams.
+        is_in_torch = model_spec.is_sparse or model_spec.is_compressed
+        self.is_capturable = not is_in_torch and model_spec.streams is None
         self._ranks = ranks
         own = model_spec
         if ranks is not None:
@@ -142,6 +144,8 @@ class Decoder(DecoderPart):
             step.plans.clear()
         hidden = self.embed(steps[0])
         inputs = None if self.layer_inputs is None else self.layer_inputs(steps[0].token_ids, hidden, steps[0].mix)
+        if (streams := self.model_spec.streams) is not None:
+            hidden = hidden.repeat(1, streams.count)
         return self.stack(hidden, None, steps, caches, rows, inputs)
 
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from ...model.activations import HIDDEN_ACTS
+from ...model.ngrams import NGrams as NGramsSpec
 from ...model.spec import LayerInput as LayerInputSpec
+from ...model.spec import LayerSpec
+from ...model.streams import GatedStreams as StreamsSpec
 from ...model.tensors import (
     CONNECTIONS,
     CONNECTIONS_HEAD,
     EMBEDDING_NORM,
+    FEED_FORWARD_STREAMS,
     FINAL_NORM,
+    FINAL_STREAMS,
     INPUT_GATE,
     INPUT_NORM,
     INPUT_PROJECTION,
     LAYER_INPUTS,
     LAYER_INPUTS_NORM,
     LAYER_INPUTS_PROJECTION,
+    MIXER_STREAMS,
+    NGRAM_NORMS,
+    NGRAM_TABLE,
     NORM_GATE,
     POSITIONS,
     layer_norms,
@@ -24,12 +32,15 @@ from ..layers.gated_norm import GatedNorm
 from ..layers.hyper_connections import HyperConnection, StreamsNorm, mean_of_streams
 from ..layers.layer_input import EmbeddingForLayers, LayerInput, LayerInputs
 from ..layers.linear import Linear
+from ..layers.ngrams import DistantTaps, NGrams, NGramTable
 from ..layers.norm import AnyNorm, RMSNorm
+from ..layers.streams import StreamGates, StreamReader
 from ..layers.vector import Scalar
 from .block_parts import BlockParts
 from .decoder_layers import DecoderLayer, FeedForwardLayer, HyperLayer, MixerLayer
 from .ends import Embed
-from .shared_block import SharedBlockLayer
+from .layer_stack import Layer
+from .streams_layer import StreamsLayer
 
 
 class DecoderParts(BlockParts):
@@ -57,8 +68,10 @@ class DecoderParts(BlockParts):
         streams = None if spec.hyper_connections is None else spec.hyper_connections.num_streams
         return Embed(tokens, positions, norm, kernels, streams)
 
-    def last_norm(self) -> AnyNorm | None:
-        """The norm that heads read; None of a model without one."""
+    def last_norm(self) -> AnyNorm | StreamReader | None:
+        """The norm that heads read, or what makes one vector of several streams; None of a model without it."""
+        if (streams := self._spec.streams) is not None:
+            return self.stream_reader(FINAL_STREAMS, streams)
         if not self._spec.has_final_norm:
             return None
         hidden, eps = self._spec.hidden_size, self._spec.norm.eps
@@ -102,10 +115,12 @@ class DecoderParts(BlockParts):
             self._kernels,
         )
 
-    def layer(self, index: int) -> DecoderLayer | HyperLayer | MixerLayer | FeedForwardLayer | SharedBlockLayer:
+    def layer(self, index: int) -> Layer:
         prefix, spec = f"model.layers.{index}", self._spec.layers[index]
         if spec.block is not None:
             return self.block_layer(index, spec, spec.block)
+        if spec.streams is not None:
+            return self.streams_layer(prefix, spec, spec.streams)
         ranks = spec.norm_gates or (0,) * len(layer_norms(spec))
         norms = [self.gated_norm(f"{prefix}.{name}", rank) for name, rank in zip(layer_norms(spec), ranks, strict=True)]
         mixers = [self.mixer(prefix, each) for each in spec.mixers]
@@ -127,6 +142,52 @@ class DecoderParts(BlockParts):
         beside = mixers[1] if len(mixers) > 1 else None
         more = beside, own_input, scalar, spec.sum_weights
         return DecoderLayer(spec.norms, norms, mixers[0], feed_forward, self._kernels, scale, *more)
+
+    def streams_layer(self, prefix: str, spec: LayerSpec, streams: StreamsSpec) -> StreamsLayer:
+        assert spec.mixer is not None
+        assert spec.feed_forward is not None
+        of_mixer, of_mlp = (
+            self.stream_gates(f"{prefix}.{name}", streams) for name in (MIXER_STREAMS, FEED_FORWARD_STREAMS)
+        )
+        ngrams = None if spec.ngrams is None else self.ngrams(prefix, spec.ngrams)
+        mixer, mlp = self.mixer(prefix, spec.mixer), self.feed_forward(f"{prefix}.mlp", spec.feed_forward)
+        return StreamsLayer(of_mixer, mixer, of_mlp, mlp, ngrams)
+
+    def stream_reader(self, prefix: str, spec: StreamsSpec) -> StreamReader:
+        width = self._spec.stream_width
+        down, up = (
+            self.linear(prefix, {name: outputs}, inputs, has_bias=False)
+            for name, outputs, inputs in (
+                ("input_mix_weight_down", spec.rank, width),
+                ("input_mix_weight_up", width, spec.rank),
+            )
+        )
+        return StreamReader(self.stream_norm(f"{prefix}.hc_norm"), down, up, spec.count, self._kernels)
+
+    def stream_gates(self, prefix: str, spec: StreamsSpec) -> StreamGates:
+        rows, width = {f"{prefix}.block_inject_weight": spec.count}, self._spec.stream_width
+        weigh = Linear(rows, width, False, self._kernels, self._dtype, self._device)
+        return StreamGates(self.stream_reader(prefix, spec), weigh, spec.count, self._kernels)
+
+    def stream_norm(self, name: str) -> RMSNorm:
+        norm = self.norm(name, self._spec.stream_width)
+        assert isinstance(norm, RMSNorm)
+        return norm
+
+    def ngrams(self, prefix: str, spec: NGramsSpec) -> NGrams:
+        dtype, device, hidden = self._dtype, self._device, self._spec.hidden_size
+        of_keys, of_queries, of_inputs = (self.stream_norm(f"{prefix}.{name}") for name in NGRAM_NORMS)
+        taps = DistantTaps(f"{prefix}.ple.conv1d.weight", spec.channels, spec.conv_width, spec.size, dtype, device)
+        return NGrams(
+            spec,
+            NGramTable(f"{prefix}.{NGRAM_TABLE}", spec.rows_of_files, spec.row_width, dtype, device),
+            self.linear(f"{prefix}.ple", {"key_proj": spec.channels}, spec.width, has_bias=False),
+            self.linear(f"{prefix}.ple", {"value_proj": hidden}, spec.width, has_bias=False),
+            (of_keys, of_queries, of_inputs),
+            taps,
+            device,
+            self._kernels,
+        )
 
     def layer_input(self, prefix: str, spec: LayerInputSpec | None) -> LayerInput | None:
         if spec is None:

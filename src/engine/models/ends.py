@@ -15,6 +15,7 @@ from ..layers.linear import Linear, Mix
 from ..layers.loading import Loadable
 from ..layers.norm import AnyNorm, Norm
 from ..layers.step_input import StepInput
+from ..layers.streams import StreamReader
 
 
 class Embed:
@@ -73,9 +74,17 @@ class LMHead:
     """Hidden states to logits."""
 
     def __init__(
-        self, norm: AnyNorm | None, projection: Linear, spec: ModelSpec, kernels: KernelSet, ranks: Ranks | None
+        self,
+        norm: AnyNorm | StreamReader | None,
+        projection: Linear,
+        spec: ModelSpec,
+        kernels: KernelSet,
+        ranks: Ranks | None,
     ) -> None:
-        """norm: the final norm, of a model that has one. projection: this rank's rows of it."""
+        """
+        norm: the final norm, or what makes one vector of several streams; None of a model without it.
+        projection: this rank's rows of it.
+        """
         self.projection = projection
         self._norm, self._spec, self._kernels, self._ranks = norm, spec, kernels, ranks
 
@@ -86,6 +95,8 @@ class LMHead:
         """Returns [N, vocab_size]: on rank 0, others have a part of the columns."""
         if self._norm is None:
             logits = self.projection(hidden, mix)
+        elif isinstance(self._norm, StreamReader):
+            logits = self.projection(self._norm(hidden, mix)[0], mix)
         else:
             logits, _ = self.projection.of_normed(self._norm, hidden, residual, mix)
         scale, softcap = self._spec.logits_scale, self._spec.logits_softcap

@@ -10,6 +10,7 @@ import torch
 from ..kernels.spans import span
 from ..layers.loading import Loadable
 from ..layers.mixer import LayerCache, Mixer
+from ..layers.ngrams import NGrams
 from ..layers.step_input import StepInput
 
 Residual = torch.Tensor | None
@@ -52,6 +53,10 @@ class LayerStep:
         """[N] int64"""
         return self.rows_of(self._step.token_ids)
 
+    def with_ngrams(self, ngrams: NGrams, streams: torch.Tensor) -> torch.Tensor:
+        """The streams of all tokens, to which the n-grams are added. The last tensor of the layer's cache is theirs."""
+        return ngrams(streams, self._step, self._cache[-1])
+
     @property
     def inputs(self) -> torch.Tensor:
         """[N, W]"""
@@ -62,7 +67,8 @@ class LayerStep:
 
 
 class Layer(Protocol):
-    """DecoderLayer, HyperLayer, MixerLayer, FeedForwardLayer, or one that a runner puts around them."""
+    """DecoderLayer, HyperLayer, MixerLayer, FeedForwardLayer, SharedBlockLayer, StreamsLayer, or one that a runner puts
+    around them."""
 
     @property
     def mixer(self) -> Mixer | None: ...

@@ -27,6 +27,7 @@ from ...model.tensors import (
     MAMBA_NORMS,
     RG_LRU_GATES,
     RG_LRU_INPUTS,
+    UNBIASED,
     attention_parts,
     compressed_parts,
     gated_delta_convolutions,
@@ -49,6 +50,7 @@ from ..layers.attention import (
     order_of_parts,
     order_with_zeros,
 )
+from ..layers.block_index import BlockIndex
 from ..layers.compressed_attention import CompressedAttention, Compressor, GroupMatrices
 from ..layers.convolution import ShortConvolution, Taps
 from ..layers.difference import Difference, Lambda, order_of_pairs
@@ -78,7 +80,7 @@ def _order_of(spec: AttentionSpec) -> torch.Tensor | None:
     if spec.value_dim is not None:
         return order_with_zeros(*sizes, spec.value_dim)
     if spec.gate == "element":
-        return order_of_gates(*sizes)
+        return order_of_gates(*sizes, 0 if spec.index is None else (spec.index.heads + 1) * spec.index.dim)
     if spec.qkv_parts:
         return order_of_parts(spec.num_heads, spec.head_dim, spec.qkv_parts)
     return order_of_groups(*sizes) if spec.is_grouped else None
@@ -124,7 +126,7 @@ class MixerParts(Parts):
         if weights_of is None:
             inputs = inputs or self._spec.hidden_size
             parts, order = attention_parts(spec), _order_of(spec)
-            in_proj = self.linear(prefix, parts, inputs, spec.has_bias, order, unbiased=(HEAD_GATES,))
+            in_proj = self.linear(prefix, parts, inputs, spec.has_bias, order, unbiased=UNBIASED)
             out_proj = self.summed(prefix, "o_proj", spec.num_heads * spec.output_dim, spec.has_out_bias)
         else:
             in_proj, out_proj = weights_of.in_proj, weights_of.out_proj
@@ -167,6 +169,7 @@ class MixerParts(Parts):
             heads=heads,
             num_gates=_num_gates(spec),
             difference=self.difference(prefix, spec),
+            index=self.block_index(f"{prefix}.indexer", spec),
         )
 
     def sinks(self, prefix: str, spec: AttentionSpec | LatentSpec) -> Vector | None:
@@ -178,6 +181,18 @@ class MixerParts(Parts):
         names = [f"{prefix}.{name}" for name in LAMBDAS]
         factor = Lambda(names, spec.query_dim, start, self._dtype, self._device)
         return Difference(factor, start, spec.head_dim, self._spec.norm.eps, self._kernels)
+
+    def block_index(self, prefix: str, spec: AttentionSpec) -> BlockIndex | None:
+        if spec.index is None:
+            return None
+        assert spec.rope is not None
+        q_norm, k_norm = (
+            self._norm(self._spec.norm, f"{prefix}.{name}", spec.index.dim) for name in ("q_layernorm", "k_layernorm")
+        )
+        assert isinstance(q_norm, RMSNorm)
+        assert isinstance(k_norm, RMSNorm)
+        table = self.rotation(spec.rope, spec.head_dim).table
+        return BlockIndex(spec.index, q_norm, k_norm, table, self._kernels)
 
     def _of_heads(self, make: Callable[[int], torch.Tensor], num_heads: int) -> torch.Tensor:
         """What `make` returns for all heads, for this process's heads."""
@@ -312,7 +327,7 @@ class MixerParts(Parts):
             Vector(f"{prefix}.A_log", heads, dtype, device, is_exact=True),
             Vector(f"{prefix}.dt_bias", heads, dtype, device, is_exact=True),
             RMSNorm(f"{prefix}.{norm}", spec.value_dim, eps, dtype, device),
-            spec.beta_scale,
+            spec,
             self._kernels,
         )
 

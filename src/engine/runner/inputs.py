@@ -13,7 +13,7 @@ from ..layers.linear import Mix
 from ..layers.step_input import StepInput
 from ..step.plan import StepPlan
 from .materials import Materials
-from .step_features import flags_of, with_features
+from .step_features import TOKEN_IDS, flags_of, with_features
 from .step_input import build_step_input
 from .step_part import Hidden
 from .step_shape import StepFlag
@@ -35,6 +35,7 @@ class HostInputs:
         steps: Sequence[StepInput] = build_step_input(plan, self.slots, self._device)
         if flags := flags_of(self._features, plan, self.slots):
             columns = {name: torch.from_numpy(each).to(self._device) for name, each in self.slots.columns.items()}
+            columns[TOKEN_IDS] = torch.from_numpy(self.slots.token_ids)  # on the host: it is large
             steps = with_features(steps, self._features, flags, columns)
         if slots_by_rank:
             by_group = zip(steps, slots_by_rank, strict=True)

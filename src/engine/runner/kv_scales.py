@@ -21,6 +21,7 @@ from ...config.checkpoint.layout import read_tensors
 from ..layers.attention import Attention
 from ..layers.step_input import StepInput
 from ..models.model import Model
+from .earlier_ids import with_earlier_ids
 from .kv_cache import KVCache
 from .state_cache import StateCache
 from .weights import Checkpoint
@@ -106,8 +107,14 @@ def _calculated(
     )
     generator = torch.Generator().manual_seed(resolved.model.seed)
     token_ids = torch.randint(spec.vocab_size, (num_tokens,), generator=generator)
-    steps = [_step(token_ids, range(num_blocks * group, num_blocks * (group + 1)), block_size, device)
-             for group in range(groups.num_groups)]  # fmt: skip
+    steps = [
+        with_earlier_ids(
+            _step(token_ids, range(num_blocks * group, num_blocks * (group + 1)), block_size, device),
+            spec,
+            token_ids[None].to(device),
+        )
+        for group in range(groups.num_groups)
+    ]
     by_layer = cache.by_layer(cache.views(steps))
     with torch.inference_mode():
         model.forward(by_layer, cache.layers, torch.tensor([num_tokens - 1], device=device))

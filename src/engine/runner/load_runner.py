@@ -16,6 +16,7 @@ from ..structured.grammars import Grammars
 from .block_transfer import TransferOf
 from .body import HostBody
 from .copies import BlockCopies, ExpertMoves, StateCopies, StepCopy
+from .earlier_ids import features_of
 from .expert_balancer import expert_balancer
 from .heads import MakeHead, PassOnHead
 from .inputs import HostInputs, MakeInputs, ReceivedInputs
@@ -87,7 +88,8 @@ def load_runner(
 
     def parts(loaded: LoadedModel) -> tuple[Materials, Parts]:
         balancer = expert_balancer(resolved, loaded.model.loadables(), loaded.ranks)
-        made = Materials(resolved, loaded, slots, ExpertMoves(balancer), launched)
+        features = features_of(resolved.model_spec)
+        made = Materials(resolved, loaded, slots, ExpertMoves(balancer), launched, features)
         return made, make(made)
 
     runner = Runner(*parts(loaded), phases)

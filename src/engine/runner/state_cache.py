@@ -47,8 +47,11 @@ class StateCache:
         for shape, count in Counter(shape for shape in spec.states if shape is not None).items():
             inputs = zeros((count, num_places if shape.inputs else 0, *shape.inputs), dtype=dtype)
             sums = zeros((count, num_places if shape.sums else 0, *shape.sums), dtype=sums_dtype)
-            self._tensors += [inputs, sums]
-            of_shape[shape] = zip(inputs, sums, strict=True)
+            own = [inputs, sums]
+            if shape.beside:
+                own.append(zeros((count, num_places, *shape.beside), dtype=dtype))
+            self._tensors += own
+            of_shape[shape] = zip(*own, strict=True)
         self.layers: list[LayerCache | None] = [
             None if shape is None else next(of_shape[shape]) for shape in spec.states
         ]

@@ -17,8 +17,14 @@ from ..step.plan import StepPlan
 from .slot_table import SlotTable
 from .step_shape import StepFlag
 
-Columns = Mapping[str, torch.Tensor]  # [slots] each: slot_columns.py
-FIELDS = {StepFlag.MIX: "mix", StepFlag.ROPE_POSITIONS: "rope_positions", StepFlag.GIVEN: "given"}
+Columns = Mapping[str, torch.Tensor]  # [slots] each: slot_columns.py; and TOKEN_IDS
+FIELDS = {
+    StepFlag.MIX: "mix",
+    StepFlag.ROPE_POSITIONS: "rope_positions",
+    StepFlag.GIVEN: "given",
+    StepFlag.EARLIER_IDS: "earlier_ids",
+}
+TOKEN_IDS = "token_ids"  # in the columns: [slots, tokens] int32, the ids of all sequences
 
 
 @dataclass(frozen=True, slots=True)

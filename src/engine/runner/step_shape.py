@@ -14,6 +14,7 @@ class StepFlag(IntFlag):
     MIX = 4  # this flag and those below: StepInput has the field of that name (step_features.py)
     ROPE_POSITIONS = 8
     GIVEN = 16
+    EARLIER_IDS = 32
 
 
 class StepShape(NamedTuple):

@@ -100,6 +100,8 @@ class Family:
     sinks: Literal["none", "all", "windows"] = "none"  # the layers that have some
     value_dim_key: str | None = None  # the key of config.json with the size of a head's values; None: as of its keys
     window_kv_heads: int = 1  # key-value heads of layers with a window, in multiples of those of others
+    has_block_index: bool = False  # an index chooses the blocks of tokens to which queries attend
+    has_ngrams: bool = False  # some layers add embeddings of n-grams
     gate: Gate = "none"  # on the outputs of attention
     gate_if: str | None = None  # the key of config.json that decides whether there is one
     is_differential: bool = False  # attention is the difference of that of two heads

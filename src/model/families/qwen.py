@@ -49,6 +49,26 @@ _QWEN_3_5_MOE_PARTS: dict[str, Any] = _QWEN_3_5_PARTS | {
     "renames": _SHARED_EXPERT,
     "ignored": TOWERS,
 }
+_QWEN_4 = _QWEN_3_5_MOE | {
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "hc_count": 4,
+    "hc_lowrank": 320,
+    "ple_conv_kernel_size": 4,
+    "ngram_size": 3,
+    "heads_per_ngram": 8,
+    "ngram_vocab_size_base": 20_000_000,
+    "make_ngram_vocab_size_divisible_by": 128,
+    "seed": 1234,
+    "split_ngram_parts": 512,
+}
+_QWEN_4_PARTS: dict[str, Any] = _QWEN_3_5_MOE_PARTS | {
+    "partial": 1.0,
+    "states": "qwen4",
+    "norms": "streams",
+    "has_block_index": True,
+    "has_ngrams": True,
+}
 FAMILIES: Mapping[str, Family] = {
     "Qwen2ForCausalLM": Family(
         "qwen2",
@@ -199,5 +219,13 @@ FAMILIES: Mapping[str, Family] = {
         _QWEN_3_5_MOE,
         text_in="text_config",
         **_QWEN_3_5_MOE_PARTS | {"renames": MULTIMODAL_NAMES | _SHARED_EXPERT},
+    ),
+    "Qwen4ExpForCausalLM": Family("qwen4_exp_text", "Qwen4-Exp, text only", _QWEN_4, **_QWEN_4_PARTS),
+    "Qwen4ExpForConditionalGeneration": Family(
+        "qwen4_exp",
+        "Qwen4-Exp",
+        _QWEN_4,
+        text_in="text_config",
+        **_QWEN_4_PARTS | {"renames": MULTIMODAL_NAMES | _SHARED_EXPERT},
     ),
 }

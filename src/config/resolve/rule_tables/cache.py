@@ -23,12 +23,14 @@ def _has_keys(v: Values) -> bool:
 
 
 def _has_uniform_heads(v: Values) -> bool:
-    """Whether all layers with keys and values have the same heads; True if the model's files are not known."""
+    """Whether all layers with keys and values have the same heads, and keep nothing else of each token; True if the
+    model's files are not known."""
     model_files = v.files
     if model_files is None:
         return True
     kept = [keeps for keeps in model_files.spec.kept_by_layer if keeps is not None]
-    return len({keeps.tensors for keeps in kept}) <= 1 and all(keeps.kind != "latent" for keeps in kept)
+    is_uniform = len({keeps.tensors for keeps in kept}) <= 1 and not model_files.spec.is_sparse
+    return is_uniform and all(keeps.kind != "latent" for keeps in kept)
 
 
 def _has_kv_scales(v: Values) -> bool:
@@ -355,10 +357,13 @@ RULES: tuple[Rule, ...] = (
         fields=("cache.kv_cache_dtype", "model.model"),
         needs_model=True,
         is_broken=lambda v: v.cache.kv_cache_dtype == "int8" and not _has_uniform_heads(v),
-        message="int8 in `cache.kv_cache_dtype` does not fit this model: it keeps latents, or heads of several sizes",
+        message=(
+            "int8 in `cache.kv_cache_dtype` does not fit this model: it keeps latents, keys of an index, or heads of "
+            "several sizes"
+        ),
         why=(
-            "A latent is read as keys and as values, by kernels without scales. Layers with heads of several sizes "
-            "share blocks, which divide evenly only without scales."
+            "A latent is read as keys and as values, by kernels without scales, and so are the keys of an index. "
+            "Layers with heads of several sizes share blocks, which divide evenly only without scales."
         ),
         fixes=("write `kv_cache_dtype: auto`",),
     ),

@@ -127,6 +127,7 @@ void scan(float* state, const Tokens& tokens, const Shape& shape) {
 struct Weights {
     const float *a_log, *dt_bias, *norm;  // [value_heads], one for each decay, [value_dim]
     float eps, beta_scale, least_log;     // of the norm; 0 where decays have no bound
+    bool is_silu;                         // of the gates; else they are sigmoids
 };
 
 // Takes a token's key, query and value into the tokens of a head.
@@ -203,7 +204,12 @@ void gated_delta(const T* mixed, const T* projected, const Weights& weights, S* 
     each_state<false>(states, rows, shape, prepare, [&](const float* output, int64_t token, int64_t head) {
         const int64_t at = head * shape.value_dim;
         const T* z = projected + token * width + channels + at;
-        finish<true>(output, z, weights, out + token * values + at, shape.value_dim);
+        T* to = out + token * values + at;
+        if (weights.is_silu) {
+            finish<true>(output, z, weights, to, shape.value_dim);
+        } else {
+            finish<false>(output, z, weights, to, shape.value_dim);
+        }
     });
 }
 
@@ -241,11 +247,11 @@ void kimi_delta(const T* mixed, const T* projected, int64_t projected_width, con
 
 #define EXPORT_FOR(T, suffix)                                                                                          \
     EXPORT void gated_delta_##suffix(const T* mixed, const T* projected, const float* a_log, const float* dt_bias,     \
-                                     const float* norm, float eps, float beta_scale, void* states, T* out,             \
+                                     const float* norm, float eps, float beta_scale, int is_silu, void* states, T* out, \
                                      const int32_t* query_start, const int32_t* context_lens, const int32_t* slots,    \
                                      int64_t rows, int64_t key_heads, int64_t value_heads, int64_t key_dim,            \
                                      int64_t value_dim, int has_narrow_states) {                                       \
-        const Weights weights{a_log, dt_bias, norm, eps, beta_scale, 0.0f};                                            \
+        const Weights weights{a_log, dt_bias, norm, eps, beta_scale, 0.0f, is_silu != 0};                              \
         const RecurrentRows of_step{query_start, context_lens, slots, rows};                                           \
         const Shape shape{key_heads, value_heads, key_dim, value_dim};                                                 \
         if (has_narrow_states) {                                                                                       \
@@ -260,7 +266,7 @@ void kimi_delta(const T* mixed, const T* projected, int64_t projected_width, con
                                     float least_log, void* states, T* out, const int32_t* query_start, const int32_t* context_lens,     \
                                     const int32_t* slots, int64_t rows, int64_t heads, int64_t head_dim,               \
                                     int has_narrow_states) {                                                           \
-        const Weights weights{a_log, dt_bias, norm, eps, 1.0f, least_log};                                             \
+        const Weights weights{a_log, dt_bias, norm, eps, 1.0f, least_log, false};                                      \
         const RecurrentRows of_step{query_start, context_lens, slots, rows};                                           \
         const Shape shape{heads, heads, head_dim, head_dim};                                                           \
         if (has_narrow_states) {                                                                                       \

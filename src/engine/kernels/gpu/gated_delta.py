@@ -149,4 +149,4 @@ def gated_delta_gpu(
             KEY_HEADS=key_heads, HEADS=heads, KEY_DIM=key_dim, KEY_WIDTH=launch.width, VALUE_DIM=value_dim,
             COLUMNS=launch.columns, IS_CHUNKED=launch.is_chunked, num_warps=launch.warps, num_stages=1, **dependent(),
         )  # fmt: skip
-    return norm_groups(out, projected, channels, weights.norm, "before_gate", weights.eps, heads)
+    return norm_groups(out, projected, channels, weights.norm, "before_gate", weights.eps, heads, gate=weights.gate)

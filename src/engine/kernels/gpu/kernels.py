@@ -38,6 +38,7 @@ from .scaling import add_scaled_gpu, scale_and_cap_gpu
 from .selective_scan import selective_scan_gpu
 from .state_space import state_space_gpu
 from .store_latents import store_latents_gpu
+from .streams import add_to_streams_gpu, average_streams_gpu, gate_streams_gpu, norm_streams_gpu
 from .tuned import AttentionLaunch, tuned
 
 _INTERPRETED_MULTIPROCESSORS = 4
@@ -74,6 +75,10 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         norm_parts=norm_parts_gpu,
         selective_scan=selective_scan_gpu,
         rg_lru=rg_lru_gpu,
+        norm_streams=norm_streams_gpu,
+        average_streams=average_streams_gpu,
+        add_to_streams=add_to_streams_gpu,
+        gate_streams=gate_streams_gpu,
         fused_norm_gate_up=norm_gate_up_gpu,
         sample_tokens=after_penalties(sample_tokens_gpu),
         sample_top_p=after_penalties(sample_top_p_gpu),

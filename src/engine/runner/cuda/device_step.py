@@ -18,7 +18,7 @@ from ...models.model import Model
 from ...step.plan import Int32, StepPlan
 from ...structured.backend import Bitmask, num_words
 from ..kv_cache import KVCache
-from ..step_features import StepFeature, with_features
+from ..step_features import TOKEN_IDS, StepFeature, with_features
 from ..step_shape import StepFlag, StepShape
 from .slot_arena import SlotArena
 from .staging import Upload
@@ -138,7 +138,8 @@ class DeviceStep:
         ]
         tensors = by_group[0]
         wanted = None if shape.tokens_per_row == 1 else tensors.last_tokens
-        views = self._cache.views(with_features(steps, self._features, shape.flags, arena.columns))
+        columns = {**arena.columns, TOKEN_IDS: arena.token_ids}
+        views = self._cache.views(with_features(steps, self._features, shape.flags, columns))
         by_layer = self._cache.by_layer(views)
         mix = views[0].mix if wanted is None or views[0].mix is None else views[0].mix.of_tokens(wanted)
         logits = self._model.logits(*self._model.forward(by_layer, self._cache.layers, wanted), mix)

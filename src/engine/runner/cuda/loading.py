@@ -26,6 +26,7 @@ from ...layers.step_input import StepInput
 from ...models.decoder import Decoder, LaterStage
 from ...models.model import Model
 from ...models.registry import make_later_stage
+from ..earlier_ids import with_earlier_ids
 from ..kv_cache import KVCache
 from ..kv_scales import set_kv_scales
 from ..loaded_model import LoadedModel, RanksOf, kv_cache_of, load_model, states_of
@@ -124,7 +125,7 @@ def load_later_stage_on_device(
 
     def largest_step(cache: KVCache, rows: torch.Tensor, step: StepInput) -> None:
         steps = cache.by_layer(cache.views([step] * cache.groups.num_groups))
-        size = len(step.token_ids), resolved.model_spec.stream_size
+        size = len(step.token_ids), resolved.model_spec.stream_width
         hidden = torch.zeros(size, dtype=getattr(torch, resolved.model.dtype), device=device)
         residual = None if resolved.model_spec.hyper_connections else torch.zeros_like(hidden)
         layers.forward(hidden, residual, steps, cache.layers, rows)
@@ -262,5 +263,6 @@ def _largest_step(resolved: Resolved, device: torch.device, compute: Step) -> No
         max_context_len=model_len,
         seq_slots=column(num_rows, -1),
     )
+    step = with_earlier_ids(step, resolved.model_spec, step.token_ids[None])
     with torch.inference_mode():
         compute(column(num_rows, 0, torch.int64), step)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from stoker.engine.kernels import GatedDeltaWeights, KernelSet
 from stoker.engine.kernels.causal_convolution import KINDS, Kind
+from stoker.model.mixers import GateActivation
 
 from .levels import LEVEL_NAMES, assert_close, kernels_of
 
@@ -121,7 +122,8 @@ def delta_in_float64(inputs: dict[str, Any], key_heads: int, state: torch.Tensor
             state[head] = decayed + torch.outer(key, change)
             out = query @ state[head] / math.sqrt(key_dim)
             out = out * torch.rsqrt(out.square().mean() + weights.eps) * weights.norm
-            row.append(out * F.silu(z[token, columns]))
+            gate = z[token, columns]
+            row.append(out * (F.silu(gate) if weights.gate == "silu" else gate.sigmoid()))
         rows.append(torch.cat(row))
     return torch.stack(rows)
 
@@ -142,9 +144,13 @@ SHAPES = [(1, 1, 8, 3), (2, 4, 24, 20), (1, 2, 128, 128), (2, 2, 16, 100)]
 @LEVELS
 @DTYPES
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("gate", get_args(GateActivation))
 @pytest.mark.quick_cases(6)
-def test_the_rule_is_that_of_the_paper(level: str, dtype: torch.dtype, shape: tuple[int, int, int, int]) -> None:
+def test_the_rule_is_that_of_the_paper(
+    level: str, dtype: torch.dtype, shape: tuple[int, int, int, int], gate: GateActivation
+) -> None:
     inputs = delta_inputs(shape, dtype)
+    inputs["weights"] = replace(inputs["weights"], gate=gate)
     exact, state = inputs["state"].double(), inputs["state"].clone()
     found = run_delta(kernels_of(level, dtype), inputs, state, step_of(*ROWS))
     for (computed, _, slot), part, own in zip(

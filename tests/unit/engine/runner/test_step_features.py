@@ -16,12 +16,13 @@ from stoker.engine.layers.step_input import GivenRows, StepInput
 from stoker.engine.runner.context_part import ContextPart
 from stoker.engine.runner.decode_steps import DecodeSteps
 from stoker.engine.runner.divided_step import DividedSteps
+from stoker.engine.runner.earlier_ids import earlier_ids
 from stoker.engine.runner.inputs import HostInputs
 from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.shared_step import SharedSteps
 from stoker.engine.runner.slot_columns import SLOT_COLUMNS, SlotColumn
 from stoker.engine.runner.slot_table import SlotTable
-from stoker.engine.runner.step_features import Columns, StepFeature, fields_of, flags_of
+from stoker.engine.runner.step_features import TOKEN_IDS, Columns, StepFeature, fields_of, flags_of
 from stoker.engine.runner.step_part import Hidden, StepPart
 from stoker.engine.runner.step_shape import StepFlag, StepShape
 from stoker.engine.sampling.sampling_table import SamplingTable
@@ -38,7 +39,7 @@ PLAN = make_plan(
     admissions=[admission(3, [5, 6, 7, 8], [1]), admission(1, [9, 10, 11, 12, 13], [2, 3])],
     slots=ids(3, 1), num_computed=ids(3, 1), num_tokens=ids(1, 4), num_outputs=ids(1, 1),
 )  # fmt: skip
-FLAGS = StepFlag.MIX | StepFlag.ROPE_POSITIONS | StepFlag.GIVEN
+FLAGS = StepFlag.MIX | StepFlag.ROPE_POSITIONS | StepFlag.GIVEN | StepFlag.EARLIER_IDS
 
 # Fields that have their default because they are of another kind of inputs.
 BY_RANK, VISIBLE = "by_rank", "visible"  # of steps that ranks share, and of ranks that keep some tokens of a context
@@ -77,6 +78,7 @@ FEATURES = (
         lambda step, columns: torch.stack((step.positions, step.positions + by_token(step, columns))),
     ),
     StepFeature(StepFlag.GIVEN, has_delta, lambda step, columns: GivenRows(step.positions[:1], torch.ones(1, 8))),
+    StepFeature(StepFlag.EARLIER_IDS, has_delta, lambda step, columns: earlier_ids(step, columns[TOKEN_IDS], 2)),
 )
 
 
@@ -172,6 +174,16 @@ def test_the_parts_of_a_divided_step():
     assert torch.equal(torch.cat([step.rope_positions for step in found], dim=1), expected)
 
 
+def test_the_ids_before_each_token_are_those_of_its_sequence():
+    """Of row 0, which decodes, and of row 1; the parts of a divided step and the steps of a device have the same."""
+    expected = [[7, 9, 10, 11, 12], [6, -1, 9, 10, 11]]
+    divided = parts_of(lambda _: DividedSteps(2, 1, 1))
+    of_parts = torch.cat([step.earlier_ids for step in divided if step.earlier_ids is not None], dim=1)
+    for found in (whole().earlier_ids, of_parts, of_device().earlier_ids):
+        assert found is not None
+        assert found[:, :5].tolist() == expected
+
+
 def test_the_part_of_a_rank_in_a_shared_step():
     (found,) = parts_of(lambda inputs: SharedSteps(Ranks(), inputs.slots))  # type: ignore[arg-type]
     assert left_out(found) == {VISIBLE}
@@ -205,7 +217,7 @@ def test_a_captured_step():
     def compute(steps: Sequence[StepInput], received: Hidden | None) -> None:
         views.extend(steps)
 
-    inputs = host_inputs(features=FEATURES[:2])
+    inputs = host_inputs(features=tuple(each for each in FEATURES if each.flag != StepFlag.GIVEN))
     plan = make_plan(slots=ids(3, 1), num_computed=ids(3, 4), num_tokens=ids(1, 1), num_outputs=ids(1, 1))
     steps = inputs.views(plan)
     decode = DecodeSteps(compute, capture, NUM_SLOTS, MODEL_LEN, BLOCK_SIZE, 1, CPU)
