@@ -76,7 +76,7 @@ def step_costs(spec: ModelSpec, dtype: str, kv_dtype: str, weights_bytes: int) -
 
 
 def _vector_flops(mixer: CompressedAttention) -> int:
-    """For each query and vector: those of an index, or else those of all heads. An index chooses few vectors."""
+    """Operations of a query and a vector: those of an index, which chooses few vectors, or else those of all heads."""
     if mixer.index_heads:
         return 2 * mixer.index_heads * mixer.index_dim
     return 4 * mixer.num_heads * mixer.head_dim

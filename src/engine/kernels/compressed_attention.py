@@ -227,7 +227,7 @@ def _is_near(row: _Row, start: int, stop: int, count: int, window: torch.Tensor)
 
 
 def _elements(q: torch.Tensor, num_near: int, num_far: int, picks: torch.Tensor | None) -> int:
-    """Of the largest intermediate result of one query."""
+    """Elements of the largest intermediate result of one query."""
     num_far = num_far if picks is None else picks.shape[1]
     return max(q.shape[1] * (num_near + num_far), 0 if picks is None else num_far * q.shape[2])
 

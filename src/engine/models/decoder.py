@@ -54,7 +54,7 @@ class DecoderPart:
         self._kernels = kernels
         self.table: dict[str, str] = dict(SPARSE_TABLE) if model_spec.is_sparse else {}
         self.table |= COMPRESSED_TABLE if model_spec.is_compressed else {}
-        # Torch chooses the tokens of attention, attends to vectors of several, and copies the embedding to several streams.
+        # Torch chooses the tokens of attention, attends to compressed vectors, and copies the embedding to streams.
         is_in_torch = model_spec.is_sparse or model_spec.is_compressed
         self.is_capturable = not is_in_torch and model_spec.streams is None
         self._ranks = ranks

@@ -250,7 +250,7 @@ class DummyWeights:
         """Returns None: the noise has no integers."""
 
     def read(self, name: str, into: torch.Tensor) -> None:
-        if not into.is_floating_point():  # numbers of experts: the first ones, whoever the token is
+        if not into.is_floating_point():  # numbers of experts: the first ones for every token
             into.copy_(torch.arange(into.shape[-1], dtype=into.dtype))
             return
         if into.ndim == 1:
