@@ -261,7 +261,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "hc_eps": 1e-3,
         **LATENT,
         **INDEX,
-        "index_topk": 12,  # of 9, a rounding error changes one
+        "index_topk": 10,  # with 9, rounding to bfloat16 changes a choice, and in the library it does not
         **EXPERTS,
     },
     "axk2": {

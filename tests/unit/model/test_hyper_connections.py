@@ -59,7 +59,7 @@ def test_a_connection_has_three_tensors_at_each_block_and_after_the_layers() -> 
 def test_a_residual_of_several_vectors_is_counted() -> None:
     spec = spec_of()
     plain = spec.model_copy(update={"hyper_connections": None})
-    assert (spec.stream_size, plain.stream_size) == (256, 64)
+    assert (spec.stream_width, plain.stream_width) == (256, 64)
     assert activation_elements(spec)[0] == 2 * 64 + 2 * 256
     assert activation_elements(plain)[0] == 3 * 64
     ask: Any = SimpleNamespace(dtype="bfloat16", tensor_parallel_size=1, pipeline_parallel_size=2)
