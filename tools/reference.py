@@ -198,6 +198,9 @@ def _attention(spec: ModelSpec) -> str:
     turned = [layer.mixer.rope for layer in spec.layers if isinstance(layer.mixer, Attention)]
     said += [f"no positions in {turned.count(None)} layers"] * (None in turned)
     said += ["gated outputs"] * (attention.gate != "none")
+    said += ["differences of heads"] * (attention.lambda_start is not None)
+    owners = sum(block.weights_of is None for block in spec.blocks.values())
+    said += [f"in {owners} shared block{'s' * (owners != 1)} before {len(spec.blocks)} layers"] * bool(owners)
     return ", ".join(said + of_states)
 
 
