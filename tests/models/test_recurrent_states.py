@@ -34,7 +34,7 @@ from .engine import GREEDY, Engine, resolved
 from .test_generation import FEW_BLOCKS, make_prompts
 
 STATEFUL = ["qwen3_5", slow("lfm2"), slow("nemotron_h"), slow("falcon_h1")]
-STATEFUL += [slow("falcon_mamba"), slow("jamba"), slow("qwen4_exp")]
+STATEFUL += [slow("falcon_mamba"), slow("jamba"), slow("qwen4_exp"), slow("zamba2"), slow("deepseek_v4")]
 
 
 def requests_of(prompts: list[list[int]]) -> list[EngineRequest]:
@@ -254,7 +254,7 @@ def test_a_wrong_state_changes_the_tokens(
 
 @pytest.mark.effect("cache.mamba_cache_dtype", "cache.mamba_ssm_cache_dtype")
 @pytest.mark.parametrize("option", ["mamba_cache_dtype", "mamba_ssm_cache_dtype"])
-@pytest.mark.parametrize("family", ["qwen3_5", slow("bamba"), slow("jamba")])
+@pytest.mark.parametrize("family", ["qwen3_5", slow("bamba"), slow("jamba"), slow("recurrent_gemma")])
 def test_states_in_bfloat16_take_half_the_memory_and_are_rounded(
     option: str, family: str, saved: Callable[[str], Saved], tmp_path: Path
 ) -> None:
