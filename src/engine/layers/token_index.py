@@ -48,7 +48,7 @@ class TokenIndex:
             normed, _ = self._k_norm(self._kernels, keys)
             turn = self._cos_sin, self._is_interleaved, step.positions
             self._kernels.store_index_keys(normed, *turn, step.slot_mapping, cache)
-            if step.max_context_len > self._count:
+            if step.max_context_len > self._count or self._kernels.always_chooses:
                 queries = self._q_proj(query_latents, step.mix).view(-1, self._heads, self._width)
                 step.plans[_PLAN] = self._kernels.choose_tokens(queries, weights, *turn, cache, step, self._count)
         chosen: torch.Tensor | None = step.plans.get(_PLAN)
