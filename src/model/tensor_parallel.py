@@ -1,8 +1,8 @@
 """Tensor parallel (arXiv:1909.08053): the part of a layer that one of several devices holds.
 
-Each device has some heads of every mixer, some columns of every feed-forward block and of every expert, and some rows
-of the vocabulary. Norms, routers, compressed vectors and tables of positions are held by all. Key-value heads, of which
-there may be fewer than devices, are held by several then.
+Each device has some heads of every mixer, some columns of every feed-forward block, of every expert and of the tables
+of n-grams, and some rows of the vocabulary. Norms, routers, gates of streams, compressed vectors and tables of
+positions are held by all. Key-value heads, of which there may be fewer than devices, are held by several then.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .feed_forwards import MLP, Experts, FeedForward
 from .mixers import Attention, GatedDelta, KimiDelta, LatentAttention, Mamba, Mamba2, Mixer, ShortConvolution
 from .spec import LayerSpec, ModelSpec
-from .tensors import EMBEDDING, OUTPUT, mamba2_parts, model_shapes
+from .tensors import EMBEDDING, NGRAM_PROJECTIONS, OUTPUT, mamba2_parts, model_shapes
 
 _SUMMED_BIASES = ("o_proj.bias", "out_proj.bias", "down_proj.bias")  # of what is summed over the devices
 
@@ -50,6 +50,8 @@ def _obstacles(layer: LayerSpec, num_devices: int) -> Iterator[str]:
                 pass
             case _:
                 yield f"a layer of the kind {mixer.kind}"
+    if layer.ngrams is not None and layer.ngrams.row_width % num_devices:
+        yield f"embeddings of n-grams of width {layer.ngrams.row_width} cannot be divided by {num_devices}"
     yield from _unplaceable(layer, num_devices)
     for what, width in _widths(layer.feed_forward):
         if width % num_devices:
@@ -123,6 +125,7 @@ def _layer(layer: LayerSpec, parts: int) -> LayerSpec:
         "mixer": layer.mixer and _mixer(layer.mixer, parts),
         "beside": layer.beside and _mixer(layer.beside, parts),
         "feed_forward": layer.feed_forward and _feed_forward(layer.feed_forward, parts),
+        "ngrams": layer.ngrams and layer.ngrams.model_copy(update={"width": layer.ngrams.width // parts}),
     }
     return layer.model_copy(update=update)
 
@@ -217,6 +220,10 @@ def _sections(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         for mixer in layer.mixers:
             for name, sizes in _mixer_sections(mixer):
                 found[f"model.layers.{index}.{name}"] = sizes
+        if layer.ngrams is not None:
+            rows = (layer.ngrams.row_width,) * len(layer.ngrams.table_sizes)
+            for name in NGRAM_PROJECTIONS:
+                found[f"model.layers.{index}.{name}.weight"] = rows
     return found
 
 
