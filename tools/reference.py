@@ -33,7 +33,7 @@ from stoker.config.schema.server import ServerConfig
 from stoker.config.source.flags import read_flag
 from stoker.model.families import FAMILIES
 from stoker.model.feed_forwards import MLP, Experts
-from stoker.model.mixers import Attention, Recurrent
+from stoker.model.mixers import Attention, CompressedAttention, Recurrent
 from stoker.model.quantisation_config import read_quantisation
 from stoker.model.read import read_config
 from stoker.model.spec import ModelSpec
@@ -192,6 +192,8 @@ def _classes() -> list[str]:
 def _attention(spec: ModelSpec) -> str:
     if spec.is_latent:
         return "latent" + ", over the tokens that an index chooses" * spec.is_sparse
+    if spec.is_compressed:
+        return f"window of {_window(spec)} tokens, and vectors of several tokens, of which an index chooses some"
     attention = spec.attention
     states = Counter(mixer.kind for layer in spec.layers for mixer in layer.mixers if isinstance(mixer, Recurrent))
     of_states = [f"{kind.replace('_', ' ')} in {count} of {spec.num_layers} layers" for kind, count in states.items()]
@@ -215,6 +217,10 @@ def _attention(spec: ModelSpec) -> str:
     owners = sum(block.weights_of is None for block in spec.blocks.values())
     said += [f"in {owners} shared block{'s' * (owners != 1)} before {len(spec.blocks)} layers"] * bool(owners)
     return ", ".join(said + of_states)
+
+
+def _window(spec: ModelSpec) -> int:
+    return next(layer.mixer.window for layer in spec.layers if isinstance(layer.mixer, CompressedAttention))
 
 
 def _feed_forward(spec: ModelSpec) -> str:

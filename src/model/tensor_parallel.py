@@ -1,8 +1,8 @@
 """Tensor parallel (arXiv:1909.08053): the part of a layer that one of several devices holds.
 
-Each device has some heads of every mixer, some columns of every feed-forward block and of every expert, and some rows
-of the vocabulary. Norms, routers, compressed vectors and tables of positions are held by all. Key-value heads, of which
-there may be fewer than devices, are held by several then.
+Each device has some heads of every mixer, some columns of every feed-forward block, of every expert and of the tables
+of n-grams, and some rows of the vocabulary. Norms, routers, gates of streams, compressed vectors and tables of
+positions are held by all. Key-value heads, of which there may be fewer than devices, are held by several then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .mixers import (
     ShortConvolution,
 )
 from .spec import LayerSpec, ModelSpec
-from .tensors import ADAPTERS, EMBEDDING, OUTPUT, attention_parts, mamba2_parts, model_shapes
+from .tensors import ADAPTERS, EMBEDDING, NGRAM_PROJECTIONS, OUTPUT, attention_parts, mamba2_parts, model_shapes
 
 _SUMMED_BIASES = (
     "o_proj.bias",
@@ -72,6 +72,8 @@ def _obstacles(layer: LayerSpec, num_devices: int) -> Iterator[str]:
                 pass
             case _:
                 yield f"a layer of the kind {mixer.kind}"
+    if layer.ngrams is not None and layer.ngrams.row_width % num_devices:
+        yield f"embeddings of n-grams of width {layer.ngrams.row_width} cannot be divided by {num_devices}"
     yield from _unplaceable(layer, num_devices)
     for what, width in _widths(layer.feed_forward):
         if width % num_devices:
@@ -147,6 +149,7 @@ def _layer(layer: LayerSpec, parts: int) -> LayerSpec:
         "mixer": layer.mixer and _mixer(layer.mixer, parts),
         "beside": layer.beside and _mixer(layer.beside, parts),
         "feed_forward": layer.feed_forward and _feed_forward(layer.feed_forward, parts),
+        "ngrams": layer.ngrams and layer.ngrams.model_copy(update={"width": layer.ngrams.width // parts}),
     }
     return layer.model_copy(update=update)
 
@@ -246,6 +249,10 @@ def _sections(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
                 found[f"model.layers.{index}.{name}"] = sizes
         if layer.block is not None and isinstance(layer.feed_forward, MLP):
             found[f"model.layers.{index}.{ADAPTERS}.gate_up_proj.1.weight"] = (layer.feed_forward.width,) * 2
+        if layer.ngrams is not None:
+            rows = (layer.ngrams.row_width,) * len(layer.ngrams.table_sizes)
+            for name in NGRAM_PROJECTIONS:
+                found[f"model.layers.{index}.{name}.weight"] = rows
     return found
 
 

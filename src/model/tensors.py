@@ -79,6 +79,7 @@ MIXER_STREAMS, FEED_FORWARD_STREAMS, FINAL_STREAMS = (
     "model.hyper_connection_mixer",
 )
 NGRAM_TABLE = "ple.ple_embedding.ngram_embedding"
+NGRAM_PROJECTIONS = "ple.key_proj", "ple.value_proj"
 NGRAM_NORMS = "ple.norm_key", "ple.norm_query", "ple.norm_conv"
 
 
@@ -270,8 +271,8 @@ def _streams(name: str, width: int, streams: GatedStreams) -> Iterator[Tensor]:
 def _ngrams(hidden: int, ngrams: NGrams) -> Iterator[Tensor]:
     for index, rows in enumerate(ngrams.rows_of_files):
         yield Tensor(f"{NGRAM_TABLE}.shard_{index}.weight", (rows, ngrams.row_width), used=0)
-    yield from _linear("ple.key_proj", ngrams.channels, ngrams.width)
-    yield from _linear("ple.value_proj", hidden, ngrams.width)
+    for name, outputs in zip(NGRAM_PROJECTIONS, (ngrams.channels, hidden), strict=True):
+        yield from _linear(name, outputs, ngrams.width)
     for name in NGRAM_NORMS:
         yield Tensor(f"{name}.weight", (ngrams.channels,))
     yield Tensor("ple.conv1d.weight", (ngrams.channels, 1, ngrams.conv_width))

@@ -63,6 +63,8 @@ CASES = [
     ("qwen2", {"dtype": "bfloat16", "quantization": "int4"}),  # one layer with a window, biases
     ("llama", {"dtype": "bfloat16", "enforce_eager": True}),
     ("llama with biases", {"dtype": "float32", "enforce_eager": True}),
+    ("qwen4_exp", {"dtype": "bfloat16"}),
+    ("deepseek_v32", {"dtype": "bfloat16"}),
 ]
 
 

@@ -174,17 +174,20 @@ def _num_sequences(found: Estimate, ask: Ask) -> int:
 
 
 def exchange_of(spec: ModelSpec, ask: Ask) -> Exchange:
-    """One sum after each mixer and each feed-forward block, and one for the rows of the embedding that others hold."""
+    """One sum after each mixer and each feed-forward block, and one for the rows of the embedding that others hold; two
+    in a layer with n-grams.
+    """
     parts, stages = ask.tensor_parallel_size, ask.pipeline_parallel_size
     sums = 1 + sum(len(layer.mixers) + (layer.feed_forward is not None) for layer in spec.layers)
-    vector = spec.hidden_size * DTYPE_BYTES[ask.dtype]
-    # The residual, and what the last layer adds to it, unless the residual is several vectors.
-    sent = 2 * spec.hidden_size if spec.hyper_connections is None else spec.stream_width
+    with_ngrams = sum(layer.ngrams is not None for layer in spec.layers)  # their keys and values
+    vector, wide = (width * DTYPE_BYTES[ask.dtype] for width in (spec.hidden_size, spec.stream_width))
+    has_streams = spec.streams is not None or spec.hyper_connections is not None
     return Exchange(
-        num_all_reduces=sums if parts > 1 else 0,
+        num_all_reduces=sums + 2 * with_ngrams if parts > 1 else 0,
         num_sends=stages if stages > 1 else 0,  # the first one samples
-        bytes_per_token=sums * vector * 2 * (parts - 1) // parts,
-        sent_per_token=(stages - 1) * sent * DTYPE_BYTES[ask.dtype],
+        bytes_per_token=(sums * vector + with_ngrams * (wide + vector)) * 2 * (parts - 1) // parts,
+        # The residual, and what the last layer adds to it; several streams are sent as they are.
+        sent_per_token=(stages - 1) * (wide if has_streams else 2 * vector),
     )
 
 

@@ -127,6 +127,7 @@ def cpu_kernels(
         choose_tokens=torchs.choose_tokens,
         sparse_latent_attention=torchs.sparse_latent_attention,
         choose_blocks=torchs.choose_blocks,
+        always_chooses=torchs.always_chooses,
         sparse_attention=torchs.sparse_attention,
         norm_streams=norm_streams_cpu(library, dtype),
         average_streams=average_streams_cpu(library, dtype),

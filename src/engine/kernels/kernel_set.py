@@ -226,6 +226,9 @@ class KernelSet:
     top_tokens: TopTokens = _top_tokens
     count_above: CountAbove = count_above_reference
     allow_tokens: AllowTokens = allow_tokens_reference
+    # Whether attention with an index takes chosen tokens also where it could take all: in a batch-invariant set the
+    # longest context of a step does not decide.
+    always_chooses: bool = False
     exchange: Exchange | None = None  # None: ranks of one model cannot share memory
     capture: Capture | None = None  # None: no step can be captured
     speed: MachineSpeed | None = None  # None: nothing to compare linear layers with
@@ -296,4 +299,5 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     rg_lru=one_token(rg_lru_reference, 0, 1, 2),
     sample_tokens=after_penalties(one_row(sample_tokens_reference, 0, 1, 2, 3)),
     softmax_mass=one_row(softmax_mass_reference, 0, 1, 2),
+    always_chooses=True,
 )

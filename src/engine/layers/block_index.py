@@ -38,7 +38,7 @@ class BlockIndex:
         """
         heads, dim = self._spec.heads, self._spec.dim
         self._kernels.store_block_keys(projected[:, heads * dim :], step.slot_mapping, cache)
-        if step.max_context_len <= self._spec.num_tokens:
+        if step.max_context_len <= self._spec.num_tokens and not self._kernels.always_chooses:
             return None
         queries = projected[:, : heads * dim].reshape(-1, dim)
         normed, _ = self._q_norm(self._kernels, queries)

@@ -49,7 +49,7 @@ class TokenIndex:
             normed = self._turned_first(self._k_norm(self._kernels, keys)[0])
             turn = self._cos_sin, self._is_interleaved, step.positions
             self._kernels.store_index_keys(normed, *turn, step.slot_mapping, cache)
-            if step.max_context_len > self._count:
+            if step.max_context_len > self._count or self._kernels.always_chooses:
                 queries = self._q_proj(query_latents, step.mix).view(-1, self._heads, self._width)
                 queries = self._turned_first(queries)
                 step.plans[_PLAN] = self._kernels.choose_tokens(queries, weights, *turn, cache, step, self._count)

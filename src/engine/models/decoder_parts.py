@@ -22,6 +22,7 @@ from ...model.tensors import (
     LAYER_INPUTS_PROJECTION,
     MIXER_STREAMS,
     NGRAM_NORMS,
+    NGRAM_PROJECTIONS,
     NGRAM_TABLE,
     NORM_GATE,
     POSITIONS,
@@ -177,12 +178,16 @@ class DecoderParts(BlockParts):
     def ngrams(self, prefix: str, spec: NGramsSpec) -> NGrams:
         dtype, device, hidden = self._dtype, self._device, self._spec.hidden_size
         of_keys, of_queries, of_inputs = (self.stream_norm(f"{prefix}.{name}") for name in NGRAM_NORMS)
+        key_proj, value_proj = (  # of each row of the tables, ranks have a part: what they compute is added
+            self.linear(prefix, {name: outputs}, spec.width, has_bias=False, finish=self._sum)
+            for name, outputs in zip(NGRAM_PROJECTIONS, (spec.channels, hidden), strict=True)
+        )
         taps = DistantTaps(f"{prefix}.ple.conv1d.weight", spec.channels, spec.conv_width, spec.size, dtype, device)
         return NGrams(
             spec,
             NGramTable(f"{prefix}.{NGRAM_TABLE}", spec.rows_of_files, spec.row_width, dtype, device),
-            self.linear(f"{prefix}.ple", {"key_proj": spec.channels}, spec.width, has_bias=False),
-            self.linear(f"{prefix}.ple", {"value_proj": hidden}, spec.width, has_bias=False),
+            key_proj,
+            value_proj,
             (of_keys, of_queries, of_inputs),
             taps,
             device,

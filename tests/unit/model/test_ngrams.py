@@ -14,6 +14,8 @@ from stoker.model.pipeline_stages import pipeline_problem
 from stoker.model.read import read_config
 from stoker.model.spec import ModelSpec
 from stoker.model.support import support_problem
+from stoker.model.tensor_parallel import of_one_device, slices, tensor_parallel_problem
+from stoker.model.tensors import model_shapes
 
 CONFIG = {
     "architectures": ["Qwen4ExpForCausalLM"],
@@ -110,6 +112,21 @@ def test_attention_without_an_index_is_refused():
     keys = dict.fromkeys(key for key in CONFIG if key.startswith("indexer_"))
     assert (
         support_problem(spec_of(**keys)) == "`indexer_n_heads` is missing: attention without an index is not supported"
+    )
+
+
+def test_devices_have_some_columns_of_the_tables():
+    spec = spec_of()
+    own = of_one_device(spec, 2)
+    shapes, whole = model_shapes(own), model_shapes(spec)
+    table = "model.layers.1.ple.ple_embedding.ngram_embedding.shard_0.weight"
+    assert (whole[table][1], shapes[table][1]) == (128, 64)
+    assert shapes["model.layers.1.ple.key_proj.weight"] == (8192, 1024)
+    part = slices(spec, 2, 1)["model.layers.1.ple.value_proj.weight"]
+    assert (part.dim, part.ranges[:2]) == (1, (range(64, 128), range(192, 256)))
+    assert len(part.ranges) == 16
+    assert tensor_parallel_problem(spec_of(ple_embed_dim=48), 2) == (
+        "embeddings of n-grams of width 3 cannot be divided by 2"
     )
 
 

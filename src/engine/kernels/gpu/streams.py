@@ -92,7 +92,8 @@ def average_streams_gpu(gates: torch.Tensor, streams: torch.Tensor, count: int) 
     tokens, width = streams.shape
     check_streams(width, count, gates.shape[1])
     size = width // count
-    out, block = streams.new_empty(tokens, size), min(_BLOCK, triton.next_power_of_2(size))
+    out = torch.empty(tokens, size, dtype=streams.dtype, device=streams.device)
+    block = min(_BLOCK, triton.next_power_of_2(size))
     if tokens:
         _average_streams[(tokens, triton.cdiv(size, block))](
             gates, streams, out, size, COUNT=count, BLOCK=block, num_warps=4, **dependent(),
