@@ -81,7 +81,6 @@ REFUSED: dict[str, str] = {
     "CpmAntForCausalLM": "CpmAntForCausalLM does not call the library's attention interface, so its keys and values cannot be kept in the KV cache",
     "Data2VecTextForCausalLM": "Data2VecTextSelfAttention sees later tokens too, so it cannot generate text",
     "DbrxForCausalLM": "a small random model of `DbrxForCausalLM` cannot be run: AttributeError: 'DbrxAttentionConfig' object has no attribute 'rope_theta'",
-    "DeepseekV4ForCausalLM": "model.safetensors: tensor `model.layers.0.ffn.gate.tid2eid` has dtype I64; supported: F32, BF16, F16",
     "DogeForCausalLM": "DogeAttention computes with a mask of its own, which this build cannot serve",
     "DoryForCausalLM": "the model has layers with no attention, which keep no keys and values",
     "Dots3NoteForCausalLM": "this is a model with encoders of images or sound",
