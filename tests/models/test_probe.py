@@ -54,6 +54,24 @@ DBRX = {
     "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2},
 }
 
+LONGCAT = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "num_layers": 2,
+    "num_attention_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "head_dim": 8,
+    "ffn_hidden_size": 96,
+    "expert_ffn_hidden_size": 32,
+    "n_routed_experts": 4,
+    "zero_expert_num": 2,
+    "moe_topk": 2,
+}
+
 
 def files_of(folder: Path, model_type: str, architecture: str, **values: Any) -> ModelFiles:
     folder.mkdir(exist_ok=True)
@@ -100,10 +118,11 @@ def test_a_model_that_sees_later_tokens_is_refused_with_the_reason(tmp_path: Pat
         ("xlm-roberta", "XLMRobertaForCausalLM", PLAIN | {"is_decoder": True, "pad_token_id": 1}),
         ("dbrx", "DbrxForCausalLM", DBRX),  # asks for the numbers of tokens of its experts
         (
-            "hrm_text",
-            "HrmTextForCausalLM",
-            PLAIN | {"num_hidden_layers": 2, "head_dim": 16},
-        ),  # runs layers several times
+            "longcat_flash",
+            "LongcatFlashForCausalLM",
+            LONGCAT,
+        ),  # its router reads the weight of a layer that is not called
+        ("hrm_text", "HrmTextForCausalLM", PLAIN | {"head_dim": 16}),  # runs layers several times
         ("modernbert-decoder", "ModernBertDecoderForCausalLM", PLAIN),  # calls its output layer its decoder
     ],
 )

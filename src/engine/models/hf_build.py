@@ -169,6 +169,7 @@ class Trace:
     """What one forward pass did. Names are names of modules."""
 
     attention: Mapping[int, LayerCall]
+    called: frozenset[str] = frozenset()  # of a module that is not, others may read the weight
     shared_inputs: list[tuple[str, ...]] = field(default_factory=list)  # linear layers that read the same tensor
     is_apart: bool = False  # each sequence of a step runs separately (hf_sequences.py)
 
@@ -201,9 +202,12 @@ def _trace(config: PretrainedConfig, of: type[PreTrainedModel], dtype: torch.dty
         attention = PagedAttention(KernelSet())
         attention.attach(model)
         inputs = _LinearInputs(model)
-        for module in model.modules():
+        called: set[str] = set()
+        errors: list[Exception] = []
+        for name, module in model.named_modules():
+            module.register_forward_pre_hook(lambda *_, name=name: called.add(name))
             if not isinstance(module, PreTrainedModel):
-                _tolerate_values(module)
+                _tolerate_values(module, errors)
         ids = torch.zeros(1, _NUM_TRACED, dtype=torch.int64)
         try:
             with torch.no_grad():
@@ -215,19 +219,24 @@ def _trace(config: PretrainedConfig, of: type[PreTrainedModel], dtype: torch.dty
         except ModelFilesError:
             raise
         except Exception as error:  # modelling code raises anything
-            raise ModelFilesError(
-                f"{of.__name__} cannot run without values or a mask: {line_of(error)}", code="M304"
-            ) from error
+            raise _without_values(of, error) from error
         calls = attention.calls if cache is None else cache.calls()
+        if not calls and errors:
+            raise _without_values(of, errors[0]) from errors[0]
         if not calls:
             raise ModelFilesError(f"{of.__name__} {_OWN_ATTENTION if cache is None else _NO_CACHE}", code="M304")
-        return Trace(dict(calls), inputs.shared(), cache is not None)
+        return Trace(dict(calls), frozenset(called), inputs.shared(), cache is not None)
 
 
-def _tolerate_values(module: Any) -> None:
+def _without_values(of: type[PreTrainedModel], error: Exception) -> ModelFilesError:
+    return ModelFilesError(f"{of.__name__} cannot run without values or a mask: {line_of(error)}", code="M304")
+
+
+def _tolerate_values(module: Any, errors: list[Exception]) -> None:
     """A module whose control flow depends on values, such as that of experts, is left out: its input is returned.
 
     What is seen of the others is as true, and a layer whose attention is in such a module is missing in the trace.
+    errors: gets what such modules raise.
     """
     forward = module.forward
 
@@ -236,7 +245,8 @@ def _tolerate_values(module: Any) -> None:
             return forward(*arguments, **options)
         except ModelFilesError:
             raise
-        except Exception:  # modelling code raises anything
+        except Exception as error:  # modelling code raises anything
+            errors.append(error)
             given = (each for each in (*arguments, *options.values()) if isinstance(each, torch.Tensor))
             first = next((each for each in given if each.is_floating_point()), None)
             if first is None:

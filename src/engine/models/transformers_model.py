@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -70,7 +70,7 @@ class TransformersModel:
         self._loadables: list[Loadable] = []
         self._used: set[str] = set()  # parameters that a replacement has
         self._fused: list[str] = []
-        self._fuse(traced.shared_inputs)
+        self._fuse(traced.called, traced.shared_inputs)
         self._loadables += self._tensors()
         self._attention = PagedAttention(kernels)
         self._attention.attach(self._module)
@@ -82,7 +82,7 @@ class TransformersModel:
         self.fused = described(self._fused)
         self.table = through_transformers(files.spec, transformers.__version__, self.fused, is_apart=traced.is_apart)
 
-    def _fuse(self, shared_inputs: Sequence[tuple[str, ...]]) -> None:
+    def _fuse(self, called: Collection[str], shared_inputs: Sequence[tuple[str, ...]]) -> None:
         model = self._module
         output = model.get_output_embeddings()
         output_name = next((name for name, module in model.named_modules() if module is output), "")
@@ -92,9 +92,12 @@ class TransformersModel:
             if output_name not in names and self._merge(names):
                 self._fused.append("+".join(name.rpartition(".")[2] for name in names))
         for name, module in list(model.named_modules()):
-            if is_plain_linear(module) and name != output_name and (linear := self._linear((name,))) is not None:
+            is_replaced = is_plain_linear(module) and name in called and name != output_name
+            if is_replaced and (linear := self._linear((name,))) is not None:
                 replace_module(model, name, SingleProjection(linear, module.weight))
         for name, module, found in list(norms(model)):
+            if name not in called:
+                continue
             parameters = [f"{name}.{kind}" for kind in ("weight", "bias") if module._parameters.get(kind) is not None]
             if (source := self._stem(parameters)) is not None:
                 self._used.update(parameters)
