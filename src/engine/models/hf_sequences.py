@@ -60,7 +60,7 @@ class _Layer(DynamicLayer):  # type: ignore[misc]
 
 
 class TracedCache(Cache):  # type: ignore[misc]
-    """Of a model on the meta device: it only reports what the layers keep."""
+    """The cache of a model on the meta device: it only reports what the layers keep."""
 
     def __init__(self, num_layers: int, num_tokens: int) -> None:
         super().__init__(layers=[_Layer(index, 0, num_tokens) for index in range(num_layers)])
@@ -70,7 +70,7 @@ class TracedCache(Cache):  # type: ignore[misc]
 
 
 class SequenceCache(Cache):  # type: ignore[misc]
-    """Of one row of a step."""
+    """The keys and values of one row of a step."""
 
     def __init__(self, row: int, steps: Sequence[StepInput], caches: Sequence[LayerCache], kernels: KernelSet) -> None:
         """steps, caches: one per layer."""
