@@ -38,7 +38,7 @@ from stoker.model.quantisation_config import read_quantisation
 from stoker.model.read import read_config
 from stoker.model.spec import ModelSpec
 from stoker.model.support import support_problem
-from stoker.model.transformers_table import PROBED, REFUSED, TESTED, VERSION
+from stoker.model.transformers_table import DECODERS, PROBED, REFUSED, TESTED, VERSION
 from stoker.model.wrappers import TEXT_CLASSES
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest
@@ -109,6 +109,7 @@ Every class of the transformers library that generates text, and how it runs her
   forces this way for families of the engine too. Fused are linear layers that read the same tensor, and norms.
 - *library, probed*: the same, and each start first generates text with a small random model of it. It ends if the
   log-probabilities are not the library's.
+  Models whose modules compute attention or positions by themselves run each sequence of a step separately.
 - *no*: refused before the weights load, with the reason.
 
 `model.model_impl: transformers` tries classes of a newer release too, with the same probe. `make classes` reads the
@@ -176,14 +177,15 @@ def _models() -> list[str]:
 def _classes() -> list[str]:
     rows = dict.fromkeys(FAMILIES, ("native", ""))
     rows |= {name: ("no", problem) for name, problem in REFUSED.items() if name not in FAMILIES}
-    rows |= {name: ("library, probed", "") for name in PROBED if name not in FAMILIES}
+    conditions = dict.fromkeys(DECODERS, "if config.json says `is_decoder: true`")
+    rows |= {name: ("library, probed", conditions.get(name, "")) for name in PROBED if name not in FAMILIES}
     rows |= {name: ("native" if name in FAMILIES else "library, tested", fused) for name, fused in TESTED.items()}
     rows |= {name: rows[text] for name, text in TEXT_CLASSES.items()}
     counts = Counter(how for how, _ in rows.values())
     return [
         f"Together: {'; '.join(f'{count} {how}' for how, count in sorted(counts.items()))}.",
         "",
-        "| `architectures` | runs | fused on the modules of the library, or the reason |",
+        "| `architectures` | runs | fused on the modules of the library, or the condition or reason |",
         "|---|---|---|",
         *(f"| `{name}` | {how} | {_cell(said)} |" for name, (how, said) in sorted(rows.items())),
     ]

@@ -30,7 +30,7 @@ from stoker.model.families import FAMILIES as NATIVE
 
 TABLE = Path(__file__).parent.parent / "src/model/transformers_table.py"
 _UNSAID = re.compile(  # of a reason: folders, and what every reason says
-    r"/\S*/(?=\w+\.\w)|^config\.json: |, which `model\.model_impl: transformers` cannot serve$"
+    r"^(?:/\S*/)?config\.json: |/\S*/(?=\w+\.\w)|, which `model\.model_impl: transformers` cannot serve$"
 )
 COMMON: dict[str, Any] = {
     "vocab_size": 97,
@@ -125,6 +125,13 @@ FAMILIES: dict[str, dict[str, Any]] = {  # model_type -> what differs from COMMO
 }
 
 
+WRITTEN: dict[str, dict[str, Any]] = {  # what config.json files have and the configuration class has no default for
+    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
+    "dbrx": {"attn_config": {"kv_n_heads": 8, "clip_qkv": 8, "rope_theta": 500000.0}},
+    "xmod": {"default_language": "en_XX"},
+}
+
+
 def config_of(model_type: str) -> PretrainedConfig:
     found: PretrainedConfig = CONFIG_MAPPING[model_type](**COMMON | FAMILIES[model_type])
     return found
@@ -156,17 +163,39 @@ def fused(model_type: str, folder: Path) -> str:
     return TransformersModel(files, KernelSet(), torch.float32, torch.device("cpu")).fused
 
 
-def problems(classes: Iterable[str]) -> dict[str, str]:
-    """Why a model of each of these classes does not run on the modules of the library; empty for those that run."""
-    types = {architecture_of(each): each for each in reversed(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)}
+def problems(classes: Iterable[str]) -> tuple[dict[str, str], set[str]]:
+    """Why a model of each of these classes does not run on the modules of the library; empty for those that run.
+
+    Returns also the classes that run if config.json says `is_decoder: true`.
+    """
+    found: dict[str, str] = {}
+    decoders: set[str] = set()
     with tempfile.TemporaryDirectory() as folder:
-        return {name: _problem(types[name], Path(folder) / types[name]) for name in classes}
+        for name in classes:
+            model_type = type_of(name)
+            place, values = Path(folder) / model_type, WRITTEN.get(model_type, {})
+            found[name] = _problem(model_type, name, place, values)
+            config = CONFIG_MAPPING[model_type]
+            if found[name] and getattr(config, "is_decoder", None) is False:
+                as_decoder = _problem(model_type, name, place, values | {"is_decoder": True})
+                if not as_decoder:
+                    found[name] = ""
+                    decoders.add(name)
+    return found, decoders
 
 
-def _problem(model_type: str, folder: Path) -> str:
+def type_of(architecture: str) -> str:
+    """The `model_type` of the configuration that a class takes."""
+    own: str = getattr(transformers, architecture).config_class.model_type
+    types = {architecture_of(each): each for each in reversed(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)}
+    return own if own in CONFIG_MAPPING else types[architecture]
+
+
+def _problem(model_type: str, architecture: str, folder: Path, values: Mapping[str, Any]) -> str:
+    """values: of config.json, besides the defaults of the class."""
     folder.mkdir(exist_ok=True)
     try:
-        config = CONFIG_MAPPING[model_type]().to_dict() | {"architectures": [architecture_of(model_type)]}
+        config = CONFIG_MAPPING[model_type](**values).to_dict() | {"architectures": [architecture]}
     except Exception as error:  # classes check their values in different ways
         return f"the class has no default configuration: {line_of(error)}"
     (folder / "config.json").write_text(json.dumps(config))
@@ -184,23 +213,29 @@ def others() -> list[str]:
     return sorted({architecture_of(each) for each in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES} - known)
 
 
-def written(tested: Mapping[str, str], probed: Mapping[str, str]) -> str:
+def written(tested: Mapping[str, str], probed: Mapping[str, str], decoders: Iterable[str]) -> str:
     head = TABLE.read_text().partition("VERSION")[0]
     tables = {
         "TESTED: dict[str, str]": tested,
         "REFUSED: dict[str, str]": {name: problem for name, problem in probed.items() if problem},
     }
-    good = "".join(f"        {name!r},\n" for name, problem in sorted(probed.items()) if not problem)
+    sets = {
+        "PROBED": (name for name, problem in sorted(probed.items()) if not problem),
+        "DECODERS": sorted(decoders),
+    }
     rows = {
         name: "".join(f"    {key!r}: {value!r},\n" for key, value in sorted(found.items()))
         for name, found in tables.items()
     }
     text = f"{head}VERSION = {transformers.__version__!r}  # of the library that was probed\n"
     text += "".join(f"{name} = {{\n{lines}}}\n" for name, lines in rows.items())
-    return f"{text}PROBED: frozenset[str] = frozenset(\n    {{\n{good}    }}\n)\n"
+    for name, members in sets.items():
+        lines = "".join(f"        {each!r},\n" for each in members)
+        text += f"{name}: frozenset[str] = frozenset(\n    {{\n{lines}    }}\n)\n"
+    return text
 
 
 if __name__ == "__main__":
     logging.disable()
-    TABLE.write_text(written(table(), problems(others())))
+    TABLE.write_text(written(table(), *problems(others())))
     subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", str(TABLE)], check=True)

@@ -40,17 +40,28 @@ _WINDOW_EVERY_OTHER = {"gemma2", "gpt_oss"}
 _WINDOW_DEFAULTS = {"gemma2": 4096, "gemma3": 4096, "gemma3_text": 4096, "gpt_oss": 128, "cohere2": 4096}
 _PATTERN_DEFAULTS = {"llama4_text": 4, "gemma3": 6, "gemma3_text": 6, "gemma3n_text": 5, "cohere2": 4}
 _ALWAYS_WINDOWED = {"mistral", "mixtral", "phi3", "starcoder2", "phimoe"}
+_OF_DECODER = {
+    "decoder_layers": "num_hidden_layers",
+    "num_decoder_layers": "num_hidden_layers",
+    "decoder_attention_heads": "num_attention_heads",
+    "num_decoder_attention_heads": "num_attention_heads",
+    "decoder_ffn_dim": "intermediate_size",
+}
+_PADDED_POSITIONS = {"roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod", "camembert"}
+_PADDED_POSITIONS |= {"data2vec-text"}
 _PURE_STATE = {"mamba", "falcon_mamba", "mamba2", "rwkv", "rwkv5", "xlstm"}
 
 
 def guess(config: Mapping[str, Any]) -> ModelSpec:
     """Raises ModelConfigError for a value that no model has."""
     text, is_part = text_part(config)
-    reader = ConfigReader(text)
     architectures = config.get("architectures") or text.get("architectures")
     named = architectures[0] if isinstance(architectures, list) and architectures else None
+    if isinstance(named, str) and named.endswith("ForCausalLM"):
+        text = _decoder_alone(text)
+    reader = ConfigReader(text)
     model_type = reader.text("model_type") or ConfigReader(config).text("model_type")
-    num_layers = reader.number("num_hidden_layers")
+    num_layers = reader.number("num_hidden_layers") * _attentions_per_layer(reader, model_type)
     if is_part:
         reader.assumptions.append("only the language part was counted; encoders of images or sound come on top")
     layers = _layers(reader, model_type, num_layers)
@@ -59,13 +70,14 @@ def guess(config: Mapping[str, Any]) -> ModelSpec:
         model_type=model_type,
         hidden_size=reader.number("hidden_size"),
         vocab_size=reader.number("vocab_size"),
-        max_position_embeddings=reader.number("max_position_embeddings", 0) or _unlimited(reader),
+        max_position_embeddings=_num_positions(reader, model_type),
         is_tied=_is_tied(config, text, model_type),
         has_position_table=model_type in ("gpt2", "opt", "gpt_bigcode"),
         layers=layers,
         dtype=named_dtype(config, text),
         quantization=read_quantisation(config, text),
         is_part=is_part,
+        is_decoder=reader.flag("is_decoder"),
         assumptions=tuple(dict.fromkeys(reader.assumptions)),
     )
 
@@ -81,6 +93,21 @@ def text_part(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
     return part, part is not config
 
 
+def _attentions_per_layer(reader: ConfigReader, model_type: str) -> int:
+    """How often a layer that config.json counts computes attention, each time with keys and values of its own."""
+    if model_type == "longcat_flash" and "num_hidden_layers" not in reader.values:
+        return 2
+    if model_type == "hrm_text" and "num_layers_per_stack" not in reader.values:  # two stacks, in cycles
+        return reader.number("H_cycles", 2) * (reader.number("L_cycles", 3) + 1)
+    return 1
+
+
+def _decoder_alone(text: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keys of an encoder-decoder's decoder, under the names that models without an encoder have."""
+    own = {name: text[key] for key, name in _OF_DECODER.items() if key in text}
+    return {**text, **own, "is_encoder_decoder": False}
+
+
 def _kv_heads(reader: ConfigReader, heads: int) -> int:
     attention = reader.part("attn_config")
     if attention is not None and attention.get("kv_n_heads") is not None:
@@ -89,7 +116,12 @@ def _kv_heads(reader: ConfigReader, heads: int) -> int:
     return 1 if is_shared else heads
 
 
-def _unlimited(reader: ConfigReader) -> int:
+def _num_positions(reader: ConfigReader, model_type: str) -> int:
+    found = reader.number("max_position_embeddings", 0)
+    if model_type in _PADDED_POSITIONS:  # rows of the table up to that of padding are of no token
+        found = max(1, found - 1 - reader.number("pad_token_id", 1))
+    if found:
+        return found
     reader.assumptions.append("config.json names no longest context; 32768 tokens were taken")
     return 32768
 

@@ -160,6 +160,7 @@ class ModelSpec(Record):
     dtype: str = "bfloat16"  # that config.json names
     quantization: CheckpointMethod | None = None  # of a quantised checkpoint
     is_part: bool = False  # of a model with encoders
+    is_decoder: bool = False  # config.json says so; without it some classes see later tokens too
     weight_names: WeightNames = "hf"
     assumptions: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()  # what config.json says and the engine does not compute

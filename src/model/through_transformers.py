@@ -16,9 +16,10 @@ from .mixers import Attention, LatentAttention
 from .rope import ROPE_KINDS
 from .spec import ModelSpec
 from .support import support_problem
-from .transformers_table import PROBED, REFUSED, TESTED
+from .transformers_table import DECODERS, PROBED, REFUSED, TESTED
 
 Implementation = Literal["native", "transformers"]
+_FIX = "set it in config.json if the model was trained as a decoder"
 _ADVICE = "if the installed transformers library has it, `model.model_impl: transformers` probes and runs it there"
 
 
@@ -31,8 +32,10 @@ def implementation(spec: ModelSpec, wanted: str) -> Implementation:
         if obstacle:
             raise ModelConfigError(f"{obstacle}, which `model.model_impl: transformers` cannot serve", "M304")
         return "transformers"
-    if wanted == "native" or obstacle:
+    if wanted == "native" or (obstacle and spec.architecture not in DECODERS):
         raise ModelConfigError(reason, "M304")
+    if obstacle:
+        raise ModelConfigError(f"{reason}; {obstacle}", "M304")
     if spec.architecture in TESTED or spec.architecture in PROBED:
         return "transformers"
     raise ModelConfigError(f"{reason}; {REFUSED.get(spec.architecture, _ADVICE)}", "M304")
@@ -57,11 +60,11 @@ def _obstacles(spec: ModelSpec) -> Iterator[str]:
         yield "config.json names no layers, no vocabulary or no width"
     if spec.quantization is not None:
         yield "this is a quantised checkpoint (`quantization_config`)"
+    if spec.architecture in DECODERS and not spec.is_decoder:
+        yield f"without `is_decoder: true` {spec.architecture} sees later tokens too ({_FIX})"
     if spec.is_part:
         yield "this is a model with encoders of images or sound"
     kinds: set[str] = {mixer.kind for layer in spec.layers for mixer in layer.mixers}
-    if any(layer.mixer is None for layer in spec.layers):
-        kinds.add("no attention")
     if "cross_attention" in kinds:
         yield "this is an encoder-decoder, or a model with another input than its tokens"
     if other := sorted(kinds - {"attention", "latent_attention"}):
@@ -86,16 +89,20 @@ def _obstacles(spec: ModelSpec) -> Iterator[str]:
         yield "the keys and values of the model's layers differ in size"
 
 
-def through_transformers(spec: ModelSpec, version: str = "", fused: str | None = None) -> dict[str, str]:
+def through_transformers(
+    spec: ModelSpec, version: str = "", fused: str | None = None, *, is_apart: bool = False
+) -> dict[str, str]:
     """Rows of the start-up table about a model on the library's modules.
 
     version: of the library, if it is known. fused: None for what a tested architecture has.
+    is_apart: each sequence of a step runs separately.
     """
     if fused is None:
         fused = TESTED.get(spec.architecture, "known when the model is loaded")
     modules = "modules of transformers"
+    order = "one sequence after the other" if is_apart else "op by op"
     return {
         "model": f"through transformers{f' {version}' if version else ''} (fused: {fused})",
         "activation": f"torch: {modules}",
-        "decode_step": f"op by op: {modules} run between the kernels",
+        "decode_step": f"{order}: {modules} run between the kernels",
     }

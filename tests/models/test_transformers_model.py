@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from stoker.config import ConfigError, ModelFilesError
 
@@ -316,7 +315,7 @@ def test_what_the_library_does_not_have_ends_the_start(changes: dict[str, Any], 
             r"is not supported; .*`model\.model_impl: transformers` probes",
         ),
         ({"architectures": ["RwkvForCausalLM"], "model_type": "rwkv"}, "`RwkvForCausalLM` is not supported"),
-        ({"architectures": ["BertLMHeadModel"]}, "; BertSelfAttention sees later tokens too, so it cannot"),
+        ({"architectures": ["BertLMHeadModel"]}, "; without `is_decoder: true` BertLMHeadModel sees later tokens too"),
     ],
 )
 def test_auto_refuses_what_is_neither_tested_nor_probed(changes: dict[str, Any], reason: str, tmp_path: Path):
@@ -329,7 +328,11 @@ def test_auto_refuses_what_is_neither_tested_nor_probed(changes: dict[str, Any],
     ("changes", "reason"),
     [
         ({"model_type": "rwkv", "architectures": ["RwkvForCausalLM"]}, "layers with mamba, which keep no keys"),
-        ({"is_encoder_decoder": True}, "an encoder-decoder, or a model with another input"),
+        (
+            {"is_encoder_decoder": True, "architectures": ["T5ForConditionalGeneration"]},
+            "an encoder-decoder, or a model with another input",
+        ),
+        ({"architectures": ["BertLMHeadModel"]}, "set it in config.json if the model was trained as a decoder"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "a quantised checkpoint"),
         (
             {"hidden_size": None, "text_config": {"hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 97}},
@@ -369,21 +372,21 @@ def test_rope_options_need_one_rotary_embedding(tmp_path: Path):
         deployment(folder, tmp_path, model={"rope_theta": 5000})
 
 
-@pytest.mark.parametrize(
-    ("model_type", "changes", "reason"),
-    [
-        ("gpt_neo", {"attention_types": [[["global"], 2]]}, "does not call the library's attention interface"),
-        ("zaya", {"layer_types": ["hybrid"] * 2, "num_experts": 2, "router_hidden_size": 8}, "cannot run: "),
-    ],
-)
-def test_a_class_that_does_not_fit_is_named_with_the_reason(
-    model_type: str, changes: dict[str, Any], reason: str, tmp_path: Path
-):
-    """`KeyError: 'stoker_paged'`, and an AttributeError of the warm-up."""
-    common = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "max_position_embeddings": 64}
-    config = AutoConfig.for_model(model_type, **common, **ends, **changes)
-    torch.manual_seed(0)
-    folder = save(AutoModelForCausalLM.from_config(config, dtype=torch.float32), tmp_path / "model")
-    with pytest.raises(ModelFilesError, match=rf"^\w+ForCausalLM {reason}"):
-        Engine(resolved(folder, tmp_path, model={"model_impl": "transformers"})).generate([[1, 2, 3]])
+def test_a_class_that_does_not_fit_is_named_with_the_reason(saved: Callable[[str], Saved], tmp_path: Path):
+    """`KeyError: 'stoker_paged'`."""
+    reasons = "does not call the library's attention interface, .*; one sequence after the other: .* keeps no keys"
+    with pytest.raises(ModelFilesError, match=rf"^OpenAIGPTLMHeadModel {reasons}"):
+        Engine(resolved(saved("openai-gpt")[1], tmp_path, model={"model_impl": "transformers"}))
+
+
+def test_an_error_of_the_modules_in_the_warm_up_names_the_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from transformers.models.olmo.modeling_olmo import OlmoDecoderLayer
+
+    def failing(self: Any, hidden: torch.Tensor, *_: Any, **options: Any) -> torch.Tensor:
+        return forward(self, hidden, *_, **options) if hidden.is_meta else self.no_such_part(hidden)
+
+    forward = OlmoDecoderLayer.forward
+    monkeypatch.setattr(OlmoDecoderLayer, "forward", failing)
+    folder = save(random_model("olmo"), tmp_path / "model")
+    with pytest.raises(ModelFilesError, match=r"^OlmoForCausalLM cannot run: AttributeError: .* 'no_such_part'"):
+        Engine(deployment(folder, tmp_path))

@@ -272,7 +272,7 @@ def divided_anew(tensors: Mapping[str, StoredTensor], shapes: Shapes) -> dict[st
 
 
 def _rows_between(tensors: Iterable[StoredTensor], start: int, end: int) -> Iterator[StoredTensor]:
-    """The parts of contiguous tensors, which follow one another, that have these rows."""
+    """These rows of contiguous tensors that follow one another, as parts of them."""
     for tensor in tensors:
         rows, row = tensor.shape[0], bytes_of(tensor.dtype, math.prod(tensor.shape[1:]))
         first, last = max(start, 0), min(end, rows)

@@ -31,6 +31,10 @@ _NOT_SUPPORTED = {  # arguments of an attention function
 }
 
 
+class SeesLaterTokens(ModelFilesError):
+    """The model is no decoder, however it is run."""
+
+
 @dataclass(frozen=True, slots=True)
 class LayerCall:
     """What one layer asks of attention."""
@@ -82,7 +86,7 @@ class PagedAttention:
             return q.new_empty(1, q.shape[2], call.num_heads, call.value_dim)
         k_cache, v_cache = self._caches[layer]
         head_dim = head_dim_of(k_cache)
-        heads = torch.cat([_padded(each[0], head_dim) for each in (q, k, v)])  # [heads, T, D]
+        heads = torch.cat([padded(each[0], head_dim) for each in (q, k, v)])  # [heads, T, D]
         step = self._steps[layer]
         queries = self._kernels.rope_and_store(
             heads.transpose(0, 1).reshape(q.shape[2], -1),
@@ -104,7 +108,7 @@ class PagedAttention:
         return attended.view(1, -1, call.num_heads, head_dim)[..., : call.value_dim]
 
 
-def _padded(heads: torch.Tensor, head_dim: int) -> torch.Tensor:
+def padded(heads: torch.Tensor, head_dim: int) -> torch.Tensor:
     """Pad with zeros up to the width of the cache: scores and the first elements of the values stay the same."""
     missing = head_dim - heads.shape[2]
     return F.pad(heads, (0, missing)) if missing else heads
@@ -127,7 +131,7 @@ def _attention(
     if attention_mask is not None:
         raise ModelFilesError(f"{name} computes with a mask of its own, which this build cannot serve", code="M304")
     if getattr(module, "is_causal", True) is False or options.get("is_causal") is False:
-        raise ModelFilesError(f"{name} sees later tokens too, so it cannot generate text", code="M304")
+        raise SeesLaterTokens(f"{name} sees later tokens too, so it cannot generate text", code="M304")
     for option, meaning in _NOT_SUPPORTED.items():
         if options.get(option) is not None:
             raise ModelFilesError(f"{name} computes attention with {meaning}, which this build lacks", code="M304")

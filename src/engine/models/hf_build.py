@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
+from torch.fx.experimental import _config as fx_config
 from transformers import CONFIG_MAPPING, PretrainedConfig, PreTrainedModel
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -19,12 +21,16 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from ...config import ModelFiles, ModelFilesError
 from ...config.checkpoint.repository_code import RepositoryCode, code_files
 from ..kernels import KernelSet
-from .hf_attention import NAME, LayerCall, PagedAttention
+from .hf_attention import NAME, LayerCall, PagedAttention, SeesLaterTokens
+from .hf_sequences import TracedCache, cache_argument
 
 logger = logging.getLogger(__name__)
 _OWN_ATTENTION = (
     "does not call the library's attention interface, so its keys and values cannot be kept in the KV cache"
 )
+_NO_CACHE = "keeps no keys and values in a cache of the library"
+_NUM_TRACED = 3  # tokens
+_HINT = "; if it was trained as a decoder, config.json must say `is_decoder: true`"
 _GROWING = ("dynamic", "longrope")  # rotary embeddings that depend on the longest sequence of a batch
 
 
@@ -70,11 +76,16 @@ def _several(entry: str | tuple[str, ...]) -> tuple[str, ...]:
     return (entry,) if isinstance(entry, str) else entry
 
 
-def config_of(values: Mapping[str, Any], config_class: type[PretrainedConfig]) -> PretrainedConfig:
-    """A configuration for one model: building a model changes it. Raises ModelFilesError for one it does not take."""
+def config_of(
+    values: Mapping[str, Any], config_class: type[PretrainedConfig], attention: str = NAME
+) -> PretrainedConfig:
+    """A configuration for one model: building a model changes it. Raises ModelFilesError for one it does not take.
+
+    attention: the implementation, ours or `eager`, the modules' own.
+    """
     given = {key: value for key, value in values.items() if key != "auto_map"}
     try:
-        config: PretrainedConfig = config_class.from_dict(given, attn_implementation=NAME)
+        config: PretrainedConfig = config_class.from_dict(given, attn_implementation=attention)
     except Exception as error:  # classes check their values in different ways
         raise ModelFilesError(
             f"config.json: {config_class.__name__} refuses it: {line_of(error)}", code="M306"
@@ -83,15 +94,15 @@ def config_of(values: Mapping[str, Any], config_class: type[PretrainedConfig]) -
     return config
 
 
-def build(make: Callable[[], PretrainedConfig], of: type[PreTrainedModel], dtype: torch.dtype) -> PreTrainedModel:
+def build(config: PretrainedConfig, of: type[PreTrainedModel], dtype: torch.dtype) -> PreTrainedModel:
     """The model with parameters on the meta device and buffers on the CPU, which construction computes."""
     with _parameters_on_meta():
-        return _built(make, of, dtype)
+        return _built(config, of, dtype)
 
 
-def _built(make: Callable[[], PretrainedConfig], of: type[PreTrainedModel], dtype: torch.dtype) -> PreTrainedModel:
+def _built(config: PretrainedConfig, of: type[PreTrainedModel], dtype: torch.dtype) -> PreTrainedModel:
     try:
-        model: PreTrainedModel = of._from_config(make(), dtype=dtype).eval()
+        model: PreTrainedModel = of._from_config(config, dtype=dtype).eval()
     except ModelFilesError:
         raise
     except Exception as error:  # modelling code raises anything
@@ -142,37 +153,132 @@ def _unchecked_distributions() -> Iterator[None]:
         torch.distributions.Distribution.set_default_validate_args(kept)
 
 
+@contextmanager
+def _all_chosen() -> Iterator[None]:
+    """A mask chooses all elements where it has no values, so that what is computed of them keeps its width."""
+    kept = fx_config.meta_nonzero_assume_all_nonzero
+    fx_config.meta_nonzero_assume_all_nonzero = True
+    try:
+        yield
+    finally:
+        fx_config.meta_nonzero_assume_all_nonzero = kept
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """What one forward pass did. Names are names of modules."""
 
     attention: Mapping[int, LayerCall]
+    called: frozenset[str] = frozenset()  # of a module that is not, others may read the weight
     shared_inputs: list[tuple[str, ...]] = field(default_factory=list)  # linear layers that read the same tensor
+    is_apart: bool = False  # each sequence of a step runs separately (hf_sequences.py)
 
 
-def trace(make: Callable[[], PretrainedConfig], of: type[PreTrainedModel], dtype: torch.dtype) -> Trace:
-    """A forward pass of three tokens on the meta device: shapes without values, in milliseconds.
+def trace(
+    make: Callable[[str], PretrainedConfig], of: type[PreTrainedModel], dtype: torch.dtype, num_layers: int
+) -> Trace:
+    """A forward pass of a few tokens on the meta device: shapes without values, in milliseconds.
 
-    Raises ModelFilesError if the model cannot be served, or if its control flow depends on values.
+    make: the configuration with an implementation of attention. Raises ModelFilesError if the model cannot be served,
+    or if its control flow depends on values.
     """
-    with torch.device("meta"), _unchecked_distributions():
-        model = _built(make, of, dtype)
+    try:
+        return _trace(make(NAME), of, dtype, None)
+    except ModelFilesError as reason:
+        hint = _HINT if getattr(make(NAME), "is_decoder", None) is False else ""
+        if isinstance(reason, SeesLaterTokens):
+            raise ModelFilesError(f"{reason}{hint}", code="M304") from reason
+        try:
+            return _trace(make("eager"), of, dtype, TracedCache(num_layers, _NUM_TRACED))
+        except ModelFilesError as error:
+            also = "" if str(error) == str(reason) else f"; one sequence after the other: {error}"
+            raise ModelFilesError(f"{reason}{also}{hint}", code="M304") from error
+
+
+def _trace(config: PretrainedConfig, of: type[PreTrainedModel], dtype: torch.dtype, cache: TracedCache | None) -> Trace:
+    """cache: of a sequence that is run separately; None if all of a step are run together."""
+    with torch.device("meta"), _unchecked_distributions(), _all_chosen():
+        model = _built(config, of, dtype)
         attention = PagedAttention(KernelSet())
         attention.attach(model)
         inputs = _LinearInputs(model)
+        called: set[str] = set()
+        errors: list[Exception] = []
+        for name, module in model.named_modules():
+            module.register_forward_pre_hook(lambda *_, name=name: called.add(name))
+            if not isinstance(module, PreTrainedModel):
+                _tolerate_values(module, errors)
+        ids = torch.zeros(1, _NUM_TRACED, dtype=torch.int64)
         try:
             with torch.no_grad():
-                ids = torch.zeros(1, 3, dtype=torch.int64)
-                model(input_ids=ids, position_ids=torch.arange(3)[None], use_cache=False)
+                if cache is None:
+                    _check_positions(model)
+                    model(input_ids=ids, position_ids=torch.arange(_NUM_TRACED)[None], use_cache=False)
+                else:
+                    model(input_ids=ids, **{_cache_argument(model): cache})
         except ModelFilesError:
             raise
         except Exception as error:  # modelling code raises anything
-            raise ModelFilesError(
-                f"{of.__name__} cannot run without values or a mask: {line_of(error)}", code="M304"
-            ) from error
-        if not attention.calls:
-            raise ModelFilesError(f"{of.__name__} {_OWN_ATTENTION}", code="M304")
-        return Trace(dict(attention.calls), inputs.shared())
+            raise _without_values(of, error) from error
+        calls = attention.calls if cache is None else cache.calls()
+        if not calls and errors:
+            raise _without_values(of, errors[0]) from errors[0]
+        if not calls:
+            raise ModelFilesError(f"{of.__name__} {_OWN_ATTENTION if cache is None else _NO_CACHE}", code="M304")
+        return Trace(dict(calls), frozenset(called), inputs.shared(), cache is not None)
+
+
+def _without_values(of: type[PreTrainedModel], error: Exception) -> ModelFilesError:
+    return ModelFilesError(f"{of.__name__} cannot run without values or a mask: {line_of(error)}", code="M304")
+
+
+def _tolerate_values(module: Any, errors: list[Exception]) -> None:
+    """A module whose control flow depends on values, such as that of experts, is left out: its input is returned.
+
+    What is seen of the others is as true, and a layer whose attention is in such a module is missing in the trace.
+    errors: gets what such modules raise.
+    """
+    forward = module.forward
+
+    def tolerant(*arguments: Any, **options: Any) -> Any:
+        try:
+            return forward(*arguments, **options)
+        except ModelFilesError:
+            raise
+        except Exception as error:  # modelling code raises anything
+            errors.append(error)
+            given = (each for each in (*arguments, *options.values()) if isinstance(each, torch.Tensor))
+            first = next((each for each in given if each.is_floating_point()), None)
+            if first is None:
+                raise
+            return torch.empty_like(first)
+
+    module.forward = tolerant
+
+
+def _check_positions(model: PreTrainedModel) -> None:
+    if "position_ids" not in inspect.signature(decoder_of(model).forward).parameters:
+        raise ModelFilesError(f"{type(model).__name__} takes no positions", code="M304")
+
+
+def _cache_argument(model: PreTrainedModel) -> str:
+    name = cache_argument(decoder_of(model))
+    if name is None:
+        raise ModelFilesError(f"{type(model).__name__} {_NO_CACHE}", code="M304")
+    return name
+
+
+def decoder_of(model: PreTrainedModel) -> Any:
+    """The model without its output layer, which some classes call their decoder."""
+    found = model.get_decoder()
+    return found if "input_ids" in inspect.signature(found.forward).parameters else model.base_model
+
+
+def first_position(model: nn.Module) -> int:
+    """The row of the first token in a table of positions: in models like RoBERTa those before it are of padding."""
+    found = (each for each in model.modules() if hasattr(each, "create_position_ids_from_input_ids"))
+    embeddings: Any = next(found, None)
+    return 0 if embeddings is None else embeddings.padding_idx + 1
 
 
 class _LinearInputs:

@@ -86,11 +86,12 @@ class ScaledEmbedding(nn.Module):
 
 
 class Norm(nn.Module):
-    """Replaces the model's own norm."""
+    """Replaces the model's own norm. weight: as in Projection."""
 
-    def __init__(self, norm: RMSNorm | LayerNorm, kernels: KernelSet) -> None:
+    def __init__(self, norm: RMSNorm | LayerNorm, kernels: KernelSet, weight: torch.Tensor) -> None:
         super().__init__()
         self._norm, self._kernels = norm, kernels
+        self.weight = weight.detach().to("meta")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.is_meta:

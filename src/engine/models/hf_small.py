@@ -14,6 +14,8 @@ _WIDTH = 64  # of feed-forward layers
 _WINDOW = 5
 _NUM_KV_HEADS = 2
 _NUM_HEADS = 4  # if each has its own keys and values
+_LAYERS_OF_SIDES = ("encoder_layers", "decoder_layers", "num_encoder_layers", "num_decoder_layers")
+_HEADS_OF_SIDES = tuple(f"{number}{side}_attention_heads" for number in ("", "num_") for side in ("encoder", "decoder"))
 _SPREAD = 1.2  # standard deviation of the sums of a layer with random weights
 
 
@@ -39,7 +41,7 @@ def small_config(values: Mapping[str, Any], config_class: type[PretrainedConfig]
     config = config_class.from_dict(dict(values))
     given = dict(values)
     num_layers = config.num_hidden_layers
-    num_kept = _num_kept(config, num_layers)
+    num_kept, heads = _num_kept(config, num_layers), _heads(config)
     for name, value in config.to_dict().items():
         if isinstance(value, list) and len(value) == num_layers:
             given[name] = value = value[:num_kept]
@@ -49,11 +51,21 @@ def small_config(values: Mapping[str, Any], config_class: type[PretrainedConfig]
             given[name] = min(value, _WINDOW)
         elif name.endswith("token_id") and isinstance(value, int) and value >= _VOCAB_SIZE:
             given[name] = 0
-        elif name.startswith("vocab_size") and isinstance(value, int):
+        elif (name.startswith("vocab_size") or name.endswith("vocab_size")) and isinstance(value, int):
             given[name] = min(value, _VOCAB_SIZE)
+        elif isinstance(value, dict) and value.get("kv_n_heads") is not None:  # DBRX
+            given[name] = value | {
+                "kv_n_heads": min(value["kv_n_heads"], heads.get("num_key_value_heads", _NUM_KV_HEADS))
+            }
+    if given.pop("num_layers_per_stack", None) is not None:  # HRM, which computes it, and then the number of layers
+        num_kept = 1
     names = config.attribute_map
-    for name, size in {**_heads(config), "num_hidden_layers": num_kept}.items():
+    layers = [name for name in _LAYERS_OF_SIDES if name in given] or ["num_hidden_layers"]
+    for name, size in {**heads, **dict.fromkeys(layers, num_kept)}.items():
         given[names.get(name, name)] = size
+    for name in _HEADS_OF_SIDES:
+        if name in given:
+            given[name] = heads["num_attention_heads"]
     return config_class.from_dict(given, attn_implementation="eager")
 
 

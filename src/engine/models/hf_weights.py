@@ -90,9 +90,20 @@ class CheckpointNames:
         return str(rename_source_key(name, self._renamings, [])[0]).removeprefix(self._prefix)
 
 
+def _named_once(model: PreTrainedModel) -> dict[int, str]:
+    """The name of each parameter by its id: of the names of a tied one that under which a checkpoint has it."""
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    names: dict[int, str] = {}
+    every = list(model.named_parameters(remove_duplicate=False))
+    for name, parameter in sorted(every, key=lambda each: each[0] in tied):  # stable: else the first
+        names.setdefault(id(parameter), name)
+    return names
+
+
 def _state(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
     """Parameters, tied ones once, and the buffers that a checkpoint has."""
-    yield from model.named_parameters()
+    names = _named_once(model)
+    yield from ((names[id(parameter)], parameter) for parameter in model.parameters())
     buffers, saved = dict(model.named_buffers()), model.state_dict()
     yield from ((name, buffers[name]) for name in saved if name in buffers)
 
@@ -105,13 +116,13 @@ class Places:
         self._dtype = dtype
         self._buffers: dict[str, tuple[nn.Module, str]] = {}
         self._parameters: dict[str, list[tuple[nn.Module, str]]] = {}
-        names: dict[int, str] = {}
+        names = _named_once(model)
         saved = model.state_dict().keys()
         for path, module in model.named_modules():
             dot = f"{path}." if path else ""
             for leaf, parameter in module._parameters.items():
                 if parameter is not None:
-                    name = names.setdefault(id(parameter), dot + leaf)  # tied ones have one name
+                    name = names[id(parameter)]
                     self._parameters.setdefault(name, []).append((module, leaf))
             for leaf in module._buffers:
                 if dot + leaf in saved:

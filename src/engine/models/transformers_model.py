@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -24,7 +24,7 @@ from ..layers.loading import Loadable
 from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
 from . import hf_build
-from .hf_attention import LayerCall, PagedAttention
+from .hf_attention import NAME, LayerCall, PagedAttention
 from .hf_fusion import (
     MergedProjections,
     Norm,
@@ -37,6 +37,7 @@ from .hf_fusion import (
     norms,
     replace_module,
 )
+from .hf_sequences import SequenceCache, cache_argument
 from .hf_weights import CheckpointNames, Places, Tensors
 
 
@@ -58,30 +59,30 @@ class TransformersModel:
         self._scheme = SCHEMES[quantization] if quantization else None
         config_class, chosen = hf_build.classes(files)
 
-        def make() -> PretrainedConfig:
-            return hf_build.config_of(files.config_json, config_class)
+        def make(attention: str) -> PretrainedConfig:
+            return hf_build.config_of(files.config_json, config_class, attention)
 
-        traced = hf_build.trace(make, chosen, dtype)
+        traced = hf_build.trace(make, chosen, dtype, files.spec.num_layers)
         _check(files, traced.attention)
-        self._module = hf_build.build(make, chosen, dtype)
+        self._module = hf_build.build(make("eager" if traced.is_apart else NAME), chosen, dtype)
         self._names = CheckpointNames(self._module)
         self._places = Places(self._module, dtype)
         self._loadables: list[Loadable] = []
         self._used: set[str] = set()  # parameters that a replacement has
         self._fused: list[str] = []
-        self._fuse(traced.shared_inputs)
+        self._fuse(traced.called, traced.shared_inputs)
         self._loadables += self._tensors()
         self._attention = PagedAttention(kernels)
         self._attention.attach(self._module)
-        self._trunk = _Trunk(self._module.get_decoder(), self._module.get_input_embeddings)
+        self._trunk = _Trunk(self._module, kernels, traced.is_apart)
         self.logits = _ModulesHead(self._trunk, self._module)
         self.heads = {"logits": self.logits}
         self._has_run = False
         self.is_capturable = False
         self.fused = described(self._fused)
-        self.table = through_transformers(files.spec, transformers.__version__, self.fused)
+        self.table = through_transformers(files.spec, transformers.__version__, self.fused, is_apart=traced.is_apart)
 
-    def _fuse(self, shared_inputs: Sequence[tuple[str, ...]]) -> None:
+    def _fuse(self, called: Collection[str], shared_inputs: Sequence[tuple[str, ...]]) -> None:
         model = self._module
         output = model.get_output_embeddings()
         output_name = next((name for name, module in model.named_modules() if module is output), "")
@@ -91,15 +92,18 @@ class TransformersModel:
             if output_name not in names and self._merge(names):
                 self._fused.append("+".join(name.rpartition(".")[2] for name in names))
         for name, module in list(model.named_modules()):
-            if is_plain_linear(module) and name != output_name and (linear := self._linear((name,))) is not None:
+            is_replaced = is_plain_linear(module) and name in called and name != output_name
+            if is_replaced and (linear := self._linear((name,))) is not None:
                 replace_module(model, name, SingleProjection(linear, module.weight))
         for name, module, found in list(norms(model)):
+            if name not in called:
+                continue
             parameters = [f"{name}.{kind}" for kind in ("weight", "bias") if module._parameters.get(kind) is not None]
             if (source := self._stem(parameters)) is not None:
                 self._used.update(parameters)
                 norm = found.made(source, module, self._dtype, self._device)
                 self._loadables.append(norm)
-                replace_module(model, name, Norm(norm, self._kernels))
+                replace_module(model, name, Norm(norm, self._kernels, module.get_parameter("weight")))
                 self._fused.append("norms")
         self._places = Places(model, self._dtype)
 
@@ -218,7 +222,7 @@ class TransformersModel:
             raise ValueError("modules of the transformers library see no mix, and positions of one kind")
         self._attention.begin(steps, caches)
         try:
-            hidden = self._trunk.hidden(steps[0])
+            hidden = self._trunk.hidden(steps, caches)
         except Exception as error:
             if self._has_run or isinstance(error, ModelFilesError):
                 raise
@@ -246,24 +250,39 @@ class _ModulesHead:
 class _Trunk:
     """Everything before the output layer. The whole model can be run without it, for what it does to the logits."""
 
-    def __init__(self, module: Any, embedding: Callable[[], Any]) -> None:
-        """embedding: returns the module of the input embedding."""
-        self._forward: Any = module.forward
-        self._embedding = embedding
+    def __init__(self, model: Any, kernels: KernelSet, is_apart: bool) -> None:
+        """is_apart: each sequence of a step runs separately."""
+        decoder = hf_build.decoder_of(model)
+        self._forward: Any = decoder.forward
+        self._embedding: Callable[[], Any] = model.get_input_embeddings
+        self._first_position = hf_build.first_position(decoder)
+        self._cache_argument = cache_argument(decoder) if is_apart else None
+        self._kernels = kernels
         self._given: Any = None
         self._make: Any = None  # an output of the trunk with these hidden states
-        module.forward = self._run
+        decoder.forward = self._run
 
     def _run(self, *arguments: Any, **options: Any) -> Any:
         return self._forward(*arguments, **options) if self._given is None else self._given
 
-    def hidden(self, step: StepInput) -> torch.Tensor:
+    def hidden(self, steps: Sequence[StepInput], caches: Sequence[LayerCache]) -> torch.Tensor:
         """Returns [T, hidden_size]."""
+        step, name = steps[0], self._cache_argument
         inputs = {"input_ids": step.token_ids[None]}
         if step.given is not None:
             rows = self._embedding()(step.token_ids[None])
             inputs = {"inputs_embeds": rows.index_copy(1, step.given.tokens, step.given.rows[None])}
-        output = self._forward(**inputs, position_ids=step.positions[None], use_cache=False)
+        if name is None:
+            return self._output(**inputs, position_ids=step.positions[None] + self._first_position, use_cache=False)
+        found: list[torch.Tensor] = []
+        for row in range(step.num_rows):
+            cache = SequenceCache(row, steps, caches, self._kernels)
+            own = {key: value[:, cache.tokens] for key, value in inputs.items()}
+            found.append(self._output(**own, **{name: cache}))
+        return torch.cat(found)
+
+    def _output(self, **inputs: Any) -> torch.Tensor:
+        output = self._forward(**inputs)
         self._make = _tuple if isinstance(output, tuple) else type(output)
         hidden: torch.Tensor = output[0][0]
         return hidden
@@ -288,9 +307,10 @@ def _check(files: ModelFiles, calls: Mapping[int, LayerCall]) -> None:
     spec = files.spec
     attention = spec.attention
     assert attention is not None
-    if sorted(calls) != list(range(spec.num_layers)):
+    described = [index for index, layer in enumerate(spec.layers) if layer.mixer is not None]
+    if sorted(calls) != described:
         raise ModelFilesError(
-            f"config.json describes {spec.num_layers} layers with attention, and the model of transformers computes "
+            f"config.json describes {len(described)} layers with attention, and the model of transformers computes "
             f"attention in {len(calls)}",
             code="M306",
         )

@@ -62,3 +62,21 @@ def test_quantised_checkpoints_are_known_by_their_method(written: dict[str, obje
     spec = guess({**SHAPES["llama-3.1-8b"][0], "quantization_config": written})
     assert spec.quantization is not None
     assert (spec.quantization.name, spec.quantization.bits) == (method, bits)
+
+
+def test_a_class_for_causal_language_models_is_the_decoder_of_an_encoder_decoder_alone() -> None:
+    sides = {"decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 96, "encoder_layers": 12}
+    written = {"model_type": "bart", "d_model": 64, "num_hidden_layers": 12, "is_encoder_decoder": True, **sides}
+    alone = guess({**written, "architectures": ["BartForCausalLM"]})
+    assert [layer.mixer.kind for layer in alone.layers if layer.mixer] == ["attention"] * 2
+    assert alone.attention is not None
+    assert alone.attention.head_dim == 16
+    whole = guess({**written, "architectures": ["BartForConditionalGeneration"]})
+    assert whole.layers[-1].mixer is not None
+    assert whole.layers[-1].mixer.kind == "cross_attention"
+
+
+def test_rows_for_padding_in_a_table_of_positions_are_of_no_token() -> None:
+    written = {"hidden_size": 64, "num_hidden_layers": 2, "max_position_embeddings": 514, "pad_token_id": 1}
+    assert guess({"model_type": "xlm-roberta", **written}).max_position_embeddings == 512
+    assert guess({"model_type": "bert", **written}).max_position_embeddings == 514
