@@ -73,5 +73,5 @@ def test_hunyuan_4_limits_its_experts_and_chooses_tokens_in_every_fourth_layer()
     assert [mixer.shares_index for mixer in mixers] == [False, False, True, True, True, False]
     assert mixers[0].num_gates == 4 * 256
     assert mixers[0].turns_index_end
-    assert spec.layers[1].feed_forward.limit == 10.0
+    assert spec.layers[1].feed_forward.gate_limit == 10.0
     assert support_problem(spec_of(hidden_act="gelu"))
