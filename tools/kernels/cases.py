@@ -280,8 +280,9 @@ def latents(name: str, num_heads: int, query_rank: int) -> Cases:
     for tokens in (1, 1024):
         step = Step(words(rows + 1), words(rows), words(rows, MAX_LENGTH // BLOCK_SIZE), tokens, MAX_LENGTH)
         q = empty(tokens, num_heads, rank + turned)
-        launch = partial(latent_attention_gpu, q, cache, step, 0.1, rank, 2 * PROGRAMS)
-        yield f"{name} latent_attention, {tokens} tokens", launch
+        for sinks in (None, empty(num_heads, dtype=FP32)):
+            launch = partial(latent_attention_gpu, q, cache, step, 0.1, rank, 2 * PROGRAMS, sinks)
+            yield f"{name} latent_attention{' sinks' * (sinks is not None)}, {tokens} tokens", launch
 
 
 def recurrent_rows(max_query_len: int) -> tuple[int, RecurrentRows]:

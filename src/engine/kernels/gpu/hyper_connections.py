@@ -89,18 +89,18 @@ def _read_streams(
     tl.store(out + token * hidden + columns, total.to(out.dtype.element_ty), mask=is_column)
     if ROWS > STREAMS and part == 0:
         to = gains + token * (ROWS - STREAMS)
-        x = _total(own, STREAMS + lanes, is_stream, num_chunks, CHUNKS, ROWS + 1) * norm * tl.load(scale + 1)
-        x += tl.load(base + STREAMS + lanes, mask=is_stream, other=0.0)
-        tl.store(to + lanes, output_scale * tl.sigmoid(x) + output_eps, mask=is_stream)
+        of_output = _total(own, STREAMS + lanes, is_stream, num_chunks, CHUNKS, ROWS + 1) * norm * tl.load(scale + 1)
+        of_output += tl.load(base + STREAMS + lanes, mask=is_stream, other=0.0)
+        tl.store(to + lanes, output_scale * tl.sigmoid(of_output) + output_eps, mask=is_stream)
         if ROWS > 2 * STREAMS:
             cells = tl.arange(0, WIDTH * WIDTH)
             i, j = cells // WIDTH, cells % WIDTH
             is_cell = (i < STREAMS) & (j < STREAMS)
             rows = 2 * STREAMS + i * STREAMS + j
-            x = _total(own, rows, is_cell, num_chunks, CHUNKS, ROWS + 1) * norm * tl.load(scale + 2)
-            x += tl.load(base + rows, mask=is_cell, other=0.0)
+            logits = _total(own, rows, is_cell, num_chunks, CHUNKS, ROWS + 1) * norm * tl.load(scale + 2)
+            logits += tl.load(base + rows, mask=is_cell, other=0.0)
             is_there = is_stream[:, None] & is_stream[None, :]
-            matrix = _balanced(tl.reshape(x, [WIDTH, WIDTH]), is_there, eps, iterations)
+            matrix = _balanced(tl.reshape(logits, [WIDTH, WIDTH]), is_there, eps, iterations)
             cells_at = STREAMS + lanes[:, None] * STREAMS + lanes[None, :]
             tl.store(to + cells_at, matrix, mask=is_there)
 

@@ -11,6 +11,7 @@ from tests.slow_cases import slow
 from stoker.engine.kernels.activation import ACTIVATIONS
 from stoker.engine.kernels.attention_variant import PLAIN, AttentionVariant
 from stoker.engine.kernels.head_variant import HeadVariant
+from stoker.engine.kernels.hyper_connections import Connection
 
 from .levels import BEST, LEVEL_NAMES, assert_close, kernels_of, sums_of_rounding_errors
 from .test_paged_attention import Step, attended, make_case
@@ -148,6 +149,25 @@ def test_elementwise_ops_are_computed_row_by_row(level, dtype):
 
     whole = results(slice(0, 9))
     for row in range(9):
+        for alone, together in zip(results(slice(row, row + 1)), whole, strict=True):
+            assert torch.equal(alone[0], together[row])
+    invariant(level, dtype)
+
+
+@LEVELS
+@DTYPES
+def test_streams_of_a_token_do_not_depend_on_other_rows(level, dtype):
+    """With 40 tokens the threads share parts of the matrix by groups of tokens, with one by columns only."""
+    kernels = invariant(level, dtype, threads=2)
+    connection = Connection(torch.randn(24, 4 * 300), torch.randn(24), torch.randn(3), 4, 1e-6, 1e-6, iterations=5)
+    streams, added = torch.randn(40, 4 * 300).to(dtype), torch.randn(40, 300).to(dtype)
+
+    def results(rows):
+        total, gains = kernels.read_streams(streams[rows], connection)
+        return total, gains, kernels.write_streams(added[rows], 4, streams[rows], gains)
+
+    whole = results(slice(0, 40))
+    for row in (0, 17, 39):
         for alone, together in zip(results(slice(row, row + 1)), whole, strict=True):
             assert torch.equal(alone[0], together[row])
     invariant(level, dtype)

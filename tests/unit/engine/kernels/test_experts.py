@@ -63,7 +63,7 @@ def exact_gate(gate_up, gate):
     if gate.kind == "gelu_tanh":
         return F.gelu(gates, approximate="tanh") * ups
     gates, ups = gates.clamp(max=gate.limit), ups.clamp(-gate.limit, gate.limit)
-    return (ups + 1) * gates * torch.sigmoid(gate.alpha * gates)
+    return (ups + gate.offset) * gates * torch.sigmoid(gate.alpha * gates)
 
 
 def exact(x, ids, weights, experts, gate, scheme=None):
