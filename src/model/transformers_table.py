@@ -138,7 +138,6 @@ REFUSED: dict[str, str] = {
     "XLMWithLMHeadModel": "config.json names no layers, no vocabulary or no width",
     "XLNetLMHeadModel": "XLNetLMHeadModel cannot run without values or a mask: RuntimeError: Tensor on device meta is not on the expected device cpu!",
     "XmodForCausalLM": "XmodForCausalLM cannot run without values or a mask: ValueError: Input language unknown. Please call `XmodPreTrainedModel.set_default_language()`",
-    "ZambaForCausalLM": "the model has layers with mamba, which keep no keys and values",
     "ZayaForCausalLM": "ZayaForCausalLM cannot run: AttributeError: 'Norm' object has no attribute 'weight'",
     "xLSTMForCausalLM": "the model has layers with mamba, which keep no keys and values",
 }

@@ -673,6 +673,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "rms_norm_eps": 1e-3,
     },
+    "zamba": {
+        "model_type": "zamba",
+        "num_hidden_layers": 3,
+        "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
+        "attention_head_dim": 32,
+        "n_mamba_heads": 2,
+        "mamba_d_state": 12,
+        "mamba_dt_rank": 6,
+        "mamba_proj_bias": True,
+        "rms_norm_eps": 1e-3,
+    },
     "zamba2 plain": {
         "model_type": "zamba2",
         "num_hidden_layers": 3,
@@ -815,7 +826,7 @@ KINDS = ("llama with biases", "phi3", "qwen3", "olmo2", "exaone4", "stablelm par
 KINDS += ("gpt2", "gpt_bigcode", "bloom", "falcon grouped", "qwen3_moe", "glm4_moe", "llama4", "gpt_oss")
 KINDS += ("deepseek_v2 lite", "deepseek_v3", "qwen3_5", "qwen3_next", "gemma4", "gemma4 narrow", "gemma4 shared")
 KINDS += ("kimi_linear", "bailing_hybrid", "mimo_v2_flash", "minimax", "lfm3", "lfm2", "granite 4", "falcon_h1")
-KINDS += ("mamba2", "nemotron_h", "falcon_mamba", "jamba", "zamba2", "diffllama", "recurrent_gemma")
+KINDS += ("mamba2", "nemotron_h", "falcon_mamba", "jamba", "zamba2", "diffllama", "recurrent_gemma", "zamba")
 
 
 def kinds() -> list[Any]:
