@@ -648,6 +648,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "zamba2": {
         "model_type": "zamba2",
+        # transformers applies this limit to prompts, and not to tokens that it computes one by one from a cache: with
+        # its default, its own two ways give different tokens. The engine applies it to all tokens.
+        "time_step_min": 1e-9,
         "num_hidden_layers": 4,
         "layers_block_type": ["linear_attention", "hybrid", "hybrid", "hybrid"],
         "num_key_value_heads": 4,
