@@ -55,7 +55,10 @@ def read_layout(config: ConfigJson, kind: Kind) -> list[Parts]:
         case "mamba" | "falcon_mamba" | "mamba2":
             return [Parts(has_state=True)] * num_layers
         case "zamba2":
-            return _after_blocks(config, num_layers)
+            return _after_blocks(config, num_layers, (*range(6, 43, 6), 47, 51))
+        case "zamba":
+            periodic = config.periodic_layers("attn_layer", max(num_layers - 3, 0))
+            return _after_blocks(config, num_layers, (2, *(index + 3 for index in periodic)))
         case "rg_lru":
             return _repeated(config, num_layers)
         case "bamba":
@@ -99,12 +102,11 @@ def _indices(config: ConfigJson, key: str, default: Sequence[int]) -> Sequence[i
     return listed
 
 
-def _after_blocks(config: ConfigJson, num_layers: int) -> list[Parts]:
-    """Read which layers have a shared block before them; without a list those of Zamba2-2.7B."""
+def _after_blocks(config: ConfigJson, num_layers: int, default: Sequence[int]) -> list[Parts]:
+    """Read which layers have a shared block before them; without a list the default."""
     names = config.layer_types(num_layers, ("linear_attention", "mamba", "hybrid"))
-    hybrid = (*range(6, 43, 6), 47, 51)
     has_block = (
-        (index in hybrid for index in range(num_layers)) if names is None else (name == "hybrid" for name in names)
+        (index in default for index in range(num_layers)) if names is None else (name == "hybrid" for name in names)
     )
     return [_AFTER_BLOCK if each else Parts(has_state=True) for each in has_block]
 

@@ -313,6 +313,7 @@ class Mamba(Record):
     has_conv_bias: bool = True
     norm: PartNorm = "none"
     norm_eps: float = 1e-6
+    num_heads: int | None = None  # of channels, which compute their own time steps, B and C; None: all channels do
 
     @property
     def state(self) -> StateShape:
@@ -324,7 +325,7 @@ class Mamba(Record):
 
     @property
     def activations(self) -> int:
-        return 5 * self.width + 2 * (self.step_rank + 2 * self.state_size)
+        return 5 * self.width + 2 * (self.num_heads or 1) * (self.step_rank + 2 * self.state_size)
 
 
 # RMS norm of the outputs of each group of heads: none, before they are multiplied by the gate, or after it

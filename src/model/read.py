@@ -160,7 +160,8 @@ def _norm_gates(config: ConfigJson, family: Family, feed_forward: MLP | Experts 
 
 def _shared_blocks(config: ConfigJson, layout: Sequence[Parts]) -> dict[int, SharedBlock]:
     """The blocks before some layers, which share the weights of the first few in turn."""
-    count, rank = config.count("num_mem_blocks"), config.count("adapter_rank")
+    count = config.count("num_mem_blocks", 1)
+    rank = config.count("adapter_rank") if config.get("adapter_rank") else 0
     adapts_attention = config.flag("use_shared_attention_adapter")
     layers = [index for index, parts in enumerate(layout) if parts.has_attention]
     return {

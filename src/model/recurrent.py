@@ -36,7 +36,7 @@ Kind = (
         "lfm3",
     ]
     | Literal["bamba", "granite_hybrid", "falcon_h1", "nemotron_h", "mamba2", "zamba2"]
-    | Literal["mamba", "falcon_mamba", "jamba", "rg_lru"]
+    | Literal["mamba", "falcon_mamba", "jamba", "zamba", "rg_lru"]
 )
 
 
@@ -90,6 +90,8 @@ class _MambaKeys(NamedTuple):
     conv_bias: str
     norm: PartNorm = "none"
     norm_eps: str = "rms_norm_eps"
+    activation: str = "hidden_act"
+    heads: str | None = None
 
 
 _MAMBA = _MambaKeys("state_size", "conv_kernel", "expand", "time_step_rank", "use_bias", "use_conv_bias")
@@ -99,6 +101,11 @@ _MAMBA_KEYS: Mapping[Kind, _MambaKeys] = {
     "jamba": _MambaKeys(
         *("mamba_d_state", "mamba_d_conv", "mamba_expand", "mamba_dt_rank", "mamba_proj_bias", "mamba_conv_bias"),
         norm="weighted",
+    ),
+    "zamba": _MambaKeys(
+        *("mamba_d_state", "mamba_d_conv", "mamba_expand", "mamba_dt_rank", "mamba_proj_bias", "mamba_conv_bias"),
+        activation="hidden_mamba_act",
+        heads="n_mamba_heads",
     ),
 }
 
@@ -129,7 +136,7 @@ def read_state(config: ConfigJson, kind: Kind) -> Recurrent | None:
             return _rg_lru(config)
         case "short_convolution" | "lfm3":
             return _short_convolution(config)
-        case "mamba" | "falcon_mamba" | "jamba":
+        case "mamba" | "falcon_mamba" | "jamba" | "zamba":
             return _mamba(config, kind, _MAMBA_KEYS[kind])
         case _:
             return _mamba2(config, kind, _KEYS[kind])
@@ -252,11 +259,15 @@ def _mamba2(config: ConfigJson, kind: Kind, keys: _Keys) -> Mamba2:
 
 
 def _mamba(config: ConfigJson, kind: Kind, keys: _MambaKeys) -> Mamba:
-    _check_activation(config, "hidden_act", "Mamba")
+    _check_activation(config, keys.activation, "Mamba")
     hidden = config.count("hidden_size")
     width = hidden * config.count(keys.expand)
-    if kind != "jamba":  # files of Falcon Mamba have a width that contradicts `expand`, and the width of the tensors
+    # Files of Falcon Mamba have a width that contradicts `expand`, and the width of the tensors.
+    if kind not in ("jamba", "zamba"):
         width = config.count("intermediate_size", width)
+    heads = None if keys.heads is None else config.count(keys.heads)
+    if width % (heads or 1):
+        raise ModelConfigError(f"{width} channels of a state cannot be divided into {heads} heads")
     is_given = config.get(keys.step_rank) not in (None, "auto")
     return Mamba(
         width=width,
@@ -267,6 +278,7 @@ def _mamba(config: ConfigJson, kind: Kind, keys: _MambaKeys) -> Mamba:
         has_conv_bias=config.flag(keys.conv_bias),
         norm=keys.norm,
         norm_eps=1e-6 if keys.norm == "none" else config.number(keys.norm_eps, 0, 1),
+        num_heads=heads,
     )
 
 

@@ -67,7 +67,7 @@ class SharedBlock(Record):
     """
 
     weights_of: int | None = None  # the layer before it that has the weights; None: this one
-    adapter_rank: int
+    adapter_rank: int = 0  # 0: all layers with the block have the same products
     adapts_attention: bool = False  # queries, keys and values too; False: only gates and ups
 
 

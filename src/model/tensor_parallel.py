@@ -111,6 +111,7 @@ def _counts(mixer: Mixer) -> Iterator[tuple[str, int]]:
             yield "heads of a recurrent layer", mixer.num_heads
         case Mamba():
             yield "channels of a recurrent layer", mixer.width
+            yield "heads of a recurrent layer", mixer.num_heads or mixer.width
         case Mamba2():
             yield "groups of heads of a recurrent layer", mixer.num_groups
             yield "heads of a recurrent layer", mixer.num_heads
@@ -170,6 +171,8 @@ def _mixer(mixer: Mixer, parts: int) -> Mixer:
         case Mamba2():
             heads = {"num_heads": mixer.num_heads // parts, "num_groups": mixer.num_groups // parts}
             return mixer.model_copy(update=heads)
+        case Mamba(num_heads=heads) if heads is not None:
+            return mixer.model_copy(update={"width": mixer.width // parts, "num_heads": heads // parts})
         case Mamba() | ShortConvolution():
             return mixer.model_copy(update={"width": mixer.width // parts})
     raise AssertionError(f"tensor_parallel_problem refuses {mixer.kind}")
@@ -271,7 +274,7 @@ def _mixer_sections(mixer: Mixer) -> Iterator[tuple[str, tuple[int, ...]]]:
             for kind in ("weight", "bias"):
                 yield f"mamba.in_proj.{kind}", parts
                 yield f"mamba.conv1d.{kind}", parts[1:4]
-        case Mamba():
+        case Mamba(num_heads=None):
             for kind in ("weight", "bias"):
                 yield f"mamba.in_proj.{kind}", (mixer.width,) * 2
         case ShortConvolution():

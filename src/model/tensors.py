@@ -214,6 +214,8 @@ def adapter_sizes(hidden: int, layer: LayerSpec) -> dict[str, tuple[int, int]]:
     assert layer.block is not None
     assert isinstance(layer.mixer, Attention)
     assert isinstance(layer.feed_forward, MLP)
+    if not layer.block.adapter_rank:
+        return {}
     parts = attention_parts(layer.mixer) if layer.block.adapts_attention else {}
     attention = {name: (outputs, 2 * hidden) for name, outputs in parts.items()}
     return {**attention, "gate_up_proj": (2 * layer.feed_forward.width, hidden)}
@@ -470,6 +472,10 @@ def _mamba(hidden: int, mixer: Mamba) -> Iterator[Tensor]:
     yield Tensor("mamba.conv1d.weight", (mixer.width, 1, mixer.conv_width))
     if mixer.has_conv_bias:
         yield Tensor("mamba.conv1d.bias", (mixer.width,))
+    if mixer.num_heads is not None:
+        yield from _mamba_heads(mixer, mixer.num_heads)
+        yield from _linear("mamba.out_proj", hidden, mixer.width, mixer.has_bias)
+        return
     parts = mamba_parts(mixer)
     # Not quantised: they are small, and an error of a time step grows in an exponential.
     yield Tensor("mamba.x_proj.weight", (sum(parts), mixer.width))
@@ -481,6 +487,16 @@ def _mamba(hidden: int, mixer: Mamba) -> Iterator[Tensor]:
     yield Tensor("mamba.A_log", (mixer.width, mixer.state_size))
     yield Tensor("mamba.D", (mixer.width,))
     yield from _linear("mamba.out_proj", hidden, mixer.width, mixer.has_bias)
+
+
+def _mamba_heads(mixer: Mamba, heads: int) -> Iterator[Tensor]:
+    """Projections and vectors of a mixer with heads, whose checkpoint has one tensor for all of them."""
+    size = mixer.width // heads
+    yield Tensor("mamba.x_proj_weight", (heads, sum(mamba_parts(mixer)), size))
+    yield Tensor("mamba.dt_proj_weight", (heads, size, mixer.step_rank))
+    yield Tensor("mamba.dt_proj_bias", (heads, size))
+    yield Tensor("mamba.A_log", (heads, size, mixer.state_size))
+    yield Tensor("mamba.D", (heads, size))
 
 
 def mamba_parts(mixer: Mamba) -> tuple[int, int, int]:

@@ -91,7 +91,6 @@ REFUSED: dict[str, str] = {
     "RwkvForCausalLM": "the model has layers with mamba, which keep no keys and values",
     "XLMWithLMHeadModel": "config.json names no layers, no vocabulary or no width",
     "XLNetLMHeadModel": "XLNetLMHeadModel takes no positions; one sequence after the other: XLNetLMHeadModel keeps no keys and values in a cache of the library",
-    "ZambaForCausalLM": "the model has layers with mamba, which keep no keys and values",
     "ZayaForCausalLM": "`ZayaForCausalLM` is not served: log-probabilities of a small random model of it differ by 0.096 from those of the transformers library",
     "xLSTMForCausalLM": "the model has layers with mamba, which keep no keys and values",
 }

@@ -260,7 +260,7 @@ def delta_with_a_sigmoid(device: torch.device) -> None:
 
 def selective_scan(device: torch.device) -> None:
     for rows in (test_recurrent.DECODE, test_recurrent.MIXED):
-        test_recurrent.test_the_selective_scan(device, SMALL, rows, (40, 5))
+        test_recurrent.test_the_selective_scan(device, SMALL, rows, (120, 5, 3))
 
 
 def rg_lru(device: torch.device) -> None:
@@ -611,12 +611,15 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
             1,
             value(True),
         ),  # a new row begins with what its slot holds
-        ("_selective_scan", selective_scan, "BLOCK", 0, 4, value(0)),  # every program has the first channels
+        ("_selective_scan", selective_scan, "BLOCK", 1, 5, value(0)),  # every program has the first channels
+        ("_selective_scan", selective_scan, "group", 0, 3, value(0)),  # of the first group
+        ("_selective_scan", selective_scan, "group", 1, 3, value(0)),  # all groups have the B of the first
+        ("_selective_scan", selective_scan, "group", 2, 3, value(0)),
         ("_selective_scan", selective_scan, ">", 1, 2, becomes(">=")),  # a token of the next row belongs to this one
         ("_selective_scan", selective_scan, "bias", 0, 1, value(0.0)),
         ("_selective_scan", selective_scan, "tl.where()", 2, 4, argument(1)),  # the state decays after the last token
         ("_selective_scan", selective_scan, "tl.exp()", 0, 1, expression("1 + 0 * rate")),  # it does not decay
-        ("_selective_scan", selective_scan, "*", 16, 28, right),  # inputs are not scaled by the time step
+        ("_selective_scan", selective_scan, "*", 19, 31, right),  # inputs are not scaled by the time step
         ("_selective_scan", selective_scan, "share", 0, 1, value(0.0)),
         ("_selective_scan", selective_scan, "*=", 0, 1, removed),  # no gate
         ("_selective_scan", selective_scan, "gate", 2, 3, value(0.0)),

@@ -292,17 +292,17 @@ def check_space(device, dtype, rows, shape, limits, state_dtype):
 
 @DTYPES
 @STEPS
-@pytest.mark.parametrize("shape", [(40, 5), (64, 16), (3, 20)])
-@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("shape", [(40, 5), (120, 5, 3), (64, 16), (3, 20)])
+@pytest.mark.quick_cases(2)
 def test_the_selective_scan(device, dtype, rows, shape):
-    """shape: channels, state size."""
+    """shape: channels, state size, groups of channels."""
     check_scan(device, dtype, rows, shape, torch.float32)
 
 
 def check_scan(device, dtype, rows, shape, state_dtype):
-    channels, state_size = shape
+    channels, state_size, groups = (*shape, 1)[:3]
     tokens = num_tokens(rows) + 2
-    widths = channels, 2 * channels, channels, state_size, state_size
+    widths = channels, 2 * channels, channels, groups * state_size, groups * state_size
     inputs = [apart(tokens, width, dtype=dtype, device=device) for width in widths]
     rates = -3 * torch.rand(state_size, channels, device=device)
     weights = SelectiveScanWeights(rates, *torch.randn(2, channels, device=device))

@@ -736,6 +736,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "zamba2": {
         "model_type": "zamba2",
+        # transformers applies this limit to prompts, and not to tokens that it computes one by one from a cache: with
+        # its default, its own two ways give different tokens. The engine applies it to all tokens.
+        "time_step_min": 1e-9,
         "num_hidden_layers": 4,
         "layers_block_type": ["linear_attention", "hybrid", "hybrid", "hybrid"],
         "num_key_value_heads": 4,
@@ -759,6 +762,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "attention_window_size": 6,
         "logits_soft_cap": 20.0,
         "attention_bias": True,
+        "rms_norm_eps": 1e-3,
+    },
+    "zamba": {
+        "model_type": "zamba",
+        "num_hidden_layers": 3,
+        "layers_block_type": ["linear_attention", "hybrid", "hybrid"],
+        "attention_head_dim": 32,
+        "n_mamba_heads": 2,
+        "mamba_d_state": 12,
+        "mamba_dt_rank": 6,
+        "mamba_proj_bias": True,
         "rms_norm_eps": 1e-3,
     },
     "zamba2 plain": {
@@ -931,6 +945,7 @@ KINDS += (
     "diffllama",
     "recurrent_gemma",
     "qwen4_exp",
+    "zamba",
 )
 
 

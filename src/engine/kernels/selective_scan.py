@@ -41,10 +41,17 @@ class SelectiveScan(Protocol):
 def check_widths(state: torch.Tensor, *inputs: torch.Tensor) -> None:
     """Raises ValueError if the widths do not fit together. inputs: x, projected, steps, b and c."""
     _, state_size, channels = state.shape
-    widths = channels, 2 * channels, channels, state_size, state_size
-    if any(each.shape != (len(inputs[0]), width) for each, width in zip(inputs, widths, strict=True)):
+    keys = groups_of(inputs[3], state) * state_size
+    widths = channels, 2 * channels, channels, keys, keys
+    fits = keys and channels % (keys // state_size) == 0
+    if not fits or any(each.shape != (len(inputs[0]), width) for each, width in zip(inputs, widths, strict=True)):
         shapes = ", ".join(str(tuple(each.shape)) for each in inputs)
         raise ValueError(f"inputs are {shapes} for states of {tuple(state.shape[1:])}")
+
+
+def groups_of(b: torch.Tensor, state: torch.Tensor) -> int:
+    """Groups of consecutive channels, each with B and C of its own."""
+    return b.shape[1] // state.shape[1]
 
 
 def selective_scan_reference(
@@ -65,7 +72,7 @@ def selective_scan_reference(
         x: [T, channels], after the convolution.
         projected: [T, 2 * channels]: the last columns are the gates z, the others are not read.
         steps: [T, channels], the time steps without their bias.
-        b, c: [T, state_size].
+        b, c: [T, groups * state_size], of groups of consecutive channels.
         state: S of each slot, [slots, state_size, channels] in float32 or, rounded after a row's last token, bfloat16;
             written in place.
         step: the rows.
@@ -78,13 +85,18 @@ def selective_scan_reference(
     dtype = x.dtype
     x, projected, steps, b, c = (each.float() for each in (x, projected, steps, b, c))
     steps = F.softplus(steps + weights.dt_bias)
+    groups = groups_of(b, state)
+    b, c = (  # [T, state_size, channels]
+        each.view(len(each), groups, state.shape[1]).repeat_interleave(x.shape[1] // groups, 1).transpose(1, 2)
+        for each in (b, c)
+    )
     outputs = torch.empty_like(x)
     for start, end, slot, is_new in rows_of(step):
         own = torch.zeros_like(state[slot], dtype=torch.float32) if is_new else state[slot].float()
         for token in range(start, end):
             own *= torch.exp(weights.rates * steps[token])
-            own += b[token, :, None] * (steps[token] * x[token])
-            outputs[token] = (own * c[token, :, None]).sum(0)
+            own += b[token] * (steps[token] * x[token])
+            outputs[token] = (own * c[token]).sum(0)
         state[slot] = own
     gates = projected[:, x.shape[1] :]
     return ((outputs + weights.skip * x) * F.silu(gates)).to(dtype)
@@ -92,7 +104,7 @@ def selective_scan_reference(
 
 def selective_scan_cpu(library: CpuLibrary, dtype: torch.dtype) -> SelectiveScan:
     empty = library.memory.empty
-    call = library.op("selective_scan", dtype, [*[POINTER] * 13, *[INT64] * 3, INT])
+    call = library.op("selective_scan", dtype, [*[POINTER] * 13, *[INT64] * 4, INT])
 
     def selective_scan(
         x: torch.Tensor,
@@ -120,6 +132,7 @@ def selective_scan_cpu(library: CpuLibrary, dtype: torch.dtype) -> SelectiveScan
             rows,
             channels,
             state_size,
+            groups_of(b, state),
             is_narrow(state),
         )
         return out

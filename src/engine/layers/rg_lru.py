@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -11,39 +10,13 @@ import torch.nn.functional as F
 from ...model.activations import HIDDEN_ACTS
 from ...model.mixers import RgLru as RgLruSpec
 from ..kernels import KernelSet, RgLruWeights
+from .block_matrix import BlockMatrix
 from .convolution import Taps
 from .linear import Linear
-from .loading import Held, Loadable, TensorReader, tensor_of
+from .loading import Loadable, TensorReader
 from .mixer import LayerCache
 from .step_input import StepInput
 from .vector import Vector
-
-
-class BlockMatrix:
-    """A matrix of each head, [heads, inputs, outputs], in the model's dtype; not quantised."""
-
-    def __init__(self, name: str, spec: RgLruSpec, dtype: torch.dtype, device: torch.device) -> None:
-        self._name = name
-        self.values = torch.empty(spec.num_heads, spec.head_dim, spec.head_dim, dtype=dtype, device=device)
-
-    def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        yield self._name, tuple(self.values.shape)
-
-    def load(self, tensors: TensorReader) -> None:
-        tensors.read(self._name, self.values)
-
-    def take_weights(self, other: Self) -> None:
-        self.values = other.values
-
-    def held(self) -> Held:
-        return {"values": self.values}
-
-    def hold(self, held: Held) -> None:
-        self.values = tensor_of(held, "values", self.values)
-
-    @property
-    def num_bytes(self) -> int:
-        return self.values.nbytes
 
 
 class DecayRates(Vector):

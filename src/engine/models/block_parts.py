@@ -26,15 +26,14 @@ class BlockParts(MixerParts, FeedForwardParts):
             self._blocks[index] = self.shared_block(f"{prefix}.{SHARED_BLOCK}", spec)
         shared = self._blocks[index if block.weights_of is None else block.weights_of]
         sizes = adapter_sizes(hidden, spec)
-        gate_up = {"gate_up_proj": sizes.pop("gate_up_proj")}
-        adapters = (
-            self.adapter(prefix, sizes, block.adapter_rank) if sizes else None,
-            self.adapter(prefix, gate_up, block.adapter_rank),
+        gate_up = {name: sizes.pop(name) for name in ("gate_up_proj",) if name in sizes}
+        of_qkv, of_gate_up = (
+            self.adapter(prefix, parts, block.adapter_rank) if parts else None for parts in (sizes, gate_up)
         )
         return SharedBlockLayer(
             shared,
             self.attention(f"{prefix}.{SHARED_BLOCK}.self_attn", of_attention, weights_of=shared.attention),
-            adapters,
+            (of_qkv, of_gate_up),
             self.linear(prefix, {"linear": hidden}, hidden, has_bias=False),
             self.norm(f"{prefix}.{layer_norms(spec)[0]}", hidden),
             self.mixer(prefix, spec.beside),

@@ -51,6 +51,7 @@ from ..layers.attention import (
     order_with_zeros,
 )
 from ..layers.block_index import BlockIndex
+from ..layers.block_matrix import BlockMatrix
 from ..layers.compressed_attention import CompressedAttention, Compressor, GroupMatrices
 from ..layers.convolution import ShortConvolution, Taps
 from ..layers.difference import Difference, Lambda, order_of_pairs
@@ -59,11 +60,11 @@ from ..layers.kimi_delta import KimiDelta
 from ..layers.latent_attention import HeadMatrices, LatentAttention, gates_after_queries
 from ..layers.lightning_attention import LightningAttention, order_of_lightning
 from ..layers.linear import Linear
-from ..layers.mamba import Mamba, Rates
+from ..layers.mamba import HeadProjections, Mamba, Rates, StepProjections, order_of_channels
 from ..layers.mamba2 import Mamba2, gates_after_inputs
 from ..layers.mixer import Mixer
 from ..layers.norm import LayerNorm, Norm, RMSNorm
-from ..layers.rg_lru import BlockMatrix, DecayRates, RgLru
+from ..layers.rg_lru import DecayRates, RgLru
 from ..layers.rotary import query_scales
 from ..layers.token_index import TokenIndex
 from ..layers.vector import Vector
@@ -375,14 +376,15 @@ class MixerParts(Parts):
         dtype, device, width = self._dtype, self._device, spec.width
         of_inputs, of_decays = (f"{prefix}.rg_lru.{name}" for name in RG_LRU_GATES)
         heads = spec.num_heads, spec.head_dim
+        matrix = *heads, spec.head_dim
         return RgLru(
             self.linear(prefix, dict.fromkeys(RG_LRU_INPUTS, width), self._spec.hidden_size, has_bias=True),
             self.summed(prefix, "linear_out", width, has_bias=True),
             self.taps(prefix, {"conv_1d": width}, spec.conv_width),
             Vector(f"{prefix}.conv_1d.bias", width, dtype, device),
             (
-                BlockMatrix(f"{of_inputs}_weight", spec, dtype, device),
-                BlockMatrix(f"{of_decays}_weight", spec, dtype, device),
+                BlockMatrix(f"{of_inputs}_weight", matrix, dtype, device),
+                BlockMatrix(f"{of_decays}_weight", matrix, dtype, device),
             ),
             (
                 DecayRates(f"{prefix}.rg_lru.recurrent_param", width, dtype, device),
@@ -394,8 +396,36 @@ class MixerParts(Parts):
         )
 
     def mamba(self, prefix: str, spec: MambaSpec) -> Mamba:
-        hidden, dtype, device = self._spec.hidden_size, self._dtype, self._device
-        parts = mamba_parts(spec)
+        hidden, dtype, device, heads = self._spec.hidden_size, self._dtype, self._device, spec.num_heads
+        projections: StepProjections | HeadProjections
+        channels: tuple[int, ...]
+        if heads is None:
+            bias, channels, order = "dt_proj.bias", (spec.width,), None
+            projections = self.step_projections(prefix, spec)
+        else:
+            bias, channels, order = "dt_proj_bias", (heads, spec.width // heads), order_of_channels(spec.width)
+            projections = self.head_projections(prefix, spec, heads)
+        dt_bias, skip = (Vector(f"{prefix}.{name}", channels, dtype, device, is_exact=True) for name in (bias, "D"))
+        return Mamba(
+            self.linear(prefix, {"in_proj": 2 * spec.width}, hidden, spec.has_bias, order),
+            self.summed(prefix, "out_proj", spec.width, spec.has_bias),
+            self.taps(prefix, {"conv1d": spec.width}, spec.conv_width),
+            Vector(f"{prefix}.conv1d.bias", spec.width, dtype, device) if spec.has_conv_bias else None,
+            projections,
+            (Rates(f"{prefix}.A_log", (*channels, spec.state_size), dtype, device), dt_bias, skip),
+            self._kernels,
+        )
+
+    def head_projections(self, prefix: str, spec: MambaSpec, heads: int) -> HeadProjections:
+        size, width = spec.width // heads, sum(mamba_parts(spec))
+        x_proj, dt_proj = (
+            BlockMatrix(f"{prefix}.{name}", (heads, *shape), self._dtype, self._device, has_outputs_first=True)
+            for name, shape in (("x_proj_weight", (size, width)), ("dt_proj_weight", (spec.step_rank, size)))
+        )
+        return HeadProjections(x_proj, dt_proj, self._kernels, spec)
+
+    def step_projections(self, prefix: str, spec: MambaSpec) -> StepProjections:
+        dtype, device, parts = self._dtype, self._device, mamba_parts(spec)
         norm: Vector | None = None
         if spec.norm == "weighted":
             names = [f"{prefix}.{name}.weight" for name in MAMBA_NORMS]
@@ -407,21 +437,7 @@ class MixerParts(Parts):
                 ("dt_proj", spec.width, spec.step_rank, None),
             )
         )
-        dt_bias, skip = (
-            Vector(f"{prefix}.{name}", spec.width, dtype, device, is_exact=True) for name in ("dt_proj.bias", "D")
-        )
-        return Mamba(
-            self.linear(prefix, {"in_proj": 2 * spec.width}, hidden, spec.has_bias),
-            self.summed(prefix, "out_proj", spec.width, spec.has_bias),
-            self.taps(prefix, {"conv1d": spec.width}, spec.conv_width),
-            Vector(f"{prefix}.conv1d.bias", spec.width, dtype, device) if spec.has_conv_bias else None,
-            x_proj,
-            norm,
-            dt_proj,
-            (Rates(f"{prefix}.A_log", spec.width, spec.state_size, dtype, device), dt_bias, skip),
-            self._kernels,
-            spec,
-        )
+        return StepProjections(x_proj, norm, dt_proj, self._kernels, spec)
 
     def mamba2(self, prefix: str, spec: Mamba2Spec) -> Mamba2:
         hidden, dtype, device = self._spec.hidden_size, self._dtype, self._device

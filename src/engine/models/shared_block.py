@@ -40,7 +40,7 @@ class SharedBlockLayer:
         self,
         block: SharedBlock,
         attention: Attention,
-        adapters: tuple[Adapter | None, Adapter],
+        adapters: tuple[Adapter | None, Adapter | None],
         linear: Linear,
         norm: Norm,
         beside: Mixer,
@@ -50,7 +50,7 @@ class SharedBlockLayer:
     ) -> None:
         """
         attention: with the block's weights, and the cache of this layer.
-        adapters: of queries, keys and values, and of the feed-forward block.
+        adapters: of queries, keys and values, and of the feed-forward block; None for products that are shared.
         linear: of the block's output.
         norm, beside: the layer's own norm and mixer.
         has_weights: this layer loads the weights of the block.

@@ -217,6 +217,11 @@ def test_blocks_of_zamba_share_the_weights_of_the_first_in_turn() -> None:
     assert [name for name in shapes if name.startswith("model.layers.5.shared_transformer.")] == []
     assert pipeline_problem(spec, 2) == "some layers share weights"
     assert list(read_config({**config, "num_hidden_layers": 54})[0].blocks) == [6, 12, 18, 24, 30, 36, 42, 47, 51]
+    spec, _ = read_config({"architectures": ["ZambaForCausalLM"]})
+    assert list(spec.blocks) == [2, *range(7, 76, 6)]
+    assert [index for index, block in spec.blocks.items() if block.weights_of is None] == [2]
+    with pytest.raises(ModelConfigError, match="7424 channels of a state cannot be divided into 3 heads"):
+        read_config({"architectures": ["ZambaForCausalLM"], "n_mamba_heads": 3})
     with pytest.raises(ModelConfigError, match="`layer_types` must name 6 layers"):
         read_config({**config, "layers_block_type": kinds[1:]})
 

@@ -19,11 +19,11 @@ constexpr int64_t kChannels = 64;  // of a task: whole cache lines for every typ
 
 struct Weights {
     const float *rates, *dt_bias, *skip;  // [state_size, channels], [channels] twice
-    int64_t channels, state_size;
+    int64_t channels, state_size, groups;  // of channels
 };
 
 // x, steps: [tokens, channels]. projected: [tokens, 2 * channels], of which the gates, the last columns, are read.
-// b, c: [tokens, state_size].
+// b, c: [tokens, groups, state_size].
 template <class T>
 struct Inputs {
     const T *x, *projected, *steps, *b, *c;
@@ -52,11 +52,13 @@ ALWAYS_INLINE void scan_vector(const Inputs<T>& inputs, const Weights& weights, 
 template <class T, class S>
 void selective_scan(const Inputs<T>& inputs, const Weights& weights, S* states, T* out, const RecurrentRows& rows) {
     const int64_t channels = weights.channels, state_size = weights.state_size;
-    const int64_t blocks = (channels + kChannels - 1) / kChannels;
+    const int64_t of_group = channels / weights.groups, pieces = (of_group + kChannels - 1) / kChannels;
+    const int64_t blocks = weights.groups * pieces;
     parallel_tasks(rows.count * blocks, [&](int64_t task) {
         static thread_local Scratch scratch;
-        const int64_t row = task / blocks, begin = task % blocks * kChannels;
-        const int64_t size = channels - begin < kChannels ? channels - begin : kChannels;
+        const int64_t row = task / blocks, group = task % blocks / pieces, own = task % pieces * kChannels;
+        const int64_t begin = group * of_group + own;
+        const int64_t size = of_group - own < kChannels ? of_group - own : kChannels;
         S* kept = states + rows.slot(row) * state_size * channels + begin;
         float* state = scratch.reserve<float>(state_size * (kChannels + 2));
         float *b = state + state_size * kChannels, *c = b + state_size;
@@ -71,8 +73,9 @@ void selective_scan(const Inputs<T>& inputs, const Weights& weights, S* states, 
         }
         const int64_t first = rows.first(row), end = first + rows.num_tokens(row);
         for (int64_t token = first; token < end; token++) {
-            convert(inputs.b + token * state_size, b, state_size);
-            convert(inputs.c + token * state_size, c, state_size);
+            const int64_t keys = (token * weights.groups + group) * state_size;
+            convert(inputs.b + keys, b, state_size);
+            convert(inputs.c + keys, c, state_size);
             for_each_vector(size, [&](int64_t j, int64_t count) {
                 scan_vector(inputs, weights, state + j, b, c, out, token, begin + j, count);
             });
@@ -88,9 +91,9 @@ void selective_scan(const Inputs<T>& inputs, const Weights& weights, S* states, 
                                         const float* rates, const float* dt_bias, const float* skip, void* states,     \
                                         T* out, const int32_t* query_start, const int32_t* context_lens,               \
                                         const int32_t* slots, int64_t rows, int64_t channels, int64_t state_size,      \
-                                        int has_narrow_states) {                                                       \
+                                        int64_t groups, int has_narrow_states) {                                       \
         const Inputs<T> inputs{x, projected, steps, b, c};                                                             \
-        const Weights weights{rates, dt_bias, skip, channels, state_size};                                             \
+        const Weights weights{rates, dt_bias, skip, channels, state_size, groups};                                     \
         const RecurrentRows of_step{query_start, context_lens, slots, rows};                                           \
         if (has_narrow_states) {                                                                                       \
             selective_scan(inputs, weights, static_cast<BFloat16*>(states), out, of_step);                             \

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from ..recurrent_step import RecurrentStep
-from ..selective_scan import SelectiveScanWeights, check_widths
+from ..selective_scan import SelectiveScanWeights, check_widths, groups_of
 from .launch import dependent, wait
 from .recurrent import load_row, softplus
 
@@ -25,16 +25,19 @@ ROWS_OF_A_WARP = 16  # of the state: 16 registers of a thread
 @triton.jit
 def _selective_scan(
     x, gates, steps, b, c, rates, dt_bias, skip, state, out, query_start, context_lens, seq_slots,
-    x_stride, gates_stride, steps_stride, b_stride, c_stride, state_stride, channels,
+    x_stride, gates_stride, steps_stride, b_stride, c_stride, state_stride, channels, of_group,
     STATE_SIZE: tl.constexpr, STATE_WIDTH: tl.constexpr, BLOCK: tl.constexpr, TOKENS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait(IS_DEPENDENT)
     start, count, slot, has_state = load_row(query_start, context_lens, seq_slots, tl.program_id(0))
     if count > 0:
-        columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        blocks = tl.cdiv(of_group, BLOCK)
+        group = tl.program_id(1) // blocks
+        places_of_group = tl.program_id(1) % blocks * BLOCK + tl.arange(0, BLOCK)
+        columns = group * of_group + places_of_group
         lanes = tl.arange(0, STATE_WIDTH)
-        is_column = columns < channels
+        is_column = places_of_group < of_group
         own = lanes[:, None] * channels + columns[None, :]
         is_own = (lanes < STATE_SIZE)[:, None] & is_column[None, :]
         rate = tl.load(rates + own, mask=is_own, other=0.0)
@@ -47,15 +50,15 @@ def _selective_scan(
         x += start * x_stride
         gates += start * gates_stride
         steps += start * steps_stride
-        b += start * b_stride
-        c += start * c_stride
+        b += start * b_stride + group * STATE_SIZE
+        c += start * c_stride + group * STATE_SIZE
         out += start * channels
         places = tl.arange(0, TOKENS)
         for begin in range(0, count, TOKENS):
             outputs = tl.zeros([TOKENS, BLOCK], tl.float32)
             for place in tl.static_range(TOKENS):
                 is_token = count - begin > place
-                is_input = columns < tl.where(is_token, channels, 0)
+                is_input = places_of_group < tl.where(is_token, of_group, 0)
                 is_key = lanes < tl.where(is_token, STATE_SIZE, 0)
                 d = tl.load(steps + place * steps_stride + columns, mask=is_input, other=0.0).to(tl.float32)
                 value = tl.load(x + place * x_stride + columns, mask=is_input, other=0.0).to(tl.float32)
@@ -94,13 +97,15 @@ def selective_scan_gpu(
     check_widths(state, x, projected, steps, b, c)
     _, state_size, channels = state.shape
     out = torch.empty(len(x), channels, dtype=x.dtype, device=x.device)
-    rows, width = len(step.seq_slots), triton.next_power_of_2(state_size)
+    rows, width, groups = len(step.seq_slots), triton.next_power_of_2(state_size), groups_of(b, state)
+    of_group = channels // groups
     if len(x) and rows:
         gates = projected[:, channels:]
-        _selective_scan[(rows, triton.cdiv(channels, CHANNELS))](
+        _selective_scan[(rows, groups * triton.cdiv(of_group, CHANNELS))](
             x, gates, steps, b, c, weights.rates, weights.dt_bias, weights.skip, state, out,
             step.query_start, step.context_lens, step.seq_slots,
             x.stride(0), gates.stride(0), steps.stride(0), b.stride(0), c.stride(0), state.stride(0), channels,
+            of_group,
             STATE_SIZE=state_size, STATE_WIDTH=width, BLOCK=CHANNELS, TOKENS=GROUP if step.max_query_len > 1 else 1,
             num_warps=max(1, width // ROWS_OF_A_WARP), num_stages=1, **dependent(),
         )  # fmt: skip

@@ -325,6 +325,7 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
         _of("RecurrentGemmaForCausalLM", num_key_value_heads=1, intermediate_size=15360),
         2_682_862_080,
     ),
+    "zamba-7b": (_of("ZambaForCausalLM"), 7_232_490_496),
     "zamba2-1.2b": (
         _of(
             "Zamba2ForCausalLM",
