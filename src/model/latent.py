@@ -10,7 +10,7 @@ from .mixers import Gate, LatentAttention, RopeSpec
 from .rope import read_rope
 
 SPARSE_TABLE = {  # of the start-up table: what has no kernel where an index chooses the tokens of attention
-    "paged_attention": "torch in contexts of more tokens than the index chooses",
+    "paged_attention": "partly torch in contexts of more tokens than the index chooses",
     "decode_step": "op by op: the index of sparse attention in torch",
 }
 NO_ROTATION = RopeSpec(theta=1e4, kind="proportional", partial_rotary_factor=0.0)

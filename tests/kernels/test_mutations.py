@@ -28,6 +28,7 @@ from . import (
     test_sample,
     test_sample_logprobs,
     test_sample_ops,
+    test_sparse_attention,
     test_step,
     test_streams,
 )
@@ -241,6 +242,12 @@ def kimi_delta(device: torch.device) -> None:
 
 def norm_parts(device: torch.device) -> None:
     test_recurrent.test_the_norms_of_parts(device, SMALL, "weighted", (40, 7, 9))
+
+
+def sparse(device: torch.device) -> None:
+    for count in (40, 9):
+        test_sparse_attention.test_queries_attend_to_chosen_tokens(device, SMALL, 6, 2, 24, count)
+    test_sparse_attention.test_queries_after_the_last_row_see_nothing(device)
 
 
 def streams(device: torch.device) -> None:
@@ -585,6 +592,16 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_norm_parts", norm_parts, "eps", 0, 1, value(0.0)),
         ("_norm_parts", norm_parts, "*=", 1, 2, removed),
         ("_norm_parts", norm_parts, "begin", 1, 2, value(0)),  # all parts have the weights of the first
+    ],
+    "sparse_attention": [
+        ("_sparse_attention", sparse, "head", 0, 3, value(0)),  # all heads have the query of the first
+        ("_sparse_attention", sparse, "scale", 0, 1, value(1.0)),
+        ("_sparse_attention", sparse, ">=", 0, 1, becomes(">")),  # the first token of a context is not chosen
+        ("_sparse_attention", sparse, "GROUP", 1, 2, value("HEADS")),  # all heads have the first key
+        ("_sparse_attention", sparse, "tl.where()", 1, 4, argument(1)),  # places without a token have a score of 0
+        ("_sparse_attention", sparse, "kept", 0, 2, value(1.0)),
+        ("_sparse_attention", sparse, "kept", 1, 2, value(1.0)),
+        ("_sparse_attention", sparse, "tl.where()", 3, 4, value("total")),  # a division by 0
     ],
     "streams": [
         ("_norm_streams", streams, "count", 0, 1, value(1)),  # every token begins after one stream of the last

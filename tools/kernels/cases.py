@@ -43,6 +43,7 @@ from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
 from stoker.engine.kernels.gpu.sample_logprobs import count_above_gpu, logprobs_gpu, softmax_mass_gpu
 from stoker.engine.kernels.gpu.scaling import add_scaled_gpu, scale_and_cap_gpu
 from stoker.engine.kernels.gpu.selective_scan import selective_scan_gpu
+from stoker.engine.kernels.gpu.sparse_attention import sparse_attention_gpu
 from stoker.engine.kernels.gpu.state_space import state_space_gpu
 from stoker.engine.kernels.gpu.store_latents import store_latents_gpu
 from stoker.engine.kernels.gpu.streams import (
@@ -87,6 +88,7 @@ LLAMA_3_1_8B = Model(4096, 32, 8, 128, 14336, 128256)
 # Difficult heads: wide, narrow, width not a power of two, many heads per kv head.
 GEMMA_2_9B = Model(3584, 16, 8, 256, 14336, 256000)
 GPT_OSS_20B = Model(2880, 64, 8, 64, 2880, 201088)
+QWEN4_EXP = Model(2048, 16, 2, 256, 512, 248320, has_head_norms=True)
 PHI_3_MINI = Model(3072, 32, 32, 96, 8192, 32064)
 FALCON_7B = Model(4544, 71, 1, 64, 18176, 65024)
 EVERY_VARIANT = {"window": 512, "softcap": 50.0, "has_sinks": True, "has_slopes": True}
@@ -169,6 +171,7 @@ def quick() -> Cases:
     yield from experts("deepseek", DEEPSEEK_V3, 1)
     yield from latents("deepseek", 128, 1536)
     yield from latents("deepseek lite", 16, 0)
+    yield from sparse_attention("qwen4", QWEN4_EXP, 2048 + 15, 64)
     for max_query_len in (1, 1024):
         yield from convolution("lfm2", LFM2_1_2B.width, LFM2_1_2B.conv_width, "gated", max_query_len)
         yield from gated_delta("qwen3_next", QWEN3_NEXT, max_query_len)
@@ -365,6 +368,14 @@ def streams(name: str, count: int, hidden: int, max_query_len: int) -> Cases:
     }
     for op, launch in launches.items():
         yield f"{name} streams {op}, {tokens} tokens", partial(only_launches, launch)
+
+
+def sparse_attention(name: str, model: Model, num_chosen: int, rows: int) -> Cases:
+    caches = (empty(1000, model.num_kv_heads, BLOCK_SIZE, model.head_dim) for _ in "kv")
+    q, chosen = empty(rows, model.num_heads, model.head_dim), longs(rows, num_chosen)
+    step = Step(words(rows + 1), words(rows), words(rows, MAX_LENGTH // BLOCK_SIZE), 1, MAX_LENGTH)
+    attend = partial(sparse_attention_gpu, q, chosen, *caches, step, 0.1)
+    yield f"{name} sparse attention, {rows} rows", partial(only_launches, attend)
 
 
 def mamba(name: str, spec: Mamba, max_query_len: int) -> Cases:

@@ -1,7 +1,7 @@
 """The index of attention to chosen blocks of tokens (QSA of Qwen4), and attention over the tokens that it has chosen.
 
-Plain torch on every device, as token_index.py: the scores of all blocks of a context are computed, in parts that need
-little memory.
+The index is plain torch on every device, as token_index.py: the scores of all blocks of a context are computed, in
+parts that need little memory.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from .cpu.library import FLOAT, INT64, POINTER, CpuLibrary, pointer
 from .latent_attention import parts_of, rows_of
 from .paged_attention import AttentionStep
 from .rope_and_store import rotated
@@ -116,6 +117,7 @@ def sparse_attention_reference(
 
     chosen: [T, K], positions in the row's context, -1 for none; at least one of each query is not.
     """
+    check_sparse(q, chosen, k_cache)
     num_tokens, num_heads, head_dim = q.shape
     num_kv_heads, block_size = k_cache.shape[1], k_cache.shape[2]
     out = q.new_empty(num_tokens, num_heads * head_dim)
@@ -130,3 +132,43 @@ def sparse_attention_reference(
             weights = scores.masked_fill_((places < 0)[:, None, None], -torch.inf).softmax(-1)
             out[first:stop] = torch.einsum("qngk,qknd->qngd", weights, values).flatten(1).to(q.dtype)
     return out
+
+
+def check_sparse(q: torch.Tensor, chosen: torch.Tensor, k_cache: torch.Tensor) -> None:
+    """Raises ValueError if the sizes do not fit together."""
+    if len(chosen) != len(q) or q.shape[1] % k_cache.shape[1] or q.shape[2] != k_cache.shape[3]:
+        raise ValueError(f"queries are {tuple(q.shape)}, chosen {tuple(chosen.shape)}, cache {tuple(k_cache.shape)}")
+
+
+def sparse_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> SparseAttention:
+    """The op for a cache in the dtype of the queries."""
+    empty = library.memory.empty
+    call = library.op("sparse_attention", dtype, [*[POINTER] * 7, *[INT64] * 7, FLOAT])
+
+    def sparse_attention(
+        q: torch.Tensor,
+        chosen: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        step: AttentionStep,
+        scale: float,
+    ) -> torch.Tensor:
+        check_sparse(q, chosen, k_cache)
+        num_tokens, num_heads, head_dim = q.shape
+        _, num_kv_heads, block_size, _ = k_cache.shape
+        num_rows, table_stride = step.block_tables.shape
+        out = empty(num_tokens, num_heads * head_dim, dtype=dtype)
+        call(
+            pointer(q, dtype),
+            pointer(k_cache, dtype),
+            pointer(v_cache, dtype),
+            out.data_ptr(),
+            pointer(chosen, torch.int64),
+            pointer(step.query_start, torch.int32),
+            pointer(step.block_tables, torch.int32),
+            *(chosen.shape[1], num_rows, table_stride, num_heads, num_kv_heads, head_dim, block_size),
+            scale,
+        )
+        return out
+
+    return sparse_attention

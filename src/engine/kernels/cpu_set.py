@@ -13,6 +13,7 @@ from .add_layer_norm import add_layer_norm_cpu
 from .add_rms_norm import add_rms_norm_cpu
 from .allow_tokens import allow_tokens_cpu
 from .attend_whole import attend_whole_by_length
+from .block_index import sparse_attention_cpu
 from .causal_convolution import causal_convolution_cpu
 from .copy_rows import copy_rows_cpu
 from .count_above import count_above_cpu
@@ -128,7 +129,7 @@ def cpu_kernels(
         sparse_latent_attention=torchs.sparse_latent_attention,
         choose_blocks=torchs.choose_blocks,
         always_chooses=torchs.always_chooses,
-        sparse_attention=torchs.sparse_attention,
+        sparse_attention=sparse_attention_cpu(library, dtype) if kv_dtype is dtype else torchs.sparse_attention,
         norm_streams=norm_streams_cpu(library, dtype),
         average_streams=average_streams_cpu(library, dtype),
         add_to_streams=add_to_streams_cpu(library, dtype),

@@ -36,6 +36,7 @@ from .sample_logprobs import count_above_gpu, softmax_mass_gpu
 from .sample_ops import sample_tokens_gpu, sample_top_p_gpu
 from .scaling import add_scaled_gpu, scale_and_cap_gpu
 from .selective_scan import selective_scan_gpu
+from .sparse_attention import sparse_attention_gpu
 from .state_space import state_space_gpu
 from .store_latents import store_latents_gpu
 from .streams import add_to_streams_gpu, average_streams_gpu, gate_streams_gpu, norm_streams_gpu
@@ -75,6 +76,7 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         norm_parts=norm_parts_gpu,
         selective_scan=selective_scan_gpu,
         rg_lru=rg_lru_gpu,
+        sparse_attention=sparse_attention_gpu,
         norm_streams=norm_streams_gpu,
         average_streams=average_streams_gpu,
         add_to_streams=add_to_streams_gpu,

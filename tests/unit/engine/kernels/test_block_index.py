@@ -14,6 +14,7 @@ from stoker.engine.kernels.block_index import (
 )
 from stoker.engine.kernels.kernel_set import ONE_ROW
 
+from .levels import LEVEL_NAMES, assert_close, kernels_of
 from .test_paged_attention import Case, make_case
 
 ROWS = [(1, 1), (1, 33), (7, 40), (5, 5), (2, 2), (1, 90)]  # tokens of the step, tokens of the context
@@ -74,6 +75,35 @@ def test_a_block_is_rotated_by_the_position_of_its_first_token():
     turned = choose_blocks_reference(-query, own, torch.tensor([7]), keys, case.step, 1)
     assert best[0, 0].item() in (0, 4)
     assert turned[0, :BLOCK].tolist() == [4, 5, 6, 7]  # (0, 1), which only the second block has
+
+
+@pytest.mark.parametrize("level", LEVEL_NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim", "count"), [(4, 2, 16, 40), (3, 1, 100, 7), (8, 1, 64, 25)])
+def test_attention_over_chosen_tokens(level, dtype, heads, kv_heads, head_dim, count):
+    case = make_case(ROWS, heads, kv_heads, head_dim, 16, dtype)
+    chosen = torch.full((len(case.q), count), -1)
+    expected = torch.empty(*case.q.shape, dtype=torch.float64)
+    query = 0
+    for row, (own, context) in enumerate(ROWS):
+        for token in range(own):
+            order = torch.randperm(context - own + token + 1)[:count]
+            chosen[query, torch.randperm(count)[: len(order)]] = order
+            keys, values = (
+                each[row][order].double().repeat_interleave(heads // kv_heads, 1) for each in (case.keys, case.values)
+            )
+            weights = (torch.einsum("hd,khd->hk", case.q[query].double(), keys) * 0.3).softmax(1)
+            expected[query] = torch.einsum("hk,khd->hd", weights, values)
+            query += 1
+    attend = kernels_of(level, dtype, head_dim, threads=2).sparse_attention
+    found = attend(case.q, chosen, case.k_cache, case.v_cache, case.step, 0.3)
+    assert_close(found, expected.flatten(1), absolute=2e-5)
+
+
+def test_other_shapes_are_refused():
+    case, _ = case_of()
+    with pytest.raises(ValueError, match="chosen"):
+        sparse_attention_reference(case.q, torch.zeros(3, 4).long(), case.k_cache, case.v_cache, case.step, 0.3)
 
 
 @pytest.mark.parametrize("kernels", [KernelSet(), ONE_ROW])
