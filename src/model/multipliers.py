@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .config_json import ConfigJson, ModelConfigError, shown
+from .mixer_tensors import mamba2_parts
 from .mixers import Attention, Mamba2
 from .spec import LayerSpec, WeightScale
-from .tensors import mamba2_parts
 
 _MAX = 1e6
 

@@ -11,7 +11,8 @@ from .feed_forwards import Experts
 from .mixers import Keeps
 from .quantised import SCHEMES, Scheme, quantised_bytes
 from .spec import LayerSpec, ModelSpec
-from .tensors import EMBEDDING, FUSED, OUTPUT, Tensor, layer_tensors, outer_tensors
+from .tensor import Tensor
+from .tensors import EMBEDDING, FUSED, OUTPUT, layer_tensors, outer_tensors
 
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
 KV_SCALE_BYTES = 4  # of each head of a token, next to its int8 codes

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .feed_forwards import MLP, Experts, FeedForward
+from .mixer_tensors import attention_parts, mamba2_parts
 from .mixers import (
     Attention,
     CompressedAttention,
@@ -24,7 +25,7 @@ from .mixers import (
     ShortConvolution,
 )
 from .spec import LayerSpec, ModelSpec
-from .tensors import ADAPTERS, EMBEDDING, NGRAM_PROJECTIONS, OUTPUT, attention_parts, mamba2_parts, model_shapes
+from .tensors import ADAPTERS, EMBEDDING, NGRAM_PROJECTIONS, OUTPUT, model_shapes
 
 _SUMMED_BIASES = (
     "o_proj.bias",

@@ -62,8 +62,8 @@ from stoker.engine.kernels.rg_lru import RgLruWeights
 from stoker.engine.kernels.route_experts import Routing
 from stoker.engine.kernels.selective_scan import SelectiveScanWeights
 from stoker.engine.kernels.state_space import StateSpaceWeights
+from stoker.model.mixer_tensors import mamba_parts
 from stoker.model.mixers import GatedDelta, KimiDelta, Mamba, Mamba2, RgLru, ShortConvolution
-from stoker.model.tensors import mamba_parts
 
 from .whole_step import OnlyCapturable, whole_steps
 

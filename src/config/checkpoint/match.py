@@ -11,16 +11,9 @@ from pathlib import Path
 from ...model import gguf
 from ...model.families import FAMILIES, FusedExperts
 from ...model.families.mistral import CONSOLIDATED_NAMES, CONSOLIDATED_TOWERS
+from ...model.mixer_tensors import CONVOLUTIONS
 from ...model.spec import ModelSpec, WeightNames
-from ...model.tensors import (
-    ADAPTERS,
-    CONVOLUTIONS,
-    EXPERT_LISTS,
-    FUSED,
-    NGRAM_TABLE,
-    model_shapes,
-    unused_tensors,
-)
+from ...model.tensors import ADAPTERS, EXPERT_LISTS, FUSED, NGRAM_TABLE, model_shapes, unused_tensors
 from ..errors import ModelFilesError
 from .kv_scales import is_kv_scale
 from .left_out import Part, left_out

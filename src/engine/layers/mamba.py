@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
+from ...model.mixer_tensors import mamba_parts
 from ...model.mixers import Mamba as MambaSpec
-from ...model.tensors import mamba_parts
 from ..kernels import KernelSet, PartNormWeights, SelectiveScanWeights
 from .block_matrix import BlockMatrix
 from .convolution import Taps

@@ -6,19 +6,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from ...model.mixers import Attention as AttentionSpec
-from ...model.mixers import CompressedAttention as CompressedSpec
-from ...model.mixers import GatedDelta as GatedDeltaSpec
-from ...model.mixers import KimiDelta as KimiDeltaSpec
-from ...model.mixers import LatentAttention as LatentSpec
-from ...model.mixers import LightningAttention as LightningSpec
-from ...model.mixers import Mamba as MambaSpec
-from ...model.mixers import Mamba2 as Mamba2Spec
-from ...model.mixers import Mixer as MixerSpec
-from ...model.mixers import RgLru as RgLruSpec
-from ...model.mixers import ShortConvolution as ShortConvolutionSpec
-from ...model.spec import Norm as NormSpec
-from ...model.tensors import (
+from ...model.mixer_tensors import (
     COMPRESSORS,
     CONVOLUTIONS,
     HEAD_GATES,
@@ -40,6 +28,18 @@ from ...model.tensors import (
     mamba2_parts,
     mamba_parts,
 )
+from ...model.mixers import Attention as AttentionSpec
+from ...model.mixers import CompressedAttention as CompressedSpec
+from ...model.mixers import GatedDelta as GatedDeltaSpec
+from ...model.mixers import KimiDelta as KimiDeltaSpec
+from ...model.mixers import LatentAttention as LatentSpec
+from ...model.mixers import LightningAttention as LightningSpec
+from ...model.mixers import Mamba as MambaSpec
+from ...model.mixers import Mamba2 as Mamba2Spec
+from ...model.mixers import Mixer as MixerSpec
+from ...model.mixers import RgLru as RgLruSpec
+from ...model.mixers import ShortConvolution as ShortConvolutionSpec
+from ...model.spec import Norm as NormSpec
 from ..kernels import HeadVariant
 from ..layers.attention import (
     Attention,
