@@ -9,6 +9,7 @@ from . import (
     cohere,
     deepseek,
     ernie,
+    exaone,
     falcon,
     gemma,
     glm,
@@ -19,12 +20,14 @@ from . import (
     liquid,
     llama,
     mamba,
+    minimax,
     mistral,
     nemotron,
     olmo,
     others,
     phi,
     qwen,
+    skt,
     xiaomi,
     zyphra,
 )
@@ -53,6 +56,9 @@ _MAKERS = (
     mamba,
     xiaomi,
     zyphra,
+    minimax,
+    exaone,
+    skt,
     others,
 )
 FAMILIES: Mapping[str, Family] = {name: family for maker in _MAKERS for name, family in maker.FAMILIES.items()}
