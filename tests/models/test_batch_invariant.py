@@ -65,6 +65,8 @@ CASES = [
     ("llama with biases", {"dtype": "float32", "enforce_eager": True}),
     ("qwen4_exp", {"dtype": "bfloat16"}),
     ("deepseek_v32", {"dtype": "bfloat16"}),
+    ("deepseek_v4", {"dtype": "bfloat16"}),
+    ("hy_v4", {"dtype": "bfloat16"}),
 ]
 
 

@@ -56,9 +56,7 @@ CompressTokens = Callable[
     [torch.Tensor, Compression, torch.Tensor, torch.Tensor, torch.Tensor, int, CompressedStep], None
 ]
 # The arguments of choose_compressed_reference.
-ChooseCompressed = Callable[
-    [torch.Tensor, torch.Tensor, torch.Tensor, int, int, CompressedStep, int], torch.Tensor | None
-]
+ChooseCompressed = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int, int, CompressedStep, int], torch.Tensor]
 # The arguments of attend_compressed_reference.
 AttendCompressed = Callable[
     [
@@ -139,7 +137,7 @@ def choose_compressed_reference(
     first: int,
     step: CompressedStep,
     count: int,
-) -> torch.Tensor | None:
+) -> torch.Tensor:
     """The vectors with the highest scores: the sum over the heads of an index of weight * relu(query * key).
 
     Args:
@@ -148,11 +146,8 @@ def choose_compressed_reference(
         cache, rate, first: as compress_tokens takes them; the keys are what it has written at `first`.
         count: vectors that a query attends to at most.
     Returns:
-        [T, count] int64, numbers of groups in the row's context; -1 where a query sees fewer. None if every query of
-        the step sees `count` at most.
+        [T, count] int64, numbers of groups in the row's context; -1 where a query sees fewer.
     """
-    if int(step.context_lens.max()) // rate <= count:
-        return None
     vectors, dim = vectors_of(cache, rate), queries.shape[2]
     chosen = torch.full((len(queries), count), -1, dtype=torch.int64, device=queries.device)
     for row in _rows_of(step):

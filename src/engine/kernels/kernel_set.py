@@ -90,7 +90,7 @@ from .linear import (
 )
 from .ngram_rows import NGramRows, ngram_rows_reference
 from .norm_parts import NormParts, norm_parts_reference
-from .one_row import one_query, one_row, one_token
+from .one_row import one_position, one_query, one_row, one_token
 from .output_gate import GateOutputs, gate_outputs_reference
 from .paged_attention import AttendPart, PagedAttention, attend_part_reference, paged_attention_reference
 from .penalise import after_penalties
@@ -279,6 +279,10 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     average_streams=one_row(average_streams_reference, 0, 1),
     add_to_streams=one_row(add_to_streams_reference, 0, 1, 2),
     gate_streams=one_row(gate_streams_reference, 0, 1, 2),
+    norm_and_turn=one_row(norm_and_turn_reference, 0, 4),
+    compress_tokens=one_position(compress_tokens_reference, 0),
+    choose_compressed=one_position(choose_compressed_reference, 0, 1),
+    attend_compressed=one_position(attend_compressed_reference, 0, 1, 6),
     add_layer_norm=one_row(add_layer_norm_reference, 0, 1),
     read_streams=one_row(read_streams_reference, 0),
     write_streams=one_row(write_streams_reference, 0, 2, 3),
@@ -288,6 +292,7 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     scale_and_cap=one_row(scale_and_cap_reference, 0),
     experts=one_row(experts_reference, 0, 1, 2, 4, 5),
     route_experts=one_row(route_experts_reference, 0),
+    weigh_experts=one_row(weigh_experts, 0, 1),
     gate_outputs=one_row(gate_outputs_reference, 0, 1),
     causal_convolution=one_token(causal_convolution_reference, 0),
     gated_delta=one_token(gated_delta_reference, 0, 1),

@@ -120,3 +120,49 @@ def one_token(op: Callable[..., torch.Tensor], *by_token: int) -> Callable[..., 
         return torch.cat(found)
 
     return call
+
+
+@dataclass(frozen=True, slots=True)
+class _OnePosition:
+    """A CompressedStep of one row with one token."""
+
+    seq_slots: torch.Tensor
+    context_lens: torch.Tensor
+    block_tables: torch.Tensor
+    positions: torch.Tensor
+    slot_mapping: torch.Tensor
+    query_start: torch.Tensor = field(default_factory=lambda: torch.tensor([0, 1], dtype=torch.int32))
+    max_query_len: int = 1
+
+
+def one_position(op: Callable[..., Any], *by_token: int) -> Callable[..., Any]:
+    """An op with a state and blocks that computes each token as if it were the only one of the step.
+
+    by_token: positions of the arguments that have one entry per token (or are None); the first of them is not None. One
+    of the others is the CompressedStep. What an op returns for the tokens of padding rows is zeros.
+    """
+
+    def call(*arguments: Any) -> torch.Tensor | None:
+        at, step = next((at, each) for at, each in enumerate(arguments) if hasattr(each, "seq_slots"))
+        starts, contexts, slots = step.query_start.tolist(), step.context_lens.tolist(), step.seq_slots.tolist()
+        found: torch.Tensor | None = None
+        for row, (start, end, slot) in enumerate(zip(starts, starts[1:], slots, strict=False)):
+            for token in range(start, end) if slot >= 0 else ():
+                own: list[Any] = list(arguments)
+                own[at] = _OnePosition(
+                    torch.tensor([slot], dtype=torch.int32),
+                    torch.tensor([contexts[row] - (end - 1 - token)], dtype=torch.int32),
+                    step.block_tables[row : row + 1],
+                    step.positions[token : token + 1],
+                    step.slot_mapping[token : token + 1],
+                )
+                for index in by_token:
+                    own[index] = _row(arguments[index], token)
+                result = op(*own)
+                if found is None and result is not None:
+                    found = result.new_zeros(starts[-1], *result.shape[1:])
+                if found is not None:
+                    found[token] = result[0]
+        return op(*arguments) if found is None and not starts[-1] else found
+
+    return call

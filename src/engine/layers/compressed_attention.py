@@ -147,7 +147,8 @@ class CompressedAttention:
             own = projected[:, column : column + width], inputs[..., kept : kept + width]
             kernels.compress_tokens(own[0], compression, self._cos_sin, own[1], paged, place, step)
             column, kept, place = column + width, kept + width, place + compression.dim
-        if not spec.index_heads:
+        is_all = step.max_context_len // spec.rate <= spec.index_topk and not kernels.always_chooses
+        if not spec.index_heads or is_all:
             return None
         proj = self._compressors[1].index_proj
         assert proj is not None

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from stoker.engine.kernels import Compression, KernelSet
+from stoker.engine.kernels.kernel_set import ONE_ROW
 from stoker.engine.layers.rotary import RopeParameters, cos_sin_table
 
 BLOCK_SIZE, NUM_BLOCKS, WINDOW, HEADS, DIM, ROTATED = 8, 24, 5, 3, 16, 8
@@ -174,10 +175,23 @@ def test_attention_is_over_the_window_and_the_vectors(parts: list[float], count:
                 token += 1
 
 
-def test_a_step_of_short_contexts_chooses_nothing() -> None:
-    step = Step.of([(0, 9), (0, 3), (0, 4)], tables())
-    cache, q = torch.zeros(NUM_BLOCKS, 1, BLOCK_SIZE, 8), torch.zeros(16, 2, DIM)
-    assert KERNELS.choose_compressed(q, q[:, :, 0], cache, 4, DIM, step, 2) is None
+def test_each_token_by_itself_has_the_same_results() -> None:
+    """`model.batch_invariant`: a step of one token at a time, also of rows that end in the same step."""
+    compression, sequences = make(4, overlaps=True)
+    generator = torch.Generator().manual_seed(3)
+    q, keys = torch.randn(50, HEADS, DIM, generator=generator), torch.randn(50, DIM, generator=generator)
+    index, weights = torch.randn(50, 16, DIM, generator=generator), torch.randn(50, 16, generator=generator)
+    found = []
+    for kernels in (KERNELS, ONE_ROW):
+        cache, window = torch.zeros(NUM_BLOCKS, 1, BLOCK_SIZE, 8), torch.zeros(4, WINDOW, DIM)
+        ring, step = torch.zeros(4, 8, sequences[0].shape[1]), Step.of([(0, length) for length in LENGTHS], tables())
+        for first in (0, DIM):
+            kernels.compress_tokens(torch.cat(sequences), compression, TABLE, ring, cache, first, step)
+        chosen = kernels.choose_compressed(index, weights, cache, 4, DIM, step, 2)
+        out = kernels.attend_compressed(q, keys, torch.zeros(HEADS), window, cache, 4, chosen, TABLE, step)
+        found.append((cache, window, ring, chosen, out))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("weight", [None, torch.linspace(0.5, 2, DIM)])
