@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+from ..model.cache_groups import BLOCK_SIZES
+
 KVLimit: TypeAlias = Literal["sequences", "ceiling", "room"]
 
 MAX_NUM_SEQS = {"cpu": 64, "cuda": 256}
 MAX_NUM_BATCHED_TOKENS = {"cpu": 2048, "cuda": 8192}
-BLOCK_SIZES = (8, 16, 32, 64, 128)
 BLOCK_SIZE = {"cpu": 16, "cuda": 64}  # 64: the number of tokens that the attention kernels of a GPU read in one access
 MAX_AUTO_KV_BYTES = 4 << 30  # on a CPU more is seldom filled, and other programs would lack this memory
 MAX_KEPT_STATE_BYTES = 1 << 30  # recurrent states for later requests

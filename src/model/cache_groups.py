@@ -19,6 +19,7 @@ from .pipeline_stages import stages
 from .sizes import kv_bytes
 from .spec import ModelSpec
 
+BLOCK_SIZES = (8, 16, 32, 64, 128)  # tokens
 MAX_GROUPS = 8  # the scheduler works on each group's table
 MAX_UNUSED = 0.15  # share of the blocks' memory that incomplete groups leave unused, for the sake of fewer groups
 

@@ -27,6 +27,7 @@ _SPARSE = _Kind("compressed_sparse_attention", "compress_rate_csa", 4, is_sparse
 _DENSE = _Kind("heavily_compressed_attention", "compress_rate_hca", 128)
 _KINDS = {kind.name: kind for kind in (_WINDOW, _SPARSE, _DENSE)}
 _OF_RATE = {kind.rate: kind for kind in _KINDS.values()}
+_RATES = list(_OF_RATE)  # what JSON has need not be hashable
 
 
 def read_compressed(config: ConfigJson, num_layers: int) -> tuple[CompressedAttention, ...]:
@@ -44,7 +45,7 @@ def _kinds(config: ConfigJson, num_layers: int) -> list[_Kind]:
     if rates is None:
         return [_SPARSE if index > 2 and index % 2 else _DENSE for index in range(num_layers)]
     # The layers that draft are listed too, after those of the model.
-    if not isinstance(rates, list) or len(rates) < num_layers or not set(rates[:num_layers]) <= set(_OF_RATE):
+    if not isinstance(rates, list) or len(rates) < num_layers or any(rate not in _RATES for rate in rates[:num_layers]):
         known = ", ".join(map(str, _OF_RATE))
         raise ModelConfigError(f"`compress_ratios` must list one of {known} for each of {num_layers} layers")
     return [_OF_RATE[rate] for rate in rates[:num_layers]]

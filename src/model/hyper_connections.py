@@ -8,8 +8,8 @@ from .config_json import ConfigJson
 from .record import Record
 
 # none: the residual stream is one vector. mixed: a matrix mixes the streams at each connection (DeepSeek V4).
-# mixed_mean: what is after the layers reads their mean (GLM-5-Next). independent: they are not mixed (Hunyuan 4)
-Kind = Literal["none", "mixed", "mixed_mean", "independent"]
+# independent: they are not mixed (Hunyuan 4)
+Kind = Literal["none", "mixed", "independent"]
 
 
 class HyperConnections(Record):
@@ -24,7 +24,6 @@ class HyperConnections(Record):
     output_scale: float = 2.0  # what the weights of an output are less than
     output_eps: float = 0.0  # is added to them
     iterations: int = 0  # of the Sinkhorn-Knopp algorithm on the matrix that mixes the streams; 0: there is no matrix
-    has_head: bool = True  # what is after the layers reads a weighted sum too; False: the mean
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -50,5 +49,4 @@ def read_hyper_connections(config: ConfigJson, kind: Kind) -> HyperConnections |
     if kind == "independent":
         scale = config.number("hc_magnitude", 0, 1e3)
         return found.model_copy(update={"output_scale": scale, "output_eps": found.eps})
-    iterations = config.count("hc_sinkhorn_iters")
-    return found.model_copy(update={"iterations": iterations, "has_head": kind == "mixed"})
+    return found.model_copy(update={"iterations": config.count("hc_sinkhorn_iters")})

@@ -15,6 +15,7 @@ SPARSE_TABLE = {  # of the start-up table: what has no kernel where an index cho
 }
 NO_ROTATION = RopeSpec(theta=1e4, kind="proportional", partial_rotary_factor=0.0)
 # Which pairs of an index are rotated: halves of the first elements, or of the last ones, or neighbours
+_INDEX_KINDS = ["F", "S", "full", "shared"]  # what JSON has need not be hashable
 Index = Literal["none", "halves", "last_halves", "interleaved"]
 
 
@@ -61,7 +62,7 @@ def _shares(config: ConfigJson, num_layers: int) -> list[bool]:
     if kinds is None:
         period, first = config.count("index_topk_freq", 1), config.count("index_skip_topk_offset", 2)
         found = [max(layer - first + 1, 0) % period != 0 for layer in range(num_layers)]
-    elif isinstance(kinds, str | list) and len(kinds) == num_layers and set(kinds) <= {"F", "S", "full", "shared"}:
+    elif isinstance(kinds, str | list) and len(kinds) == num_layers and all(kind in _INDEX_KINDS for kind in kinds):
         found = [kind in ("S", "shared") for kind in kinds]
     else:
         raise ModelConfigError(f"`indexer_types` must say `full` or `shared` of each of {num_layers} layers")

@@ -16,12 +16,12 @@ _MASK = (1 << 64) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _SEED_STEP = 10007  # between the seeds of two layers
 _MAX_TABLES = 1024  # of all layers
+_MAX_FILES = 4096  # tensors of a table
 _MAX_TAPS = 64  # from the first token of the convolution to the last
 
 
 class NGrams(Record):
     size: int  # tokens of the longest n-gram
-    heads: int  # hashes of each length
     width: int  # elements of the embedding of a token
     conv_width: int  # of the convolution of what is added; its taps are `size` tokens apart
     channels: int  # of the convolution: the elements of all streams
@@ -67,6 +67,8 @@ def read_ngrams(config: ConfigJson, channels: int, num_layers: int) -> list[NGra
     size, heads = config.count("ngram_size"), config.count("heads_per_ngram")
     width = config.count("ple_embed_dim", config.count("hidden_size"))
     num_tables = (size - 1) * heads
+    if (num_files := config.count("split_ngram_parts")) > _MAX_FILES:
+        raise ModelConfigError(f"`split_ngram_parts` is {num_files}; allowed: up to {_MAX_FILES}")
     if not 2 <= size <= 16 or num_tables * len(numbers) > _MAX_TABLES:
         raise ModelConfigError(
             f"`ngram_size` {size} with `heads_per_ngram` {heads}; allowed: up to 16, {_MAX_TABLES} tables"
@@ -85,14 +87,13 @@ def read_ngrams(config: ConfigJson, channels: int, num_layers: int) -> list[NGra
         table_sizes = tuple(next(sizes) for _ in range(num_tables))
         found[number - 1] = NGrams(
             size=size,
-            heads=heads,
             width=width,
             conv_width=conv_width,
             channels=channels,
             end_id=end_id,
             table_sizes=table_sizes,
             num_rows=-(-sum(table_sizes) // multiple) * multiple,
-            num_files=config.count("split_ngram_parts"),
+            num_files=num_files,
             multipliers=tuple(_multipliers(config.count("vocab_size"), size, seed + _SEED_STEP * order)),
         )
     return found

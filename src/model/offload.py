@@ -42,7 +42,8 @@ def weight_offload(
     """
     outer = sum(tensor.size for tensor in outer_tensors(spec)) * DTYPE_BYTES[dtype]
     layer_bytes = (weights_bytes - min(outer, weights_bytes)) // spec.num_layers
-    if gibibytes <= 0 or layer_bytes <= 0 or spec.blocks:  # weights of several layers stay on the device
+    # Weights of several layers stay on the device, and layers of very different sizes: each place holds the largest.
+    if gibibytes <= 0 or layer_bytes <= 0 or spec.blocks or spec.ngram_size:
         return None
     count, num_places = min(spec.num_layers, math.ceil(gibibytes * _GIB / layer_bytes)), prefetch + 1
     if count <= num_places:

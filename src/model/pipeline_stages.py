@@ -10,6 +10,7 @@ import sys
 from fractions import Fraction
 from itertools import accumulate
 
+from .feed_forwards import Experts
 from .mixers import LatentAttention
 from .sizes import count_parameters, state_bytes
 from .spec import ModelSpec
@@ -30,9 +31,19 @@ def pipeline_problem(spec: ModelSpec, num_stages: int) -> str | None:
         return "each layer has an input of its own"
     if num_stages > 1 and spec.blocks:
         return "some layers share weights"
-    if num_stages > 1 and spec.ngram_size:
+    if num_stages > 1 and (spec.ngram_size or _lists_later(spec, num_stages)):
         return "some layers read token ids, which only the first stage has"
     return None
+
+
+def _lists_later(spec: ModelSpec, num_stages: int) -> bool:
+    """Whether a table lists the experts of token ids in a layer of a later stage."""
+    listed = {
+        index
+        for index, layer in enumerate(spec.layers)
+        if isinstance(layer.feed_forward, Experts) and layer.feed_forward.listed_tokens
+    }
+    return bool(listed) and max(listed) >= stages(spec, num_stages)[0].stop
 
 
 def _starts(spec: ModelSpec) -> set[int]:

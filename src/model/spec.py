@@ -187,6 +187,12 @@ class ModelSpec(Record):
         return self.hidden_size * (1 if self.streams is None else self.streams.count)
 
     @property
+    def has_residual(self) -> bool:
+        """Whether what a layer adds can be kept beside the residual stream until the next one."""
+        has_streams = self.hyper_connections is not None or self.streams is not None
+        return not has_streams and all(layer.norms != "sums" for layer in self.layers)
+
+    @property
     def ngram_size(self) -> int:
         """Tokens of the longest n-gram of which a layer has an embedding; 0 without."""
         return max((layer.ngrams.size for layer in self.layers if layer.ngrams is not None), default=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .activations import HIDDEN_ACTS
+from .cache_groups import BLOCK_SIZES
 from .experts import CLAMPED_SWIGLU
 from .families import FAMILIES
 from .feed_forwards import MLP, Experts
@@ -39,6 +40,8 @@ def _reasons(spec: ModelSpec) -> Iterator[str]:
     widths = {keeps.width for keeps in spec.kept_by_layer if keeps is not None}
     if any(spec.keeps.width % width for width in widths):
         yield f"keys and values of {', '.join(map(str, sorted(widths)))} elements in one model are not supported"
+    if not any(size % spec.tokens_of_vector == 0 for size in BLOCK_SIZES):
+        yield f"vectors of groups whose tokens have no common multiple below {BLOCK_SIZES[-1]} are not supported"
     if spec.has_lists and spec.hyper_connections is None:
         yield "experts that are listed by token, in layers without hyper-connections, are not supported"
     for layer in dict.fromkeys(spec.layers):

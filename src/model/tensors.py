@@ -97,7 +97,7 @@ def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
         yield Tensor(f"{LAYER_INPUTS}.weight", (spec.layer_input.vocab_size, spec.num_layers * width))
         yield from linear_tensors(LAYER_INPUTS_PROJECTION, spec.num_layers * width, spec.hidden_size)
         yield Tensor(f"{LAYER_INPUTS_NORM}.weight", (width,))
-    if spec.hyper_connections is not None and spec.hyper_connections.has_head:
+    if spec.hyper_connections is not None:
         for name, shape in spec.hyper_connections.head_shapes(spec.hidden_size).items():
             yield Tensor(f"{CONNECTIONS_HEAD}.{name}", shape)
     if not spec.is_tied:

@@ -254,6 +254,8 @@ def divided_anew(tensors: Mapping[str, StoredTensor], shapes: Shapes) -> dict[st
         rows = [shapes[each][0] for each in names]
         if len(stored) < len(names) or any(each.strides is not None for each in stored):
             continue
+        if any(each.shape[1:] != shapes[name][1:] or not each.shape for each in stored):
+            continue
         if [each.shape[0] for each in stored] == rows or sum(each.shape[0] for each in stored) != sum(rows):
             continue
         start = 0

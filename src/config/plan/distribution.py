@@ -181,13 +181,12 @@ def exchange_of(spec: ModelSpec, ask: Ask) -> Exchange:
     sums = 1 + sum(len(layer.mixers) + (layer.feed_forward is not None) for layer in spec.layers)
     with_ngrams = sum(layer.ngrams is not None for layer in spec.layers)  # their keys and values
     vector, wide = (width * DTYPE_BYTES[ask.dtype] for width in (spec.hidden_size, spec.stream_width))
-    has_streams = spec.streams is not None or spec.hyper_connections is not None
     return Exchange(
         num_all_reduces=sums + 2 * with_ngrams if parts > 1 else 0,
         num_sends=stages if stages > 1 else 0,  # the first one samples
         bytes_per_token=(sums * vector + with_ngrams * (wide + vector)) * 2 * (parts - 1) // parts,
         # The residual, and what the last layer adds to it; several streams are sent as they are.
-        sent_per_token=(stages - 1) * (wide if has_streams else 2 * vector),
+        sent_per_token=(stages - 1) * (2 * vector if spec.has_residual else wide),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ...model.mixers import Keeps, Recurrent
+from ...model.mixers import Keeps
 from ...model.sizes import DTYPE_BYTES, kept_bytes, kv_bytes
 from ...model.spec import ModelSpec
 from ..memory.kv_cost import KVCost
@@ -45,11 +45,10 @@ def by_kind(spec: ModelSpec, kv_dtype: str, state_dtype: str) -> list[tuple[str,
 
 
 def _keeps(spec: ModelSpec) -> Iterator[Keeps]:
-    for mixer in (mixer for layer in spec.layers for mixer in layer.mixers):
-        if mixer.keeps.kind != "nothing":
-            yield mixer.keeps
-        if isinstance(mixer, Recurrent) and mixer.keeps.kind != "state":  # beside what it keeps of each token
-            yield mixer.state.keeps
+    for layer in spec.layers:
+        yield from (mixer.keeps for mixer in layer.mixers if mixer.keeps.kind not in ("nothing", "state"))
+        if layer.state is not None:
+            yield layer.state.keeps
 
 
 def _bytes(keeps: Keeps, kv_dtype: str, size_of_sums: int = 4) -> int:

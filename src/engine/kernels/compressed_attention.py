@@ -189,22 +189,52 @@ def attend_compressed_reference(
     out = torch.empty_like(q)
     for row in _rows_of(step):
         near = _near(window, keys, row)
-        far, picks = near[:0], None
+        far = _Far(near[:0], near[:0], None, rate)
         if cache is not None:
-            far = vectors_of(cache, rate)[_places(row, step, cache.shape[2], rate), : q.shape[2]].float()
-            picks = chosen if len(far) else None
-        for start, stop in parts_of(row.start, row.end, _elements(q, len(near), len(far), picks)):
-            is_near, is_far = _is_near(row, start, stop, len(near), window), far.new_ones(0)
-            vectors = far
-            if picks is not None:
-                is_far, vectors = picks[start:stop] >= 0, far[picks[start:stop].clamp(min=0)]
-            elif len(far):
-                is_far = _is_complete(row, start, stop, len(far), rate, q.device)
+            places = _places(row, step, cache.shape[2], rate)
+            far = _Far(vectors_of(cache, rate)[:, : q.shape[2]], places, chosen if len(places) else None, rate)
+        for start, stop in parts_of(row.start, row.end, _elements(q, len(near), len(far.places), far.chosen)):
+            vectors, is_far = far.of(row, start, stop)
+            is_near = _is_near(row, start, stop, len(near), window)
             found = _attend(q[start:stop].float(), (near, vectors), (is_near, is_far), sinks)
             turn = _back(cos_sin[step.positions[start:stop]]).unsqueeze(1)
             out[start:stop] = _turned(found, turn).to(q.dtype)
         _keep(window[row.slot], keys[row.start : row.end], row)
     return out
+
+
+class _Row(NamedTuple):
+    """A row that has tokens and a slot."""
+
+    number: int
+    start: int  # its first token, and the one after its last
+    end: int
+    slot: int
+    end_position: int  # the one after that of its last token
+
+    @property
+    def first_position(self) -> int:
+        return self.end_position - (self.end - self.start)
+
+    def position_of(self, token: int) -> int:
+        return self.first_position + token - self.start
+
+
+class _Far(NamedTuple):
+    """The vectors of a row's groups."""
+
+    stored: torch.Tensor  # [groups of the cache, D]
+    places: torch.Tensor  # of the row's, in `stored`
+    chosen: torch.Tensor | None
+    rate: int
+
+    def of(self, row: _Row, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """What these queries attend to, in float32: [K, D] for all, or [queries, K, D]; and whether each sees it."""
+        if self.chosen is not None:
+            picks = self.chosen[start:stop]
+            return self.stored[self.places[picks.clamp(min=0)]].float(), picks >= 0
+        is_seen = _is_complete(row, start, stop, len(self.places), self.rate, self.stored.device)
+        return self.stored[self.places.long()].float(), is_seen
 
 
 def _near(window: torch.Tensor, keys: torch.Tensor, row: _Row) -> torch.Tensor:
@@ -252,23 +282,6 @@ def _attend(
 def vectors_of(cache: torch.Tensor, rate: int) -> torch.Tensor:
     """cache: [num_blocks, 1, block_size, elements of a token]. Returns [groups of `rate` tokens, their elements]."""
     return cache.view(-1, rate * cache.shape[3])
-
-
-class _Row(NamedTuple):
-    """A row that has tokens and a slot."""
-
-    number: int
-    start: int  # its first token, and the one after its last
-    end: int
-    slot: int
-    end_position: int  # the one after that of its last token
-
-    @property
-    def first_position(self) -> int:
-        return self.end_position - (self.end - self.start)
-
-    def position_of(self, token: int) -> int:
-        return self.first_position + token - self.start
 
 
 def _rows_of(step: CompressedStep) -> Iterator[_Row]:

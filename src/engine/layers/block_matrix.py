@@ -21,22 +21,26 @@ class BlockMatrix:
         device: torch.device,
         *,
         has_outputs_first: bool = False,
+        is_flat: bool = False,
     ) -> None:
-        """shape: of `values`. has_outputs_first: the checkpoint has [heads, outputs, inputs]."""
+        """shape: of `values`. has_outputs_first: the checkpoint has [heads, outputs, inputs]; is_flat: with the outputs
+        of all heads as one dimension."""
         self._name, self._has_outputs_first = name, has_outputs_first
         self.values = torch.empty(shape, dtype=dtype, device=device)
+        heads, inputs, outputs = shape
+        stored = (heads, outputs, inputs) if has_outputs_first else shape
+        self._stored = (heads * outputs, inputs) if is_flat else stored
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        heads, inputs, outputs = self.values.shape
-        yield self._name, (heads, outputs, inputs) if self._has_outputs_first else (heads, inputs, outputs)
+        yield self._name, self._stored
 
     def load(self, tensors: TensorReader) -> None:
         if not self._has_outputs_first:
             tensors.read(self._name, self.values)
             return
-        given = self.values.new_empty(self.values.transpose(1, 2).shape)
+        given = self.values.new_empty(self._stored)
         tensors.read(self._name, given)
-        self.values.copy_(given.transpose(1, 2))
+        self.values.copy_(given.view(self.values.transpose(1, 2).shape).transpose(1, 2))
 
     def take_weights(self, other: Self) -> None:
         self.values = other.values

@@ -6,60 +6,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 
 from ...model.mixers import CompressedAttention as CompressedSpec
 from ..kernels import Compression, KernelSet
+from .block_matrix import BlockMatrix
 from .linear import Linear
-from .loading import Held, Loadable, TensorReader, tensor_of
+from .loading import Loadable
 from .mixer import LayerCache
 from .norm import RMSNorm
 from .step_input import StepInput
 from .vector import Vector
 
 
-class GroupMatrices:
-    """`o_a_proj`: a matrix for each group of heads; in the model's dtype, not quantised."""
+class PositionBias(Vector):
+    """What is added to the gates of a compressor: [rate, width], by the place of a token in its group."""
 
-    def __init__(self, name: str, spec: CompressedSpec, dtype: torch.dtype, device: torch.device) -> None:
-        self._name = name
-        self._rank = spec.out_rank
-        self.matrices = torch.empty(spec.out_groups, spec.group_width, spec.out_rank, dtype=dtype, device=device)
-
-    def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        groups, inputs, rank = self.matrices.shape
-        yield f"{self._name}.weight", (groups * rank, inputs)
-
-    def load(self, tensors: TensorReader) -> None:
-        groups, inputs, rank = self.matrices.shape
-        whole = self.matrices.new_empty(groups * rank, inputs)
-        tensors.read(f"{self._name}.weight", whole)
-        self.matrices.copy_(whole.view(groups, rank, inputs).transpose(1, 2))
-
-    def take_weights(self, other: Self) -> None:
-        self.matrices = other.matrices
-
-    def held(self) -> Held:
-        return {"matrices": self.matrices}
-
-    def hold(self, held: Held) -> None:
-        self.matrices = tensor_of(held, "matrices", self.matrices)
-
-    @property
-    def num_bytes(self) -> int:
-        return self.matrices.nbytes
+    def __init__(self, name: str, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(name, shape, dtype, device, is_exact=True)
+        self.by_place = self.values.view(shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Compressor:
     """Makes the vectors of groups of tokens, or those of the index.
 
-    bias: [rate, width], as Compression takes it. index_proj: queries of the index; None of those of attention.
+    index_proj: queries of the index; None of those of attention.
     """
 
-    bias: Vector
+    bias: PositionBias
     norm: RMSNorm
     index_proj: Linear | None = None
 
@@ -70,8 +46,7 @@ class Compressor:
             yield self.index_proj
 
     def compression(self, spec: CompressedSpec) -> Compression:
-        bias = self.bias.values.view(spec.rate, -1)
-        return Compression(spec.rate, spec.overlaps, bias, self.norm.weight, self.norm.eps)
+        return Compression(spec.rate, spec.overlaps, self.bias.by_place, self.norm.weight, self.norm.eps)
 
 
 class CompressedAttention:
@@ -79,7 +54,7 @@ class CompressedAttention:
         self,
         spec: CompressedSpec,
         in_proj: Linear,
-        groups: GroupMatrices,
+        groups: BlockMatrix,
         out_proj: Linear,
         q_norm: RMSNorm,
         q_proj: Linear,
@@ -94,7 +69,7 @@ class CompressedAttention:
         Args:
             in_proj: compressed queries, keys, then the inputs of each compressor and, at the end, the weights of the
                 heads of the index.
-            groups: make the inputs of out_proj of what the heads return.
+            groups: matrices that make the inputs of out_proj of what the heads return.
             compressors: none without compressed vectors; that of attention, and that of the index if it has one.
             cos_sin: [max_position, R] float32 of `rotary.cos_sin_table`.
         """
@@ -134,7 +109,7 @@ class CompressedAttention:
             queries, keys, self._sinks.values, window, paged, spec.rate, chosen, self._cos_sin, step
         )
         out = out if rows is None else out[rows]
-        return kernels.expand_values(out.view(len(out), spec.out_groups, spec.group_width), self._groups.matrices)
+        return kernels.expand_values(out.view(len(out), spec.out_groups, spec.group_width), self._groups.values)
 
     def _compress(
         self, projected: torch.Tensor, latents: torch.Tensor, step: StepInput, paged: torch.Tensor, inputs: torch.Tensor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -30,39 +29,22 @@ class HyperConnection(HasVectors):
         self._vectors = [
             Vector(f"{prefix}.{name}", shape, dtype, device, is_exact=True) for name, shape in shapes.items()
         ]
-        matrix, base, scale = (
-            vector.values.view(shape) for vector, shape in zip(self._vectors, shapes.values(), strict=True)
+        self._values = [vector.values for vector in self._vectors]  # those that move with their views in `weights`
+        matrix, base, scale = (values.view(shape) for values, shape in zip(self._values, shapes.values(), strict=True))
+        of_output = spec.output_scale, spec.output_eps
+        self.weights = Connection(
+            matrix, base, scale, spec.num_streams, norm_eps, spec.eps, *of_output, spec.iterations
         )
-        self.weights = _connection(matrix, base, scale, spec, norm_eps)
-
-
-def mean_of_streams(spec: HyperSpec, hidden: int, norm_eps: float, device: torch.device) -> Connection:
-    """The connection whose weights are the same for every token and stream. hidden: elements of a stream."""
-    count = spec.num_streams
-    share = 1 / count - spec.eps
-    matrix, scale = torch.zeros(count, count * hidden, device=device), torch.zeros(1, device=device)
-    base = torch.full((count,), math.log(share / (1 - share)), device=device)
-    return _connection(matrix, base, scale, spec, norm_eps)
-
-
-def _connection(
-    matrix: torch.Tensor, base: torch.Tensor, scale: torch.Tensor, spec: HyperSpec, norm_eps: float
-) -> Connection:
-    count, of_output = spec.num_streams, (spec.output_scale, spec.output_eps)
-    return Connection(matrix, base, scale, count, norm_eps, spec.eps, *of_output, spec.iterations)
 
 
 class StreamsNorm:
     """The norm of a weighted sum of the streams: what the heads of a model read."""
 
-    def __init__(self, norm: Norm, connection: HyperConnection | Connection) -> None:
-        """connection: with weights of its own, or without."""
-        self._norm, self._own = norm, connection if isinstance(connection, HyperConnection) else None
-        self._connection = connection.weights if isinstance(connection, HyperConnection) else connection
+    def __init__(self, norm: Norm, connection: HyperConnection) -> None:
+        self._norm, self._connection = norm, connection
 
     def loadables(self) -> Iterator[Loadable]:
-        if self._own is not None:
-            yield self._own
+        yield self._connection
         yield self._norm
 
     def __call__(
@@ -70,5 +52,5 @@ class StreamsNorm:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """x: [T, n * H], the streams. Returns the norm of the sum, and the sum."""
         assert residual is None, "streams have no residual beside them"
-        total, _ = kernels.read_streams(x, self._connection)
+        total, _ = kernels.read_streams(x, self._connection.weights)
         return self._norm(kernels, total)

@@ -30,7 +30,7 @@ from ...model.tensors import (
 )
 from ..layers.embedding import Embedding, EmbeddingPart, Sines, TiedEmbedding, rounded
 from ..layers.gated_norm import GatedNorm
-from ..layers.hyper_connections import HyperConnection, StreamsNorm, mean_of_streams
+from ..layers.hyper_connections import HyperConnection, StreamsNorm
 from ..layers.layer_input import EmbeddingForLayers, LayerInput, LayerInputs
 from ..layers.linear import Linear
 from ..layers.ngrams import DistantTaps, NGrams, NGramTable
@@ -75,12 +75,10 @@ class DecoderParts(BlockParts):
             return self.stream_reader(FINAL_STREAMS, streams)
         if not self._spec.has_final_norm:
             return None
-        hidden, eps = self._spec.hidden_size, self._spec.norm.eps
+        hidden = self._spec.hidden_size
         norm = self.norm(FINAL_NORM, hidden)
         if (spec := self._spec.hyper_connections) is None:
             return norm
-        if not spec.has_head:
-            return StreamsNorm(norm, mean_of_streams(spec, hidden, eps, self._device))
         return StreamsNorm(norm, self.connection(CONNECTIONS_HEAD, spec.head_shapes(hidden)))
 
     def gated_norm(self, name: str, rank: int) -> AnyNorm:

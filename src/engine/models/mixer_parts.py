@@ -52,7 +52,7 @@ from ..layers.attention import (
 )
 from ..layers.block_index import BlockIndex
 from ..layers.block_matrix import BlockMatrix
-from ..layers.compressed_attention import CompressedAttention, Compressor, GroupMatrices
+from ..layers.compressed_attention import CompressedAttention, Compressor, PositionBias
 from ..layers.convolution import ShortConvolution, Taps
 from ..layers.difference import Difference, Lambda, order_of_pairs
 from ..layers.gated_delta import GatedDelta, order_by_part
@@ -285,7 +285,7 @@ class MixerParts(Parts):
         return CompressedAttention(
             spec,
             self.linear(prefix, compressed_parts(spec), self._spec.hidden_size, has_bias=False),
-            GroupMatrices(f"{prefix}.o_a_proj", spec, dtype, device),
+            self.output_groups(f"{prefix}.o_a_proj.weight", spec),
             self.summed(prefix, "o_b_proj", spec.out_groups * spec.out_rank, has_bias=False),
             RMSNorm(f"{prefix}.q_a_norm", spec.query_rank, eps, dtype, device),
             self.linear(prefix, {"q_b_proj": queries}, spec.query_rank, has_bias=False),
@@ -299,6 +299,10 @@ class MixerParts(Parts):
             self._kernels,
         )
 
+    def output_groups(self, name: str, spec: CompressedSpec) -> BlockMatrix:
+        shape = spec.out_groups, spec.group_width, spec.out_rank
+        return BlockMatrix(name, shape, self._dtype, self._device, has_outputs_first=True, is_flat=True)
+
     def compressor(self, prefix: str, spec: CompressedSpec, width: int) -> Compressor:
         """width: of what a token adds to a vector."""
         dtype, device = self._dtype, self._device
@@ -307,7 +311,7 @@ class MixerParts(Parts):
             queries = spec.index_heads * spec.index_dim
             index_proj = self.linear(prefix, {"q_b_proj": queries}, spec.query_rank, has_bias=False)
         return Compressor(
-            Vector(f"{prefix}.position_bias", (spec.rate, width), dtype, device, is_exact=True),
+            PositionBias(f"{prefix}.position_bias", (spec.rate, width), dtype, device),
             RMSNorm(f"{prefix}.kv_norm", width // (1 + spec.overlaps), spec.norm_eps, dtype, device),
             index_proj,
         )

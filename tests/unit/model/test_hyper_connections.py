@@ -29,7 +29,6 @@ def spec_of(**changes: Any) -> ModelSpec:
     [
         ("none", None),
         ("mixed", HyperConnections(num_streams=3, eps=1e-3, iterations=7)),
-        ("mixed_mean", HyperConnections(num_streams=3, eps=1e-3, iterations=7, has_head=False)),
         ("independent", HyperConnections(num_streams=3, eps=1e-3, output_scale=1.5, output_eps=1e-3)),
     ],
 )
@@ -49,11 +48,10 @@ def test_a_connection_has_three_tensors_at_each_block_and_after_the_layers() -> 
     assert shapes["model.layers.0.attn_hc.base"] == (8,)
     assert shapes["model.layers.0.attn_hc.scale"] == (2,)
     assert [shapes[f"model.hc_head.hc_{name}"] for name in ("fn", "base", "scale")] == [(4, 256), (4,), (1,)]
-    mixed = HyperConnections(num_streams=4, eps=1e-6, iterations=20, has_head=False)
+    mixed = HyperConnections(num_streams=4, eps=1e-6, iterations=20)
     shapes = model_shapes(spec_of().model_copy(update={"hyper_connections": mixed}))
     assert shapes["model.layers.0.attn_hc.fn"] == (24, 256)
     assert shapes["model.layers.0.attn_hc.scale"] == (3,)
-    assert not [name for name in shapes if "hc_head" in name]
 
 
 def test_a_residual_of_several_vectors_is_counted() -> None:

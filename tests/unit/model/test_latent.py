@@ -96,6 +96,7 @@ def test_gates_may_come_with_queries_and_norms_have_gates_before_attention_and_e
         ({"mlp_layer_types": ["dense"]}, "`mlp_layer_types` must say"),
         ({"indexer_types": ["shared"] * 4}, "the first layer must have an index"),
         ({"indexer_types": "FSX"}, "`indexer_types` must say"),
+        ({"indexer_types": [{}] * 4}, "`indexer_types` must say"),
         ({"index_head_dim": 8}, "`index_head_dim` is 8"),
         ({"q_lora_rank": None}, "sparse attention needs"),
         ({"architectures": ["AXK2ForCausalLM"], "q_lora_rank": None}, "gates that come with the queries need"),

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from stoker.config.plan.kv import kv_cost
 from stoker.model.config_json import ModelConfigError
 from stoker.model.mixers import Attention, GatedDelta
 from stoker.model.ngrams import _primes
+from stoker.model.offload import weight_offload
 from stoker.model.pipeline_stages import pipeline_problem
 from stoker.model.read import read_config
+from stoker.model.sizes import state_bytes, weights_bytes
 from stoker.model.spec import ModelSpec
 from stoker.model.support import support_problem
 from stoker.model.tensor_parallel import of_one_device, slices, tensor_parallel_problem
@@ -96,6 +99,7 @@ def test_the_gate_of_recurrent_layers(given: str | None, gate: str):
         ({"ple_layer_ids": [4]}, "has no recurrent state"),
         ({"ple_embed_dim": 100}, "no multiple of the number of tables, 16"),
         ({"ngram_size": 1}, "`ngram_size` 1"),
+        ({"split_ngram_parts": 2**31 - 1}, "`split_ngram_parts` is 2147483647; allowed: up to 4096"),
         ({"ple_conv_kernel_size": 1}, "`ple_conv_kernel_size` is 1"),
         ({"heads_per_ngram": 1000}, "`heads_per_ngram` 1000"),
         ({"ngram_vocab_size_base": 2**31 - 1, "eos_token_id": None}, "`eos_token_id` must be set"),
@@ -133,3 +137,16 @@ def test_devices_have_some_columns_of_the_tables():
 def test_ngrams_are_not_divided_into_stages():
     assert pipeline_problem(spec_of(), 2) == "some layers read token ids, which only the first stage has"
     assert pipeline_problem(spec_of(ple_layer_ids=None), 2) is None
+
+
+def test_tables_are_not_moved_to_the_host():
+    """A place on the device has the size of the largest layer, so that one table would fill what was saved."""
+    spec = spec_of()
+    num_bytes = weights_bytes(spec, "bfloat16")
+    assert weight_offload(spec, "bfloat16", num_bytes, num_bytes / 2**31, 1) is None
+    assert weight_offload(spec_of(ple_layer_ids=None), "bfloat16", num_bytes, num_bytes / 2**31, 1) is not None
+
+
+def test_the_plan_counts_the_states_of_ngrams():
+    spec = spec_of()
+    assert kv_cost(spec, "bfloat16", 16).sequence_bytes == state_bytes(spec, "bfloat16")

@@ -324,7 +324,8 @@ RULES: tuple[Rule, ...] = (
         message="`cache.cpu_offload_gb` {cpu_offload_gb} saves no memory of the GPU with this model",
         why=(
             "Layers in host memory share the space of `offload_prefetch_step` + 1 of them on the GPU, so there must be "
-            "more. Models that run through transformers, or whose layers share weights, stay on the GPU as a whole."
+            "more. Models that run through transformers, whose layers share weights, or of which some have tables of "
+            "n-grams, stay on the GPU as a whole."
         ),
         fixes=("write more GiB", "or remove `cache.cpu_offload_gb`"),
     ),

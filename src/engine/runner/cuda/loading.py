@@ -127,7 +127,7 @@ def load_later_stage_on_device(
         steps = cache.by_layer(cache.views([step] * cache.groups.num_groups))
         size = len(step.token_ids), resolved.model_spec.stream_width
         hidden = torch.zeros(size, dtype=getattr(torch, resolved.model.dtype), device=device)
-        residual = None if resolved.model_spec.hyper_connections else torch.zeros_like(hidden)
+        residual = torch.zeros_like(hidden) if resolved.model_spec.has_residual else None
         layers.forward(hidden, residual, steps, cache.layers, rows)
 
     num_blocks = _num_blocks(resolved, device, lambda: partial(largest_step, cache_of(1, on_device)), agree, sleeping)

@@ -7,6 +7,7 @@ from stoker.config.plan.kv import kv_cost
 from stoker.model.cache_groups import cache_groups
 from stoker.model.guess import guess
 from stoker.model.read import read_config
+from stoker.model.sizes import state_bytes
 from stoker.model.tensor_parallel import of_one_device
 
 from .shapes import SHAPES
@@ -17,6 +18,12 @@ def test_every_kind_of_layer_has_its_price(name: str) -> None:
     config, _, (per_token, windows, per_sequence) = SHAPES[name]
     cost = kv_cost(read_config(config)[0], "bfloat16", 16)
     assert (cost.token_bytes, cost.windows, cost.sequence_bytes) == (per_token, windows, per_sequence)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_states_of_a_sequence_are_those_that_the_engine_keeps(name: str) -> None:
+    spec = read_config(SHAPES[name][0])[0]
+    assert kv_cost(spec, "bfloat16", 16).sequence_bytes == state_bytes(spec, "bfloat16")
 
 
 def test_a_window_bounds_what_a_layer_keeps() -> None:

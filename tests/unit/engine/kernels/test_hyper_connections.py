@@ -7,8 +7,6 @@ from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4Hyper
 from transformers.models.hy_v4.modeling_hy_v4 import HYV4HyperConnection, HYV4HyperHead
 
 from stoker.engine.kernels import Connection
-from stoker.engine.layers.hyper_connections import mean_of_streams
-from stoker.model.hyper_connections import HyperConnections
 
 from .levels import LEVEL_NAMES, assert_close, kernels_of
 
@@ -78,16 +76,6 @@ def test_heads_read_a_weighted_sum(level, dtype, hidden, kind):
     total, gains = kernels_of(level, dtype).read_streams(streams, connection_of(kind, module))
     assert_close(total, module(streams.float().view(1, 5, 3, hidden))[0].double(), absolute=1e-5)
     assert gains.shape == (5, 0)
-
-
-@LEVELS
-@DTYPES
-def test_heads_read_the_mean(level, dtype):
-    spec = HyperConnections(num_streams=4, eps=1e-6, has_head=False)
-    streams = torch.randn(5, 4 * 24, dtype=dtype)
-    connection = mean_of_streams(spec, 24, 1e-5, torch.device("cpu"))
-    total, _ = kernels_of(level, dtype).read_streams(streams, connection)
-    assert_close(total, streams.double().view(5, 4, 24).mean(1), absolute=1e-6)
 
 
 @LEVELS
