@@ -189,7 +189,7 @@ def attend_compressed_reference(
     out = torch.empty_like(q)
     for row in _rows_of(step):
         near = _near(window, keys, row)
-        far = _Far(near[:0], near[:0], None, rate)
+        far = _Far(near[:0], near[:0], None, 1)
         if cache is not None:
             places = _places(row, step, cache.shape[2], rate)
             far = _Far(vectors_of(cache, rate)[:, : q.shape[2]], places, chosen if len(places) else None, rate)

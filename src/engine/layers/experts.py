@@ -103,7 +103,7 @@ class MixtureOfExperts:
 
         Returns the block's output for norm(hidden + residual), and the sum.
         """
-        normed, total = norm(self._kernels, hidden, residual)
+        normed, total = norm(self._kernels, hidden, residual, mix)
         return self.of(normed, mix), total
 
     def of(self, x: torch.Tensor, mix: Mix | None = None) -> torch.Tensor:
@@ -147,7 +147,7 @@ class ExpertsBesideMLP:
         self, norm: AnyNorm, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See GatedMLP. norm: of the input of the MLP."""
-        normed, total = norm(self._kernels, hidden, residual)
+        normed, total = norm(self._kernels, hidden, residual, mix)
         return self._added(normed, total, mix), total
 
     def of(self, x: torch.Tensor, mix: Mix | None = None) -> torch.Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from ..kernels import KernelSet
-from .linear import Linear
+from .linear import Linear, Mix
 from .loading import Loadable
 from .norm import Norm
 
@@ -24,9 +24,9 @@ class GatedNorm:
         yield self._up
 
     def __call__(
-        self, kernels: KernelSet, x: torch.Tensor, residual: torch.Tensor | None = None
+        self, kernels: KernelSet, x: torch.Tensor, residual: torch.Tensor | None = None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See RMSNorm."""
         normed, total = self._norm(kernels, x, residual)
-        gates = self._up(kernels.activate(self._down(normed), "silu"))
+        gates = self._up(kernels.activate(self._down(normed, mix), "silu"), mix)
         return kernels.gate_outputs(normed, gates, gates.shape[1]), total

@@ -8,6 +8,7 @@ import torch
 
 from ...model.hyper_connections import HyperConnections as HyperSpec
 from ..kernels import Connection, KernelSet
+from .linear import Mix
 from .loading import Loadable
 from .norm import Norm
 from .vector import HasVectors, Vector
@@ -48,7 +49,7 @@ class StreamsNorm:
         yield self._norm
 
     def __call__(
-        self, kernels: KernelSet, x: torch.Tensor, residual: torch.Tensor | None = None
+        self, kernels: KernelSet, x: torch.Tensor, residual: torch.Tensor | None = None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """x: [T, n * H], the streams. Returns the norm of the sum, and the sum."""
         assert residual is None, "streams have no residual beside them"

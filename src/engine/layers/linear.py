@@ -207,7 +207,7 @@ class Linear:
         Returns the layer's output for norm(x + residual), [T, sum of the parts], and the sum.
         """
         if mix is not None or not isinstance(norm, RMSNorm):
-            normed, total = norm(self._kernels, x, residual)
+            normed, total = norm(self._kernels, x, residual, mix)
             return self(normed, mix), total
         out, total = self._kernels.norm_linear(x, residual, norm.weight, norm.eps, self.packed)
         return out if self._finish is None else self._finish(out), total

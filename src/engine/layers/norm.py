@@ -11,13 +11,16 @@ A linear layer that follows an RMSNorm takes the norm itself: some kernels compu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from ..kernels import KernelSet
 from .loading import Loadable
 from .vector import HasVectors, Vector
+
+if TYPE_CHECKING:  # linear layers take a norm
+    from .linear import Mix
 
 
 class RMSNorm(HasVectors):
@@ -49,9 +52,9 @@ class RMSNorm(HasVectors):
         self.weight = self._vectors[0].values if has_weight else torch.ones(width, device=device)
 
     def __call__(
-        self, kernels: KernelSet, x: torch.Tensor, residual: torch.Tensor | None = None
+        self, kernels: KernelSet, x: torch.Tensor, residual: torch.Tensor | None = None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """x, residual: [T, width]. Returns the norm of x + residual, and the sum."""
+        """x, residual: [T, width]. mix: of linear layers. Returns the norm of x + residual, and the sum."""
         return kernels.add_rms_norm(x, residual, self.weight, self.eps)
 
 
@@ -81,9 +84,9 @@ class LayerNorm(HasVectors):
         self.bias = self._vectors[-1].values if has_bias else None
 
     def __call__(
-        self, kernels: KernelSet, x: torch.Tensor, residual: torch.Tensor | None = None
+        self, kernels: KernelSet, x: torch.Tensor, residual: torch.Tensor | None = None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """x, residual: [T, width]. Returns the norm of x + residual, and the sum."""
+        """x, residual: [T, width]. mix: of linear layers. Returns the norm of x + residual, and the sum."""
         return kernels.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
 
 
@@ -96,7 +99,7 @@ class AnyNorm(Protocol):
     def loadables(self) -> Iterator[Loadable]: ...
 
     def __call__(
-        self, kernels: KernelSet, x: torch.Tensor, residual: torch.Tensor | None = None
+        self, kernels: KernelSet, x: torch.Tensor, residual: torch.Tensor | None = None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
