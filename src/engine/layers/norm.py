@@ -11,7 +11,7 @@ A linear layer that follows an RMSNorm takes the norm itself: some kernels compu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -19,8 +19,7 @@ from ..kernels import KernelSet
 from .loading import Loadable
 from .vector import HasVectors, Vector
 
-if TYPE_CHECKING:  # linear layers take a norm
-    from .linear import Mix
+Mix = Any  # of linear.py, which takes norms
 
 
 class RMSNorm(HasVectors):
