@@ -11,7 +11,7 @@ import torch
 from ...config import Resolved
 from ...config.checkpoint.layout import read_tensors
 from ...model.tensor_parallel import slices
-from ...model.tensors import EXPERT_LISTS, OUTPUT, model_shapes
+from ...model.tensors import OUTPUT, model_shapes
 from ..kernels import Grouped, Integers
 from ..layers.loading import Loadable, TensorReader
 from ..models.decoder import LaterStage
@@ -106,9 +106,7 @@ class RankModel:
             raise ValueError(f"the model has no tensor `{name}`")
         if tuple(tensor.shape) != whole[name]:
             raise ValueError(f"`{name}` has the shape {list(tensor.shape)}; allowed: {list(whole[name])}")
-        if tensor.is_floating_point() == name.endswith(EXPERT_LISTS):
-            if name.endswith(EXPERT_LISTS):
-                raise ValueError(f"`{name}` is in {tensor.dtype}; allowed: whole numbers")
+        if not tensor.is_floating_point():
             raise ValueError(f"`{name}` is in {tensor.dtype}; allowed: floating-point numbers")
         if name in self._derived:
             raise ValueError(f"`{name}` is made of other tensors of the checkpoint, and cannot be replaced")
