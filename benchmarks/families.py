@@ -36,6 +36,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen3_next": {**_SMALL, "num_experts": 16, "layer_types": _KINDS},
     "mimo_v2_flash": {**_SMALL, "n_routed_experts": 16, "layer_types": _WINDOWS, "mlp_layer_types": _DENSE_FIRST},
     "cohere2_moe": {**_SMALL, "hidden_size": 4096, "intermediate_size": 1024, "num_attention_heads": 32},
+    "diffllama": dict(_SMALL),
     "deepseek_v4": {**_SMALL, "n_routed_experts": 16, "compress_ratios": [0, 4, 128, 4], "num_hash_layers": 1},
     "mamba": {**_SMALL, "hidden_size": 2560, "num_hidden_layers": 8},
     "falcon_mamba": {**_SMALL, "hidden_size": 4096, "intermediate_size": 8192, "num_hidden_layers": 8},
