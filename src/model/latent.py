@@ -14,8 +14,8 @@ SPARSE_TABLE = {  # of the start-up table: what has no kernel where an index cho
     "decode_step": "op by op: the index of sparse attention in torch",
 }
 NO_ROTATION = RopeSpec(theta=1e4, kind="proportional", partial_rotary_factor=0.0)
-# Which pairs of an index are rotated: halves of the first elements, or of the last ones, or neighbours
 _INDEX_KINDS = ["F", "S", "full", "shared"]  # what JSON has need not be hashable
+# An index rotates its elements in pairs: halves of the first elements, halves of the last ones, or neighbours.
 Index = Literal["none", "halves", "last_halves", "interleaved"]
 
 

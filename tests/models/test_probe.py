@@ -133,7 +133,7 @@ def test_models_whose_modules_do_more_themselves_run(
 
 
 def test_blocks_in_another_order_are_refused_with_the_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Of a model that runs each sequence separately, on keys and values that are gathered for it."""
+    """The model runs each sequence separately, on keys and values that are gathered for it."""
     read = hf_sequences.blocks_in
     monkeypatch.setattr(hf_sequences, "blocks_in", lambda cache, blocks, dtype: read(cache, blocks.flip(0), dtype))
     with pytest.raises(ModelFilesError, match=r"small random model of it differ by .* from those of the transformers"):

@@ -112,11 +112,11 @@ def compress_tokens_reference(
     vectors = vectors_of(cache, compression.rate)
     rate, span = compression.rate, ring.shape[1]
     for row in _rows_of(step):
-        before = max(0, row.first_position // rate * rate - (span - rate))
-        kept = ring[row.slot, torch.arange(before, row.first_position, device=ring.device) % span]
-        seen = torch.cat((kept.float(), inputs[row.start : row.end].float()))
         closed = range(row.first_position // rate, row.end_position // rate)
-        if closed:
+        if closed:  # a decoded token seldom completes a group; others need no inputs of earlier tokens
+            before = max(0, closed.start * rate - (span - rate))
+            kept = ring[row.slot, torch.arange(before, row.first_position, device=ring.device) % span]
+            seen = torch.cat((kept.float(), inputs[row.start : row.end].float()))
             found = _means(seen, before, closed, compression)
             turn = cos_sin[torch.arange(closed.start, closed.stop, device=cos_sin.device) * rate]
             last = row.start - row.first_position + rate - 1  # token that completes group 0

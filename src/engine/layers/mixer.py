@@ -14,8 +14,8 @@ from .step_input import StepInput
 # Of attention: keys and values, each [num_blocks, num_kv_heads, block_size, head_dim]; of latent attention one tensor,
 # [num_blocks, 1, block_size, width]. Of a layer with a recurrent state: the last inputs of its convolution and its
 # sums, each [num_slots, ...] (StateShape in model/mixers.py). Of a layer with both: those of attention, then the state.
-# Of attention with an index of blocks: its keys too, in the shape of keys. Of a layer with n-grams: at the end the last
-# inputs of their convolution, [num_slots, ...].
+# Attention with an index of blocks has the keys of the index too, in the shape of keys. A layer with n-grams has the
+# last inputs of their convolution at the end, [num_slots, ...].
 LayerCache = tuple[torch.Tensor, ...]
 
 

@@ -60,6 +60,18 @@ _GPT_2_PARTS: dict[str, Any] = {
     "position_offset": 0,
     "renames": _GPT_NAMES | {".attn.c_attn.": ".self_attn.qkv_proj.", ".attn.c_proj.": ".self_attn.o_proj."},
 }
+_GPT_J = _GPT | {"vocab_size": 50400, "num_hidden_layers": 28, "num_attention_heads": 16, "rotary_dim": 64}
+_GPT_J_PARTS: dict[str, Any] = {
+    "mlp_bias": True,
+    "own_keys": _GPT_KEYS,
+    "norm": Norm(kind="layer", has_bias=True),
+    "norms": "common",
+    "is_gated": False,
+    "is_interleaved": True,
+    "partial": "rotary_dim",
+    "has_output_bias": True,
+    "renames": _GPT_NAMES | {".attn.out_proj.": ".self_attn.o_proj.", ".attn.": ".self_attn."},
+}
 FAMILIES: Mapping[str, Family] = {
     "GPT2LMHeadModel": Family(
         "gpt2",
@@ -80,31 +92,15 @@ FAMILIES: Mapping[str, Family] = {
     "GPTJForCausalLM": Family(
         "gptj",
         "GPT-J 6B",
-        _GPT | {"vocab_size": 50400, "num_hidden_layers": 28, "num_attention_heads": 16, "rotary_dim": 64},
-        mlp_bias=True,
-        own_keys=_GPT_KEYS,
-        norm=Norm(kind="layer", has_bias=True),
-        norms="common",
-        is_gated=False,
-        is_interleaved=True,
-        partial="rotary_dim",
-        has_output_bias=True,
-        renames=_GPT_NAMES | {".attn.out_proj.": ".self_attn.o_proj.", ".attn.": ".self_attn."},
+        _GPT_J,
+        **_GPT_J_PARTS,
     ),
     "CodeGenForCausalLM": Family(
         "codegen",
         "CodeGen",
-        _GPT | {"vocab_size": 50400, "num_hidden_layers": 28, "num_attention_heads": 16, "rotary_dim": 64},
-        mlp_bias=True,
-        own_keys=_GPT_KEYS,
-        norm=Norm(kind="layer", has_bias=True),
-        norms="common",
-        is_gated=False,
-        is_interleaved=True,
-        partial="rotary_dim",
-        has_output_bias=True,
+        _GPT_J,
         qkv_parts=4,
-        renames=_GPT_NAMES | {".attn.out_proj.": ".self_attn.o_proj.", ".attn.": ".self_attn."},
+        **_GPT_J_PARTS,
     ),
     "OpenAIGPTLMHeadModel": Family(
         "openai-gpt",

@@ -27,7 +27,7 @@ def inputs_of(channels: int, dtype: torch.dtype, tokens: int = sum(SIZES)) -> di
 
 
 def in_float64(inputs: dict[str, Any], state: torch.Tensor, *, is_new: bool) -> torch.Tensor:
-    """Of one sequence, by the formulas of the paper; `state` [channels] is changed."""
+    """The outputs of one sequence, by the formulas of the paper; `state` [channels] is changed."""
     x, input_gates, decay_gates = (inputs[name].double() for name in BY_TOKEN)
     weights, outputs = inputs["weights"], torch.empty_like(x)
     decays = torch.exp(weights.rates.double() * torch.sigmoid(decay_gates + weights.decay_bias))

@@ -13,7 +13,7 @@ SHAPES = pytest.mark.parametrize(("tokens", "count", "size"), [(1, 2, 1), (7, 4,
 
 
 def streams_of(tokens: int, count: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Of several lengths, so that one norm over all streams would be wrong."""
+    """The streams have several lengths, so that one norm over all of them would be wrong."""
     lengths = torch.arange(1, count + 1).repeat_interleave(size)
     return (torch.randn(tokens, count * size) * lengths).to(dtype)
 

@@ -175,7 +175,7 @@ def test_the_parts_of_a_divided_step():
 
 
 def test_the_ids_before_each_token_are_those_of_its_sequence():
-    """Of row 0, which decodes, and of row 1; the parts of a divided step and the steps of a device have the same."""
+    """Row 0 decodes. The parts of a divided step and the steps of a device have the same ids as a whole step."""
     expected = [[7, 9, 10, 11, 12], [6, -1, 9, 10, 11]]
     divided = parts_of(lambda _: DividedSteps(2, 1, 1))
     of_parts = torch.cat([step.earlier_ids for step in divided if step.earlier_ids is not None], dim=1)
