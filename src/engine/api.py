@@ -128,6 +128,10 @@ class SamplingParams:
         return self.temperature < 1e-5
 
     @property
+    def has_penalties(self) -> bool:
+        return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
+
+    @property
     def without_sampling(self) -> SamplingParams:
         """The parameters for a process that computes logits and samples nothing."""
         return SamplingParams(prompt_logprobs=self.prompt_logprobs)
@@ -365,6 +369,15 @@ class StepLaunches:
     padding_tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class DraftCounts:
+    """Drafts that the model has verified, since the start."""
+
+    drafts: int = 0  # rows of steps that had some
+    tokens: int = 0
+    accepted: tuple[int, ...] = ()  # by the position in a draft, how many tokens were accepted
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
     """A snapshot of the engine, sent about once a second and after each change of load."""
@@ -389,6 +402,7 @@ class EngineStats:
     block_lifetimes: Distribution | None = None  # seconds from allocation to eviction; None: not measured
     block_idle_times: Distribution | None = None  # seconds without a use before eviction
     block_reuse_gaps: Distribution | None = None  # seconds without a use before the prefix cache found it
+    drafts: DraftCounts | None = None  # None: nothing is drafted
     work: Work | None = None  # of all steps; None: not counted
     launches: StepLaunches | None = None  # of all steps; None: not reported
     expert_balance: float | None = None  # mean load of the ranks over the largest one; None: not measured

@@ -245,4 +245,8 @@ async def log_stats(service: Service) -> None:
             "prefix_hits": f"{100 * (stats.prefix_hits - before.prefix_hits) / queries:.0f}%" if queries > 0 else "-",
             "preemptions": stats.num_preemptions - before.num_preemptions,
         }
+        if stats.drafts is not None and before.drafts is not None:
+            drafted = stats.drafts.tokens - before.drafts.tokens
+            accepted = sum(stats.drafts.accepted) - sum(before.drafts.accepted)
+            fields["drafts_accepted"] = f"{accepted} of {drafted}"
         log_fields(logger, logging.INFO, "engine", fields)

@@ -47,5 +47,8 @@ def tell_defaults(draft: Draft, launch: Launch) -> None:
         draft.values["server.auth"] = Node("none", host.span, text="none")
         said = "no key was given, so anyone can call the address; to require one, write `api_key: {env: API_KEY}`"
         draft.remark("server.auth", f"{said} instead")
+    if draft.engine == "tgi" and (count := draft.values.get("speculative.num_speculative_tokens")) is not None:
+        draft.values["speculative.method"] = Node("auto", count.span, text="auto")
+        draft.remark("speculative.method", "TGI drafts from the text of a request if the model has no heads for it")
     if "model.model" not in draft.values and "config" not in draft.values:
         draft.notes.append("No model was named: add `model.model`.")

@@ -142,6 +142,8 @@ TABLE = by_name(
     ),
     to("speculative.model", "--speculative-draft-model-path", "--speculative-draft-model"),
     to("speculative.num_speculative_tokens", "--speculative-num-draft-tokens"),
+    to("speculative.prompt_lookup_min", "--speculative-ngram-min-match-window-size"),
+    to("speculative.prompt_lookup_max", "--speculative-ngram-max-match-window-size"),
     gone("drafts are one chain of tokens here", "--speculative-num-steps", "--speculative-eagle-topk"),
     switch("lora.enable_lora", "true", "--enable-lora"),
     to("lora.max_lora_rank", "--max-lora-rank"),

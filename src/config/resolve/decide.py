@@ -22,7 +22,7 @@ from .decide_process import (
     decide_server,
     decide_shared_folder,
 )
-from .decide_steps import decide_batched_tokens, decide_scheduler
+from .decide_steps import decide_batched_tokens, decide_drafts, decide_scheduler
 from .decisions import Decisions
 from .described_model import ModelFiles
 from .machine_spec import MachineSpec
@@ -37,6 +37,7 @@ NEED_MODEL = (  # decided by the model's files only
     *("load.load_format", "cache.kv_cache_memory_bytes"),
     *("scheduler.max_queued_tokens", "scheduler.max_num_batched_tokens"),
     *("cache.kv_cache_dtype", "scheduler.long_prefill_token_threshold"),
+    "speculative.method",
 )
 
 
@@ -78,6 +79,7 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
     decide_states(done, model_files)
     decide_num_seqs(done, model_files)
     decide_scheduler(done)
+    decide_drafts(done, model_files)
     decide_memory(done, model_files)
     _context(done, model_files)
     return done

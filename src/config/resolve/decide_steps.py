@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..auto_values import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
 from ..graph_sizes import usual_sizes, written_sizes
 from .decisions import Decisions
+from .described_model import ModelFiles
 
 
 def decide_scheduler(done: Decisions) -> None:
@@ -20,6 +21,26 @@ def decide_scheduler(done: Decisions) -> None:
             reason = "the stages of the model compute different steps"
         done.decide("scheduler.async_scheduling", device == "cuda" or done.topology.num_stages > 1, "R123", reason)
     _graphs(done)
+
+
+def decide_drafts(done: Decisions, model_files: ModelFiles) -> None:
+    if done.is_auto("speculative.method"):
+        reason = _why_no_drafts(done, model_files)
+        done.decide("speculative.method", None if reason else "ngram", "R515", reason or "nothing is loaded for it")
+
+
+def _why_no_drafts(done: Decisions, model_files: ModelFiles) -> str:
+    """What `speculative.method: auto` does not draft for; empty if it does."""
+    topology = done.topology
+    reasons = (
+        (done.device.device == "cuda", "this build drafts on CPUs"),
+        (model_files.spec.has_states, "recurrent states cannot be taken back"),
+        (topology.is_launched, "all processes of a launcher plan the same steps"),
+        (topology.num_sharing_experts > 1 and model_files.spec.has_experts, "replicas compute steps in common"),
+        (topology.num_prompt_groups > 1 or topology.num_context_parts > 1, "several processes share a sequence"),
+        (topology.num_ranks > 1 and bool(done.model.logits_processors), "processors are in one process"),
+    )
+    return next((reason for is_so, reason in reasons if is_so), "")
 
 
 def _graphs(done: Decisions) -> None:

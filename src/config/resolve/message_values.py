@@ -19,11 +19,13 @@ from .values import Values
 
 
 def message_values(v: Values) -> dict[str, Any]:
-    """Every value that a message may name. The mapping looks up other names as properties of `v`."""
+    """Every value that a message may name: options of the first section that has the name, and the values here. The
+    mapping looks up other names as properties of `v`."""
     said = _Named(v)
     for section in Resolved.sections():
         for name, value in getattr(v, section):
-            said[name] = options()[f"{section}.{name}"].show(value)
+            if name not in said:  # `max_model_len` is the model's, not that of drafts
+                said[name] = options()[f"{section}.{name}"].show(value)
     said |= {
         "num_cores": v.machine.num_cores,
         "max_open_files": v.machine.max_open_files,

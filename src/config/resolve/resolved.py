@@ -29,6 +29,7 @@ from ..schema.parallel import ParallelConfig
 from ..schema.scheduler import SchedulerConfig
 from ..schema.section import Section
 from ..schema.server import ServerConfig
+from ..schema.speculative import SpeculativeConfig
 from ..schema.structured_outputs import StructuredOutputsConfig
 from ..schema.topology import Topology
 from .described_model import ModelFiles, WeightFormat
@@ -77,6 +78,10 @@ class ResolvedCompilation(CompilationConfig):
     level: Literal[0, 1, 2, 3]
 
 
+class ResolvedSpeculative(SpeculativeConfig):
+    method: Literal["ngram"] | None = None
+
+
 class ResolvedServer(ServerConfig):
     log_format: Literal["human", "json"]
     http_log_level: Literal["critical", "error", "warning", "info", "debug", "trace"]
@@ -97,6 +102,7 @@ class Resolved(Record):
     device: ResolvedDevice
     compilation: ResolvedCompilation
     structured_outputs: StructuredOutputsConfig = Field(default_factory=StructuredOutputsConfig)
+    speculative: ResolvedSpeculative = Field(default_factory=ResolvedSpeculative)
     kv_transfer: KVTransferConfig = Field(default_factory=KVTransferConfig)
     kv_events: KVEventsConfig = Field(default_factory=KVEventsConfig)
     observability: ObservabilityConfig = Field(default_factory=ObservabilityConfig)

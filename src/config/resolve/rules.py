@@ -30,13 +30,14 @@ from .rule_tables import (
     replicas,
     scheduler,
     server,
+    speculative,
     stated,
     structured_outputs,
 )
 
 _TABLES = (
     *(model, length, implementation, load, cache, scheduler, parallel, division, replicas, nodes, expert_parallel),
-    *(device, numa, compilation, structured_outputs),
+    *(device, numa, compilation, structured_outputs, speculative),
     *(kv_transfer, observability, server, connections, exclusions, packages),
 )
 

@@ -17,6 +17,7 @@ from .resolved import (
     ResolvedModel,
     ResolvedScheduler,
     ResolvedServer,
+    ResolvedSpeculative,
 )
 
 
@@ -32,6 +33,7 @@ class Sections:
     device: ResolvedDevice
     compilation: ResolvedCompilation
     structured_outputs: StructuredOutputsConfig
+    speculative: ResolvedSpeculative
     kv_transfer: KVTransferConfig
     kv_events: KVEventsConfig
     observability: ObservabilityConfig

@@ -265,12 +265,21 @@ def _acceptance(method: str) -> Mapping[str, Any]:
     return {}
 
 
+def _draft_model(name: str) -> Mapping[str, Any]:
+    return {"speculative.method": "ngram"} if name == "[ngram]" else {"speculative.model": name}
+
+
 class OldSpeculative(Section):
     speculative_model: Text | None = Field(
         None,
         description="Draft model.",
         examples=["Qwen/Qwen3-0.6B"],
-        json_schema_extra=_renamed("speculative.model"),
+        json_schema_extra=old(
+            _draft_model,
+            "speculative.model",
+            "speculative.method",
+            why="renamed to `speculative.model`; `[ngram]` is `speculative.method: ngram`",
+        ),
     )
     speculative_model_quantization: Text | None = Field(
         None,

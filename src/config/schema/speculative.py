@@ -1,14 +1,17 @@
-"""Section `speculative`: draft tokens that the model verifies.
-
-None of its options is implemented: see the package `refused`.
-"""
+"""Section `speculative`: draft tokens that the model verifies."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from pydantic import Field
+
+from ..auto_values import LONGEST_LOOKUP, MAX_DRAFT_TOKENS, SHORTEST_LOOKUP
 from .refused import with_refused
-from .section import Section
+from .section import Section, about
+from .types import Count, HumanInt
+
+_FROM_THE_TEXT = "drafts are found in the text of a request: `method: ngram`"
 
 
 @with_refused("speculative")
@@ -16,3 +19,62 @@ class SpeculativeConfig(Section):
     """Draft tokens."""
 
     json_flags: ClassVar[tuple[str, ...]] = ("--speculative-config", "-sc")
+
+    method: Literal["auto", "ngram"] | None = Field(
+        None,
+        description=(
+            "How tokens are drafted that the model then verifies several at a time. `ngram`: an answer goes on as its "
+            "prompt or itself did after the same tokens, which holds for code that is edited, text that is quoted and "
+            "lists; nothing is loaded for it. Answers are the same as without drafts: a draft counts only if the model "
+            "samples it. The engine measures at the start how long steps of more tokens take and, while it "
+            "serves, how many drafts are accepted; it drafts as many as shorten the time for a token, down to none. "
+            "`auto` is `ngram` where this build drafts: on CPUs, for models without recurrent states."
+        ),
+        examples=["ngram"],
+        json_schema_extra=about(
+            devices=("cpu",),
+            aliases=("--spec-method",),
+            refused=dict.fromkeys(("draft_model", "eagle", "eagle3", "medusa", "mtp", "suffix"), _FROM_THE_TEXT),
+        ),
+    )
+    num_speculative_tokens: Count = Field(
+        MAX_DRAFT_TOKENS,
+        description=(
+            "Maximum number of tokens that are drafted for a sequence in one step; the engine chooses fewer where more "
+            "would not pay."
+        ),
+        examples=[8],
+        json_schema_extra=about(unit="tokens", devices=("cpu",), aliases=("--num-speculative-tokens", "--spec-tokens")),
+    )
+    prompt_lookup_max: Count = Field(
+        LONGEST_LOOKUP,
+        description=(
+            "Maximum number of trailing tokens of a sequence that `ngram` compares with earlier ones. The place where "
+            "most of them agree is followed."
+        ),
+        examples=[8],
+        json_schema_extra=about(unit="tokens", devices=("cpu",)),
+    )
+    prompt_lookup_min: Count = Field(
+        SHORTEST_LOOKUP,
+        description=(
+            "How many trailing tokens of a sequence must have occurred before, for `ngram` to draft what followed them."
+        ),
+        examples=[3],
+        json_schema_extra=about(unit="tokens", devices=("cpu",)),
+    )
+    max_model_len: HumanInt | None = Field(
+        None,
+        description="Sequences with more tokens than this go on without drafts. By default all sequences get drafts.",
+        examples=["8k"],
+        json_schema_extra=about(unit="tokens", devices=("cpu",)),
+    )
+    disable_by_batch_size: Count | None = Field(
+        None,
+        description=(
+            "A request that begins while more requests than this wait is computed without drafts. By default the "
+            "engine decides in each step, from what drafts cost and bring."
+        ),
+        examples=[32],
+        json_schema_extra=about(unit="requests", devices=("cpu",)),
+    )

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing
 
-from ..api import EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats, QueueFull
+from ..api import DraftCounts, EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats, QueueFull
 from .engine_client import EngineClient, EngineState, StreamingClient
 from .routing import Reported, Router
 
@@ -191,4 +191,12 @@ def _sum(found: list[EngineStats]) -> EngineStats:
         num_step_tokens=sum(stats.num_step_tokens for stats in found),
         num_deferred=sum(stats.num_deferred for stats in found),
         step_time_s=sum(stats.step_time_s for stats in found),
+        drafts=_sum_drafts([stats.drafts for stats in found if stats.drafts is not None]),
     )
+
+
+def _sum_drafts(found: list[DraftCounts]) -> DraftCounts | None:
+    if not found:
+        return None
+    accepted = tuple(map(sum, zip(*(each.accepted for each in found), strict=True)))
+    return DraftCounts(sum(each.drafts for each in found), sum(each.tokens for each in found), accepted)

@@ -8,6 +8,7 @@ This class connects the parts; each decision is in one of them:
 - step_planner.py: the next step (step_draft.py, prefill_budget.py).
 - steps_in_flight.py: steps that are planned and not finished, and blocks that wait for them.
 - step_results.py: the tokens of a finished step.
+- drafting.py: tokens that a step verifies beside those that it computes anyway.
 
 Steps may overlap. `schedule` may be called again before `finish_step` of the previous plan: computed tokens are counted
 when they are planned, and a row whose input token is still being sampled is planned like any other decode row (the
@@ -93,6 +94,7 @@ class Scheduler:
             request_preemptions=sequences.preemptions.distribution,
             num_deferred=self._num_deferred,
             step_time_s=self._admission_control.step_time_s,
+            drafts=sequences.drafting.counts,
             work=None if sequences.steps.work is None else sequences.steps.work.total,
             block_lifetimes=None if residency is None else residency.lifetimes.distribution,
             block_idle_times=None if residency is None else residency.idle_times.distribution,
@@ -129,6 +131,7 @@ class Scheduler:
         if self._planner.stored is not None:
             for row in result.errors:
                 self._planner.stored.distrust(step.requests[row])
+        sequences.drafting.verified(plan, result, step_time_s)
         outputs = self._results.take(step, rows, result)
         if self.block_events is not None:
             self.block_events.finished(plan.step)

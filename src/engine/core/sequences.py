@@ -12,6 +12,7 @@ import numpy as np
 
 from ..api import EngineRequest, FinishReason
 from ..step.plan import Int64, StepPlan
+from .drafting import Drafting
 from .histogram import Histogram
 from .policy import RANKS, WaitingQueue
 from .request import NO_SLOT, Request
@@ -29,6 +30,7 @@ class Sequences:
         self._settings = settings
         self.columns = SlotColumns(settings.max_num_seqs, settings.block_size)
         self.blocks = SequenceBlocks(settings, self.columns)
+        self.drafting = Drafting(settings, self.columns, self.blocks)
         self.steps = StepsInFlight(self.blocks.pool, settings.step_token_limits, settings.costs)
         self.rank = RANKS[settings.scheduling_policy]
         self.waiting = WaitingQueue(self.rank)
@@ -86,6 +88,7 @@ class Sequences:
         request.fetched = None
         self.columns.take(request)
         self.blocks.admit(request, cached, num_reserved)
+        self.drafting.admit(request, len(self.waiting))
 
     def preempt(self, request: Request) -> None:
         """Take slot and blocks back. It waits to be computed again, like a prompt of all its tokens."""

@@ -11,9 +11,18 @@ from ...model.step_costs import StepCosts
 from ..api import EngineRequest, InvalidRequest
 from .block_hashes import HashAlgo
 from .block_store import BlockStore
+from .drafter import Drafter
 from .policy import RANKS, PolicyName
 
 NO_LIMIT = 1 << 31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftSettings:
+    drafter: Drafter
+    max_model_len: int = NO_LIMIT - 1  # tokens of the longest sequence that gets drafts; 32 bits
+    max_num_waiting: int = NO_LIMIT  # with more requests that wait, those admitted get none
+    in_order: bool = True  # whether the runner can sample a token of a row after the one before it: penalties, grammars
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +55,7 @@ class SchedulerSettings:
     store: BlockStore | None = None  # keeps blocks outside the KV cache
     block_metrics_sample: float = 0.0  # share of the blocks whose times EngineStats has
     records_block_events: bool = False  # Scheduler.block_events
+    drafting: DraftSettings | None = None  # None: no tokens are drafted
     num_stages: int = 1  # of a pipeline: the number of steps at a time, which are of different sequences
 
     def __post_init__(self) -> None:

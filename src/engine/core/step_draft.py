@@ -33,6 +33,7 @@ class StepDraft:
     decodes: list[Request] = field(default_factory=list)
     decode_slots: Int64 = field(default_factory=lambda: _NO_SLOTS)
     decode_outputs: Int32 | None = None  # of each, one more than its drafts, which have blocks already; None: one
+    drafts: list[tuple[int, list[int]]] = field(default_factory=list)  # slots, and tokens that may follow
     prefills: list[PrefillRow] = field(default_factory=list)
     block_slots: list[int] = field(default_factory=list)  # blocks added to sequences that ran before this step
     block_ids: list[int] = field(default_factory=list)  # for each of these, one of each group of layers
@@ -42,6 +43,10 @@ class StepDraft:
     loads: list[BlockLoad] = field(default_factory=list)
     saves: dict[bytes, BlockCopy] = field(default_factory=dict)  # by hash: requests may share a prefix
     lacks_blocks: bool = False  # nothing is admitted
+
+    @property
+    def num_decode_tokens(self) -> int:
+        return len(self.decodes) if self.decode_outputs is None else int(self.decode_outputs.sum())
 
     def add_blocks(self, slot: int, block_ids: list[int]) -> None:
         """block_ids: for each position, one of each group."""
@@ -81,6 +86,7 @@ class StepDraft:
             kept_states=_pairs(self.kept_states),
             loads=self.loads,
             saves=list(self.saves.values()),
+            drafts=self.drafts,
         )
         columns.computed[slots] = num_computed + num_tokens
         columns.target[slots] += num_outputs

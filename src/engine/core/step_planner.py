@@ -8,6 +8,9 @@ Order within a step: decode rows, then running prefills, then waiting requests, 
 long prompts are ever overtaken: while as many of them as allowed are computed in part, the next one waits and shorter
 ones pass it (max_long_partial_prefills). How prefills share the budget: see prefill_budget.py.
 
+Drafts: a decode row may have further tokens, which the model verifies (drafting.py). They take blocks that are free,
+and nothing is preempted for them.
+
 Memory: a sequence is admitted when the pool can hold all its known tokens. A decode row takes a block when its last one
 is full; if there is none, the sequence that ranks last is preempted: it loses its blocks, waits, and is computed again,
 mostly from the prefix cache.
@@ -46,6 +49,8 @@ class StepPlanner:
         """The next step, added to the steps in flight; None if nothing can be computed now."""
         sequences = self._sequences
         sequences.drop_departed()
+        if sequences.steps and self._settings.num_stages == 1 and sequences.drafting.waits(sequences.running_slots):
+            return None
         draft = StepDraft(self._num_groups)
         decodes_pause = self._blocked is not None and self._is_blocked_too_long(self._blocked)
         prefills = [] if decodes_pause else self._plan_decodes(draft)
@@ -106,6 +111,7 @@ class StepPlanner:
             draft.block_ids += self._blocks.append_one_each(full_requests, full_slots)
             draft.block_slots += full_slots
         draft.decodes, draft.decode_slots = requests, slots
+        self._sequences.drafting.add(draft, len(self._sequences.running))
         return prefills
 
     def _of_next_stage(self, slots: Int64, is_decode: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -158,7 +164,7 @@ class StepPlanner:
 
     def _plan_prefills(self, draft: StepDraft, running: list[Request]) -> None:
         num_forced = sum(request.has_forced for request in running)
-        budget = PrefillBudget(self._settings, len(draft.decodes), num_forced)
+        budget = PrefillBudget(self._settings, draft.num_decode_tokens, num_forced)
         self._plan_running_prefills(draft, budget, running)
         if budget.left and not draft.lacks_blocks:
             self._plan_admissions(draft, budget)

@@ -94,6 +94,7 @@ class StepResults:
                     )
             rows, at, slots, token_ids = rows[has_slot], at[has_slot], slots[has_slot], token_ids[has_slot]
         lengths = columns.append(slots, token_ids)
+        self._sequences.drafting.follow(slots, lengths, token_ids)
         columns.is_held[slots] = False
         needs_record = (lengths >= columns.record_at[slots]) | self._sequences.watched.seen_in(token_ids)
         if result.logprobs:
@@ -178,6 +179,7 @@ class StepResults:
         if not self._sequences.blocks.reserve_more(request, len(run), len(self._sequences.running) * self._num_groups):
             return []
         columns.append_forced(request, run)
+        self._sequences.drafting.extend(request, run)
         return run
 
 

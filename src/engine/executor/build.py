@@ -16,6 +16,7 @@ from ...config.schema.observability import ObservabilityConfig
 from ...model.through_transformers import is_tested
 from ...vocabulary import TokenizerError, add_missing_tokens, read_vocabulary
 from ..core import SchedulerInterface
+from ..core.settings import DraftSettings
 from ..host.neighbours import Neighbours
 from ..kv_events.payloads import EventPayloads
 from ..kv_events.publisher import EventPublisher
@@ -26,6 +27,7 @@ from ..ranks.followers import RankLost
 from ..ranks.processes import RankProcesses
 from ..runner.measure import PhaseClock
 from ..sampling.named_processors import install
+from ..spec_decode.step_times import StepTimes
 from ..structured.backend import Backend, GrammarError
 from ..structured.grammars import Grammars
 from ..structured.guidance import Guidance
@@ -35,7 +37,7 @@ from .local import beside_replicas, on_cpu, on_gpu
 from .prepared import Prepared
 from .process import ProcessExecutor
 from .ranks import on_ranks
-from .scheduler import MakeScheduler, scheduler_maker
+from .scheduler import MakeScheduler, draft_settings, scheduler_maker
 
 if TYPE_CHECKING:
     from ..runner.profiler import Profiler
@@ -70,7 +72,9 @@ def build_core(
         publisher = EventPublisher(resolved.kv_events.at_rank(resolved.topology.replicas[0]))
     try:
         with _prepared(resolved, phase) as prepared:
-            make_scheduler = _scheduler_maker(prepared)
+            times = StepTimes()
+            drafting = draft_settings(resolved, times)
+            make_scheduler = _scheduler_maker(prepared, drafting)
             scheduler = None
             if resolved.device.device == "cpu":  # the number of blocks is decided: a class fails before weights load
                 scheduler = make_scheduler(resolved.num_kv_blocks * resolved.cache_groups.num_groups)
@@ -78,7 +82,7 @@ def build_core(
             try:
                 if scheduler is None:
                     scheduler = make_scheduler(executor.num_blocks)
-                core = _core(prepared, executor, scheduler)
+                core = _core(prepared, executor, scheduler, None if drafting is None else times)
             except BaseException as error:
                 executor.abandon(error)
                 raise
@@ -91,17 +95,27 @@ def build_core(
     return core
 
 
-def _core(prepared: Prepared, executor: ProcessExecutor, scheduler: SchedulerInterface) -> EngineCore:
-    """Warm the executor up, and make the engine that it computes for."""
+def _core(
+    prepared: Prepared, executor: ProcessExecutor, scheduler: SchedulerInterface, times: StepTimes | None
+) -> EngineCore:
+    """Warm the executor up, and make the engine that it computes for. times: are measured; None without drafts."""
     with named_by("model.logits_processors"):  # those steps run no other code that the deployment names
         executor.warm_up()
+        if times is not None:
+            prepared.clock.start("drafts")
+            times.measure(executor.step_times())
+            prepared.clock.stop()
     if prepared.grammars is not None:
         prepared.grammars.wait_loaded()
     info, observability = executor.info(), prepared.resolved.observability
     core = EngineCore(
         scheduler,
         executor,
-        replace(info, phases={**prepared.clock.seconds, **info.phases}),
+        replace(
+            info,
+            kernels=info.kernels | ({} if times is None else _drafts_table(prepared.resolved, times)),
+            phases={**prepared.clock.seconds, **info.phases},
+        ),
         processor_pattern=prepared.resolved.model.logits_processor_pattern,
         grammars=prepared.grammars,
         logs_steps=observability.enable_logging_iteration_details,
@@ -110,6 +124,14 @@ def _core(prepared: Prepared, executor: ProcessExecutor, scheduler: SchedulerInt
     )
     executor.serves(_step_counter(core))
     return core
+
+
+def _drafts_table(resolved: Resolved, times: StepTimes) -> dict[str, str]:
+    """The row of the start-up table about drafts."""
+    most = resolved.speculative.num_speculative_tokens
+    ratio = float(times.seconds(1 + most) / times.seconds(1))
+    said = f"at most {most} tokens, from the text of a request; a step of {1 + most} takes {ratio:.2f} times one of 1"
+    return {"drafts": said}
 
 
 def _step_counter(core: EngineCore) -> Callable[[], int | None]:
@@ -176,9 +198,9 @@ def _prepared(resolved: Resolved, phase: Callable[[str], None] | None) -> Iterat
         raise
 
 
-def _scheduler_maker(prepared: Prepared) -> MakeScheduler:
+def _scheduler_maker(prepared: Prepared, drafting: DraftSettings | None) -> MakeScheduler:
     with named_by("scheduler.scheduler_cls"):
-        return scheduler_maker(prepared.resolved, prepared.store)
+        return scheduler_maker(prepared.resolved, prepared.store, drafting)
 
 
 def _loaded(

@@ -46,6 +46,12 @@ class ProcessExecutor(Executor):
         """Run what is initialised lazily, before the first request."""
         self._runner.warm_up(self._execute)
 
+    def step_times(self) -> dict[int, float]:
+        """See executor/step_times.py."""
+        from .step_times import step_times  # imports torch
+
+        return step_times(self._runner, self._execute or self._runner.execute)
+
     def idle(self) -> bool:
         return self._runner.idle()
 

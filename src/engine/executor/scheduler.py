@@ -11,15 +11,20 @@ from ...model.step_costs import StepCosts, step_costs
 from ..core import Scheduler, SchedulerInterface, SchedulerSettings
 from ..core.block_store import BlockStore
 from ..core.interface import MEMBERS
+from ..core.settings import NO_LIMIT, DraftSettings
 from ..plugins import import_class, make, named_by
 from ..runner.cuda.buckets import mixed_buckets
+from ..spec_decode.prompt_lookup import PromptLookup
+from ..spec_decode.step_times import StepTimes
 
 MakeScheduler = Callable[[int], SchedulerInterface]  # of a number of blocks, of all groups of layers together
 
 
-def scheduler_maker(resolved: Resolved, store: BlockStore | None) -> MakeScheduler:
+def scheduler_maker(
+    resolved: Resolved, store: BlockStore | None, drafting: DraftSettings | None = None
+) -> MakeScheduler:
     """The class is imported now, and instantiated when the number of blocks is known."""
-    settings, path = scheduler_settings(resolved, store), resolved.scheduler.scheduler_cls
+    settings, path = scheduler_settings(resolved, store, drafting), resolved.scheduler.scheduler_cls
     if path == "auto":
         return lambda num_blocks: Scheduler(replace(settings, num_blocks=num_blocks))
     found = import_class(path, MEMBERS)
@@ -32,7 +37,30 @@ def scheduler_maker(resolved: Resolved, store: BlockStore | None) -> MakeSchedul
     return make_named
 
 
-def scheduler_settings(resolved: Resolved, store: BlockStore | None = None) -> SchedulerSettings:
+def draft_settings(resolved: Resolved, times: StepTimes) -> DraftSettings | None:
+    """What the scheduler needs for drafts; None without a method. times: of steps, as far as they are known."""
+    own, max_model_len = resolved.speculative, resolved.model.max_model_len
+    if own.method is None:
+        return None
+    drafter = PromptLookup(
+        resolved.scheduler.max_num_seqs,
+        max_model_len,
+        times,
+        max_tokens=own.num_speculative_tokens,
+        shortest=own.prompt_lookup_min,
+        longest=own.prompt_lookup_max,
+    )
+    return DraftSettings(
+        drafter=drafter,
+        max_model_len=min(max_model_len, own.max_model_len or max_model_len),
+        max_num_waiting=NO_LIMIT if own.disable_by_batch_size is None else own.disable_by_batch_size,
+        in_order=resolved.topology.num_ranks == 1,
+    )
+
+
+def scheduler_settings(
+    resolved: Resolved, store: BlockStore | None = None, drafting: DraftSettings | None = None
+) -> SchedulerSettings:
     """store: keeps blocks outside the KV cache."""
     scheduler, cache = resolved.scheduler, resolved.cache
     has_prefixes = resolved.num_kept_states > 0 or not resolved.model_spec.has_states
@@ -62,6 +90,7 @@ def scheduler_settings(resolved: Resolved, store: BlockStore | None = None) -> S
         costs=_costs(resolved) if resolved.observability.enable_mfu_metrics else None,
         block_metrics_sample=resolved.observability.block_metrics_sample,
         records_block_events=resolved.kv_events.is_publishing,
+        drafting=drafting,
         num_stages=resolved.num_stages if scheduler.async_scheduling else 1,  # else one step is in flight
         step_token_limits=resolved.observability.buckets("iteration_tokens", STEP_TOKENS),
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from ..api import TokenLogprobs
-from ..sampling.sampler import Int64, Sampled
+from ..sampling.sampler import Bool, Int64, Sampled
 from ..sampling.sampling_table import Slots
 from ..transport.rank_messages import RankMessage, Tokens
 
@@ -37,3 +38,7 @@ class FollowingSampler:
     def prompt_logprobs(self, logits: torch.Tensor, next_ids: torch.Tensor, slots: Slots) -> list[TokenLogprobs]:
         """Placeholders: rank 0 has the log-probabilities."""
         return [TokenLogprobs([], [], 0)] * len(slots)
+
+    def needs_order(self, slots: Slots) -> Bool:
+        """See LeadingSampler."""
+        return np.zeros(len(slots), bool)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..loop.step_queue import FailedAfterExchange
 from ..transport.rank_messages import Tokens
 from .followers import Followers
@@ -11,7 +13,7 @@ from .followers import Followers
 if TYPE_CHECKING:  # they import torch
     import torch
 
-    from ..sampling.sampler import Int64, Sampled, Sampler
+    from ..sampling.sampler import Bool, Int64, Sampled, Sampler
     from ..sampling.sampling_table import Slots
     from ..step.plan import Int32
 
@@ -39,3 +41,7 @@ class LeadingSampler:
         else:  # more rows of this step may follow, whose logits are exchanged
             self._others.send(tokens)
         return sampled
+
+    def needs_order(self, slots: Slots) -> Bool:
+        """No: the other ranks cannot know it. Sequences of which the sampler keeps something get no drafts."""
+        return np.zeros(len(slots), bool)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...config import Resolved
 from ..api import StepLaunches
 from ..layers.step_input import StepInput
 from ..models.decoder import LaterStage
@@ -48,6 +49,7 @@ class HostBody:
             len(loaded.cache.groups.views),
             loaded.device,
             (lambda: 0) if replicas is None else (lambda: replicas.graph_rows),
+            **_draft_sizes(resolved),
         )
         self.assistance = None if replicas is None else Assistance(replicas, loaded.model.loadables(), capture)
         self._launched = made.launched
@@ -107,6 +109,14 @@ class HostBody:
 
     def _index(self, rows: Int64 | None) -> torch.Tensor | None:
         return None if rows is None else torch.from_numpy(rows).to(self._device)
+
+
+def _draft_sizes(resolved: Resolved) -> dict[str, int]:
+    """Sizes of captured steps in which rows have drafts. All logits of a captured step are computed together."""
+    if resolved.speculative.method is None:
+        return {}
+    width = 1 + resolved.speculative.num_speculative_tokens
+    return {"max_tokens_per_row": width, "max_tokens": max(width, sample_head.LOGIT_ROWS)}
 
 
 def forward_of(loaded: LoadedModel) -> Forward:

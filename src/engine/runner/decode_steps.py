@@ -32,6 +32,7 @@ class DecodeSteps:
         device: torch.device,
         num_rows_of_experts: Callable[[], int | None] = lambda: 0,
         max_tokens_per_row: int = 1,
+        max_tokens: int | None = None,
     ) -> None:
         """
         compute: what is captured: a tensor or several, of all tokens of a step, for each view of the blocks
@@ -42,10 +43,12 @@ class DecodeSteps:
         num_rows_of_experts: on which the graph of the step that is computed depends too; None of a step that is not
             captured.
         max_tokens_per_row: of a step that is captured, which has the same number of tokens in each row.
+        max_tokens: of such a step; None: as many as these rows have.
         """
         self._compute, self._capture = compute, capture
         self._max_rows, self._max_model_len = max_rows, max_model_len
-        self._max_tokens_per_row, max_tokens = max_tokens_per_row, max_rows * max_tokens_per_row
+        self._max_tokens_per_row = max_tokens_per_row
+        max_tokens = self._max_tokens = max_tokens or max_rows * max_tokens_per_row
         self._num_rows_of_experts = num_rows_of_experts
         self._graphs: dict[StepShape, tuple[_Inputs, CapturedGraph]] = {}
         self._not_captured: set[StepShape] = set()
@@ -76,6 +79,7 @@ class DecodeSteps:
             return None
         if (
             width > self._max_tokens_per_row
+            or step.num_tokens > self._max_tokens
             or step.num_tokens != rows * width
             or (step.visible is not None and width > 1)
         ):
@@ -140,7 +144,7 @@ class DecodeSteps:
             return None
         hidden, residual = received
         if self._received is None:
-            self._received = hidden.new_empty(2, self._max_rows * self._max_tokens_per_row, hidden.shape[1])
+            self._received = hidden.new_empty(2, self._max_tokens, hidden.shape[1])
         own, own_residual = self._received[:, : len(hidden)]
         return own, None if residual is None else own_residual
 

@@ -12,10 +12,10 @@ from ..api import TokenLogprobs, Vectors
 from ..models.ends import Head as ModelHead
 from ..sampling.logits_processor import LogitsProcessor
 from ..sampling.sampler import Sampler, TokenSampler
-from ..step.plan import Int32
 from ..step.result import StepResult
 from .heads import Finish, HeadStep, MakeHead
 from .materials import Materials
+from .sampled_outputs import SampledOutputs
 from .step_input import Int64, LogitTokens
 from .step_part import Hidden
 
@@ -59,31 +59,14 @@ class SampleHead:
         return {row: Vectors(found.shape[1], part.numpy().tobytes()) for row, part in of_rows}
 
     def _sample(self, step: HeadStep, logits_of: LogitsOf) -> StepResult:
-        plan, wanted, slot_table = step.plan, step.wanted, self._slots
-        rows = np.unique(wanted.output_rows) if wanted.by_head else wanted.output_rows  # each samples one token at most
-        assert wanted.by_head or len(rows) == np.count_nonzero(plan.num_outputs), "one token is sampled of each row"
-        token_ids: Int32 = np.zeros(len(rows), np.int32)  # those of other heads are not used
-        logprobs: dict[int, TokenLogprobs] = {}
-        errors: dict[int, str] = {}
-        complete: list[int] = []
-        forced: dict[int, list[int]] = {}
-        at = np.searchsorted(step.tokens, wanted.outputs)
-        every = wanted.sampled
-        for start in range(0, len(every), LOGIT_ROWS):
-            part = every[start : start + LOGIT_ROWS]
-            plan_rows = wanted.output_rows[part]
-            places = np.searchsorted(rows, plan_rows)
-            slots = plan.slots[plan_rows]
-            lengths = slot_table.num_tokens[slots]
-            sampled = self._sampler.sample(logits_of(at[part]), slots, lengths, slot_table.token_ids)
-            slot_table.append(slots, sampled.token_ids)
-            token_ids[places] = sampled.token_ids
-            logprobs.update((int(places[row]), found) for row, found in sampled.logprobs.items())
-            errors.update((int(plan_rows[row]), error) for row, error in sampled.errors.items())
-            forced.update((int(plan_rows[row]), run) for row, run in sampled.forced.items())
-            complete += plan_rows[sampled.complete].tolist()
-        num_valid = None if len(rows) == len(wanted.outputs) else np.minimum(plan.num_outputs, 1)
-        return StepResult(token_ids, logprobs, errors=errors, complete=complete, forced=forced, num_valid=num_valid)
+        taken = SampledOutputs(step.plan, step.wanted, self._slots)
+        at = np.searchsorted(step.tokens, step.wanted.outputs)
+        for part in taken.parts(LOGIT_ROWS, self._sampler.needs_order(taken.slots)):
+            logits = logits_of(at[taken.outputs[part]])
+            taken.take(
+                part, self._sampler.sample(logits, taken.slots[part], taken.lengths[part], self._slots.token_ids)
+            )
+        return taken.result()
 
     def _prompt_logprobs(self, step: HeadStep, logits_of: LogitsOf) -> dict[int, list[TokenLogprobs]]:
         plan, wanted = step.plan, step.wanted

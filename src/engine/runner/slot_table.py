@@ -46,8 +46,8 @@ class SlotTable:
         self._group_starts: Int64 = np.arange(num_groups)[:, None] * self.block_ids[0].size
 
     def apply(self, plan: StepPlan) -> tuple[Int64, Int32]:
-        """Applies the changes since the previous plan: released slots, admissions, forced tokens, new
-        blocks, in this order.
+        """Applies the changes since the previous plan: released slots, admissions, forced tokens, drafts, new
+        blocks, in this order. Drafts are written after the known tokens, and are not counted.
 
         Returns the indices of new blocks in a flattened block table, and their ids, [n, groups], without the
         blocks of admissions.
@@ -74,6 +74,9 @@ class SlotTable:
             self.token_ids[slot, start : start + len(token_ids)] = token_ids
             self.num_tokens[slot] += len(token_ids)
             self.sampling.take_forced(slot, token_ids)
+        for slot, token_ids in plan.drafts:
+            start = self.num_tokens[slot]
+            self.token_ids[slot, start : start + len(token_ids)] = token_ids
         if not len(plan.block_ids):
             return _NO_INDICES, plan.block_ids
         return self._append_blocks(plan.block_slots, plan.block_ids)
@@ -91,9 +94,9 @@ class SlotTable:
         self.num_blocks += counts
         return indices, block_ids
 
-    def append(self, slots: Slots, token_ids: npt.NDArray[np.int32]) -> None:
-        """Appends one sampled token to each of these slots."""
-        lengths = self.num_tokens[slots]
+    def append(self, slots: Slots, token_ids: npt.NDArray[np.int32], num_drafts: Int32 | int = 0) -> None:
+        """Appends one sampled token to each of these slots, after this number of its drafts, which are known then."""
+        lengths = self.num_tokens[slots] + num_drafts
         self.token_ids.reshape(-1)[_flat(self.token_ids, slots, lengths)] = token_ids
         self.num_tokens[slots] = lengths + 1
 

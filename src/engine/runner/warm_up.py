@@ -28,6 +28,35 @@ def warm_up_plans(resolved: Resolved, cache: KVCache) -> list[StepPlan]:
     ]
 
 
+def plan_with_drafts(resolved: Resolved, cache: KVCache, num_rows: int, num_tokens: int) -> StepPlan | None:
+    """A step of this number of rows, each with one known token to compute and num_tokens - 1 drafts, after a block of
+    others. None if no step can have them."""
+    block_size, num_groups = resolved.cache.block_size, cache.groups.num_groups
+    num_blocks = 1 + -(-num_tokens // block_size)
+    if (
+        num_rows * num_blocks * num_groups > cache.num_blocks
+        or num_rows > resolved.scheduler.max_num_seqs
+        or num_rows * num_tokens > resolved.scheduler.max_num_batched_tokens
+        or block_size + num_tokens > resolved.model.max_model_len
+    ):
+        return None
+    inputs = RequestInputs([0] * (block_size + 1), SamplingParams(temperature=0))
+    tables = np.arange(num_rows * num_blocks * num_groups).reshape(num_rows, num_blocks, num_groups)
+    every = np.ones(num_rows, np.int32)
+    return StepPlan(
+        step=0,
+        released_slots=list(range(num_rows)),
+        admissions=[Admission(row, inputs, table.T.tolist(), seed=0) for row, table in enumerate(tables)],
+        block_slots=every[:0],
+        block_ids=every[:0].reshape(0, num_groups),
+        slots=np.arange(num_rows, dtype=np.int32),
+        num_computed=every * block_size,
+        num_tokens=every * num_tokens,
+        num_outputs=every * num_tokens,
+        drafts=[(row, [0] * (num_tokens - 1)) for row in range(num_rows)] if num_tokens > 1 else [],
+    )
+
+
 def _one_row_plan(
     step: int, admissions: list[Admission], num_computed: int, num_tokens: int, num_groups: int
 ) -> StepPlan:

@@ -30,6 +30,7 @@ from .sampling_table import SamplingTable, Slots
 
 LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
 Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
 logger = logging.getLogger(__name__)
 FEW_BEST = 256  # largest top_k of rows that are sampled together
 NO_VALID_LOGITS = "no token can be sampled: the model's logits are NaN, or the request forbids every token"
@@ -52,6 +53,11 @@ class TokenSampler(Protocol):
     ) -> Sampled: ...
 
     def prompt_logprobs(self, logits: torch.Tensor, next_ids: torch.Tensor, slots: Slots) -> list[TokenLogprobs]: ...
+
+    def needs_order(self, slots: Slots) -> Bool:
+        """[R] Whether a slot's tokens must be sampled in calls of `sample` one after the other: it keeps something of
+        each. Any number of tokens of another slot can be sampled in one call."""
+        ...
 
 
 class Sampler:
@@ -78,7 +84,7 @@ class Sampler:
         Args:
             logits: [R, V] in any float type, of the last known token of each sequence. Tokens that a grammar forbids
                 become -inf.
-            slots: [R], where the parameters are.
+            slots: [R], where the parameters are; each once, unless `needs_order` is False for it.
             lengths: [R] known tokens of each sequence, which is the position of the sampled token.
             token_table: [num_slots, max_model_len] those tokens' ids, by slot.
 
@@ -131,6 +137,12 @@ class Sampler:
             return Sampled(token_ids, logprobs, errors)
         guided.take(token_ids)
         return Sampled(token_ids, logprobs, errors, guided.complete, guided.forced)
+
+    def needs_order(self, slots: Slots) -> Bool:
+        """See TokenSampler. Penalties count tokens, grammars take them, and processors may keep anything."""
+        table = self.table
+        found: Bool = table.has_penalties[slots] | table.has_processors[slots] | bool(self._processors)
+        return found if table.guides is None else found | table.guides.has_guide[slots]
 
     def prompt_logprobs(self, logits: torch.Tensor, next_ids: torch.Tensor, slots: Slots) -> list[TokenLogprobs]:
         """Log-probabilities of prompt tokens. logits: [R, V]; next_ids: [R] int64, the token after each; slots: [R]."""

@@ -15,7 +15,6 @@ from .logits_processor import LogitsProcessor
 from .named_processors import make_named
 
 Slots = npt.NDArray[np.int32]  # [R] the slot of each row
-_PENALTIES_OFF = (0.0, 0.0, 1.0)
 
 
 class SamplingTable:
@@ -96,9 +95,9 @@ class SamplingTable:
             self.bad_words[slot] = longer
 
     def _admit_penalties(self, slot: int, sampling: SamplingParams, generated: list[int]) -> None:
-        penalties = (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty)
-        self.presence[slot], self.frequency[slot], self.repetition[slot] = penalties
-        self.has_penalties[slot] = penalties != _PENALTIES_OFF
+        self.presence[slot], self.frequency[slot] = sampling.presence_penalty, sampling.frequency_penalty
+        self.repetition[slot] = sampling.repetition_penalty
+        self.has_penalties[slot] = sampling.has_penalties
         if self.has_penalties[slot]:
             self.counts[slot] = np.bincount(np.array(generated, np.int64), minlength=self.vocab_size)
 

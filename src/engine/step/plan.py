@@ -14,8 +14,9 @@ Guarantees to the runner, and its obligations:
   than this slot has computed.
 - The head is applied to the last num_outputs tokens of a row. A row with an output computes its last known token, and
   the token sampled from it is appended to the slot's tokens. The tokens of further outputs are drafts, of which the
-  result says how many are valid; no other step with a row for this slot is in flight then. A sequence that has ended
-  may still have a row in a plan that was already queued; its token is dropped.
+  result says how many are valid; no other step with a row for this slot is in flight then. What is sampled after a
+  draft is valid if all drafts before it are what was sampled in their places. A sequence that has ended may still have
+  a row in a plan that was already queued; its token is dropped.
 - Tokens that a result has announced as forced may be appended to a slot instead of being sampled one by one; then no
   step with a row for this slot is in flight.
 - In models with recurrent layers, a row without computed tokens begins with an empty state, and any other row continues
@@ -97,6 +98,8 @@ class StepPlan:
     loads: list[BlockLoad] = field(default_factory=list)  # stored blocks, copied to the cache before the step
     saves: list[BlockCopy] = field(default_factory=list)  # blocks that are stored after it
     forced: list[tuple[int, list[int]]] = field(default_factory=list)  # after admissions: append tokens to slots
+    # Slots, and what may follow the last known token of each: one token less than its row has outputs.
+    drafts: list[tuple[int, list[int]]] = field(default_factory=list)
 
     @property
     def num_rows(self) -> int:

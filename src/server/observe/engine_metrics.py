@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from ...config.resolve.gpu import GpuUsage
-from ...engine.api import Distribution, EngineStats, StepLaunches, Work
+from ...engine.api import Distribution, DraftCounts, EngineStats, StepLaunches, Work
 from ...engine.client.engine_client import EngineState
 from .process_usage import ProcessUsage
 from .vllm_names import VllmNames
@@ -20,6 +20,7 @@ ALL_STATS = EngineStats(
     block_lifetimes=_NOTHING,
     block_idle_times=_NOTHING,
     block_reuse_gaps=_NOTHING,
+    drafts=DraftCounts(accepted=(0,)),
     work=Work(),
     launches=StepLaunches(),
     expert_balance=1.0,
@@ -192,6 +193,7 @@ class _EngineFamilies:
             stats.iteration_tokens,
             "iteration_tokens_total",
         )
+        yield from self._drafts(stats)
         yield from self._work(stats)
         yield from self._launches(stats)
         if stats.expert_balance is not None:
@@ -239,6 +241,25 @@ class _EngineFamilies:
         buckets = [*((str(float(limit)), count) for limit, count in stats.step_tokens), ("+Inf", stats.num_steps)]
         family.add_metric(self._labels, buckets, stats.num_step_tokens)
         return family
+
+    def _drafts(self, stats: EngineStats) -> Iterator[Metric]:
+        if (drafts := stats.drafts) is None:
+            return
+        accepted = sum(drafts.accepted)
+        for name, what, value in (
+            ("drafts", "Drafts that were verified, each of one or more tokens.", drafts.drafts),
+            ("draft_tokens", "Tokens of these drafts.", drafts.tokens),
+            ("accepted_draft_tokens", "Tokens of these drafts that became part of an answer.", accepted),
+        ):
+            vllm = "num_accepted_tokens" if name.startswith("accepted") else f"num_{name}"
+            yield self._count(name, what, value, vllm=(f"spec_decode_{vllm}",))
+        full = "stoker_accepted_draft_tokens_per_pos"
+        self._vllm_names.declare(full, ("spec_decode_num_accepted_tokens_per_pos",))
+        help_text = "Accepted tokens by their position in a draft, from 0."
+        family = CounterMetricFamily(full, help_text, labels=(*_LABELS, "position"))
+        for position, count in enumerate(drafts.accepted):
+            family.add_metric((*self._labels, str(position)), count)
+        yield family
 
     def _work(self, stats: EngineStats) -> Iterator[Metric]:
         if (work := stats.work) is None:

@@ -15,8 +15,8 @@ def test_a_refused_option_is_suggested_only_if_it_is_the_best_match() -> None:
 
 
 def test_a_key_of_a_section_that_is_refused_is_not_suggested_beside_one_that_works() -> None:
-    """`max_model_len` at the top suggested `speculative.max_model_len` too."""
-    assert paths_like("", "max_model_len") == ["model.max_model_len"]
+    """`quantization` at the top suggested `speculative.quantization` too."""
+    assert paths_like("", "quantization") == ["model.quantization"]
     assert paths_like("", "max_lora_rank") == ["lora.max_lora_rank"]
 
 

@@ -177,6 +177,19 @@ API_SERVERS = Feature(
     title="several API processes", options=("server.api_server_count",), is_on=lambda v: v.server.api_server_count > 1
 )
 
+DRAFTS = Feature(
+    title="drafts",
+    options=("speculative.method",),
+    is_on=lambda v: v.speculative.method is not None,
+    named="`speculative.method: {method}`",
+)
+PROCESSORS_OF_RANKS = Feature(
+    title="logits processors of several processes",
+    options=("model.logits_processors", _TENSOR, _STAGES),
+    is_on=lambda v: v.topology.num_ranks > 1 and bool(v.model.logits_processors),
+    named="`model.logits_processors` with several processes",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion:
@@ -342,6 +355,29 @@ EXCLUSIONS = (
         one=STORES,
         other=LAUNCHED_RANKS,
         why="Each of these plans the same steps, and their stores would differ.",
+    ),
+    Exclusion(
+        rule="R515",
+        one=DRAFTS,
+        other=GPUS,
+        why="A step of a GPU samples one token for each sequence, in a captured graph.",
+    ),
+    Exclusion(
+        rule="R515",
+        one=DRAFTS,
+        other=LAUNCHED_RANKS,
+        why="Each of these plans the same steps, and how much is drafted depends on measured times.",
+    ),
+    Exclusion(
+        rule="R515", one=DRAFTS, other=SHARED_EXPERTS, why="Steps of several replicas have tokens of all of them."
+    ),
+    Exclusion(rule="R515", one=DRAFTS, other=PROMPTS, why="Several processes compute parts of a row."),
+    Exclusion(rule="R515", one=DRAFTS, other=CONTEXTS, why="Several processes have parts of what a row reads."),
+    Exclusion(
+        rule="R515",
+        one=DRAFTS,
+        other=PROCESSORS_OF_RANKS,
+        why="A processor may keep something of each token, so that the others cannot know how many are sampled.",
     ),
 )
 

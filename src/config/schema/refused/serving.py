@@ -7,6 +7,7 @@ from typing import Any, Literal
 from ..types import Flag, Texts, Whole
 from .reasons import (
     COMPILED_BEFORE,
+    DRAFTS_IN_METRICS,
     EFFORT_IN_TEMPLATE,
     GENERATION_ONLY,
     HEALTH_WATCHES,
@@ -14,7 +15,6 @@ from .reasons import (
     LOGGING_OPTIONS,
     NO_ADAPTERS,
     NO_COHERE,
-    NO_DRAFTS,
     NO_FINGERPRINT,
     ONE_LOG_LINE,
     STRICT_TOOLS,
@@ -32,7 +32,7 @@ OBSERVABILITY: tuple[Refused, ...] = (
         Literal["none", "summary", "detailed"],
         "none",
         "Return the share of accepted draft tokens.",
-        reason=NO_DRAFTS,
+        reason=DRAFTS_IN_METRICS,
     ),
     Refused("aggregate_engine_logging", Flag, False, "Log one line for all replicas.", reason=ONE_LOG_LINE),
     Refused(

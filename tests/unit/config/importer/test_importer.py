@@ -21,7 +21,7 @@ from stoker.config.importer.engine_tables import TABLES
 from stoker.config.importer.launch import launches_of
 from stoker.config.importer.manifest import manifest_text, manifest_tree
 from stoker.config.importer.read import import_script, import_words, import_yaml
-from stoker.config.schema.options import Option, options
+from stoker.config.schema.options import Option, options, section_flags
 
 from ..deployments import MACHINE
 
@@ -73,6 +73,7 @@ def test_no_word_vanishes(command: dict[str, Any]) -> None:
         plain = name.lstrip("-").partition(".")[0].rstrip("+").replace("-", "_").removeprefix("no_")
         keys = {option.name for option in options().values() if name.rstrip("+") in option.flags} | {plain}
         keys |= {"level"} if re.fullmatch("-O[0-3]", name) else {name.partition(".")[2].rstrip("+")} - {""}
+        keys |= {section_flags()[name]} if name in section_flags() else set()
         is_there = any(re.search(rf"^ *#?{key}:", text, re.MULTILINE) for key in keys)
         renamed = launch.engine in ("sglang", "llama.cpp") and _is_set(draft, name)
         assert is_there or renamed or name in text, f"{name} is missing:\n{text}"

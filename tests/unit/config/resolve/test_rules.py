@@ -29,11 +29,15 @@ from .rule_cases import (
     parallel,
     scheduler,
     server,
+    speculative,
     structured_outputs,
 )
 
 SMALL = MACHINE.model_copy(update={"available_memory_bytes": 100_000, "cpu_flags": (), "max_open_files": 1024})
-_TABLES = (model, load, cache, scheduler, device, parallel, compilation, kv_transfer, server, structured_outputs)
+_TABLES = (
+    *(model, load, cache, scheduler, device, parallel, compilation, kv_transfer, server, structured_outputs),
+    speculative,
+)
 MACHINES = {  # by the name of their tables
     "CASES": MACHINE,
     "SMALL_CASES": SMALL,

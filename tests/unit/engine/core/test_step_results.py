@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.drafters import AnyDrafter
 from tests.fake_runner import FakeRunner, FakeSettings, continuation, num_valid_drafts
 
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.core.block_events import BlocksStored
-from stoker.engine.core.request import NO_SLOT, Request
-from stoker.engine.core.step_draft import StepDraft
-from stoker.engine.core.step_planner import StepPlanner
+from stoker.engine.core.request import NO_SLOT
+from stoker.engine.core.settings import DraftSettings
 from stoker.engine.step import StepPlan, StepResult
 
 BLOCK_SIZE = 4
@@ -22,32 +22,15 @@ PROMPTS = [list(range(10 * index, 10 * index + 3 + 2 * index)) for index in rang
 NO_EOS = 1001
 
 
-class DraftingPlanner(StepPlanner):
-    """Adds two drafts to each decode row, where it may have that many tokens more and there are blocks for them."""
-
-    def _plan_decodes(self, draft: StepDraft) -> list[Request]:
-        prefills = super()._plan_decodes(draft)
-        columns, slots = self._columns, draft.decode_slots
-        outputs = np.minimum(3, columns.max_length[slots] - columns.target[slots])
-        for row, request in enumerate(draft.decodes):
-            missing = columns.computed[request.slot] + outputs[row] - columns.capacity[request.slot]
-            if missing > 0 and self._blocks.num_available > 2:
-                draft.add_blocks(request.slot, self._blocks.append_new(request, -(-missing // BLOCK_SIZE)))
-            elif missing > 0:
-                outputs[row] = 1
-        draft.decode_outputs = outputs
-        return prefills
-
-
 class Bench:
     def __init__(self, **changes: object) -> None:
         values: dict[str, object] = {
             "num_blocks": 100, "block_size": BLOCK_SIZE, "max_num_seqs": 8, "max_num_batched_tokens": 64,
             "max_model_len": 200, "eos_token_ids": (NO_EOS,), "records_block_events": True,
+            "drafting": DraftSettings(drafter=AnyDrafter()),
         }  # fmt: skip
         settings = SchedulerSettings(**(values | changes))  # type: ignore[arg-type]
         self.scheduler, self.runner = Scheduler(settings), FakeRunner(FakeSettings())
-        self.scheduler._planner = DraftingPlanner(settings, self.scheduler.sequences)
         self.done: dict[str, EngineOutput] = {}
         self.max_valid = 0
 

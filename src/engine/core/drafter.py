@@ -1,0 +1,45 @@
+"""Drafter: guesses what follows the known tokens of running sequences. Implemented in spec_decode.
+
+A guess never changes an answer: the model verifies it. It changes how many tokens a step computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ..step.plan import Int32, Int64
+
+
+class Drafter(Protocol):
+    """All methods are called from one thread, between steps. Sequences are known by their slots.
+
+    slots: [R] int64, each once. lengths: [R] int32, the known tokens of each sequence, prompt included.
+    """
+
+    max_tokens: int  # of one sequence in a step
+
+    def admit(self, slot: int, token_ids: Sequence[int]) -> None:
+        """A sequence takes the slot. token_ids: all that are known."""
+        ...
+
+    def extend(self, slot: int, token_ids: Sequence[int], length: int) -> None:
+        """More known tokens of a sequence, which the model did not choose. length: of the sequence, with these."""
+        ...
+
+    def follow(self, slots: Int64, lengths: Int32, token_ids: Int32) -> None:
+        """One more token of each sequence, of these lengths now, that the model has chosen."""
+        ...
+
+    def counts(self, slots: Int64, room: Int32) -> Int32:
+        """[R] How many tokens to draft for each sequence of a step, at most `room`: as many as shorten the time for a
+        token over all sequences."""
+        ...
+
+    def drafts(self, slot: int, length: int, count: int) -> list[int]:
+        """`count` tokens that may follow; `counts` has said how many there are."""
+        ...
+
+    def took(self, num_tokens: int, seconds: float) -> None:
+        """A step of `num_tokens` tokens, none of them of a prompt, has taken so long."""
+        ...

@@ -1,0 +1,158 @@
+"""Drafting: which rows of a step get drafts, and what became of them. A drafter says what may follow (drafter.py).
+
+While drafts would pay for some sequence, a step is planned only when the tokens of the one before are known. Else steps
+are planned ahead, as without drafts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
+from ..api import DraftCounts
+from ..step.plan import Int32, Int64, StepPlan
+from ..step.result import StepResult
+from .request import Request
+from .sequence_blocks import SequenceBlocks
+from .settings import SchedulerSettings
+from .slot_columns import SlotColumns
+from .step_draft import StepDraft
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class Drafting:
+    """Does nothing without a drafter. One that fails is not asked again: requests go on without drafts."""
+
+    def __init__(self, settings: SchedulerSettings, columns: SlotColumns, blocks: SequenceBlocks) -> None:
+        self._columns, self._blocks = columns, blocks
+        self._own, self._num_groups = settings.drafting, settings.num_groups
+        self._drafter = None if self._own is None else self._own.drafter
+        self._max_step_tokens, self._block_size = settings.max_num_batched_tokens, settings.block_size
+        self._has_drafts = np.zeros(settings.max_num_seqs, np.bool_)  # by slot: its sequence may get some
+        self._num_drafts = 0
+        self._num_tokens = 0
+        self._accepted = np.zeros(0 if self._drafter is None else self._drafter.max_tokens, np.int64)
+
+    @property
+    def counts(self) -> DraftCounts | None:
+        if self._own is None:
+            return None
+        return DraftCounts(self._num_drafts, self._num_tokens, tuple(self._accepted.tolist()))
+
+    def admit(self, request: Request, num_waiting: int) -> None:
+        """The request has got its slot. num_waiting: requests that go on waiting."""
+        if self._drafter is None or self._own is None:
+            return
+        sampling = request.inputs.sampling
+        is_plain = sampling.constraint is None and sampling.reasoning is None and not sampling.has_penalties
+        is_plain = is_plain and not sampling.logits_processors
+        self._has_drafts[request.slot] = num_waiting <= self._own.max_num_waiting and (self._own.in_order or is_plain)
+        if self._has_drafts[request.slot]:
+            drafter, token_ids = self._drafter, request.token_ids
+            self._ask(lambda: drafter.admit(request.slot, token_ids))
+
+    def extend(self, request: Request, token_ids: list[int]) -> None:
+        """Tokens were appended to a running sequence that were not sampled."""
+        if self._drafter is not None and self._has_drafts[request.slot]:
+            drafter = self._drafter
+            self._ask(lambda: drafter.extend(request.slot, token_ids, len(request.token_ids)))
+
+    def follow(self, slots: Int64, lengths: Int32, token_ids: Int32) -> None:
+        """One token was appended to each of these sequences, which have these lengths now."""
+        if self._drafter is None:
+            return
+        if not (own := self._has_drafts[slots]).all():
+            slots, lengths, token_ids = slots[own], lengths[own], token_ids[own]
+        if len(slots):
+            drafter = self._drafter
+            self._ask(lambda: drafter.follow(slots, lengths, token_ids))
+
+    def waits(self, running: Int64) -> bool:
+        """Whether the next step is planned when the tokens of those in flight are known. running: slots."""
+        if self._drafter is None or not len(running):
+            return False
+        return bool(self._counts(running, self._room(running)).any())
+
+    def add(self, draft: StepDraft, num_running: int) -> None:
+        """Add drafts to the decode rows of a step, as far as blocks are free. num_running: sequences."""
+        slots, columns = draft.decode_slots, self._columns
+        if self._drafter is None or not len(slots):
+            return
+        room = self._room(slots)
+        room[columns.target[slots] != columns.known[slots]] = 0
+        counts = self._counts(slots, room)
+        for row in np.flatnonzero(counts).tolist():
+            request = draft.decodes[row]
+            counts[row] = self._with_blocks(draft, num_running, request, int(counts[row]))
+            token_ids = self._drafts(request.slot, int(columns.known[request.slot]), int(counts[row]))
+            counts[row] = len(token_ids)
+            if token_ids:
+                draft.drafts.append((request.slot, token_ids))
+        if draft.drafts:
+            draft.decode_outputs = counts + np.int32(1)
+
+    def _room(self, slots: Int64) -> Int32:
+        """[R] The most drafts of each row, by its length and what a step can hold."""
+        assert self._drafter is not None
+        assert self._own is not None
+        columns = self._columns
+        lengths = columns.known[slots]
+        room = np.minimum(columns.max_length[slots], self._own.max_model_len) - lengths - 1
+        most = min(self._drafter.max_tokens, (self._max_step_tokens - len(slots)) // (2 * len(slots)))
+        room = np.clip(room, 0, most).astype(np.int32)
+        room[~self._has_drafts[slots]] = 0
+        return room
+
+    def _counts(self, slots: Int64, room: Int32) -> Int32:
+        drafter = self._drafter
+        counts: Int32 | None = None
+        if drafter is not None and room.any():
+            counts = self._ask(lambda: drafter.counts(slots, room))
+        return np.zeros(len(slots), np.int32) if counts is None else counts
+
+    def _drafts(self, slot: int, length: int, count: int) -> list[int]:
+        drafter = self._drafter
+        if drafter is None or not count:
+            return []
+        return self._ask(lambda: drafter.drafts(slot, length, count)) or []
+
+    def _with_blocks(self, draft: StepDraft, num_running: int, request: Request, count: int) -> int:
+        """Take blocks for up to `count` drafts. Returns how many have one."""
+        columns, blocks, slot = self._columns, self._blocks, request.slot
+        free = int(columns.capacity[slot] - columns.computed[slot]) - 1  # the last known token has one
+        if count > free:
+            num_new = -(-(count - free) // self._block_size)
+            # One free block more for each running sequence, as for an admission.
+            margin = num_running * self._num_groups
+            if blocks.num_available - num_new * self._num_groups < margin:
+                return max(0, free)
+            draft.add_blocks(slot, blocks.append_new(request, num_new))
+        return count
+
+    def verified(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
+        """The plan has this result, after so long."""
+        if self._drafter is None:
+            return
+        drafter = self._drafter
+        if plan.num_rows and bool((plan.num_outputs == plan.num_tokens).all()):
+            self._ask(lambda: drafter.took(plan.num_batched_tokens, seconds))
+        if plan.drafts and result.num_valid is not None:
+            slots = [slot for slot, _ in plan.drafts]
+            num_accepted = (result.num_valid - 1)[np.isin(plan.slots, slots)]
+            self._num_drafts += len(plan.drafts)
+            self._num_tokens += sum(len(token_ids) for _, token_ids in plan.drafts)
+            by_position = np.bincount(num_accepted, minlength=len(self._accepted) + 1)
+            self._accepted += by_position[::-1].cumsum()[::-1][1:]
+
+    def _ask(self, ask: Callable[[], T]) -> T | None:
+        try:
+            return ask()
+        except Exception as error:
+            logger.error("drafts are switched off: the drafter has failed", exc_info=error)
+            self._drafter = None
+            return None

@@ -1,0 +1,54 @@
+"""Acceptance: how probable it is that an expected token comes, from how often one came before.
+
+The longer the context in which the text agrees with an earlier place, the longer it goes on to agree. So outcomes are
+counted by the length of that context, over all sequences, and for each of them: an answer that copies its prompt soon
+has long drafts, and one that only resembles it has none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ..step.plan import Bool, Int32, Int64
+
+Floats = npt.NDArray[np.float64]
+_LIMITS = np.array([1, 3, 5, 9, 17], np.int32)  # of the context's length: class 0 is below 1, class 5 from 17 on
+_AT_FIRST = np.array([0.3, 0.3, 0.5, 0.7, 0.85, 0.93])  # before anything is known, by class
+_WEIGHT = 6.0  # of that, and of what all sequences have in common, in outcomes
+_KEEPS = 0.98  # of the counts at each outcome: the last 50 decide
+
+
+class Acceptance:
+    def __init__(self, num_slots: int) -> None:
+        self._hits, self._all = _AT_FIRST * _WEIGHT, np.full(len(_AT_FIRST), _WEIGHT)
+        self._slot_hits = np.zeros((num_slots, len(_AT_FIRST)))
+        self._slot_all = np.zeros((num_slots, len(_AT_FIRST)))
+
+    def admit(self, slot: int) -> None:
+        """Another sequence has the slot."""
+        self._slot_hits[slot] = self._slot_all[slot] = 0.0
+
+    def count(self, slots: Int64, matched: Int32, came: Bool) -> None:
+        """Outcomes. slots: [R], each once. matched: [R] length of the context. came: [R] whether the token came."""
+        classes = _class_of(matched)
+        self._slot_hits[slots, classes] = self._slot_hits[slots, classes] * _KEEPS + came
+        self._slot_all[slots, classes] = self._slot_all[slots, classes] * _KEEPS + 1.0
+        hits, counts = (np.bincount(classes, weights, len(self._all)) for weights in (came.astype(float), None))
+        kept = _KEEPS**counts
+        self._hits = self._hits * kept + hits
+        self._all = self._all * kept + counts
+
+    def survival(self, slots: Int64, matched: Int32, count: int) -> Floats:
+        """[R, count] The probability that the token after 0, 1, ... expected ones comes, and all before it."""
+        classes = _class_of(np.add.outer(matched, np.arange(count, dtype=np.int32)))
+        common = (self._hits / self._all)[classes] * _WEIGHT
+        rows = slots[:, None]
+        likely = (self._slot_hits[rows, classes] + common) / (self._slot_all[rows, classes] + _WEIGHT)
+        found: Floats = np.cumprod(likely, axis=1)
+        return found
+
+
+def _class_of(matched: npt.NDArray[np.integer]) -> Int64:
+    found: Int64 = np.searchsorted(_LIMITS, matched, side="right")
+    return found

@@ -1,0 +1,84 @@
+"""Drafters whose guesses a test knows. The real ones are in spec_decode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from stoker.engine.step.plan import Int32, Int64
+
+
+class AnyDrafter:
+    """Drafts as many tokens as it may, whatever they are. It fails in the method of this name."""
+
+    def __init__(self, max_tokens: int = 2, fails_in: str = "") -> None:
+        self.max_tokens = max_tokens
+        self.fails_in = fails_in
+        self.num_calls = 0
+
+    def _called(self, name: str) -> None:
+        self.num_calls += 1
+        if name == self.fails_in:
+            raise ZeroDivisionError(name)
+
+    def admit(self, slot: int, token_ids: Sequence[int]) -> None:
+        self._called("admit")
+
+    def extend(self, slot: int, token_ids: Sequence[int], length: int) -> None:
+        self._called("extend")
+
+    def follow(self, slots: Int64, lengths: Int32, token_ids: Int32) -> None:
+        self._called("follow")
+
+    def counts(self, slots: Int64, room: Int32) -> Int32:
+        self._called("counts")
+        return room
+
+    def drafts(self, slot: int, length: int, count: int) -> list[int]:
+        self._called("drafts")
+        return [0] * count
+
+    def took(self, num_tokens: int, seconds: float) -> None:
+        self._called("took")
+
+
+class ToldDrafter:
+    """Drafts as many tokens as it may: those of the answer, but for one in `wrong_every` positions of a sequence."""
+
+    def __init__(
+        self, answers: Mapping[tuple[int, ...], Sequence[int]], max_tokens: int = 4, wrong_every: int = 5
+    ) -> None:
+        """answers: what is generated, by prompt."""
+        self.max_tokens, self._wrong_every = max_tokens, wrong_every
+        self._answers = answers
+        self._own: dict[int, list[int]] = {}
+        self.followed: dict[int, list[int]] = {}  # by slot, all tokens of the sequence that it was told of
+        self.steps: list[int] = []
+
+    def admit(self, slot: int, token_ids: Sequence[int]) -> None:
+        self.followed[slot] = list(token_ids)
+        sequences = [[*prompt, *answer] for prompt, answer in self._answers.items()]
+        known = self._answers.get(tuple(token_ids))
+        resumed = (each for each in sequences if each[: len(token_ids)] == list(token_ids))
+        self._own[slot] = [*token_ids, *known] if known is not None else next(resumed)
+
+    def extend(self, slot: int, token_ids: Sequence[int], length: int) -> None:
+        self.followed[slot] += token_ids
+        assert len(self.followed[slot]) == length
+
+    def follow(self, slots: Int64, lengths: Int32, token_ids: Int32) -> None:
+        for slot, length, token_id in zip(slots.tolist(), lengths.tolist(), token_ids.tolist(), strict=True):
+            self.followed[slot].append(token_id)
+            assert len(self.followed[slot]) == length
+
+    def counts(self, slots: Int64, room: Int32) -> Int32:
+        left = [len(self._own[slot]) - len(self.followed[slot]) for slot in slots.tolist()]
+        return np.minimum(room, left).astype(np.int32)
+
+    def drafts(self, slot: int, length: int, count: int) -> list[int]:
+        tokens = self._own[slot]
+        return [tokens[place] + (1 if place % self._wrong_every == 0 else 0) for place in range(length, length + count)]
+
+    def took(self, num_tokens: int, seconds: float) -> None:
+        self.steps.append(num_tokens)

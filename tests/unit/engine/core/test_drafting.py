@@ -1,0 +1,201 @@
+"""Which rows get drafts, and what became of them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.drafters import AnyDrafter
+from tests.fake_runner import FakeRunner, FakeSettings, continuation
+
+from stoker.engine.api import Constraint, EngineRequest, InvalidRequest, RequestInputs, SamplingParams
+from stoker.engine.core import Scheduler, SchedulerSettings
+from stoker.engine.core.settings import DraftSettings
+from stoker.engine.step import StepPlan
+
+PROMPT = [3, 4, 5, 6, 7]
+
+
+class Bench:
+    def __init__(self, drafter: AnyDrafter | None = None, own: dict[str, Any] | None = None, **changes: Any) -> None:
+        """own: of DraftSettings. changes: of SchedulerSettings."""
+        self.drafter = drafter or AnyDrafter()
+        values = {"num_blocks": 100, "block_size": 4, "max_num_seqs": 8, "max_num_batched_tokens": 64}
+        drafting = DraftSettings(drafter=self.drafter, **(own or {}))
+        self.scheduler = Scheduler(
+            SchedulerSettings(**{**values, "max_model_len": 200, "drafting": drafting, **changes})
+        )
+        self.runner = FakeRunner(FakeSettings())
+        self.answers: dict[str, list[int]] = {}
+
+    def add(self, name: str, prompt: list[int] | None = None, **sampling: Any) -> None:
+        params = SamplingParams(**{"max_tokens": 20, **sampling})
+        self.scheduler.add(EngineRequest(request_id=name, inputs=RequestInputs(prompt or PROMPT, params)))
+
+    def step(self) -> StepPlan:
+        plan = self.scheduler.schedule()
+        assert plan is not None
+        self.finish(plan)
+        return plan
+
+    def finish(self, plan: StepPlan) -> None:
+        for output in self.scheduler.finish_step(plan, self.runner.execute(plan), 0.5):
+            self.answers.setdefault(output.request_id, []).extend(output.token_ids)
+
+    def run(self) -> list[StepPlan]:
+        plans = []
+        while self.scheduler.has_work:
+            plans.append(self.step())
+        return plans
+
+
+def test_a_row_has_an_output_for_each_draft_and_one_more():
+    bench = Bench()
+    bench.add("a")
+    assert bench.step().drafts == []  # the prompt
+    plan = bench.step()
+    assert plan.drafts == [(0, [0, 0])]
+    assert (plan.num_tokens.tolist(), plan.num_outputs.tolist(), plan.num_computed.tolist()) == ([3], [3], [5])
+    bench.run()
+    assert bench.answers["a"] == continuation(PROMPT, 20)
+
+
+def test_drafts_end_where_the_answer_ends():
+    """The last token of an answer is computed by no step, so one that is before it has no draft."""
+    bench = Bench(AnyDrafter(max_tokens=8))
+    bench.add("a", max_tokens=4)
+    plans = bench.run()
+    assert max(int(plan.num_computed[0] + plan.num_tokens[0]) for plan in plans) <= len(PROMPT) + 3
+    assert bench.answers["a"] == continuation(PROMPT, 4)
+
+
+def test_a_long_sequence_goes_on_without_drafts():
+    bench = Bench(own={"max_model_len": 12})
+    bench.add("a")
+    plans = bench.run()
+    ends = [int(plan.num_computed[0] + plan.num_tokens[0]) for plan in plans if plan.drafts]
+    assert ends
+    assert max(ends) <= 12
+    assert not plans[-1].drafts
+    assert bench.answers["a"] == continuation(PROMPT, 20)
+
+
+def test_requests_that_begin_while_many_wait_get_no_drafts():
+    """Two slots: the first two begin while one, then none waits."""
+    bench = Bench(own={"max_num_waiting": 1}, max_num_seqs=1)
+    for index in range(3):
+        bench.add(str(index), [9 + index, *PROMPT])
+    drafted = [bool(plan.drafts) for plan in bench.run() if plan.num_computed[0]]
+    first_without = drafted[:19]
+    assert not any(first_without)
+    assert all(drafted[19:22])
+
+
+@pytest.mark.parametrize(
+    ("sampling", "has_drafts"),
+    [
+        ({}, True),
+        ({"temperature": 0.5, "top_k": 4, "logit_bias": {3: 1.0}, "bad_word_ids": ((3, 4),), "logprobs": 1}, True),
+        ({"frequency_penalty": 0.1}, False),
+        ({"repetition_penalty": 1.1}, False),
+        ({"constraint": Constraint("start: /a/")}, False),
+    ],
+)
+def test_what_the_sampler_keeps_something_of_is_sampled_in_order(sampling: dict[str, Any], has_drafts: bool):
+    """Several processes cannot, so such sequences have no drafts there."""
+    for in_order in (True, False):
+        bench = Bench(own={"in_order": in_order})
+        bench.add("a", **sampling)
+        assert any(plan.drafts for plan in bench.run()) == (has_drafts or in_order)
+
+
+def test_nothing_is_preempted_for_drafts_and_no_free_block_of_others_is_taken():
+    """With a block for each sequence and few more, drafts end with the block."""
+    bench = Bench(AnyDrafter(max_tokens=8), num_blocks=12, max_num_seqs=2)
+    bench.add("a", [8, *PROMPT], max_tokens=14)
+    bench.add("b", [9, *PROMPT], max_tokens=14)
+    plans = bench.run()
+    assert bench.scheduler.stats().num_preemptions == 0
+    assert any(plan.drafts for plan in plans)
+    assert bench.answers == {name: continuation([first, *PROMPT], 14) for name, first in (("a", 8), ("b", 9))}
+    stats = bench.scheduler.stats()
+    assert stats.num_free_blocks == stats.num_blocks
+
+
+def test_drafts_take_at_most_half_of_what_a_step_has_left():
+    bench = Bench(AnyDrafter(max_tokens=30), max_num_batched_tokens=20)
+    bench.add("a", max_tokens=60)
+    bench.step()
+    assert bench.step().num_batched_tokens == 1 + (20 - 1) // 2
+    bench.add("b", [*PROMPT, 9, 9])
+    plan = bench.step()
+    assert plan.num_batched_tokens <= 20
+    assert len(plan.admissions) == 1
+
+
+def test_while_drafts_pay_a_step_waits_for_the_one_before():
+    drafter = AnyDrafter()
+    bench = Bench(drafter)
+    bench.add("a")
+    first = bench.scheduler.schedule()
+    assert first is not None
+    assert bench.scheduler.schedule() is None
+    bench.finish(first)
+    second = bench.scheduler.schedule()
+    assert second is not None
+    assert second.drafts
+    bench.finish(second)
+
+
+def test_steps_are_planned_ahead_while_drafts_do_not_pay():
+    class Idle(AnyDrafter):
+        def counts(self, slots: Any, room: Any) -> Any:
+            return np.zeros(len(slots), np.int32)
+
+    bench = Bench(Idle())
+    bench.add("a")
+    plans = [bench.scheduler.schedule() for _ in range(3)]
+    for plan in plans:
+        assert plan is not None
+        bench.finish(plan)
+    bench.run()
+    assert bench.answers["a"] == continuation(PROMPT, 20)
+
+
+def test_what_became_of_drafts_is_counted():
+    bench = Bench(AnyDrafter(max_tokens=3))
+    bench.add("a", max_tokens=40)
+    plans = bench.run()
+    counts = bench.scheduler.stats().drafts
+    assert counts is not None
+    assert counts.drafts == sum(bool(plan.drafts) for plan in plans)
+    assert counts.tokens == sum(len(token_ids) for plan in plans for _, token_ids in plan.drafts)
+    decodes = len(plans) - 1
+    assert sum(counts.accepted) == 40 - 1 - decodes
+    assert list(counts.accepted) == sorted(counts.accepted, reverse=True)
+    assert len(counts.accepted) == 3
+    assert Bench(drafting=None).scheduler.stats().drafts is None
+
+
+@pytest.mark.parametrize("method", ["admit", "follow", "counts", "drafts", "took"])
+def test_a_drafter_that_fails_is_not_asked_again_and_no_request_is_lost(method: str, caplog: pytest.LogCaptureFixture):
+    bench = Bench(AnyDrafter(fails_in=method))
+    with caplog.at_level(logging.ERROR):
+        bench.add("a")
+        bench.add("b", [8, *PROMPT])
+        bench.step()
+        bench.step()
+        num_calls = bench.drafter.num_calls
+        bench.run()
+    assert bench.drafter.num_calls == num_calls
+    assert bench.answers == {"a": continuation(PROMPT, 20), "b": continuation([8, *PROMPT], 20)}
+    assert [record.message for record in caplog.records] == ["drafts are switched off: the drafter has failed"]
+
+
+def test_a_request_that_is_refused_has_no_slot_to_forget():
+    bench = Bench()
+    with pytest.raises(InvalidRequest):
+        bench.add("a", [-1])
+    assert bench.drafter.num_calls == 0
