@@ -43,7 +43,7 @@ class AnyDrafter:
         self._called("took")
 
 
-class ToldDrafter:
+class AnswerDrafter:
     """Drafts as many tokens as it may: those of the answer, but for one in `wrong_every` positions of a sequence."""
 
     def __init__(
@@ -53,7 +53,7 @@ class ToldDrafter:
         self.max_tokens, self._wrong_every = max_tokens, wrong_every
         self._answers = answers
         self._own: dict[int, list[int]] = {}
-        self.followed: dict[int, list[int]] = {}  # by slot, all tokens of the sequence that it was told of
+        self.followed: dict[int, list[int]] = {}  # by slot, all tokens of the sequence
         self.steps: list[int] = []
 
     def admit(self, slot: int, token_ids: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.drafters import ToldDrafter
+from tests.drafters import AnswerDrafter
 from tests.slow_cases import slow
 from tests.tiny_checkpoint import write_checkpoint
 
@@ -46,10 +46,10 @@ def samplings() -> list[SamplingParams]:
     ]
 
 
-def with_drafts(engine: Engine, settings: Any, expected: list[EngineOutput], prompts: list[list[int]]) -> ToldDrafter:
+def with_drafts(engine: Engine, settings: Any, expected: list[EngineOutput], prompts: list[list[int]]) -> AnswerDrafter:
     """Replaces the scheduler of the engine by one that drafts."""
     answers = {tuple(prompt): output.token_ids for prompt, output in zip(prompts, expected, strict=True)}
-    drafter = ToldDrafter(answers)
+    drafter = AnswerDrafter(answers)
     drafting = DraftSettings(drafter=drafter, in_order=settings.topology.num_ranks == 1)
     engine.scheduler = Scheduler(scheduler_settings(settings, drafting=drafting))
     return drafter
@@ -151,7 +151,7 @@ def test_grammars_and_drafts(is_ahead: bool, tmp_path: Path, monkeypatch: pytest
     compile_grammars(engine, asked)
     prompts = [list(range(20, 31))[: 3 + index % 7] for index in range(len(asked))]
     answers = {tuple(prompt): output.token_ids for prompt, output in zip(prompts, expected, strict=True)}
-    drafting = DraftSettings(drafter=ToldDrafter(answers, wrong_every=4))
+    drafting = DraftSettings(drafter=AnswerDrafter(answers, wrong_every=4))
     monkeypatch.setattr(engine, "_scheduler", Scheduler(scheduler_settings(settings, drafting=drafting)))
     found = run(engine, asked)
     assert [output.token_ids for output in found] == [output.token_ids for output in expected]

@@ -25,6 +25,7 @@ from .shared_step import SharedSteps
 from .step_input import Int64, logit_tokens
 from .step_part import Hidden, StepDivision, StepPart
 
+_CAPTURED_DRAFTS = 32  # tokens of a step with drafts: some 70 graphs at most
 Forward = Callable[[Sequence[StepInput], Hidden | None, torch.Tensor | None], Hidden]
 
 
@@ -112,11 +113,11 @@ class HostBody:
 
 
 def _draft_sizes(resolved: Resolved) -> dict[str, int]:
-    """Sizes of captured steps in which rows have drafts. All logits of a captured step are computed together."""
+    """Sizes of captured steps in which rows have drafts. Larger steps gain little by it, and there are many shapes."""
     if resolved.speculative.method is None:
         return {}
     width = 1 + resolved.speculative.num_speculative_tokens
-    return {"max_tokens_per_row": width, "max_tokens": max(width, sample_head.LOGIT_ROWS)}
+    return {"max_tokens_per_row": width, "max_drafted": max(width, _CAPTURED_DRAFTS)}
 
 
 def forward_of(loaded: LoadedModel) -> Forward:

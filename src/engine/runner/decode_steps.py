@@ -32,7 +32,7 @@ class DecodeSteps:
         device: torch.device,
         num_rows_of_experts: Callable[[], int | None] = lambda: 0,
         max_tokens_per_row: int = 1,
-        max_tokens: int | None = None,
+        max_drafted: int | None = None,
     ) -> None:
         """
         compute: what is captured: a tensor or several, of all tokens of a step, for each view of the blocks
@@ -43,12 +43,13 @@ class DecodeSteps:
         num_rows_of_experts: on which the graph of the step that is computed depends too; None of a step that is not
             captured.
         max_tokens_per_row: of a step that is captured, which has the same number of tokens in each row.
-        max_tokens: of such a step; None: as many as these rows have.
+        max_drafted: tokens of a step with more than one in a row; None: as many as these rows have.
         """
         self._compute, self._capture = compute, capture
         self._max_rows, self._max_model_len = max_rows, max_model_len
         self._max_tokens_per_row = max_tokens_per_row
-        max_tokens = self._max_tokens = max_tokens or max_rows * max_tokens_per_row
+        self._max_drafted = max_drafted or max_rows * max_tokens_per_row
+        max_tokens = self._max_tokens = max(max_rows, self._max_drafted)
         self._num_rows_of_experts = num_rows_of_experts
         self._graphs: dict[StepShape, tuple[_Inputs, CapturedGraph]] = {}
         self._not_captured: set[StepShape] = set()
@@ -79,7 +80,7 @@ class DecodeSteps:
             return None
         if (
             width > self._max_tokens_per_row
-            or step.num_tokens > self._max_tokens
+            or (width > 1 and step.num_tokens > self._max_drafted)
             or step.num_tokens != rows * width
             or (step.visible is not None and width > 1)
         ):

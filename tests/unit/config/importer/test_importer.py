@@ -75,7 +75,7 @@ def test_no_word_vanishes(command: dict[str, Any]) -> None:
         keys |= {"level"} if re.fullmatch("-O[0-3]", name) else {name.partition(".")[2].rstrip("+")} - {""}
         keys |= {section_flags()[name]} if name in section_flags() else set()
         is_there = any(re.search(rf"^ *#?{key}:", text, re.MULTILINE) for key in keys)
-        renamed = launch.engine in ("sglang", "llama.cpp") and _is_set(draft, name)
+        renamed = launch.engine in ("sglang", "llama.cpp", "tgi") and _is_set(draft, name)
         assert is_there or renamed or name in text, f"{name} is missing:\n{text}"
 
 

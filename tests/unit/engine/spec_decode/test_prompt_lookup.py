@@ -52,13 +52,13 @@ def test_the_longest_agreement_wins_and_of_equal_ones_the_last() -> None:
 
 
 @pytest.mark.parametrize(("shortest", "found"), [(1, True), (2, True), (3, True), (4, False)])
-def test_so_many_tokens_must_agree(shortest: int, found: bool) -> None:
+def test_a_number_of_tokens_must_agree(shortest: int, found: bool) -> None:
     drafter = lookup(shortest=shortest)
     drafter.admit(0, [5, 1, 2, 3, 4, 6])
     assert bool(drafted(drafter, 0, follow(drafter, 0, 6, 1, 2, 3))) == found
 
 
-def test_no_more_than_so_many_are_compared() -> None:
+def test_a_number_of_tokens_is_compared() -> None:
     """Of two tokens the last place is followed, though more agree at the first."""
     drafter = lookup(longest=2)
     drafter.admit(0, [1, 2, 3, 50, 9, 2, 3, 60, 7, 1, 2, 3])
