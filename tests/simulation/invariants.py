@@ -29,6 +29,7 @@ class Invariants:
         self._partial: set[Request] = set()  # computed in part by the plans so far
         self._answering: set[Request] = set()  # sampled by the plans so far, since they took their slots
         self._ends: dict[Request, int] = {}  # tokens computed by the plans so far, of those that have a slot
+        self._drafted: dict[Request, int] = {}  # drafts of its last row, of each that had some
         self._begins: dict[Request, int] = {}  # tokens computed before the newest plan that gave them blocks
         self._marks: dict[
             tuple[int, bytes], int
@@ -78,6 +79,7 @@ class Invariants:
         for request in [request for request in self._ends if request.slot < 0]:
             del self._ends[request]
             self._begins.pop(request, None)
+            self._drafted.pop(request, None)
             self._num_preemptions += request.finish_reason is None
             self._answering.discard(request)
             self._partial.discard(request)
@@ -146,13 +148,21 @@ class Invariants:
                 )
             self._check_windows(request)
             untold = request.num_untold
-            assert len(state.token_ids) == sequences.columns.target[slot] - untold, f"slot {slot}: another length"
+            most = int(sequences.columns.target[slot]) - untold
+            # Of a step that is not finished, the drafts that were rejected are not taken back yet.
+            assert most - self._drafts_in_flight(request) <= len(state.token_ids) <= most, f"slot {slot}: other tokens"
             known, read = int(sequences.columns.known[slot]), len(request.token_ids)
             assert state.token_ids[:read] == request.token_ids[: read - untold]
             places = [position % size for position in range(read, known)]
             assert len(places) <= size
             assert state.token_ids[read:known] == sequences.columns.tail[slot, places].tolist()
             assert sequences.columns.capacity[slot] == request.num_blocks * size
+
+    def _drafts_in_flight(self, request: Request) -> int:
+        drafts = [
+            dict(step.plan.drafts).get(request.slot, []) for step in self._sequences.steps if request in step.requests
+        ]
+        return sum(map(len, drafts))
 
     def _check_windows(self, request: Request) -> None:
         """What the next token sees is kept; what was before the window when blocks were last taken is not."""
@@ -238,10 +248,14 @@ class Invariants:
         self._writers.append(writes)
 
     def _count_hits(self, plan: StepPlan, rows: dict[Request, int], admitted: set[int]) -> None:
+        drafts = dict(plan.drafts)
         for request, row in rows.items():
             start = int(plan.num_computed[row])
             before = self._ends.get(request, 0)
             assert start >= before, "tokens are computed twice"
+            if num_drafts := self._drafted.pop(request, 0):
+                assert start <= before + num_drafts, "tokens of drafts are counted that there were not"
+                before = start
             assert start == before or self._settings.enable_prefix_caching, "tokens are skipped"
             if not request.num_preemptions:
                 self._num_hits += start - before
@@ -249,8 +263,12 @@ class Invariants:
                     request.inputs.sampling.prompt_logprobs is not None or not self._settings.enable_prefix_caching
                 )
                 self._num_queried += 0 if wants_all or request.slot not in admitted else request.num_prompt_tokens
-            self._ends[request] = start + int(plan.num_tokens[row])
+            if num_drafts := len(drafts.get(request.slot, [])):
+                self._drafted[request] = num_drafts
+            self._ends[request] = start + int(plan.num_tokens[row]) - num_drafts
+            # A row with drafts may have its next block already, when its last one is full.
             is_growing = plan.num_tokens[row] > 1 or start % self._settings.block_size == 0
+            is_growing &= self._settings.drafting is None
             if is_growing:  # blocks are given back when others are taken
                 self._begins[request] = start
 
@@ -260,8 +278,11 @@ class Invariants:
         if answers:
             # the last token of a prompt may be computed as any single token is
             pieces = [row for request, row in rows.items() if request not in answers]
+            drafts = dict(plan.drafts)
+            pieces = [row for row in pieces if plan.slots[row] not in drafts]
             pieces = [row for row in pieces if plan.num_tokens[row] > 1 or not plan.num_outputs[row]]
-            assert plan.num_tokens[pieces].sum() <= self._settings.prefill_budget(len(answers)), (
+            num_decoded = len(answers) + sum(map(len, drafts.values()))
+            assert plan.num_tokens[pieces].sum() <= self._settings.prefill_budget(num_decoded), (
                 "prompts take more than their share"
             )
         self._answering |= {request for request, row in rows.items() if plan.num_outputs[row]}
@@ -270,7 +291,8 @@ class Invariants:
         """While a prompt that is computed in part gets no tokens, none gets more than half of the prefill budget."""
         if not any(request.slot >= 0 and request not in rows for request in self._partial):
             return
-        prefills = [row for request, row in rows.items() if request in self._partial]
+        drafted = {slot for slot, _ in plan.drafts}
+        prefills = [row for request, row in rows.items() if request in self._partial and request.slot not in drafted]
         of_answers = int(plan.num_tokens.sum() - plan.num_tokens[prefills].sum())  # one each, or forced ones
         budget = self._settings.max_num_batched_tokens - of_answers
         assert all(plan.num_tokens[row] <= max(budget // 2, 1) for row in prefills), "a prompt takes it all"

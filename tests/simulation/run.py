@@ -1,8 +1,8 @@
 """Runs random worlds, any number of steps, and reports those that break.
 
-    python -m tests.simulation.run [--steps 1000000] [--seed 0] [--kind scheduler|stores|deployment] [--world N]
+    python -m tests.simulation.run [--steps 1000000] [--seed 0] [--kind scheduler|stores|drafts|deployment] [--world N]
 
-Worlds are numbered; seed, kind and number repeat one. Of each three worlds one is of each kind, unless one is named.
+Worlds are numbered; seed, kind and number repeat one. Of each four worlds one is of each kind, unless one is named.
 Exits with 1 and prints shortened stories if checks failed. Ctrl-C or SIGTERM ends it
 with what it has counted so far.
 """
@@ -27,6 +27,7 @@ STEPS_PER_WORLD = 500
 KINDS: dict[str, Callable[[str], Counter[str]]] = {
     "scheduler": lambda name: run_story(World.of(name), STEPS_PER_WORLD).events,
     "stores": lambda name: run_story(World.with_stores(name), STEPS_PER_WORLD).events,
+    "drafts": lambda name: run_story(World.with_drafts(name), STEPS_PER_WORLD).events,
     "deployment": lambda name: run_deployed_story(DeployedWorld.of(name), STEPS_PER_WORLD).events,
 }
 

@@ -30,6 +30,11 @@ class Slot:
     sampling: SamplingParams
     seed: int
 
+    def expect(self, token_ids: list[int]) -> None:
+        """Drafts: their cells are written, and overwritten later."""
+        for position, token_id in enumerate(token_ids, len(self.token_ids)):
+            self.marks[position] = fingerprint(int(self.marks[position - 1]), token_id)
+
     def append(self, token_id: int) -> None:
         position = len(self.token_ids)
         self.token_ids.append(token_id)
@@ -55,41 +60,58 @@ class FakeRunner:
     def execute(self, plan: StepPlan) -> StepResult:
         self._apply(plan)
         rows = list(zip(plan.slots.tolist(), plan.num_computed.tolist(), plan.num_tokens.tolist(), strict=True))
+        drafts = dict(plan.drafts)
+        for slot, token_ids in plan.drafts:
+            self.slots[slot].expect(token_ids)
         self._check_tables(plan, rows)
         self._copy_states(plan.restored_states)
         for load in plan.loads:
             content = np.frombuffer(load.content, np.int64).reshape(len(load.block_ids), -1)
             self.cells[list(load.block_ids)] = content
         for slot, start, count in rows:
-            self._write(self.slots[slot], start, start + count)
+            self._write(self.slots[slot], start, start + count, len(drafts.get(slot, [])))
             if count > 1:  # a row reads nothing that a later one fills
                 self._read(plan, self.slots[slot], start, start + count)
             self._change_state(slot, start, start + count)
         self._copy_states(plan.kept_states)
-        result, token_ids = StepResult(np.empty(0, np.int32)), []
+        result, token_ids, num_valid = StepResult(np.empty(0, np.int32)), [], np.minimum(plan.num_outputs, 1)
         for row, (slot, start, count) in enumerate(rows):
             state, end = self.slots[slot], start + count
             self._read(plan, state, start, end)
-            assert plan.num_outputs[row] == (end == len(state.token_ids)), f"step {plan.step} row {row}"
+            drafted = drafts.get(slot, [])
+            known = end - len(drafted)
+            is_sampled = known == len(state.token_ids)
+            assert plan.num_outputs[row] == is_sampled * (1 + len(drafted)), f"step {plan.step} row {row}"
             if state.sampling.prompt_logprobs is not None and start + 1 < state.num_prompt:
                 places = range(start + 1, min(end + 1, state.num_prompt))
                 result.prompt_logprobs[row] = [
                     logprobs_of(state.token_ids[place], int(state.marks[place - 1])) for place in places
                 ]
-            if plan.num_outputs[row]:
-                mark = int(state.marks[end - 1])
+            if not is_sampled:
+                continue
+            num_valid[row] = 0
+            for expected in (*drafted, None):
+                mark = int(state.marks[len(state.token_ids) - 1])
                 token_id = sampled_token(mark, state.seed)
+                if num_valid[row] and is_cursed(state.sampling, token_id):
+                    break  # it fails in the next step
                 if state.sampling.logprobs is not None:
                     result.logprobs[len(token_ids)] = logprobs_of(token_id, mark)
                 token_ids.append(token_id)
-                if forced := forced_tokens(state.sampling, fingerprint(mark, token_id), state.seed):
-                    result.forced[row] = forced
+                state.append(token_id)
+                num_valid[row] += 1
                 if is_cursed(state.sampling, token_id):
                     result.errors[row] = CURSE
-        result.token_ids, slots = np.array(token_ids, np.int32), plan.slots[plan.output_rows]
-        for slot, token_id in zip(slots.tolist(), token_ids, strict=True):
-            self.slots[slot].append(token_id)
-        self._table.append(slots, result.token_ids)
+                if token_id != expected or row in result.errors:
+                    break
+            if forced := forced_tokens(state.sampling, int(state.marks[len(state.token_ids) - 1]), state.seed):
+                result.forced[row] = forced
+        result.token_ids = np.array(token_ids, np.int32)
+        if plan.drafts:
+            result.num_valid = num_valid
+        sampled = np.flatnonzero(plan.num_outputs)
+        last = np.cumsum(num_valid)[sampled] - 1
+        self._table.append(plan.slots[sampled], result.token_ids[last], num_valid[sampled] - 1)
         for save in plan.saves:
             assert self._settings.store is not None
             whole = self.cells[list(save.block_ids)].reshape(-1).data.cast("B")
@@ -144,6 +166,7 @@ class FakeRunner:
 
     def _check_tables(self, plan: StepPlan, rows: list[tuple[int, int, int]]) -> None:
         """The real tables, and the tensors made from them, agree with the plans."""
+        drafts = dict(plan.drafts)
         for group, step in enumerate(build_step_input(plan, self._table, CPU)):
             token_ids, positions, places, size = [], [], [], self._settings.block_size
             for row, (slot, start, count) in enumerate(rows):
@@ -151,17 +174,17 @@ class FakeRunner:
                 num_blocks, table = -(-end // size), state.block_ids[group]
                 assert self._table.num_blocks[slot] == len(table)
                 assert step.block_tables[row, :num_blocks].tolist() == table[:num_blocks]
-                token_ids += state.token_ids[start:end]
+                token_ids += [*state.token_ids, *drafts.get(slot, [])][start:end]
                 positions += range(start, end)
                 places += [table[place // size] * size + place % size for place in range(start, end)]
             assert step.token_ids.tolist() == token_ids
             assert step.positions.tolist() == positions
             assert step.slot_mapping.tolist() == places
             assert step.context_lens.tolist() == [start + count for _, start, count in rows]
-        assert logit_tokens(plan, self._table).output_rows.tolist() == np.flatnonzero(plan.num_outputs).tolist()
+        assert logit_tokens(plan, self._table).output_rows.tolist() == plan.output_rows.tolist()
 
-    def _write(self, state: Slot, start: int, end: int) -> None:
-        assert end <= len(state.token_ids), "a token that is not known was to be computed"
+    def _write(self, state: Slot, start: int, end: int, num_drafts: int) -> None:
+        assert end <= len(state.token_ids) + num_drafts, "a token that is not known was to be computed"
         positions = np.arange(start, end)
         for table, mark in zip(state.block_ids, self.group_marks, strict=True):
             blocks = np.array(table)[positions // self._settings.block_size]
@@ -172,7 +195,9 @@ class FakeRunner:
         """A state is not in blocks: a row without computed tokens begins a new one, another continues its slot's."""
         marks, settings = self.slots[slot].marks, self._settings
         # Without kept states, tokens of others count as computed: a model without recurrent layers.
-        if start and (settings.num_kept_states or not settings.enable_prefix_caching):
+        # So is one with drafts.
+        has_states = settings.num_kept_states or (not settings.enable_prefix_caching and settings.drafting is None)
+        if start and has_states:
             assert self.states.get(slot) == marks[start - 1], f"slot {slot}: the state of another prefix"
         self.states[slot] = int(marks[end - 1])
 

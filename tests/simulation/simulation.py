@@ -7,7 +7,7 @@ that does not apply, such as finishing a step when none is in flight, is ignored
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,9 +23,11 @@ from stoker.engine.api import (
     StoredBlocks,
 )
 from stoker.engine.core import Scheduler, SchedulerSettings
+from stoker.engine.core.settings import DraftSettings
 from stoker.engine.loop.held_outputs import HeldOutputs
 from stoker.engine.step import StepOutputs, StepPlan, StepResult
 
+from .drafts import TrueDrafter
 from .invariants import Invariants
 from .runner import FakeRunner
 from .stores import FileFault, Stores
@@ -90,13 +92,21 @@ Action = Add | Abort | Plan | Execute | Finish | Fail | FailStore | Drain
 
 
 class Simulation:
-    def __init__(self, settings: SchedulerSettings, depth: int, stores: Stores | None = None) -> None:
+    def __init__(
+        self, settings: SchedulerSettings, depth: int, stores: Stores | None = None, *, has_drafts: bool = False
+    ) -> None:
         """depth: steps that may be in flight."""
         self.stores = stores
         self.settings = settings = settings if stores is None else stores.applied_to(settings)
         self.depth = depth
-        self.scheduler = Scheduler(settings)
+        drafter = TrueDrafter() if has_drafts else None
+        if drafter is not None:
+            drafting = DraftSettings(drafter=drafter, max_model_len=settings.max_model_len - 3)
+            self.settings = settings = replace(settings, drafting=drafting)
         self.runner = FakeRunner(settings, stores)
+        if drafter is not None:
+            drafter.slots = self.runner.slots
+        self.scheduler = Scheduler(settings)
         self.script: list[Action] = []
         self.clients: dict[str, Client] = {}
         self.live: dict[str, Client] = {}  # without those whose last output is held

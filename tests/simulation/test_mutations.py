@@ -18,9 +18,11 @@ import pytest
 from tests.slow_cases import slow_but
 
 from stoker.engine.api import CacheScope
+from stoker.engine.core import scheduler
 from stoker.engine.core.block_events import BlockEvents
 from stoker.engine.core.block_hashes import BlockHasher
 from stoker.engine.core.block_pool import BlockPool
+from stoker.engine.core.drafting import Drafting
 from stoker.engine.core.kept_states import KeptStates
 from stoker.engine.core.policy import WaitingQueue
 from stoker.engine.core.prefill_budget import PrefillBudget
@@ -36,6 +38,7 @@ from stoker.engine.core.step_results import StepResults
 from stoker.engine.core.steps_in_flight import StepsInFlight
 from stoker.engine.core.stop import StopRule
 from stoker.engine.runner.slot_table import SlotTable
+from stoker.engine.step import StepPlan, StepResult
 
 from .ast_mutation import Mutation, NoSuchPlace, dropped_call, dropped_update, swap
 from .shrink import shrink
@@ -247,9 +250,35 @@ FAULTS |= {
 }
 
 
-def first_broken(known: int = 0) -> Broken | None:
-    for number in sorted(range(MAX_WORLDS), key=lambda number: number != known):
-        for world in (World.of(f"mutations {number}"), World.short_of_window_blocks(number)):
+def _rows_with_drafts_are_planned_ahead(right: Any, draft: StepDraft, step: int, columns: SlotColumns) -> Any:
+    found = right(draft, step, columns)
+    columns.is_held[:] = False
+    return found
+
+
+def _drafts_are_published(right: Any, plan: StepPlan, result: StepResult) -> Any:
+    return plan.num_computed + plan.num_tokens
+
+
+OF_DRAFTS: dict[str, Fault | Mutation] = {
+    "rejected_drafts_stay_computed": Mutation(StepResults, "_take_several", dropped_update, 0),
+    "rejected_drafts_stay_targets": Mutation(StepResults, "_take_several", dropped_update, 1),
+    "drafts_have_no_blocks": Mutation(Drafting, "_with_blocks", dropped_call("add_blocks")),
+    "drafts_go_beyond_the_end": Mutation(Drafting, "_room", swap(ast.Sub, ast.Add), 1),
+    "rows_with_drafts_are_planned_ahead": Fault(StepDraft, "commit", _rows_with_drafts_are_planned_ahead),
+    "drafts_are_published": Fault(scheduler, "first_ends", _drafts_are_published),
+}
+
+
+def story_worlds(number: int) -> list[World]:
+    return [World.of(f"mutations {number}"), World.short_of_window_blocks(number)]
+
+
+def first_broken(
+    known: int = 0, worlds: Callable[[int], list[World]] = story_worlds, max_worlds: int = MAX_WORLDS
+) -> Broken | None:
+    for number in sorted(range(max_worlds), key=lambda number: number != known):
+        for world in worlds(number):
             try:
                 run_story(world, STEPS_PER_WORLD)
             except Broken as broken:
@@ -267,6 +296,13 @@ def test_the_simulation_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     fault = FAULTS[name]
     monkeypatch.setattr(fault.owner, fault.name, fault.attribute())
     assert first_broken(KNOWN_WORLDS.get(name, 0)) is not None
+
+
+@pytest.mark.parametrize("name", slow_but(OF_DRAFTS, "drafts_are_published"))
+def test_the_simulation_finds_faults_of_drafts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = OF_DRAFTS[name]
+    monkeypatch.setattr(fault.owner, fault.name, fault.attribute())
+    assert first_broken(worlds=lambda number: [World.with_drafts(f"mutations {number}")]) is not None
 
 
 @pytest.mark.slow

@@ -107,3 +107,15 @@ def test_steps_of_a_pipeline_are_of_different_sequences(numbers: range) -> None:
             run_story(world, 150)
         except Broken as broken:
             pytest.fail(report(broken))
+
+
+@pytest.mark.parametrize("numbers", [range(3), slow(range(3, 30))], ids=str)
+def test_rows_with_drafts_get_the_tokens_that_they_get_without(numbers: range) -> None:
+    events: Counter[str] = Counter()
+    for number in numbers:
+        try:
+            events += run_story(World.with_drafts(str(number)), 150).events
+        except Broken as broken:
+            pytest.fail(report(broken))
+    assert events["ended by length"] > 0
+    assert events["forced tokens"] > 0

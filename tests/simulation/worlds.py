@@ -25,6 +25,7 @@ class World:
     settings: SchedulerSettings
     depth: int  # steps in flight
     stores: StoreSettings | None = None
+    has_drafts: bool = False
 
     @classmethod
     def of(cls, name: str, depth: int | None = None, **fixed: object) -> World:
@@ -43,7 +44,12 @@ class World:
 
     def begin(self) -> Simulation:
         stores = None if self.stores is None else Stores(self.name, self.stores, self.settings)
-        return Simulation(self.settings, self.depth, stores)
+        return Simulation(self.settings, self.depth, stores, has_drafts=self.has_drafts)
+
+    @classmethod
+    def with_drafts(cls, name: str, **fixed: object) -> World:
+        """Of a model without recurrent states."""
+        return replace(cls.of(f"drafts {name}", **{"num_kept_states": 0, **fixed}), has_drafts=True)
 
     @classmethod
     def short_of_window_blocks(cls, number: int) -> World:

@@ -280,9 +280,12 @@ class SequenceBlocks:
         return min(end, (request.num_blocks + most) * self._block_size)
 
     def extend_to(self, request: Request, num_tokens: int) -> list[int]:
-        """Take the blocks up to `num_tokens` tokens and publish the full ones. Returns the new blocks (append_new)."""
+        """Take the blocks up to `num_tokens` tokens and publish the full ones. Returns the new blocks (append_new).
+
+        There may be more already: those of drafts that were rejected.
+        """
         count = -(-num_tokens // self._block_size) - request.num_blocks
-        block_ids = self.append_new(request, count) if count else []
+        block_ids = self.append_new(request, count) if count > 0 else []
         self.publish(request, num_tokens)
         return block_ids
 

@@ -65,6 +65,9 @@ class SampledOutputs:
 
     def result(self) -> StepResult:
         """Call it after the last part: the slot table gets the tokens. Rows of other heads have a token 0."""
+        # A token that fails after a draft is sampled again in the next step, when those before it have been sent.
+        late = [index for index in self._errors if self._num_before[index]]
+        self._is_valid[late] = False
         valid = np.flatnonzero(self._is_valid)
         counts = np.bincount(self._rows[valid], minlength=self._plan.num_rows)
         last = valid[np.cumsum(counts)[counts > 0] - 1]  # of each row that is sampled

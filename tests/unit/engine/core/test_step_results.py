@@ -131,6 +131,26 @@ def test_what_follows_the_tokens_of_a_row_follows_its_last_one():
     assert not bench.scheduler.has_work
 
 
+def test_a_row_keeps_the_blocks_of_rejected_drafts_when_tokens_follow_that_must():
+    """It then has more blocks than its next tokens need: their number was taken for that of missing ones, below 0."""
+    bench = Bench(drafting=DraftSettings(drafter=AnyDrafter(max_tokens=16)))
+    bench.add("a", PROMPTS[0])
+    bench.step()
+    expected = continuation(PROMPTS[0], 30)
+
+    plan = bench.scheduler.schedule()
+    assert plan is not None
+    assert plan.num_outputs.tolist() == [17]
+    forced = StepResult(np.array(expected[1:2], np.int32), num_valid=np.ones(1, np.int32), forced={0: expected[2:6]})
+    assert [output.token_ids for output in bench.scheduler.finish_step(plan, forced)] == [expected[1:6]]
+    (request,) = bench.scheduler.sequences.running
+    num_blocks = request.num_blocks
+    plan = bench.scheduler.schedule()
+    assert plan is not None
+    assert (plan.num_computed.tolist(), plan.num_tokens.tolist()) == ([len(PROMPTS[0]) + 1], [5])
+    assert bench.scheduler.sequences.columns.capacity[request.slot] == BLOCK_SIZE * num_blocks == 20
+
+
 def test_a_row_with_drafts_is_not_planned_ahead():
     """Its next position is known with the result. Other rows go on, and the sequence may end meanwhile."""
     bench = Bench()
