@@ -119,6 +119,10 @@ def route_experts(given: Given) -> Pairs:
         found, expected = route_experts_gpu(logits, None, routing), route_experts_reference(logits, None, routing)
         yield found[0], expected[0]
         yield found[1].to(given.dtype), expected[1]
+    routing = Routing(48, 3, "sparse_mixer", tolerance=0.3)
+    found, expected = route_experts_gpu(logits, None, routing), route_experts_reference(logits, None, routing)
+    yield found[0], expected[0]
+    yield found[1].to(given.dtype), expected[1]
 
 
 def experts(given: Given) -> Pairs:

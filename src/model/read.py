@@ -91,7 +91,7 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         has_sine_positions=family.has_sine_positions,
         position_offset=family.position_offset or 0,
         has_embedding_norm=family.has_embedding_norm,
-        has_output_bias=family.has_output_bias,
+        has_output_bias=flag_of(config, family.has_output_bias),
         norm=family.norm.model_copy(update={"eps": config.number(family.eps_key, 0, 1)}),
         layers=layers,
         hyper_connections=read_hyper_connections(config, family.hyper_connections),

@@ -39,6 +39,7 @@ ROUTINGS = {
     ),
     "groups of one": Routing(5, 2, "sigmoid", num_groups=5, groups_per_token=3, group_score="sum_of_two"),
     "all": Routing(4, 4),
+    "sparse mixer": Routing(40, 3, "sparse_mixer", scale=2.0, tolerance=0.3),
 }
 
 
@@ -67,7 +68,7 @@ def test_of_equal_scores_the_lower_index_is_chosen(device):
 def test_a_row_of_nan_chooses_experts_that_exist(device):
     logits = torch.full((2, 40), torch.nan, device=device)
     logits[1, 7:] = 1.0
-    for routing in (ROUTINGS["softmax"], ROUTINGS["groups by maximum"]):
+    for routing in (ROUTINGS["softmax"], ROUTINGS["groups by maximum"], ROUTINGS["sparse mixer"]):
         ids, weights = route_experts_gpu(logits, None, routing)
         assert ids.min() >= 0
         assert ids.max() < 40

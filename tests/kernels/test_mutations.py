@@ -386,6 +386,8 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_route_experts", routing, "tl.where()", 5, 7, argument(2)),  # the best one each time
         ("_route_experts", routing, "tl.where()", 6, 7, argument(1)),  # places that are none have a share
         ("_route_experts", routing, "scale", 0, 1, value(1.0)),
+        ("_weight_of_best", routing, "tl.abs()", 0, 1, argument(0)),  # negative logits are all near
+        ("_weight_of_best", routing, "tl.where()", 0, 1, argument(2)),  # those that are far have a share
     ],
     "latent_attention": [
         ("_attend_latents", latents, "tl.where()", 0, 3, argument(1)),  # tokens after the last row see something

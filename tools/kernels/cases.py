@@ -110,6 +110,7 @@ GPT_OSS_EXPERTS = ExpertLayer(
 NEMOTRON_3_NANO = ExpertLayer(
     2688, 1856, Routing(128, 6, "sigmoid", renormalises=True, scale=2.5), ExpertGate("relu2", has_gates=False)
 )
+PHI_3_5_MOE = ExpertLayer(4096, 6400, Routing(16, 2, "sparse_mixer", tolerance=0.02))
 DEEPSEEK_V3 = ExpertLayer(
     7168,
     2048,
@@ -169,6 +170,7 @@ def quick() -> Cases:
     yield from experts("gpt_oss", GPT_OSS_EXPERTS, 1)
     yield from experts("nemotron", NEMOTRON_3_NANO, 1)
     yield from experts("deepseek", DEEPSEEK_V3, 1)
+    yield from experts("phi-moe", PHI_3_5_MOE, 1)
     yield from latents("deepseek", 128, 1536)
     yield from latents("deepseek lite", 16, 0)
     yield from sparse_attention("qwen4", QWEN4_EXP, 2048 + 15, 64)

@@ -39,7 +39,8 @@ Small random checkpoints of every family, made by transformers and compared with
 
 What differs on purpose: the library rounds Falcon's ALiBi to bfloat16, which changes logits by up to 0.6 for long
 prompts, and this build does not. With `longrope` (Phi-3) the library has other factors for a batch of short sequences;
-here all sequences have the factors of `model.max_model_len`, and a warning says so.
+here all sequences have the factors of `model.max_model_len`, and a warning says so. The library never uses the long
+factors of Phi-MoE, only its scale for long contexts; here both are used, as in the code published with the model.
 
 """
 _COLUMNS = [
