@@ -47,12 +47,12 @@ here all sequences have the factors of `model.max_model_len`, and a warning says
 factors of Phi-MoE, only its scale for long contexts; here both are used, as in the code published with the model.
 
 An outlier is a token for which rounding changes a choice, of an expert or of what an index chooses, or a token after
-such a one in its prompt. In glm4_moe, qwen3_moe, mixtral, minimax and nemotron_h, every token with other experts than in
-float32 is an outlier, and there are no outliers before the first of them; in Phi-MoE, other experts may also come within
-the tolerance of its router. Which tokens these are is chance: for one prompt, two experts of glm4_moe have the scores
-0.7352 and 0.7346 in float32, and 0.7363 and 0.7375 in bfloat16. The root mean square over such a prompt says only which
-side rounded across a margin (3.15 times the library's for this one, 0.16 to 1.64 times for eleven others), so the column
-*bfloat16* is a median.
+such a one in its prompt. In glm4_moe, qwen3_moe, mixtral, minimax and nemotron_h, every token with other experts than
+in float32 is an outlier, and there are no outliers before the first of them; in Phi-MoE, other experts may also come
+within the tolerance of its router. Which tokens these are is chance: for one prompt, two experts of glm4_moe have the
+scores 0.7352 and 0.7346 in float32, and 0.7363 and 0.7375 in bfloat16. The root mean square over such a prompt says
+only which side rounded across a margin: 3.15 times the library's for this one, 0.16 to 1.64 times for eleven others.
+It varies without choices too, in zamba2 from 0.63 to 1.38 times. So the column *bfloat16* is a median.
 
 """
 _COLUMNS = [
