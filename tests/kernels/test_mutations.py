@@ -383,8 +383,9 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_of_best_groups", routing, "+=", 0, 1, removed),  # groups by their maximum
         ("_of_best_groups", routing, "tl.where()", 1, 5, argument(2)),  # twice the best
         ("_of_best_groups", routing, "|", 0, 1, right),  # the last group alone
-        ("_route_experts", routing, "tl.where()", 5, 7, argument(2)),  # the best one each time
-        ("_route_experts", routing, "tl.where()", 6, 7, argument(1)),  # places that are none have a share
+        ("_route_experts", routing, "tl.where()", 4, 8, argument(1)),  # an expert that is taken has a share of the next
+        ("_route_experts", routing, "tl.where()", 6, 8, argument(2)),  # the best one each time
+        ("_route_experts", routing, "tl.where()", 7, 8, argument(1)),  # places that are none have a share
         ("_route_experts", routing, "scale", 0, 1, value(1.0)),
         ("_weight_of_best", routing, "tl.abs()", 0, 1, argument(0)),  # negative logits are all near
         ("_weight_of_best", routing, "tl.where()", 0, 1, argument(2)),  # those that are far have a share
