@@ -1,4 +1,4 @@
-"""The state space of Mamba-2 and the gated norm of its outputs."""
+"""The state space of Mamba-2 and the gated RMS norm of its outputs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from stoker.engine.kernels import GatedNormWeights, KernelSet, StateSpaceWeights
-from stoker.engine.kernels.gated_norm import Gate
+from stoker.engine.kernels import KernelSet, RMSNormGatedWeights, StateSpaceWeights
+from stoker.engine.kernels.rms_norm_gated import Gate
 from stoker.model.mixers import GateNorm
 
 from .levels import BEST, assert_close, kernels_of
@@ -147,7 +147,7 @@ def test_outputs_are_gated_and_normed_by_group(
     width, channels = groups * size, 5
     x, projected = torch.randn(rows, width), (torch.randn(rows, channels + width + 3) * 2).to(dtype)
     weight = None if order == "none" else 1 + 0.1 * torch.randn(width)
-    weights = GatedNormWeights(order, weight, 1e-5, groups, activation)
+    weights = RMSNormGatedWeights(order, weight, 1e-5, groups, activation)
     given = projected[:, channels : channels + width].double()
     gate = F.silu(given) if activation == "silu" else given.sigmoid()
     exact = x.double() * (gate if order == "after_gate" else 1)
@@ -155,7 +155,7 @@ def test_outputs_are_gated_and_normed_by_group(
         parts = exact.view(rows, groups, size)
         exact = (parts / (parts.square().mean(-1, keepdim=True) + 1e-5).sqrt()).view(rows, width) * weight
     exact = exact * (1 if order == "after_gate" else gate)
-    found = kernels_of(level, dtype).gated_norm(x.clone(), projected, channels, weights)
+    found = kernels_of(level, dtype).rms_norm_gated(x.clone(), projected, channels, weights)
     assert_close(found, exact, absolute=3e-6)
 
 
@@ -163,11 +163,11 @@ def test_outputs_are_gated_and_normed_by_group(
 def test_a_row_is_normed_as_in_any_batch(level: str) -> None:
     torch.manual_seed(0)
     x, projected = torch.randn(40, 96), torch.randn(40, 200)
-    weights = GatedNormWeights("after_gate", torch.randn(96), 1e-5, 3)
+    weights = RMSNormGatedWeights("after_gate", torch.randn(96), 1e-5, 3)
     kernels = kernels_of(level, torch.float32, batch_invariant=level == "torch")
-    together = kernels.gated_norm(x.clone(), projected, 8, weights).clone()
+    together = kernels.rms_norm_gated(x.clone(), projected, 8, weights).clone()
     for row in (0, 17, 39):
-        alone = kernels.gated_norm(x[row : row + 1].clone(), projected[row : row + 1], 8, weights)
+        alone = kernels.rms_norm_gated(x[row : row + 1].clone(), projected[row : row + 1], 8, weights)
         assert torch.equal(alone[0], together[row])
 
 
