@@ -176,7 +176,7 @@ class ModelSpec(Record):
 
     @property
     def gated_residual(self) -> GatedResidual | None:
-        """That of all layers."""
+        """The residual of all layers, where it is several streams that are read with gates."""
         return self.layers[0].gated_residual if self.layers else None
 
     @property
