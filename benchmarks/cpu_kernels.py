@@ -27,7 +27,7 @@ import torch.nn.functional as F
 
 from stoker.config.cpu_features import choose_level, this_cpu, wanted_level
 from stoker.config.cpu_library import LibrarySpec
-from stoker.engine.kernels import GatedNormWeights, KernelSet, SelectiveScanWeights, StateSpaceWeights
+from stoker.engine.kernels import KernelSet, RMSNormGatedWeights, SelectiveScanWeights, StateSpaceWeights
 from stoker.engine.kernels.cpu.library import load_library
 from stoker.engine.kernels.experts import ExpertGate, ExpertWeights, GroupedExpert, PackedExperts
 from stoker.engine.kernels.grouped import Grouped, GroupScales
@@ -403,11 +403,11 @@ def bench_latent(bench: Bench) -> None:
 
 
 def bench_states(bench: Bench) -> None:
-    """The state space of Mamba-2 and the gated norm of its outputs, of the 23 layers of Nemotron 3 Nano."""
+    """The state space of Mamba-2 and the gated RMS norm of its outputs, of the 23 layers of Nemotron 3 Nano."""
     heads, head_dim, groups, state_size, layers = 64, 64, 8, 128, 23
     width, channels = heads * head_dim, heads * head_dim + 2 * groups * state_size
     weights = StateSpaceWeights(torch.zeros(heads), torch.zeros(heads), torch.ones(heads))
-    norm = GatedNormWeights("after_gate", torch.ones(width), 1e-5, groups)
+    norm = RMSNormGatedWeights("after_gate", torch.ones(width), 1e-5, groups)
     for name, rows, tokens in (("decode, 1 row", 1, 1), ("decode, 32 rows", 32, 1), ("prompt of 1024", 1, 1024)):
         total = rows * tokens
         mixed, projected = randn(total, channels), randn(total, channels + width + heads)
@@ -432,11 +432,11 @@ def bench_states(bench: Bench) -> None:
         bench.compare(f"state_space, {name}", 8.0 * elements, 5.0 * elements * tokens, scan, torch.float32)
         x = torch.randn(total, width)
         bench.compare(
-            f"gated_norm, {name}",
+            f"rms_norm_gated, {name}",
             8.0 * x.numel(),
             0,
-            partial(bench.ours.gated_norm, x, projected, channels, norm),
-            torch=partial(bench.torch.gated_norm, x, projected, channels, norm),
+            partial(bench.ours.rms_norm_gated, x, projected, channels, norm),
+            torch=partial(bench.torch.rms_norm_gated, x, projected, channels, norm),
         )
 
 

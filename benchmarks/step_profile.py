@@ -125,7 +125,7 @@ COSTS: dict[str, Callable[..., Cost]] = {
     "state_space": _state_space_cost,
     "norm_parts": lambda x, *_: (2.0 * x.nbytes, 0.0),
     "selective_scan": _selective_scan_cost,
-    "gated_norm": lambda x, *_: (2.0 * x.nbytes, 0.0),
+    "rms_norm_gated": lambda x, *_: (2.0 * x.nbytes, 0.0),
     "route_experts": lambda logits, *_: (float(logits.nbytes), 0.0),
     "experts": _experts_cost,
     "add_scaled": lambda x, *_: (3.0 * x.nbytes, 0.0),

@@ -214,7 +214,7 @@ def _attention(spec: ModelSpec) -> str:
     said += [f"no positions in {turned.count(None)} layers"] * (None in turned)
     said += ["gated outputs"] * (attention.gate != "none")
     said += ["over the blocks of tokens that an index chooses"] * (attention.index is not None)
-    said += ["several residual streams"] * (spec.streams is not None)
+    said += ["several residual streams"] * (spec.gated_residual is not None)
     said += ["differences of heads"] * (attention.lambda_start is not None)
     owners = sum(block.weights_of is None for block in spec.blocks.values())
     said += [f"in {owners} shared block{'s' * (owners != 1)} before {len(spec.blocks)} layers"] * bool(owners)

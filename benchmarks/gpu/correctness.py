@@ -22,9 +22,9 @@ from stoker.engine.kernels.add_rms_norm import add_rms_norm_reference
 from stoker.engine.kernels.causal_convolution import KINDS, causal_convolution_reference
 from stoker.engine.kernels.experts import ExpertGate, ExpertWeights, experts_reference, pack_experts_reference
 from stoker.engine.kernels.gated_delta import GatedDeltaWeights, gated_delta_reference
-from stoker.engine.kernels.gated_norm import ORDERS, GatedNormWeights, gated_norm_reference
 from stoker.engine.kernels.head_variant import HeadVariant
 from stoker.engine.kernels.norm_parts import PartNormWeights, norm_parts_reference
+from stoker.engine.kernels.rms_norm_gated import ORDERS, RMSNormGatedWeights, rms_norm_gated_reference
 from stoker.engine.kernels.rope_and_store import rope_and_store_reference
 from stoker.engine.kernels.route_experts import Routing, route_experts_reference
 from stoker.engine.kernels.sample_tokens import softmax_weights
@@ -119,6 +119,10 @@ def route_experts(given: Given) -> Pairs:
         found, expected = route_experts_gpu(logits, None, routing), route_experts_reference(logits, None, routing)
         yield found[0], expected[0]
         yield found[1].to(given.dtype), expected[1]
+    routing = Routing(48, 3, "sparse_mixer", tolerance=0.3)
+    found, expected = route_experts_gpu(logits, None, routing), route_experts_reference(logits, None, routing)
+    yield found[0], expected[0]
+    yield found[1].to(given.dtype), expected[1]
 
 
 def experts(given: Given) -> Pairs:
@@ -253,16 +257,16 @@ def causal_convolution(given: Given) -> Pairs:
     yield from recurrent(given, run)
 
 
-def gated_norm(given: Given) -> Pairs:
-    from stoker.engine.kernels.gpu.gated_norm import gated_norm_gpu
+def rms_norm_gated(given: Given) -> Pairs:
+    from stoker.engine.kernels.gpu.rms_norm_gated import rms_norm_gated_gpu
 
     width = given.shape.hidden
     x, projected = torch.randn(5, width, device=given.device), given.randn(5, width + 8)
     for order in ORDERS:
         weight = None if order == "none" else torch.randn(width, device=given.device)
-        weights = GatedNormWeights(order, weight, 0.1, 2)
-        found = gated_norm_gpu(x, given.strided(projected), 8, weights)
-        yield found, gated_norm_reference(x.double(), projected.double(), 8, weights)
+        weights = RMSNormGatedWeights(order, weight, 0.1, 2)
+        found = rms_norm_gated_gpu(x, given.strided(projected), 8, weights)
+        yield found, rms_norm_gated_reference(x.double(), projected.double(), 8, weights)
 
 
 def norm_parts(given: Given) -> Pairs:
@@ -482,7 +486,7 @@ CHECKS = [
     Check("route_experts", ("route_experts",), route_experts),
     Check("experts", ("experts",), experts, limit=3.0),
     Check("causal_convolution", ("causal_convolution", "token_rows"), causal_convolution),
-    Check("gated_norm", ("gated_norm",), gated_norm),
+    Check("rms_norm_gated", ("rms_norm_gated",), rms_norm_gated),
     Check("norm_parts", ("norm_parts",), norm_parts),
     Check("selective_scan", ("selective_scan",), selective_scan, limit=3.0),
     # Sums of many products, whose terms cancel.

@@ -10,7 +10,7 @@ from .feed_forwards import MLP, Experts, Routing, Scoring
 Kind = (
     Literal["none", "qwen", "mixtral", "minimax", "deepseek", "deepseek_v2", "gpt_oss", "hunyuan", "ernie", "granite"]
     | Literal["llama4", "gemma4", "granite_hybrid", "nemotron_h", "lfm2", "jamba", "cohere", "mimo"]
-    | Literal["deepseek_v4", "hy_v4"]
+    | Literal["deepseek_v4", "hy_v4", "phimoe"]
 )
 CLAMPED_SWIGLU = "clamped_swiglu"  # of gpt-oss, with alpha 1.702
 SWIGLU_LIMIT = 7.0
@@ -25,6 +25,10 @@ def read_experts(config: ConfigJson, kind: Kind, index: int) -> Experts | None:
             return _qwen(config, index)
         case "mixtral":
             routing = Routing(is_renormalised=True)
+            return _checked(config, "num_local_experts", config.count("intermediate_size"), routing)
+        case "phimoe":
+            tolerance = 2 * config.number("router_jitter_noise", 0, 1)
+            routing = Routing(scoring="sparse_mixer", tolerance=tolerance)
             return _checked(config, "num_local_experts", config.count("intermediate_size"), routing)
         case "minimax":
             routing = Routing(scoring="sigmoid", is_renormalised=True, has_correction=True)

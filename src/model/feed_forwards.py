@@ -27,14 +27,15 @@ class MLP(Record):
         return (2 + self.is_gated) * self.width
 
 
-Scoring = Literal["softmax", "sigmoid", "softmax_of_chosen", "sqrt_softplus"]
+Scoring = Literal["softmax", "sigmoid", "softmax_of_chosen", "sqrt_softplus", "sparse_mixer"]
 
 
 class Routing(Record):
     """How a token's experts and their weights follow from the router's logits.
 
     softmax, sigmoid, sqrt_softplus: scores of all experts, of which the best are taken. softmax_of_chosen: the best
-    logits are taken, and the weights are their softmax.
+    logits are taken, and the weights are their softmax. sparse_mixer: the best logits are taken, and the weight of each
+    is its softmax over the experts not taken before it whose logits are as large within the tolerance.
     has_correction: a bias is added to the scores for the choice only.
     """
 
@@ -44,6 +45,7 @@ class Routing(Record):
     num_groups: int = 1  # experts are chosen in the best `groups_per_token` groups
     groups_per_token: int = 1
     scale: float = 1.0  # of the weights
+    tolerance: float = 0.0  # of sparse_mixer, relative
     is_float32: bool = False  # the router multiplies in float32, whatever the model does
 
 

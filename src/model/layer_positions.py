@@ -117,7 +117,7 @@ def _full_and_local(config: ConfigJson, family: Family, head_dim: int, wide_dim:
         partial = family.partial
     elif config.get(family.partial) is not None:
         partial = config.count(family.partial) / head_dim
-    full = local = read_rope(config, wide_dim, partial=partial)
+    full = local = read_rope(config, wide_dim, partial=partial, has_mscales=family.has_rope_mscales)
     if has_kinds(config):
         local = read_rope(config, head_dim, "sliding_attention", partial=partial)
     elif family.window_rope == "unscaled":

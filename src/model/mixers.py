@@ -32,6 +32,8 @@ class RopeSpec(Record):
     truncate: bool | None = None
     short_factor: tuple[float, ...] | None = None  # longrope: per pair, up to the trained context
     long_factor: tuple[float, ...] | None = None  # longrope: per pair, for longer contexts
+    short_mscale: float | None = None  # in place of attention_factor, up to the trained context
+    long_mscale: float | None = None  # in place of attention_factor, for longer contexts
     llama_4_scaling_beta: float | None = None  # queries grow with their position beyond the trained context
     partial_rotary_factor: float = 1.0  # share of a head that is rotated
     is_interleaved: bool = False  # pairs are neighbours; else the two halves of what is rotated

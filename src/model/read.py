@@ -21,6 +21,7 @@ from .experts import averages_experts, read_experts
 from .families import FAMILIES, Family
 from .family_settings import MAX_SCALE, flag_of, limit_of, multiplier_of
 from .feed_forwards import MLP, Experts
+from .gated_residual import read_gated_residual
 from .guess import guess, named_dtype
 from .hyper_connections import read_hyper_connections
 from .latent import read_latent
@@ -32,7 +33,6 @@ from .quantisation_config import read_quantisation
 from .read_attention import read_attentions
 from .recurrent import adjusted_width, of_layer, read_state
 from .spec import EVEN_SUMS, LayerInput, LayerSpec, ModelSpec, NormPlaces, SharedBlock, SumWeights, WeightScale
-from .streams import read_streams
 
 _OFTEN_READ = {"architectures", "dtype", "torch_dtype", "quantization_config"}
 
@@ -91,7 +91,7 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         has_sine_positions=family.has_sine_positions,
         position_offset=family.position_offset or 0,
         has_embedding_norm=family.has_embedding_norm,
-        has_output_bias=family.has_output_bias,
+        has_output_bias=flag_of(config, family.has_output_bias),
         norm=family.norm.model_copy(update={"eps": config.number(family.eps_key, 0, 1)}),
         layers=layers,
         hyper_connections=read_hyper_connections(config, family.hyper_connections),
@@ -116,8 +116,8 @@ def _read_layers(config: ConfigJson, family: Family, hidden: int) -> tuple[Layer
     state = read_state(config, family.states)
     mlp = _mlp(config, family, hidden) if any(parts.feed_forward != "none" for parts in layout) else None
     blocks = _shared_blocks(config, layout) if family.has_blocks else {}
-    streams = read_streams(config) if family.norms == "streams" else None
-    channels = hidden if streams is None else hidden * streams.count
+    gated_residual = read_gated_residual(config) if family.norms == "gated_residual" else None
+    channels = hidden if gated_residual is None else hidden * gated_residual.count
     ngrams = read_ngrams(config, channels, len(layout)) if family.has_ngrams else [None] * len(layout)
     known: dict[Any, LayerSpec] = {}
     layers: list[LayerSpec] = []
@@ -139,12 +139,12 @@ def _read_layers(config: ConfigJson, family: Family, hidden: int) -> tuple[Layer
                 beside=beside,
                 block=blocks.get(index),
                 feed_forward=feed_forward,
-                norms="inputs" if isinstance(mixer, GatedDelta) and streams is None else norms,
+                norms="inputs" if isinstance(mixer, GatedDelta) and gated_residual is None else norms,
                 norm_gates=_norm_gates(config, family, feed_forward),
                 input=layer_input,
                 has_scalar=family.has_layer_scalars,
                 sum_weights=_sum_weights(config, family, mixer),
-                streams=streams,
+                gated_residual=gated_residual,
                 ngrams=ngrams[index],
             )
         layers.append(known[key])

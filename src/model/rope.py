@@ -26,8 +26,11 @@ _NUMBERS: dict[str, tuple[float, float]] = {  # least and most
     "mscale_all_dim": (0, 1e3),
     "partial_rotary_factor": (0, 1),
     "llama_4_scaling_beta": (0, 100),
+    "short_mscale": (0, 1e3),
+    "long_mscale": (0, 1e3),
 }
 _FACTORS = ("short_factor", "long_factor")
+_MSCALES = ("short_mscale", "long_mscale")
 _NEEDED = {
     "longrope": _FACTORS,
     "linear": ("factor",),
@@ -90,10 +93,12 @@ def kind_of(parameters: Mapping[str, Any]) -> Any:
     return "default" if kind == "mrope" else kind
 
 
-def read_rope(config: ConfigJson, head_dim: int, layer_type: str = FULL, *, partial: float = 1.0) -> RopeSpec:
+def read_rope(
+    config: ConfigJson, head_dim: int, layer_type: str = FULL, *, partial: float = 1.0, has_mscales: bool = False
+) -> RopeSpec:
     """The rotary embedding of layers of a kind: `rope_parameters` may have an object for each kind.
 
-    partial: default of `partial_rotary_factor`.
+    partial: default of `partial_rotary_factor`. has_mscales: the family reads `short_mscale` and `long_mscale`.
     Raises ModelConfigError for a parameter that is missing or out of its range. Other kinds keep only their name.
     """
     given, theta = _written(config, layer_type), read_theta(config, layer_type)
@@ -108,11 +113,14 @@ def read_rope(config: ConfigJson, head_dim: int, layer_type: str = FULL, *, part
     if kind == "dynamic" and given.get("alpha") is not None and head_dim > 2:  # Hunyuan: another base, always
         theta *= part.number("alpha", 0, 1e6) ** (head_dim / (head_dim - 2))
         kind = "default"
-    for key in _NEEDED.get(kind, ()):
+    has_mscales = has_mscales and kind != "default"
+    for key in (*_NEEDED.get(kind, ()), *(_MSCALES if has_mscales else ())):
         if given.get(key) is None:
             raise ModelConfigError(f"rope type `{kind}` needs `{key}`")
     found: dict[str, Any] = {
-        key: part.number(key, *limits) for key, limits in _NUMBERS.items() if given.get(key) is not None
+        key: part.number(key, *limits)
+        for key, limits in _NUMBERS.items()
+        if given.get(key) is not None and (has_mscales or key not in _MSCALES)
     }
     for key in _FACTORS:
         if given.get(key) is not None:

@@ -132,6 +132,6 @@ def activation_elements(spec: ModelSpec) -> tuple[int, int]:
         sum(part.activations for part in (*layer.mixers, layer.feed_forward, layer.ngrams) if part)
         for layer in set(spec.layers)
     )
-    copies = 2 if spec.hyper_connections is not None else 1 if spec.streams is None else 3
+    copies = 2 if spec.hyper_connections is not None else 1 if spec.gated_residual is None else 3
     gates = 2 * spec.hidden_size if any(layer.norm_gates for layer in spec.layers) else 0
     return 2 * spec.hidden_size + copies * spec.stream_width + gates + inputs, max([2 * inputs, *of_layers])

@@ -10,11 +10,11 @@ import math
 from typing import Any, Literal
 
 from .feed_forwards import Experts, FeedForward
+from .gated_residual import GatedResidual
 from .hyper_connections import HyperConnections
 from .mixers import Attention, CompressedAttention, Keeps, LatentAttention, Mixer, Recurrent, StateShape
 from .ngrams import NGrams
 from .record import Record
-from .streams import GatedStreams
 from .weight_methods import CheckpointMethod
 
 
@@ -35,7 +35,7 @@ WeightNames = Literal["hf", "mistral", "gguf"]
 # What is normed: the inputs of mixer and feed-forward; their outputs; both; the common input of the two, which are
 # added at once; an input of each, which are added at once; the stream itself, before each of the two, or after each;
 # each of several streams, with the gates by which mixer and feed-forward read them
-NormPlaces = Literal["inputs", "outputs", "both", "common", "parallel", "stream", "sums", "streams"]
+NormPlaces = Literal["inputs", "outputs", "both", "common", "parallel", "stream", "sums", "gated_residual"]
 
 
 class SumWeights(Record):
@@ -77,7 +77,7 @@ class LayerSpec(Record):
     input: its product with a gate is added after the feed-forward block.
     norm_gates: a normed vector x is multiplied by sigmoid(up(silu(down(x)))), with a rank between the two matrices.
     has_scalar: a number in the checkpoint multiplies the output of the layer.
-    streams: the residual streams, where there are several.
+    gated_residual: the residual streams, where there are several that are read with gates.
     ngrams: what is added to the streams before the mixer.
     """
 
@@ -90,7 +90,7 @@ class LayerSpec(Record):
     input: LayerInput | None = None
     has_scalar: bool = False
     sum_weights: SumWeights = EVEN_SUMS  # of a layer whose stream is normed
-    streams: GatedStreams | None = None
+    gated_residual: GatedResidual | None = None
     ngrams: NGrams | None = None
 
     @property
@@ -175,21 +175,21 @@ class ModelSpec(Record):
         return len(self.layers)
 
     @property
-    def streams(self) -> GatedStreams | None:
-        """The residual streams, where there are several: those of all layers."""
-        return self.layers[0].streams if self.layers else None
+    def gated_residual(self) -> GatedResidual | None:
+        """The residual of all layers, where it is several streams that are read with gates."""
+        return self.layers[0].gated_residual if self.layers else None
 
     @property
     def stream_width(self) -> int:
         """Elements of a token between two layers."""
         if self.hyper_connections is not None:
             return self.hidden_size * self.hyper_connections.num_streams
-        return self.hidden_size * (1 if self.streams is None else self.streams.count)
+        return self.hidden_size * (1 if self.gated_residual is None else self.gated_residual.count)
 
     @property
     def has_residual(self) -> bool:
         """Whether what a layer adds can be kept beside the residual stream until the next one."""
-        has_streams = self.hyper_connections is not None or self.streams is not None
+        has_streams = self.hyper_connections is not None or self.gated_residual is not None
         return not has_streams and all(layer.norms != "sums" for layer in self.layers)
 
     @property

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from .feed_forwards import MLP, Experts
+from .gated_residual import GatedResidual
 from .mixer_tensors import CONVOLUTIONS, QKV, attention_parts, attention_tensors, mixer_tensors
 from .mixers import Attention
 from .ngrams import NGrams
 from .spec import LayerSpec, ModelSpec, NormPlaces, SharedBlock
-from .streams import GatedStreams
 from .tensor import Tensor, linear_tensors
 
 FUSED = {
@@ -50,7 +50,7 @@ LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
     "parallel": ("input_layernorm", "post_attention_layernorm"),
     "stream": ("input_layernorm", "post_attention_layernorm"),
     "sums": ("post_attention_layernorm", "post_feedforward_layernorm"),
-    "streams": (),
+    "gated_residual": (),
 }
 # of several streams: the gates by which the mixer reads them, the feed-forward block, and the output layer
 MIXER_STREAMS, FEED_FORWARD_STREAMS, FINAL_STREAMS = (
@@ -88,8 +88,8 @@ def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
         yield Tensor(f"{POSITIONS}.weight", (rows, spec.hidden_size))
     if spec.has_embedding_norm:
         yield from _norm(spec, EMBEDDING_NORM)
-    if spec.streams is not None:
-        yield from _streams(FINAL_STREAMS, spec.stream_width, spec.streams)
+    if spec.gated_residual is not None:
+        yield from _gated_residual(FINAL_STREAMS, spec.stream_width, spec.gated_residual)
     elif spec.has_final_norm:
         yield from _norm(spec, FINAL_NORM)
     if spec.layer_input is not None:
@@ -131,11 +131,11 @@ def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
         for place in CONNECTIONS:
             for name, shape in spec.hyper_connections.shapes(hidden).items():
                 yield Tensor(f"{place}.{name}", shape)
-    if layer.streams is not None:
+    if layer.gated_residual is not None:
         for name in (MIXER_STREAMS, FEED_FORWARD_STREAMS):
-            yield from _streams(name, spec.stream_width, layer.streams)
+            yield from _gated_residual(name, spec.stream_width, layer.gated_residual)
             # Not quantised: it has a row for each stream.
-            yield Tensor(f"{name}.block_inject_weight.weight", (layer.streams.count, spec.stream_width))
+            yield Tensor(f"{name}.block_inject_weight.weight", (layer.gated_residual.count, spec.stream_width))
     if layer.ngrams is not None:
         yield from _ngrams(hidden, layer.ngrams)
     if layer.block is not None:
@@ -186,10 +186,10 @@ def _norm(spec: ModelSpec, name: str) -> Iterator[Tensor]:
         yield Tensor(f"{name}.bias", (spec.hidden_size,))
 
 
-def _streams(name: str, width: int, streams: GatedStreams) -> Iterator[Tensor]:
+def _gated_residual(name: str, width: int, spec: GatedResidual) -> Iterator[Tensor]:
     yield Tensor(f"{name}.hc_norm.weight", (width,))
-    yield from linear_tensors(f"{name}.input_mix_weight_down", streams.rank, width)
-    yield from linear_tensors(f"{name}.input_mix_weight_up", width, streams.rank)
+    yield from linear_tensors(f"{name}.input_mix_weight_down", spec.rank, width)
+    yield from linear_tensors(f"{name}.input_mix_weight_up", width, spec.rank)
 
 
 def _ngrams(hidden: int, ngrams: NGrams) -> Iterator[Tensor]:

@@ -39,6 +39,7 @@ ROUTINGS = {
     ),
     "groups of one": Routing(5, 2, "sigmoid", num_groups=5, groups_per_token=3, group_score="sum_of_two"),
     "all": Routing(4, 4),
+    "sparse mixer": Routing(40, 3, "sparse_mixer", scale=2.0, tolerance=0.3),
 }
 
 
@@ -46,7 +47,8 @@ ROUTINGS = {
 @pytest.mark.parametrize("name", ROUTINGS)
 def test_route_experts(device, dtype, name):
     routing = ROUTINGS[name]
-    logits = (torch.randperm(5 * routing.num_experts).view(5, -1) / 16 - 4).to(device=device, dtype=dtype)
+    logits = torch.randperm(5 * routing.num_experts).view(5, -1) / 16 - 4 - 3 * torch.arange(5)[:, None]
+    logits = logits.to(device=device, dtype=dtype)  # in the last rows, of 40 experts all are negative
     bias = torch.randn(routing.num_experts, device=device) if routing.scoring == "sigmoid" else None
     ids, weights = route_experts_gpu(logits, bias, routing)
     expected_ids, expected = route_experts_reference(logits, bias, routing)
@@ -67,7 +69,7 @@ def test_of_equal_scores_the_lower_index_is_chosen(device):
 def test_a_row_of_nan_chooses_experts_that_exist(device):
     logits = torch.full((2, 40), torch.nan, device=device)
     logits[1, 7:] = 1.0
-    for routing in (ROUTINGS["softmax"], ROUTINGS["groups by maximum"]):
+    for routing in (ROUTINGS["softmax"], ROUTINGS["groups by maximum"], ROUTINGS["sparse mixer"]):
         ids, weights = route_experts_gpu(logits, None, routing)
         assert ids.min() >= 0
         assert ids.max() < 40

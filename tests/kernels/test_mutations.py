@@ -19,6 +19,7 @@ from . import (
     test_attention_plan,
     test_elementwise,
     test_experts,
+    test_gated_residual,
     test_gemv,
     test_grouped,
     test_hyper_connections,
@@ -30,7 +31,6 @@ from . import (
     test_sample_ops,
     test_sparse_attention,
     test_step,
-    test_streams,
 )
 from .conftest import HAS_GPU
 from .mutation import (
@@ -224,9 +224,9 @@ def convolution(device: torch.device) -> None:
             test_recurrent.test_the_convolution(device, SMALL, kind, rows, 20, 4, True)
 
 
-def gated_norm(device: torch.device) -> None:
+def rms_norm_gated(device: torch.device) -> None:
     for order in test_recurrent.ORDERS:
-        test_recurrent.test_the_gated_norm(device, SMALL, order, 120, 3, "silu")
+        test_recurrent.test_the_gated_rms_norm(device, SMALL, order, 120, 3, "silu")
 
 
 def delta(device: torch.device) -> None:
@@ -252,10 +252,10 @@ def sparse(device: torch.device) -> None:
 
 def streams(device: torch.device) -> None:
     for check in (
-        test_streams.test_streams_are_normed,
-        test_streams.test_streams_are_averaged,
-        test_streams.test_a_result_is_added_to_streams,
-        test_streams.test_values_are_gated,
+        test_gated_residual.test_streams_are_normed,
+        test_gated_residual.test_streams_are_averaged,
+        test_gated_residual.test_a_result_is_added_to_streams,
+        test_gated_residual.test_values_are_gated,
     ):
         for shape in ((3, 3, 1100), (5, 4, 40)):
             check(device, SMALL, *shape)
@@ -383,9 +383,12 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_of_best_groups", routing, "+=", 0, 1, removed),  # groups by their maximum
         ("_of_best_groups", routing, "tl.where()", 1, 5, argument(2)),  # twice the best
         ("_of_best_groups", routing, "|", 0, 1, right),  # the last group alone
-        ("_route_experts", routing, "tl.where()", 5, 7, argument(2)),  # the best one each time
-        ("_route_experts", routing, "tl.where()", 6, 7, argument(1)),  # places that are none have a share
+        ("_route_experts", routing, "tl.where()", 4, 8, argument(1)),  # an expert that is taken has a share of the next
+        ("_route_experts", routing, "tl.where()", 6, 8, argument(2)),  # the best one each time
+        ("_route_experts", routing, "tl.where()", 7, 8, argument(1)),  # places that are none have a share
         ("_route_experts", routing, "scale", 0, 1, value(1.0)),
+        ("_weight_of_best", routing, "tl.abs()", 0, 1, argument(0)),  # negative logits are all near
+        ("_weight_of_best", routing, "tl.where()", 0, 1, argument(2)),  # those that are far have a share
     ],
     "latent_attention": [
         ("_attend_latents", latents, "tl.where()", 0, 3, argument(1)),  # tokens after the last row see something
@@ -547,13 +550,13 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_convolve", convolution, "first", 1, 2, expression("0 * first")),  # the bias of the later tokens
         ("causal_convolution_gpu", convolution, ">=", 0, 1, becomes(">")),  # a step of W tokens has none of these
     ],
-    "gated_norm": [
-        ("_gate", gated_norm, "eps", 0, 1, value(0.0)),
-        ("_gate", gated_norm, "SIZE", 2, 3, value("BLOCK")),  # the mean of a padded group
-        ("_gate", gated_norm, "*=", 0, 3, removed),  # the gate before the norm
-        ("_gate", gated_norm, "*=", 2, 3, removed),  # and after it
+    "rms_norm_gated": [
+        ("_gate", rms_norm_gated, "eps", 0, 1, value(0.0)),
+        ("_gate", rms_norm_gated, "SIZE", 2, 3, value("BLOCK")),  # the mean of a padded group
+        ("_gate", rms_norm_gated, "*=", 0, 3, removed),  # the gate before the norm
+        ("_gate", rms_norm_gated, "*=", 2, 3, removed),  # and after it
         ("_gate", kimi_delta, "IS_SILU", 0, 1, value(True)),
-        ("_gate", gated_norm, "WEIGHT_STRIDE", 0, 1, value(0)),  # all groups have the weights of the first
+        ("_gate", rms_norm_gated, "WEIGHT_STRIDE", 0, 1, value(0)),  # all groups have the weights of the first
     ],
     "gated_delta": [
         ("inverse_of", delta, "==", 1, 2, becomes(">=")),  # blocks of other pairs
@@ -603,7 +606,7 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_sparse_attention", sparse, "kept", 1, 2, value(1.0)),
         ("_sparse_attention", sparse, "tl.where()", 3, 4, value("total")),  # a division by 0
     ],
-    "streams": [
+    "gated_residual": [
         ("_norm_streams", streams, "count", 0, 1, value(1)),  # every token begins after one stream of the last
         ("_norm_streams", streams, "SIZE", 3, 4, value("BLOCK")),  # the mean of a padded stream
         ("_norm_streams", streams, "stream", 1, 2, value(0)),  # all streams have the weights of the first

@@ -1,4 +1,4 @@
-"""Kernels with a state per sequence, and the gated norm, compared with their references."""
+"""Kernels with a state per sequence, and the gated RMS norm, compared with their references."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests.slow_cases import slow
 
 from stoker.engine.kernels import (
     GatedDeltaWeights,
-    GatedNormWeights,
     KimiDeltaWeights,
     PartNormWeights,
     RgLruWeights,
+    RMSNormGatedWeights,
     SelectiveScanWeights,
     StateSpaceWeights,
 )
 from stoker.engine.kernels.causal_convolution import KINDS, causal_convolution_reference
 from stoker.engine.kernels.gated_delta import gated_delta_reference
-from stoker.engine.kernels.gated_norm import ORDERS, gated_norm_reference
 from stoker.engine.kernels.kimi_delta import kimi_delta_reference
 from stoker.engine.kernels.norm_parts import norm_parts_reference
 from stoker.engine.kernels.rg_lru import rg_lru_reference
+from stoker.engine.kernels.rms_norm_gated import ORDERS, rms_norm_gated_reference
 from stoker.engine.kernels.selective_scan import selective_scan_reference
 from stoker.engine.kernels.state_space import state_space_reference
 
@@ -32,10 +32,10 @@ pytest.importorskip("triton")
 from stoker.engine.kernels.gpu import recurrent
 from stoker.engine.kernels.gpu.causal_convolution import causal_convolution_gpu
 from stoker.engine.kernels.gpu.gated_delta import gated_delta_gpu
-from stoker.engine.kernels.gpu.gated_norm import gated_norm_gpu
 from stoker.engine.kernels.gpu.kimi_delta import kimi_delta_gpu
 from stoker.engine.kernels.gpu.norm_parts import norm_parts_gpu
 from stoker.engine.kernels.gpu.rg_lru import rg_lru_gpu
+from stoker.engine.kernels.gpu.rms_norm_gated import rms_norm_gated_gpu
 from stoker.engine.kernels.gpu.selective_scan import selective_scan_gpu
 from stoker.engine.kernels.gpu.state_space import state_space_gpu
 
@@ -136,18 +136,18 @@ def test_states_of_the_convolution_are_copied_exactly(device):
     assert state[:, :, 0].tolist() == expected
 
 
-# ---- the gated norm
+# ---- the gated RMS norm
 
 
 @ALL_DTYPES
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("width", "groups", "gate"), [(120, 3, "silu"), (120, 1, "sigmoid"), slow(16, 1, "silu")])
-def test_the_gated_norm(device, dtype, order, width, groups, gate):
+def test_the_gated_rms_norm(device, dtype, order, width, groups, gate):
     x = apart(3, width, dtype=torch.float32, device=device)
     projected = apart(3, width + 8, dtype=dtype, device=device)  # of which 3 columns are before the gates
     weight = None if order == "none" else torch.randn(width, device=device)
-    weights = GatedNormWeights(order, weight, 0.1, groups, gate)
-    found, expected = gated_norm_gpu(x, projected, 3, weights), gated_norm_reference(x, projected, 3, weights)
+    weights = RMSNormGatedWeights(order, weight, 0.1, groups, gate)
+    found, expected = rms_norm_gated_gpu(x, projected, 3, weights), rms_norm_gated_reference(x, projected, 3, weights)
     torch.testing.assert_close(found, expected, atol=LIMITS[dtype], rtol=LIMITS[dtype])
 
 
@@ -395,7 +395,7 @@ def test_shapes_that_do_not_fit_are_refused(device):
     with pytest.raises(ValueError, match=r"x is \(2, 8\)"):
         causal_convolution_gpu(zeros, torch.zeros(3, 8, device=device), None, zeros[None], step, "gated")
     with pytest.raises(ValueError, match="3 groups"):
-        gated_norm_gpu(zeros, torch.zeros(2, 9, device=device), 1, GatedNormWeights("none", None, 0.1, 3))
+        rms_norm_gated_gpu(zeros, torch.zeros(2, 9, device=device), 1, RMSNormGatedWeights("none", None, 0.1, 3))
     weights = GatedDeltaWeights(zeros[0], zeros[0], zeros[0], 0.1)
     with pytest.raises(ValueError, match="projected is"):
         gated_delta_gpu(zeros, zeros, weights, torch.zeros(1, 1, 2, 4, device=device), step)

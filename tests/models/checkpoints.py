@@ -82,6 +82,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "ministral3": {"model_type": "ministral3", "head_dim": 16, "rope_parameters": YARN | {"llama_4_scaling_beta": 0.3}},
     "phi3": {"model_type": "phi3", "rope_parameters": PARTIAL, "sliding_window": 7},
     "phi3 longrope": {"model_type": "phi3", "rope_parameters": LONGROPE, "original_max_position_embeddings": 128},
+    "phimoe": {
+        "model_type": "phimoe",
+        "head_dim": 16,
+        "attention_bias": True,
+        "lm_head_bias": True,
+        "sliding_window": 7,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+        "router_jitter_noise": 0.1,
+        "rope_parameters": LONGROPE
+        | {"short_mscale": 1.2, "long_mscale": 1.5, "original_max_position_embeddings": 128},
+    },
     "granite": {"model_type": "granite", **GRANITE_MULTIPLIERS},
     "olmo2": {"model_type": "olmo2"},
     "olmo3": {
@@ -946,6 +958,7 @@ KINDS += (
     "recurrent_gemma",
     "qwen4_exp",
     "zamba",
+    "phimoe",
 )
 
 

@@ -145,7 +145,7 @@ MIXED = [THREE, THREE, replace(GREEDY, max_tokens=1, prompt_logprobs=0)]
 KINDS = ("qwen3_5", "kimi_linear", "bailing_hybrid", "minimax", "lfm3", "nemotron_h", "falcon_h1", "lfm2")
 KINDS += ("zamba2", "zamba", "diffllama", "recurrent_gemma")
 KINDS += ("gemma4", "gemma4 narrow", "gemma4 shared", "hy_v4", "deepseek_v4", "axk2", "qwen4_exp")
-KINDS += ("qwen3_moe", "gpt_oss", "gemma2", "gemma3", "deepseek_v3", "openai-gpt", "xglm")
+KINDS += ("qwen3_moe", "gpt_oss", "gemma2", "gemma3", "deepseek_v3", "openai-gpt", "xglm", "phimoe")
 
 
 def tokens_of(folder: Path, place: Path, device: str) -> tuple[list[list[int]], list[int]]:

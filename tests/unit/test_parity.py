@@ -23,6 +23,7 @@ def test_a_family_of_each_kind_equals_transformers_now(family: str):
     assert found.equal_prompts == 20
     assert min(found.num_mixed_steps, found.num_preemptions, found.prefix_hits) > 0
     assert found.notices_mutation
+    assert found.bfloat16.error < 1.1
 
 
 def test_every_family_equals_transformers_and_notices_a_wrong_cache():
@@ -33,6 +34,7 @@ def test_every_family_equals_transformers_and_notices_a_wrong_cache():
         assert min(found["num_mixed_steps"], found["num_preemptions"]) > 0, family
         assert found["prefix_hits"] > 0, family
         assert found["notices_mutation"], family
+        assert found["bfloat16"]["error"] < 1.1, family
         if (library := found.get("through_library")) is not None:
             assert library["largest_change"] < 1e-4, family
             assert library["equal_prompts"] == 20, family

@@ -16,7 +16,6 @@ from stoker.engine.kernels.attention_variant import AttentionVariant
 from stoker.engine.kernels.causal_convolution import Kind
 from stoker.engine.kernels.experts import ExpertGate, ExpertWeights
 from stoker.engine.kernels.gated_delta import GatedDeltaWeights
-from stoker.engine.kernels.gated_norm import GatedNormWeights
 from stoker.engine.kernels.gpu.activation import activate_and_mul_gpu, activate_gpu
 from stoker.engine.kernels.gpu.add_layer_norm import add_layer_norm_gpu
 from stoker.engine.kernels.gpu.add_rms_norm import add_rms_norm_gpu
@@ -27,7 +26,12 @@ from stoker.engine.kernels.gpu.embed import embed_gpu
 from stoker.engine.kernels.gpu.experts import experts_gpu, pack_experts_gpu
 from stoker.engine.kernels.gpu.finish_step import finish_step
 from stoker.engine.kernels.gpu.gated_delta import gated_delta_gpu
-from stoker.engine.kernels.gpu.gated_norm import gated_norm_gpu
+from stoker.engine.kernels.gpu.gated_residual import (
+    add_to_streams_gpu,
+    average_streams_gpu,
+    gate_streams_gpu,
+    norm_streams_gpu,
+)
 from stoker.engine.kernels.gpu.gemv import MAX_TOKENS, gemv
 from stoker.engine.kernels.gpu.grouped import grouped_linear_gpu, grouped_rows_gpu
 from stoker.engine.kernels.gpu.hyper_connections import read_streams_gpu, write_streams_gpu
@@ -37,6 +41,7 @@ from stoker.engine.kernels.gpu.norm_parts import norm_parts_gpu
 from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
 from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
 from stoker.engine.kernels.gpu.rg_lru import rg_lru_gpu
+from stoker.engine.kernels.gpu.rms_norm_gated import rms_norm_gated_gpu
 from stoker.engine.kernels.gpu.rope_and_store import rope_and_store_gpu
 from stoker.engine.kernels.gpu.route_experts import route_experts_gpu
 from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
@@ -46,12 +51,6 @@ from stoker.engine.kernels.gpu.selective_scan import selective_scan_gpu
 from stoker.engine.kernels.gpu.sparse_attention import sparse_attention_gpu
 from stoker.engine.kernels.gpu.state_space import state_space_gpu
 from stoker.engine.kernels.gpu.store_latents import store_latents_gpu
-from stoker.engine.kernels.gpu.streams import (
-    add_to_streams_gpu,
-    average_streams_gpu,
-    gate_streams_gpu,
-    norm_streams_gpu,
-)
 from stoker.engine.kernels.grouped import GroupScales
 from stoker.engine.kernels.head_variant import HeadVariant
 from stoker.engine.kernels.hyper_connections import Connection
@@ -59,6 +58,7 @@ from stoker.engine.kernels.kimi_delta import KimiDeltaWeights
 from stoker.engine.kernels.norm_parts import PartNormWeights
 from stoker.engine.kernels.packed_codes import PackedCodes
 from stoker.engine.kernels.rg_lru import RgLruWeights
+from stoker.engine.kernels.rms_norm_gated import RMSNormGatedWeights
 from stoker.engine.kernels.route_experts import Routing
 from stoker.engine.kernels.selective_scan import SelectiveScanWeights
 from stoker.engine.kernels.state_space import StateSpaceWeights
@@ -110,6 +110,7 @@ GPT_OSS_EXPERTS = ExpertLayer(
 NEMOTRON_3_NANO = ExpertLayer(
     2688, 1856, Routing(128, 6, "sigmoid", renormalises=True, scale=2.5), ExpertGate("relu2", has_gates=False)
 )
+PHI_3_5_MOE = ExpertLayer(4096, 6400, Routing(16, 2, "sparse_mixer", tolerance=0.02))
 DEEPSEEK_V3 = ExpertLayer(
     7168,
     2048,
@@ -169,6 +170,7 @@ def quick() -> Cases:
     yield from experts("gpt_oss", GPT_OSS_EXPERTS, 1)
     yield from experts("nemotron", NEMOTRON_3_NANO, 1)
     yield from experts("deepseek", DEEPSEEK_V3, 1)
+    yield from experts("phi-moe", PHI_3_5_MOE, 1)
     yield from latents("deepseek", 128, 1536)
     yield from latents("deepseek lite", 16, 0)
     yield from sparse_attention("qwen4", QWEN4_EXP, 2048 + 15, 64)
@@ -413,13 +415,13 @@ def mamba2(name: str, spec: Mamba2, max_query_len: int) -> Cases:
                 only_launches, state_space_gpu, mixed, projected, StateSpaceWeights(heads, heads, heads), state, step
             ),
         )
-    norm = GatedNormWeights(
+    norm = RMSNormGatedWeights(
         spec.norm, None if spec.norm == "none" else empty(spec.width, dtype=FP32), 1e-5, spec.num_groups
     )
     x = empty(tokens, spec.width, dtype=FP32)
     yield (
-        f"{name} gated_norm, {tokens} tokens",
-        partial(only_launches, gated_norm_gpu, x, projected, spec.conv_channels, norm),
+        f"{name} rms_norm_gated, {tokens} tokens",
+        partial(only_launches, rms_norm_gated_gpu, x, projected, spec.conv_channels, norm),
     )
 
 

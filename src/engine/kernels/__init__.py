@@ -5,7 +5,6 @@ from .block_index import BlockKeys
 from .compressed_attention import Compression
 from .experts import ExpertGate, ExpertWeights, GroupedExpert, PackedExpert, PackedExperts
 from .gated_delta import GatedDeltaWeights
-from .gated_norm import GatedNormWeights
 from .grouped import Grouped, GroupScales
 from .head_variant import PLAIN_HEADS, HeadVariant
 from .hyper_connections import Connection
@@ -17,6 +16,7 @@ from .norm_parts import PartNormWeights
 from .paged_attention import AttentionStep, SlotsOfRanks
 from .quantised import Integers
 from .rg_lru import RgLruWeights
+from .rms_norm_gated import RMSNormGatedWeights
 from .route_experts import ExpertCopies, Routing
 from .select_kernels import select_kernels
 from .selective_scan import SelectiveScanWeights
@@ -33,7 +33,6 @@ __all__ = [
     "ExpertGate",
     "ExpertWeights",
     "GatedDeltaWeights",
-    "GatedNormWeights",
     "GroupScales",
     "Grouped",
     "GroupedExpert",
@@ -46,6 +45,7 @@ __all__ = [
     "PackedExperts",
     "PackedLinear",
     "PartNormWeights",
+    "RMSNormGatedWeights",
     "RgLruWeights",
     "Routing",
     "SelectiveScanWeights",

@@ -23,7 +23,7 @@ from .cpu.machine_speed import machine_speed
 from .exchange import Exchange
 from .experts import pack_experts_reference
 from .gated_delta import gated_delta_cpu
-from .gated_norm import gated_norm_cpu
+from .gated_residual import add_to_streams_cpu, average_streams_cpu, gate_streams_cpu, norm_streams_cpu
 from .hyper_connections import read_streams_cpu, write_streams_cpu
 from .kernel_set import ONE_ROW, KernelSet, pack_rounding_experts
 from .kimi_delta import kimi_delta_cpu
@@ -44,6 +44,7 @@ from .panel_packing import (
     repack_linear_cpu,
 )
 from .rg_lru import rg_lru_cpu
+from .rms_norm_gated import rms_norm_gated_cpu
 from .rope_and_store import rope_and_store_cpu
 from .route_experts import own_experts_cpu, own_places_cpu, route_experts_cpu
 from .sample_tokens import sample_tokens_cpu
@@ -54,7 +55,6 @@ from .selective_scan import selective_scan_cpu
 from .softmax_mass import softmax_mass_cpu
 from .state_space import state_space_cpu
 from .store_latents import store_latents_cpu
-from .streams import add_to_streams_cpu, average_streams_cpu, gate_streams_cpu, norm_streams_cpu
 from .take_columns import join_columns_cpu, part_halves_cpu, take_columns_cpu
 from .to_float32 import to_float32_cpu
 from .top_tokens import top_tokens_cpu
@@ -163,7 +163,7 @@ def cpu_kernels(
         gated_delta=gated_delta_cpu(library, dtype),
         kimi_delta=kimi_delta_cpu(library, dtype),
         state_space=state_space_cpu(library, dtype),
-        gated_norm=gated_norm_cpu(library, dtype),
+        rms_norm_gated=rms_norm_gated_cpu(library, dtype),
         norm_parts=norm_parts_cpu(library, dtype),
         selective_scan=selective_scan_cpu(library, dtype),
         rg_lru=rg_lru_cpu(library, dtype),

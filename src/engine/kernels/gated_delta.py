@@ -1,4 +1,4 @@
-"""The gated delta rule over the tokens of a step, and the gated norm of its outputs."""
+"""The gated delta rule over the tokens of a step, and the gated RMS norm of its outputs."""
 
 from __future__ import annotations
 

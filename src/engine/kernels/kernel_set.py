@@ -59,7 +59,16 @@ from .experts import (
     repack_experts_reference,
 )
 from .gated_delta import GatedDelta, gated_delta_reference
-from .gated_norm import GatedNorm, gated_norm_reference
+from .gated_residual import (
+    AddToStreams,
+    AverageStreams,
+    GateStreams,
+    NormStreams,
+    add_to_streams_reference,
+    average_streams_reference,
+    gate_streams_reference,
+    norm_streams_reference,
+)
 from .hyper_connections import ReadStreams, WriteStreams, read_streams_reference, write_streams_reference
 from .kimi_delta import KimiDelta, kimi_delta_reference
 from .latent_attention import (
@@ -95,6 +104,7 @@ from .output_gate import GateOutputs, gate_outputs_reference
 from .paged_attention import AttendPart, PagedAttention, attend_part_reference, paged_attention_reference
 from .penalise import after_penalties
 from .rg_lru import RgLru, rg_lru_reference
+from .rms_norm_gated import RMSNormGated, rms_norm_gated_reference
 from .rope_and_store import RopeAndStore, rope_and_store_reference
 from .route_experts import (
     OwnExperts,
@@ -114,16 +124,6 @@ from .selective_scan import SelectiveScan, selective_scan_reference
 from .softmax_mass import SoftmaxMass, softmax_mass_reference
 from .state_space import StateSpace, state_space_reference
 from .store_latents import StoreLatents, store_latents_reference
-from .streams import (
-    AddToStreams,
-    AverageStreams,
-    GateStreams,
-    NormStreams,
-    add_to_streams_reference,
-    average_streams_reference,
-    gate_streams_reference,
-    norm_streams_reference,
-)
 from .take_columns import (
     JoinColumns,
     PartHalves,
@@ -215,7 +215,7 @@ class KernelSet:
     gated_delta: GatedDelta = gated_delta_reference
     kimi_delta: KimiDelta = kimi_delta_reference
     state_space: StateSpace = state_space_reference
-    gated_norm: GatedNorm = gated_norm_reference
+    rms_norm_gated: RMSNormGated = rms_norm_gated_reference
     norm_parts: NormParts = norm_parts_reference
     selective_scan: SelectiveScan = selective_scan_reference
     rg_lru: RgLru = rg_lru_reference
@@ -298,7 +298,7 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     gated_delta=one_token(gated_delta_reference, 0, 1),
     kimi_delta=one_token(kimi_delta_reference, 0, 1, 2, 3),
     state_space=one_token(state_space_reference, 0, 1),
-    gated_norm=one_row(gated_norm_reference, 0, 1),
+    rms_norm_gated=one_row(rms_norm_gated_reference, 0, 1),
     norm_parts=one_row(norm_parts_reference, 0),
     selective_scan=one_token(selective_scan_reference, 0, 1, 2, 3, 4),
     rg_lru=one_token(rg_lru_reference, 0, 1, 2),

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 
 # The order is that of the enums in cpu/route_experts.cpp.
-SCORINGS = ("softmax", "sigmoid", "softmax_of_chosen", "sqrt_softplus")
+SCORINGS = ("softmax", "sigmoid", "softmax_of_chosen", "sqrt_softplus", "sparse_mixer")
 GROUP_SCORES = ("maximum", "sum_of_two")
 LEAST_SUM = 1e-20  # added before dividing by a sum of scores
 
@@ -23,7 +23,12 @@ class Routing:
 
     Qwen3-MoE: softmax, renormalised or not; Mixtral: renormalised; gpt-oss: `softmax_of_chosen`; DeepSeek V2: groups by
     their maximum, a scale; DeepSeek V3 and GLM-4.5: sigmoid, a bias, groups by the sum of two, renormalised, a scale;
-    MiniMax-M2: sigmoid, a bias, renormalised; DeepSeek V4: `sqrt_softplus`, the root of log(1 + exp(logit)), a bias.
+    MiniMax-M2: sigmoid, a bias, renormalised; DeepSeek V4: `sqrt_softplus`, the root of log(1 + exp(logit)), a bias;
+    Phi-3.5-MoE: `sparse_mixer`.
+
+    sparse_mixer: the best logits are taken, one after the other. The weight of each is its softmax over the experts
+    that are not taken before it and whose logits are nearly as large: m - x <= tolerance * max(abs(x), m), where m is
+    the logit that is taken. Liu et al., arXiv:2409.12136.
 
     Raises ValueError for values that contradict each other.
     """
@@ -31,12 +36,13 @@ class Routing:
     num_experts: int
     per_token: int
     # of the logits of all experts, or the chosen
-    scoring: Literal["softmax", "sigmoid", "softmax_of_chosen", "sqrt_softplus"] = "softmax"
+    scoring: Literal["softmax", "sigmoid", "softmax_of_chosen", "sqrt_softplus", "sparse_mixer"] = "softmax"
     renormalises: bool = False  # the weights of a token are divided by their sum
     scale: float = 1.0  # of all weights
     num_groups: int = 1  # equal numbers of consecutive experts
     groups_per_token: int = 1  # a token's experts are from its best groups
     group_score: Literal["maximum", "sum_of_two"] = "maximum"  # of a group: that of its best expert or two
+    tolerance: float = 0.0  # of sparse_mixer
 
     def __post_init__(self) -> None:
         if self.num_groups < 1 or self.num_experts % self.num_groups:
@@ -46,6 +52,8 @@ class Routing:
         available = self.num_experts // self.num_groups * self.groups_per_token
         if not 1 <= self.per_token <= available:
             raise ValueError(f"a token cannot use {self.per_token} of {available} experts")
+        if self.scoring == "sparse_mixer" and (self.renormalises or self.num_groups > 1):
+            raise ValueError("the weights of sparse_mixer are not divided by their sum, and its experts have no groups")
 
 
 # Logits, bias, routing: described at the reference.
@@ -114,12 +122,26 @@ def _scores(logits: torch.Tensor, routing: Routing) -> torch.Tensor:
 
 
 def _weights(scores: torch.Tensor, ids: torch.Tensor, routing: Routing) -> torch.Tensor:
+    if routing.scoring == "sparse_mixer":
+        return _sparse_mixer(scores, ids, routing.tolerance) * routing.scale
     weights = scores.gather(1, ids)
     if routing.scoring == "softmax_of_chosen":
         weights = weights.softmax(-1)
     elif routing.renormalises:
         weights = weights / (weights.sum(-1, keepdim=True) + LEAST_SUM)
     return weights * routing.scale
+
+
+def _sparse_mixer(scores: torch.Tensor, ids: torch.Tensor, tolerance: float) -> torch.Tensor:
+    weights = []
+    remaining = scores
+    for place in range(ids.shape[1]):
+        taken = ids[:, place : place + 1]
+        best = scores.gather(1, taken)
+        is_far = best - scores > tolerance * torch.maximum(scores.abs(), best)
+        weights.append(remaining.masked_fill(is_far, -torch.inf).softmax(-1).gather(1, taken))
+        remaining = remaining.scatter(1, taken, -torch.inf)
+    return torch.cat(weights, dim=1)
 
 
 def _best(scores: torch.Tensor, count: int) -> torch.Tensor:
@@ -185,7 +207,7 @@ def own_places_cpu(library: CpuLibrary) -> OwnPlaces:
 def route_experts_cpu(library: CpuLibrary, dtype: torch.dtype) -> RouteExperts:
     """Return the op for logits of `dtype` or float32."""
     empty = library.memory.empty
-    arguments = [POINTER] * 4 + [INT64] * 5 + [INT] * 3 + [FLOAT]
+    arguments = [POINTER] * 4 + [INT64] * 5 + [INT] * 3 + [FLOAT] * 2
     calls = {each: library.op("route_experts", each, arguments) for each in {dtype, torch.float32}}
 
     def route_experts(
@@ -210,6 +232,7 @@ def route_experts_cpu(library: CpuLibrary, dtype: torch.dtype) -> RouteExperts:
             GROUP_SCORES.index(routing.group_score),
             routing.renormalises,
             routing.scale,
+            routing.tolerance,
         )
         return ids, weights
 

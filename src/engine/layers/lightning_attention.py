@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from ...model.mixers import LightningAttention as LightningSpec
-from ..kernels import GatedNormWeights, KernelSet, StateSpaceWeights
+from ..kernels import KernelSet, RMSNormGatedWeights, StateSpaceWeights
 from .linear import Linear
 from .loading import Loadable
 from .mixer import LayerCache
@@ -36,7 +36,7 @@ class LightningAttention:
         rates = slopes(spec.num_heads).to(device) * spec.slope_scale
         zeros = torch.zeros_like(rates)
         self._weights = StateSpaceWeights(rates.log(), zeros, zeros, min_step=1.0, max_step=1.0)
-        self._gate = GatedNormWeights("before_gate", norm.values, spec.norm_eps, groups=1, gate="sigmoid")
+        self._gate = RMSNormGatedWeights("before_gate", norm.values, spec.norm_eps, groups=1, gate="sigmoid")
         self._kernels = kernels
 
     def loadables(self) -> Iterator[Loadable]:
@@ -53,7 +53,7 @@ class LightningAttention:
         out = self._kernels.state_space(mixed, projected, self._weights, sums, step)
         if rows is not None:
             out, projected = out[rows], projected[rows]
-        return self._kernels.gated_norm(out, projected, self._inputs, self._gate)
+        return self._kernels.rms_norm_gated(out, projected, self._inputs, self._gate)
 
 
 def slopes(num_heads: int) -> torch.Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from ...model.mixers import Mamba2 as Mamba2Spec
-from ..kernels import GatedNormWeights, KernelSet, StateSpaceWeights
+from ..kernels import KernelSet, RMSNormGatedWeights, StateSpaceWeights
 from .convolution import Taps
 from .linear import Linear
 from .loading import Loadable
@@ -36,7 +36,7 @@ class Mamba2:
         a_log, dt_bias, skip = (vector.values for vector in vectors)
         limits = {} if spec.max_step is None else {"max_step": spec.max_step}
         self._weights = StateSpaceWeights(a_log, dt_bias, skip, spec.min_step, **limits)
-        self._gate = GatedNormWeights(spec.norm, None if norm is None else norm.values, eps, spec.num_groups)
+        self._gate = RMSNormGatedWeights(spec.norm, None if norm is None else norm.values, eps, spec.num_groups)
         self._kernels = kernels
 
     def loadables(self) -> Iterator[Loadable]:
@@ -59,7 +59,7 @@ class Mamba2:
         out = self._kernels.state_space(mixed, projected, self._weights, sums, step)
         if rows is not None:
             out, projected = out[rows], projected[rows]
-        return self._kernels.gated_norm(out, projected, mixed.shape[1], self._gate)
+        return self._kernels.rms_norm_gated(out, projected, mixed.shape[1], self._gate)
 
 
 def gates_after_inputs(spec: Mamba2Spec) -> torch.Tensor:

@@ -32,6 +32,7 @@ class RopeParameters:
     beta_slow: float = 1.0
     truncate: bool = True
     attention_factor: float = 1.0  # multiplies cosines and sines
+    long_attention_factor: float | None = None  # of contexts longer than the trained one; None: the same
     short_factors: tuple[float, ...] = ()  # longrope: one divisor per pair
     long_factors: tuple[float, ...] = ()
     rotated_share: float = 1.0  # proportional: of the pairs; the others are not rotated
@@ -57,7 +58,10 @@ def cos_sin_table(rope: RopeParameters, rotary_dim: int, num_positions: int) -> 
     else:
         frequencies = _FREQUENCIES[rope.kind](rope, inverse_frequencies(rotary_dim, rope.theta))
     angles = positions * frequencies
-    return torch.cat((angles.cos(), angles.sin()), dim=-1).mul_(rope.attention_factor)
+    scale = rope.attention_factor
+    if rope.long_attention_factor is not None and num_positions > rope.original_max_position:
+        scale = rope.long_attention_factor
+    return torch.cat((angles.cos(), angles.sin()), dim=-1).mul_(scale)
 
 
 class Rotation:

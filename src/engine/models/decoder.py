@@ -56,7 +56,7 @@ class DecoderPart:
         self.table |= COMPRESSED_TABLE if model_spec.is_compressed else {}
         # Torch chooses the tokens of attention, attends to compressed vectors, and copies the embedding to streams.
         is_in_torch = model_spec.is_sparse or model_spec.is_compressed
-        self.is_capturable = not is_in_torch and model_spec.streams is None
+        self.is_capturable = not is_in_torch and model_spec.gated_residual is None
         self._ranks = ranks
         own = model_spec
         if ranks is not None:
@@ -144,7 +144,7 @@ class Decoder(DecoderPart):
             step.plans.clear()
         hidden = self.embed(steps[0])
         inputs = None if self.layer_inputs is None else self.layer_inputs(steps[0].token_ids, hidden, steps[0].mix)
-        if (streams := self.model_spec.streams) is not None:
+        if (streams := self.model_spec.gated_residual) is not None:
             hidden = hidden.repeat(1, streams.count)
         return self.stack(hidden, None, steps, caches, rows, inputs)
 

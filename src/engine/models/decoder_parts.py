@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ...model.activations import HIDDEN_ACTS
+from ...model.gated_residual import GatedResidual as GatedResidualSpec
 from ...model.ngrams import NGrams as NGramsSpec
 from ...model.spec import LayerInput as LayerInputSpec
 from ...model.spec import LayerSpec
-from ...model.streams import GatedStreams as StreamsSpec
 from ...model.tensors import (
     CONNECTIONS,
     CONNECTIONS_HEAD,
@@ -30,18 +30,18 @@ from ...model.tensors import (
 )
 from ..layers.embedding import Embedding, EmbeddingPart, Sines, TiedEmbedding, rounded
 from ..layers.gated_norm import GatedNorm
+from ..layers.gated_residual import GatedResidual, StreamReader
 from ..layers.hyper_connections import HyperConnection, StreamsNorm
 from ..layers.layer_input import EmbeddingForLayers, LayerInput, LayerInputs
 from ..layers.linear import Linear
 from ..layers.ngrams import DistantTaps, NGrams, NGramTable
 from ..layers.norm import AnyNorm, RMSNorm
-from ..layers.streams import StreamGates, StreamReader
 from ..layers.vector import Scalar
 from .block_parts import BlockParts
 from .decoder_layers import DecoderLayer, FeedForwardLayer, HyperLayer, MixerLayer
 from .ends import Embed
+from .gated_residual_layer import GatedResidualLayer
 from .layer_stack import Layer
-from .streams_layer import StreamsLayer
 
 
 class DecoderParts(BlockParts):
@@ -71,7 +71,7 @@ class DecoderParts(BlockParts):
 
     def last_norm(self) -> AnyNorm | StreamReader | None:
         """The norm that heads read, or what makes one vector of several streams; None of a model without it."""
-        if (streams := self._spec.streams) is not None:
+        if (streams := self._spec.gated_residual) is not None:
             return self.stream_reader(FINAL_STREAMS, streams)
         if not self._spec.has_final_norm:
             return None
@@ -118,8 +118,8 @@ class DecoderParts(BlockParts):
         prefix, spec = f"model.layers.{index}", self._spec.layers[index]
         if spec.block is not None:
             return self.block_layer(index, spec, spec.block)
-        if spec.streams is not None:
-            return self.streams_layer(prefix, spec, spec.streams)
+        if spec.gated_residual is not None:
+            return self.gated_residual_layer(prefix, spec, spec.gated_residual)
         ranks = spec.norm_gates or (0,) * len(layer_norms(spec))
         norms = [self.gated_norm(f"{prefix}.{name}", rank) for name, rank in zip(layer_norms(spec), ranks, strict=True)]
         mixers = [self.mixer(prefix, each) for each in spec.mixers]
@@ -142,17 +142,17 @@ class DecoderParts(BlockParts):
         more = beside, own_input, scalar, spec.sum_weights
         return DecoderLayer(spec.norms, norms, mixers[0], feed_forward, self._kernels, scale, *more)
 
-    def streams_layer(self, prefix: str, spec: LayerSpec, streams: StreamsSpec) -> StreamsLayer:
+    def gated_residual_layer(self, prefix: str, spec: LayerSpec, streams: GatedResidualSpec) -> GatedResidualLayer:
         assert spec.mixer is not None
         assert spec.feed_forward is not None
         of_mixer, of_mlp = (
-            self.stream_gates(f"{prefix}.{name}", streams) for name in (MIXER_STREAMS, FEED_FORWARD_STREAMS)
+            self.gated_residual(f"{prefix}.{name}", streams) for name in (MIXER_STREAMS, FEED_FORWARD_STREAMS)
         )
         ngrams = None if spec.ngrams is None else self.ngrams(prefix, spec.ngrams)
         mixer, mlp = self.mixer(prefix, spec.mixer), self.feed_forward(f"{prefix}.mlp", spec.feed_forward)
-        return StreamsLayer(of_mixer, mixer, of_mlp, mlp, ngrams)
+        return GatedResidualLayer(of_mixer, mixer, of_mlp, mlp, ngrams)
 
-    def stream_reader(self, prefix: str, spec: StreamsSpec) -> StreamReader:
+    def stream_reader(self, prefix: str, spec: GatedResidualSpec) -> StreamReader:
         width = self._spec.stream_width
         down, up = (
             self.linear(prefix, {name: outputs}, inputs, has_bias=False)
@@ -163,10 +163,10 @@ class DecoderParts(BlockParts):
         )
         return StreamReader(self.stream_norm(f"{prefix}.hc_norm"), down, up, spec.count, self._kernels)
 
-    def stream_gates(self, prefix: str, spec: StreamsSpec) -> StreamGates:
+    def gated_residual(self, prefix: str, spec: GatedResidualSpec) -> GatedResidual:
         rows, width = {f"{prefix}.block_inject_weight": spec.count}, self._spec.stream_width
         weigh = Linear(rows, width, False, self._kernels, self._dtype, self._device)
-        return StreamGates(self.stream_reader(prefix, spec), weigh, spec.count, self._kernels)
+        return GatedResidual(self.stream_reader(prefix, spec), weigh, spec.count, self._kernels)
 
     def stream_norm(self, name: str) -> RMSNorm:
         norm = self.norm(name, self._spec.stream_width)

@@ -11,11 +11,11 @@ from ...model.spec import ModelSpec
 from ..collectives import Ranks
 from ..kernels import KernelSet
 from ..layers.embedding import Embedding, EmbeddingPart, Sines, TiedEmbedding
+from ..layers.gated_residual import StreamReader
 from ..layers.linear import Linear, Mix
 from ..layers.loading import Loadable
 from ..layers.norm import AnyNorm, Norm
 from ..layers.step_input import StepInput
-from ..layers.streams import StreamReader
 
 
 class Embed:

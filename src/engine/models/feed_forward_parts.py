@@ -118,4 +118,5 @@ class FeedForwardParts(Parts):
             num_groups=routing.num_groups,
             groups_per_token=routing.groups_per_token,
             group_score="sum_of_two" if routing.scoring == "sigmoid" else "maximum",
+            tolerance=routing.tolerance,
         )

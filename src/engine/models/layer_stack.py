@@ -67,8 +67,8 @@ class LayerStep:
 
 
 class Layer(Protocol):
-    """DecoderLayer, HyperLayer, MixerLayer, FeedForwardLayer, SharedBlockLayer, StreamsLayer, or one that a runner puts
-    around them."""
+    """DecoderLayer, HyperLayer, MixerLayer, FeedForwardLayer, SharedBlockLayer, GatedResidualLayer, or one that a
+    runner puts around them."""
 
     @property
     def mixer(self) -> Mixer | None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 from ...model.mixers import RopeSpec
@@ -10,6 +11,13 @@ from ..layers.rotary import ROPE_KINDS, RopeKind, RopeParameters, longrope_atten
 
 def rope_parameters(rope: RopeSpec, longest: int) -> RopeParameters:
     """longest: max_position_embeddings of the model."""
+    found = _of_kind(rope, longest)
+    if rope.short_mscale is None or rope.long_mscale is None:
+        return found
+    return replace(found, attention_factor=rope.short_mscale, long_attention_factor=rope.long_mscale)
+
+
+def _of_kind(rope: RopeSpec, longest: int) -> RopeParameters:
     assert rope.kind in ROPE_KINDS, rope.kind
     trained = rope.original_max_position_embeddings or longest
     common: dict[str, Any] = {"kind": cast(RopeKind, rope.kind), "theta": rope.theta, "original_max_position": trained}

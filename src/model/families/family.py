@@ -82,6 +82,7 @@ class Family:
     scale: float | None = None  # of products of queries and keys, whatever config.json says
     position_offset: int | None = None  # of the first position in a table of them; None: there is no table
     has_sine_positions: bool = False  # the table is computed; else it is learned
+    has_rope_mscales: bool = False  # `short_mscale` and `long_mscale` scale cosines and sines
     window_rope: Literal["same", "unscaled", "local"] = "same"  # in layers with a window; local: another base
     multipliers: Mapping[str, str] = field(default_factory=dict)  # field of ModelSpec or Attention -> key
     scales_embedding: Setting = False  # by the square root of the width
@@ -92,7 +93,7 @@ class Family:
     is_grouped: bool = False  # queries, keys and values are stored in one tensor, by key-value head
     qkv_parts: int = 0  # of one tensor that is stored, each queries, values and keys of some heads; 0: there is none
     has_embedding_norm: bool = False
-    has_output_bias: bool = False
+    has_output_bias: Setting = False
     has_value_norm: bool = False
     has_layer_scalars: bool = False
     has_layer_inputs: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..spec import Norm
-from .common import LLAMA
+from .common import COMMON, LLAMA, MIXTRAL_NAMES
 from .family import Family
 
 FAMILIES: Mapping[str, Family] = {
@@ -56,5 +56,32 @@ FAMILIES: Mapping[str, Family] = {
             "pad_token_id": 32000,
         },
         windows="all",
+    ),
+    "PhimoeForCausalLM": Family(
+        "phimoe",
+        "Phi-3.5-MoE, Phi-mini-MoE, Phi-tiny-MoE",
+        COMMON
+        | {
+            "vocab_size": 32064,
+            "intermediate_size": 6400,
+            "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 131072,
+            "rope_theta": 1e6,
+            "num_local_experts": 16,
+            "num_experts_per_tok": 2,
+            "router_jitter_noise": 0.01,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+        bias="attention_bias",
+        out_bias="attention_bias",
+        fixed={"num_experts_per_tok": 2},
+        norm=Norm(kind="layer", has_bias=True),
+        windows="all",
+        has_rope_mscales=True,
+        has_output_bias="lm_head_bias",
+        experts="phimoe",
+        renames={"mlp.router.": "mlp.gate.", **MIXTRAL_NAMES},
     ),
 }

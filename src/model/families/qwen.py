@@ -65,7 +65,7 @@ _QWEN_4 = _QWEN_3_5_MOE | {
 _QWEN_4_PARTS: dict[str, Any] = _QWEN_3_5_MOE_PARTS | {
     "partial": 1.0,
     "states": "qwen4",
-    "norms": "streams",
+    "norms": "gated_residual",
     "has_block_index": True,
     "has_ngrams": True,
 }

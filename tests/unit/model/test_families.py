@@ -126,6 +126,7 @@ def test_a_setting_that_is_not_computed_is_a_reason(changes: dict[str, Any], rea
         ("MptForCausalLM", {"attn_config.clip_qkv": 6}),
         ("MptForCausalLM", {"attn_config.alibi": False}),
         ("Zamba2ForCausalLM", {"use_long_context": True}),
+        ("PhimoeForCausalLM", {"num_experts_per_tok": 3}),
     ],
 )
 def test_a_value_that_transformers_does_not_compute_so_is_named(architecture: str, changes: dict[str, Any]) -> None:
@@ -154,6 +155,19 @@ def test_local_layers_are_those_of_attention_types(types: Any) -> None:
     assert read_config({**config, "attention_types": [[["global", "local"], 1]]})[0].windows == (None, 9)
     with pytest.raises(ModelConfigError, match="`attention_types` must say `global` or `local` of each of 2 layers"):
         read_config({**config, "attention_types": types})
+
+
+def test_only_phi_moe_reads_the_scales_of_its_rotary_embedding() -> None:
+    rope = {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "short_mscale": 1.2}
+    given = {"num_attention_heads": 4, "hidden_size": 32, "num_key_value_heads": 4, "rope_scaling": rope}
+    with pytest.raises(ModelConfigError, match="rope type `longrope` needs `long_mscale`"):
+        read_config({"architectures": ["PhimoeForCausalLM"], **given})
+    rope["long_mscale"] = 1.3
+    for architecture, expected in {"PhimoeForCausalLM": (1.2, 1.3), "Phi3ForCausalLM": (None, None)}.items():
+        attention = read_config({"architectures": [architecture], **given})[0].attention
+        assert attention is not None
+        assert attention.rope is not None
+        assert (attention.rope.short_mscale, attention.rope.long_mscale) == expected
 
 
 def test_layers_with_a_window_have_more_keys_sinks_and_narrower_values_in_mimo() -> None:

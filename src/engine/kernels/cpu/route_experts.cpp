@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "captured_graph.h"
 #include "parallel.h"
@@ -12,8 +13,9 @@
 
 namespace {
 
-enum class Scoring : int { kSoftmax, kSigmoid, kSoftmaxOfChosen, kSqrtSoftplus };  // route_experts.py: SCORINGS
-enum class GroupScore : int { kMaximum, kSumOfTwo };                               // route_experts.py: GROUP_SCORES
+// The orders are those of SCORINGS and GROUP_SCORES in route_experts.py.
+enum class Scoring : int { kSoftmax, kSigmoid, kSoftmaxOfChosen, kSqrtSoftplus, kSparseMixer };
+enum class GroupScore : int { kMaximum, kSumOfTwo };
 
 constexpr int64_t kRowsPerThread = 16;  // at least
 constexpr float kLeastSum = 1e-20f;     // added before dividing by a sum of scores
@@ -23,7 +25,7 @@ struct Routing {
     Scoring scoring;
     GroupScore group_score;
     bool renormalises;
-    float scale;
+    float scale, tolerance;
 };
 
 // The indices of the largest values, in descending order; of equal ones the lower index is first.
@@ -66,6 +68,16 @@ void softmax(float* scores, int64_t count) {
     });
     const Floats inverse = broadcast(1 / sum(sums));
     for_each_vector(count, [&](int64_t i, int64_t) { store(scores + i, load(scores + i) * inverse); });
+}
+
+// The weight of the best of the scores that are not -infinity: its softmax over those that are nearly as large.
+float weight_of_best(const float* scores, int64_t count, float best, float tolerance) {
+    float total = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const bool is_far = best - scores[i] > tolerance * std::max(std::abs(scores[i]), best);
+        if (!is_far) total += std::exp(scores[i] - best);
+    }
+    return 1 / total;
 }
 
 struct Buffers {
@@ -120,6 +132,14 @@ void route(const T* logits, const float* bias, const Routing& routing, int32_t* 
             for (int64_t e = group_ids[i] * size; e < (group_ids[i] + 1) * size; e++) chosen.add(int32_t(e), choice[e]);
         }
     }
+    if (routing.scoring == Scoring::kSparseMixer) {
+        for (int64_t i = 0; i < k; i++) {
+            float& taken = scores[ids[i]];
+            weights[i] = weight_of_best(scores, count, taken, routing.tolerance) * routing.scale;
+            taken = -std::numeric_limits<float>::infinity();
+        }
+        return;
+    }
     float total = 0;
     for (int64_t i = 0; i < k; i++) weights[i] = scores[ids[i]];
     if (routing.scoring == Scoring::kSoftmaxOfChosen) {
@@ -139,9 +159,10 @@ void route(const T* logits, const float* bias, const Routing& routing, int32_t* 
     EXPORT void route_experts_##suffix(const T* logits, const float* bias, int32_t* ids, float* weights,             \
                                        int64_t rows, int64_t num_experts, int64_t per_token, int64_t groups,         \
                                        int64_t groups_per_token, int scoring, int group_score, int renormalises,     \
-                                       float scale) {                                                                \
-        const Routing routing{num_experts, per_token,           groups,                  groups_per_token,           \
-                              Scoring(scoring), GroupScore(group_score), renormalises != 0, scale};                  \
+                                       float scale, float tolerance) {                                               \
+        const Routing routing{num_experts,      per_token,               groups,            groups_per_token,        \
+                              Scoring(scoring), GroupScore(group_score), renormalises != 0, scale,                   \
+                              tolerance};                                                                            \
         parallel_ranges(rows, kRowsPerThread, [&](int64_t begin, int64_t end) {                                      \
             for (int64_t row = begin; row < end; row++) {                                                            \
                 route(logits + row * num_experts, bias, routing, ids + row * per_token, weights + row * per_token);  \

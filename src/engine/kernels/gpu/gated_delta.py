@@ -19,9 +19,9 @@ import triton.language as tl
 from ..gated_delta import NORM_EPS, GatedDeltaWeights, num_key_heads
 from ..recurrent_step import RecurrentStep
 from .attention_tile import PRECISION
-from .gated_norm import norm_groups
 from .launch import dependent, wait
 from .recurrent import CHUNK, FEW, PART, launches, load_row, product, softplus, sums_between
+from .rms_norm_gated import norm_groups
 
 _EPS: tl.constexpr = tl.constexpr(NORM_EPS)
 

@@ -19,7 +19,7 @@ from .cuda_graph import cuda_graph_capture
 from .decode_attention import DecodeWorkspace, decode_attention, decode_workspace
 from .experts import experts_gpu, pack_experts_gpu
 from .gated_delta import gated_delta_gpu
-from .gated_norm import gated_norm_gpu
+from .gated_residual import add_to_streams_gpu, average_streams_gpu, gate_streams_gpu, norm_streams_gpu
 from .gemv import MAX_TOKENS
 from .hyper_connections import read_streams_gpu, write_streams_gpu
 from .kimi_delta import kimi_delta_gpu
@@ -30,6 +30,7 @@ from .norm_parts import norm_parts_gpu
 from .prefill_attention import prefill_attention
 from .recurrent import CHUNK, FEW
 from .rg_lru import rg_lru_gpu
+from .rms_norm_gated import rms_norm_gated_gpu
 from .rope_and_store import rope_and_store_gpu
 from .route_experts import route_experts_gpu
 from .sample_logprobs import count_above_gpu, softmax_mass_gpu
@@ -39,7 +40,6 @@ from .selective_scan import selective_scan_gpu
 from .sparse_attention import sparse_attention_gpu
 from .state_space import state_space_gpu
 from .store_latents import store_latents_gpu
-from .streams import add_to_streams_gpu, average_streams_gpu, gate_streams_gpu, norm_streams_gpu
 from .tuned import AttentionLaunch, tuned
 
 _INTERPRETED_MULTIPROCESSORS = 4
@@ -72,7 +72,7 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         gated_delta=gated_delta_gpu,
         kimi_delta=kimi_delta_gpu,
         state_space=state_space_gpu,
-        gated_norm=gated_norm_gpu,
+        rms_norm_gated=rms_norm_gated_gpu,
         norm_parts=norm_parts_gpu,
         selective_scan=selective_scan_gpu,
         rg_lru=rg_lru_gpu,

@@ -17,9 +17,9 @@ from ..kimi_delta import KimiDeltaWeights, check_widths
 from ..recurrent_step import RecurrentStep
 from .attention_tile import PRECISION
 from .gated_delta import inverse_of
-from .gated_norm import norm_groups
 from .launch import dependent, wait
 from .recurrent import CHUNK, FEW, PART, launches, load_row, product, softplus
+from .rms_norm_gated import norm_groups
 
 _EPS: tl.constexpr = tl.constexpr(NORM_EPS)
 

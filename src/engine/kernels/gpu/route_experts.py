@@ -12,7 +12,9 @@ from .recurrent import softplus
 
 _LEAST = tl.constexpr(-1e38)  # below every score, above what has been chosen; the sum of two is finite
 _LEAST_SUM = tl.constexpr(LEAST_SUM)
-_SOFTMAX, _SIGMOID, _SOFTMAX_OF_CHOSEN, _SQRT_SOFTPLUS = (tl.constexpr(SCORINGS.index(name)) for name in SCORINGS)
+_SOFTMAX, _SIGMOID, _SOFTMAX_OF_CHOSEN, _SQRT_SOFTPLUS, _SPARSE_MIXER = (
+    tl.constexpr(SCORINGS.index(name)) for name in SCORINGS
+)
 
 
 @triton.jit
@@ -45,8 +47,15 @@ def _of_best_groups(
 
 
 @triton.jit
+def _weight_of_best(scores, best, tolerance):
+    """The weight of the best of the scores that are not -infinity: its softmax over those that are nearly as large."""
+    is_far = best - scores > tolerance * tl.maximum(tl.abs(scores), best)
+    return 1 / tl.sum(tl.where(is_far, 0.0, tl.exp(scores - best)), 0)
+
+
+@triton.jit
 def _route_experts(
-    logits, bias, ids, weights, num_experts, per_token, groups_per_token, scale,
+    logits, bias, ids, weights, num_experts, per_token, groups_per_token, scale, tolerance,
     NUM_GROUPS: tl.constexpr, GROUPS: tl.constexpr, EXPERTS: tl.constexpr, CHOSEN: tl.constexpr,
     SCORING: tl.constexpr, IS_SUM_OF_TWO: tl.constexpr, RENORMALISES: tl.constexpr, HAS_BIAS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
@@ -77,7 +86,10 @@ def _route_experts(
     for place in range(per_token):
         best = tl.argmax(choice, 0)  # of equal ones the first
         chosen = tl.where(places == place, best, chosen)
-        values = tl.where(places == place, tl.sum(tl.where(experts == best, scores, 0.0), 0), values)
+        value = tl.sum(tl.where(experts == best, scores, 0.0), 0)
+        if SCORING == _SPARSE_MIXER:
+            value = _weight_of_best(tl.where(choice >= _LEAST, scores, -float("inf")), value, tolerance)
+        values = tl.where(places == place, value, values)
         choice = tl.where(experts == best, -float("inf"), choice)
     if SCORING == _SOFTMAX_OF_CHOSEN:
         values = tl.where(is_place, values, -float("inf"))
@@ -101,7 +113,7 @@ def route_experts_gpu(
     if rows:
         _route_experts[(rows,)](
             logits, bias, ids, weights, num_experts, routing.per_token, routing.groups_per_token, routing.scale,
-            NUM_GROUPS=routing.num_groups, GROUPS=triton.next_power_of_2(routing.num_groups),
+            routing.tolerance, NUM_GROUPS=routing.num_groups, GROUPS=triton.next_power_of_2(routing.num_groups),
             EXPERTS=triton.next_power_of_2(num_experts), CHOSEN=triton.next_power_of_2(routing.per_token),
             SCORING=SCORINGS.index(routing.scoring), IS_SUM_OF_TWO=is_sum, RENORMALISES=routing.renormalises,
             HAS_BIAS=bias is not None, num_warps=1 if num_experts <= 512 else 4, **dependent(),

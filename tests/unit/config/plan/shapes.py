@@ -477,6 +477,7 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
         80_393_000_000,
     ),
     "phi-2": (_of("PhiForCausalLM", hidden_size=2560, intermediate_size=10240, num_hidden_layers=32), 2_779_683_840),
+    "phi-3.5-moe": (_of("PhimoeForCausalLM", attention_bias=True, lm_head_bias=True), 41_873_153_344),
     "starcoder": (
         _of(
             "GPTBigCodeForCausalLM",

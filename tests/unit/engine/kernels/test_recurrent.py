@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -14,33 +14,8 @@ from stoker.engine.kernels import GatedDeltaWeights, KernelSet
 from stoker.engine.kernels.causal_convolution import KINDS, Kind
 from stoker.model.mixers import GateActivation
 
-from .levels import LEVEL_NAMES, assert_close, kernels_of
-
-LEVELS = pytest.mark.parametrize("level", LEVEL_NAMES)
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-
-
-@dataclass
-class Step:
-    query_start: torch.Tensor
-    context_lens: torch.Tensor
-    seq_slots: torch.Tensor
-    max_query_len: int
-
-
-def step_of(*rows: tuple[int, int, int]) -> Step:
-    """rows: tokens computed before, tokens of the step, slot."""
-    counts = [count for _, count, _ in rows]
-    return Step(
-        torch.tensor([0, *counts], dtype=torch.int32).cumsum(0).int(),
-        torch.tensor([before + count for before, count, _ in rows], dtype=torch.int32),
-        torch.tensor([slot for *_, slot in rows], dtype=torch.int32),
-        max(counts, default=0),
-    )
-
-
-ROWS = [(0, 19, 2), (5, 1, 0), (0, 1, 4), (3, 35, 1)]  # new and continued, one token and many
-
+from .levels import assert_close, kernels_of
+from .state_ops import DTYPES, LEVELS, ROWS, SIZES, Inputs, StateOp, Step, step_of
 
 # ---- the convolution
 
@@ -76,9 +51,7 @@ def test_the_convolution_is_that_of_the_whole_sequence(
     before = state.clone()
     step = step_of(*ROWS)
     found = kernels_of(level, dtype).causal_convolution(x, taps, bias, state, step, kind)
-    for (computed, count, slot), part, own in zip(
-        ROWS, x.split([count for _, count, _ in ROWS]), found.split([count for _, count, _ in ROWS]), strict=True
-    ):
+    for (computed, count, slot), part, own in zip(ROWS, x.split(SIZES), found.split(SIZES), strict=True):
         past = before[slot] if computed else torch.zeros_like(before[slot])
         assert_close(own, convolved(part, taps, bias, past, kind), absolute=2e-6 * width)
         inputs = part[:, :channels] * part[:, 2 * channels :] if kind == "gated" else part[:, :channels]
@@ -89,7 +62,7 @@ def test_the_convolution_is_that_of_the_whole_sequence(
 # ---- the gated delta rule
 
 
-def delta_inputs(shape: tuple[int, int, int, int], dtype: torch.dtype, tokens: int = 56) -> dict[str, Any]:
+def delta_inputs(shape: tuple[int, int, int, int], dtype: torch.dtype, tokens: int = 56) -> Inputs:
     key_heads, heads, key_dim, value_dim = shape
     torch.manual_seed(sum(shape))
     channels = 2 * key_heads * key_dim + heads * value_dim
@@ -103,7 +76,7 @@ def delta_inputs(shape: tuple[int, int, int, int], dtype: torch.dtype, tokens: i
     }
 
 
-def delta_in_float64(inputs: dict[str, Any], key_heads: int, state: torch.Tensor) -> torch.Tensor:
+def delta_in_float64(inputs: Inputs, key_heads: int, state: torch.Tensor) -> torch.Tensor:
     """Of one sequence, by the formulas of the paper; `state` [heads, key_dim, value_dim] is changed."""
     heads, key_dim, value_dim = state.shape
     mixed, weights = inputs["mixed"].double(), inputs["weights"]
@@ -128,16 +101,11 @@ def delta_in_float64(inputs: dict[str, Any], key_heads: int, state: torch.Tensor
     return torch.stack(rows)
 
 
-def rows_of(inputs: dict[str, Any], rows: list[tuple[int, int, int]]) -> list[dict[str, Any]]:
-    sizes = [count for _, count, _ in rows]
-    parts = zip(inputs["mixed"].split(sizes), inputs["projected"].split(sizes), strict=True)
-    return [{**inputs, "mixed": mixed, "projected": projected} for mixed, projected in parts]
-
-
-def run_delta(kernels: KernelSet, inputs: dict[str, Any], state: torch.Tensor, step: Step) -> torch.Tensor:
+def call(kernels: KernelSet, inputs: Inputs, state: torch.Tensor, step: Step) -> torch.Tensor:
     return kernels.gated_delta(inputs["mixed"], inputs["projected"], inputs["weights"], state, step)
 
 
+RULE = StateOp(call, ("mixed", "projected"))
 SHAPES = [(1, 1, 8, 3), (2, 4, 24, 20), (1, 2, 128, 128), (2, 2, 16, 100)]
 
 
@@ -151,18 +119,14 @@ def test_the_rule_is_that_of_the_paper(
 ) -> None:
     inputs = delta_inputs(shape, dtype)
     inputs["weights"] = replace(inputs["weights"], gate=gate)
-    exact, state = inputs["state"].double(), inputs["state"].clone()
-    found = run_delta(kernels_of(level, dtype), inputs, state, step_of(*ROWS))
-    for (computed, _, slot), part, own in zip(
-        ROWS, rows_of(inputs, ROWS), found.split([count for _, count, _ in ROWS]), strict=True
-    ):
-        if not computed:
-            exact[slot] = 0
-        expected = delta_in_float64(part, shape[0], exact[slot])
+    RULE.compare(
+        kernels_of(level, dtype),
+        inputs,
+        lambda part, state, _: delta_in_float64(part, shape[0], state),
         # The norm divides by the size of an output, which may be small where terms of the sum cancel.
-        assert_close(own, expected, absolute=2e-4)
-        torch.testing.assert_close(state[slot].double(), exact[slot], rtol=1e-5, atol=2e-5)
-    assert torch.equal(state[[3, 5]], inputs["state"][[3, 5]])
+        absolute=2e-4,
+        of_state=2e-5,
+    )
 
 
 # ---- both
@@ -184,14 +148,14 @@ def test_results_depend_neither_on_the_batch_nor_on_the_division_into_steps(
     channels = inputs["mixed"].shape[1]
     _, taps, bias, past = convolution_inputs(channels, 4, "silu", dtype)
 
-    def run(kernels: KernelSet, part: dict[str, Any], kept: torch.Tensor, sums: torch.Tensor, step: Step) -> Any:
+    def run(kernels: KernelSet, part: Inputs, kept: torch.Tensor, sums: torch.Tensor, step: Step) -> Any:
         mixed = kernels.causal_convolution(part["projected"], taps, bias, kept, step, "silu")
-        return run_delta(kernels, part | {"mixed": mixed}, sums, step)
+        return RULE.run(kernels, part | {"mixed": mixed}, sums, step)
 
     kept, sums = past.clone(), inputs["state"].clone()
-    together = run(kernels, inputs, kept, sums, step_of(*ROWS)).split([count for _, count, _ in ROWS])
+    together = run(kernels, inputs, kept, sums, step_of(*ROWS)).split(SIZES)
     kernels = kernels_of(level, dtype, threads=1, batch_invariant=is_torch)
-    for (computed, count, slot), part, expected in zip(ROWS, rows_of(inputs, ROWS), together, strict=True):
+    for (computed, count, slot), part, expected in zip(ROWS, RULE.by_row(inputs), together, strict=True):
         for most in (1, 3, 16):
             own_kept, own_sums, found = past.clone(), inputs["state"].clone(), []
             for first in range(0, count, most):
@@ -212,7 +176,7 @@ def test_a_new_sequence_begins_with_zeros_whatever_its_slot_holds(level: str) ->
     for left in (0.0, torch.nan):
         kept, sums = torch.full((2, 3, taps.shape[1]), left), torch.full((2, 2, 16, 16), left)
         mixed = kernels.causal_convolution(inputs["projected"], taps, bias, kept, step, "silu")
-        results.append(run_delta(kernels, inputs | {"mixed": mixed}, sums, step))
+        results.append(RULE.run(kernels, inputs | {"mixed": mixed}, sums, step))
         assert not kept[1].isnan().any()
         assert not sums[1].isnan().any()
     assert torch.equal(*results)
@@ -244,9 +208,4 @@ def test_gates_that_do_not_fit_are_an_error() -> None:
 def test_a_state_in_bfloat16_is_rounded_after_the_last_token_of_a_row(
     level: str, dtype: torch.dtype, shape: tuple[int, int, int, int]
 ) -> None:
-    kernels, inputs = kernels_of(level, dtype), delta_inputs(shape, dtype)
-    narrow = inputs["state"].bfloat16()
-    wide = narrow.float()
-    found = run_delta(kernels, inputs, narrow, step_of(*ROWS)).clone()
-    assert torch.equal(found, run_delta(kernels, inputs, wide, step_of(*ROWS)))
-    assert torch.equal(narrow, wide.bfloat16())
+    RULE.check_narrow_state(kernels_of(level, dtype), delta_inputs(shape, dtype))

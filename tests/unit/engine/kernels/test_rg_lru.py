@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from transformers import RecurrentGemmaConfig
@@ -11,22 +9,21 @@ from transformers.models.recurrent_gemma.modeling_recurrent_gemma import Recurre
 
 from stoker.engine.kernels import KernelSet, RgLruWeights
 
-from .levels import BEST, assert_close, kernels_of
-from .test_recurrent import DTYPES, LEVELS, ROWS, Step, step_of
+from .levels import BEST, kernels_of
+from .state_ops import DTYPES, LEVELS, SIZES, Inputs, StateOp, Step, step_of
 
 CHANNELS = [3, 64, 100]
-SIZES = [count for _, count, _ in ROWS]
 BY_TOKEN = "x", "input_gates", "decay_gates"
 
 
-def inputs_of(channels: int, dtype: torch.dtype, tokens: int = sum(SIZES)) -> dict[str, Any]:
+def inputs_of(channels: int, dtype: torch.dtype, tokens: int = sum(SIZES)) -> Inputs:
     torch.manual_seed(channels)
     given = {name: torch.randn(tokens, channels).to(dtype) for name in BY_TOKEN}
     weights = RgLruWeights(-3 * torch.rand(channels), torch.randn(channels), torch.randn(channels))
     return given | {"weights": weights, "state": torch.randn(6, channels)}
 
 
-def in_float64(inputs: dict[str, Any], state: torch.Tensor, *, is_new: bool) -> torch.Tensor:
+def in_float64(inputs: Inputs, state: torch.Tensor, is_new: bool) -> torch.Tensor:
     """The outputs of one sequence, by the formulas of the paper; `state` [channels] is changed."""
     x, input_gates, decay_gates = (inputs[name].double() for name in BY_TOKEN)
     weights, outputs = inputs["weights"], torch.empty_like(x)
@@ -39,61 +36,30 @@ def in_float64(inputs: dict[str, Any], state: torch.Tensor, *, is_new: bool) -> 
     return outputs
 
 
-def run(kernels: KernelSet, inputs: dict[str, Any], state: torch.Tensor, step: Step) -> torch.Tensor:
-    return kernels.rg_lru(*(inputs[name] for name in BY_TOKEN), inputs["weights"], state, step).clone()
+def call(kernels: KernelSet, inputs: Inputs, state: torch.Tensor, step: Step) -> torch.Tensor:
+    return kernels.rg_lru(*(inputs[name] for name in BY_TOKEN), inputs["weights"], state, step)
 
 
-def by_row(inputs: dict[str, Any]) -> list[dict[str, Any]]:
-    parts = zip(*(inputs[name].split(SIZES) for name in BY_TOKEN), strict=True)
-    return [inputs | dict(zip(BY_TOKEN, part, strict=True)) for part in parts]
+UNIT = StateOp(call, BY_TOKEN)
 
 
 @LEVELS
 @DTYPES
 @pytest.mark.parametrize("channels", CHANNELS)
 def test_the_unit_is_that_of_the_paper(level: str, dtype: torch.dtype, channels: int) -> None:
-    inputs = inputs_of(channels, dtype)
-    exact, state = inputs["state"].double(), inputs["state"].clone()
-    found = run(kernels_of(level, dtype), inputs, state, step_of(*ROWS))
+    found = UNIT.compare(kernels_of(level, dtype), inputs_of(channels, dtype), in_float64, absolute=3e-6, of_state=3e-6)
     assert found.dtype == dtype
-    for (computed, _, slot), part, own in zip(ROWS, by_row(inputs), found.split(SIZES), strict=True):
-        if not computed:
-            exact[slot] = 0
-        assert_close(own, in_float64(part, exact[slot], is_new=not computed), absolute=3e-6)
-        torch.testing.assert_close(state[slot].double(), exact[slot], rtol=1e-5, atol=3e-6)
-    assert torch.equal(state[[3, 5]], inputs["state"][[3, 5]])  # of other sequences
 
 
 @LEVELS
 @DTYPES
 def test_results_depend_neither_on_the_batch_nor_on_the_division_into_steps(level: str, dtype: torch.dtype) -> None:
-    """Bit for bit, with any number of threads: the rows of a batch one by one, their tokens in steps of 1, 3 and 16."""
-    is_torch = level == "torch"
-    inputs = inputs_of(100, dtype)
-    sums = inputs["state"].clone()
-    kernels = kernels_of(level, dtype, threads=2, batch_invariant=is_torch)
-    together = run(kernels, inputs, sums, step_of(*ROWS)).split(SIZES)
-    kernels = kernels_of(level, dtype, threads=1, batch_invariant=is_torch)
-    for (computed, count, slot), part, expected in zip(ROWS, by_row(inputs), together, strict=True):
-        for most in (1, 3, 16):
-            own_sums, found = inputs["state"].clone(), []
-            for first in range(0, count, most):
-                own = {name: part[name][first : first + most] for name in BY_TOKEN}
-                step = step_of((computed + first, len(own["x"]), slot))
-                found.append(run(kernels, part | own, own_sums, step))
-            assert torch.equal(torch.cat(found), expected)
-            assert torch.equal(own_sums[slot], sums[slot])
+    UNIT.check_in_any_batch(level, dtype, inputs_of(100, dtype))
 
 
 @LEVELS
 def test_a_new_sequence_begins_with_zeros_whatever_its_slot_holds(level: str) -> None:
-    kernels, inputs = kernels_of(level, torch.float32), inputs_of(100, torch.float32, tokens=1)
-    results = []
-    for left in (0.0, torch.nan):
-        sums = torch.full((2, 100), left)
-        results.append(run(kernels, inputs, sums, step_of((0, 1, 1))))
-        assert not sums[1].isnan().any()
-    assert torch.equal(*results)
+    UNIT.check_new_sequence(kernels_of(level, torch.float32), inputs_of(100, torch.float32, tokens=1))
 
 
 @LEVELS
@@ -102,19 +68,16 @@ def test_a_gate_that_is_closed_keeps_the_state(level: str) -> None:
     inputs = inputs_of(64, torch.float32, tokens=1)
     inputs["weights"] = RgLruWeights(torch.full((64,), -1e-9), torch.zeros(64), torch.full((64,), -50.0))
     state = torch.ones(1, 64)
-    torch.testing.assert_close(run(kernels_of(level, torch.float32), inputs, state, step_of((4, 1, 0)))[0], state[0])
+    torch.testing.assert_close(
+        UNIT.run(kernels_of(level, torch.float32), inputs, state, step_of((4, 1, 0)))[0], state[0]
+    )
     torch.testing.assert_close(state, torch.ones(1, 64), atol=1e-3, rtol=0.0)
 
 
 @LEVELS
 @DTYPES
 def test_a_state_in_bfloat16_is_rounded_after_the_last_token_of_a_row(level: str, dtype: torch.dtype) -> None:
-    kernels, inputs = kernels_of(level, dtype), inputs_of(100, dtype)
-    narrow = inputs["state"].bfloat16()
-    wide = narrow.float()
-    found = run(kernels, inputs, narrow, step_of(*ROWS))
-    assert torch.equal(found, run(kernels, inputs, wide, step_of(*ROWS)))
-    assert torch.equal(narrow, wide.bfloat16())
+    UNIT.check_narrow_state(kernels_of(level, dtype), inputs_of(100, dtype))
 
 
 def test_widths_that_do_not_fit_are_refused() -> None:
@@ -122,7 +85,9 @@ def test_widths_that_do_not_fit_are_refused() -> None:
     for level in ("torch", BEST):
         for name in BY_TOKEN:
             with pytest.raises(ValueError, match="for states of"):
-                run(kernels_of(level, torch.float32), inputs | {name: inputs[name][:, :-1]}, inputs["state"], step_of())
+                UNIT.run(
+                    kernels_of(level, torch.float32), inputs | {name: inputs[name][:, :-1]}, inputs["state"], step_of()
+                )
 
 
 @torch.inference_mode()

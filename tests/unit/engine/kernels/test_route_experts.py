@@ -8,6 +8,7 @@ from transformers import (
     GptOssConfig,
     MiniMaxM2Config,
     MixtralConfig,
+    PhimoeConfig,
     Qwen3MoeConfig,
 )
 from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2TopkRouter
@@ -15,6 +16,7 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkR
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssTopKRouter
 from transformers.models.minimax_m2.modeling_minimax_m2 import MiniMaxM2TopKRouter
 from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
+from transformers.models.phimoe.modeling_phimoe import PhimoeTopKRouter
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
 from stoker.engine.kernels.route_experts import ExpertCopies, Routing, route_experts_reference
@@ -65,6 +67,11 @@ def minimax_m2():
     return MiniMaxM2TopKRouter(config), Routing(40, 8, "sigmoid", renormalises=True)
 
 
+def phimoe(jitter):
+    config = PhimoeConfig(hidden_size=HIDDEN, num_local_experts=16, router_jitter_noise=jitter)
+    return PhimoeTopKRouter(config).eval(), Routing(16, 2, "sparse_mixer", tolerance=2 * jitter)
+
+
 ROUTERS = {
     "qwen3_moe": lambda: qwen3_moe(True),
     "qwen3_moe, not renormalised": lambda: qwen3_moe(False),
@@ -74,6 +81,8 @@ ROUTERS = {
     "deepseek_v3": lambda: deepseek_v3(8),
     "deepseek_v3, groups of two": lambda: deepseek_v3(24),
     "minimax_m2": minimax_m2,
+    "phimoe": lambda: phimoe(0.01),
+    "phimoe, others of nearly the same logit": lambda: phimoe(0.3),
 }
 
 
@@ -123,6 +132,19 @@ def test_of_equal_scores_the_lower_index_is_chosen(level):
 
 @LEVELS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sparse_mixer_weighs_an_expert_among_those_with_nearly_the_same_logit(level, dtype):
+    """Within a quarter of the larger absolute value: [4, 3] of the first row, then [3]; below 0 it is that of x."""
+    logits = torch.tensor([[4.0, 3.0, 2.0, -9.0], [-4.0, -3.0, -9.0, -4.0], [0.0, 0.0, -1.0, -1.0]]).to(dtype)
+    routing = Routing(4, 3, "sparse_mixer", scale=2.0, tolerance=0.25)
+    ids, weights = kernels_of(level, dtype).route_experts(logits, None, routing)
+    assert ids.tolist() == [[0, 1, 2], [1, 0, 3], [0, 1, 2]]
+    of_two = torch.tensor(1.0).sigmoid().item()
+    expected = [[of_two, 1, 1], [1 / (1 + 2 * torch.tensor(-1.0).exp().item()), 0.5, 1], [0.5, 1, 0.5]]
+    torch.testing.assert_close(weights, 2 * torch.tensor(expected), rtol=3e-6, atol=1e-7)
+
+
+@LEVELS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("experts", "per_token"), [(1, 1), (2, 2), (16, 3), (100, 10), (512, 10)])
 @pytest.mark.parametrize("scoring", ["softmax", "sigmoid", "softmax_of_chosen"])
 @pytest.mark.quick_cases(15)
@@ -142,7 +164,11 @@ def test_a_row_of_nan_chooses_experts_that_exist(level):
     """Its weights are NaN, which later steps see; an index outside the table would be read as an address."""
     logits = torch.full((2, 40), torch.nan)
     logits[1, 7:] = torch.randn(33)
-    for routing in (Routing(40, 8), Routing(40, 6, "sigmoid", num_groups=8, groups_per_token=3)):
+    for routing in (
+        Routing(40, 8),
+        Routing(40, 6, "sigmoid", num_groups=8, groups_per_token=3),
+        Routing(40, 2, "sparse_mixer", tolerance=0.1),
+    ):
         ids, weights = kernels_of(level, torch.float32).route_experts(logits, None, routing)
         assert ids.min() >= 0
         assert ids.max() < 40
@@ -174,6 +200,10 @@ def test_to_float32_is_exact(level):
             "a token cannot use 3 of 2 groups",
         ),
         ({"num_experts": 8, "per_token": 3, "num_groups": 4}, "a token cannot use 3 of 2 experts"),
+        (
+            {"num_experts": 8, "per_token": 2, "scoring": "sparse_mixer", "renormalises": True},
+            "the weights of sparse_mixer are not divided by their sum",
+        ),
     ],
 )
 def test_a_routing_that_cannot_be_is_refused(arguments, message):

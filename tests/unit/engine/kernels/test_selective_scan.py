@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,14 +9,13 @@ import torch.nn.functional as F
 from stoker.engine.kernels import KernelSet, PartNormWeights, SelectiveScanWeights
 
 from .levels import BEST, assert_close, kernels_of
-from .test_recurrent import DTYPES, LEVELS, ROWS, Step, step_of
+from .state_ops import DTYPES, LEVELS, SIZES, Inputs, StateOp, Step, step_of
 
 SHAPES = [(3, 1, 1), (64, 16, 1), (100, 16, 1), (200, 24, 2)]  # channels, state_size, groups of channels
-SIZES = [count for _, count, _ in ROWS]
 BY_TOKEN = "x", "projected", "steps", "b", "c"
 
 
-def inputs_of(shape: tuple[int, int, int], dtype: torch.dtype, tokens: int = sum(SIZES)) -> dict[str, Any]:
+def inputs_of(shape: tuple[int, int, int], dtype: torch.dtype, tokens: int = sum(SIZES)) -> Inputs:
     channels, state_size, groups = shape
     torch.manual_seed(sum(shape))
     widths = channels, 2 * channels, channels, groups * state_size, groups * state_size
@@ -28,7 +25,7 @@ def inputs_of(shape: tuple[int, int, int], dtype: torch.dtype, tokens: int = sum
     return given | {"weights": weights, "state": torch.randn(6, state_size, channels)}
 
 
-def in_float64(inputs: dict[str, Any], state: torch.Tensor) -> torch.Tensor:
+def in_float64(inputs: Inputs, state: torch.Tensor, _: bool) -> torch.Tensor:
     """Of one sequence, channel by channel, by the formulas of the paper; `state` [state_size, channels] is changed."""
     x, projected, steps, b, c = (inputs[name].double() for name in BY_TOKEN)
     weights, channels = inputs["weights"], x.shape[1]
@@ -46,30 +43,19 @@ def in_float64(inputs: dict[str, Any], state: torch.Tensor) -> torch.Tensor:
     return outputs * F.silu(projected[:, channels:])
 
 
-def run(kernels: KernelSet, inputs: dict[str, Any], state: torch.Tensor, step: Step) -> torch.Tensor:
-    given = (inputs[name] for name in BY_TOKEN)
-    return kernels.selective_scan(*given, inputs["weights"], state, step).clone()
+def call(kernels: KernelSet, inputs: Inputs, state: torch.Tensor, step: Step) -> torch.Tensor:
+    return kernels.selective_scan(*(inputs[name] for name in BY_TOKEN), inputs["weights"], state, step)
 
 
-def by_row(inputs: dict[str, Any]) -> list[dict[str, Any]]:
-    parts = zip(*(inputs[name].split(SIZES) for name in BY_TOKEN), strict=True)
-    return [inputs | dict(zip(BY_TOKEN, part, strict=True)) for part in parts]
+SCAN = StateOp(call, BY_TOKEN)
 
 
 @LEVELS
 @DTYPES
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_scan_is_that_of_the_paper(level: str, dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
-    inputs = inputs_of(shape, dtype)
-    exact, state = inputs["state"].double(), inputs["state"].clone()
-    found = run(kernels_of(level, dtype), inputs, state, step_of(*ROWS))
+    found = SCAN.compare(kernels_of(level, dtype), inputs_of(shape, dtype), in_float64, absolute=3e-5, of_state=2e-5)
     assert found.dtype == dtype
-    for (computed, _, slot), part, own in zip(ROWS, by_row(inputs), found.split(SIZES), strict=True):
-        if not computed:
-            exact[slot] = 0
-        assert_close(own, in_float64(part, exact[slot]), absolute=3e-5)
-        torch.testing.assert_close(state[slot].double(), exact[slot], rtol=1e-5, atol=2e-5)
-    assert torch.equal(state[[3, 5]], inputs["state"][[3, 5]])  # of other sequences
 
 
 @LEVELS
@@ -78,33 +64,12 @@ def test_the_scan_is_that_of_the_paper(level: str, dtype: torch.dtype, shape: tu
 def test_results_depend_neither_on_the_batch_nor_on_the_division_into_steps(
     level: str, dtype: torch.dtype, shape: tuple[int, int, int]
 ) -> None:
-    """Bit for bit, with any number of threads: the rows of a batch one by one, their tokens in steps of 1, 3 and 16."""
-    is_torch = level == "torch"
-    inputs = inputs_of(shape, dtype)
-    sums = inputs["state"].clone()
-    kernels = kernels_of(level, dtype, threads=2, batch_invariant=is_torch)
-    together = run(kernels, inputs, sums, step_of(*ROWS)).split(SIZES)
-    kernels = kernels_of(level, dtype, threads=1, batch_invariant=is_torch)
-    for (computed, count, slot), part, expected in zip(ROWS, by_row(inputs), together, strict=True):
-        for most in (1, 3, 16):
-            own_sums, found = inputs["state"].clone(), []
-            for first in range(0, count, most):
-                own = {name: part[name][first : first + most] for name in BY_TOKEN}
-                step = step_of((computed + first, len(own["x"]), slot))
-                found.append(run(kernels, part | own, own_sums, step))
-            assert torch.equal(torch.cat(found), expected)
-            assert torch.equal(own_sums[slot], sums[slot])
+    SCAN.check_in_any_batch(level, dtype, inputs_of(shape, dtype))
 
 
 @LEVELS
 def test_a_new_sequence_begins_with_zeros_whatever_its_slot_holds(level: str) -> None:
-    kernels, inputs = kernels_of(level, torch.float32), inputs_of(SHAPES[2], torch.float32, tokens=1)
-    results = []
-    for left in (0.0, torch.nan):
-        sums = torch.full((2, 16, 100), left)
-        results.append(run(kernels, inputs, sums, step_of((0, 1, 1))))
-        assert not sums[1].isnan().any()
-    assert torch.equal(*results)
+    SCAN.check_new_sequence(kernels_of(level, torch.float32), inputs_of(SHAPES[2], torch.float32, tokens=1))
 
 
 @LEVELS
@@ -114,7 +79,7 @@ def test_small_and_large_time_steps_are_exact(level: str) -> None:
     one, zero = torch.ones(1, 7), torch.zeros(7)
     inputs = {"x": one, "projected": torch.full((1, 14), 30.0), "steps": steps, "b": one[:, :1], "c": one[:, :1]}
     inputs |= {"weights": SelectiveScanWeights(-one, zero, zero)}
-    found = run(kernels_of(level, torch.float32), inputs, torch.zeros(1, 1, 7), step_of((0, 1, 0)))
+    found = SCAN.run(kernels_of(level, torch.float32), inputs, torch.zeros(1, 1, 7), step_of((0, 1, 0)))
     expected = torch.log1p(torch.exp(steps.double().clamp(max=50))) + (steps.double() - 50).clamp(min=0)
     torch.testing.assert_close(found.double() / 30, expected, rtol=5e-7, atol=1e-42)
 
@@ -122,12 +87,7 @@ def test_small_and_large_time_steps_are_exact(level: str) -> None:
 @LEVELS
 @DTYPES
 def test_a_state_in_bfloat16_is_rounded_after_the_last_token_of_a_row(level: str, dtype: torch.dtype) -> None:
-    kernels, inputs = kernels_of(level, dtype), inputs_of(SHAPES[2], dtype)
-    narrow = inputs["state"].bfloat16()
-    wide = narrow.float()
-    found = run(kernels, inputs, narrow, step_of(*ROWS))
-    assert torch.equal(found, run(kernels, inputs, wide, step_of(*ROWS)))
-    assert torch.equal(narrow, wide.bfloat16())
+    SCAN.check_narrow_state(kernels_of(level, dtype), inputs_of(SHAPES[2], dtype))
 
 
 def test_widths_that_do_not_fit_are_refused() -> None:
@@ -135,7 +95,9 @@ def test_widths_that_do_not_fit_are_refused() -> None:
     for level in ("torch", BEST):
         for name in BY_TOKEN:
             with pytest.raises(ValueError, match="for states of"):
-                run(kernels_of(level, torch.float32), inputs | {name: inputs[name][:, :-1]}, inputs["state"], step_of())
+                SCAN.run(
+                    kernels_of(level, torch.float32), inputs | {name: inputs[name][:, :-1]}, inputs["state"], step_of()
+                )
 
 
 # ---- the norms

@@ -1,27 +1,25 @@
-"""The state space of Mamba-2 and the gated norm of its outputs."""
+"""The state space of Mamba-2 and the gated RMS norm of its outputs."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from stoker.engine.kernels import GatedNormWeights, KernelSet, StateSpaceWeights
-from stoker.engine.kernels.gated_norm import Gate
+from stoker.engine.kernels import KernelSet, RMSNormGatedWeights, StateSpaceWeights
+from stoker.engine.kernels.rms_norm_gated import Gate
 from stoker.model.mixers import GateNorm
 
 from .levels import BEST, assert_close, kernels_of
-from .test_recurrent import DTYPES, LEVELS, ROWS, Step, step_of
+from .state_ops import DTYPES, LEVELS, SIZES, Inputs, StateOp, Step, step_of
 
 SHAPES = [(1, 3, 1, 8), (4, 20, 2, 24), (2, 64, 1, 128), (6, 100, 3, 16)]  # heads, head_dim, groups, state_size
-SIZES = [count for _, count, _ in ROWS]
 
 
-def inputs_of(shape: tuple[int, int, int, int], dtype: torch.dtype, tokens: int = sum(SIZES)) -> dict[str, Any]:
+def inputs_of(shape: tuple[int, int, int, int], dtype: torch.dtype, tokens: int = sum(SIZES)) -> Inputs:
     heads, head_dim, groups, state_size = shape
     torch.manual_seed(sum(shape))
     channels = heads * head_dim + 2 * groups * state_size
@@ -33,7 +31,7 @@ def inputs_of(shape: tuple[int, int, int, int], dtype: torch.dtype, tokens: int 
     }
 
 
-def in_float64(inputs: dict[str, Any], groups: int, state: torch.Tensor) -> torch.Tensor:
+def in_float64(inputs: Inputs, groups: int, state: torch.Tensor) -> torch.Tensor:
     """Of one sequence, by the formulas of the paper; `state` [heads, state_size, head_dim] is changed."""
     heads, state_size, head_dim = state.shape
     mixed, weights = inputs["mixed"].double(), inputs["weights"]
@@ -54,13 +52,11 @@ def in_float64(inputs: dict[str, Any], groups: int, state: torch.Tensor) -> torc
     return torch.stack(rows)
 
 
-def run(kernels: KernelSet, inputs: dict[str, Any], state: torch.Tensor, step: Step) -> torch.Tensor:
-    return kernels.state_space(inputs["mixed"], inputs["projected"], inputs["weights"], state, step).clone()
+def call(kernels: KernelSet, inputs: Inputs, state: torch.Tensor, step: Step) -> torch.Tensor:
+    return kernels.state_space(inputs["mixed"], inputs["projected"], inputs["weights"], state, step)
 
 
-def by_row(inputs: dict[str, Any]) -> list[dict[str, Any]]:
-    parts = zip(inputs["mixed"].split(SIZES), inputs["projected"].split(SIZES), strict=True)
-    return [{**inputs, "mixed": mixed, "projected": projected} for mixed, projected in parts]
+STATE_SPACE = StateOp(call, ("mixed", "projected"))
 
 
 @LEVELS
@@ -73,15 +69,14 @@ def test_the_state_space_is_that_of_the_paper(
 ) -> None:
     inputs = inputs_of(shape, dtype)
     inputs["weights"] = replace(inputs["weights"], min_step=limits[0], max_step=limits[1])
-    exact, state = inputs["state"].double(), inputs["state"].clone()
-    found = run(kernels_of(level, dtype), inputs, state, step_of(*ROWS))
+    found = STATE_SPACE.compare(
+        kernels_of(level, dtype),
+        inputs,
+        lambda part, state, _: in_float64(part, shape[2], state),
+        absolute=1e-4,  # sums of up to 128 products
+        of_state=2e-5,
+    )
     assert found.dtype == torch.float32
-    for (computed, _, slot), part, own in zip(ROWS, by_row(inputs), found.split(SIZES), strict=True):
-        if not computed:
-            exact[slot] = 0
-        assert_close(own, in_float64(part, shape[2], exact[slot]), absolute=1e-4)  # sums of up to 128 products
-        torch.testing.assert_close(state[slot].double(), exact[slot], rtol=1e-5, atol=2e-5)
-    assert torch.equal(state[[3, 5]], inputs["state"][[3, 5]])  # of other sequences
 
 
 @LEVELS
@@ -90,40 +85,19 @@ def test_the_state_space_is_that_of_the_paper(
 def test_results_depend_neither_on_the_batch_nor_on_the_division_into_steps(
     level: str, dtype: torch.dtype, shape: tuple[int, int, int, int]
 ) -> None:
-    """Bit for bit, with any number of threads: the rows of a batch one by one, their tokens in steps of 1, 3 and 16."""
-    is_torch = level == "torch"
-    inputs = inputs_of(shape, dtype)
-    sums = inputs["state"].clone()
-    kernels = kernels_of(level, dtype, threads=2, batch_invariant=is_torch)
-    together = run(kernels, inputs, sums, step_of(*ROWS)).split(SIZES)
-    kernels = kernels_of(level, dtype, threads=1, batch_invariant=is_torch)
-    for (computed, count, slot), part, expected in zip(ROWS, by_row(inputs), together, strict=True):
-        for most in (1, 3, 16):
-            own_sums, found = inputs["state"].clone(), []
-            for first in range(0, count, most):
-                own = {name: part[name][first : first + most] for name in ("mixed", "projected")}
-                step = step_of((computed + first, len(own["mixed"]), slot))
-                found.append(run(kernels, part | own, own_sums, step))
-            assert torch.equal(torch.cat(found), expected)
-            assert torch.equal(own_sums[slot], sums[slot])
+    STATE_SPACE.check_in_any_batch(level, dtype, inputs_of(shape, dtype))
 
 
 @LEVELS
 def test_a_new_sequence_begins_with_zeros_whatever_its_slot_holds(level: str) -> None:
-    kernels, inputs = kernels_of(level, torch.float32), inputs_of((2, 16, 1, 16), torch.float32, tokens=1)
-    results = []
-    for left in (0.0, torch.nan):
-        sums = torch.full((2, 2, 16, 16), left)
-        results.append(run(kernels, inputs, sums, step_of((0, 1, 1))))
-        assert not sums[1].isnan().any()
-    assert torch.equal(*results)
+    STATE_SPACE.check_new_sequence(kernels_of(level, torch.float32), inputs_of((2, 16, 1, 16), torch.float32, tokens=1))
 
 
 def test_widths_that_do_not_fit_are_refused() -> None:
     inputs = inputs_of((4, 20, 2, 24), torch.float32)
     for level in ("torch", BEST):
         with pytest.raises(ValueError, match="for states of"):
-            run(
+            STATE_SPACE.run(
                 kernels_of(level, torch.float32),
                 inputs | {"mixed": inputs["mixed"][:, :-1]},
                 inputs["state"],
@@ -147,7 +121,7 @@ def test_outputs_are_gated_and_normed_by_group(
     width, channels = groups * size, 5
     x, projected = torch.randn(rows, width), (torch.randn(rows, channels + width + 3) * 2).to(dtype)
     weight = None if order == "none" else 1 + 0.1 * torch.randn(width)
-    weights = GatedNormWeights(order, weight, 1e-5, groups, activation)
+    weights = RMSNormGatedWeights(order, weight, 1e-5, groups, activation)
     given = projected[:, channels : channels + width].double()
     gate = F.silu(given) if activation == "silu" else given.sigmoid()
     exact = x.double() * (gate if order == "after_gate" else 1)
@@ -155,7 +129,7 @@ def test_outputs_are_gated_and_normed_by_group(
         parts = exact.view(rows, groups, size)
         exact = (parts / (parts.square().mean(-1, keepdim=True) + 1e-5).sqrt()).view(rows, width) * weight
     exact = exact * (1 if order == "after_gate" else gate)
-    found = kernels_of(level, dtype).gated_norm(x.clone(), projected, channels, weights)
+    found = kernels_of(level, dtype).rms_norm_gated(x.clone(), projected, channels, weights)
     assert_close(found, exact, absolute=3e-6)
 
 
@@ -163,20 +137,15 @@ def test_outputs_are_gated_and_normed_by_group(
 def test_a_row_is_normed_as_in_any_batch(level: str) -> None:
     torch.manual_seed(0)
     x, projected = torch.randn(40, 96), torch.randn(40, 200)
-    weights = GatedNormWeights("after_gate", torch.randn(96), 1e-5, 3)
+    weights = RMSNormGatedWeights("after_gate", torch.randn(96), 1e-5, 3)
     kernels = kernels_of(level, torch.float32, batch_invariant=level == "torch")
-    together = kernels.gated_norm(x.clone(), projected, 8, weights).clone()
+    together = kernels.rms_norm_gated(x.clone(), projected, 8, weights).clone()
     for row in (0, 17, 39):
-        alone = kernels.gated_norm(x[row : row + 1].clone(), projected[row : row + 1], 8, weights)
+        alone = kernels.rms_norm_gated(x[row : row + 1].clone(), projected[row : row + 1], 8, weights)
         assert torch.equal(alone[0], together[row])
 
 
 @LEVELS
 @DTYPES
 def test_a_state_in_bfloat16_is_rounded_after_the_last_token_of_a_row(level: str, dtype: torch.dtype) -> None:
-    kernels, inputs = kernels_of(level, dtype), inputs_of(SHAPES[1], dtype)
-    narrow = inputs["state"].bfloat16()
-    wide = narrow.float()
-    found = run(kernels, inputs, narrow, step_of(*ROWS))
-    assert torch.equal(found, run(kernels, inputs, wide, step_of(*ROWS)))
-    assert torch.equal(narrow, wide.bfloat16())
+    STATE_SPACE.check_narrow_state(kernels_of(level, dtype), inputs_of(SHAPES[1], dtype))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,6 +123,20 @@ def test_longrope_has_the_factors_of_the_longest_sequence(num_positions: int, gi
         long_factors=tuple(LONG),
     )
     torch.testing.assert_close(cos_sin_table(rope, HEAD_DIM, num_positions), expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("num_positions", "scale"), [(TRAINED, 1.1), (TRAINED + 1, 1.4)])
+def test_contexts_that_are_longer_may_have_a_scale_of_their_own(num_positions: int, scale: float):
+    """Phi-3.5-MoE: the scale replaces that of `longrope`."""
+    rope = RopeParameters(
+        kind="longrope",
+        theta=5e4,
+        original_max_position=TRAINED,
+        short_factors=tuple(SHORT),
+        long_factors=tuple(LONG),
+    )
+    found = cos_sin_table(replace(rope, attention_factor=1.1, long_attention_factor=1.4), HEAD_DIM, num_positions)
+    torch.testing.assert_close(found, scale * cos_sin_table(rope, HEAD_DIM, num_positions))
 
 
 def test_longrope_factors_of_another_number_of_pairs_are_refused():

@@ -33,7 +33,7 @@ class StreamReader:
         return kernels.average_streams(gates, normed, self._count), normed
 
 
-class StreamGates:
+class GatedResidual:
     """The streams before and after a part of a layer."""
 
     def __init__(self, read: StreamReader, weigh: Linear, count: int, kernels: KernelSet) -> None:

@@ -1,5 +1,5 @@
-// gated_norm: outputs of a state space times the activation of a gate, and their norm by group. The reference is in
-// ../gated_norm.py; arithmetic is float32 for every type.
+// rms_norm_gated: outputs of a state space times the activation of a gate, and their norm by group. The reference is in
+// ../rms_norm_gated.py; arithmetic is float32 for every type.
 
 #include <cmath>
 
@@ -9,7 +9,7 @@
 
 namespace {
 
-// In the order of ORDERS in ../gated_norm.py.
+// In the order of ORDERS in ../rms_norm_gated.py.
 enum Order { kNoNorm, kBeforeGate, kAfterGate };
 
 template <bool IsSilu>
@@ -56,7 +56,7 @@ void gate_rows(float* x, const T* gates, int64_t stride, const float* weight, fl
 }
 
 template <bool IsSilu, class T>
-void gated_norm(float* x, const T* gates, int64_t stride, const float* weight, float eps, int order, T* out,
+void rms_norm_gated(float* x, const T* gates, int64_t stride, const float* weight, float eps, int order, T* out,
                 int64_t rows, int64_t width, int64_t groups) {
     switch (order) {
         case kNoNorm: return gate_rows<kNoNorm, IsSilu>(x, gates, stride, weight, eps, out, rows, width, groups);
@@ -68,15 +68,15 @@ void gated_norm(float* x, const T* gates, int64_t stride, const float* weight, f
 }  // namespace
 
 #define EXPORT_FOR(T, suffix)                                                                                         \
-    EXPORT void gated_norm_##suffix(float* x, const T* gates, int64_t stride, const float* weight, float eps,         \
+    EXPORT void rms_norm_gated_##suffix(float* x, const T* gates, int64_t stride, const float* weight, float eps,         \
                                     int order, int is_silu, T* out, int64_t rows, int64_t width, int64_t groups) {    \
         if (is_silu) {                                                                                                \
-            gated_norm<true>(x, gates, stride, weight, eps, order, out, rows, width, groups);                         \
+            rms_norm_gated<true>(x, gates, stride, weight, eps, order, out, rows, width, groups);                         \
         } else {                                                                                                      \
-            gated_norm<false>(x, gates, stride, weight, eps, order, out, rows, width, groups);                        \
+            rms_norm_gated<false>(x, gates, stride, weight, eps, order, out, rows, width, groups);                        \
         }                                                                                                             \
     }                                                                                                                 \
-    CAPTURABLE(gated_norm_##suffix)
+    CAPTURABLE(rms_norm_gated_##suffix)
 
 EXPORT_FOR(float, float32)
 EXPORT_FOR(BFloat16, bfloat16)

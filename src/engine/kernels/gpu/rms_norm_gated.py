@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from ....model.mixers import GateNorm
-from ..gated_norm import Gate, GatedNormWeights
+from ..rms_norm_gated import Gate, RMSNormGatedWeights
 from .launch import dependent, num_warps, wait
 
 
@@ -35,8 +35,10 @@ def _gate(
     tl.store(out + token * width + columns, value.to(out.dtype.element_ty), mask=is_there)
 
 
-def gated_norm_gpu(x: torch.Tensor, projected: torch.Tensor, channels: int, weights: GatedNormWeights) -> torch.Tensor:
-    """Computes gated_norm_reference. Rows may have any stride."""
+def rms_norm_gated_gpu(
+    x: torch.Tensor, projected: torch.Tensor, channels: int, weights: RMSNormGatedWeights
+) -> torch.Tensor:
+    """Computes rms_norm_gated_reference. Rows may have any stride."""
     tokens, width = x.shape
     if len(projected) != tokens or projected.shape[1] < channels + width or width % weights.groups:
         raise ValueError(f"x is {tuple(x.shape)}, projected {tuple(projected.shape)}, {weights.groups} groups")
@@ -55,7 +57,10 @@ def norm_groups(
     groups: int,
     gate: Gate = "silu",
 ) -> torch.Tensor:
-    """Computes gated_norm_reference. weight: also of one group, for all of them. gate: what is applied to the gates."""
+    """Computes rms_norm_gated_reference.
+
+    weight: also of one group, for all of them. gate: what is applied to the gates.
+    """
     tokens, width = x.shape
     size = width // groups
     out = torch.empty(tokens, width, dtype=projected.dtype, device=x.device)

@@ -1,4 +1,4 @@
-"""StreamsLayer: a layer of a Decoder with several residual streams."""
+"""GatedResidualLayer: a layer of a Decoder with several residual streams."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 import torch
 
+from ..layers.gated_residual import GatedResidual
 from ..layers.loading import Loadable
 from ..layers.mixer import Mixer
 from ..layers.ngrams import NGrams
-from ..layers.streams import StreamGates
 from .decoder_layers import FeedForward
 from .layer_stack import LayerStep
 
 
-class StreamsLayer:
+class GatedResidualLayer:
     """hidden is all streams; there is no residual beside them."""
 
     def __init__(
-        self, of_mixer: StreamGates, mixer: Mixer, of_mlp: StreamGates, mlp: FeedForward, ngrams: NGrams | None
+        self, of_mixer: GatedResidual, mixer: Mixer, of_mlp: GatedResidual, mlp: FeedForward, ngrams: NGrams | None
     ) -> None:
         """ngrams: are added before the mixer."""
         self._of_mixer, self.mixer, self._of_mlp, self.mlp, self._ngrams = of_mixer, mixer, of_mlp, mlp, ngrams

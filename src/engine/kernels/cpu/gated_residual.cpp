@@ -1,4 +1,4 @@
-// The ops on several residual streams of a token, [tokens, streams * size]. The references are in ../streams.py;
+// The ops on several residual streams of a token, [tokens, streams * size]. The references are in ../gated_residual.py;
 // arithmetic is float32 for every type. A thread computes whole tokens, so no order depends on the batch.
 
 #include <cmath>

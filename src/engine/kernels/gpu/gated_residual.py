@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..streams import check_streams
+from ..gated_residual import check_streams
 from .launch import dependent, num_warps, wait
 
 _BLOCK = 1024  # elements of one program, where elements are independent

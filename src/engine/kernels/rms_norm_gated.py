@@ -12,11 +12,11 @@ from ...model.mixers import GateNorm
 from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 
 Gate = Literal["silu", "sigmoid"]  # what is applied to the gates
-ORDERS: tuple[GateNorm, ...] = ("none", "before_gate", "after_gate")  # as in the enum of cpu/gated_norm.cpp
+ORDERS: tuple[GateNorm, ...] = ("none", "before_gate", "after_gate")  # as in the enum of cpu/rms_norm_gated.cpp
 
 
 @dataclass(frozen=True, slots=True)
-class GatedNormWeights:
+class RMSNormGatedWeights:
     order: GateNorm
     weight: torch.Tensor | None  # [width] in float32; None without a norm
     eps: float
@@ -24,14 +24,14 @@ class GatedNormWeights:
     gate: Gate = "silu"
 
 
-class GatedNorm(Protocol):
+class RMSNormGated(Protocol):
     def __call__(
-        self, x: torch.Tensor, projected: torch.Tensor, channels: int, weights: GatedNormWeights, /
+        self, x: torch.Tensor, projected: torch.Tensor, channels: int, weights: RMSNormGatedWeights, /
     ) -> torch.Tensor: ...
 
 
-def gated_norm_reference(
-    x: torch.Tensor, projected: torch.Tensor, channels: int, weights: GatedNormWeights
+def rms_norm_gated_reference(
+    x: torch.Tensor, projected: torch.Tensor, channels: int, weights: RMSNormGatedWeights
 ) -> torch.Tensor:
     """norm(x * gate), norm(x) * gate, or x * gate, where gate is silu(z) or sigmoid(z).
 
@@ -51,12 +51,14 @@ def gated_norm_reference(
     return (x if weights.order == "after_gate" else x * gate).to(projected.dtype)
 
 
-def gated_norm_cpu(library: CpuLibrary, dtype: torch.dtype) -> GatedNorm:
+def rms_norm_gated_cpu(library: CpuLibrary, dtype: torch.dtype) -> RMSNormGated:
     empty = library.memory.empty
     arguments = [POINTER, POINTER, INT64, POINTER, FLOAT, INT, INT, POINTER, INT64, INT64, INT64]
-    call = library.op("gated_norm", dtype, arguments)
+    call = library.op("rms_norm_gated", dtype, arguments)
 
-    def gated_norm(x: torch.Tensor, projected: torch.Tensor, channels: int, weights: GatedNormWeights) -> torch.Tensor:
+    def rms_norm_gated(
+        x: torch.Tensor, projected: torch.Tensor, channels: int, weights: RMSNormGatedWeights
+    ) -> torch.Tensor:
         tokens, width = x.shape
         if len(projected) != tokens or projected.shape[1] < channels + width or width % weights.groups:
             raise ValueError(f"x is {tuple(x.shape)}, projected {tuple(projected.shape)}, {weights.groups} groups")
@@ -76,4 +78,4 @@ def gated_norm_cpu(library: CpuLibrary, dtype: torch.dtype) -> GatedNorm:
         )
         return out
 
-    return gated_norm
+    return rms_norm_gated

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stoker.engine.kernels.streams import (
+from stoker.engine.kernels.gated_residual import (
     add_to_streams_reference,
     average_streams_reference,
     gate_streams_reference,
@@ -13,7 +13,7 @@ from stoker.engine.kernels.streams import (
 )
 
 pytest.importorskip("triton")
-from stoker.engine.kernels.gpu.streams import (
+from stoker.engine.kernels.gpu.gated_residual import (
     add_to_streams_gpu,
     average_streams_gpu,
     gate_streams_gpu,
