@@ -180,8 +180,9 @@ def test_the_best_vectors_are_chosen(device, dtype, rows, count, heads, limit, m
     monkeypatch.setattr(choose_compressed, "_TILE", 16)
     step, rate, dim, first = step_of(rows, device), 4, 12, 5
     queries = torch.randn(step.num_tokens, heads, dim, dtype=dtype, device=device)
+    queries[:, 0].abs_()  # finds something in each vector: no scores are equal
     weights = apart(step.num_tokens, heads, dtype=dtype, device=device)
-    cache = vectors_in(step, first + dim, rate=rate, dtype=dtype, device=device)
+    cache = vectors_in(step, first + dim, rate=rate, dtype=dtype, device=device).abs_()
     found = choose_compressed_gpu(queries, weights, cache, rate, first, step, count, 4)
     expected = choose_compressed_reference(queries, weights, cache, rate, first, step, count)
     assert torch.equal(found, expected.masked_fill(expected < 0, 1 << 40).sort(-1).values.masked_fill_(found < 0, -1))

@@ -53,7 +53,7 @@ def _score(
     for row in range(row_of(query_start, num_rows, first_token, 1), row_of(query_start, num_rows, end_token - 1, 1) + 1):
         start, end = tl.load(query_start + row), tl.load(query_start + row + 1)
         offset = tl.load(context_lens + row) - end
-        is_own = (tokens >= start) & (tokens < end)
+        is_own = (tokens >= start) & (tokens < tl.minimum(end, end_token))
         seen = tl.where(is_own, (tokens + offset + 1) // RATE, 0)
         most = tl.where(tl.load(seq_slots + row) >= 0, tl.max(seen, 0), 0)
         table = block_tables + row * table_stride

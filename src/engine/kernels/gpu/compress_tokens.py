@@ -47,8 +47,7 @@ def _compress_tokens(
                 at = position + 1 - SPAN + places
                 is_there = (places < SPAN) & (at >= 0)
                 is_new = at >= start + offset
-                half = tl.where(places >= RATE, DIM, 0) if overlaps else tl.zeros([TOKENS], tl.int32)
-                lanes = half[:, None] + columns[None, :]
+                lanes = (places // RATE * DIM)[:, None] + columns[None, :]  # the second half for their own group
                 is_old = (is_there & (is_new == 0))[:, None] & is_column[None, :]
                 is_new = (is_there & is_new)[:, None] & is_column[None, :]
                 old = own_ring + (at % SPAN)[:, None] * ring_stride + lanes
