@@ -1,8 +1,8 @@
 """The index over compressed vectors: scores of the vectors that a query may choose from, then the best of these.
 
 A query that sees no more vectors than it may choose has no scores. The scores of others are in memory for a part of the
-tokens at a time, because a context has many vectors. The best are found by their bits, eight at a time: a program counts
-the scores of its query by these bits, which tells how many of them the lowest of the best has above it.
+tokens at a time, because a context has many vectors. The best are found by their bits, eight at a time: a program
+counts the scores of its query by these bits, and so finds the bits of the lowest that is chosen.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def _score(
         asked = asked.to(tl.float32)
     weight = tl.load(weights + places * weight_stride + heads, mask=is_lane, other=0.0).to(tl.float32)
     tokens = first_token + tl.arange(0, TOKENS)
-    for row in range(row_of(query_start, num_rows, first_token, 1), row_of(query_start, num_rows, end_token - 1, 1) + 1):
+    for row in range(
+        row_of(query_start, num_rows, first_token, 1), row_of(query_start, num_rows, end_token - 1, 1) + 1
+    ):
         start, end = tl.load(query_start + row), tl.load(query_start + row + 1)
         offset = tl.load(context_lens + row) - end
         is_own = (tokens >= start) & (tokens < tl.minimum(end, end_token))
@@ -73,8 +75,8 @@ def _score(
 
 @triton.jit
 def _ordered(scores):
-    """float32 as integers without a sign, in the same order. Zeros of both signs are equal."""
-    bits = tl.where(scores == 0, 0.0, scores).to(tl.uint32, bitcast=True)
+    """float32 as integers without a sign, in the same order. Zeros have the same sign for all vectors of a query."""
+    bits = scores.to(tl.uint32, bitcast=True)
     return tl.where(bits >= 0x80000000, ~bits, bits | 0x80000000)
 
 
@@ -106,7 +108,9 @@ def _choose(
                 values = _ordered(tl.load(scores + first + lanes, mask=is_there, other=0.0))
                 if part > 0:
                     is_there = is_there & (values >> (32 - BITS * part) == lowest)
-                counts += tl.histogram(((values >> (32 - BITS * (part + 1))) & ((1 << BITS) - 1)).to(tl.int32), 1 << BITS, mask=is_there)
+                counts += tl.histogram(
+                    ((values >> (32 - BITS * (part + 1))) & ((1 << BITS) - 1)).to(tl.int32), 1 << BITS, mask=is_there
+                )
             above = tl.sum(counts, 0) - tl.cumsum(counts, 0)
             last = tl.max(tl.where(above + counts >= wanted, bins, 0), 0)
             wanted -= tl.sum(tl.where(bins == last, above, 0), 0)

@@ -4,8 +4,8 @@ The keys of a program are first those of the window, in the ring of the sequence
 vectors in the paged cache. With few queries the keys are divided among several programs, whose sums a second kernel
 adds. A query that has chosen its vectors shares a program with no other.
 
-In decode steps the token's key is kept in its sequence's ring by one of its programs: it takes the place of a token that
-has left the window. In steps with prompts another kernel keeps the keys after this one.
+In decode steps the token's key is kept in its sequence's ring by one of its programs: it takes the place of a token
+that has left the window. In steps with prompts another kernel keeps the keys after this one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import triton.language as tl
 from ..compressed_attention import CompressedStep
 from .attention_plan import row_of
 from .attention_tile import LOG2_E, PRECISION, add_sinks, fold, width_of
-from .keep_rows import keep_rows, load_token
+from .keep_rows import keep_rows
 from .launch import dependent, is_interpreted, wait
 from .turned_pairs import check_pairs, turned_pairs
 
@@ -34,10 +34,13 @@ class _Launch:
     stages: int
 
 
-def _launch(heads: int, dim: int, itemsize: int, *, is_decode: bool) -> _Launch:
-    if is_decode or itemsize == 4:
-        return _Launch(16, 16, 4, 2)
-    return _Launch(32, 32, 8, 2)
+def _launch(itemsize: int, *, is_decode: bool) -> _Launch:
+    if itemsize == 4:  # vectors of 512 elements do not fit into registers
+        return _Launch(rows=16, tile=16, warps=16, stages=2)
+    if is_decode:
+        return _Launch(rows=16, tile=16, warps=4, stages=2)
+    # With 64 rows of 512 elements a program spills, with 8 warps as with 16.
+    return _Launch(rows=32, tile=32, warps=8, stages=2)
 
 
 @triton.jit
@@ -155,9 +158,9 @@ def _attend_compressed(
                 vectors = tl.load(cache + slots[:, None] * TOKEN_STRIDE + dims[None, :], mask=mask, other=0.0)
                 most, total, sums = _fold(queries, vectors, is_seen, scale, most, total, sums)
         if KEEPS:
-            if (tl.program_id(1) == 0) & (tl.program_id(2) == 0) & is_there:
-                value = tl.load(keys + first.to(tl.int64) * DIM + dims, mask=dims < DIM)
-                tl.store(own_ring + (first + offset) % WINDOW * DIM + dims, value, mask=dims < DIM)
+            count = tl.where((tl.program_id(1) + tl.program_id(2) == 0) & is_there, DIM, 0)
+            value = tl.load(keys + first.to(tl.int64) * DIM + dims, mask=dims < count)
+            tl.store(own_ring + (first + offset) % WINDOW * DIM + dims, value, mask=dims < count)
     if SPLITS == 1:
         total, sums = add_sinks(tl.load(sinks + heads, mask=is_lane, other=0.0), most, total, sums)
         place = tl.load(positions + tokens, mask=is_lane, other=0)
@@ -222,7 +225,7 @@ def attend_compressed_gpu(
     if not num_tokens or not rows:
         return out.zero_()
     is_decode = step.max_query_len == 1
-    launch = _launch(heads, dim, q.element_size(), is_decode=is_decode)
+    launch = _launch(q.element_size(), is_decode=is_decode)
     tokens = 1 if is_decode or chosen is not None else max(1, launch.rows // heads)
     pieces = triton.cdiv(heads, launch.rows)
     most = 0

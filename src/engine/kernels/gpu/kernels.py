@@ -105,7 +105,7 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
             "grouped_linear": f"{kernel}, over the own codes of quantised checkpoints",
             "rope_and_store": f"{kernel}, with the heads' norms",
             "paged_attention": f"{kernel}: one kernel for rows with one query, one for prompts",
-            "compressed_vectors": f"{kernel}: in decode steps programs share the keys of a query; an index by Triton too",
+            "compressed_vectors": f"{kernel}: in decode steps several programs for the keys of a query",
             "activation": f"{kernel}; a gate with silu up to {MAX_TOKENS} tokens part of the linear layer before it",
             "recurrent_state": f"{kernel}: up to {FEW.value} tokens of a row one by one, more by {CHUNK.value}",
             "sampling": f"{kernel}; torch.topk for the best tokens of log-probabilities",
