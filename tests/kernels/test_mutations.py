@@ -674,14 +674,14 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_attend_window", attend_in_chunks, ">=", 0, 1, becomes(">")),  # a query does not see its own key
         ("_attend_window", attend_in_chunks, "<", 2, 3, becomes("<=")),  # the window has a token more
         ("_attend_window", attend_in_chunks, "<", 0, 3, becomes("<=")),  # what is new is read from the ring too
-        ("_attend_compressed", attend_in_chunks, "+", 30, 51, left),  # a vector is seen a token too late
+        ("_attend_compressed", attend_in_chunks, "+", 30, 52, left),  # a vector is seen a token too late
         ("_attend_compressed", attend, ">=", 3, 4, becomes(">")),  # the first vector cannot be chosen
-        ("_attend_compressed", attend, "+", 9, 51, left),  # the last of the chosen is not read
+        ("_attend_compressed", attend, "+", 9, 52, left),  # the last of the chosen is not read
         ("_attend_compressed", attend, "begin_tile", 1, 4, value(0)),  # programs begin with the window
         ("_attend_compressed", attend, "begin_tile", 3, 4, value(0)),  # with the vectors
         ("_attend_compressed", attend, "num_old", 2, 4, value(0)),  # the token's own key is left out
         ("_attend_compressed", attend, "tl.store()", 0, 5, removed),  # decode steps keep no keys
-        ("_attend_compressed", attend_in_chunks, "&", 5, 9, right),  # queries see the vectors of other rows
+        ("_attend_compressed", attend_in_chunks, "&", 5, 8, right),  # queries see the vectors of other rows
         ("_fold", attend, "scale", 0, 1, value(1.0)),
         ("_merge", attend, "factor", 0, 1, value(1.0)),
         ("_merge", attend, "sink", 1, 2, value(0.0)),
