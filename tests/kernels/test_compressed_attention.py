@@ -7,21 +7,26 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from tests.unit.config.plan.shapes import config_of
 
 from stoker.config.memory import gpu_reserve
-from stoker.engine.kernels import Compression, latent_attention
+from stoker.engine.kernels import Compression, KernelSet, latent_attention
 from stoker.engine.kernels.compressed_attention import (
     attend_compressed_reference,
     choose_compressed_reference,
     compress_tokens_reference,
     norm_and_turn_reference,
 )
+from stoker.engine.models.decoder import Decoder
+from stoker.model.compressed import COMPRESSED_TABLE
+from stoker.model.read import read_config
 
 pytest.importorskip("triton")
 from stoker.engine.kernels.gpu import choose_compressed
 from stoker.engine.kernels.gpu.choose_compressed import choose_compressed_gpu
 from stoker.engine.kernels.gpu.compress_tokens import compress_tokens_gpu
 from stoker.engine.kernels.gpu.compressed_attention import attend_compressed_gpu
+from stoker.engine.kernels.gpu.kernels import gpu_kernels
 from stoker.engine.kernels.gpu.norm_and_turn import norm_and_turn_gpu
 
 from .batches import ALL_DTYPES, LIMITS
@@ -242,6 +247,40 @@ def test_queries_attend_to_the_window_and_vectors(device, dtype, rows, heads, di
     real, limit = step.is_real, LIMITS[dtype]
     torch.testing.assert_close(out[real], wanted[real], atol=limit, rtol=limit)
     assert not out[~real].any()
+
+
+@STEPS
+def test_vectors_may_be_in_fp8(device, rows):
+    """What is stored may be rounded to the other of two neighbours: an eighth of the value."""
+    step, turns, dim, rate = step_of(rows, device), angles(device), 20, 4
+    cache = vectors_in(step, 2 * dim, rate=rate, dtype=torch.float8_e4m3fn, device=device)
+    inputs, ring = torch.randn(step.num_tokens, 4 * dim, device=device) * 9, (8, 4 * dim)
+    compression = Compression(4, True, torch.randn(4, 2 * dim, device=device), torch.ones(dim, device=device), 1e-5)
+    kept, found = ring_of(rows, *ring, dtype=torch.float32, device=device)[1:], cache.clone()
+    compress_tokens_gpu(inputs, compression, turns, kept.clone(), found, dim, step)
+    compress_tokens_reference(inputs, compression, turns, kept, cache, dim, step)
+    torch.testing.assert_close(found.float(), cache.float(), atol=2e-3, rtol=0.13, equal_nan=True)
+    queries, weights = (
+        torch.randn(step.num_tokens, 3, dim, device=device),
+        torch.ones(step.num_tokens, 3, device=device),
+    )
+    chosen = choose_compressed_gpu(queries, weights, cache, rate, dim, step, 5, 4)
+    expected = choose_compressed_reference(queries, weights, cache, rate, dim, step, 5)
+    assert torch.equal(chosen.sort(-1).values, expected.sort(-1).values)
+    keys, window = queries[:, 0].contiguous(), ring_of(rows, 7, dim, dtype=torch.float32, device=device)
+    sinks = torch.zeros(3, device=device)
+    out = attend_compressed_gpu(queries, keys, sinks, window[1:].clone(), cache, rate, chosen, turns, step, 1)
+    wanted = attend_compressed_reference(queries, keys, sinks, window[1:], cache, rate, chosen, turns, step)
+    torch.testing.assert_close(out[step.is_real], wanted[step.is_real], atol=1e-5, rtol=1e-5)
+
+
+def test_steps_of_a_model_are_captured_with_these_kernels_only():
+    meta, file = torch.device("meta"), config_of("deepseek-v4-flash")
+    spec, *_ = read_config({**file, "num_hidden_layers": 3, "compress_ratios": [0, 4, 128]})
+    ours, torchs = gpu_kernels(torch.device("cpu"), 1), KernelSet()
+    captured, other = (Decoder(spec, kernels, 64, torch.bfloat16, meta) for kernels in (ours, torchs))
+    assert (captured.is_capturable, captured.table) == (True, {})
+    assert (other.is_capturable, other.table) == (False, COMPRESSED_TABLE)
 
 
 def test_tokens_after_the_last_row_see_nothing(device):
