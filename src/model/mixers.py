@@ -498,7 +498,8 @@ class CompressedAttention(Record):
     @property
     def activations(self) -> int:
         queries = self.num_heads * self.head_dim + self.index_heads * self.index_dim
-        return 3 * queries + 2 * sum(self.input_widths) + self.out_groups * self.out_rank
+        chosen = 4 * self.index_topk  # numbers of 8 bytes, as elements of 2
+        return 3 * queries + chosen + 2 * sum(self.input_widths) + self.out_groups * self.out_rank
 
 
 Recurrent = (  # that the engine computes

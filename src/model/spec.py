@@ -339,6 +339,11 @@ class ModelSpec(Record):
         return any(isinstance(layer.mixer, CompressedAttention) for layer in self.layers)
 
     @property
+    def chooses_vectors(self) -> bool:
+        """Whether an index chooses some of the vectors for several tokens."""
+        return any(isinstance(layer.mixer, CompressedAttention) and layer.mixer.index_heads for layer in self.layers)
+
+    @property
     def tokens_of_vector(self) -> int:
         """Tokens that a block has a multiple of: whole groups of those that have one vector in the cache."""
         mixers = [layer.mixer for layer in self.layers if isinstance(layer.mixer, CompressedAttention)]

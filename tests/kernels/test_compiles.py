@@ -88,6 +88,7 @@ def test_kernels_compile_for_older_and_newer_devices(architecture: int):
     cases = (
         "(decode|prefill) bfloat16$|llama (qkv, 2 rows|rope.*kv bfloat16)|step, 512 rows|sample keyed"
         "|(convolution|gated_delta|kimi_delta|selective_scan|rg_lru|state_space|norm_parts|rms_norm_gated), 1024"
+        "|deepseek_v4 rate"
     )
     results = run("--architecture", str(architecture), "--case", cases)
     assert not results["errors"], "\n".join(f"{case}: {error}" for case, error in results["errors"].items())
@@ -97,7 +98,8 @@ def test_kernels_compile_for_older_and_newer_devices(architecture: int):
 def test_a_whole_step_can_be_captured(hopper: dict[str, Any]):
     """All kernels compile as the model calls them, and torch's operations between them are only launches."""
     assert not [case for case in hopper["errors"] if " step, " in case]
-    assert {each["case"] for each in hopper["compiled"] if re.search("^qwen step, ", each["case"])}
+    for model in ("qwen", "deepseek_v4"):
+        assert {each["case"] for each in hopper["compiled"] if re.search(f"^{model} step, ", each["case"])}
 
 
 def test_operations_that_wait_for_the_device_or_read_host_memory_are_refused():

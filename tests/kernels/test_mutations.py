@@ -17,6 +17,7 @@ from triton.runtime.errors import InterpreterError
 from . import (
     test_attention,
     test_attention_plan,
+    test_compressed_attention,
     test_elementwise,
     test_experts,
     test_gated_residual,
@@ -248,6 +249,38 @@ def sparse(device: torch.device) -> None:
     for count in (40, 9):
         test_sparse_attention.test_queries_attend_to_chosen_tokens(device, SMALL, 6, 2, 24, count)
     test_sparse_attention.test_queries_after_the_last_row_see_nothing(device)
+
+
+def heads_turned(device: torch.device) -> None:
+    test_compressed_attention.test_heads_are_normed_and_rotated(device, SMALL, True, 1e-1, 70, 64)
+
+
+def compress(device: torch.device) -> None:
+    for rows in (test_compressed_attention.DECODE, test_compressed_attention.MIXED):
+        for rate, overlaps in ((4, True), (16, False)):
+            test_compressed_attention.test_tokens_are_compressed(device, SMALL, rows, rate, overlaps)
+
+
+def choose(device: torch.device) -> None:
+    for rows in (test_compressed_attention.DECODE, test_compressed_attention.MIXED):
+        with pytest.MonkeyPatch.context() as patch:
+            test_compressed_attention.test_the_best_vectors_are_chosen(device, SMALL, rows, 3, 5, 16, patch)
+    test_compressed_attention.test_equal_scores_are_chosen_from_the_first(device)
+
+
+def attend(device: torch.device) -> None:
+    for programs in (1, 200):
+        for count in (20, None):
+            test_compressed_attention.test_queries_attend_to_the_window_and_vectors(
+                device, SMALL, test_compressed_attention.DECODE, 3, 20, 4, count, programs
+            )
+
+
+def attend_in_chunks(device: torch.device) -> None:
+    for count in (20, None):
+        test_compressed_attention.test_queries_attend_to_the_window_and_vectors(
+            device, SMALL, test_compressed_attention.MIXED, 3, 20, 4, count, 1
+        )
 
 
 def streams(device: torch.device) -> None:
@@ -605,6 +638,56 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_sparse_attention", sparse, "kept", 0, 2, value(1.0)),
         ("_sparse_attention", sparse, "kept", 1, 2, value(1.0)),
         ("_sparse_attention", sparse, "tl.where()", 3, 4, value("total")),  # a division by 0
+    ],
+    "norm_and_turn": [
+        ("_norm_and_turn", heads_turned, "eps", 0, 1, value(0.0)),
+        ("_norm_and_turn", heads_turned, "HEADS", 0, 3, value(0)),  # every program has the first heads
+    ],
+    "turned_pairs": [
+        ("turned_pairs", attend, "sign", 0, 1, value(1.0)),  # results are rotated further, not back
+        ("turned_pairs", heads_turned, "-", 0, 3, left),  # the first pairs are rotated
+        ("turned_pairs", heads_turned, "-", 2, 3, becomes("+")),
+    ],
+    "keep_rows": [
+        ("_keep_rows", compress, "<=", 0, 1, becomes("<")),  # a ring keeps one token less
+        ("_keep_rows", attend_in_chunks, "offset", 0, 1, value(0)),  # places are those of tokens, not of positions
+    ],
+    "compress_tokens": [
+        ("_compress_tokens", compress, "==", 0, 3, becomes("!=")),
+        ("_compress_tokens", compress, "tl.where()", 1, 4, argument(1)),  # the first group has one before it
+        ("_compress_tokens", compress, ">=", 2, 5, becomes("<=")),  # tokens without a slot are stored
+        ("_compress_tokens", compress, ">=", 4, 5, becomes(">")),  # the row's first token is read from the ring
+        ("_compress_tokens", compress, "shrink", 0, 2, value(1.0)),
+        ("_compress_tokens", compress, "shrink", 1, 2, value(1.0)),
+        ("_compress_tokens", compress, "//", 1, 3, expression("0 * places")),  # both groups have the first half
+        ("_compress_tokens", compress, "RATE", 4, 7, value(1)),  # a vector has the position of its last token
+        ("_compress_tokens", compress, "eps", 0, 1, value(1.0)),
+        ("_compress_tokens", compress, "tl.store()", 1, 2, removed),  # decode steps keep no inputs
+    ],
+    "choose_compressed": [
+        ("_score", choose, "tl.maximum()", 0, 1, argument(0)),  # negative products count
+        ("_score", choose, "weight", 0, 1, expression("weight * 0 + 1")),
+        ("_score", choose, "first", 0, 1, value(0)),  # the keys are the vectors of attention
+        ("_ordered", choose, "tl.where()", 0, 1, argument(2)),  # the order of negative scores is reversed
+        ("_choose", choose, "<=", 1, 2, becomes("<")),  # one of the equal scores is missing
+        ("_choose", choose, "-=", 0, 1, removed),
+        ("_choose", choose, "+=", 3, 4, removed),  # each tile is written over the one before
+    ],
+    "compressed_attention": [
+        ("_attend_window", attend_in_chunks, ">=", 0, 1, becomes(">")),  # a query does not see its own key
+        ("_attend_window", attend_in_chunks, "<", 2, 3, becomes("<=")),  # the window has a token more
+        ("_attend_window", attend_in_chunks, "<", 0, 3, becomes("<=")),  # what is new is read from the ring too
+        ("_attend_compressed", attend_in_chunks, "+", 30, 52, left),  # a vector is seen a token too late
+        ("_attend_compressed", attend, ">=", 3, 4, becomes(">")),  # the first vector cannot be chosen
+        ("_attend_compressed", attend, "+", 9, 52, left),  # the last of the chosen is not read
+        ("_attend_compressed", attend, "begin_tile", 1, 4, value(0)),  # programs begin with the window
+        ("_attend_compressed", attend, "begin_tile", 3, 4, value(0)),  # with the vectors
+        ("_attend_compressed", attend, "num_old", 2, 4, value(0)),  # the token's own key is left out
+        ("_attend_compressed", attend, "tl.store()", 0, 5, removed),  # decode steps keep no keys
+        ("_attend_compressed", attend_in_chunks, "&", 5, 8, right),  # queries see the vectors of other rows
+        ("_fold", attend, "scale", 0, 1, value(1.0)),
+        ("_merge", attend, "factor", 0, 1, value(1.0)),
+        ("_merge", attend, "sink", 1, 2, value(0.0)),
     ],
     "gated_residual": [
         ("_norm_streams", streams, "count", 0, 1, value(1)),  # every token begins after one stream of the last

@@ -37,7 +37,11 @@ INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="compiled ker
 
 @INTERPRETED
 @pytest.mark.parametrize(
-    "family", ["qwen3", "gemma2", "cohere2", "olmo3", "granite", "starcoder2", "deepseek_v3", "falcon_mamba", "jamba"]
+    "family",
+    [
+        *("qwen3", "gemma2", "cohere2", "olmo3", "granite", "starcoder2", "deepseek_v3", "deepseek_v4"),
+        *("falcon_mamba", "jamba"),
+    ],
 )
 def test_tokens_equal_those_of_the_reference(
     family: str, saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

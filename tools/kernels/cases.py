@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 from tests.kernels.references import sampling_columns
+from tests.unit.config.plan.shapes import config_of
 
 from stoker.engine.kernels.activation import ACTIVATIONS
 from stoker.engine.kernels.attention_variant import AttentionVariant
 from stoker.engine.kernels.causal_convolution import Kind
+from stoker.engine.kernels.compressed_attention import Compression
 from stoker.engine.kernels.experts import ExpertGate, ExpertWeights
 from stoker.engine.kernels.gated_delta import GatedDeltaWeights
 from stoker.engine.kernels.gpu.activation import activate_and_mul_gpu, activate_gpu
@@ -21,6 +23,9 @@ from stoker.engine.kernels.gpu.add_layer_norm import add_layer_norm_gpu
 from stoker.engine.kernels.gpu.add_rms_norm import add_rms_norm_gpu
 from stoker.engine.kernels.gpu.allowed_rows import allowed_rows
 from stoker.engine.kernels.gpu.causal_convolution import causal_convolution_gpu
+from stoker.engine.kernels.gpu.choose_compressed import choose_compressed_gpu
+from stoker.engine.kernels.gpu.compress_tokens import compress_tokens_gpu
+from stoker.engine.kernels.gpu.compressed_attention import attend_compressed_gpu
 from stoker.engine.kernels.gpu.decode_attention import decode_attention, decode_workspace
 from stoker.engine.kernels.gpu.embed import embed_gpu
 from stoker.engine.kernels.gpu.experts import experts_gpu, pack_experts_gpu
@@ -37,6 +42,7 @@ from stoker.engine.kernels.gpu.grouped import grouped_linear_gpu, grouped_rows_g
 from stoker.engine.kernels.gpu.hyper_connections import read_streams_gpu, write_streams_gpu
 from stoker.engine.kernels.gpu.kimi_delta import kimi_delta_gpu
 from stoker.engine.kernels.gpu.latent_attention import latent_attention_gpu
+from stoker.engine.kernels.gpu.norm_and_turn import norm_and_turn_gpu
 from stoker.engine.kernels.gpu.norm_parts import norm_parts_gpu
 from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
 from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
@@ -63,9 +69,10 @@ from stoker.engine.kernels.route_experts import Routing
 from stoker.engine.kernels.selective_scan import SelectiveScanWeights
 from stoker.engine.kernels.state_space import StateSpaceWeights
 from stoker.model.mixer_tensors import mamba_parts
-from stoker.model.mixers import GatedDelta, KimiDelta, Mamba, Mamba2, RgLru, ShortConvolution
+from stoker.model.mixers import CompressedAttention, GatedDelta, KimiDelta, Mamba, Mamba2, RgLru, ShortConvolution
+from stoker.model.read import read_config
 
-from .whole_step import OnlyCapturable, whole_steps
+from .whole_step import OnlyCapturable, steps_of, whole_steps
 
 BF16, FP16, FP32, FP8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
 BLOCK_SIZE, MAX_LENGTH, PROGRAMS = 64, 8192, 132
@@ -129,6 +136,12 @@ RECURRENT_GEMMA_2B = RgLru(num_heads=10, head_dim=256, conv_width=4, activation=
 LFM2_1_2B = ShortConvolution(width=2048, conv_width=3)
 
 
+# One layer of each kind; the experts of the first are listed.
+DEEPSEEK_V4, *_ = read_config(
+    {**config_of("deepseek-v4-flash"), "num_hidden_layers": 3, "compress_ratios": [0, 4, 128], "num_hash_layers": 1}
+)
+
+
 @dataclass(frozen=True, slots=True)
 class RecurrentRows:
     query_start: torch.Tensor
@@ -183,9 +196,13 @@ def quick() -> Cases:
         yield from rg_lru("recurrent_gemma", RECURRENT_GEMMA_2B, max_query_len)
         yield from mamba2("nemotron_h", NEMOTRON_H_8B, max_query_len)
         yield from mamba2("falcon_h1", FALCON_H1_34B, max_query_len)
+        for layer in DEEPSEEK_V4.layers:
+            if isinstance(layer.mixer, CompressedAttention):
+                yield from compressed("deepseek_v4", layer.mixer, max_query_len)
     yield from whole_steps(
         "qwen", qwen.hidden, qwen.intermediate, qwen.vocab_size, qwen.num_heads, qwen.num_kv_heads, qwen.head_dim
     )
+    yield from steps_of("deepseek_v4", DEEPSEEK_V4)
 
 
 def full() -> Cases:
@@ -378,6 +395,58 @@ def sparse_attention(name: str, model: Model, num_chosen: int, rows: int) -> Cas
     step = Step(words(rows + 1), words(rows), words(rows, MAX_LENGTH // BLOCK_SIZE), 1, MAX_LENGTH)
     attend = partial(sparse_attention_gpu, q, chosen, *caches, step, 0.1)
     yield f"{name} sparse attention, {rows} rows", partial(only_launches, attend)
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedRows(RecurrentRows):
+    block_tables: torch.Tensor
+    positions: torch.Tensor
+    slot_mapping: torch.Tensor
+
+
+def compressed(name: str, spec: CompressedAttention, max_query_len: int) -> Cases:
+    """The largest batch of a kind of step, and a single token, whose keys are divided among programs."""
+    tokens, given = recurrent_rows(max_query_len)
+    name, dim, block_size = f"{name} rate {spec.rate}", spec.head_dim, 128
+    rates, rotated = max(1, spec.rate), int(dim * spec.rope.partial_rotary_factor)
+    turns = empty(MAX_LENGTH, rotated, dtype=FP32)
+    cache = empty(1000, 1, block_size, (dim + spec.index_dim) // rates) if spec.rate else None
+    window, heads = empty(100, spec.window, dim), empty(spec.num_heads, dtype=FP32)
+    for rows in (1, tokens) if max_query_len == 1 else (tokens,):
+        tables = words(len(given.seq_slots), 512)
+        step = CompressedRows(
+            given.query_start, given.context_lens, given.seq_slots, max_query_len, tables, longs(rows), longs(rows)
+        )
+        q, keys, what = empty(rows, spec.num_heads, dim), empty(rows, dim), f"{rows} tokens"
+        chosen = longs(rows, spec.index_topk) if spec.index_topk else None
+        arguments = q, keys, heads, window, cache, spec.rate, chosen, turns, step, 2 * PROGRAMS
+        yield f"{name} attend_compressed, {what}", partial(only_launches, attend_compressed_gpu, *arguments)
+        yield (
+            f"{name} norm_and_turn, {what}",
+            partial(only_launches, norm_and_turn_gpu, q, None, 1e-6, turns, step.positions),
+        )
+        for width in spec.input_widths:
+            compression = Compression(
+                spec.rate,
+                spec.overlaps,
+                empty(spec.rate, width, dtype=FP32),
+                empty(width // (1 + spec.overlaps), dtype=FP32),
+                1e-6,
+            )
+            inputs, ring = empty(rows, 2 * width), empty(100, spec.state.sums[0], 2 * width, dtype=FP32)
+            yield (
+                f"{name} compress_tokens {width}, {what}",
+                partial(only_launches, compress_tokens_gpu, inputs, compression, turns, ring, cache, 0, step),
+            )
+        if spec.index_heads:
+            index = empty(rows, spec.index_heads, spec.index_dim), empty(rows, spec.index_heads)
+            yield (
+                f"{name} choose_compressed, {what}",
+                partial(
+                    only_launches, choose_compressed_gpu, *index, cache, spec.rate, dim, step, spec.index_topk,
+                    2 * PROGRAMS,
+                ),
+            )  # fmt: skip
 
 
 def mamba(name: str, spec: Mamba, max_query_len: int) -> Cases:

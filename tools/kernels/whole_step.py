@@ -15,12 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stoker.engine.kernels.capture import NotCapturable
 from stoker.engine.kernels.gpu.kernels import gpu_kernels
+from stoker.engine.layers.expert_lists import ExpertLists
 from stoker.engine.models.decoder import Decoder
 from stoker.engine.runner.cuda.device_step import DeviceStep
 from stoker.engine.runner.cuda.slot_arena import SlotArena
 from stoker.engine.runner.kv_cache import KVCache
+from stoker.engine.runner.state_cache import StateCache
 from stoker.engine.runner.step_shape import StepFlag, StepShape
-from stoker.model.cache_groups import all_in_one
+from stoker.model.cache_groups import model_cache_groups
 from stoker.model.feed_forwards import MLP
 from stoker.model.mixers import Attention, RopeSpec
 from stoker.model.spec import LayerSpec, ModelSpec
@@ -29,15 +31,11 @@ CAPTURABLE = frozenset(
     (
         *("empty.memory_format", "empty_like.default", "zeros.default", "select.int", "slice.Tensor"),
         *("index.Tensor", "searchsorted.Tensor", "sub.Tensor", "arange.default", "add.Tensor", "lt.Scalar"),
-        *(
-            "masked_fill_.Scalar",
-            "to.dtype",
-            "linear.default",
-            "permute.default",
-            "alias.default",
-            "mm.out",
-            "add_.Tensor",
-        ),
+        *("masked_fill_.Scalar", "to.dtype", "linear.default", "permute.default", "alias.default", "mm.out"),
+        *("add_.Tensor", "mul.Tensor", "div.Tensor", "div.Tensor_mode", "sum.dim_IntList", "clamp_.default"),
+        *("softplus.default", "sqrt.default", "gather.default", "embedding.default", "contiguous.default"),
+        *("view.default", "unsqueeze.default", "transpose.int", "chunk.default", "flatten.using_ints"),
+        "matmul.default",
     )
 )
 _SHAPES = {
@@ -93,20 +91,37 @@ def whole_steps(
         is_tied=True,
         layers=(LayerSpec(mixer=attention, feed_forward=MLP(width=intermediate)),) * 2,
     )
+    yield from steps_of(name, model_spec)
+
+
+def steps_of(name: str, model_spec: ModelSpec) -> Iterator[tuple[str, Callable[[], object]]]:
     for what, shape in _SHAPES.items():
-        yield f"{name} step, {what}", partial(_compute, model_spec, attention, shape)
+        yield f"{name} step, {what}", partial(_compute, model_spec, shape)
 
 
-def _compute(model_spec: ModelSpec, attention: Attention, shape: StepShape) -> None:
-    device = torch.device("meta")
+def _compute(model_spec: ModelSpec, shape: StepShape) -> None:
+    device, block_size = torch.device("meta"), max(_BLOCK_SIZE, model_spec.tokens_of_vector)
     with torch.inference_mode():
         model = Decoder(model_spec, gpu_kernels(device, _SLOTS), _LENGTH, torch.bfloat16, device)
-        model.load(_NoWeights())
-        heads = [(attention.num_kv_heads, attention.head_dim)] * 2
-        zeros = partial(torch.zeros, device=device)
-        cache = KVCache(all_in_one(model_spec.num_layers), 1000, _BLOCK_SIZE, heads, torch.bfloat16, zeros=zeros)
-        arena = SlotArena(_SLOTS, _LENGTH, _BLOCK_SIZE, model_spec.vocab_size, device)
-        step = DeviceStep(model, cache, arena, _SLOTS, _TOKENS, _LENGTH, _BLOCK_SIZE, device, has_guides=False)
+        if not model.is_capturable:
+            raise NotCapturable(f"{model_spec.model_type} has ops that read the device")
+        for part in model.loadables():
+            if not isinstance(part, ExpertLists):  # their values are checked, and tensors on `meta` have none
+                part.load(_NoWeights())
+        zeros, groups = partial(torch.zeros, device=device), model_cache_groups(model_spec, _LENGTH, is_hybrid=True)
+        states = StateCache(model_spec, _SLOTS, torch.bfloat16, zeros=zeros) if model_spec.has_states else None
+        cache = KVCache(
+            groups,
+            1000 * groups.num_groups,
+            block_size,
+            model_spec.keeps.tensors,
+            torch.bfloat16,
+            zeros=zeros,
+            states=states,
+            tensors_by_layer=[None if keeps is None else keeps.tensors for keeps in model_spec.kept_by_layer],
+        )
+        arena = SlotArena(_SLOTS, _LENGTH, block_size, model_spec.vocab_size, device, groups.num_groups)
+        step = DeviceStep(model, cache, arena, _SLOTS, _TOKENS, _LENGTH, block_size, device, has_guides=False)
         step.send_nothing(shape)
         with OnlyCapturable():
             step.compute(shape)

@@ -2,7 +2,7 @@
 
 A vector is key and value of all heads. Those of the last `window` tokens, and the inputs of vectors that are not
 complete, are kept with a sequence's state: token t has row t % rows of a ring. Complete vectors are in the paged cache,
-in the place of their tokens. Plain torch on every device, row by row.
+in the place of their tokens. Plain torch on a CPU, row by row; GPUs have kernels (gpu/).
 
 Source: DeepSeek-V4's configuration and modules in transformers (`deepseek_v4`).
 """

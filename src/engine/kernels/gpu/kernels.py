@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import triton
 from triton.runtime import driver
@@ -15,6 +17,9 @@ from .activation import activate_and_mul_gpu, activate_gpu
 from .add_layer_norm import add_layer_norm_gpu
 from .add_rms_norm import add_rms_norm_gpu
 from .causal_convolution import causal_convolution_gpu
+from .choose_compressed import choose_compressed_gpu
+from .compress_tokens import compress_tokens_gpu
+from .compressed_attention import attend_compressed_gpu
 from .cuda_graph import cuda_graph_capture
 from .decode_attention import DecodeWorkspace, decode_attention, decode_workspace
 from .experts import experts_gpu, pack_experts_gpu
@@ -26,6 +31,7 @@ from .kimi_delta import kimi_delta_gpu
 from .latent_attention import latent_attention_gpu
 from .launch import early_starts, is_interpreted
 from .linear import PackGroupedGpu, embed_packed, linear_gpu, norm_gate_up_gpu
+from .norm_and_turn import norm_and_turn_gpu
 from .norm_parts import norm_parts_gpu
 from .prefill_attention import prefill_attention
 from .recurrent import CHUNK, FEW
@@ -77,6 +83,11 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         selective_scan=selective_scan_gpu,
         rg_lru=rg_lru_gpu,
         sparse_attention=sparse_attention_gpu,
+        norm_and_turn=norm_and_turn_gpu,
+        compress_tokens=compress_tokens_gpu,
+        choose_compressed=partial(choose_compressed_gpu, programs=2 * _multiprocessors()),
+        attend_compressed=partial(attend_compressed_gpu, programs=2 * _multiprocessors()),
+        has_compressed=True,
         norm_streams=norm_streams_gpu,
         average_streams=average_streams_gpu,
         add_to_streams=add_to_streams_gpu,
@@ -94,6 +105,7 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
             "grouped_linear": f"{kernel}, over the own codes of quantised checkpoints",
             "rope_and_store": f"{kernel}, with the heads' norms",
             "paged_attention": f"{kernel}: one kernel for rows with one query, one for prompts",
+            "compressed_vectors": f"{kernel}: in decode steps several programs for the keys of a query",
             "activation": f"{kernel}; a gate with silu up to {MAX_TOKENS} tokens part of the linear layer before it",
             "recurrent_state": f"{kernel}: up to {FEW.value} tokens of a row one by one, more by {CHUNK.value}",
             "sampling": f"{kernel}; torch.topk for the best tokens of log-probabilities",

@@ -242,7 +242,10 @@ def _memory(resolved: Resolved, device: torch.device, step: Step, held: int) -> 
 
 
 def _largest_step(resolved: Resolved, device: torch.device, compute: Step) -> None:
-    """All tokens in one row, and the logits of the maximum number of rows. Writes no keys and values, and no state."""
+    """All tokens in one row, and the logits of the maximum number of rows. Writes no keys and values, and no state.
+
+    Block tables are those of real steps: kernels allocate memory by their width.
+    """
     num_tokens, num_rows = resolved.scheduler.max_num_batched_tokens, resolved.scheduler.max_num_seqs
     model_len = min(num_tokens, resolved.model.max_model_len)
 
@@ -251,7 +254,7 @@ def _largest_step(resolved: Resolved, device: torch.device, compute: Step) -> No
 
     starts, lengths = column(num_rows + 1, model_len), column(num_rows, 0)
     starts[0], lengths[0] = 0, model_len
-    max_blocks = -(-model_len // resolved.cache.block_size)
+    max_blocks = -(-resolved.model.max_model_len // resolved.cache.block_size)
     step = StepInput(
         token_ids=column(num_tokens, 0, torch.int64),
         positions=column(num_tokens, 0, torch.int64),
@@ -260,7 +263,7 @@ def _largest_step(resolved: Resolved, device: torch.device, compute: Step) -> No
         context_lens=lengths,
         block_tables=column(num_rows * max_blocks, 0).view(num_rows, max_blocks),
         max_query_len=model_len,
-        max_context_len=model_len,
+        max_context_len=resolved.model.max_model_len,
         seq_slots=column(num_rows, -1),
     )
     step = with_earlier_ids(step, resolved.model_spec, step.token_ids[None])

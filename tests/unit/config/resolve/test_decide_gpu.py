@@ -9,10 +9,12 @@ import pytest
 
 from stoker.config import ConfigError, MachineSpec, Resolved, load_deployment, read_model_files, resolve_deployment
 from stoker.config.graph_sizes import usual_sizes, written_sizes
-from stoker.config.memory.gpu_reserve import LINK_BYTES, step_bytes
+from stoker.config.memory.gpu_reserve import LINK_BYTES, SCORES_BYTES, step_bytes
+from stoker.model.read import read_config
 
 from ..deployments import GIB, H200, INTERPRETING, MACHINE, WITH_GPU
 from ..model_files import write_model
+from ..plan.shapes import config_of
 
 SIZES = "scheduler.cuda_graph_sizes"
 
@@ -165,6 +167,12 @@ def test_activations_grow_with_the_step_and_the_vocabulary(
 ) -> None:
     model_spec = resolved(tmp_path).model_spec
     assert step_bytes(model_spec, dtype, max_num_seqs, max_num_batched_tokens) == expected
+
+
+def test_the_scores_of_an_index_over_vectors_have_memory() -> None:
+    model_spec, *_ = read_config(config_of("deepseek-v4-flash"))
+    one, two = (step_bytes(model_spec, "bfloat16", 1, num_tokens) for num_tokens in (1, 2))
+    assert 2 * one - two == SCORES_BYTES + 10 * model_spec.vocab_size  # what does not grow with the tokens
 
 
 @pytest.mark.effect("scheduler.cuda_graph_sizes", "compilation.cudagraph_capture_sizes")
