@@ -3,8 +3,8 @@
     python -m benchmarks.drafts [--model qwen3-0.6b] [--rows 1 4 16] [--tokens 400] [--rounds 3]
 
 The work is real text of this repository: a file, and the same file after some edits as the answer, where drafts pay;
-and an answer in which nothing occurs twice, where they can only cost. Weights are random, so the answers are forced: the
-model computes every step, and the sampler every token, which the text replaces.
+and an answer in which nothing occurs twice, where they can only cost. Weights are random, so the answers are forced:
+the model computes every step, and the sampler every token, which the text replaces.
 """
 
 from __future__ import annotations
