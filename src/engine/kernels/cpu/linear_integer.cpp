@@ -123,7 +123,7 @@ template <class T, class Weights>
 void multiply_integers(const Layer<T>& layer, IntegerRows x, int64_t rows, Weights weights, int64_t begin, int64_t end,
                        T* y) {
 #if defined(TILES)
-    if (rows > kMaxIntegerVectorRows) return multiply_by_tiles(layer, x, rows, weights, begin, end, y);
+    if (rows > max_vector_rows(weights)) return multiply_by_tiles(layer, x, rows, weights, begin, end, y);
 #endif
     multiply_panels(layer, x, rows, weights, begin, end, y);
 }
