@@ -7,9 +7,9 @@ time: the longer of its bytes divided by the read bandwidth and its operations d
 both measured in the same run. The speed is that of tiles (AMX) in registers where the machine has them, else that of
 vectors with panels in the first-level cache. Times are the best of several rounds; the implementations alternate
 within each round. With one thread, its processor time is measured, so other processes have little effect. A virtual
-core may share its physical core with a thread of another machine, which slows it down for seconds: a short probe runs
-before and after each sample, and samples next to a slow probe are left out, unless there are no others: then the line
-ends with "disturbed".
+core may share its physical core with a thread of another machine, which slows it down for seconds, tiles most: a short
+probe, which loads tiles where the machine has them, runs before and after each sample, and samples next to a slow probe
+are left out, unless there are no others: then the line ends with "disturbed".
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ class Bench:
         library = load_library(LibrarySpec(choose_level(features, this_cpu())[0], has_quantised=True))
         for kernels in (self.ours, self.rounding):
             kernels.set_num_threads(threads)
-        probe = library.op("multiply_all", torch.bfloat16, [ctypes.c_int64], ctypes.c_int64)
+        has_tiles = hasattr(library.handle, "multiply_cached_tiles_bfloat16")
+        name = "multiply_cached_tiles" if has_tiles else "multiply_all"
+        probe = library.op(name, torch.bfloat16, [ctypes.c_int64], ctypes.c_int64)
         self.probe = lambda: probe(PROBE_ROUNDS)
         self.fastest_probe = float("inf")
         self.advise_huge_pages = library.function("advise_huge_pages", [ctypes.c_void_p, ctypes.c_int64])
@@ -237,6 +239,15 @@ def bench_quantised(bench: Bench, layers: int = 8) -> None:
 def compare_linears(bench: Bench, name: str, weights: list[torch.Tensor], tokens: int) -> None:
     packed = [bench.ours.pack_linear(weight, None) for weight in weights]
     dtype = weights[0].dtype
+    others: dict[str, Run] = {"F_linear": lambda: [F.linear(inputs[each.shape[1]], each) for each in weights]}
+    if dtype == torch.bfloat16:  # weights in oneDNN's order, as torch's compiler packs them for inference
+        prepacked = [torch.ops.mkldnn._reorder_linear_weight(weight, 1024) for weight in weights]
+
+        def multiply_prepacked() -> None:
+            for weight, each in zip(weights, prepacked, strict=True):
+                torch.ops.mkldnn._linear_pointwise(inputs[weight.shape[1]], each, None, "none", [], "")
+
+        others["prepacked"] = multiply_prepacked
     inputs = {depth: randn(tokens, depth).to(dtype) for depth in {weight.shape[1] for weight in weights}}
     num_weights = sum(weight.numel() for weight in weights)
     bench.compare(
@@ -245,7 +256,7 @@ def compare_linears(bench: Bench, name: str, weights: list[torch.Tensor], tokens
         2 * num_weights * tokens,
         lambda: [bench.ours.linear(inputs[each.in_features], each) for each in packed],
         dtype,
-        F_linear=lambda: [F.linear(inputs[each.shape[1]], each) for each in weights],
+        **others,
     )
 
 

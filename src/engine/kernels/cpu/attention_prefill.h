@@ -40,12 +40,16 @@ void multiply_block(const A* a, int64_t a_stride, const T* b, int64_t panel_size
                     bool accumulate, float* c, int64_t c_stride) {
 #if defined(TILES)
     if constexpr (std::is_same_v<T, BFloat16>) {
+        // 16 rows at a time: few tiles in use (tiles.h), and both operands are in the first-level cache anyway.
+        const int64_t row_bytes = c_stride * int64_t(sizeof(float)), a_bytes = a_stride * int64_t(sizeof(A));
         for (int64_t panel = 0; panel < num_panels; panel += 2) {
-            const int64_t row = c_stride * int64_t(sizeof(float));
-            multiply_tiles<BFloat16Tiles>(a, a_stride * int64_t(sizeof(A)), b + panel * panel_size,
-                                          panel_size * int64_t(sizeof(T)), depth / kTileDepth, Nothing{}, true,
-                                          accumulate,
-                                          {c + panel * kPanelWidth, row, kPanelWidth * sizeof(float), kTileRows * row});
+            for (int64_t row = 0; row < Product<T>::kRows; row += kTileRows) {
+                multiply_tiles<BFloat16Tiles>(a + row * a_stride, a_bytes, b + panel * panel_size,
+                                              panel_size * int64_t(sizeof(T)), depth / kTileDepth, Nothing{}, kTileRows,
+                                              accumulate,
+                                              {c + row * c_stride + panel * kPanelWidth, row_bytes,
+                                               kPanelWidth * sizeof(float), 0});
+            }
         }
         return;
     }
@@ -87,7 +91,7 @@ class Prefill {
     void run() {
 #if defined(TILES)
         TileRegisters tiles;
-        if (std::is_same_v<T, BFloat16>) tiles.configure(kTileRows, kTileRows);
+        if (std::is_same_v<T, BFloat16>) tiles.configure(kTileRows);
 #endif
         const int64_t end = position(rows_ - 1) + 1;
         for (int64_t first = first_visible(0); first < end; first += kKeys) {

@@ -67,7 +67,7 @@ ALWAYS_INLINE Floats load_numbers(const char* from, int64_t type) {
             return load(reinterpret_cast<const BFloat16*>(from));
         case kFloat16:
             memcpy(&halves, from, sizeof halves);
-            return widen_float16(__builtin_convertvector(halves, Bits));
+            return widen_float16(widen(halves));
         case kUInt8:
             return __builtin_convertvector(widen_bytes(from), Floats);
         default:

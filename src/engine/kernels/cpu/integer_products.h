@@ -211,9 +211,10 @@ ALWAYS_INLINE void multiply(IntegerRows a, int64_t a_stride, Int4Panels b, int64
 }
 
 #if defined(TILES)
-// With at most this number of rows vectors multiply: most of a tile would be empty. A choice from the prototype's
-// measurements at 64 rows and more; results do not depend on it.
-constexpr int64_t kMaxIntegerVectorRows = 32;
+// With at most this number of rows vectors multiply: most of a tile would be empty. Measured on a Sapphire Rapids; results
+// do not depend on it. The groups of int4 are scaled by vectors after every tile, so tiles need more rows to win.
+constexpr int64_t max_vector_rows(const BytePanels&) { return 7; }
+constexpr int64_t max_vector_rows(const Int4Panels&) { return 24; }
 
 ALWAYS_INLINE Bits load_bits(const float* from) {
     Bits bits;
@@ -227,16 +228,16 @@ void multiply_by_tiles(const Layer<T>& layer, IntegerRows x, int64_t rows, ByteP
     TileRegisters tiles;
     for (; panel < end; panel += 2, weights = weights.from(2)) {
         const int64_t neighbour = panel + 1 < layer.num_panels() ? weights.panel_bytes() : 0;
-        for_each_tile_block(tiles, rows, [&](int64_t row, int upper, int lower) {
+        for_each_tile_block(tiles, rows, [&](int64_t row, int count) {
             const IntegerRows block = rows_from(x, row, layer.depth);
             BlockSums sums;
             const auto multiply_block = [&](auto&& meanwhile) {
                 multiply_tiles<ByteTiles>(block.codes, layer.depth, weights.codes, neighbour,
-                                          layer.depth / kTileRowBytes, meanwhile, lower > 0, false, sums.tiles());
+                                          layer.depth / kTileRowBytes, meanwhile, count, false, sums.tiles(count));
             };
             row ? multiply_block(Nothing{}) : multiply_block(PrefetchPanels{});
-            finish_tiles(upper + lower, layer, panel, y + layer.row(row), [&](int i, int p, int v) {
-                const Bits total = load_bits(&sums.at[i / kTileRows][p][i % kTileRows][v * kWidth]);
+            finish_tiles(count, layer, panel, y + layer.row(row), [&](int i, int p, int v) {
+                const Bits total = load_bits(&sums.at[p][i][v * kWidth]);
                 return to_floats(total + block.offset(i, 0)) * block.scales[i];
             });
         });
@@ -267,26 +268,26 @@ void multiply_by_tiles(const Layer<T>& layer, IntegerRows x, int64_t rows, Int4P
     for (; panel < end; panel += 2, weights = weights.from(2)) {
         const int64_t neighbour = panel + 1 < layer.num_panels() ? 1 : 0;
         unpack_levels(weights, 1 + neighbour, levels);
-        for_each_tile_block(tiles, rows, [&](int64_t row, int upper, int lower) {
+        for_each_tile_block(tiles, rows, [&](int64_t row, int count) {
             const IntegerRows block = rows_from(x, row, layer.depth);
             BlockSums totals{}, sums;
             for (int64_t group = 0; group < weights.num_groups(); group++) {
                 multiply_tiles<ByteTiles>(block.codes + group * kGroup, layer.depth,
                                           levels + group * (kTileBytes / sizeof(uint32_t)),
-                                          neighbour * panel_words * int64_t(sizeof(uint32_t)), 1, Nothing{}, lower > 0,
-                                          false, sums.tiles());
+                                          neighbour * panel_words * int64_t(sizeof(uint32_t)), 1, Nothing{}, count, false,
+                                          sums.tiles(count));
                 for (int p = 0; p < 2; p++) {
                     const Floats scale =
                         load(weights.scales + (p * neighbour * weights.num_groups() + group) * kPanelWidth);
-                    for (int i = 0; i < upper + lower; i++) {
-                        float* at = totals.at[i / kTileRows][p][i % kTileRows];
-                        const Bits part = load_bits(sums.at[i / kTileRows][p][i % kTileRows]);
+                    for (int i = 0; i < count; i++) {
+                        float* at = totals.at[p][i];
+                        const Bits part = load_bits(sums.at[p][i]);
                         store(at, multiply_add(to_floats(part + block.offset(i, group)), scale, load(at)));
                     }
                 }
             }
-            finish_tiles(upper + lower, layer, panel, y + layer.row(row), [&](int i, int p, int v) {
-                const Floats total = load(&totals.at[i / kTileRows][p][i % kTileRows][v * kWidth]);
+            finish_tiles(count, layer, panel, y + layer.row(row), [&](int i, int p, int v) {
+                const Floats total = load(&totals.at[p][i][v * kWidth]);
                 return multiply_add(total, broadcast(block.scales[i]), Floats{});
             });
         });

@@ -271,23 +271,22 @@ inline bool has_rows_inside(int64_t rows, int64_t depth) {
     return depth >= 2048 && rows * depth * int64_t(sizeof(BFloat16)) > 2 * kChunkBytes;
 }
 
-// Calls body(first row, upper rows, lower rows) for every block of rows, with tiles configured for it.
+// Calls body(first row, number of rows) for every block of rows, with tiles configured for it.
 template <class Body>
 ALWAYS_INLINE void for_each_tile_block(TileRegisters& tiles, int64_t rows, const Body& body) {
     for (int64_t row = 0; row < rows; row += kTileBlock) {
-        const int upper = int(std::min<int64_t>(kTileRows, rows - row));
-        const int lower = int(std::min<int64_t>(kTileRows, rows - row - upper));
-        tiles.configure(upper, lower);
-        body(row, upper, lower);
+        const int count = int(std::min<int64_t>(kTileBlock, rows - row));
+        tiles.configure(std::min(count, kTileRows));
+        body(row, count);
     }
 }
 
 // The sums of a block of rows and two panels: four tiles.
 struct alignas(64) BlockSums {
     static constexpr int64_t kRow = kPanelWidth * sizeof(float);
-    float at[2][2][kTileRows][kPanelWidth];  // upper and lower, left and right
+    float at[2][kTileBlock][kPanelWidth];  // left and right
 
-    TileSums tiles() { return {at, kRow, kTileRows * kRow, 2 * kTileRows * kRow}; }
+    TileSums tiles(int rows) { return {at, kRow, kTileBlock * kRow, (rows - kTileRows) * kRow}; }
 };
 
 // Stores the outputs of a block; y points to its first row. sums_of(row, panel, vector) returns a register of sums.
@@ -308,14 +307,14 @@ ALWAYS_INLINE void finish_tiles(int rows, const Layer<T>& layer, int64_t panel, 
 // A last panel without a neighbour is multiplied twice and stored once: vectors would add in another order, and a
 // column's sum would depend on how many columns the layer has.
 template <class T, class Panels, class Meanwhile>
-ALWAYS_INLINE void multiply_block_by_tiles(const Layer<T>& layer, const BFloat16* x, int upper, int lower,
-                                           Panels panels, int64_t panel, Meanwhile&& meanwhile, T* y) {
+ALWAYS_INLINE void multiply_block_by_tiles(const Layer<T>& layer, const BFloat16* x, int rows, Panels panels,
+                                           int64_t panel, Meanwhile&& meanwhile, T* y) {
     BlockSums sums;
     const int64_t neighbour = panel + 1 < layer.num_panels() ? panels.panel_bytes() : 0;
     multiply_tiles<BFloat16Tiles>(x, bytes_of_row(x, layer.depth), panels.elements, neighbour,
-                                  layer.depth / kTileDepth, meanwhile, lower > 0, false, sums.tiles());
-    finish_tiles(upper + lower, layer, panel, y, [&](int row, int p, int v) {
-        return load(&sums.at[row / kTileRows][p][row % kTileRows][v * kWidth]);
+                                  layer.depth / kTileDepth, meanwhile, rows, false, sums.tiles(rows));
+    finish_tiles(rows, layer, panel, y, [&](int row, int p, int v) {
+        return load(&sums.at[p][row][v * kWidth]);
     });
 }
 
@@ -340,9 +339,9 @@ void multiply_pair_by_tiles(const Layer<T>& layer, const BFloat16* x, int64_t ro
         }
     }();
     [[maybe_unused]] const int64_t steps = (rows + kTileBlock - 1) / kTileBlock * layer.depth / kTileDepth;
-    for_each_tile_block(tiles, rows, [&](int64_t row, int upper, int lower) {
+    for_each_tile_block(tiles, rows, [&](int64_t row, int count) {
         const auto multiply_block = [&](auto&& meanwhile) {
-            multiply_block_by_tiles(layer, rows_from(x, row, layer.depth), upper, lower, panels, panel, meanwhile,
+            multiply_block_by_tiles(layer, rows_from(x, row, layer.depth), count, panels, panel, meanwhile,
                                     y + layer.row(row));
         };
         if constexpr (Panels::kPrefetch == PrefetchMode::kUnpack) {
@@ -366,9 +365,9 @@ void multiply_by_tiles(const Layer<T>& layer, const BFloat16* x, int64_t rows, W
     const int64_t pair_bytes = 2 * kPanelWidth * bytes_of_row(x, layer.depth);
     const int64_t most = 2 * std::max<int64_t>(1, kGroupBytes / pair_bytes);
     for_each_group(weights, begin, end, most, [&](int64_t first, int64_t last, auto panels) {
-        for_each_tile_block(tiles, rows, [&](int64_t row, int upper, int lower) {
+        for_each_tile_block(tiles, rows, [&](int64_t row, int count) {
             for (int64_t panel = first; panel < last; panel += 2) {
-                multiply_block_by_tiles(layer, rows_from(x, row, layer.depth), upper, lower, panels.from(panel - first),
+                multiply_block_by_tiles(layer, rows_from(x, row, layer.depth), count, panels.from(panel - first),
                                         panel, Nothing{}, y + layer.row(row));
             }
         });

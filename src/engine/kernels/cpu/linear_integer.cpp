@@ -38,9 +38,13 @@ ALWAYS_INLINE Ints round_to_integers(Floats value) {
 }
 
 ALWAYS_INLINE int32_t sum_of(Ints value) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_epi32((__m512i)value);
+#else
     int32_t total = 0;
     for (int i = 0; i < kWidth; i++) total += value[i];
     return total;
+#endif
 }
 
 // Puts the second half of every eight bytes between the bytes of the first half.
@@ -71,9 +75,10 @@ void round_row(const T* x, int64_t depth, int8_t* codes, float* scale, int32_t* 
     for (int64_t first = 0; first < depth; first += kGroup) {
         Ints total{};
         for (int64_t k = first; k < first + kGroup; k += kWidth) {
-            const Bytes bytes = __builtin_convertvector(round_to_integers(load(x + k) * inverse), Bytes);
+            const Ints integers = round_to_integers(load(x + k) * inverse);
+            const Bytes bytes = __builtin_convertvector(integers, Bytes);
             memcpy(codes + k, &bytes, sizeof bytes);
-            total += __builtin_convertvector(bytes, Ints);
+            total += integers << 24 >> 24;  // those bytes: gcc 12 would widen them one by one
         }
         if constexpr (has_groups) {
             offsets[first / kGroup] = -128 * sum_of(total);
@@ -118,7 +123,7 @@ template <class T, class Weights>
 void multiply_integers(const Layer<T>& layer, IntegerRows x, int64_t rows, Weights weights, int64_t begin, int64_t end,
                        T* y) {
 #if defined(TILES)
-    if (rows > kMaxIntegerVectorRows) return multiply_by_tiles(layer, x, rows, weights, begin, end, y);
+    if (rows > max_vector_rows(weights)) return multiply_by_tiles(layer, x, rows, weights, begin, end, y);
 #endif
     multiply_panels(layer, x, rows, weights, begin, end, y);
 }

@@ -103,28 +103,29 @@ constexpr int kTileRows = 16, kTileDepth = 32;  // a tile of bfloat16 is 16 x 32
 constexpr int64_t kTileBytes = 1024, kTileRowBytes = 64;
 constexpr int kTileBlock = 2 * kTileRows;  // rows that are multiplied together by two panels
 
-// The eight tiles: 0 to 3 are sums (0 and 1 of the upper rows, 2 and 3 of the lower rows), 4 and 5 rows of A (upper,
-// lower), 6 and 7 panels of B. `upper` and `lower` are numbers of rows from 1 to 16; lower may be 0.
+// The tiles: 0 to 3 are sums (0 and 1 of the upper rows, 2 and 3 of the lower rows), 4 is rows of A, 5 a panel of B.
+// Two tiles are never in use, and A and B have one each: when the other hyperthread of a core is busy, few registers are
+// left to rename tiles to, and each tile in use costs time. Panels of a pair are loaded three times instead of two then,
+// which costs 2 to 4 % when the other hyperthread is idle, and saves a third when it is busy.
 class TileRegisters {
   public:
     ~TileRegisters() { release(); }
 
-    void configure(int upper, int lower) {
-        if (upper == upper_ && lower == lower_) return;
-        upper_ = upper, lower_ = lower;
-        const int low = lower ? lower : 1;  // a tile must have a row
-        const int rows[8] = {upper, upper, low, low, upper, low, kTileRows, kTileRows};
+    // rows: of A and of the sums, 1 to 16.
+    void configure(int rows) {
+        if (rows == rows_) return;
+        rows_ = rows;
 #if defined(STOKER_EMULATED_TILES)
-        memcpy(emulated::rows, rows, sizeof rows);
+        for (int tile = 0; tile < 8; tile++) emulated::rows[tile] = tile == kPanelTile ? kTileRows : rows;
 #else
         struct alignas(64) {
             uint8_t palette = 1, start_row = 0, reserved[14] = {};
             uint16_t bytes_per_row[16] = {};
             uint8_t rows[16] = {};
         } configuration;
-        for (int tile = 0; tile < 8; tile++) {
+        for (int tile = 0; tile <= kPanelTile; tile++) {
             configuration.bytes_per_row[tile] = 64;
-            configuration.rows[tile] = uint8_t(rows[tile]);
+            configuration.rows[tile] = uint8_t(tile == kPanelTile ? kTileRows : rows);
         }
         __asm__ volatile("" ::"r"(&configuration) : "memory");  // it must be written before it is loaded
         _tile_loadconfig(&configuration);
@@ -134,13 +135,14 @@ class TileRegisters {
     // Configured tiles cost power, and every context switch has to save their 8 KiB.
     void release() {
 #if !defined(STOKER_EMULATED_TILES)
-        if (upper_) _tile_release();
+        if (rows_) _tile_release();
 #endif
-        upper_ = lower_ = 0;
+        rows_ = 0;
     }
 
   private:
-    int upper_ = 0, lower_ = 0;
+    static constexpr int kPanelTile = 5;
+    int rows_ = 0;
 };
 
 // Where the sums of a block are: four tiles. Distances in bytes: between rows, from the left tile to the right one, from
@@ -156,25 +158,28 @@ struct TileSums {
 
 // The products of two types of elements; 64 bytes of a row of A are multiplied at a time.
 struct BFloat16Tiles {
-    static ALWAYS_INLINE void multiply_upper_left() { TILE_MULTIPLY(0, 4, 6); }
-    static ALWAYS_INLINE void multiply_upper_right() { TILE_MULTIPLY(1, 4, 7); }
-    static ALWAYS_INLINE void multiply_lower_left() { TILE_MULTIPLY(2, 5, 6); }
-    static ALWAYS_INLINE void multiply_lower_right() { TILE_MULTIPLY(3, 5, 7); }
+    static ALWAYS_INLINE void multiply_upper_left() { TILE_MULTIPLY(0, 4, 5); }
+    static ALWAYS_INLINE void multiply_upper_right() { TILE_MULTIPLY(1, 4, 5); }
+    static ALWAYS_INLINE void multiply_lower_left() { TILE_MULTIPLY(2, 4, 5); }
+    static ALWAYS_INLINE void multiply_lower_right() { TILE_MULTIPLY(3, 4, 5); }
 };
 struct ByteTiles {  // signed A, unsigned B
-    static ALWAYS_INLINE void multiply_upper_left() { TILE_MULTIPLY_BYTES(0, 4, 6); }
-    static ALWAYS_INLINE void multiply_upper_right() { TILE_MULTIPLY_BYTES(1, 4, 7); }
-    static ALWAYS_INLINE void multiply_lower_left() { TILE_MULTIPLY_BYTES(2, 5, 6); }
-    static ALWAYS_INLINE void multiply_lower_right() { TILE_MULTIPLY_BYTES(3, 5, 7); }
+    static ALWAYS_INLINE void multiply_upper_left() { TILE_MULTIPLY_BYTES(0, 4, 5); }
+    static ALWAYS_INLINE void multiply_upper_right() { TILE_MULTIPLY_BYTES(1, 4, 5); }
+    static ALWAYS_INLINE void multiply_lower_left() { TILE_MULTIPLY_BYTES(2, 4, 5); }
+    static ALWAYS_INLINE void multiply_lower_right() { TILE_MULTIPLY_BYTES(3, 4, 5); }
 };
 
-// c[rows as configured, 32] = a * two panels, or += with `accumulate`, over `steps` tiles of depth. Rows of `a` are
-// `a_row` bytes apart, the panels `panel_bytes`. The lower rows are skipped if `has_lower` is false.
+// c[rows, 32] = a * two panels, or += with `accumulate`, over `steps` tiles of depth. Rows of `a` are `a_row` bytes
+// apart, the panels `panel_bytes`. `rows`: 1 to 32; tiles are configured for all of them, or for 16. With more than 16,
+// the lower tiles have the last 16 rows, some of which may be in the upper tiles too. c.lower must be the distance of
+// these; rows that are in both get the same sums, but cannot accumulate.
 // meanwhile(left panel, right panel) is called with every step: what vectors do while the tiles multiply.
 template <class Product, class Meanwhile>
 ALWAYS_INLINE void multiply_tiles(const void* a, int64_t a_row, const void* b, int64_t panel_bytes, int64_t steps,
-                                  Meanwhile&& meanwhile, bool has_lower, bool accumulate, TileSums c) {
-    const char *upper = static_cast<const char*>(a), *lower = upper + kTileRows * a_row;
+                                  Meanwhile&& meanwhile, int rows, bool accumulate, TileSums c) {
+    const bool has_lower = rows > kTileRows;
+    const char *upper = static_cast<const char*>(a), *lower = upper + (has_lower ? rows - kTileRows : 0) * a_row;
     const char *left = static_cast<const char*>(b), *right = left + panel_bytes;
     if (accumulate) {
         TILE_LOAD(0, c.tile(false, false), c.row);
@@ -186,20 +191,23 @@ ALWAYS_INLINE void multiply_tiles(const void* a, int64_t a_row, const void* b, i
     } else {
         TILE_ZERO(0);
         TILE_ZERO(1);
-        TILE_ZERO(2);
-        TILE_ZERO(3);
+        if (has_lower) {
+            TILE_ZERO(2);
+            TILE_ZERO(3);
+        }
     }
     for (int64_t step = 0; step < steps; step++) {
         meanwhile(left, right);
         TILE_LOAD(4, upper, a_row);
-        TILE_LOAD(6, left, kTileRowBytes);
+        TILE_LOAD(5, left, kTileRowBytes);
         Product::multiply_upper_left();
-        TILE_LOAD(7, right, kTileRowBytes);
+        TILE_LOAD(5, right, kTileRowBytes);
         Product::multiply_upper_right();
         if (has_lower) {
-            TILE_LOAD(5, lower, a_row);
-            Product::multiply_lower_left();
+            TILE_LOAD(4, lower, a_row);
             Product::multiply_lower_right();
+            TILE_LOAD(5, left, kTileRowBytes);
+            Product::multiply_lower_left();
         }
         upper += kTileRowBytes, lower += kTileRowBytes, left += kTileBytes, right += kTileBytes;
     }
@@ -219,15 +227,13 @@ struct Nothing {
 template <class Product>
 inline int64_t multiply_tile_registers(int64_t steps) {
     TileRegisters tiles;
-    tiles.configure(kTileRows, kTileRows);
+    tiles.configure(kTileRows);
     TILE_ZERO(0);
     TILE_ZERO(1);
     TILE_ZERO(2);
     TILE_ZERO(3);
     TILE_ZERO(4);
     TILE_ZERO(5);
-    TILE_ZERO(6);
-    TILE_ZERO(7);
     for (int64_t step = 0; step < steps; step++) {
         Product::multiply_upper_left();
         Product::multiply_upper_right();

@@ -67,6 +67,18 @@ def test_a_row_of_x_has_the_same_product_in_any_batch(level, dtype, depth):
     assert all(torch.equal(kernels.linear(x[row : row + 1], packed)[0], together[row]) for row in range(40))
 
 
+@pytest.mark.parametrize("level", LEVEL_NAMES[1:])
+@pytest.mark.parametrize("width", [80, 75])
+def test_blocks_of_tiles_that_are_not_full_give_the_sums_of_full_ones(level, width):
+    """The lower tiles of a block with 17 to 31 rows begin within the upper ones. Vectors multiply up to four rows."""
+    x, weight = (values.bfloat16() for values in sums_of_rounding_errors(64, width, 256))
+    kernels = kernels_of(level, torch.bfloat16)
+    packed = kernels.pack_linear(weight, None)
+    whole = kernels.linear(x, packed)
+    for rows in range(5, 64):
+        assert torch.equal(kernels.linear(x[:rows], packed), whole[:rows]), rows
+
+
 @LEVELS
 @pytest.mark.parametrize("depth", [1, 10, 33, 64])
 def test_float32_weights_may_have_any_depth(level, depth):
