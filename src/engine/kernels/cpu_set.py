@@ -15,6 +15,7 @@ from .allow_tokens import allow_tokens_cpu
 from .attend_whole import attend_whole_by_length
 from .block_index import sparse_attention_cpu
 from .causal_convolution import causal_convolution_cpu
+from .compressed_attention_cpu import compressed_ops_cpu
 from .copy_rows import copy_rows_cpu
 from .count_above import count_above_cpu
 from .cpu.captured_graph import CallRecorder, native_capture, recorded
@@ -90,6 +91,8 @@ def cpu_kernels(
         rope, attention, attend_part = torchs.rope_and_store, torchs.paged_attention, torchs.attend_part
         store_latents, latent_attention = torchs.store_latents, torchs.latent_attention
         attend_latent_part = torchs.attend_latent_part
+    takes_compressed = kv_dtype is dtype and takes_heads(head_dims)
+    compressed = compressed_ops_cpu(library, dtype) if takes_compressed else torchs
     is_capturable = attention is not torchs.paged_attention and (
         quantization is not None or library.level.multiplies(dtype_name(dtype))
     )
@@ -127,10 +130,10 @@ def cpu_kernels(
         expand_values=expand_values_cpu(library, dtype),
         choose_tokens=torchs.choose_tokens,
         sparse_latent_attention=torchs.sparse_latent_attention,
-        norm_and_turn=torchs.norm_and_turn,
-        compress_tokens=torchs.compress_tokens,
-        choose_compressed=torchs.choose_compressed,
-        attend_compressed=torchs.attend_compressed,
+        norm_and_turn=compressed.norm_and_turn,
+        compress_tokens=compressed.compress_tokens,
+        choose_compressed=compressed.choose_compressed,
+        attend_compressed=compressed.attend_compressed,
         weigh_experts=torchs.weigh_experts,
         choose_blocks=torchs.choose_blocks,
         always_chooses=torchs.always_chooses,
