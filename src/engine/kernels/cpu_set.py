@@ -8,7 +8,7 @@ import torch
 
 from ...config.cpu_kernels import HeadDims, stage_table, takes_heads
 from ...model.quantised import PANEL_WIDTH
-from .activation import activate_and_mul_cpu, activate_cpu, gate_inputs_cpu
+from .activation import activate_and_mul_cpu, activate_cpu, gate_inputs_cpu, limit_gates_cpu
 from .add_layer_norm import add_layer_norm_cpu
 from .add_rms_norm import add_rms_norm_cpu
 from .allow_tokens import allow_tokens_cpu
@@ -46,7 +46,7 @@ from .panel_packing import (
 )
 from .rg_lru import rg_lru_cpu
 from .rope_and_store import rope_and_store_cpu
-from .route_experts import own_experts_cpu, own_places_cpu, route_experts_cpu
+from .route_experts import own_experts_cpu, own_places_cpu, route_experts_cpu, weigh_experts_cpu
 from .sample_tokens import sample_tokens_cpu
 from .sample_top_p import sample_top_p_cpu
 from .scale_rows import scale_rows_cpu
@@ -134,7 +134,7 @@ def cpu_kernels(
         compress_tokens=compressed.compress_tokens,
         choose_compressed=compressed.choose_compressed,
         attend_compressed=compressed.attend_compressed,
-        weigh_experts=torchs.weigh_experts,
+        has_compressed=takes_compressed,
         choose_blocks=torchs.choose_blocks,
         always_chooses=torchs.always_chooses,
         sparse_attention=sparse_attention_cpu(library, dtype) if kv_dtype is dtype else torchs.sparse_attention,
@@ -148,10 +148,12 @@ def cpu_kernels(
         write_streams=write_streams_cpu(library, dtype),
         activate_and_mul=activate_and_mul_cpu(library, dtype),
         activate=activate_cpu(library, dtype),
+        limit_gates=limit_gates_cpu(library, dtype),
         gate_inputs=gate_inputs_cpu(library, dtype),
         scale_and_cap=scale_and_cap_cpu(library, dtype),
         to_float32=to_float32_cpu(library),
         route_experts=route_experts_cpu(library, dtype),
+        weigh_experts=weigh_experts_cpu(library, dtype),
         own_experts=own_experts_cpu(library),
         own_places=own_places_cpu(library),
         pack_experts=pack_experts,

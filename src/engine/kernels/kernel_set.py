@@ -17,7 +17,7 @@ from .activation import (
     activate_and_mul_reference,
     activate_reference,
     gate_inputs_reference,
-    limit_gates,
+    limit_gates_reference,
 )
 from .add_layer_norm import AddLayerNorm, add_layer_norm_reference
 from .add_rms_norm import AddRmsNorm, add_rms_norm_reference
@@ -104,7 +104,7 @@ from .route_experts import (
     own_experts_reference,
     own_places_reference,
     route_experts_reference,
-    weigh_experts,
+    weigh_experts_reference,
 )
 from .sample_tokens import SampleTokens, sample_tokens_reference
 from .sample_top_p import SampleTopP, sample_top_p_reference
@@ -196,12 +196,12 @@ class KernelSet:
     write_streams: WriteStreams = write_streams_reference
     activate_and_mul: Activate = activate_and_mul_reference
     activate: Activate = activate_reference
-    limit_gates: LimitGates = limit_gates
+    limit_gates: LimitGates = limit_gates_reference
     gate_inputs: GateInputs = gate_inputs_reference
     scale_and_cap: ScaleAndCap = scale_and_cap_reference
     to_float32: ToFloat32 = to_float32_reference
     route_experts: RouteExperts = route_experts_reference
-    weigh_experts: WeighExperts = weigh_experts
+    weigh_experts: WeighExperts = weigh_experts_reference
     own_experts: OwnExperts = own_experts_reference
     own_places: OwnPlaces = own_places_reference
     pack_experts: PackExperts = pack_experts_reference
@@ -229,6 +229,9 @@ class KernelSet:
     # Whether attention with an index takes chosen tokens also where it could take all: in a batch-invariant set the
     # longest context of a step does not decide.
     always_chooses: bool = False
+    # Whether attention over compressed vectors has kernels, of which a step can be captured: torch's read the step on the
+    # host.
+    has_compressed: bool = False
     exchange: Exchange | None = None  # None: ranks of one model cannot share memory
     capture: Capture | None = None  # None: no step can be captured
     speed: MachineSpeed | None = None  # None: nothing to compare linear layers with
@@ -292,7 +295,7 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     scale_and_cap=one_row(scale_and_cap_reference, 0),
     experts=one_row(experts_reference, 0, 1, 2, 4, 5),
     route_experts=one_row(route_experts_reference, 0),
-    weigh_experts=one_row(weigh_experts, 0, 1),
+    weigh_experts=one_row(weigh_experts_reference, 0, 1),
     gate_outputs=one_row(gate_outputs_reference, 0, 1),
     causal_convolution=one_token(causal_convolution_reference, 0),
     gated_delta=one_token(gated_delta_reference, 0, 1),

@@ -53,9 +53,10 @@ class DecoderPart:
         self.model_spec = model_spec
         self._kernels = kernels
         self.table: dict[str, str] = dict(SPARSE_TABLE) if model_spec.is_sparse else {}
-        self.table |= COMPRESSED_TABLE if model_spec.is_compressed else {}
-        # Torch chooses the tokens of attention, attends to compressed vectors, and copies the embedding to streams.
-        is_in_torch = model_spec.is_sparse or model_spec.is_compressed
+        is_compressed_in_torch = model_spec.is_compressed and not kernels.has_compressed
+        self.table |= COMPRESSED_TABLE if is_compressed_in_torch else {}
+        # Torch chooses the tokens of attention, and copies the embedding to streams.
+        is_in_torch = model_spec.is_sparse or is_compressed_in_torch
         self.is_capturable = not is_in_torch and model_spec.streams is None
         self._ranks = ranks
         own = model_spec
