@@ -248,6 +248,7 @@ class Choose {
             for (int64_t i = few; i < unit.count; i++) {
                 const int64_t own = std::min(count, seen(unit, i) - first);
                 for (int64_t key = 0; key < own; key += kBlock) {
+                    if (i == few) prefetch(unit.row, first + kKeys + key, std::min(end, first + kKeys + key + kBlock));
                     float scores[kBlock];
                     score(keys + key * depth_, queries + i * columns_ * depth_, weights + i * columns_, products, scores);
                     best[i].add(scores, std::min<int64_t>(kBlock, own - key), first + key);
@@ -276,6 +277,14 @@ class Choose {
             convert(from, to, call_.dim);
         }
         memset(to + call_.dim, 0, (depth_ - call_.dim) * sizeof(A));
+    }
+
+    // Keys are far from each other in the cache: those of the next block are on their way while this one is multiplied.
+    void prefetch(int64_t row, int64_t begin, int64_t end) const {
+        for (int64_t group = begin; group < end; group++) {
+            const char* from = reinterpret_cast<const char*>(call_.key(row, group));
+            for (int64_t at = 0; at < call_.dim * int64_t(sizeof(T)); at += kLine) __builtin_prefetch(from + at, 0, 2);
+        }
     }
 
     void score(const A* keys, const T* queries, const float* weights, float* products, float* scores) const {
