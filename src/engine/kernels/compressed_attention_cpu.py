@@ -19,7 +19,7 @@ from .recurrent_step import is_narrow, row_pointers
 
 
 class CompressedOps(NamedTuple):
-    """By the names of KernelSet."""
+    """The ops, by their names in KernelSet."""
 
     norm_and_turn: NormAndTurn
     compress_tokens: CompressTokens

@@ -229,8 +229,8 @@ class KernelSet:
     # Whether attention with an index takes chosen tokens also where it could take all: in a batch-invariant set the
     # longest context of a step does not decide.
     always_chooses: bool = False
-    # Whether attention over compressed vectors has kernels, of which a step can be captured: torch's read the step on the
-    # host.
+    # Whether attention over compressed vectors has kernels, of which a step can be captured: torch's read the step on
+    # the host.
     has_compressed: bool = False
     exchange: Exchange | None = None  # None: ranks of one model cannot share memory
     capture: Capture | None = None  # None: no step can be captured

@@ -225,7 +225,9 @@ def weigh_experts_cpu(library: CpuLibrary, dtype: torch.dtype) -> WeighExperts:
     def weigh_experts(logits: torch.Tensor, ids: torch.Tensor, routing: Routing) -> torch.Tensor:
         rows, num_experts = logits.shape
         if num_experts != routing.num_experts or ids.shape != (rows, routing.per_token):
-            raise ValueError(f"there are logits of {num_experts} experts, not of {routing.num_experts}; ids {ids.shape}")
+            raise ValueError(
+                f"there are logits of {num_experts} experts, not of {routing.num_experts}; ids {ids.shape}"
+            )
         weights = empty(rows, routing.per_token, dtype=torch.float32)
         calls[logits.dtype](
             pointer(logits, logits.dtype),

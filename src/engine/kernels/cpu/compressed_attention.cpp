@@ -2,8 +2,8 @@
 // ../compressed_attention.py.
 //
 // With many heads per key the time is that of the arithmetic, so both products are those of blocks (block_products.h).
-// Keys are taken in segments that begin at fixed positions; each segment has a softmax of its own, and a query's results
-// are added in the order of the segments. So a result depends neither on the batch, nor on how a prompt is divided into
+// Keys are taken in segments that begin at fixed positions; each segment has a softmax of its own, and the results of a
+// query are added in the order of the segments. So a result depends neither on the batch, nor on how a prompt is divided into
 // steps, nor on who computes which segment: a task is a few queries of a row over all segments, or, where there are few
 // rows, over one.
 

@@ -1,4 +1,4 @@
-"""Compressed vectors in C++: the results of torch's ops, and for each query the same bits in any batch and any chunk."""
+"""Compressed vectors in C++: the results of torch's ops, and for a query the same bits in any batch and any chunk."""
 
 from __future__ import annotations
 
@@ -380,11 +380,11 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         replace(case, chosen=case.chosen[1:]),
         case_of(SHORT, torch.float32, 3, 24, 5, 4, 3),
     ):
-        with pytest.raises(ValueError, match="vectors|queries|cache"):
+        with pytest.raises(ValueError, match=r"vectors|queries|cache"):
             broken.run(kernels)
     own = inputs_of(SHORT, torch.float32, 4, 32, torch.float32, overlaps=True)
     for wrong in (own.inputs[:, :-2], own.inputs.bfloat16()):
-        with pytest.raises(ValueError, match="inputs are|expected rows"):
+        with pytest.raises(ValueError, match=r"inputs are|expected rows"):
             own.run(kernels, own.step, wrong)
     index = index_of(SHORT, torch.float32, 3, 16, 4)
     with pytest.raises(ValueError, match="weights"):
