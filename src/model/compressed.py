@@ -9,7 +9,7 @@ from .config_json import ConfigJson, ModelConfigError, shown
 from .mixers import CompressedAttention, RopeSpec
 from .rope import read_rope
 
-COMPRESSED_TABLE = {  # of the start-up table: what has no kernel where attention is over compressed vectors
+COMPRESSED_TABLE = {  # of the start-up table, where attention over compressed vectors has no kernels
     "paged_attention": "torch, row by row: compressed vectors",
     "decode_step": "op by op: compressed vectors in torch",
 }

@@ -236,9 +236,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 1,
         "head_dim": 32,
         "qk_rope_head_dim": 16,
-        "q_lora_rank": 24,
+        "q_lora_rank": 96,  # multiples of 32, so that the C++ kernels multiply them in bfloat16
         "o_groups": 2,
-        "o_lora_rank": 20,
+        "o_lora_rank": 80,
         "sliding_window": 6,
         "compress_ratios": [0, 4, 128, 4],
         "compress_rate_hca": 8,

@@ -88,3 +88,13 @@ def test_start_up_says_whether_steps_are_replayed(both: Callable[..., tuple[Engi
     assert stages["decode_step"] == "replayed: captured at the first step of each batch size"
     narrow, _ = both("qwen3 untied")  # heads of 8 elements
     assert narrow.runner.info().kernels["decode_step"] == "op by op: rope_and_store, paged_attention in torch"
+
+
+def test_steps_with_compressed_vectors_are_replayed(both: Callable[..., tuple[Engine, Engine]]):
+    """Also with experts that a table lists, and limited gates: nothing of such a step is computed by torch."""
+    replaying, _ = both("deepseek_v4", model={"dtype": "bfloat16"})
+    if replaying.runner.info().kernels["linear"].startswith("torch"):
+        pytest.skip("no compiler")
+    answers(replaying)
+    assert replaying.runner.info().kernels["decode_step"] == "replayed: captured at the first step of each batch size"
+    assert replaying.runner.parts.body.launches().captured > 0

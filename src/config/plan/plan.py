@@ -183,7 +183,8 @@ def _kernels(model: PlannedModel, ask: Ask, decisions: Decisions) -> dict[str, s
     if files.implementation == "transformers":
         return found | through_transformers(spec)
     found |= SPARSE_TABLE if spec.is_sparse else {}
-    return found | COMPRESSED_TABLE if spec.is_compressed else found
+    has_kernels = not found["paged_attention"].startswith("torch")
+    return found | COMPRESSED_TABLE if spec.is_compressed and not has_kernels else found
 
 
 def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ...model.activations import Activation
-from .cpu.library import INT, INT64, POINTER, CpuLibrary, pointer
+from .cpu.library import FLOAT, INT, INT64, POINTER, CpuLibrary, pointer
 
 # silu: Elfwing et al., arXiv:1702.03118. gelu, with the error function, and gelu_tanh, its approximation by tanh:
 # Hendrycks and Gimpel, arXiv:1606.08415. relu2, the square of relu: So et al., arXiv:2109.08668.
@@ -41,7 +41,7 @@ def activate_and_mul_reference(gate_up: torch.Tensor, activation: Activation = "
     return (_FUNCTIONS[activation](gate) * up).to(gate_up.dtype)
 
 
-def limit_gates(gate_up: torch.Tensor, limit: float) -> torch.Tensor:
+def limit_gates_reference(gate_up: torch.Tensor, limit: float) -> torch.Tensor:
     """gate_up: [T, 2 * I], gate first. Gates are at most `limit`, and ups between it and its negative. In place."""
     gate, up = gate_up.chunk(2, dim=-1)
     gate.clamp_(max=limit)
@@ -107,3 +107,13 @@ def gate_inputs_cpu(library: CpuLibrary, dtype: torch.dtype) -> GateInputs:
         return out
 
     return gate_inputs
+
+
+def limit_gates_cpu(library: CpuLibrary, dtype: torch.dtype) -> LimitGates:
+    call = library.op("limit_gates", dtype, [POINTER, INT64, INT64, FLOAT])
+
+    def limit_gates(gate_up: torch.Tensor, limit: float) -> torch.Tensor:
+        call(pointer(gate_up, dtype), gate_up.shape[0], gate_up.shape[1] // 2, limit)
+        return gate_up
+
+    return limit_gates

@@ -2,7 +2,8 @@
 
 A vector is key and value of all heads. Those of the last `window` tokens, and the inputs of vectors that are not
 complete, are kept with a sequence's state: token t has row t % rows of a ring. Complete vectors are in the paged cache,
-in the place of their tokens. Plain torch on a CPU, row by row; GPUs have kernels (gpu/).
+in the place of their tokens. The references are plain torch, row by row; compressed_attention_cpu.py has C++, and gpu/
+has Triton.
 
 Source: DeepSeek-V4's configuration and modules in transformers (`deepseek_v4`).
 """

@@ -8,13 +8,14 @@ import torch
 
 from ...config.cpu_kernels import HeadDims, stage_table, takes_heads
 from ...model.quantised import PANEL_WIDTH
-from .activation import activate_and_mul_cpu, activate_cpu, gate_inputs_cpu
+from .activation import activate_and_mul_cpu, activate_cpu, gate_inputs_cpu, limit_gates_cpu
 from .add_layer_norm import add_layer_norm_cpu
 from .add_rms_norm import add_rms_norm_cpu
 from .allow_tokens import allow_tokens_cpu
 from .attend_whole import attend_whole_by_length
 from .block_index import sparse_attention_cpu
 from .causal_convolution import causal_convolution_cpu
+from .compressed_attention_cpu import compressed_ops_cpu
 from .copy_rows import copy_rows_cpu
 from .count_above import count_above_cpu
 from .cpu.captured_graph import CallRecorder, native_capture, recorded
@@ -46,7 +47,7 @@ from .panel_packing import (
 from .rg_lru import rg_lru_cpu
 from .rms_norm_gated import rms_norm_gated_cpu
 from .rope_and_store import rope_and_store_cpu
-from .route_experts import own_experts_cpu, own_places_cpu, route_experts_cpu
+from .route_experts import own_experts_cpu, own_places_cpu, route_experts_cpu, weigh_experts_cpu
 from .sample_tokens import sample_tokens_cpu
 from .sample_top_p import sample_top_p_cpu
 from .scale_rows import scale_rows_cpu
@@ -90,6 +91,8 @@ def cpu_kernels(
         rope, attention, attend_part = torchs.rope_and_store, torchs.paged_attention, torchs.attend_part
         store_latents, latent_attention = torchs.store_latents, torchs.latent_attention
         attend_latent_part = torchs.attend_latent_part
+    takes_compressed = kv_dtype is dtype and takes_heads(head_dims)
+    compressed = compressed_ops_cpu(library, dtype) if takes_compressed else torchs
     is_capturable = attention is not torchs.paged_attention and (
         quantization is not None or library.level.multiplies(dtype_name(dtype))
     )
@@ -127,11 +130,11 @@ def cpu_kernels(
         expand_values=expand_values_cpu(library, dtype),
         choose_tokens=torchs.choose_tokens,
         sparse_latent_attention=torchs.sparse_latent_attention,
-        norm_and_turn=torchs.norm_and_turn,
-        compress_tokens=torchs.compress_tokens,
-        choose_compressed=torchs.choose_compressed,
-        attend_compressed=torchs.attend_compressed,
-        weigh_experts=torchs.weigh_experts,
+        norm_and_turn=compressed.norm_and_turn,
+        compress_tokens=compressed.compress_tokens,
+        choose_compressed=compressed.choose_compressed,
+        attend_compressed=compressed.attend_compressed,
+        has_compressed=takes_compressed,
         choose_blocks=torchs.choose_blocks,
         always_chooses=torchs.always_chooses,
         sparse_attention=sparse_attention_cpu(library, dtype) if kv_dtype is dtype else torchs.sparse_attention,
@@ -145,10 +148,12 @@ def cpu_kernels(
         write_streams=write_streams_cpu(library, dtype),
         activate_and_mul=activate_and_mul_cpu(library, dtype),
         activate=activate_cpu(library, dtype),
+        limit_gates=limit_gates_cpu(library, dtype),
         gate_inputs=gate_inputs_cpu(library, dtype),
         scale_and_cap=scale_and_cap_cpu(library, dtype),
         to_float32=to_float32_cpu(library),
         route_experts=route_experts_cpu(library, dtype),
+        weigh_experts=weigh_experts_cpu(library, dtype),
         own_experts=own_experts_cpu(library),
         own_places=own_places_cpu(library),
         pack_experts=pack_experts,

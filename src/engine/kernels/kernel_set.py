@@ -17,7 +17,7 @@ from .activation import (
     activate_and_mul_reference,
     activate_reference,
     gate_inputs_reference,
-    limit_gates,
+    limit_gates_reference,
 )
 from .add_layer_norm import AddLayerNorm, add_layer_norm_reference
 from .add_rms_norm import AddRmsNorm, add_rms_norm_reference
@@ -114,7 +114,7 @@ from .route_experts import (
     own_experts_reference,
     own_places_reference,
     route_experts_reference,
-    weigh_experts,
+    weigh_experts_reference,
 )
 from .sample_tokens import SampleTokens, sample_tokens_reference
 from .sample_top_p import SampleTopP, sample_top_p_reference
@@ -196,12 +196,12 @@ class KernelSet:
     write_streams: WriteStreams = write_streams_reference
     activate_and_mul: Activate = activate_and_mul_reference
     activate: Activate = activate_reference
-    limit_gates: LimitGates = limit_gates
+    limit_gates: LimitGates = limit_gates_reference
     gate_inputs: GateInputs = gate_inputs_reference
     scale_and_cap: ScaleAndCap = scale_and_cap_reference
     to_float32: ToFloat32 = to_float32_reference
     route_experts: RouteExperts = route_experts_reference
-    weigh_experts: WeighExperts = weigh_experts
+    weigh_experts: WeighExperts = weigh_experts_reference
     own_experts: OwnExperts = own_experts_reference
     own_places: OwnPlaces = own_places_reference
     pack_experts: PackExperts = pack_experts_reference
@@ -295,7 +295,7 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     scale_and_cap=one_row(scale_and_cap_reference, 0),
     experts=one_row(experts_reference, 0, 1, 2, 4, 5),
     route_experts=one_row(route_experts_reference, 0),
-    weigh_experts=one_row(weigh_experts, 0, 1),
+    weigh_experts=one_row(weigh_experts_reference, 0, 1),
     gate_outputs=one_row(gate_outputs_reference, 0, 1),
     causal_convolution=one_token(causal_convolution_reference, 0),
     gated_delta=one_token(gated_delta_reference, 0, 1),

@@ -100,8 +100,8 @@ def route_experts_reference(
     return ids.int(), _weights(scores, ids, routing)
 
 
-def weigh_experts(logits: torch.Tensor, ids: torch.Tensor, routing: Routing) -> torch.Tensor:
-    """The weights of experts that were chosen by something else than their scores. Plain torch on every device.
+def weigh_experts_reference(logits: torch.Tensor, ids: torch.Tensor, routing: Routing) -> torch.Tensor:
+    """The weights of experts that were chosen by something else than their scores.
 
     logits: [T, E]. ids: [T, per_token] int32. Returns [T, per_token] float32.
     """
@@ -237,3 +237,32 @@ def route_experts_cpu(library: CpuLibrary, dtype: torch.dtype) -> RouteExperts:
         return ids, weights
 
     return route_experts
+
+
+def weigh_experts_cpu(library: CpuLibrary, dtype: torch.dtype) -> WeighExperts:
+    """Return the op for logits of `dtype` or float32."""
+    empty = library.memory.empty
+    arguments = [*[POINTER] * 3, *[INT64] * 3, INT, INT, FLOAT]
+    calls = {each: library.op("weigh_experts", each, arguments) for each in {dtype, torch.float32}}
+
+    def weigh_experts(logits: torch.Tensor, ids: torch.Tensor, routing: Routing) -> torch.Tensor:
+        rows, num_experts = logits.shape
+        if num_experts != routing.num_experts or ids.shape != (rows, routing.per_token):
+            raise ValueError(
+                f"there are logits of {num_experts} experts, not of {routing.num_experts}; ids {ids.shape}"
+            )
+        weights = empty(rows, routing.per_token, dtype=torch.float32)
+        calls[logits.dtype](
+            pointer(logits, logits.dtype),
+            pointer(ids, torch.int32),
+            weights.data_ptr(),
+            rows,
+            num_experts,
+            routing.per_token,
+            SCORINGS.index(routing.scoring),
+            routing.renormalises,
+            routing.scale,
+        )
+        return weights
+
+    return weigh_experts

@@ -57,6 +57,6 @@ class ListedExperts:
 
     def of(self, x: torch.Tensor, token_ids: torch.Tensor, mix: Mix | None = None) -> torch.Tensor:
         """x: [T, hidden]. token_ids: [T] int64. mix: of the T tokens. Returns the block's output, [T, hidden]."""
-        ids = self.lists.ids[token_ids]
+        ids = self._kernels.copy_rows(self.lists.ids, token_ids)
         weights = self._kernels.weigh_experts(self.experts.router.logits(x, mix), ids, self._routing)
         return self.experts.of_routed(x, x, ids, weights, mix)

@@ -32,6 +32,9 @@ LINK_FLAGS = ("-shared", "-s", "-Wl,--build-id=none")
 # the time left is estimated from them.
 _SECONDS = {
     "attention.cpp": 4.5,
+    "compressed_attention.cpp": 5,
+    "compressed_index.cpp": 2.5,
+    "compressed_vectors.cpp": 4,
     "linear.cpp": 8.5,
     "linear_grouped_4.cpp": 13,
     "linear_grouped_6.cpp": 14.5,

@@ -93,6 +93,22 @@ void scale_and_cap(T* x, int64_t count, float scale, float softcap) {
     });
 }
 
+// gate_up: [rows, 2 * width], gates first. NaN stays.
+template <class T>
+void limit_gates(T* gate_up, int64_t rows, int64_t width, float limit) {
+    parallel_ranges(rows, min_rows_per_thread(2 * width), [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
+            T *gates = gate_up + row * 2 * width, *ups = gates + width;
+            for_each_vector(width, [&](int64_t i, int64_t count) {
+                const Floats gate = load_up_to(gates + i, count), up = load_up_to(ups + i, count);
+                const Floats below = up > limit ? broadcast(limit) : up;
+                store_up_to(gates + i, gate > limit ? broadcast(limit) : gate, count);
+                store_up_to(ups + i, below < -limit ? broadcast(-limit) : below, count);
+            });
+        }
+    });
+}
+
 // The rows of x are `x_stride` elements apart. factors: what the results are multiplied by, or null.
 template <Activation kActivation, class T>
 void activate_with(const T* x, int64_t x_stride, const T* factors, int64_t factors_stride, T* out, int64_t rows,
@@ -139,6 +155,9 @@ void activate(const T* x, int64_t x_stride, const T* factors, int64_t factors_st
     EXPORT void scale_and_cap_##suffix(T* x, int64_t count, float scale, float softcap) {                             \
         scale_and_cap(x, count, scale, softcap);                                                                      \
     }                                                                                                                 \
+    EXPORT void limit_gates_##suffix(T* gate_up, int64_t rows, int64_t width, float limit) {                          \
+        limit_gates(gate_up, rows, width, limit);                                                                     \
+    }                                                                                                                 \
     EXPORT void activate_and_mul_##suffix(const T* x, T* out, int64_t rows, int64_t width, int activation) {          \
         activate(x, 2 * width, x + width, 2 * width, out, rows, width, activation);                                   \
     }                                                                                                                 \
@@ -153,6 +172,7 @@ void activate(const T* x, int64_t x_stride, const T* factors, int64_t factors_st
     CAPTURABLE(add_layer_norm_##suffix)                                                                               \
     CAPTURABLE(add_scaled_##suffix)                                                                                   \
     CAPTURABLE(scale_and_cap_##suffix)                                                                                \
+    CAPTURABLE(limit_gates_##suffix)                                                                                  \
     CAPTURABLE(activate_and_mul_##suffix)                                                                             \
     CAPTURABLE(activate_##suffix)                                                                                     \
     CAPTURABLE(gate_inputs_##suffix)

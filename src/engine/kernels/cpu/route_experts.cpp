@@ -84,11 +84,15 @@ struct Buffers {
     Scratch scores, choice, best, group_scores, group_ids;
 };
 
-template <class T>
-void route(const T* logits, const float* bias, const Routing& routing, int32_t* ids, float* weights) {
+Buffers& buffers_of_thread() {
     static thread_local Buffers buffers;
-    const int64_t count = routing.num_experts, k = routing.per_token, padded = count + kWidth;
-    float* scores = buffers.scores.reserve<float>(padded);
+    return buffers;
+}
+
+// The scores of a row, and a register of padding after them.
+template <class T>
+void score(const T* logits, const Routing& routing, float* scores) {
+    const int64_t count = routing.num_experts;
     for_each_vector(count, [&](int64_t i, int64_t left) { store(scores + i, load_up_to(logits + i, left)); });
     if (routing.scoring == Scoring::kSoftmax) softmax(scores, count);
     if (routing.scoring == Scoring::kSigmoid) {
@@ -103,6 +107,29 @@ void route(const T* logits, const float* bias, const Routing& routing, int32_t* 
         });
         for (int64_t i = 0; i < count; i++) scores[i] = std::sqrt(scores[i]);
     }
+}
+
+// The weights of the experts of a row.
+void weigh(const float* scores, const int32_t* ids, const Routing& routing, float* weights) {
+    const int64_t k = routing.per_token;
+    float total = 0;
+    for (int64_t i = 0; i < k; i++) weights[i] = scores[ids[i]];
+    if (routing.scoring == Scoring::kSoftmaxOfChosen) {
+        const float most = *std::max_element(weights, weights + k);
+        for (int64_t i = 0; i < k; i++) weights[i] = std::exp(weights[i] - most);
+    }
+    for (int64_t i = 0; i < k; i++) total += weights[i];
+    const bool divides = routing.renormalises || routing.scoring == Scoring::kSoftmaxOfChosen;
+    const float factor = divides ? routing.scale / (total + kLeastSum) : routing.scale;
+    for (int64_t i = 0; i < k; i++) weights[i] *= factor;
+}
+
+template <class T>
+void route(const T* logits, const float* bias, const Routing& routing, int32_t* ids, float* weights) {
+    Buffers& buffers = buffers_of_thread();
+    const int64_t count = routing.num_experts, k = routing.per_token, padded = count + kWidth;
+    float* scores = buffers.scores.reserve<float>(padded);
+    score(logits, routing, scores);
     const float* choice = scores;
     if (bias) {
         float* sums = buffers.choice.reserve<float>(padded);
@@ -140,16 +167,7 @@ void route(const T* logits, const float* bias, const Routing& routing, int32_t* 
         }
         return;
     }
-    float total = 0;
-    for (int64_t i = 0; i < k; i++) weights[i] = scores[ids[i]];
-    if (routing.scoring == Scoring::kSoftmaxOfChosen) {
-        const float most = *std::max_element(weights, weights + k);
-        for (int64_t i = 0; i < k; i++) weights[i] = std::exp(weights[i] - most);
-    }
-    for (int64_t i = 0; i < k; i++) total += weights[i];
-    const bool divides = routing.renormalises || routing.scoring == Scoring::kSoftmaxOfChosen;
-    const float factor = divides ? routing.scale / (total + kLeastSum) : routing.scale;
-    for (int64_t i = 0; i < k; i++) weights[i] *= factor;
+    weigh(scores, ids, routing, weights);
 }
 
 }  // namespace
@@ -169,7 +187,21 @@ void route(const T* logits, const float* bias, const Routing& routing, int32_t* 
             }                                                                                                        \
         });                                                                                                          \
     }                                                                                                                \
-    CAPTURABLE(route_experts_##suffix)
+    CAPTURABLE(route_experts_##suffix)                                                                               \
+    EXPORT void weigh_experts_##suffix(const T* logits, const int32_t* ids, float* weights, int64_t rows,            \
+                                       int64_t num_experts, int64_t per_token, int scoring, int renormalises,        \
+                                       float scale) {                                                                \
+        const Routing routing{num_experts,      per_token,           1,                 1,                           \
+                              Scoring(scoring), GroupScore::kMaximum, renormalises != 0, scale, 0};                  \
+        parallel_ranges(rows, kRowsPerThread, [&](int64_t begin, int64_t end) {                                      \
+            float* scores = buffers_of_thread().scores.reserve<float>(num_experts + kWidth);                         \
+            for (int64_t row = begin; row < end; row++) {                                                            \
+                score(logits + row * num_experts, routing, scores);                                                  \
+                weigh(scores, ids + row * per_token, routing, weights + row * per_token);                            \
+            }                                                                                                        \
+        });                                                                                                          \
+    }                                                                                                                \
+    CAPTURABLE(weigh_experts_##suffix)
 
 EXPORT_FOR(float, float32)
 EXPORT_FOR(BFloat16, bfloat16)

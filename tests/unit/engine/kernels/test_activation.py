@@ -51,6 +51,19 @@ def test_an_activated_gate_multiplies_columns_of_a_wider_matrix(level, activatio
 
 
 @LEVELS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("tokens", "width"), [(1, 1), (2, 7), (33, 640)])
+def test_gates_and_ups_are_limited_in_place(level, dtype, tokens, width):
+    gate_up = (torch.randn(tokens, 2 * width) * 3).to(dtype)
+    gate_up[0, 0] = torch.nan
+    gate, up = gate_up.clone().chunk(2, -1)
+    out = kernels_of(level, dtype, threads=2).limit_gates(gate_up, 1.5)
+    assert out is gate_up
+    assert torch.equal(out.nan_to_num(), torch.cat((gate.clamp(max=1.5), up.clamp(-1.5, 1.5)), 1).nan_to_num())
+    assert out[0, 0].isnan()
+
+
+@LEVELS
 @EVERY
 def test_large_gates_saturate(level, activation):
     """exp overflows float32 above 88: the gate must saturate, not become NaN."""

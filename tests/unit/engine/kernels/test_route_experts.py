@@ -19,7 +19,7 @@ from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
 from transformers.models.phimoe.modeling_phimoe import PhimoeTopKRouter
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
-from stoker.engine.kernels.route_experts import ExpertCopies, Routing, route_experts_reference
+from stoker.engine.kernels.route_experts import SCORINGS, ExpertCopies, Routing, route_experts_reference
 
 from .levels import LEVEL_NAMES, kernels_of
 
@@ -173,6 +173,27 @@ def test_a_row_of_nan_chooses_experts_that_exist(level):
         assert ids.min() >= 0
         assert ids.max() < 40
         assert weights[0].isnan().all()
+
+
+@LEVELS
+@pytest.mark.parametrize("scoring", SCORINGS)
+@pytest.mark.parametrize("renormalises", [False, True])
+def test_experts_that_a_table_lists_have_the_weights_of_chosen_ones(level, scoring, renormalises):
+    kernels, routing = kernels_of(level, torch.bfloat16), Routing(19, 4, scoring, renormalises, scale=1.5)
+    for dtype in (torch.float32, torch.bfloat16):
+        logits = torch.randn(37, 19, generator=torch.Generator().manual_seed(3)).to(dtype)
+        ids, weights = kernels.route_experts(logits, None, routing)
+        assert torch.equal(kernels.weigh_experts(logits, ids, routing), weights)
+        last = ids.flip(1).contiguous()  # none of a token's experts has to be its best
+        torch.testing.assert_close(kernels.weigh_experts(logits, last, routing), weights.flip(1))
+
+
+@LEVELS
+def test_listed_experts_of_another_number_are_refused(level):
+    if level == "torch":
+        return
+    with pytest.raises(ValueError, match="logits of 8 experts"):
+        kernels_of(level, torch.float32).weigh_experts(torch.zeros(1, 8), torch.zeros(1, 3).int(), Routing(8, 2))
 
 
 @LEVELS
