@@ -1,6 +1,6 @@
 """Decoding with and without drafts, in the shape of a model, in turns in one process.
 
-    python -m benchmarks.drafts [--model qwen3-0.6b] [--rows 1 4 16] [--tokens 400] [--rounds 3]
+    python -m benchmarks.drafts [--model qwen3-0.6b] [--rows 1 4 16] [--lines 300] [--tokens 400] [--rounds 3]
 
 The work is real text of this repository: a file, and the same file after some edits as the answer, where drafts pay;
 and an answer in which nothing occurs twice, where they can only cost. Weights are random, so the answers are forced:
@@ -113,10 +113,10 @@ class Measured:
         return seconds, "" if counts is None else f"{sum(counts.accepted)}/{counts.tokens}"
 
 
-def edited_file(num_tokens: int) -> tuple[list[int], list[int]]:
-    """A prompt with the file, and the first tokens of the file after the edits."""
+def edited_file(num_lines: int, num_tokens: int) -> tuple[list[int], list[int]]:
+    """A prompt with the first lines of the file, and the first tokens of these after the edits."""
     tokenizer = tokenizers.Tokenizer.from_file(str(ROOT / "src" / "builtin" / "tiny" / "tokenizer.json"))
-    text = EDITED.read_text()
+    text = "".join(EDITED.read_text().splitlines(keepends=True)[:num_lines])
     after = text
     for old, new in RENAMED.items():
         after = after.replace(old, new)
@@ -128,12 +128,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="qwen3-0.6b")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--lines", type=int, default=300)
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     measured = Measured(arguments.model)
     print("steps of tokens:", {size: f"{1e3 * seconds:.1f} ms" for size, seconds in measured.measured.items()})
-    prompt, answer = edited_file(arguments.tokens)
+    prompt, answer = edited_file(arguments.lines, arguments.tokens)
     numbers = random.Random(0)
     vocab_size = min(measured.settings.model_spec.vocab_size, 30_000)
     print(f"prompt of {len(prompt)} tokens")
