@@ -39,8 +39,8 @@ class AnyDrafter:
         self._called("drafts")
         return [0] * count
 
-    def took(self, num_tokens: int, seconds: float) -> None:
-        self._called("took")
+    def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
+        self._called("record_step")
 
 
 class AnswerDrafter:
@@ -54,10 +54,12 @@ class AnswerDrafter:
         self._answers = answers
         self._own: dict[int, list[int]] = {}
         self.followed: dict[int, list[int]] = {}  # by slot, all tokens of the sequence
-        self.steps: list[int] = []
+        self.admitted: set[tuple[int, ...]] = set()
+        self.steps: list[tuple[int, int]] = []
 
     def admit(self, slot: int, token_ids: Sequence[int]) -> None:
         self.followed[slot] = list(token_ids)
+        self.admitted.add(tuple(token_ids))
         sequences = [[*prompt, *answer] for prompt, answer in self._answers.items()]
         known = self._answers.get(tuple(token_ids))
         resumed = (each for each in sequences if each[: len(token_ids)] == list(token_ids))
@@ -80,5 +82,5 @@ class AnswerDrafter:
         tokens = self._own[slot]
         return [tokens[place] + (1 if place % self._wrong_every == 0 else 0) for place in range(length, length + count)]
 
-    def took(self, num_tokens: int, seconds: float) -> None:
-        self.steps.append(num_tokens)
+    def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
+        self.steps.append((num_rows, num_drafts))

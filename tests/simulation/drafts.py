@@ -55,5 +55,5 @@ class TrueDrafter:
             mark = fingerprint(mark, found[-1])
         return found
 
-    def took(self, num_tokens: int, seconds: float) -> None:
-        assert num_tokens > 0
+    def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
+        assert num_rows > 0 <= num_drafts

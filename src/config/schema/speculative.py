@@ -9,7 +9,7 @@ from pydantic import Field
 from ..auto_values import LONGEST_LOOKUP, MAX_DRAFT_TOKENS, SHORTEST_LOOKUP
 from .refused import with_refused
 from .section import Section, about
-from .types import Count, HumanInt
+from .types import Count, DraftLength, HumanInt
 
 _FROM_THE_TEXT = "drafts are found in the text of a request: `method: ngram`"
 
@@ -37,7 +37,7 @@ class SpeculativeConfig(Section):
             refused=dict.fromkeys(("draft_model", "eagle", "eagle3", "medusa", "mtp", "suffix"), _FROM_THE_TEXT),
         ),
     )
-    num_speculative_tokens: Count = Field(
+    num_speculative_tokens: DraftLength = Field(
         MAX_DRAFT_TOKENS,
         description=(
             "Maximum number of tokens that are drafted for a sequence in one step; the engine chooses fewer where more "

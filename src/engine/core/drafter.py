@@ -40,6 +40,6 @@ class Drafter(Protocol):
         """`count` tokens that may follow; `counts` has said how many there are."""
         ...
 
-    def took(self, num_tokens: int, seconds: float) -> None:
-        """A step of `num_tokens` tokens, none of them of a prompt, has taken so long."""
+    def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
+        """A step of these rows and drafts, without tokens of a prompt, has taken this time."""
         ...

@@ -1,4 +1,4 @@
-"""Drafting: which rows of a step get drafts, and what became of them. A drafter says what may follow (drafter.py).
+"""Drafting: which rows of a step get drafts, and how many were accepted. A drafter says what may follow (drafter.py).
 
 While drafts would pay for some sequence, a step is planned only when the tokens of the one before are known. Else steps
 are planned ahead, as without drafts.
@@ -30,8 +30,8 @@ class Drafting:
 
     def __init__(self, settings: SchedulerSettings, columns: SlotColumns, blocks: SequenceBlocks) -> None:
         self._columns, self._blocks = columns, blocks
-        self._own, self._num_groups = settings.drafting, settings.num_groups
-        self._drafter = None if self._own is None else self._own.drafter
+        self._settings, self._num_groups = settings.drafting, settings.num_groups
+        self._drafter = None if self._settings is None else self._settings.drafter
         self._max_step_tokens, self._block_size = settings.max_num_batched_tokens, settings.block_size
         self._has_drafts = np.zeros(settings.max_num_seqs, np.bool_)  # by slot: its sequence may get some
         self._num_drafts = 0
@@ -40,18 +40,21 @@ class Drafting:
 
     @property
     def counts(self) -> DraftCounts | None:
-        if self._own is None:
+        if self._settings is None:
             return None
         return DraftCounts(self._num_drafts, self._num_tokens, tuple(self._accepted.tolist()))
 
     def admit(self, request: Request, num_waiting: int) -> None:
         """The request has got its slot. num_waiting: requests that go on waiting."""
-        if self._drafter is None or self._own is None:
+        if self._drafter is None or self._settings is None:
             return
         sampling = request.inputs.sampling
         is_plain = sampling.constraint is None and sampling.reasoning is None and not sampling.has_penalties
         is_plain = is_plain and not sampling.logits_processors
-        self._has_drafts[request.slot] = num_waiting <= self._own.max_num_waiting and (self._own.in_order or is_plain)
+        known, settings = len(request.token_ids), self._settings
+        has_room = known < min(settings.max_model_len, request.stop.max_length - 1)
+        is_allowed = num_waiting <= settings.max_num_waiting and (settings.in_order or is_plain)
+        self._has_drafts[request.slot] = has_room and is_allowed
         if self._has_drafts[request.slot]:
             drafter, token_ids = self._drafter, request.token_ids
             self._ask(lambda: drafter.admit(request.slot, token_ids))
@@ -76,7 +79,9 @@ class Drafting:
         """Whether the next step is planned when the tokens of those in flight are known. running: slots."""
         if self._drafter is None or not len(running):
             return False
-        return bool(self._counts(running, self._room(running)).any())
+        room = self._room(running)
+        room[self._columns.target[running] - self._columns.computed[running] > 1] = 0  # they compute a prompt
+        return bool(self._counts(running, room).any())
 
     def add(self, draft: StepDraft, num_running: int) -> None:
         """Add drafts to the decode rows of a step, as far as blocks are free. num_running: sequences."""
@@ -99,10 +104,10 @@ class Drafting:
     def _room(self, slots: Int64) -> Int32:
         """[R] The most drafts of each row, by its length and what a step can hold."""
         assert self._drafter is not None
-        assert self._own is not None
+        assert self._settings is not None
         columns = self._columns
         lengths = columns.known[slots]
-        room = np.minimum(columns.max_length[slots], self._own.max_model_len) - lengths - 1
+        room = np.minimum(columns.max_length[slots], self._settings.max_model_len) - lengths - 1
         most = min(self._drafter.max_tokens, (self._max_step_tokens - len(slots)) // (2 * len(slots)))
         room = np.clip(room, 0, most).astype(np.int32)
         room[~self._has_drafts[slots]] = 0
@@ -135,12 +140,12 @@ class Drafting:
         return count
 
     def verified(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
-        """The plan has this result, after so long."""
+        """The plan has this result, after this time."""
         if self._drafter is None:
             return
         drafter = self._drafter
         if plan.num_rows and bool((plan.num_outputs == plan.num_tokens).all()):
-            self._ask(lambda: drafter.took(plan.num_batched_tokens, seconds))
+            self._ask(lambda: drafter.record_step(plan.num_rows, plan.num_batched_tokens - plan.num_rows, seconds))
         if plan.drafts and result.num_valid is not None:
             slots = [slot for slot, _ in plan.drafts]
             num_accepted = (result.num_valid - 1)[np.isin(plan.slots, slots)]

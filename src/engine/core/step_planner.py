@@ -111,7 +111,8 @@ class StepPlanner:
             draft.block_ids += self._blocks.append_one_each(full_requests, full_slots)
             draft.block_slots += full_slots
         draft.decodes, draft.decode_slots = requests, slots
-        self._sequences.drafting.add(draft, len(self._sequences.running))
+        if self._blocked is None:  # else what a step has left is for the prompt
+            self._sequences.drafting.add(draft, len(self._sequences.running))
         return prefills
 
     def _of_next_stage(self, slots: Int64, is_decode: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

@@ -129,7 +129,7 @@ def _core(
 def _drafts_table(resolved: Resolved, times: StepTimes) -> dict[str, str]:
     """The row of the start-up table about drafts."""
     most = resolved.speculative.num_speculative_tokens
-    ratio = float(times.seconds(1 + most) / times.seconds(1))
+    ratio = float(times.seconds(1, most) / times.seconds(1))
     said = f"at most {most} tokens, from the text of a request; a step of {1 + most} takes {ratio:.2f} times one of 1"
     return {"drafts": said}
 

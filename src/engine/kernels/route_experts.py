@@ -103,9 +103,16 @@ def route_experts_reference(
 def weigh_experts_reference(logits: torch.Tensor, ids: torch.Tensor, routing: Routing) -> torch.Tensor:
     """The weights of experts that were chosen by something else than their scores.
 
-    logits: [T, E]. ids: [T, per_token] int32. Returns [T, per_token] float32.
+    logits: [T, E]. ids: [T, per_token] int32. Returns [T, per_token] float32. Raises ValueError for `sparse_mixer`.
     """
+    _check_listed(routing)
     return _weights(_scores(logits, routing), ids.long(), routing)
+
+
+def _check_listed(routing: Routing) -> None:
+    """Raises ValueError if the weight of an expert depends on the order in which they are chosen."""
+    if routing.scoring == "sparse_mixer":
+        raise ValueError("the weights of sparse_mixer follow from the choice, so its experts cannot be listed")
 
 
 def _scores(logits: torch.Tensor, routing: Routing) -> torch.Tensor:
@@ -246,6 +253,7 @@ def weigh_experts_cpu(library: CpuLibrary, dtype: torch.dtype) -> WeighExperts:
     calls = {each: library.op("weigh_experts", each, arguments) for each in {dtype, torch.float32}}
 
     def weigh_experts(logits: torch.Tensor, ids: torch.Tensor, routing: Routing) -> torch.Tensor:
+        _check_listed(routing)
         rows, num_experts = logits.shape
         if num_experts != routing.num_experts or ids.shape != (rows, routing.per_token):
             raise ValueError(

@@ -33,7 +33,9 @@ class FollowingSampler:
         assert isinstance(message, Tokens), message
         if message.token_ids is None:
             raise SamplingFailed
-        return Sampled(message.token_ids, {})
+        failed = np.flatnonzero(message.token_ids < 0)
+        message.token_ids[failed] = 0
+        return Sampled(message.token_ids, {}, dict.fromkeys(failed.tolist(), "failed on rank 0"))
 
     def prompt_logprobs(self, logits: torch.Tensor, next_ids: torch.Tensor, slots: Slots) -> list[TokenLogprobs]:
         """Placeholders: rank 0 has the log-probabilities."""

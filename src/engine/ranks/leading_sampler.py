@@ -35,7 +35,11 @@ class LeadingSampler:
         except Exception as error:
             self._others.hold(Tokens(None))
             raise FailedAfterExchange(error) from error
-        tokens = Tokens(sampled.token_ids)
+        token_ids = sampled.token_ids
+        if sampled.errors:
+            token_ids = token_ids.copy()
+            token_ids[list(sampled.errors)] = -1
+        tokens = Tokens(token_ids)
         if len(slots) < self._max_rows:
             self._others.hold(tokens)
         else:  # more rows of this step may follow, whose logits are exchanged

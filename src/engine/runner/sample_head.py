@@ -60,9 +60,11 @@ class SampleHead:
 
     def _sample(self, step: HeadStep, logits_of: LogitsOf) -> StepResult:
         taken = SampledOutputs(step.plan, step.wanted, self._slots)
-        at = np.searchsorted(step.tokens, step.wanted.outputs)
+        at = np.searchsorted(step.tokens, step.wanted.outputs[taken.outputs])
+        # All logits at once where they fit: parts that are sampled in order would read the output layer again.
+        every = logits_of(at) if 0 < len(at) <= LOGIT_ROWS else None
         for part in taken.parts(LOGIT_ROWS, self._sampler.needs_order(taken.slots)):
-            logits = logits_of(at[taken.outputs[part]])
+            logits = logits_of(at[part]) if every is None else self._taken(every, part)
             taken.take(
                 part, self._sampler.sample(logits, taken.slots[part], taken.lengths[part], self._slots.token_ids)
             )

@@ -30,7 +30,7 @@ def warm_up_plans(resolved: Resolved, cache: KVCache) -> list[StepPlan]:
 
 def plan_with_drafts(resolved: Resolved, cache: KVCache, num_rows: int, num_tokens: int) -> StepPlan | None:
     """A step of this number of rows, each with one known token to compute and num_tokens - 1 drafts, after a block of
-    others. None if no step can have them."""
+    others. The last of several rows has a draft less. None if no step can have them."""
     block_size, num_groups = resolved.cache.block_size, cache.groups.num_groups
     num_blocks = 1 + -(-num_tokens // block_size)
     if (
@@ -43,6 +43,9 @@ def plan_with_drafts(resolved: Resolved, cache: KVCache, num_rows: int, num_toke
     inputs = RequestInputs([0] * (block_size + 1), SamplingParams(temperature=0))
     tables = np.arange(num_rows * num_blocks * num_groups).reshape(num_rows, num_blocks, num_groups)
     every = np.ones(num_rows, np.int32)
+    counts = every * num_tokens
+    if num_rows > 1:
+        counts[-1] -= 1  # rows of one length are captured, and those of requests seldom have one
     return StepPlan(
         step=0,
         released_slots=list(range(num_rows)),
@@ -51,9 +54,9 @@ def plan_with_drafts(resolved: Resolved, cache: KVCache, num_rows: int, num_toke
         block_ids=every[:0].reshape(0, num_groups),
         slots=np.arange(num_rows, dtype=np.int32),
         num_computed=every * block_size,
-        num_tokens=every * num_tokens,
-        num_outputs=every * num_tokens,
-        drafts=[(row, [0] * (num_tokens - 1)) for row in range(num_rows)] if num_tokens > 1 else [],
+        num_tokens=counts,
+        num_outputs=counts,
+        drafts=[(row, [0] * (count - 1)) for row, count in enumerate(counts.tolist()) if count > 1],
     )
 
 

@@ -1,4 +1,4 @@
-"""Acceptance: how probable it is that an expected token comes, from how often one came before.
+"""Acceptance: how probable it is that an expected token is the next one, from how often one was before.
 
 The longer the context in which the text agrees with an earlier place, the longer it goes on to agree. So outcomes are
 counted by the length of that context, over all sequences, and for each of them: an answer that copies its prompt soon
@@ -29,12 +29,13 @@ class Acceptance:
         """Another sequence has the slot."""
         self._slot_hits[slot] = self._slot_all[slot] = 0.0
 
-    def count(self, slots: Int64, matched: Int32, came: Bool) -> None:
-        """Outcomes. slots: [R], each once. matched: [R] length of the context. came: [R] whether the token came."""
+    def count(self, slots: Int64, matched: Int32, is_match: Bool) -> None:
+        """Outcomes. slots: [R], each once. matched: [R] length of the context. is_match: [R] whether the next token was
+        the expected one."""
         classes = _class_of(matched)
-        self._slot_hits[slots, classes] = self._slot_hits[slots, classes] * _KEEPS + came
+        self._slot_hits[slots, classes] = self._slot_hits[slots, classes] * _KEEPS + is_match
         self._slot_all[slots, classes] = self._slot_all[slots, classes] * _KEEPS + 1.0
-        hits, counts = (np.bincount(classes, weights, len(self._all)) for weights in (came.astype(float), None))
+        hits, counts = (np.bincount(classes, weights, len(self._all)) for weights in (is_match.astype(float), None))
         kept = _KEEPS**counts
         self._hits = self._hits * kept + hits
         self._all = self._all * kept + counts

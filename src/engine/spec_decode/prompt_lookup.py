@@ -18,7 +18,8 @@ from .step_times import StepTimes
 
 _LEAST_GAIN = 1.03  # of tokens per second; below it drafts would not pay for the planning that they hold up
 _RESUMES = 4  # tokens that had agreed: after one that does not, the place may still be followed
-_MOST_LOOKUPS = 8  # in a step: one takes some 15 us with 8192 tokens
+_MOST_SEARCHED = 65_536  # tokens, for one token of each sequence: a lookup among 8192 takes some 15 us
+_PROBES_EVERY = 128  # steps with drafts one after the other, after which one has none, and says what it takes
 
 
 class PromptLookup:
@@ -48,6 +49,7 @@ class PromptLookup:
         self._matched = np.zeros(num_slots, np.int32)  # tokens before it that agree; 0: it is tried once more
         self._looked_up = np.zeros(num_slots, np.int64)  # when, for those that wait for it
         self._num_followed = 0
+        self._num_drafted = 0  # steps with drafts since the last one without
 
     def admit(self, slot: int, token_ids: Sequence[int]) -> None:
         self._token_ids[slot, : len(token_ids)] = token_ids
@@ -70,8 +72,10 @@ class PromptLookup:
         if has_place.any():
             self._compare(slots[has_place], token_ids[has_place])
         lost = np.flatnonzero(self._matched[slots] < self._shortest)
-        if len(lost) > _MOST_LOOKUPS:
-            lost = lost[np.argsort(self._looked_up[slots[lost]], kind="stable")[:_MOST_LOOKUPS]]
+        if len(lost) > 1:
+            lost = lost[np.argsort(self._looked_up[slots[lost]], kind="stable")]
+            is_within = np.cumsum(lengths[lost]) <= _MOST_SEARCHED
+            lost = lost[: max(1, int(is_within.sum()))]
         for row in lost.tolist():
             slot = int(slots[row])
             self._looked_up[slot] = self._num_followed
@@ -79,11 +83,11 @@ class PromptLookup:
 
     def _compare(self, slots: Int64, token_ids: Int32) -> None:
         places, matched = self._next[slots], self._matched[slots]
-        came = self._token_ids[slots, places] == token_ids
-        self._acceptance.count(slots, matched, came)
-        goes_on = came | (matched >= _RESUMES)
+        is_match = self._token_ids[slots, places] == token_ids
+        self._acceptance.count(slots, matched, is_match)
+        goes_on = is_match | (matched >= _RESUMES)
         self._next[slots] = np.where(goes_on, places + 1, -1)
-        self._matched[slots] = np.where(came, matched + 1, 0)
+        self._matched[slots] = np.where(is_match, matched + 1, 0)
 
     def _look_up(self, slot: int, length: int) -> None:
         """Follow the last place where the most of the last tokens occurred, if these are at least `shortest`. Otherwise
@@ -103,19 +107,19 @@ class PromptLookup:
     def counts(self, slots: Int64, room: Int32) -> Int32:
         counts = np.zeros(len(slots), np.int32)
         rows = np.flatnonzero((self._next[slots] >= 0) & (room > 0))
-        if not len(rows):
+        if not len(rows) or self._num_drafted >= _PROBES_EVERY:
             return counts
-        own = slots[rows]
-        survival = self._acceptance.survival(own, self._matched[own], self.max_tokens)
-        survival[np.arange(self.max_tokens) >= room[rows, None]] = 0.0
+        own, width = slots[rows], min(self.max_tokens, int(room[rows].max()))
+        survival = self._acceptance.survival(own, self._matched[own], width)
+        survival[np.arange(width) >= room[rows, None]] = 0.0
         # The most probable tokens first, so those of a row are in their order.
         order = np.argsort(-survival, axis=None, kind="stable")
         gained = len(slots) + np.cumsum(survival.reshape(-1)[order])
-        rates = gained / self._times.seconds(len(slots) + np.arange(1, len(order) + 1))
+        rates = gained / self._times.seconds(len(slots), np.arange(1, len(order) + 1))
         best = int(rates.argmax())
         if rates[best] < _LEAST_GAIN * len(slots) / float(self._times.seconds(len(slots))):
             return counts
-        counts[rows] = np.bincount(order[: best + 1] // self.max_tokens, minlength=len(rows))
+        counts[rows] = np.bincount(order[: best + 1] // width, minlength=len(rows))
         return counts
 
     def drafts(self, slot: int, length: int, count: int) -> list[int]:
@@ -124,5 +128,6 @@ class PromptLookup:
         token_ids: list[int] = self._token_ids[slot, place + np.arange(count) % (length - place)].tolist()
         return token_ids
 
-    def took(self, num_tokens: int, seconds: float) -> None:
-        self._times.took(num_tokens, seconds)
+    def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
+        self._num_drafted = self._num_drafted + 1 if num_drafts else 0
+        self._times.record(num_rows, num_drafts, seconds)

@@ -1,4 +1,4 @@
-"""StepTimes: how long a step of n tokens takes, from measurements at the start and from the steps since then."""
+"""StepTimes: how long steps with drafts take, from measurements at the start and from the steps since then."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-_SHARE = 0.1  # of a new step in the mean
+_SHARE = 0.1  # of a new step in a mean
+_LEAST_SLOPE = 0.005  # of a step: what each further token costs at least, so that a flat measurement can be corrected
+_FACTORS = (0.25, 20.0)  # limits of one step's correction: a step that was interrupted says nothing of the next one
 
 
 class StepTimes:
-    """A curve over the number of tokens, measured with a short context. Longer contexts add about the same to a step of
-    any number of tokens, so steps move the whole curve up and down. Until something is measured, the time of a step is
-    in proportion to its tokens, so that no draft pays."""
+    """A curve over the number of tokens, measured at the start, and two corrections of it. Steps without drafts say how
+    long all steps take now, with their contexts and the other work of the machine; steps with drafts say what the
+    tokens of drafts cost beside that. Until something is measured, the time of a step is in proportion to its tokens,
+    so that no draft pays."""
 
     def __init__(self) -> None:
         self.measure({1: 1.0})
@@ -26,23 +29,37 @@ class StepTimes:
         # A larger step never takes less time: what says so is noise.
         self._seconds: Floats = np.maximum.accumulate(np.array([measured[size] for size in sizes], np.float64))
         self._slope = self._slope_at_end()
-        self._added = 0.0
+        self._scale = self._factor = 1.0
 
     def _slope_at_end(self) -> float:
+        """Seconds of a token beyond what was measured, from points that are far apart: noise matters little then."""
         sizes, seconds = self._sizes, self._seconds
         if len(sizes) == 1:
             return float(seconds[0])
-        return float((seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2]))
+        before = max(0, int(np.searchsorted(sizes, sizes[-1] / 4, side="right")) - 1)
+        slopes = [(seconds[-1] - seconds[at]) / (sizes[-1] - sizes[at]) for at in (0, before)]
+        return float(max(slopes))
 
-    def seconds(self, num_tokens: npt.NDArray[np.integer] | int) -> Floats:
-        """The times of steps of these numbers of tokens."""
-        return np.maximum(self._measured(num_tokens) + self._added, 1e-9)
+    def seconds(self, num_rows: int, num_drafts: npt.NDArray[np.integer] | int = 0) -> Floats:
+        """The times of steps of this number of rows, and of drafts in all of them."""
+        found: Floats = self._scale * (self._measured(num_rows) + self._factor * self._added(num_rows, num_drafts))
+        return found
 
-    def took(self, num_tokens: int, seconds: float) -> None:
-        difference = seconds - float(self._measured(num_tokens))
-        # A step that takes many times as long was interrupted, and says nothing of the next one.
-        difference = min(difference, 4 * float(self._seconds[0]) + max(0.0, self._added))
-        self._added += _SHARE * (difference - self._added)
+    def record(self, num_rows: int, num_drafts: int, seconds: float) -> None:
+        """A step of these rows and drafts, and nothing else, has taken this time."""
+        least, most = _FACTORS
+        if not num_drafts:
+            found = float(np.clip(seconds / float(self._measured(num_rows)), self._scale * least, self._scale * most))
+            self._scale += _SHARE * (found - self._scale)
+            return
+        added = seconds / self._scale - float(self._measured(num_rows))
+        found = float(np.clip(added / float(self._added(num_rows, num_drafts)), least, most))
+        self._factor += _SHARE * (found - self._factor)
+
+    def _added(self, num_rows: int, num_drafts: npt.NDArray[np.integer] | int) -> Floats:
+        alone = self._measured(num_rows)
+        found: Floats = np.maximum(self._measured(num_rows + num_drafts) - alone, _LEAST_SLOPE * alone * num_drafts)
+        return found
 
     def _measured(self, num_tokens: npt.NDArray[np.integer] | int) -> Floats:
         beyond = np.maximum(num_tokens - self._sizes[-1], 0.0)

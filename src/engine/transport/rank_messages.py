@@ -69,7 +69,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Sampled in the step that runs, which ends with them. None: sampling failed."""
+    """Sampled in the step that runs, which ends with them; -1 where a row failed. None: sampling failed."""
 
     token_ids: Int32 | None
 

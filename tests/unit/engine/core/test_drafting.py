@@ -149,6 +149,37 @@ def test_while_drafts_pay_a_step_waits_for_the_one_before():
     bench.finish(second)
 
 
+def test_a_prompt_in_chunks_is_planned_ahead():
+    """A prompt whose end occurred before has something to draft, but not yet."""
+    bench = Bench(max_num_batched_tokens=8)
+    bench.add("a", list(range(5, 35)))
+    plans = [bench.scheduler.schedule() for _ in range(3)]
+    assert [plan.num_outputs.tolist() for plan in plans if plan is not None] == [[0], [0], [0]]
+    for plan in plans:
+        assert plan is not None
+        bench.finish(plan)
+    bench.run()
+    assert bench.answers["a"] == continuation(list(range(5, 35)), 20)
+
+
+def test_a_prompt_that_must_be_computed_whole_gets_what_drafts_would_take():
+    """With drafts of half a step it did not fit, and waited until all answers paused."""
+    bench = Bench(AnyDrafter(max_tokens=40), enable_chunked_prefill=False, max_num_batched_tokens=200)
+    bench.add("a", max_tokens=100)
+    bench.step()
+    bench.step()
+    bench.add("b", [9] * 150)
+    plans = [bench.step() for _ in range(3)]
+    assert any(plan.admissions for plan in plans)
+
+
+def test_a_request_without_room_for_a_draft_is_not_followed():
+    bench = Bench()
+    bench.add("a", max_tokens=1)
+    bench.run()
+    assert bench.drafter.num_calls == 0
+
+
 def test_steps_are_planned_ahead_while_drafts_do_not_pay():
     class Idle(AnyDrafter):
         def counts(self, slots: Any, room: Any) -> Any:
@@ -179,7 +210,7 @@ def test_what_became_of_drafts_is_counted():
     assert Bench(drafting=None).scheduler.stats().drafts is None
 
 
-@pytest.mark.parametrize("method", ["admit", "follow", "counts", "drafts", "took"])
+@pytest.mark.parametrize("method", ["admit", "follow", "counts", "drafts", "record_step"])
 def test_a_drafter_that_fails_is_not_asked_again_and_no_request_is_lost(method: str, caplog: pytest.LogCaptureFixture):
     bench = Bench(AnyDrafter(fails_in=method))
     with caplog.at_level(logging.ERROR):

@@ -176,7 +176,7 @@ def test_a_row_of_nan_chooses_experts_that_exist(level):
 
 
 @LEVELS
-@pytest.mark.parametrize("scoring", SCORINGS)
+@pytest.mark.parametrize("scoring", [scoring for scoring in SCORINGS if scoring != "sparse_mixer"])
 @pytest.mark.parametrize("renormalises", [False, True])
 def test_experts_that_a_table_lists_have_the_weights_of_chosen_ones(level, scoring, renormalises):
     kernels, routing = kernels_of(level, torch.bfloat16), Routing(19, 4, scoring, renormalises, scale=1.5)
@@ -194,6 +194,13 @@ def test_listed_experts_of_another_number_are_refused(level):
         return
     with pytest.raises(ValueError, match="logits of 8 experts"):
         kernels_of(level, torch.float32).weigh_experts(torch.zeros(1, 8), torch.zeros(1, 3).int(), Routing(8, 2))
+
+
+@LEVELS
+def test_listed_experts_have_no_weights_that_depend_on_their_order(level):
+    kernels, routing = kernels_of(level, torch.float32), Routing(8, 2, "sparse_mixer", tolerance=0.1)
+    with pytest.raises(ValueError, match="cannot be listed"):
+        kernels.weigh_experts(torch.zeros(1, 8), torch.zeros(1, 2).int(), routing)
 
 
 @LEVELS

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from stoker.engine.spec_decode import prompt_lookup
 from stoker.engine.spec_decode.prompt_lookup import PromptLookup
 from stoker.engine.spec_decode.step_times import StepTimes
 
@@ -125,7 +126,7 @@ def test_the_most_probable_tokens_of_all_sequences_are_drafted() -> None:
 
 def test_a_loaded_engine_drafts_less() -> None:
     """A step that takes as long for any number of tokens up to 8, and then in proportion to them."""
-    drafter = lookup({1: 1.0, 8: 1.0, 16: 2.0}, num_slots=16)
+    drafter = lookup({1: 1.0, 8: 1.0, 16: 2.0, 128: 16.0}, num_slots=16)
     text = list(range(10, 60))
     for slot in range(16):
         drafter.admit(slot, [*text, 1, *text[:12]])
@@ -136,8 +137,21 @@ def test_a_loaded_engine_drafts_less() -> None:
     assert drafts[2] == 0
 
 
-def test_most_sequences_without_a_place_wait_for_a_lookup() -> None:
+def test_a_step_has_none_now_and_then_if_all_have_drafts() -> None:
+    """Else nothing would say what a step takes without."""
+    drafter = lookup()
+    drafter.admit(0, [1, 2, 3, 4, 1, 2])
+    for _ in range(128):
+        assert drafted(drafter, 0, 6)
+        drafter.record_step(1, 6, 1.0)
+    assert drafted(drafter, 0, 6) == []
+    drafter.record_step(1, 0, 1.0)
+    assert drafted(drafter, 0, 6)
+
+
+def test_most_sequences_without_a_place_wait_for_a_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each gets its turn: after ten tokens that were seen before, all have found their place."""
+    monkeypatch.setattr(prompt_lookup, "_MOST_SEARCHED", 400)
     drafter = lookup(num_slots=40)
     every, text = np.arange(40), np.arange(100, 140, dtype=np.int32)
     for slot in range(40):
