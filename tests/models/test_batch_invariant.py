@@ -21,7 +21,7 @@ from .test_generation import ONE_GROUP, SAMPLED, make_prompts
 
 KINDS = [replace(kind, max_tokens=20, logprobs=index) for index, kind in enumerate((GREEDY, *SAMPLED))]
 KINDS.append(replace(SAMPLED[0], max_tokens=9, logprobs=4, prompt_logprobs=2))
-FEW_BLOCKS = {"num_gpu_blocks_override": 40}  # for 32 sequences of up to 6 blocks
+FEW_BLOCKS = {"num_gpu_blocks_override": 34}  # for 32 sequences of up to 6 blocks
 Results = dict[str, tuple[object, ...]]
 
 
