@@ -1,4 +1,4 @@
-"""Which tokens of a step are valid, whoever samples them."""
+"""Which tokens of a step are valid, sampled by one process or received from another."""
 
 from __future__ import annotations
 
