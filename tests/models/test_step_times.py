@@ -25,7 +25,7 @@ def test_the_shapes_that_say_most_are_measured_however_long_a_step_takes(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Of a model whose steps take 0.6 s only steps of one token were, and nothing was ever drafted."""
+    """Where a step takes 0.6 s, only steps of one token were measured, and nothing was ever drafted."""
     settings = resolved(saved("llama")[1], tmp_path, scheduler={"max_num_batched_tokens": 256})
     runner, executed, clock = load_runner(settings), list[StepPlan](), itertools.count()
     monkeypatch.setattr(step_times.time, "perf_counter", lambda: next(clock) * seconds)

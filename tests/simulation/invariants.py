@@ -149,7 +149,7 @@ class Invariants:
             self._check_windows(request)
             untold = request.num_untold
             most = int(sequences.columns.target[slot]) - untold
-            # Of a step that is not finished, the drafts that were rejected are not taken back yet.
+            # Drafts that were rejected are taken back when their step is finished.
             assert most - self._drafts_in_flight(request) <= len(state.token_ids) <= most, f"slot {slot}: other tokens"
             known, read = int(sequences.columns.known[slot]), len(request.token_ids)
             assert state.token_ids[:read] == request.token_ids[: read - untold]

@@ -48,7 +48,7 @@ class World:
 
     @classmethod
     def with_drafts(cls, name: str, **fixed: object) -> World:
-        """Of a model without recurrent states."""
+        """The model has no recurrent states."""
         return replace(cls.of(f"drafts {name}", **{"num_kept_states": 0, **fixed}), has_drafts=True)
 
     @classmethod

@@ -282,7 +282,7 @@ class SequenceBlocks:
     def extend_to(self, request: Request, num_tokens: int) -> list[int]:
         """Take the blocks up to `num_tokens` tokens and publish the full ones. Returns the new blocks (append_new).
 
-        There may be more already: those of drafts that were rejected.
+        The sequence may have more already, which drafts have taken that were rejected.
         """
         count = -(-num_tokens // self._block_size) - request.num_blocks
         block_ids = self.append_new(request, count) if count > 0 else []
