@@ -24,6 +24,10 @@ def decide_scheduler(done: Decisions) -> None:
 
 
 def decide_drafts(done: Decisions, model_files: ModelFiles) -> None:
+    if done.speculative.method is None and model_files.draft is not None:
+        kind = model_files.draft.draft.kind
+        method = "draft_model" if kind == "model" else kind
+        done.decide("speculative.method", method, "R518", "what `speculative.model` holds")
     if done.is_auto("speculative.method"):
         reason = _why_no_drafts(done, model_files)
         done.decide("speculative.method", None if reason else "ngram", "R515", reason or "nothing is loaded for it")

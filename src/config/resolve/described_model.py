@@ -19,6 +19,7 @@ from ..checkpoint.repository_code import RepositoryCode
 from ..held_codes import CodesLayout
 from ..model_facts import Fact
 from ..schema.parallel import ParallelConfig
+from .draft_files import DraftFiles
 from .sharded_state import StateShape
 from .stored_as import OwnCodes, StoredAs
 
@@ -54,6 +55,7 @@ class ModelFiles(Record):
     missing_files: tuple[str, ...] = ()  # what is missing, and was described instead; only for a plan
     notes: tuple[str, ...] = ()  # what of the repository is not used, for people
     unused_overrides: tuple[str, ...] = ()  # keys of hf_overrides that nothing reads and config.json lacks
+    draft: DraftFiles | None = None  # the network that drafts tokens for it
 
     @property
     def num_parameters(self) -> int:
