@@ -47,6 +47,7 @@ class ModelDrafts:
         self._has_keys: Bool = np.zeros(loaded.cache.num_blocks, np.bool_)  # blocks all of whose tokens are computed
         self._num_done: Int64 = np.zeros(num_slots, np.int64)  # tokens that the network has computed
         self._is_known: Bool = np.zeros(num_slots, np.bool_)  # what it has not computed can be
+        self._awaited: dict[int, Int64] = {}  # by new slots: blocks that rows before theirs compute
         self._ring: torch.Tensor | None = None
         if self._reader is not None:
             shape = (num_slots, RING_TOKENS, self._reader.width)
@@ -85,13 +86,13 @@ class ModelDrafts:
             if (admission := admitted.get(slot)) is None:
                 continue
             blocks = np.array(admission.block_ids[self._group], np.int64)
-            num_cached = start // size
-            self._has_keys[blocks[num_cached:]] = False
-            missing = np.flatnonzero(~self._has_keys[blocks[:num_cached]])
-            num_here = int(missing[0]) * size if len(missing) else start
-            # What the model has computed of the tokens between the two is not known any more.
-            self._is_known[slot] = self._ring is None or num_here == start
-            self._num_done[slot] = num_here
+            self._has_keys[blocks[start // size :]] = False
+            missing = np.flatnonzero(~self._has_keys[blocks[: start // size]])
+            self._num_done[slot] = int(missing[0]) * size if len(missing) else start
+            self._is_known[slot] = True
+            if self._ring is not None and len(missing):
+                # What the model has computed of the missing tokens is known only if a row before computes them now.
+                self._num_done[slot], self._awaited[slot] = start, blocks[missing]
 
     def _is_prompt(self, plan: StepPlan) -> Bool:
         """[rows] Whether a row has several tokens that are all known."""
@@ -198,9 +199,15 @@ class ModelDrafts:
             return
         began = time.perf_counter()
         ends = np.cumsum(plan.num_tokens)
-        for row in np.flatnonzero(self._is_prompt(plan) & self._is_known[plan.slots]).tolist():
+        is_prompt = self._is_prompt(plan)
+        for row in np.flatnonzero(is_prompt | np.isin(plan.slots, list(self._awaited))).tolist():
+            slot = int(plan.slots[row])
+            if (awaited := self._awaited.pop(slot, None)) is not None:
+                self._is_known[slot] = bool(self._has_keys[awaited].all())
+            if not (is_prompt[row] and self._is_known[slot]):
+                continue
             self._compute_prompt(
-                int(plan.slots[row]),
+                slot,
                 int(plan.num_computed[row]),
                 kept[int(ends[row]) - int(plan.num_tokens[row]) : int(ends[row])],
             )
