@@ -19,7 +19,7 @@ from ..checkpoint.repository_code import RepositoryCode
 from ..held_codes import CodesLayout
 from ..model_facts import Fact
 from ..schema.parallel import ParallelConfig
-from .draft_files import DraftFiles
+from .draft_files import MODEL_METHODS, DraftFiles
 from .sharded_state import StateShape
 from .stored_as import OwnCodes, StoredAs
 
@@ -87,6 +87,11 @@ class ModelFiles(Record):
         if num_ranks > 1 and (self.own_codes or self.num_stored):  # not described tensor by tensor
             return ceil(self.weights_bytes(dtype, held, layout=layout) * rank_share(self.spec, num_ranks))
         return self.of_one_rank(num_ranks).weights_bytes(dtype, held, layout=layout)
+
+    def drafted_by(self, method: str | None) -> ModelFiles:
+        """The files without the network of another method."""
+        is_unused = self.draft is not None and method not in MODEL_METHODS
+        return self.model_copy(update={"draft": None}) if is_unused else self
 
     def placed(self, parallel: ParallelConfig) -> ModelFiles:
         """The files of a model whose experts are placed as the options say."""

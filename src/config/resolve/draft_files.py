@@ -67,8 +67,13 @@ def read_draft_files(
     Raises ModelFilesError, at the option, for a network that does not fit the model.
     """
     own = deployment.config.speculative
-    if own.method not in (None, *MODEL_METHODS) or (own.method is None and own.model is None):
+    if own.method == "auto" and own.model is None:
+        return _mtp_if_any(deployment, target, values, folder)
+    if own.method not in (None, "auto", *MODEL_METHODS) or (own.method is None and own.model is None):
         return None
+    if problem := _problem(target, own.method):
+        with shown_at("speculative.method", True):
+            raise ModelFilesError(problem, code="M304")
     if own.method == "mtp":
         with shown_at("speculative.method", True):
             return _mtp(deployment, target, values, folder)
@@ -78,9 +83,31 @@ def read_draft_files(
         cache = hub_cache(deployment)
         path = locate(deployment.located("speculative.model"), None, cache)
         try:
-            return _of_folder(deployment, target, path, own.method)
+            return _of_folder(deployment, target, path, None if own.method == "auto" else own.method)
         except ModelConfigError as error:
             raise ModelFilesError(f"{path / CONFIG_JSON}: {error}", code=error.code) from None
+
+
+def _problem(target: ModelSpec, method: str | None) -> str:
+    """Why no network drafts for a model; empty if one can."""
+    groups = model_cache_groups(target, target.max_position_embeddings, is_hybrid=True)
+    if None not in groups.windows:
+        return "all layers of the model forget tokens beyond a window, and what drafts keeps all of them"
+    if method != "draft_model" and (target.hyper_connections is not None or target.gated_residual is not None):
+        return "the residual of the model is several streams, and what drafts goes on from a single one"
+    return ""
+
+
+def _mtp_if_any(
+    deployment: Deployment, target: ModelSpec, values: Mapping[str, Any], folder: Path
+) -> DraftFiles | None:
+    """The layer of the checkpoint, if it has one that this build reads."""
+    if target.has_states or _problem(target, "mtp"):
+        return None
+    try:
+        return _mtp(deployment, target, values, folder)
+    except ModelFilesError:
+        return None
 
 
 def _mtp(deployment: Deployment, target: ModelSpec, values: Mapping[str, Any], folder: Path) -> DraftFiles:
