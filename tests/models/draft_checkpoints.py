@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -137,3 +138,48 @@ def add_mtp(folder: Path, seed: int = 0) -> Path:
     file = folder / "model.safetensors"
     save_file({**load_file(file), **weights}, file, {"format": "pt"})
     return folder
+
+
+@torch.no_grad()
+def mtp_chain(model: PreTrainedModel, folder: Path, token_ids: list[int], count: int) -> list[int]:
+    """What the layer that `add_mtp` has added drafts after these tokens, the best token in each place.
+
+    Its decoder layer is a copy of the model's last one with other weights, and each place is computed from the
+    beginning. DeepSeek-V3 and GLM-4.5.
+    """
+    prefix = f"model.layers.{model.config.num_hidden_layers}."
+    own = {
+        name.removeprefix(prefix): each
+        for name, each in load_file(folder / "model.safetensors").items()
+        if name.startswith(prefix)
+    }
+    layer = copy.deepcopy(model.model.layers[-1])
+    layer.self_attn.layer_idx = 0
+    experts = layer.mlp.experts
+    for name, parameter in layer.named_parameters():
+        if not name.startswith("mlp.experts."):
+            parameter.copy_(own[name])
+    for index in range(experts.gate_up_proj.shape[0]):
+        parts = [own[f"mlp.experts.{index}.{part}_proj.weight"] for part in ("gate", "up")]
+        experts.gate_up_proj[index].copy_(torch.cat(parts))
+        experts.down_proj[index].copy_(own[f"mlp.experts.{index}.down_proj.weight"])
+    layer.mlp.gate.e_score_correction_bias.copy_(own["mlp.gate.e_score_correction_bias"])
+    eps = model.config.rms_norm_eps
+    features = model.model(torch.tensor([token_ids])).last_hidden_state[0, :-1]
+    known, drafts = list(token_ids), list[int]()
+    for _ in range(count):
+        inputs = model.get_input_embeddings()(torch.tensor([*known, *drafts][1:]))
+        sides = [
+            rms_norm(inputs, (HIDDEN,), own["enorm.weight"], eps),
+            rms_norm(features, (HIDDEN,), own["hnorm.weight"], eps),
+        ]
+        x = (torch.cat(sides, 1) @ own["eh_proj.weight"].T)[None]
+        length = x.shape[1]
+        turn = model.model.rotary_emb(x, torch.arange(length)[None])
+        mask = torch.full((length, length), -torch.inf).triu(1)[None, None]
+        outputs = layer(x, attention_mask=mask, position_embeddings=turn)
+        outputs = (outputs[0] if isinstance(outputs, tuple) else outputs).view(length, HIDDEN)
+        normed = rms_norm(outputs[-1:], (HIDDEN,), own["shared_head.norm.weight"], eps)
+        drafts.append(int(model.lm_head(normed).argmax()))
+        features = torch.cat([features, outputs[-1:]])
+    return drafts

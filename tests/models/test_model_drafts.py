@@ -21,10 +21,13 @@ from stoker.engine.runner.model_drafts import ModelDrafts
 
 from .checkpoints import build, save
 from .conftest import Saved
-from .draft_checkpoints import add_mtp, eagle3_chain, save_eagle3
+from .draft_checkpoints import add_mtp, eagle3_chain, mtp_chain, save_eagle3
 from .engine import Engine, resolved
 from .test_drafts import SAMPLINGS, assert_same, samplings
 from .test_generation import FEW_BLOCKS, ONE_GROUP, make_prompts
+
+
+ALONE = {"enable_prefix_caching": False}
 
 
 class AlwaysDrafts(AnyDrafter):
@@ -103,7 +106,8 @@ def test_eagle3_changes_nothing(llama: Saved, cache: dict[str, int], is_eager: b
 class Drafted:
     """Records what a network drafts."""
 
-    def __init__(self, drafts: ModelDrafts, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, drafts: ModelDrafts | None, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert drafts is not None
         self.chains: list[tuple[list[int], list[int]]] = []  # known tokens, and drafts after them
         own, table = drafts._draft, drafts._slots
 
@@ -121,14 +125,15 @@ class Drafted:
 def test_eagle3_drafts_what_torch_computes(
     llama: Saved, max_tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Several requests at a time, whose drafts are sometimes accepted: a token of theirs is one that it drafts."""
+    """Several requests at a time, whose drafts are sometimes accepted: a token of theirs is one that it drafts.
+
+    Without shared prefixes: what the layer keeps of the last token of one depends on the token after it.
+    """
     model, folder = llama
     own = {"method": "eagle3", "model": str(save_eagle3(tmp_path / "eagle3"))}
     scheduler = {"max_num_batched_tokens": max_tokens}
-    engine = drafting(resolved(folder, tmp_path, scheduler=scheduler, speculative=own), 3)
-    drafts = engine.runner.drafts
-    assert drafts is not None
-    recorded = Drafted(drafts, monkeypatch)
+    engine = drafting(resolved(folder, tmp_path, scheduler=scheduler, speculative=own, cache=ALONE), 3)
+    recorded = Drafted(engine.runner.drafts, monkeypatch)
     engine.outputs(make_prompts(6), SamplingParams(temperature=0, max_tokens=12))
     assert len(recorded.chains) > 20
     assert {len(chain) for _, chain in recorded.chains} >= {1, 2}
@@ -146,6 +151,20 @@ def test_mtp_changes_nothing(family: str, tmp_path: Path):
     assert tokens > 50
 
 
+@pytest.mark.parametrize("family", MTP_FAMILIES)
+def test_mtp_drafts_what_the_layer_of_transformers_computes(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    model = build(family)
+    folder = add_mtp(save(model, tmp_path / "model"))
+    engine = drafting(resolved(folder, tmp_path, speculative={"method": "mtp"}, cache=ALONE), 3)
+    recorded = Drafted(engine.runner.drafts, monkeypatch)
+    engine.outputs(make_prompts(5), SamplingParams(temperature=0, max_tokens=8))
+    assert len(recorded.chains) > 10
+    for known, chain in recorded.chains:
+        assert chain == mtp_chain(model, folder, known, len(chain))
+
+
 def test_what_a_sequence_lacks_is_computed_late(llama: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Drafts begin when the answer is longer than what is remembered of it."""
     model, folder = llama
@@ -156,7 +175,7 @@ def test_what_a_sequence_lacks_is_computed_late(llama: Saved, tmp_path: Path, mo
     monkeypatch.setattr(
         drafter, "counts", lambda slots, room: np.where(engine.scheduler.stats().num_steps > 95, room, 0)
     )
-    recorded = Drafted(engine.runner.drafts, monkeypatch)  # type: ignore[arg-type]
+    recorded = Drafted(engine.runner.drafts, monkeypatch)
     engine.outputs(make_prompts(1), replace(SamplingParams(temperature=0), max_tokens=110, min_tokens=110))
     assert recorded.chains
     for known, chain in recorded.chains:
