@@ -26,7 +26,6 @@ from .engine import Engine, resolved
 from .test_drafts import SAMPLINGS, assert_same, samplings
 from .test_generation import FEW_BLOCKS, ONE_GROUP, make_prompts
 
-
 ALONE = {"enable_prefix_caching": False}
 
 

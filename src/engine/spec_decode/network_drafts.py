@@ -18,7 +18,7 @@ from .step_times import StepTimes
 _LEAST_GAIN = 1.03  # of tokens per second
 _AT_FIRST = np.array([0.6, 0.6, 0.6, 0.6, 0.6, 0.6])  # of each further token
 _LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)  # of drafts that are compared
-_TRIES_EVERY = 128  # steps
+_TRIES_EVERY = 32  # steps
 _TRIED = 4  # sequences
 _PROBES_EVERY = 128  # steps with drafts, after which one has none, and says what it takes
 
