@@ -80,7 +80,9 @@ class AnswerDrafter:
 
     def drafts(self, slot: int, length: int, count: int) -> list[int]:
         tokens = self._own[slot]
-        return [tokens[place] + (1 if place % self._wrong_every == 0 else 0) for place in range(length, length + count)]
+        own = tokens[length : length + count]
+        is_wrong = [place % self._wrong_every == 0 for place in range(length, length + count)]
+        return [abs(token_id - 1) if wrong else token_id for token_id, wrong in zip(own, is_wrong, strict=True)]
 
     def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
         self.steps.append((num_rows, num_drafts))

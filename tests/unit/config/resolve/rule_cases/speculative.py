@@ -24,10 +24,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             *("--spec-method auto --device cuda", "--spec-method auto -pcp 2", "--device cuda"),
         ],
     ),
-    "R516": (
-        [f"{_DRAFTS} --model STATES"],
-        ["--spec-method auto --model STATES", _DRAFTS, f"{_DRAFTS} --model MIXTURE", f"{_DRAFTS} --model LATENTS"],
-    ),
     "R517": (
         ["--spec-tokens 4", "--spec-method auto --model STATES --spec-tokens 4", "-sc.disable_by_batch_size 4"],
         ["", f"{_DRAFTS} --spec-tokens 4", "--spec-method auto --spec-tokens 4"],
