@@ -50,7 +50,7 @@ class AnswerDrafter:
         self, answers: Mapping[tuple[int, ...], Sequence[int]], max_tokens: int = 4, wrong_every: int = 5
     ) -> None:
         """answers: what is generated, by prompt."""
-        self.max_tokens, self._wrong_every = max_tokens, wrong_every
+        self.max_tokens, self.wrong_every = max_tokens, wrong_every
         self._answers = answers
         self._own: dict[int, list[int]] = {}
         self.followed: dict[int, list[int]] = {}  # by slot, all tokens of the sequence
@@ -81,7 +81,7 @@ class AnswerDrafter:
     def drafts(self, slot: int, length: int, count: int) -> list[int]:
         tokens = self._own[slot]
         own = tokens[length : length + count]
-        is_wrong = [place % self._wrong_every == 0 for place in range(length, length + count)]
+        is_wrong = [place % self.wrong_every == 0 for place in range(length, length + count)]
         return [abs(token_id - 1) if wrong else token_id for token_id, wrong in zip(own, is_wrong, strict=True)]
 
     def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
