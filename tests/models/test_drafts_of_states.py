@@ -10,6 +10,7 @@ import pytest
 from tests.slow_cases import slow
 
 from stoker.engine.api import EngineOutput, EngineRequest, RequestInputs, SamplingParams
+from stoker.engine.executor.build import build_core
 from stoker.engine.runner.rejected_drafts import RejectedDrafts
 from stoker.engine.runner.state_cache import StateCache
 from stoker.engine.step.plan import StepPlan
@@ -219,3 +220,9 @@ def test_what_was_drafted_with_torch_is_taken_back_by_other_kernels(
     found = engine.run_and_switch(asked, steps_before=9)
     assert rows == [3]
     assert [found[str(index)].token_ids for index in range(3)] == [output.token_ids for output in expected]
+
+
+def test_a_server_measures_steps_of_a_model_with_states(saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    core = build_core(drafting(saved("qwen3_5")[1], tmp_path))
+    assert core.info.kernels["drafts"].startswith("at most 4 tokens, from the text of a request; a step of 5 takes ")
+    core.close()

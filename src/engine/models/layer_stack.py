@@ -43,7 +43,7 @@ class LayerStep:
 
     def _mixed(self, mixer: Mixer, projected: torch.Tensor, own: slice, rows: torch.Tensor | None) -> torch.Tensor:
         cache = self._cache[own]
-        if isinstance(mixer, Recurrent):
+        if self._step.state_inputs is not None and isinstance(mixer, Recurrent):
             self._step.keep_state_inputs(projected, cache)
         return mixer(projected, self._step, cache, rows)
 
@@ -91,7 +91,7 @@ class Layer(Protocol):
 
 
 def recurrents_of(*parts: object) -> Sequence[Recurrent]:
-    """Those of a layer's parts that keep a state."""
+    """Select the parts of a layer that keep a state."""
     return [part for part in parts if isinstance(part, Recurrent)]
 
 

@@ -6,8 +6,8 @@ it. The next plan that has a row of the slot says how many tokens were accepted:
 not all of them, the copy is put back, and each part changes it by the accepted tokens only. Nothing else is computed
 again.
 
-So a state is right when a plan reads it, and not before. Every process of a model gets all plans, so no rank and no
-stage has to be told what was sampled.
+So a state is right when a plan reads it, and not before. Every process of a model gets all plans, so ranks and stages
+need no message about what was sampled.
 """
 
 from __future__ import annotations
