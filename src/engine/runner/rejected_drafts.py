@@ -27,7 +27,7 @@ from .materials import Materials
 
 
 class RejectedDrafts:
-    """A StepCopy."""
+    """A StepCopy, which does nothing while no row has drafts."""
 
     def __init__(self, made: Materials, inputs: HostInputs) -> None:
         """made: of a model with states and second places of them."""
@@ -40,9 +40,9 @@ class RejectedDrafts:
 
     def before(self, plan: StepPlan) -> None:
         """Make the states right that the step reads, and copy those that it changes by drafts."""
-        for admission in plan.admissions:
-            self._rows.pop(admission.slot, None)
         if self._rows:
+            for slot in (*plan.released_slots, *(admission.slot for admission in plan.admissions)):
+                self._rows.pop(slot, None)
             self._take_back(plan)
         if plan.drafts:
             slots = np.array([slot for slot, _ in plan.drafts], np.int32)
