@@ -15,12 +15,15 @@ from stoker.engine.runner.rejected_drafts import RejectedDrafts
 from stoker.engine.runner.state_cache import StateCache
 from stoker.engine.step.plan import StepPlan
 
+from .checkpoints import build, save
 from .conftest import Saved
+from .draft_checkpoints import add_mtp
 from .engine import Engine, resolved
 from .ranks import divided
 from .test_drafts import assert_same, samplings, with_drafts
 from .test_generation import FEW_BLOCKS, ONE_GROUP, make_prompts
 from .test_kernel_switch import SwitchingEngine
+from .test_model_drafts import assert_no_token_changes
 
 DRAFTS: dict[str, Any] = {"method": "ngram", "num_speculative_tokens": 4}
 GREEDY = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
@@ -226,3 +229,20 @@ def test_a_server_measures_steps_of_a_model_with_states(saved: Callable[[str], S
     core = build_core(drafting(saved("qwen3_5")[1], tmp_path))
     assert core.info.kernels["drafts"].startswith("at most 4 tokens, from the text of a request; a step of 5 takes ")
     core.close()
+
+
+@pytest.mark.parametrize("cache", [{}, FEW_BLOCKS], ids=["", "preempted"])
+@pytest.mark.parametrize("family", ["qwen3_5", slow("qwen3_next")])
+def test_the_layer_for_multi_token_prediction_changes_nothing(
+    family: str, cache: dict[str, int], tmp_path: Path
+) -> None:
+    folder = add_mtp(save(build(family), tmp_path / "model"))
+    tokens, _ = assert_no_token_changes(folder, tmp_path, {"method": "mtp"}, cache=cache)
+    assert tokens > 50
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", slow("lfm2"), slow("jamba"), slow("deepseek_v4")])
+def test_a_model_that_drafts_changes_nothing(family: str, saved: Callable[[str], Saved], tmp_path: Path) -> None:
+    own = {"method": "draft_model", "model": str(saved("llama")[1])}
+    tokens, accepted = assert_no_token_changes(saved(family)[1], tmp_path, own)
+    assert 0 < accepted < tokens

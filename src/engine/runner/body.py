@@ -72,7 +72,7 @@ class HostBody:
             return no_result
         wanted, division = logit_tokens(plan, self._slots), self._division
         rows = self._head.rows(wanted, plan.num_batched_tokens)
-        keeps_inputs = self._rejected is not None and bool(plan.drafts)
+        keeps_inputs = self._rejected is not None and len(plan.drafted_rows) > 0
         if division is not None:
             if division.takes(plan) and not keeps_inputs:
                 self._launched.num_single += 1
@@ -98,7 +98,7 @@ class HostBody:
         return self._head.begin(step, hidden)
 
     def _keep(self, plan: StepPlan, state_inputs: Sequence[StateInputs]) -> None:
-        if self._rejected is not None and plan.drafts:
+        if self._rejected is not None and len(plan.drafted_rows):
             self._rejected.keep(plan, state_inputs)
 
     def warm_up(self, phases: PhaseClock) -> None:

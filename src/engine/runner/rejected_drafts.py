@@ -44,9 +44,7 @@ class RejectedDrafts:
             for slot in (*plan.released_slots, *(admission.slot for admission in plan.admissions)):
                 self._rows.pop(slot, None)
             self._take_back(plan)
-        if plan.drafts:
-            slots = np.array([slot for slot, _ in plan.drafts], np.int32)
-            self._states.copy(self._places(slots))
+        self._states.copy(self._places(plan.slots[plan.drafted_rows]))
 
     def after(self, plan: StepPlan) -> None:
         """Does nothing: see `keep`."""
@@ -54,7 +52,7 @@ class RejectedDrafts:
     def keep(self, plan: StepPlan, inputs: Sequence[StateInputs]) -> None:
         """Called after a step with drafts. inputs: of all its tokens; they are valid until the next step."""
         ends = np.cumsum(plan.num_tokens)
-        drafted = np.flatnonzero(np.isin(plan.slots, [slot for slot, _ in plan.drafts])).tolist()
+        drafted = plan.drafted_rows.tolist()
         num_tokens = int(ends[drafted[-1]])  # decode rows are the first ones
         copies = [each.values[:num_tokens].clone() for each in inputs]
         caches = [each.cache for each in inputs]
