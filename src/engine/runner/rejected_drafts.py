@@ -44,7 +44,8 @@ class RejectedDrafts:
             for slot in (*plan.released_slots, *(admission.slot for admission in plan.admissions)):
                 self._rows.pop(slot, None)
             self._take_back(plan)
-        self._states.copy(self._places(plan.slots[plan.drafted_rows]))
+        if len(rows := plan.drafted_rows):
+            self._states.copy(self._places(plan.slots[rows]))
 
     def after(self, plan: StepPlan) -> None:
         """Does nothing: see `keep`."""
