@@ -164,6 +164,26 @@ def test_mtp_drafts_what_the_layer_of_transformers_computes(
         assert chain == mtp_chain(model, folder, known, len(chain))
 
 
+@pytest.mark.parametrize("method", ["draft", "keep"])
+def test_a_network_that_fails_is_switched_off_and_no_request_is_lost(
+    method: str, llama: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    prompts = make_prompts(len(samplings()))
+    expected = Engine(resolved(llama[1], tmp_path, scheduler=ONE_GROUP)).outputs(prompts, samplings())
+    own = {"method": "eagle3", "model": str(save_eagle3(tmp_path / "eagle3"))}
+    engine = drafting(resolved(llama[1], tmp_path, scheduler=ONE_GROUP, speculative=own))
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("no more")
+
+    monkeypatch.setattr(engine.runner.drafts, f"_{method}", fail)
+    assert_same(engine.outputs(prompts, samplings()), expected)
+    assert len([record for record in caplog.records if "switched off" in record.message]) == 1
+    tokens, _ = counted(engine)
+    assert_same(engine.outputs(prompts, samplings()), expected)
+    assert counted(engine)[0] == tokens
+
+
 def test_what_a_sequence_lacks_is_computed_late(llama: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Drafts begin when the answer is longer than what is remembered of it."""
     model, folder = llama

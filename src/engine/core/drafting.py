@@ -144,6 +144,8 @@ class Drafting:
 
     def verified(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
         """The plan has this result, after this time."""
+        if result.draft_error:
+            self._drafter = None  # the runner has said it
         if self._drafter is None:
             return
         drafter, num_drafts = self._drafter, plan.num_outputs - 1

@@ -44,6 +44,7 @@ class DraftingHead:
         def finished() -> StepResult:
             result = finish()
             result.draft_seconds, self._drafts.seconds = self._drafts.seconds, 0.0
+            result.draft_error = self._drafts.error
             return result
 
         return finished

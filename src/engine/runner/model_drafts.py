@@ -5,13 +5,17 @@ it has not computed of a sequence yet is computed when drafts are asked for, or 
 network that goes on from what the model computes gets that of the last tokens from a ring for each slot, and that of a
 prompt in the step that computes it.
 
+A network that fails is not asked again: drafts are then any tokens, until the scheduler has heard of it.
+
 A draft is sampled with the noise that the model's token at its place will be sampled with, so that the two are the same
 token as often as their distributions allow.
 """
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -27,6 +31,7 @@ from .step_input import Int64, build_step_input
 
 RING_TOKENS = 64  # of each slot, whose features are remembered
 _CHUNK_TOKENS = 512  # of a sequence, of which a network that gets nothing of the model may lack all
+logger = logging.getLogger(__name__)
 _NONE: Int32 = np.empty(0, np.int32)
 
 
@@ -53,6 +58,7 @@ class ModelDrafts:
             shape = (num_slots, RING_TOKENS, self._reader.width)
             self._ring = torch.zeros(shape, dtype=loaded.dtype, device=loaded.device)
         self.seconds = 0.0  # since it was taken
+        self.error = ""  # why nothing is drafted any more
 
     # ---- before a step
 
@@ -60,9 +66,30 @@ class ModelDrafts:
     def before(self, plan: StepPlan) -> None:
         """Draft for the rows that have more outputs than the host has tokens for. The plan was applied."""
         began = time.perf_counter()
-        self._admit(plan)
         listed = [slot for slot, _ in plan.drafts]
         is_wanted = (plan.num_outputs > 1) & ~np.isin(plan.slots, listed)
+        self._fill(plan, is_wanted)
+        self._ask(lambda: self._prepare(plan, is_wanted))
+        self.seconds += time.perf_counter() - began
+
+    def _ask(self, ask: Callable[[], None]) -> None:
+        if self.error:
+            return
+        try:
+            ask()
+        except Exception as error:
+            logger.error("drafts are switched off: what drafts has failed", exc_info=error)
+            self.error = str(error) or type(error).__name__
+
+    def _fill(self, plan: StepPlan, is_wanted: Bool) -> None:
+        """Until something better is known, drafts are the last token of each row."""
+        table, rows = self._slots, np.flatnonzero(is_wanted)
+        for slot, count in zip(plan.slots[rows].tolist(), (plan.num_outputs[rows] - 1).tolist(), strict=True):
+            length = int(table.num_tokens[slot])
+            table.token_ids[slot, length : length + count] = table.token_ids[slot, length - 1]
+
+    def _prepare(self, plan: StepPlan, is_wanted: Bool) -> None:
+        self._admit(plan)
         if self._ring is not None:
             pending = plan.num_computed - self._num_done[plan.slots]
             is_full = (plan.num_outputs > 0) & (pending > 0) & (pending + plan.num_tokens > RING_TOKENS)
@@ -70,7 +97,6 @@ class ModelDrafts:
         rows = np.flatnonzero(is_wanted)
         if len(rows):
             self._draft(plan.slots[rows].astype(np.int64), plan.num_outputs[rows] - 1)
-        self.seconds += time.perf_counter() - began
 
     def after(self, plan: StepPlan) -> None:
         """Nothing is left to do: `keep` gets what the model has computed."""
@@ -102,10 +128,8 @@ class ModelDrafts:
     # ---- drafts
 
     def _draft(self, slots: Int64, counts: Int32) -> None:
-        """counts: of drafts, of each slot. Those of a sequence that cannot be computed are its last token."""
+        """counts: of drafts, of each slot. Sequences that cannot be computed keep what was filled in."""
         table, lengths = self._slots, self._slots.num_tokens[slots]
-        for slot, length, count in zip(slots.tolist(), lengths.tolist(), counts.tolist(), strict=True):
-            table.token_ids[slot, length : length + count] = table.token_ids[slot, length - 1]
         order = np.argsort(-counts, kind="stable")  # those with more drafts first, so that others end
         order = order[self._is_known[slots[order]]]
         slots, counts, lengths = slots[order], counts[order], lengths[order]
@@ -195,9 +219,12 @@ class ModelDrafts:
 
     def keep(self, plan: StepPlan, kept: torch.Tensor) -> None:
         """Take what the model has computed of all tokens of the step, before they are sampled. kept: [T, width]."""
-        if self._ring is None:
-            return
         began = time.perf_counter()
+        self._ask(lambda: self._keep(plan, kept))
+        self.seconds += time.perf_counter() - began
+
+    def _keep(self, plan: StepPlan, kept: torch.Tensor) -> None:
+        assert self._ring is not None
         ends = np.cumsum(plan.num_tokens)
         is_prompt = self._is_prompt(plan)
         for row in np.flatnonzero(is_prompt | np.isin(plan.slots, list(self._awaited))).tolist():
@@ -217,7 +244,6 @@ class ModelDrafts:
         places = (plan.num_computed[rows] + within)[last]
         into = torch.from_numpy(plan.slots[rows[last]].astype(np.int64)), torch.from_numpy(places % RING_TOKENS)
         self._ring[into] = kept if last.all() else kept[torch.from_numpy(last)]
-        self.seconds += time.perf_counter() - began
 
     def _compute_prompt(self, slot: int, start: int, kept: torch.Tensor) -> None:
         """Tokens of a prompt, and those before them that are pending, as far as the token after each is known."""
