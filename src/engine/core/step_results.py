@@ -65,6 +65,7 @@ class StepResults:
             if index:
                 later = np.minimum(index, np.maximum(num_valid - 1, 0))
                 self._sequences.blocks.publish_sampled(step, ends + later)
+                self._sequences.blocks.states.publish_sampled(step, ends + later)
             # What follows the tokens of a row follows the last one.
             is_last = set(np.flatnonzero(num_valid == index + 1).tolist())
             own = replace(
