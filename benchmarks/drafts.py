@@ -6,7 +6,7 @@
 The work is real text of this repository: a file, and the same file after some edits as the answer, where drafts pay;
 and an answer in which nothing occurs twice, where they can only cost. Weights are random, so the answers are forced:
 the model computes every step, and the sampler every token, which the text replaces. What a network drafts is the
-text too, but for a share of the tokens that is drawn, so that drafts are accepted as often as `--acceptance` says.
+text too, but for a share of the tokens that is chosen at random: drafts are accepted as often as `--acceptance` says.
 """
 
 from __future__ import annotations

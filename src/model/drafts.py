@@ -53,7 +53,7 @@ class DraftSpec(Record):
 
 @dataclass(frozen=True, slots=True)
 class MtpNames:
-    """Where checkpoints of a family have the layer that drafts, and what its parts are called there.
+    """The names of the layer that drafts, and of its parts, in the checkpoints of a family.
 
     layer: the beginning of its names, with the number of the model's layers at {}.
     """

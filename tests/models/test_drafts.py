@@ -19,7 +19,7 @@ from stoker.engine.core.settings import DraftSettings
 from stoker.engine.executor.build import build_core
 from stoker.engine.executor.scheduler import draft_settings, scheduler_settings
 from stoker.engine.spec_decode.prompt_lookup import PromptLookup
-from stoker.engine.spec_decode.step_times import StepTimes
+from stoker.engine.spec_decode.step_times import DraftTimes, StepTimes
 
 from .conftest import Saved
 from .engine import WITH_GPU, Engine, resolved
@@ -165,8 +165,8 @@ def test_grammars_and_drafts(is_ahead: bool, tmp_path: Path, monkeypatch: pytest
 
 
 def drafting_of(settings: Any) -> DraftSettings:
-    times = StepTimes()
-    times.measure({1: 1.0, 100: 1.1})
+    times = DraftTimes()
+    times.steps.measure({1: 1.0, 100: 1.1})
     found = draft_settings(settings, times)
     assert found is not None
     return found

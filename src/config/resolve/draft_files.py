@@ -35,7 +35,7 @@ class DraftFiles(Record):
 
     @property
     def cache_groups(self) -> CacheGroups:
-        """Its layers keep what they keep in the same blocks."""
+        """One group: all layers keep all tokens, in the same blocks."""
         spec = self.draft.spec
         return model_cache_groups(spec, spec.max_position_embeddings, is_hybrid=False)
 

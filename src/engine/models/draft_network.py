@@ -213,7 +213,7 @@ class ModelReader:
     of its layers."""
 
     def __init__(self, draft: DraftSpec, model: Decoder, kernels: KernelSet) -> None:
-        """From now on the layers that are read store their inputs."""
+        """The layers that are read store their inputs as soon as it is made."""
         self.width = model.model_spec.hidden_size * max(1, len(draft.read_layers))
         assert not isinstance(model.norm, StreamReader), "rules exclude models with several streams"
         self._norm, self._kernels = model.norm, kernels

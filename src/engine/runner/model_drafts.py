@@ -1,9 +1,9 @@
 """ModelDrafts: drafts tokens with a network of its own, before the model computes the rows that they are for.
 
-The network has blocks with the same numbers as the model's, so a shared prefix is shared here too. It lags behind: what
-it has not computed of a sequence yet is computed when drafts are asked for, or when more would not be remembered. A
-network that goes on from what the model computes gets that of the last tokens from a ring for each slot, and that of a
-prompt in the step that computes it.
+The network has blocks with the same numbers as the model's, so a shared prefix is shared here too. What it has not
+computed of a sequence yet is computed when drafts are asked for, or when more would not be remembered. A network that
+goes on from what the model computes gets that of the last tokens from a ring for each slot, and that of a prompt in the
+step that computes it.
 
 A network that fails is not asked again: drafts are then any tokens, until the scheduler has heard of it.
 
@@ -82,7 +82,7 @@ class ModelDrafts:
             self.error = str(error) or type(error).__name__
 
     def _fill(self, plan: StepPlan, is_wanted: Bool) -> None:
-        """Until something better is known, drafts are the last token of each row."""
+        """Make the last token of each row its drafts, as long as nothing better is known."""
         table, rows = self._slots, np.flatnonzero(is_wanted)
         for slot, count in zip(plan.slots[rows].tolist(), (plan.num_outputs[rows] - 1).tolist(), strict=True):
             length = int(table.num_tokens[slot])
