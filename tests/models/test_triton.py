@@ -40,6 +40,7 @@ INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="compiled ker
     "family",
     [
         *("qwen3", "gemma2", "cohere2", "olmo3", "granite", "starcoder2", "deepseek_v3", "deepseek_v4"),
+        "dots3",
         *("falcon_mamba", "jamba"),
     ],
 )
