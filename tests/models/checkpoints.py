@@ -918,6 +918,16 @@ WITH_ENCODERS: dict[str, dict[str, Any]] = {  # served as text
         "vision_config": _QWEN_VISION,
         **_TOKENS_OF_MEDIA,
     },
+    "dots3_note": {
+        "text_config": {key: value for key, value in FAMILIES["dots3"].items() if key != "model_type"},
+        "vision_config": {**_VISION, "num_hidden_layers": 2, "pyramid_num_routed": [-1, 4], "moe_intermediate_size": 16}
+        | {"adapter_in_dim": 32, "adapter_out_dim": 64},
+        "audio_config": {**_VISION, "downsample_hidden_size": 8, "feature_size": 16}
+        | {"adapter_input_size": 32, "adapter_out_dim": 64},
+        "image_token_id": 90,
+        "video_token_id": 91,
+        "audio_token_id": 92,
+    },
     "qwen3_vl_moe": {
         "text_config": {"head_dim": 16, "num_experts": 6, **EXPERTS},
         "vision_config": {**_QWEN_VISION, "deepstack_visual_indexes": [0]},

@@ -20,6 +20,7 @@ from stoker.engine.runner import loaded_model
 from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.weights import Checkpoint
 from stoker.model.cache_groups import all_in_one
+from stoker.model.latent import SPARSE_TABLE
 
 from .checkpoints import reference_logits
 from .conftest import Saved
@@ -55,7 +56,7 @@ def test_tokens_equal_those_of_the_reference(
     engine = Engine(resolved(folder, tmp_path))
     assert engine.generate(PROMPTS, SAMPLING) == expected
     assert engine.num_mixed_steps > 0
-    assert engine.runner.info().kernels["paged_attention"].startswith("triton ")
+    assert engine.runner.info().kernels["paged_attention"].startswith(("triton ", SPARSE_TABLE["paged_attention"]))
 
 
 @INTERPRETED
