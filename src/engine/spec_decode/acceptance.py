@@ -20,8 +20,9 @@ _KEEPS = 0.98  # of the counts at each outcome: the last 50 decide
 
 
 class Acceptance:
-    def __init__(self, num_slots: int) -> None:
-        self._hits, self._all = _AT_FIRST * _WEIGHT, np.full(len(_AT_FIRST), _WEIGHT)
+    def __init__(self, num_slots: int, at_first: Floats = _AT_FIRST) -> None:
+        """at_first: what is assumed before anything is known, for contexts of 0, 1, 3, 5, 9 and 17 tokens and more."""
+        self._hits, self._all = at_first * _WEIGHT, np.full(len(at_first), _WEIGHT)
         self._slot_hits = np.zeros((num_slots, len(_AT_FIRST)))
         self._slot_all = np.zeros((num_slots, len(_AT_FIRST)))
 

@@ -30,6 +30,22 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [f"{_DRAFTS} {_STATES}"],
         [f"--spec-method auto {_STATES}", _DRAFTS, f"{_DRAFTS} {_MIXTURE}", f"{_DRAFTS} {_LATENTS}"],
     ),
+    "R518": (
+        ["--spec-method draft_model", "--spec-method eagle3"],
+        ["--spec-method draft_model --spec-model MODEL", "--spec-model MODEL", "--spec-method ngram", ""],
+    ),
+    "R519": (
+        [f"{_DRAFTS} --spec-model MODEL"],
+        ["--spec-model MODEL", "--spec-method auto --spec-model MODEL", "--spec-method draft_model --spec-model MODEL"],
+    ),
+    "R520": (
+        ["--spec-model MODEL -tp 2", "--spec-model MODEL -pp 2"],
+        ["--spec-model MODEL", "--spec-model MODEL -dp 2", f"{_DRAFTS} -tp 2"],
+    ),
+    "R521": (
+        [f"--spec-method mtp --model-impl transformers {_MIXTURE}"],
+        [_DRAFTS, "--spec-method auto"],
+    ),
     "R517": (
         ["--spec-tokens 4", f"--spec-method auto {_STATES} --spec-tokens 4", "-sc.disable_by_batch_size 4"],
         ["", f"{_DRAFTS} --spec-tokens 4", "--spec-method auto --spec-tokens 4"],
