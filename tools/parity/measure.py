@@ -24,7 +24,7 @@ from stoker.engine.runner.kv_cache import KVCache
 
 NUM_PROMPTS = 20
 NUM_ROUNDED = 6  # prompts that are computed in bfloat16
-# Of families in which so many tokens are outliers that chance decides a median over six prompts
+# More prompts of families with outliers in a fifth of all tokens, where chance decides a median over six prompts
 MORE_ROUNDED = {"dots3": 36}
 OUTLIER = 5
 

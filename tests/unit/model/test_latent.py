@@ -7,6 +7,7 @@ import pytest
 from tests.unit.config.plan.shapes import SHAPES
 
 from stoker.model.config_json import ModelConfigError
+from stoker.model.context_parallel import context_parallel_problem
 from stoker.model.mixers import LatentAttention
 from stoker.model.read import read_config
 from stoker.model.sizes import activation_elements, count_parameters
@@ -106,6 +107,7 @@ def test_layers_with_a_window_have_other_sizes_and_all_keep_tokens_of_one_width(
     assert shapes["model.layers.0.self_attn.k_rope_only_layernorm.weight"] == (64,)
     assert shapes["model.layers.2.self_attn.kv_a_proj_with_mqa.weight"] == (1088, 4096)
     assert spec.without_windows().windows == (None,) * 6
+    assert "window" in (context_parallel_problem(spec_of({**DOTS_3, "use_dsa": False}), 2, 2) or "")
 
 
 def test_sizes_of_layers_with_a_window_may_be_listed_by_layer() -> None:
