@@ -196,10 +196,8 @@ def test_a_server_that_drafts_says_so_and_counts(saved: Callable[[str], Saved], 
 
 def test_auto_drafts_where_it_can(saved: Callable[[str], Saved], tmp_path: Path):
     speculative = {"method": "auto"}
-    states = resolved(saved("qwen3_next")[1], tmp_path, speculative=speculative)
-    assert states.speculative.method is None
-    assert str(states.origin("speculative.method")) == "auto, R515: recurrent states cannot be taken back"
-    assert resolved(saved("llama")[1], tmp_path, speculative=speculative).speculative.method == "ngram"
+    for family in ("llama", "qwen3_next"):
+        assert resolved(saved(family)[1], tmp_path, speculative=speculative).speculative.method == "ngram"
     with_gpu = resolved(saved("llama")[1], tmp_path, WITH_GPU, speculative=speculative, device={"device": "cuda"})
     assert with_gpu.speculative.method is None
 
