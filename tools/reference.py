@@ -193,7 +193,11 @@ def _classes() -> list[str]:
 
 def _attention(spec: ModelSpec) -> str:
     if spec.is_latent:
-        return "latent" + ", over the tokens that an index chooses" * spec.is_sparse
+        windows = [window for window in spec.windows if window is not None]
+        of_windows = (
+            f", window of {max(windows)} tokens in {len(windows)} of {spec.num_layers} layers" if windows else ""
+        )
+        return f"latent{of_windows}" + ", over the tokens that an index chooses" * spec.is_sparse
     if spec.is_compressed:
         return f"window of {_window(spec)} tokens, and vectors of several tokens, of which an index chooses some"
     attention = spec.attention

@@ -18,7 +18,7 @@ def context_parallel_problem(spec: ModelSpec, num_devices: int, num_parts: int) 
 
 def _unparted(mixer: Mixer, num_devices: int, num_parts: int) -> str | None:
     match mixer:
-        case Attention(window=int()):
+        case Attention(window=int()) | LatentAttention(window=int()):
             return "some of its layers attend to a window, whose tokens each process keeps"
         case Attention(has_sinks=True) | LatentAttention(has_sinks=True):
             return "attention has sinks, which would be added once for each process"

@@ -185,7 +185,8 @@ def _with_groups(config: ConfigJson, scoring: Literal["softmax", "sigmoid"], *, 
     )
     width = config.count("moe_intermediate_size")
     experts = _checked(config, key, width, routing)
-    return experts.model_copy(update={"shared_width": width * config.count("n_shared_experts", 1)})
+    shared = config.count("shared_experts_intermediate_size", width)  # of Dots 3
+    return experts.model_copy(update={"shared_width": shared * config.count("n_shared_experts", 1)})
 
 
 def _gpt_oss(config: ConfigJson) -> Experts:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from .config_json import ConfigJson, ModelConfigError
 from .mixers import Gate, LatentAttention, RopeSpec
-from .rope import read_rope
+from .rope import FULL, read_rope
 
 SPARSE_TABLE = {  # of the start-up table: what has no kernel where an index chooses the tokens of attention
     "paged_attention": "partly torch in contexts of more tokens than the index chooses",
@@ -27,14 +27,18 @@ def read_latent(
     has_rope: bool = True,
     gate: Gate = "none",
     has_sinks: bool = False,
+    layer_type: str = FULL,
 ) -> tuple[LatentAttention, ...]:
     """Read the attention of each layer. Raises ModelConfigError for numbers that contradict each other.
 
     index: which pairs of its queries and keys are rotated, of models whose attention is sparse.
     has_rope: False: the part of a query and key that others rotate has no position.
     gate, has_sinks: as of LatentAttention.
+    layer_type: the kind of these layers, where `rope_parameters` has an object for each kind.
     """
-    attention = _attention(config, has_rope=has_rope).model_copy(update={"gate": gate, "has_sinks": has_sinks})
+    attention = _attention(config, layer_type, has_rope=has_rope).model_copy(
+        update={"gate": gate, "has_sinks": has_sinks}
+    )
     if gate == "with_queries" and not attention.query_rank:
         raise ModelConfigError("gates that come with the queries need `q_lora_rank`", "M304")
     if index == "none":
@@ -71,16 +75,14 @@ def _shares(config: ConfigJson, num_layers: int) -> list[bool]:
     return found
 
 
-def _attention(config: ConfigJson, *, has_rope: bool) -> LatentAttention:
+def _attention(config: ConfigJson, layer_type: str, *, has_rope: bool) -> LatentAttention:
     heads = config.count("num_attention_heads")
     if config.count("num_key_value_heads", heads) != heads:
         raise ModelConfigError(f"`num_key_value_heads` must be {heads}, as `num_attention_heads`: all share a latent")
     plain, turned = config.count("qk_nope_head_dim"), config.count("qk_rope_head_dim")
     if turned % 2:
         raise ModelConfigError(f"`qk_rope_head_dim` is {turned}; rotary embedding needs an even one")
-    rope = read_rope(config, turned) if has_rope else NO_ROTATION
-    if has_rope and rope.partial_rotary_factor != 1:
-        raise ModelConfigError("`partial_rotary_factor` must be 1: `qk_rope_head_dim` says what is rotated", "M304")
+    rope = _whole(config, read_rope(config, turned, layer_type), turned) if has_rope else NO_ROTATION
     rope = rope.model_copy(update={"is_interleaved": has_rope and config.flag("rope_interleave", True)})
     return LatentAttention(
         num_heads=heads,
@@ -93,6 +95,14 @@ def _attention(config: ConfigJson, *, has_rope: bool) -> LatentAttention:
         scale=(plain + turned) ** -0.5 * _scale(rope),
         rope=rope,
     )
+
+
+def _whole(config: ConfigJson, rope: RopeSpec, turned: int) -> RopeSpec:
+    """The rotary embedding of all `turned` elements. Some files say what share of `head_dim` these are."""
+    share = rope.partial_rotary_factor
+    if share != 1 and (config.get("head_dim") is None or round(share * config.count("head_dim"), 6) != turned):
+        raise ModelConfigError("`partial_rotary_factor` must be 1: `qk_rope_head_dim` says what is rotated", "M304")
+    return rope.model_copy(update={"partial_rotary_factor": 1.0})
 
 
 def _scale(rope: RopeSpec) -> float:

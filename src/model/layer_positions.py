@@ -14,7 +14,7 @@ from typing import Any
 from .config_json import ConfigJson, ModelConfigError, shown
 from .families import Family
 from .mixers import RopeSpec
-from .rope import has_kinds, read_rope, read_theta
+from .rope import WINDOW, has_kinds, read_rope, read_theta
 
 _LAYER_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "conv")
 
@@ -119,7 +119,7 @@ def _full_and_local(config: ConfigJson, family: Family, head_dim: int, wide_dim:
         partial = config.count(family.partial) / head_dim
     full = local = read_rope(config, wide_dim, partial=partial, has_mscales=family.has_rope_mscales)
     if has_kinds(config):
-        local = read_rope(config, head_dim, "sliding_attention", partial=partial)
+        local = read_rope(config, head_dim, WINDOW, partial=partial)
     elif family.window_rope == "unscaled":
         local = RopeSpec(theta=full.theta, partial_rotary_factor=full.partial_rotary_factor)
     elif family.window_rope == "local":

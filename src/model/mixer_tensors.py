@@ -138,6 +138,8 @@ def _latent(hidden: int, mixer: LatentAttention) -> Iterator[Tensor]:
         yield Tensor("self_attn.sinks", (mixer.num_heads,))
     yield from linear_tensors("self_attn.kv_a_proj_with_mqa", mixer.rank + mixer.rope_dim, hidden, mixer.has_bias)
     yield Tensor("self_attn.kv_a_layernorm.weight", (mixer.rank,))
+    if mixer.has_key_norm:
+        yield Tensor("self_attn.k_rope_only_layernorm.weight", (mixer.rope_dim,))
     heads = mixer.num_heads * (mixer.plain_dim + mixer.value_dim)  # a matrix of each head, unless it is expanded
     yield Tensor("self_attn.kv_b_proj.weight", (heads, mixer.rank), is_matrix=mixer.is_expanded)
     yield from linear_tensors("self_attn.o_proj", hidden, mixer.num_heads * mixer.value_dim, mixer.has_bias)

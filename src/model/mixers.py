@@ -43,7 +43,8 @@ class RopeSpec(Record):
 class Keeps(Record):
     """What one layer keeps of a sequence, in elements; bytes follow from the dtype.
 
-    full, window, latent: `width` elements per token, for a window at most `window` tokens.
+    full, window, latent: `width` elements per token, for a window at most `window` tokens. A latent has a window if
+        that is not 0.
     nothing: it reads what another layer keeps.
     state: `width` elements per sequence however long it is, `sums_width` of them in the format of sums.
     cross: `width` elements per token of another input, which has `window` tokens.
@@ -178,6 +179,11 @@ class LatentAttention(Record):
     scale: float | None = None  # of the products; None: (plain_dim + rope_dim)**-0.5
     rope: RopeSpec | None = None  # None: not known
     norm_eps: float = 1e-6  # of the compressed vectors
+    has_key_norm: bool = False  # of the key that all heads share, before it is rotated
+    query_scale: float = 1.0  # of the normed compressed vectors of queries
+    latent_scale: float = 1.0  # of the normed compressed vectors of keys and values
+    window: int | None = None
+    kept_width: int = 0  # elements of a token in the cache at least; what a layer does not need is not read
     index_heads: int = 0  # of the index that chooses the tokens (DeepSeek-V3.2); 0: there is none
     index_dim: int = 0
     index_topk: int = 0  # tokens that a query attends to at most
@@ -196,14 +202,15 @@ class LatentAttention(Record):
     def expanded(self) -> Attention:
         """Attention over the keys and values of all heads; the narrower of the two are padded."""
         width = max(self.plain_dim + self.rope_dim, self.value_dim)
-        return Attention(num_heads=self.num_heads, num_kv_heads=self.num_heads, head_dim=width)
+        heads = self.num_heads
+        return Attention(num_heads=heads, num_kv_heads=heads, head_dim=width, window=self.window)
 
     @property
     def keeps(self) -> Keeps:
         if self.is_expanded:
             return self.expanded.keeps
-        width = self.rank + self.rope_dim + self.index_dim
-        return Keeps(kind="latent", width=width, tensors=((1, width),))
+        width = max(self.kept_width, self.rank + self.rope_dim + self.index_dim)
+        return Keeps(kind="latent", width=width, window=self.window or 0, tensors=((1, width),))
 
     @property
     def activations(self) -> int:

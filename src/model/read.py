@@ -25,6 +25,7 @@ from .gated_residual import read_gated_residual
 from .guess import guess, named_dtype
 from .hyper_connections import read_hyper_connections
 from .latent import read_latent
+from .latent_kinds import read_latent_kinds
 from .layout import Parts, read_layout
 from .mixers import Attention, CompressedAttention, GatedDelta, LatentAttention, LightningAttention, Mixer
 from .multipliers import read_weight_scales
@@ -194,10 +195,17 @@ def _attentions(
     """Attention by layer; nothing if no layer has it."""
     if family.is_compressed:
         return read_compressed(config, len(layout))
+    if family.has_latent_kinds:
+        return read_latent_kinds(config, len(layout))
     if family.is_latent:
-        has_rope, has_sinks = family.rope_layers != "none", family.sinks == "all"
-        forms = {"has_rope": has_rope, "has_sinks": has_sinks}
-        return read_latent(config, family.index, len(layout), gate=family.gate, **forms)
+        return read_latent(
+            config,
+            family.index,
+            len(layout),
+            has_rope=family.rope_layers != "none",
+            gate=family.gate,
+            has_sinks=family.sinks == "all",
+        )
     if any(parts.has_attention for parts in layout):
         return read_attentions(config, family, hidden, len(layout))
     return ()

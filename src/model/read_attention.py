@@ -10,7 +10,6 @@ What comes in is config.json and the family; what goes out is one Attention for 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from .block_index import check_rotation, read_block_index
@@ -19,6 +18,7 @@ from .families import Family
 from .family_settings import MAX_SCALE, flag_of, limit_of
 from .layer_positions import read_ropes, read_windows
 from .mixers import Attention, HeadNorm, QueryGrowth, RopeSpec
+from .per_layer_config import listed_changes
 
 _BY_LAYER = {"head_dim", "num_key_value_heads"}
 
@@ -147,7 +147,8 @@ def _wide(config: ConfigJson, attention: Attention, windows: tuple[int | None, .
     has_own_values = not config.flag("attention_k_eq_v")
     head_dim, kv_heads = attention.head_dim, attention.num_kv_heads
     if config.get("per_layer_config") is not None:
-        part = config.part(_listed_changes(config.get("per_layer_config"), windows))
+        layers = {index for index, window in enumerate(windows) if window is None}
+        part = config.part(listed_changes(config.get("per_layer_config"), layers, _BY_LAYER, "without a window"))
         head_dim = part.count("head_dim", head_dim)
         kv_heads = part.count("num_key_value_heads", kv_heads)
     elif config.get("global_head_dim") is not None:
@@ -159,22 +160,6 @@ def _wide(config: ConfigJson, attention: Attention, windows: tuple[int | None, .
     _check_sharing(attention.num_heads, kv_heads)
     changes = {"head_dim": head_dim, "num_kv_heads": kv_heads, "has_own_values": has_own_values}
     return attention.model_copy(update=changes)
-
-
-def _listed_changes(listed: Any, windows: tuple[int | None, ...]) -> Mapping[str, Any]:
-    """What `per_layer_config` changes, which must be the same in all layers without a window, and in no other."""
-    wide_layers = {index for index, window in enumerate(windows) if window is None}
-    if isinstance(listed, Mapping) and len(listed) == len(wide_layers):
-        # transformers pads the numbers with zeros, so that they are sorted: '02', '11'.
-        layers = {int(key) for key in listed if str(key).isdecimal()}
-        changes = list(listed.values())
-        is_same = all(isinstance(each, Mapping) and each == changes[0] for each in changes)
-        if layers == wide_layers and changes and is_same and changes[0].keys() <= _BY_LAYER:
-            return changes[0]  # type: ignore[no-any-return]
-    raise ModelConfigError(
-        f"`per_layer_config` is supported for {' and '.join(sorted(_BY_LAYER))} of all layers without a window",
-        "M304",
-    )
 
 
 def _of_layer(

@@ -13,7 +13,8 @@ from .mixers import RopeSpec
 
 SCALINGS = ("linear", "dynamic", "llama3", "yarn")  # that a deployment can ask for too
 ROPE_KINDS = ("default", *SCALINGS, "longrope", "proportional")
-FULL = "full_attention"
+FULL, WINDOW = "full_attention", "sliding_attention"
+_FULL_KINDS = (FULL, "indexed_attention")  # layers that see everything, in `rope_parameters` by kind of layer
 _TOP_LEVEL = ("partial_rotary_factor", "original_max_position_embeddings")  # in some files outside of the object
 _NUMBERS: dict[str, tuple[float, float]] = {  # least and most
     "factor": (1, 1e6),
@@ -47,9 +48,9 @@ def apply_options(config: dict[str, Any], scaling: Mapping[str, Any], theta: flo
     kind, which a rule reports, is left out.
     """
     rope = config.get("rope_parameters")
-    if isinstance(rope, Mapping) and isinstance(rope.get(FULL), Mapping):
-        inner = apply_options({"rope_parameters": rope[FULL]}, scaling, theta)["rope_parameters"]
-        return {**config, "rope_parameters": {**rope, FULL: inner}}
+    if isinstance(rope, Mapping) and (full := _full_kind(rope)) is not None:
+        inner = apply_options({"rope_parameters": rope[full]}, scaling, theta)["rope_parameters"]
+        return {**config, "rope_parameters": {**rope, full: inner}}
     if scaling and kind_of(scaling) in ("default", *SCALINGS):
         config["rope_scaling"] = dict(scaling)
         if isinstance(rope, Mapping):
@@ -147,8 +148,14 @@ def read_theta(config: ConfigJson, layer_type: str = FULL) -> float:
 
 def has_kinds(config: ConfigJson) -> bool:
     """Whether config.json has parameters for each kind of layer."""
-    rope = config.get("rope_parameters")
-    return isinstance(rope, Mapping) and isinstance(rope.get(FULL), Mapping)
+    return _full_kind(config.get("rope_parameters")) is not None
+
+
+def _full_kind(rope: Any) -> str | None:
+    """The kind of layers that see everything, in parameters for each kind of layer; None of other parameters."""
+    if not isinstance(rope, Mapping):
+        return None
+    return next((kind for kind in _FULL_KINDS if isinstance(rope.get(kind), Mapping)), None)
 
 
 def _written(config: ConfigJson, layer_type: str) -> dict[str, Any]:
@@ -156,8 +163,8 @@ def _written(config: ConfigJson, layer_type: str) -> dict[str, Any]:
     transformers; the base may be in the other one."""
     new, old = config.get("rope_parameters"), config.get("rope_scaling")
     written = new or old or {}
-    if has_kinds(config):
-        written = written.get(layer_type) or {}
+    if (full := _full_kind(new)) is not None:
+        written = written.get(full if layer_type == FULL else layer_type) or {}
     elif isinstance(new, Mapping) and isinstance(old, Mapping) and new and old:
         top = config.get("rope_theta")
         written = {"rope_theta": new.get("rope_theta") if top is None else top, **old}

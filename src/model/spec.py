@@ -287,7 +287,8 @@ class ModelSpec(Record):
     @property
     def windows(self) -> tuple[int | None, ...]:
         """Sliding window of each layer's attention, in tokens."""
-        return tuple(layer.mixer.window if isinstance(layer.mixer, Attention) else None for layer in self.layers)
+        kinds = Attention | LatentAttention
+        return tuple(layer.mixer.window if isinstance(layer.mixer, kinds) else None for layer in self.layers)
 
     @property
     def states(self) -> tuple[StateShape | None, ...]:
@@ -386,8 +387,9 @@ class ModelSpec(Record):
 
         def widened(layer: LayerSpec) -> LayerSpec:
             mixer = layer.mixer
-            if not isinstance(mixer, Attention) or mixer.window is None:
+            if not isinstance(mixer, Attention | LatentAttention) or mixer.window is None:
                 return layer
-            return layer.model_copy(update={"mixer": mixer.model_copy(update={"window": None, "is_chunked": False})})
+            changes = {"window": None} | ({"is_chunked": False} if isinstance(mixer, Attention) else {})
+            return layer.model_copy(update={"mixer": mixer.model_copy(update=changes)})
 
         return self.model_copy(update={"layers": tuple(map(widened, self.layers))})

@@ -59,7 +59,7 @@ def step_costs(spec: ModelSpec, dtype: str, kv_dtype: str, weights_bytes: int) -
                     written += kv_bytes(mixer.keeps, kv_dtype)
             if not isinstance(mixer, Attention | LatentAttention):
                 continue
-            window = mixer.window if isinstance(mixer, Attention) else None
+            window = mixer.window
             flops[window] += _pair_flops(mixer)
             kept = kv_bytes(mixer.keeps, kv_dtype)
             num_bytes[window] += kept

@@ -71,7 +71,6 @@ REFUSED: dict[str, str] = {
     "BltForCausalLM": "config.json names no layers, no vocabulary or no width",
     "CpmAntForCausalLM": "CpmAntForCausalLM takes no positions; one sequence after the other: layer 0 has 35 keys for 3 tokens, which this build cannot serve",
     "DoryForCausalLM": "a small random model of `DoryForCausalLM` cannot be run: StrictDataclassClassValidationError: Class validation error for validator 'validate_architecture':",
-    "Dots3NoteForCausalLM": "the model has an index that chooses the tokens of its attention",
     "FuyuForCausalLM": "this is a model with encoders of images or sound",
     "Gemma3nForConditionalGeneration": "config.json describes 11 layers with attention, and the model of transformers computes attention in 6",
     "Gemma4AssistantForCausalLM": "the class has no default configuration: StrictDataclassClassValidationError: Class validation error for validator 'validate_architecture':",

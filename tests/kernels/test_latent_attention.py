@@ -33,6 +33,21 @@ def test_queries_attend_to_latents(device: torch.device, num_heads: int, program
     torch.testing.assert_close(found, expected, atol=LIMITS[torch.float32], rtol=LIMITS[torch.float32])
 
 
+@pytest.mark.parametrize("programs", [1, 200])
+@pytest.mark.parametrize("window", [1, 20, 64])
+@pytest.mark.quick_cases(2)
+def test_queries_attend_to_their_windows(device: torch.device, programs: int, window: int):
+    """Tokens before the windows of a row are not read: their blocks may belong to another row."""
+    made, cache = latents(ROWS, 3, device)
+    for row, (queries, context) in enumerate(ROWS):
+        for token in range(max(0, context - queries - window + 1)):
+            block = made.block_tables[row, token // cache.shape[2]]
+            cache[block, 0, token % cache.shape[2]] = torch.nan
+    found = latent_attention_gpu(made.q, cache, made, SCALE, RANK, programs, None, window)
+    expected = latent_attention_reference(made.q, cache, made, SCALE, RANK, None, window)
+    torch.testing.assert_close(found, expected, atol=LIMITS[torch.float32], rtol=LIMITS[torch.float32])
+
+
 @pytest.mark.slow
 def test_tokens_after_the_last_row_see_nothing(device: torch.device):
     """A captured step has tokens for the largest batch."""
@@ -46,7 +61,10 @@ def test_tokens_after_the_last_row_see_nothing(device: torch.device):
 
 @pytest.mark.parametrize("is_interleaved", [True, False])
 @pytest.mark.parametrize("has_norm", [True, False])
-def test_latents_are_normed_rotated_and_stored(device: torch.device, is_interleaved: bool, has_norm: bool):
+@pytest.mark.parametrize("has_key_norm", [True, False])
+def test_latents_are_normed_rotated_and_stored(
+    device: torch.device, is_interleaved: bool, has_norm: bool, has_key_norm: bool
+):
     tokens, queries = 4, 20
     generator = torch.Generator().manual_seed(0)
 
@@ -55,13 +73,14 @@ def test_latents_are_normed_rotated_and_stored(device: torch.device, is_interlea
 
     projected, q_norm = normal(tokens, queries + RANK + TURNED + 3), normal(queries) if has_norm else None
     kv_norm, cos_sin = normal(RANK), normal(30, TURNED)
+    key_norm = normal(TURNED) if has_key_norm else None
     positions, slots = (torch.tensor(each, device=device) for each in ([3, 0, 29, 5], [17, 3, -1, 0]))
     # with a block before the cache, where slot -1 would be
     wholes = [torch.full((3, 1, 16, RANK + TURNED + EXTRA), 9.0, device=device) for _ in range(2)]
     caches = [whole[1:] for whole in wholes]
-    arguments = projected, q_norm, kv_norm, 1e-6, cos_sin, is_interleaved
-    found = store_latents_gpu(*arguments, positions, slots, caches[0], queries)
-    expected = store_latents_reference(*arguments, positions, slots, caches[1], queries)
+    arguments = projected, q_norm, kv_norm, 0.1, cos_sin, is_interleaved
+    found = store_latents_gpu(*arguments, positions, slots, caches[0], queries, key_norm)
+    expected = store_latents_reference(*arguments, positions, slots, caches[1], queries, key_norm)
     caches[1][-1, 0, -1] = 9.0  # the reference does not know slot -1
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(wholes[0], wholes[1], atol=1e-5, rtol=1e-5)

@@ -88,6 +88,8 @@ def latents(device: torch.device) -> None:
     for programs in (1, 64):
         for has_sinks in (False, True):
             test_latent_attention.test_queries_attend_to_latents(device, 3, programs, has_sinks)
+        for window in (1, 20, 64):
+            test_latent_attention.test_queries_attend_to_their_windows(device, programs, window)
     test_latent_attention.test_tokens_after_the_last_row_see_nothing(device)
 
 
@@ -98,7 +100,8 @@ def hyper_connections(device: torch.device) -> None:
 
 def stored_latents(device: torch.device) -> None:
     for is_interleaved in (True, False):
-        test_latent_attention.test_latents_are_normed_rotated_and_stored(device, is_interleaved, True)
+        for has_key_norm in (True, False):
+            test_latent_attention.test_latents_are_normed_rotated_and_stored(device, is_interleaved, True, has_key_norm)
 
 
 def norm(device: torch.device) -> None:
@@ -425,7 +428,9 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
     ],
     "latent_attention": [
         ("_attend_latents", latents, "tl.where()", 0, 3, argument(1)),  # tokens after the last row see something
-        ("_attend_latents", latents, "-", 1, 3, left),  # every query of a chunk has a context of its own
+        ("_attend_latents", latents, "-", 1, 5, left),  # every query of a chunk has a context of its own
+        ("_attend_latents", latents, "-", 3, 5, left),  # the window
+        ("_attend_latents", latents, ">=", 0, 1, becomes(">")),  # the first token of the window
         ("_attend_latents", latents, "+=", 0, 1, removed),  # the rotated part of the score
         ("_attend_latents", latents, "tl.minimum()", 0, 1, argument(0)),  # shares overlap
         ("_attend_latents", latents, "add_sinks()", 0, 1, expression("(total, sums)")),
@@ -452,7 +457,11 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
     "store_latents": [
         ("_store_latents", stored_latents, "tl.where()", 0, 4, argument(1)),  # a token in slot -1 is stored
         ("_store_latents", stored_latents, "-x", 0, 1, operand),  # the sine of the first element of a pair
-        ("_store_latents", stored_latents, "partners", 0, 1, value("lanes")),
+        ("_store_latents", stored_latents, "partners", 0, 2, value("lanes")),
+        ("_store_latents", stored_latents, "partners", 1, 2, value("lanes")),  # the weights of the partner
+        ("_store_latents", stored_latents, "*=", 0, 2, removed),  # the norm of the key
+        ("_store_latents", stored_latents, "*=", 1, 2, removed),
+        ("_store_latents", stored_latents, "eps", 2, 3, value(0.0)),  # of the norm of the key
         ("_store_latents", stored_latents, "tl.where()", 3, 4, argument(1)),  # and its key
     ],
     "rope_and_store": [

@@ -502,6 +502,28 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "max_window_layers": 1,
         **EXPERTS,
     },
+    "dots3": {  # few heads of the index: scores of 0, of which any are chosen
+        "model_type": "dots3_note_text",
+        "num_hidden_layers": 5,  # which have indexes, indexes, windows, windows, windows
+        **LATENT,
+        **INDEX,
+        **EXPERTS,
+        "head_dim": 32,
+        "sliding_window": 6,
+        "swa_num_attention_heads": 2,
+        "swa_num_key_value_heads": 2,
+        "swa_q_lora_rank": 20,
+        "swa_kv_lora_rank": 72,
+        "swa_head_dim": 40,
+        "swa_qk_nope_head_dim": 24,
+        "swa_v_head_dim": 20,
+        "n_routed_experts": 8,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.5,
+        "shared_experts_intermediate_size": 24,
+        "rms_norm_eps": 1e-3,
+    },
     "hy_v3": {"model_type": "hy_v3", "head_dim": 16, "num_experts": 6, **EXPERTS},
     "hunyuan_moe": {"model_type": "hunyuan_v1_moe", "head_dim": 16, "num_experts": 4, "moe_topk": 2},
     "ernie4_5_moe": {
@@ -896,6 +918,16 @@ WITH_ENCODERS: dict[str, dict[str, Any]] = {  # served as text
         "vision_config": _QWEN_VISION,
         **_TOKENS_OF_MEDIA,
     },
+    "dots3_note": {
+        "text_config": {key: value for key, value in FAMILIES["dots3"].items() if key != "model_type"},
+        "vision_config": {**_VISION, "num_hidden_layers": 2, "pyramid_num_routed": [-1, 4], "moe_intermediate_size": 16}
+        | {"adapter_in_dim": 32, "adapter_out_dim": 64},
+        "audio_config": {**_VISION, "downsample_hidden_size": 8, "feature_size": 16}
+        | {"adapter_input_size": 32, "adapter_out_dim": 64},
+        "image_token_id": 90,
+        "video_token_id": 91,
+        "audio_token_id": 92,
+    },
     "qwen3_vl_moe": {
         "text_config": {"head_dim": 16, "num_experts": 6, **EXPERTS},
         "vision_config": {**_QWEN_VISION, "deepstack_visual_indexes": [0]},
@@ -953,6 +985,7 @@ KINDS += (
     "deepseek_v4",
     "hy_v4",
     "axk2",
+    "dots3",
     "zamba2",
     "diffllama",
     "recurrent_gemma",

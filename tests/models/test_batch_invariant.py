@@ -67,6 +67,7 @@ CASES = [
     ("deepseek_v32", {"dtype": "bfloat16"}),
     ("deepseek_v4", {"dtype": "bfloat16"}),
     ("hy_v4", {"dtype": "bfloat16"}),
+    ("dots3", {"dtype": "bfloat16"}),
 ]
 
 

@@ -32,6 +32,7 @@ WITH_WINDOWS = (
     "llama4",
     "granite_swa",
     "mellum",
+    "dots3",
     "gemma4 narrow",
     "gemma4 shared",
 )

@@ -144,7 +144,7 @@ MIXED = [THREE, THREE, replace(GREEDY, max_tokens=1, prompt_logprobs=0)]
 # experts, sinks, windows and softcaps, latents.
 KINDS = ("qwen3_5", "kimi_linear", "bailing_hybrid", "minimax", "lfm3", "nemotron_h", "falcon_h1", "lfm2")
 KINDS += ("zamba2", "zamba", "diffllama", "recurrent_gemma")
-KINDS += ("gemma4", "gemma4 narrow", "gemma4 shared", "hy_v4", "deepseek_v4", "axk2", "qwen4_exp")
+KINDS += ("gemma4", "gemma4 narrow", "gemma4 shared", "hy_v4", "deepseek_v4", "axk2", "dots3", "qwen4_exp")
 KINDS += ("qwen3_moe", "gpt_oss", "gemma2", "gemma3", "deepseek_v3", "openai-gpt", "xglm", "phimoe")
 
 

@@ -60,7 +60,7 @@ FAMILIES = [
         "lfm2_moe",
     ),
     *("granitemoe", "kimi_linear", "bailing_hybrid", "olmo_hybrid", "llama4", "ernie4_5_moe", "lfm3", "mimo_v2_flash"),
-    *("hy_v4", "deepseek_v4", "axk2", "zamba2", "codegen", "xglm", "phimoe"),
+    *("hy_v4", "deepseek_v4", "axk2", "dots3", "zamba2", "codegen", "xglm", "phimoe"),
 ]
 
 

@@ -20,6 +20,7 @@ from stoker.engine.runner import loaded_model
 from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.weights import Checkpoint
 from stoker.model.cache_groups import all_in_one
+from stoker.model.latent import SPARSE_TABLE
 
 from .checkpoints import reference_logits
 from .conftest import Saved
@@ -40,6 +41,7 @@ INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="compiled ker
     "family",
     [
         *("qwen3", "gemma2", "cohere2", "olmo3", "granite", "starcoder2", "deepseek_v3", "deepseek_v4"),
+        "dots3",
         *("falcon_mamba", "jamba"),
     ],
 )
@@ -54,7 +56,7 @@ def test_tokens_equal_those_of_the_reference(
     engine = Engine(resolved(folder, tmp_path))
     assert engine.generate(PROMPTS, SAMPLING) == expected
     assert engine.num_mixed_steps > 0
-    assert engine.runner.info().kernels["paged_attention"].startswith("triton ")
+    assert engine.runner.info().kernels["paged_attention"].startswith(("triton ", SPARSE_TABLE["paged_attention"]))
 
 
 @INTERPRETED

@@ -186,6 +186,7 @@ def quick() -> Cases:
     yield from experts("phi-moe", PHI_3_5_MOE, 1)
     yield from latents("deepseek", 128, 1536)
     yield from latents("deepseek lite", 16, 0)
+    yield from latents("dots 3 with windows", 64, 1024, rank=1024, window=512)
     yield from sparse_attention("qwen4", QWEN4_EXP, 2048 + 15, 64)
     for max_query_len in (1, 1024):
         yield from convolution("lfm2", LFM2_1_2B.width, LFM2_1_2B.conv_width, "gated", max_query_len)
@@ -286,9 +287,10 @@ def attention(
     )
 
 
-def latents(name: str, num_heads: int, query_rank: int) -> Cases:
-    """Kernels of latents with the compressed vectors of all published models: 512 and 64 elements."""
-    rank, turned, rows = 512, 64, 64
+def latents(name: str, num_heads: int, query_rank: int, *, rank: int = 512, window: int | None = None) -> Cases:
+    """Kernels of latents. rank: of the compressed vectors, which have 512 elements in most published models. window:
+    also with a norm of keys, as in the family that has windows."""
+    turned, rows = 64, 64
     cache = empty(1000, 1, BLOCK_SIZE, rank + turned)
     width = query_rank or 192 * num_heads
     yield (
@@ -296,14 +298,14 @@ def latents(name: str, num_heads: int, query_rank: int) -> Cases:
         partial(
             store_latents_gpu, empty(rows, width + rank + turned), empty(width, dtype=FP32) if query_rank else None,
             empty(rank, dtype=FP32), 1e-6, empty(MAX_LENGTH, turned, dtype=FP32), True, longs(rows), longs(rows),
-            cache, width,
+            cache, width, None if window is None else empty(turned, dtype=FP32),
         ),
     )  # fmt: skip
     for tokens in (1, 1024):
         step = Step(words(rows + 1), words(rows), words(rows, MAX_LENGTH // BLOCK_SIZE), tokens, MAX_LENGTH)
         q = empty(tokens, num_heads, rank + turned)
         for sinks in (None, empty(num_heads, dtype=FP32)):
-            launch = partial(latent_attention_gpu, q, cache, step, 0.1, rank, 2 * PROGRAMS, sinks)
+            launch = partial(latent_attention_gpu, q, cache, step, 0.1, rank, 2 * PROGRAMS, sinks, window)
             yield f"{name} latent_attention{' sinks' * (sinks is not None)}, {tokens} tokens", launch
 
 

@@ -11,6 +11,7 @@ _KINDS = {
     "full": "{count} layers keep {size} per token",
     "window": "{count} layers keep {size} per token, of the last {window} tokens only",
     "latent": "{count} layers keep a latent of {size} per token",
+    "latent window": "{count} layers keep a latent of {size} per token, of the last {window} tokens only",
     "state": "{count} layers keep a state of {size} per sequence",
     "cross": "{count} layers keep {size} per token of another input, {window} tokens",
 }
@@ -37,8 +38,9 @@ def memory_rows(plan: Plan) -> list[tuple[str, str]]:
         ("KV cache", f"{about(found.kv_cache_bytes)} in {ask.kv_dtype}{_tokens(plan)}"),
     ]
     for kind, count, size, window in by_kind(plan.model.spec, ask.kv_dtype, ask.state_dtype):
-        if kind in _KINDS:
-            rows.append(("", _KINDS[kind].format(count=count, size=about(size), window=window)))
+        key = "latent window" if kind == "latent" and window else kind
+        if key in _KINDS:
+            rows.append(("", _KINDS[key].format(count=count, size=about(size), window=window)))
     rows += [
         ("activations", f"{found.activations.shown} in a step of {ask.max_num_batched_tokens} tokens (estimate)"),
         ("process", f"{found.process.shown} for libraries and tables (estimate)"),

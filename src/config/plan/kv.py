@@ -18,9 +18,9 @@ def kv_cost(spec: ModelSpec, kv_dtype: str, block_size: int, num_parts: int = 1)
     for keeps, count in Counter(_keeps(spec)).items():
         num_bytes = count * _bytes(keeps, kv_dtype)
         match keeps.kind:
-            case "full" | "latent":
+            case "full" | "latent" if not keeps.window:
                 per_token += num_bytes
-            case "window":
+            case "window" | "latent":
                 windows[keeps.window] = windows.get(keeps.window, 0) + num_bytes
             case "state":
                 per_sequence += num_bytes

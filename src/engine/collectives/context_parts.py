@@ -47,8 +47,9 @@ def attending_in_parts(kernels: KernelSet, ranks: Ranks, num_parts: int) -> Kern
         scale: float,
         rank: int,
         sinks: torch.Tensor | None = None,
+        window: int | None = None,
     ) -> torch.Tensor:
-        assert sinks is None, "context_parallel_problem refuses them"
+        assert (sinks, window) == (None, None), "context_parallel_problem refuses them"
         part, log_totals = kernels.attend_latent_part(of_group(q), cache, step, scale, rank)
         return ranks.merge_parts(part, log_totals, group)
 

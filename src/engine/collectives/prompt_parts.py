@@ -48,9 +48,10 @@ def attending_to_all(kernels: KernelSet, ranks: Gathering) -> KernelSet:
         scale: float,
         rank: int,
         sinks: torch.Tensor | None = None,
+        window: int | None = None,
     ) -> torch.Tensor:
         fetch(ranks, step, cache)
-        return kernels.latent_attention(q, cache, step, scale, rank, sinks)
+        return kernels.latent_attention(q, cache, step, scale, rank, sinks, window)
 
     return replace(kernels, paged_attention=paged_attention, latent_attention=latent_attention)
 

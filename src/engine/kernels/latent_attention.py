@@ -22,12 +22,13 @@ class LatentAttention(Protocol):
         scale: float,
         rank: int,
         sinks: torch.Tensor | None = None,
+        window: int | None = None,
         /,
     ) -> torch.Tensor: ...
 
 
 class AttendLatentPart(Protocol):
-    """Computes LatentAttention over the tokens that a rank keeps, without sinks.
+    """Computes LatentAttention over the tokens that a rank keeps, without sinks and without a window.
 
     Returns what paged_attention.AttendPart returns.
     """
@@ -44,6 +45,7 @@ def latent_attention_reference(
     scale: float,
     rank: int,
     sinks: torch.Tensor | None = None,
+    window: int | None = None,
 ) -> torch.Tensor:
     """Each query attends to the latents of its row up to its own position.
 
@@ -54,6 +56,8 @@ def latent_attention_reference(
         step: rows, context lengths and block tables.
         scale: multiplies the scores.
         sinks: [H] float32, a score of each head without a value; None: there is none.
+        window: how many tokens a query sees at most, its own included; None: all. Tokens before the windows of a row's
+            queries are not read.
     Returns:
         [T, H, rank] in q's dtype.
 
@@ -62,11 +66,15 @@ def latent_attention_reference(
     num_tokens, num_heads, width = q.shape
     out = torch.empty(num_tokens, num_heads, rank, dtype=q.dtype, device=q.device)
     for start, end, context_len, slots in rows_of(step, cache):
-        keys = cache.view(-1, cache.shape[3])[slots, :width].to(q.dtype)
+        base = 0 if window is None else max(0, context_len - (end - start) - window + 1)
+        keys = cache.view(-1, cache.shape[3])[slots[base:], :width].to(q.dtype)
         positions = torch.arange(context_len, device=q.device)
-        for first, stop in parts_of(start, end, num_heads * context_len):
+        for first, stop in parts_of(start, end, num_heads * (context_len - base)):
             scores = (q[first:stop].reshape(-1, width) @ keys.T).float().view(stop - first, num_heads, -1) * scale
-            hidden = positions > positions[context_len - end + first : context_len - end + stop, None]
+            own = positions[context_len - end + first : context_len - end + stop, None]
+            hidden = positions[base:] > own
+            if window is not None:
+                hidden |= positions[base:] <= own - window
             weights = weights_of(scores.masked_fill_(hidden[:, None], -torch.inf), sinks).to(q.dtype)
             out[first:stop] = (weights.flatten(0, 1) @ keys[:, :rank]).view(stop - first, num_heads, rank)
     return out
@@ -120,7 +128,8 @@ def parts_of(start: int, end: int, elements: int) -> Iterator[tuple[int, int]]:
 def latent_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> tuple[LatentAttention, AttendLatentPart]:
     """The same results for a query in any batch and any chunk."""
     empty = library.memory.empty
-    call = library.op("latent_attention", dtype, [POINTER] * 9 + [INT, INT64] + [INT] * 4 + [INT64, FLOAT])
+    call = library.op("latent_attention", dtype, [POINTER] * 9 + [INT, INT64] + [INT] * 4 + [INT64] * 2 + [FLOAT])
+    no_window = 2**62
 
     def attend(
         q: torch.Tensor,
@@ -129,6 +138,7 @@ def latent_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> tuple[Laten
         scale: float,
         rank: int,
         sinks: torch.Tensor | None,
+        window: int | None,
         visible: torch.Tensor | None,
         log_totals: torch.Tensor | None,
     ) -> torch.Tensor:
@@ -138,6 +148,8 @@ def latent_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> tuple[Laten
             raise ValueError(f"queries of {width} elements for a cache of {token_stride} with values of {rank}")
         if sinks is not None and len(sinks) != num_heads:
             raise ValueError(f"{len(sinks)} sinks for {num_heads} heads")
+        if window is not None and window < 1:
+            raise ValueError(f"window is {window}; allowed: at least 1")
         block_tables = step.block_tables
         out = empty(num_tokens, num_heads, rank, dtype=dtype)
         call(
@@ -157,6 +169,7 @@ def latent_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> tuple[Laten
             rank,
             block_size,
             token_stride,
+            no_window if window is None else window,
             scale,
         )
         return out
@@ -168,13 +181,14 @@ def latent_attention_cpu(library: CpuLibrary, dtype: torch.dtype) -> tuple[Laten
         scale: float,
         rank: int,
         sinks: torch.Tensor | None = None,
+        window: int | None = None,
     ) -> torch.Tensor:
-        return attend(q, cache, step, scale, rank, sinks, None, None)
+        return attend(q, cache, step, scale, rank, sinks, window, None, None)
 
     def attend_latent_part(
         q: torch.Tensor, cache: torch.Tensor, step: AttentionStep, scale: float, rank: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         log_totals = empty(*q.shape[:2], dtype=torch.float32)
-        return attend(q, cache, step, scale, rank, None, step.visible, log_totals), log_totals
+        return attend(q, cache, step, scale, rank, None, None, step.visible, log_totals), log_totals
 
     return latent_attention, attend_latent_part

@@ -71,6 +71,7 @@ class LatentAttention:
         q_norm: RMSNorm | None,
         q_proj: Linear | None,
         kv_norm: RMSNorm,
+        key_norm: RMSNorm | None,
         heads: HeadMatrices,
         index: TokenIndex | None,
         sinks: Vector | None,
@@ -84,6 +85,7 @@ class LatentAttention:
                 with positions; at its end the gates of the outputs, if there are some.
             q_norm, q_proj: of the queries' compressed vectors; None if queries are not compressed. If gates come with
                 the queries, `q_proj` has them at its end, and reads the normed vectors and then these as they were.
+            key_norm: of the keys with positions; None: there is none.
             index: chooses the tokens of attention; `in_proj` then has the keys and weights of the index at its end.
             sinks: one per head.
             cos_sin: [max_position, rope_dim] float32 of `rotary.cos_sin_table`.
@@ -91,10 +93,10 @@ class LatentAttention:
         self.in_proj = in_proj
         self.out_proj = out_proj
         self._q_norm, self._q_proj = q_norm, q_proj
-        self._kv_norm = kv_norm
+        self._kv_norm, self._key_norm = kv_norm, key_norm
         self._heads = heads
         self._index, self._sinks = index, sinks
-        self._rank = spec.rank
+        self._rank, self._window = spec.rank, spec.window
         self._query_width = spec.query_rank or spec.num_heads * (spec.plain_dim + spec.rope_dim)
         self._index_at = self._query_width + spec.rank + spec.rope_dim
         self._scale = (spec.plain_dim + spec.rope_dim) ** -0.5 if spec.scale is None else spec.scale
@@ -108,6 +110,8 @@ class LatentAttention:
         yield self.in_proj
         yield from (part for part in (self._q_norm, self._q_proj) if part is not None)
         yield self._kv_norm
+        if self._key_norm is not None:
+            yield self._key_norm
         yield self._heads
         if self._index is not None:
             yield from self._index.loadables()
@@ -131,6 +135,7 @@ class LatentAttention:
             step.slot_mapping,
             latents,
             self._query_width,
+            None if self._key_norm is None else self._key_norm.weight,
         )
         chosen = None
         if self._index is not None:
@@ -147,7 +152,7 @@ class LatentAttention:
         )
         how = self._scale, self._rank, None if self._sinks is None else self._sinks.values
         if chosen is None:
-            attended = self._kernels.latent_attention(absorbed, latents, step, *how)
+            attended = self._kernels.latent_attention(absorbed, latents, step, *how, self._window)
         else:
             attended = self._kernels.sparse_latent_attention(absorbed, chosen, latents, step, *how)
         out = self._kernels.expand_values(attended, self._heads.values)

@@ -34,6 +34,7 @@ class RMSNorm(HasVectors):
         device: torch.device,
         *,
         offset: float = 0.0,
+        scale: float = 1.0,
         has_weight: bool = True,
     ) -> None:
         """The norm of a vector of `width` elements.
@@ -42,12 +43,13 @@ class RMSNorm(HasVectors):
             names: in the checkpoint, without `.weight`; several for heads whose weights are stored one by one.
             width: of all names; a tuple is the shape in the checkpoint.
             offset: is added to the stored weight, 1 for Gemma.
+            scale: multiplies the weight.
             has_weight: False for a norm that only scales.
         """
         self.eps = eps
         self._vectors = []
         if has_weight:
-            self._vectors.append(Vector(_with_ending(names, "weight"), width, dtype, device, offset))
+            self._vectors.append(Vector(_with_ending(names, "weight"), width, dtype, device, offset, scale=scale))
         self.weight = self._vectors[0].values if has_weight else torch.ones(width, device=device)
 
     def __call__(

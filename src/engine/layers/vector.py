@@ -24,6 +24,7 @@ class Vector:
         device: torch.device,
         offset: float = 0.0,
         *,
+        scale: float = 1.0,
         is_exact: bool = False,
     ) -> None:
         """A vector of the checkpoint.
@@ -34,6 +35,7 @@ class Vector:
                 which several tensors have equal parts.
             dtype: the model's, to which values are rounded.
             offset: is added to them.
+            scale: then multiplies them.
             is_exact: they are not rounded: an error of what goes through an exponential grows.
         """
         self.names = (names,) if isinstance(names, str) else tuple(names)
@@ -42,7 +44,7 @@ class Vector:
         self._shapes = shape if isinstance(shape, list) else [shape]
         size = sum(math.prod(each) for each in self._shapes)
         self.values = torch.empty(size, dtype=torch.float32, device=device)
-        self._dtype, self._offset, self._is_exact = dtype, offset, is_exact
+        self._dtype, self._offset, self._scale, self._is_exact = dtype, offset, scale, is_exact
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from zip(self.names, self._shapes, strict=True)
@@ -53,7 +55,7 @@ class Vector:
         parts = torch.split(given, [math.prod(each) for each in self._shapes])
         for name, shape, part in zip(self.names, self._shapes, parts, strict=True):
             tensors.read(name, part.view(shape))
-        self.values.copy_(given).add_(self._offset)
+        self.values.copy_(given).add_(self._offset).mul_(self._scale)
 
     def take_weights(self, other: Self) -> None:
         self.values.copy_(other.values)  # in place: other layers keep a reference

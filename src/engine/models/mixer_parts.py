@@ -244,8 +244,12 @@ class MixerParts(Parts):
             inputs[HEAD_GATES] = spec.num_gates
         q_norm: RMSNorm | None = None
         q_proj: Linear | None = None
+        key_norm: RMSNorm | None = None
+        if spec.has_key_norm:
+            key_norm = RMSNorm(f"{prefix}.k_rope_only_layernorm", spec.rope_dim, spec.norm_eps, dtype, device)
         if spec.query_rank:
-            q_norm = RMSNorm(f"{prefix}.q_a_layernorm", spec.query_rank, spec.norm_eps, dtype, device)
+            name, scale = f"{prefix}.q_a_layernorm", spec.query_scale
+            q_norm = RMSNorm(name, spec.query_rank, spec.norm_eps, dtype, device, scale=scale)
             q_proj = self.query_projection(prefix, spec)
         return LatentAttention(
             spec,
@@ -253,7 +257,8 @@ class MixerParts(Parts):
             self.summed(prefix, "o_proj", spec.num_heads * spec.value_dim, spec.has_bias),
             q_norm,
             q_proj,
-            RMSNorm(f"{prefix}.kv_a_layernorm", spec.rank, spec.norm_eps, dtype, device),
+            RMSNorm(f"{prefix}.kv_a_layernorm", spec.rank, spec.norm_eps, dtype, device, scale=spec.latent_scale),
+            key_norm,
             HeadMatrices(f"{prefix}.kv_b_proj", spec, dtype, device),
             index,
             self.sinks(prefix, spec),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from . import (
     cohere,
     deepseek,
+    dots,
     ernie,
     exaone,
     falcon,
@@ -59,6 +60,7 @@ _MAKERS = (
     minimax,
     exaone,
     skt,
+    dots,
     others,
 )
 FAMILIES: Mapping[str, Family] = {name: family for maker in _MAKERS for name, family in maker.FAMILIES.items()}

@@ -107,6 +107,7 @@ class Family:
     gate_if: str | None = None  # the key of config.json that decides whether there is one
     is_differential: bool = False  # attention is the difference of that of two heads
     is_latent: bool = False  # attention over a compressed vector of each token
+    has_latent_kinds: bool = False  # the same, with other sizes in layers with a window
     is_compressed: bool = False  # attention over a window, and over a vector for several tokens
     index: IndexKind = "none"  # which pairs it rotates, where an index chooses the tokens of attention
     states: StatesKind = "none"  # of other layers

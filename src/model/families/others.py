@@ -430,27 +430,4 @@ FAMILIES: Mapping[str, Family] = {
         states="jamba",
         renames={".feed_forward.router.": ".mlp.gate.", **BAMBA_NAMES},
     ),
-    "Dots1ForCausalLM": Family(
-        "dots1",
-        "dots.llm1",
-        QWEN
-        | {
-            "vocab_size": 152064,
-            "hidden_size": 4608,
-            "intermediate_size": 10944,
-            "num_hidden_layers": 62,
-            "max_position_embeddings": 2048,
-            "max_window_layers": 62,
-            "moe_intermediate_size": 1408,
-            "first_k_dense_replace": 0,
-            "n_routed_experts": 128,
-            "num_experts_per_tok": 6,
-            "n_shared_experts": 2,
-        },
-        bias="attention_bias",
-        out_bias="attention_bias",
-        head_norm="head",
-        windows="last",
-        experts="deepseek",
-    ),
 }

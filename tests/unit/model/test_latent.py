@@ -7,6 +7,7 @@ import pytest
 from tests.unit.config.plan.shapes import SHAPES
 
 from stoker.model.config_json import ModelConfigError
+from stoker.model.context_parallel import context_parallel_problem
 from stoker.model.mixers import LatentAttention
 from stoker.model.read import read_config
 from stoker.model.sizes import activation_elements, count_parameters
@@ -85,6 +86,62 @@ def test_gates_may_come_with_queries_and_norms_have_gates_before_attention_and_e
     assert shapes["model.layers.1.post_attention_layernorm.W_up.weight"] == (64, 6)
     assert not [name for name in shapes if "layers.0.post_attention_layernorm.W" in name or "g_proj" in name]
     assert activation_elements(spec)[0] == 5 * 64
+
+
+KINDS = ["indexed_attention", "sliding_attention", "sliding_attention", "full_attention"]
+DOTS_3 = {"architectures": ["Dots3NoteForCausalLM"], **SMALL, "num_attention_heads": 4, "hidden_size": 4096}
+
+
+def test_layers_with_a_window_have_other_sizes_and_all_keep_tokens_of_one_width() -> None:
+    spec = spec_of({**DOTS_3, "num_hidden_layers": 6})
+    assert not support_problem(spec)
+    assert spec.windows == (None, None, 512, 512, 512, None)
+    full, local = mixers({**DOTS_3, "num_hidden_layers": 6})[1:3]
+    assert (full.num_heads, full.rank, full.plain_dim, full.index_heads) == (4, 512, 128, 64)
+    assert (local.num_heads, local.rank, local.plain_dim, local.index_heads) == (64, 1024, 192, 0)
+    assert (full.latent_scale, local.latent_scale, local.query_scale) == (8**0.5, 2.0, 2.0)
+    assert (full.rope.theta, local.rope.theta) == (8e7, 5e4)
+    assert (full.keeps.width, local.keeps.width) == (1088, 1088)
+    assert (full.keeps.window, local.keeps.window) == (0, 512)
+    shapes = model_shapes(spec)
+    assert shapes["model.layers.0.self_attn.k_rope_only_layernorm.weight"] == (64,)
+    assert shapes["model.layers.2.self_attn.kv_a_proj_with_mqa.weight"] == (1088, 4096)
+    assert spec.without_windows().windows == (None,) * 6
+    assert "window" in (context_parallel_problem(spec_of({**DOTS_3, "use_dsa": False}), 2, 2) or "")
+
+
+def test_sizes_of_layers_with_a_window_may_be_listed_by_layer() -> None:
+    """As transformers writes them; with `use_dsa` in old files, layers without a window have an index or none."""
+    listed = {"kv_lora_rank": 256, "head_dim": 128, "qk_nope_head_dim": 64, "num_key_value_heads": 4}
+    ropes = {kind: {"rope_theta": theta} for kind, theta in (("indexed_attention", 2e6), ("sliding_attention", 3e4))}
+    config = {**DOTS_3, "layer_types": KINDS, "per_layer_config": {"1": listed, "2": listed}, "rope_parameters": ropes}
+    found = mixers({**config, "sliding_window": 9})
+    assert [mixer.rank for mixer in found] == [512, 256, 256, 512]
+    assert [mixer.rope.theta for mixer in found] == [2e6, 3e4, 3e4, 2e6]
+    assert [mixer.index_heads for mixer in found] == [64, 0, 0, 0]
+    assert [mixer.window for mixer in found] == [None, 9, 9, None]
+    assert [mixer.index_heads for mixer in mixers({**DOTS_3, "layer_types": KINDS})] == [64, 0, 0, 64]
+    assert [mixer.index_heads for mixer in mixers({**DOTS_3, "use_dsa": False, "layer_types": KINDS})] == [0] * 4
+    assert [mixer.window for mixer in mixers({**DOTS_3, "use_sliding_window": False})] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"per_layer_config": {"1": {"v_head_dim": 64}}}, "`per_layer_config` is supported for .* with a window"),
+        ({"per_layer_config": {"1": {"index_topk": 4}, "2": {"index_topk": 4}}}, "`per_layer_config` is supported for"),
+        ({"layer_types": ["chunked_attention"] * 4}, "`layer_types` has 'chunked_attention'"),
+        ({"q_lora_rank": None, "use_dsa": False}, "`q_lora_rank` is missing"),
+        ({"swa_num_key_value_heads": 2}, "`num_key_value_heads` must be 64"),
+        ({"swa_qk_nope_head_dim": 256}, "`qk_rope_head_dim` is 0"),
+        ({"partial_rotary_factor": 0.5}, "`partial_rotary_factor` must be 1"),
+    ],
+)
+def test_sizes_of_layers_with_a_window_that_contradict_others_are_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelConfigError, match=message):
+        spec_of({**DOTS_3, "layer_types": KINDS, **changes})
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ struct Latents {
     int64_t table_stride;  // entries per row of the block tables
     int num_heads, width, rank, block_size;
     int64_t token_stride;  // elements between two tokens of a block
+    int64_t window;        // tokens that a query sees at most
     float scale;
     const float* sinks;  // [num_heads], or null
     // Of a cache that has some tokens of each context, in their order, or null:
@@ -38,6 +39,8 @@ struct Latents {
     int64_t context(int row, int64_t query) const {
         return visible ? visible[query] : context_lens[row] - (query_start[row + 1] - 1 - query);
     }
+    // The first token that a query with this context sees.
+    int64_t first_seen(int64_t context) const { return std::max<int64_t>(0, context - window); }
     // The part of a head's sink in its total of weights, which are relative to e ** `zero`.
     float sink_weight(int head, float zero) const { return sinks ? std::exp(sinks[head] - zero) : 0.0f; }
     int num_queries(int row) const { return query_start[row + 1] - query_start[row]; }
@@ -135,8 +138,11 @@ class Step {
 
   private:
     int num_heads(int head, int at_once) const { return std::min(at_once, call_.num_heads - head); }
+    // The first segment with tokens that a query with this context sees. Segments have the same tokens for all queries.
+    int64_t first_segment(int64_t context) const { return call_.first_seen(context) / kSegment; }
     int64_t num_segments(int row) const {  // one of no tokens, so that its result is written
-        return std::max<int64_t>(1, (call_.context_lens[row] + kSegment - 1) / kSegment);
+        const int64_t context = call_.context_lens[row];
+        return std::max<int64_t>(1, (context + kSegment - 1) / kSegment - first_segment(context));
     }
 
     // Late queries first: they take longest.
@@ -205,14 +211,17 @@ class Step {
             new (own + i) Heads<T>(call_, task.row, query + i, task.head, heads, to + i * heads * call_.query_stride());
             Partial(memory + size * i, heads, stride).clear(heads);
         }
-        for (int64_t begin = 0; begin < call_.context(task.row, query + count - 1); begin += kSegment) {
+        int64_t begin = first_segment(call_.context(task.row, query)) * kSegment;
+        for (; begin < call_.context(task.row, query + count - 1); begin += kSegment) {
             for (int i = 0; i < count; i++) {
-                const int64_t end = std::min(call_.context(task.row, query + i), begin + kSegment);
-                if (begin >= end) continue;
+                const int64_t context = call_.context(task.row, query + i), seen = call_.first_seen(context);
+                const int64_t from = std::max(begin, seen), end = std::min(context, begin + kSegment);
+                if (from >= end) continue;
+                const bool is_first = begin <= seen;
                 Partial whole(memory + size * i, heads, stride);
-                if (begin) part.clear(heads);
-                own[i].add(begin, end, begin ? part : whole);
-                if (begin) whole.add(part, heads, call_.scale);
+                if (!is_first) part.clear(heads);
+                own[i].add(from, end, is_first ? whole : part);
+                if (!is_first) whole.add(part, heads, call_.scale);
             }
         }
         for (int i = 0; i < count; i++) own[i].store(Partial(memory + size * i, heads, stride));
@@ -231,7 +240,8 @@ class Step {
         float* memory = memory_ + task.memory;
         Partial part(memory + index * size, heads, stride);
         part.clear(heads);
-        own.add(index * kSegment, std::min<int64_t>(call_.context_lens[task.row], (index + 1) * kSegment), part);
+        const int64_t context = call_.context_lens[task.row], begin = (first_segment(context) + index) * kSegment;
+        own.add(std::max(begin, call_.first_seen(context)), std::min(context, begin + kSegment), part);
         // acq_rel: the task that ends last reads what the others have written.
         if (left_[owner].fetch_sub(1, std::memory_order_acq_rel) == 1) {
             Partial whole(memory, heads, stride);
@@ -259,10 +269,10 @@ class Step {
                                           const int32_t* lengths, const int32_t* block_tables, const float* sinks,     \
                                           const int32_t* visible, T* out, float* log_totals, int num_rows,             \
                                           int64_t table_stride, int num_heads, int width, int rank, int block_size,    \
-                                          int64_t token_stride, float scale) {                                         \
-        const Latents<T> call{queries,      cache,     out,     query_start, lengths,    block_tables,                 \
-                              table_stride, num_heads, width,   rank,        block_size, token_stride,                 \
-                              scale,        sinks,     visible, log_totals};                                           \
+                                          int64_t token_stride, int64_t window, float scale) {                         \
+        const Latents<T> call{queries,      cache,     out,   query_start, lengths,    block_tables,                   \
+                              table_stride, num_heads, width, rank,        block_size, token_stride,                   \
+                              window,       scale,     sinks, visible,     log_totals};                                \
         Step<T>(call, num_rows).run();                                                                                 \
     }                                                                                                                  \
     CAPTURABLE(latent_attention_##suffix)

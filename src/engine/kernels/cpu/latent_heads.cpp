@@ -23,8 +23,8 @@ void widen(const T* from, float* to, int64_t size) {
     for_each_vector(size, [&](int64_t i, int64_t count) { store_up_to(to + i, load_up_to(from + i, count), count); });
 }
 
-template <class T>
-void normalise(const T* from, const float* weights, float eps, int64_t size, T* to) {
+template <class T, class To>
+void normalise(const T* from, const float* weights, float eps, int64_t size, To* to) {
     Floats squares{};
     for_each_vector(size, [&](int64_t i, int64_t count) {
         const Floats x = load_up_to(from + i, count);
@@ -36,21 +36,26 @@ void normalise(const T* from, const float* weights, float eps, int64_t size, T* 
     });
 }
 
-// Rotates `size` elements into `to`. cos_sin: of the position.
+// Rotates `size` elements into `to`. cos_sin: of the position. norm: weights of a norm before the rotation, or null.
 template <class T>
-void rotate_into(const T* from, const float* cos_sin, int size, bool is_interleaved, T* to) {
+void rotate_into(const T* from, const float* cos_sin, int size, bool is_interleaved, T* to, const float* norm = nullptr,
+                 float eps = 0.0f) {
     static thread_local Scratch scratch;
     float* head = scratch.reserve<float>(size);
-    widen(from, head, size);
+    if (norm) {
+        normalise(from, norm, eps, size, head);
+    } else {
+        widen(from, head, size);
+    }
     rotate(head, Rotation{cos_sin, cos_sin + size / 2, size / 2}, is_interleaved);
     for_each_vector(size, [&](int64_t i, int64_t count) { store_up_to(to + i, load_up_to(head + i, count), count); });
 }
 
 template <class T>
-void store_latents(const T* projected, int64_t row_width, const float* q_norm, const float* kv_norm, float eps,
-                   const float* cos_sin, bool is_interleaved, const int64_t* positions, const int64_t* slots,
-                   T* queries, T* cache, int64_t tokens, int query_width, int rank, int rope_dim,
-                   int64_t token_stride) {
+void store_latents(const T* projected, int64_t row_width, const float* q_norm, const float* kv_norm,
+                   const float* key_norm, float eps, const float* cos_sin, bool is_interleaved,
+                   const int64_t* positions, const int64_t* slots, T* queries, T* cache, int64_t tokens,
+                   int query_width, int rank, int rope_dim, int64_t token_stride) {
     parallel_ranges(tokens, min_rows_per_thread(row_width), [&](int64_t begin, int64_t end) {
         for (int64_t token = begin; token < end; token++) {
             const T* row = projected + token * row_width;
@@ -59,7 +64,7 @@ void store_latents(const T* projected, int64_t row_width, const float* q_norm, c
             T* to = cache + slots[token] * token_stride;
             normalise(row + query_width, kv_norm, eps, rank, to);
             rotate_into(row + query_width + rank, cos_sin + positions[token] * rope_dim, rope_dim, is_interleaved,
-                        to + rank);
+                        to + rank, key_norm, eps);
         }
     });
 }
@@ -175,11 +180,12 @@ void expand_values(const T* attended, const T* values, T* out, int64_t tokens, i
 
 #define EXPORT_FOR(T, suffix)                                                                                          \
     EXPORT void store_latents_##suffix(const T* projected, const float* q_norm, const float* kv_norm,                  \
-                                       const float* cos_sin, const int64_t* positions, const int64_t* slots,           \
-                                       T* queries, T* cache, int64_t tokens, int64_t row_width, int64_t token_stride,  \
-                                       int query_width, int rank, int rope_dim, int is_interleaved, float eps) {       \
-        store_latents(projected, row_width, q_norm, kv_norm, eps, cos_sin, is_interleaved != 0, positions, slots,      \
-                      queries, cache, tokens, query_width, rank, rope_dim, token_stride);                              \
+                                       const float* key_norm, const float* cos_sin, const int64_t* positions,          \
+                                       const int64_t* slots, T* queries, T* cache, int64_t tokens, int64_t row_width,  \
+                                       int64_t token_stride, int query_width, int rank, int rope_dim,                  \
+                                       int is_interleaved, float eps) {                                                \
+        store_latents(projected, row_width, q_norm, kv_norm, key_norm, eps, cos_sin, is_interleaved != 0, positions,   \
+                      slots, queries, cache, tokens, query_width, rank, rope_dim, token_stride);                       \
     }                                                                                                                  \
     CAPTURABLE(store_latents_##suffix)                                                                                 \
     EXPORT void absorb_queries_##suffix(const T* queries, const T* keys, const float* cos_sin,                         \

@@ -169,8 +169,9 @@ class LatentAttentionGpu:
         scale: float,
         rank: int,
         sinks: torch.Tensor | None = None,
+        window: int | None = None,
     ) -> torch.Tensor:
-        return latent_attention_gpu(q, cache, step, scale, rank, self._programs, sinks)
+        return latent_attention_gpu(q, cache, step, scale, rank, self._programs, sinks, window)
 
 
 def _multiprocessors() -> int:

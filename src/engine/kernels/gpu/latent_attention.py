@@ -18,6 +18,7 @@ from .launch import dependent, is_interpreted, wait
 
 _TILE = 16  # keys
 _MAX_ROWS = 32  # heads of a program
+_MAX_SUMS = 1 << 14  # elements of their sums, which fit in registers
 _MIN_ROWS = 16  # tl.dot multiplies no fewer
 _MAX_SPLITS = 32  # programs that share the keys of one query
 
@@ -45,12 +46,13 @@ def _load_queries(
     return tl.load(q + places, mask=is_head[:, None] & (dims < SIZE)[None, :], other=0.0)
 
 
-@triton.jit(do_not_specialize=["num_rows", "table_stride"])
+@triton.jit(do_not_specialize=["window", "num_rows", "table_stride"])
 def _attend_latents(
-    q, cache, block_tables, query_start, context_lens, sinks, out, part_sums, part_stats, scale, num_rows, table_stride,
+    q, cache, block_tables, query_start, context_lens, sinks, out, part_sums, part_stats, scale, window, num_rows,
+    table_stride,
     NUM_HEADS: tl.constexpr, RANK: tl.constexpr, RANK_WIDTH: tl.constexpr, ROTATED: tl.constexpr,
     ROTATED_WIDTH: tl.constexpr, STRIDE: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
-    ROWS: tl.constexpr, SPLITS: tl.constexpr, HAS_SINKS: tl.constexpr, UPCAST: tl.constexpr,
+    ROWS: tl.constexpr, SPLITS: tl.constexpr, HAS_SINKS: tl.constexpr, HAS_WINDOW: tl.constexpr, UPCAST: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait(IS_DEPENDENT)
@@ -62,6 +64,7 @@ def _attend_latents(
     stop = tl.load(query_start + row + 1)
     # Tokens after the last row are padding and see nothing.
     length = tl.where(token < stop, tl.load(context_lens + row) - (stop - 1 - token).to(tl.int32), 0)
+    first = tl.maximum(0, length - window) if HAS_WINDOW else 0
     width: tl.constexpr = RANK + ROTATED
     compressed = multipliable(
         _load_queries(q, token, heads, is_head, 0, NUM_HEADS, width, RANK, RANK_WIDTH), cache, UPCAST
@@ -72,12 +75,13 @@ def _attend_latents(
     most = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, RANK_WIDTH], tl.float32)
+    first_tile = first // TILE
     tiles = tl.cdiv(length, TILE)
-    per_split = tl.cdiv(tiles, SPLITS)
+    per_split = tl.cdiv(tiles - first_tile, SPLITS)
     table = block_tables + row.to(tl.int64) * table_stride
-    for tile in range(split * per_split, tl.minimum(tiles, (split + 1) * per_split)):
+    for tile in range(first_tile + split * per_split, tl.minimum(tiles, first_tile + (split + 1) * per_split)):
         positions = tile * TILE + tl.arange(0, TILE)
-        is_seen = positions < length
+        is_seen = (positions < length) & (positions >= first)
         latents = _load_keys(cache, table, positions, is_seen, 0, STRIDE, RANK, RANK_WIDTH, BLOCK_SIZE)
         keys = _load_keys(cache, table, positions, is_seen, RANK, STRIDE, ROTATED, ROTATED_WIDTH, BLOCK_SIZE)
         latents, keys = latents.to(compressed.dtype), keys.to(rotated.dtype)
@@ -139,6 +143,7 @@ def latent_attention_gpu(
     rank: int,
     programs: int,
     sinks: torch.Tensor | None = None,
+    window: int | None = None,
 ) -> torch.Tensor:
     """Computes latent_attention_reference. programs: how many of them run at the same time on the device."""
     num_tokens, num_heads, width = q.shape
@@ -147,20 +152,21 @@ def latent_attention_gpu(
     out = torch.empty(num_tokens, num_heads, rank, dtype=q.dtype, device=q.device)
     if not num_tokens or not num_rows:
         return out
-    rows = min(_MAX_ROWS, max(_MIN_ROWS, triton.next_power_of_2(num_heads)))
+    rank_width = triton.next_power_of_2(rank)
+    most = min(_MAX_ROWS, max(_MIN_ROWS, _MAX_SUMS // rank_width))
+    rows = min(most, max(_MIN_ROWS, triton.next_power_of_2(num_heads)))
     pieces = triton.cdiv(num_heads, rows)
     splits = min(_MAX_SPLITS, triton.next_power_of_2(max(1, programs // (num_tokens * pieces))))
     shares = num_tokens * num_heads * splits if splits > 1 else 1
     part_sums = torch.empty(shares, rank, dtype=torch.float32, device=q.device)
     part_stats = torch.empty(shares, 2, dtype=torch.float32, device=q.device)
-    rank_width = triton.next_power_of_2(rank)
     _attend_latents[(num_tokens, pieces, splits)](
         q, cache, step.block_tables, step.query_start, step.context_lens, sinks, out, part_sums, part_stats, scale,
-        num_rows, step.block_tables.stride(0),
+        window or 0, num_rows, step.block_tables.stride(0),
         NUM_HEADS=num_heads, RANK=rank, RANK_WIDTH=rank_width, ROTATED=width - rank,
         ROTATED_WIDTH=max(16, triton.next_power_of_2(width - rank)), STRIDE=stride, BLOCK_SIZE=block_size, TILE=_TILE,
-        ROWS=rows, SPLITS=splits, HAS_SINKS=sinks is not None, UPCAST=is_interpreted(), num_warps=8,
-        num_stages=2, **dependent(),
+        ROWS=rows, SPLITS=splits, HAS_SINKS=sinks is not None, HAS_WINDOW=window is not None,
+        UPCAST=is_interpreted(), num_warps=8, num_stages=2, **dependent(),
     )  # fmt: skip
     if splits > 1:
         _merge[(num_tokens * num_heads,)](

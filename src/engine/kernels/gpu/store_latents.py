@@ -21,10 +21,11 @@ def _normed(source, weight, eps, SIZE: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def _store_latents(
-    projected, q_norm, kv_norm, cos_sin, positions, slot_mapping, queries, cache, eps, row_stride, token_stride,
+    projected, q_norm, kv_norm, key_norm, cos_sin, positions, slot_mapping, queries, cache, eps, row_stride,
+    token_stride,
     QUERIES: tl.constexpr, QUERY_WIDTH: tl.constexpr, RANK: tl.constexpr, RANK_WIDTH: tl.constexpr,
     TURNED: tl.constexpr, TURNED_WIDTH: tl.constexpr, IS_INTERLEAVED: tl.constexpr, HAS_QUERY_NORM: tl.constexpr,
-    IS_DEPENDENT: tl.constexpr,
+    HAS_KEY_NORM: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     wait(IS_DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
@@ -49,6 +50,10 @@ def _store_latents(
     key = source + QUERIES + RANK
     own = tl.load(key + lanes, mask=is_there, other=0.0).to(tl.float32)
     other = tl.load(key + partners, mask=is_there, other=0.0).to(tl.float32)
+    if HAS_KEY_NORM:
+        scale = tl.rsqrt(tl.sum(own * own, 0) / TURNED + eps)
+        own *= scale * tl.load(key_norm + lanes, mask=is_there, other=0.0)
+        other *= scale * tl.load(key_norm + partners, mask=is_there, other=0.0)
     angles = cos_sin + tl.load(positions + token) * TURNED + pair
     cos = tl.load(angles, mask=is_there, other=1.0)
     sin = tl.load(angles + half, mask=is_there, other=0.0)
@@ -67,6 +72,7 @@ def store_latents_gpu(
     slot_mapping: torch.Tensor,
     cache: torch.Tensor,
     query_width: int,
+    key_norm: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Computes store_latents_reference; a token in slot -1 is not stored."""
     num_tokens, rank, turned = len(projected), kv_norm.numel(), cos_sin.shape[1]
@@ -76,11 +82,11 @@ def store_latents_gpu(
     if num_tokens:
         widest = triton.next_power_of_2(max(query_width if q_norm is not None else 1, rank))
         _store_latents[(num_tokens,)](
-            projected, q_norm, kv_norm, cos_sin, positions, slot_mapping, queries, cache, eps, projected.stride(0),
-            cache.shape[3],
+            projected, q_norm, kv_norm, key_norm, cos_sin, positions, slot_mapping, queries, cache, eps,
+            projected.stride(0), cache.shape[3],
             QUERIES=query_width, QUERY_WIDTH=triton.next_power_of_2(query_width), RANK=rank,
             RANK_WIDTH=triton.next_power_of_2(rank), TURNED=turned, TURNED_WIDTH=triton.next_power_of_2(turned),
-            IS_INTERLEAVED=is_interleaved, HAS_QUERY_NORM=q_norm is not None, num_warps=num_warps(widest),
-            **dependent(),
+            IS_INTERLEAVED=is_interleaved, HAS_QUERY_NORM=q_norm is not None,
+            HAS_KEY_NORM=key_norm is not None, num_warps=num_warps(widest), **dependent(),
         )  # fmt: skip
     return queries

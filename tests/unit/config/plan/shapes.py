@@ -564,6 +564,9 @@ NATIVE: dict[str, tuple[dict[str, Any], int]] = {
         ),
         7_272_665_088,
     ),
+    # The defaults of its configuration class in transformers, not its published config.json. The parameters are those
+    # of the class in transformers, and 256 biases of the router in each of 45 layers.
+    "dots-3": (_of("Dots3NoteForCausalLM"), 279_551_718_016 + 45 * 256),
     "jamba-1.5-mini": (_of("JambaForCausalLM"), 51_570_323_328),
     "mamba-2.8b": (_of("MambaForCausalLM", hidden_size=2560, num_hidden_layers=64), 2_768_345_600),
     "codestral-mamba-7b": (_of("Mamba2ForCausalLM"), 7_285_403_648),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from stoker.config.memory.kv_cost import kv_cost_of_groups
-from stoker.config.plan.kv import kv_cost
+from stoker.config.plan.kv import by_kind, kv_cost
 from stoker.model.cache_groups import cache_groups
 from stoker.model.guess import guess
 from stoker.model.read import read_config
@@ -38,6 +38,14 @@ def test_a_window_bounds_what_a_layer_keeps() -> None:
     whole = 32768 * one_group * groups.num_groups
     assert ours.num_sequences(20 * whole, 32768) >= 5 * 20
     assert ours.num_sequences(whole, 32768) >= 4
+
+
+def test_latents_of_layers_with_a_window_are_bounded_too() -> None:
+    """13 layers of Dots 3 keep all tokens, 33 those of a window."""
+    spec = read_config({"architectures": ["Dots3NoteForCausalLM"]})[0]
+    cost = kv_cost(spec, "bfloat16", 16)
+    assert (cost.token_bytes, cost.windows) == (13 * 1088 * 2, ((512, 33 * 1088 * 2),))
+    assert set(by_kind(spec, "bfloat16", "float32")) == {("latent", 13, 2176, 0), ("latent", 33, 2176, 512)}
 
 
 def test_devices_that_share_tokens_keep_a_part_of_each_block() -> None:

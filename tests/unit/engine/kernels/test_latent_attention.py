@@ -24,7 +24,9 @@ def case_of(rows: list[tuple[int, int]], heads: int, width: int, block_size: int
     return case
 
 
-def expected(case: Case, scale: float, rank: int, sinks: torch.Tensor | None = None) -> torch.Tensor:
+def expected(
+    case: Case, scale: float, rank: int, sinks: torch.Tensor | None = None, window: int | None = None
+) -> torch.Tensor:
     """In float64, [T, H, rank]."""
     out = torch.empty(*case.q.shape[:2], rank, dtype=torch.float64)
     starts = case.step.query_start.tolist()
@@ -32,10 +34,11 @@ def expected(case: Case, scale: float, rank: int, sinks: torch.Tensor | None = N
         keys = case.keys[row][:, 0].double()
         for token in range(start, end):
             seen = int(case.step.context_lens[row]) - end + token + 1
-            scores = case.q[token].double() @ keys[:seen].T * scale
+            own = keys[0 if window is None else max(0, seen - window) : seen]
+            scores = case.q[token].double() @ own.T * scale
             if sinks is not None:
                 scores = torch.cat((scores, sinks.double()[:, None]), 1)
-            out[token] = scores.softmax(-1)[:, :seen] @ keys[:seen, :rank]
+            out[token] = scores.softmax(-1)[:, : len(own)] @ own[:, :rank]
     return out
 
 
@@ -62,6 +65,33 @@ def test_every_query_attends_to_the_latents_before_it(
     assert_close(out, expected(case, scale_of(rank + turned), rank, sinks), absolute=error)
 
 
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize("window", [1, 30, 600])
+@pytest.mark.quick_cases(6)
+def test_a_query_attends_to_its_window_and_earlier_tokens_are_not_read(level: str, dtype: torch.dtype, window: int):
+    """Windows within a segment, over two, and of more tokens than a context; blocks before them belong to others."""
+    rows = [(1, 1), (1, 33), (7, 40), (1, 1100), (5, 1030), (2, 2), (1, 513)]
+    heads, rank, turned = 20, 64, 32
+    case = case_of(rows, heads, rank + turned, 16, dtype)
+    latents = case.k_cache.view(-1, rank + turned + EXTRA)
+    for row, (queries, context) in enumerate(rows):
+        for token in range(max(0, context - queries - window + 1)):
+            latents[case.step.block_tables[row, token // 16] * 16 + token % 16] = torch.nan
+    out = kernels_of(level, dtype, (rank, turned), threads=2).latent_attention(
+        case.q, case.k_cache, case.step, scale_of(rank + turned), rank, None, window
+    )
+    error = 1e-5 if dtype == torch.float32 else 0.02
+    assert_close(out, expected(case, scale_of(rank + turned), rank, window=window), absolute=error)
+
+
+@pytest.mark.parametrize("level", LEVEL_NAMES[1:])
+def test_a_window_of_no_token_is_refused(level: str):
+    case = case_of([(1, 9)], 5, 24, 16, torch.float32)
+    with pytest.raises(ValueError, match="window"):
+        kernels_of(level, torch.float32).latent_attention(case.q, case.k_cache, case.step, 0.3, 16, None, 0)
+
+
 @pytest.mark.parametrize("has_sinks", [False, True])
 def test_attention_to_all_tokens_that_an_index_has_chosen_is_attention(has_sinks: bool):
     case = case_of([(1, 9), (3, 20)], 5, 24, 16, torch.float32)
@@ -83,12 +113,13 @@ def test_sinks_of_other_heads_are_refused(level: str):
 
 @CPP
 @DTYPES
-def test_a_query_has_one_result_alone_in_a_batch_and_in_a_chunk(level: str, dtype: torch.dtype):
+@pytest.mark.parametrize("window", [None, 188, 600])  # 188: of some of the queries from the second segment on
+def test_a_query_has_one_result_alone_in_a_batch_and_in_a_chunk(level: str, dtype: torch.dtype, window: int | None):
     """The last queries of a row, computed as a chunk with other rows, and each by itself with any number of threads."""
     heads, rank, width, chunk, context = 19, 32, 48, 6, 700
     case = case_of([(1, 90), (chunk, context), (1, 600)], heads, width, 16, dtype)
     together = kernels_of(level, dtype, (rank, 16), threads=2).latent_attention(
-        case.q, case.k_cache, case.step, scale_of(width), rank
+        case.q, case.k_cache, case.step, scale_of(width), rank, None, window
     )
     for index in range(chunk):
         alone = case_of([(1, 90)], heads, width, 16, dtype).step
@@ -97,7 +128,7 @@ def test_a_query_has_one_result_alone_in_a_batch_and_in_a_chunk(level: str, dtyp
         query = case.q[1 + index : 2 + index].clone()
         for threads in (1, 3):
             kernels = kernels_of(level, dtype, (rank, 16), threads)
-            out = kernels.latent_attention(query, case.k_cache, alone, scale_of(width), rank)
+            out = kernels.latent_attention(query, case.k_cache, alone, scale_of(width), rank, None, window)
             assert torch.equal(out[0], together[1 + index])
 
 
@@ -105,8 +136,9 @@ def test_a_query_has_one_result_alone_in_a_batch_and_in_a_chunk(level: str, dtyp
 @DTYPES
 @pytest.mark.parametrize("is_interleaved", [True, False])
 @pytest.mark.parametrize("query_width", [24, 0])
+@pytest.mark.parametrize("has_key_norm", [False, True])
 def test_norms_and_rotated_keys_are_stored_with_the_latents(
-    level: str, dtype: torch.dtype, is_interleaved: bool, query_width: int
+    level: str, dtype: torch.dtype, is_interleaved: bool, query_width: int, has_key_norm: bool
 ):
     """query_width 0: queries are not compressed, and what they are computed from is what was given."""
     rank, turned, tokens, queries = 48, 16, 5, query_width or 40
@@ -114,13 +146,14 @@ def test_norms_and_rotated_keys_are_stored_with_the_latents(
     projected = torch.randn(tokens, queries + rank + turned + 3, generator=generator).to(dtype)
     q_norm = torch.rand(queries, generator=generator) if query_width else None
     kv_norm, cos_sin = torch.rand(rank, generator=generator), torch.randn(50, turned, generator=generator)
+    key_norm = torch.rand(turned, generator=generator) if has_key_norm else None
     positions, slots = torch.tensor([3, 0, 49, 7, 7]), torch.tensor([17, 3, 0, 31, 8])
     found = []
     for kernels, kind in ((kernels_of(level, dtype, (rank, turned)), dtype), (KernelSet(), torch.float64)):
         cache = torch.full((2, 1, 16, rank + turned + EXTRA), 9.0, dtype=kind)
         given = projected.to(kind)
         out = kernels.store_latents(
-            given, q_norm, kv_norm, 1e-6, cos_sin, is_interleaved, positions, slots, cache, queries
+            given, q_norm, kv_norm, 0.1, cos_sin, is_interleaved, positions, slots, cache, queries, key_norm
         )
         assert (out is given) == (query_width == 0)
         found.append((out, cache))
@@ -128,6 +161,14 @@ def test_norms_and_rotated_keys_are_stored_with_the_latents(
     assert_close(out, exact_out, absolute=1e-6)
     assert_close(cache, exact_cache, absolute=1e-5)
     assert torch.equal(cache[..., rank + turned :], torch.full_like(cache[..., rank + turned :], 9.0))
+
+
+@pytest.mark.parametrize("level", LEVEL_NAMES[1:])
+def test_a_norm_of_keys_of_another_size_is_refused(level: str):
+    arguments = torch.zeros(1, 32), None, torch.ones(16), 1e-6, torch.ones(1, 16), True
+    at = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    with pytest.raises(ValueError, match="norm of keys"):
+        kernels_of(level, torch.float32).store_latents(*arguments, *at, torch.zeros(1, 1, 16, 32), 0, torch.ones(8))
 
 
 @LEVELS
