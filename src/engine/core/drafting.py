@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..api import DraftCounts
+from ..api import DraftCounts, VerifiedDraft
 from ..step.plan import Int32, Int64, StepPlan
 from ..step.result import StepResult
 from .request import Request
@@ -139,10 +139,10 @@ class Drafting:
             draft.add_blocks(slot, blocks.append_new(request, num_new))
         return count
 
-    def verified(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
-        """The plan has this result, after this time."""
+    def verified(self, plan: StepPlan, result: StepResult, seconds: float) -> dict[int, VerifiedDraft]:
+        """The plan has this result, after this time. Returns its drafts, by the row of the step."""
         if self._drafter is None:
-            return
+            return {}
         drafter = self._drafter
         if plan.num_rows and bool((plan.num_outputs == plan.num_tokens).all()):
             self._ask(lambda: drafter.record_step(plan.num_rows, plan.num_batched_tokens - plan.num_rows, seconds))
@@ -153,6 +153,16 @@ class Drafting:
             self._num_tokens += sum(len(token_ids) for _, token_ids in plan.drafts)
             by_position = np.bincount(num_accepted, minlength=len(self._accepted) + 1)
             self._accepted += by_position[::-1].cumsum()[::-1][1:]
+            return self._by_row(plan, result.num_valid)
+        return {}
+
+    @staticmethod
+    def _by_row(plan: StepPlan, num_valid: Int32) -> dict[int, VerifiedDraft]:
+        rows = {slot: row for row, slot in enumerate(plan.slots.tolist())}
+        return {
+            (row := rows[slot]): VerifiedDraft(len(token_ids), int(num_valid[row]) - 1)
+            for slot, token_ids in plan.drafts
+        }
 
     def _ask(self, ask: Callable[[], T]) -> T | None:
         try:

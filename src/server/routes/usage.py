@@ -1,10 +1,11 @@
-"""The `usage` object of a response."""
+"""The `usage` object of a response, and its `metrics`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ...config.schema.server import ServerConfig
+from ...text.draft_metrics import DraftMetrics
 from ..generation import Generation
 
 
@@ -15,6 +16,15 @@ def usage(generation: Generation, settings: ServerConfig, num_reasoning_tokens: 
     """
     cached = {"cached_tokens": generation.num_cached_tokens} if settings.enable_prompt_tokens_details else None
     return counted(generation.num_prompt_tokens, generation.num_generated_tokens, num_reasoning_tokens, cached)
+
+
+def metrics(generation: Generation, settings: ServerConfig) -> dict[str, Any]:
+    """The field `metrics`: what drafts have brought, for a response of one sequence. Empty if clients get no such."""
+    level = settings.per_request_spec_decode_metrics
+    if level == "none" or len(generation.drafts) != 1:
+        return {}
+    found = DraftMetrics.of(generation.drafts[0])
+    return {"metrics": {"speculative_decoding": found.summary if level == "summary" else found.detailed}}
 
 
 def counted(

@@ -56,7 +56,6 @@ REASONING_IN_FORMAT = "the markers of reasoning are part of the format: declare 
 NO_DRAFT_MODEL = (
     "this build has no draft models; drafts are found in the text of a request: `speculative.method: ngram`"
 )
-DRAFTS_IN_METRICS = "accepted drafts are counted in the metrics, for all requests together"
 BLOCKS_HAVE_NAMES = "blocks are found by their hashes, and engines by their addresses: `kv_transfer.kv_ip`"
 TRACE_NAME = "set the environment variable OTEL_SERVICE_NAME"
 STRICT_TOOLS = (

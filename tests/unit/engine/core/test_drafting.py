@@ -7,10 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.drafters import AnyDrafter
+from tests.drafters import AnswerDrafter, AnyDrafter
 from tests.fake_runner import FakeRunner, FakeSettings, continuation
 
-from stoker.engine.api import Constraint, EngineRequest, InvalidRequest, RequestInputs, SamplingParams
+from stoker.engine.api import (
+    Constraint,
+    EngineRequest,
+    InvalidRequest,
+    RequestInputs,
+    SamplingParams,
+    VerifiedDraft,
+)
 from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.core.settings import DraftSettings
 from stoker.engine.step import StepPlan
@@ -29,6 +36,7 @@ class Bench:
         )
         self.runner = FakeRunner(FakeSettings())
         self.answers: dict[str, list[int]] = {}
+        self.drafts: dict[str, list[VerifiedDraft]] = {}
 
     def add(self, name: str, prompt: list[int] | None = None, **sampling: Any) -> None:
         params = SamplingParams(**{"max_tokens": 20, **sampling})
@@ -43,6 +51,7 @@ class Bench:
     def finish(self, plan: StepPlan) -> None:
         for output in self.scheduler.finish_step(plan, self.runner.execute(plan), 0.5):
             self.answers.setdefault(output.request_id, []).extend(output.token_ids)
+            self.drafts.setdefault(output.request_id, []).extend(output.drafts or ())
 
     def run(self) -> list[StepPlan]:
         plans = []
@@ -60,6 +69,29 @@ def test_a_row_has_an_output_for_each_draft_and_one_more():
     assert (plan.num_tokens.tolist(), plan.num_outputs.tolist(), plan.num_computed.tolist()) == ([3], [3], [5])
     bench.run()
     assert bench.answers["a"] == continuation(PROMPT, 20)
+
+
+def test_outputs_say_what_became_of_the_drafts_of_their_request():
+    answers = {(9, *PROMPT): continuation([9, *PROMPT], 20), (8, *PROMPT): continuation([8, *PROMPT], 20)}
+    bench = Bench(AnswerDrafter(answers, max_tokens=4, wrong_every=7), max_num_batched_tokens=200)
+    bench.add("a", [9, *PROMPT])
+    bench.step()
+    bench.add("b", [8, *PROMPT])
+    bench.add("without", [9, 9], max_tokens=1)
+    bench.run()
+    assert [bench.answers["a"], bench.answers["b"]] == list(answers.values())
+    assert bench.drafts["without"] == []
+    for name in "ab":
+        drafts = bench.drafts[name]
+        assert {draft.num_accepted for draft in drafts} > {4, 0}
+        assert all(0 <= draft.num_accepted <= draft.num_tokens <= 4 for draft in drafts)
+        assert len(drafts) + sum(draft.num_accepted for draft in drafts) <= 20
+    counts = bench.scheduler.stats().drafts
+    assert counts is not None
+    everything = [draft for name in "ab" for draft in bench.drafts[name]]
+    assert counts.drafts == len(everything)
+    assert counts.tokens == sum(draft.num_tokens for draft in everything)
+    assert sum(counts.accepted) == sum(draft.num_accepted for draft in everything)
 
 
 def test_drafts_end_where_the_answer_ends():
