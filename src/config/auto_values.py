@@ -22,6 +22,7 @@ QUEUED_PER_KV_TOKEN = 16  # prompt tokens that may wait, per token that the KV c
 MAX_DRAFT_TOKENS = 16
 LONGEST_LOOKUP = 16  # trailing tokens that are compared with earlier ones
 SHORTEST_LOOKUP = 2  # of those, how many must agree
+PAST_OUTPUT_TOKENS = 1 << 16  # of earlier answers, in which continuations are found: 768 KiB with their index
 LONG_PROMPT_SHARE = 0.04  # of the context, above which a prompt is a long one
 INCOMPLETE_HEADER_FACTOR = 2  # max_incomplete_header_bytes, as a multiple of max_header_bytes
 MAX_CONNECTIONS = 8192  # about 64 KiB each

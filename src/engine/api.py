@@ -255,6 +255,7 @@ class EngineRequest:
     rank: int | None = None  # of the replica that computes it; None: any
     is_for_others: bool = False  # other engines are to read the blocks of its prompt: see EngineOutput.stored
     source: StoredBlocks | None = None  # read these instead of computing them
+    prediction: list[int] = field(default_factory=list)  # text that the answer is expected to be, for the drafter
     route: int = 0  # 64 bits set by the caller of the scheduler: plain tokens are returned with it
     is_ready: Callable[[], bool] | None = None  # set by the engine: it is not admitted before this is true
 

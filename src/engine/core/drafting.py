@@ -32,8 +32,10 @@ class Drafting:
         self._columns, self._blocks = columns, blocks
         self._settings, self._num_groups = settings.drafting, settings.num_groups
         self._drafter = None if self._settings is None else self._settings.drafter
+        self._reader = None if self._settings is None else self._settings.reader
         self._max_step_tokens, self._block_size = settings.max_num_batched_tokens, settings.block_size
         self._has_drafts = np.zeros(settings.max_num_seqs, np.bool_)  # by slot: its sequence may get some
+        self._is_predicted = np.zeros(settings.max_num_seqs, np.bool_)  # by slot: its draft in flight
         self._num_drafts = 0
         self._num_tokens = 0
         self._accepted = np.zeros(0 if self._drafter is None else self._drafter.max_tokens, np.int64)
@@ -57,7 +59,19 @@ class Drafting:
         self._has_drafts[request.slot] = has_room and is_allowed
         if self._has_drafts[request.slot]:
             drafter, token_ids = self._drafter, request.token_ids
+            if (reader := self._reader) is not None:
+                is_shared = not request.inputs.scope.salt  # an answer must not show in the times of other tenants
+                self._ask(
+                    lambda: reader.announce(
+                        request.slot, request.num_prompt_tokens, request.prediction, is_shared=is_shared
+                    )
+                )
             self._ask(lambda: drafter.admit(request.slot, token_ids))
+
+    def end(self, slot: int) -> None:
+        """The sequence in the slot ends."""
+        if self._drafter is not None and (reader := self._reader) is not None and self._has_drafts[slot]:
+            self._ask(lambda: reader.release(slot, int(self._columns.known[slot])))
 
     def extend(self, request: Request, token_ids: list[int]) -> None:
         """Tokens were appended to a running sequence that were not sampled."""
@@ -97,6 +111,7 @@ class Drafting:
             token_ids = self._drafts(request.slot, int(columns.known[request.slot]), int(counts[row]))
             counts[row] = len(token_ids)
             if token_ids:
+                self._is_predicted[request.slot] = self._from_prediction(request.slot)
                 draft.drafts.append((request.slot, token_ids))
         if draft.drafts:
             draft.decode_outputs = counts + np.int32(1)
@@ -125,6 +140,10 @@ class Drafting:
         if drafter is None or not count:
             return []
         return self._ask(lambda: drafter.drafts(slot, length, count)) or []
+
+    def _from_prediction(self, slot: int) -> bool:
+        reader = self._reader
+        return reader is not None and bool(self._ask(lambda: reader.is_predicted(slot)))
 
     def _with_blocks(self, draft: StepDraft, num_running: int, request: Request, count: int) -> int:
         """Take blocks for up to `count` drafts. Returns how many have one."""
@@ -156,11 +175,12 @@ class Drafting:
             return self._by_row(plan, result.num_valid)
         return {}
 
-    @staticmethod
-    def _by_row(plan: StepPlan, num_valid: Int32) -> dict[int, VerifiedDraft]:
+    def _by_row(self, plan: StepPlan, num_valid: Int32) -> dict[int, VerifiedDraft]:
         rows = {slot: row for row, slot in enumerate(plan.slots.tolist())}
         return {
-            (row := rows[slot]): VerifiedDraft(len(token_ids), int(num_valid[row]) - 1)
+            (row := rows[slot]): VerifiedDraft(
+                len(token_ids), int(num_valid[row]) - 1, bool(self._is_predicted[slot])
+            )
             for slot, token_ids in plan.drafts
         }
 

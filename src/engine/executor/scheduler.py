@@ -49,9 +49,11 @@ def draft_settings(resolved: Resolved, times: StepTimes) -> DraftSettings | None
         max_tokens=own.num_speculative_tokens,
         shortest=own.prompt_lookup_min,
         longest=own.prompt_lookup_max,
+        past_tokens=own.past_output_tokens,
     )
     return DraftSettings(
         drafter=drafter,
+        reader=drafter,
         max_model_len=min(max_model_len, own.max_model_len or max_model_len),
         max_num_waiting=NO_LIMIT if own.disable_by_batch_size is None else own.disable_by_batch_size,
         in_order=resolved.topology.num_ranks == 1,

@@ -137,7 +137,6 @@ _TABLE = (
              "max_dynamic_patch min_dynamic_patch use_audio_in_video return_mm_kwargs"),
     _refused(TEXT_ONLY, "mm_processor_kwargs media_io_kwargs", routes=TOKENIZE),
     _refused(TEXT_ONLY, "mm_payload", off=("tensors",)),
-    _refused("write the text in a message: what is drafted comes from there", "prediction", routes=CHAT),
     _refused("the server does not search the web", "web_search_options", routes=CHAT, off=()),
     _refused("the server has no moderation", "moderation", routes=CHAT),
     _refused("the chat template opens thinking", "thinking_forced_open"),

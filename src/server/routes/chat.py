@@ -76,4 +76,4 @@ def _writer(call: Call, body: ChatRequest, answering: Answering) -> ChatWriter:
 
 
 def _usage(call: Call, answering: Answering) -> dict[str, Any]:
-    return usage(answering.generation, call.service.settings, answering.num_reasoning_tokens)
+    return usage(answering.generation, call.service.settings, answering.output_details)

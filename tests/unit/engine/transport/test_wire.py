@@ -118,6 +118,7 @@ def test_a_request_arrives_with_every_parameter():
         inputs=RequestInputs([0, 7, 2**31 - 1], sampling, CacheScope("s", 3, (KeyedSpan(1, 2, "a"),))),
         priority=-3,
         is_for_others=True,
+        prediction=[5, 2**31 - 1],
         source=StoredBlocks((b"\0" * 32, b"\xff" * 16), "10.0.0.4", 5600),
     )
     assert wire.decode(wire.encode(messages.Submit(12, request))) == messages.Submit(12, request)
@@ -244,27 +245,27 @@ def column(*numbers: int) -> bytes:
             "outputs: row 0: 0 log-probabilities for 1 tokens",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["sampling_params", {"temprature": 1}], {}], 0, False, None]],
+            ["submit", 1, ["r", [column(1), ["sampling_params", {"temprature": 1}], {}], 0, False, None, b""]],
             "submit: sampling_params: SamplingParams has no field 'temprature'",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["sampling_params", {"top_k": "many"}], {}], 0, False, None]],
+            ["submit", 1, ["r", [column(1), ["sampling_params", {"top_k": "many"}], {}], 0, False, None, b""]],
             "submit: sampling_params: SamplingParams.top_k: ",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}], 0, 1, None]],
+            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}], 0, 1, None, b""]],
             "submit: part 3 is int, expected bool",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}], 0, False, [["a"], "", 0]]],
+            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}], 0, False, [["a"], "", 0], b""]],
             "submit: a block hash is not bytes",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}], 0, False, [[]]]],
+            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}], 0, False, [[]], b""]],
             "submit: 1 parts, 3 are expected",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["dream", {}], {}], 0, False, None]],
+            ["submit", 1, ["r", [column(1), ["dream", {}], {}], 0, False, None, b""]],
             "submit: unknown tag 'dream'",
         ),
         (
