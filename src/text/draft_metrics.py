@@ -41,7 +41,7 @@ class DraftMetrics:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Without what each step did."""
+        """All numbers but those of single steps."""
         names = [name for name in self.__slots__ if not name.startswith("per_step")]
         return {name: getattr(self, name) for name in names}
 

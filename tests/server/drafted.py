@@ -37,7 +37,9 @@ def asked(
     requests: Sequence[tuple[str, dict[str, Any]]], *, method: str | None = "ngram", **options: Any
 ) -> list[httpx.Response]:
     """Responses to requests, each a path and a body, one after the other. options: of the deployment, by name."""
-    speculative = {} if method is None else {"speculative_config": {"method": method}}
+    own = {} if method is None else {"method": method}
+    own |= {name: options.pop(name) for name in ("past_output_tokens",) if name in options}
+    speculative = {"speculative_config": own} if own else {}
     arguments = {"model": "builtin:tiny", "dtype": "float32", "num_threads": 1, "num_gpu_blocks_override": 64}
     deployment = load_deployment([], env={}, arguments=arguments | speculative | options)
     files, machine = read_model_files(deployment), read_machine_spec()

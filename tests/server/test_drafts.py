@@ -106,3 +106,101 @@ def test_the_engine_counts_for_each_request():
     assert metrics["num_accepted_draft_tokens"] + metrics["num_spec_steps"] <= 40
     for none in (short, plain):
         assert none.json()["metrics"]["speculative_decoding"]["num_spec_steps"] == 0
+
+
+QUESTION: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "What does --max-num-seqs do?"}],
+    "temperature": 0,
+    "max_tokens": 60,
+}
+CHAT = "/v1/chat/completions"
+
+
+def predicted(content: Any, **more: Any) -> dict[str, Any]:
+    return {**QUESTION, "prediction": {"type": "content", "content": content}, **more}
+
+
+def counts_of(response: httpx.Response) -> tuple[int, int]:
+    details = response.json()["usage"]["completion_tokens_details"]
+    return details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]
+
+
+def test_a_predicted_answer_is_verified_and_another_one_changes_nothing():
+    """Earlier answers are not kept here: they would be found, too."""
+    (plain,) = asked([(CHAT, QUESTION)], method=None)
+    answer: str = plain.json()["choices"][0]["message"]["content"]
+    parts = [{"type": "text", "text": answer[:40]}, {"type": "text", "text": answer[40:]}]
+    bodies = [
+        *(
+            QUESTION,
+            predicted(answer),
+            predicted(parts),
+            predicted(f"Certainly. {answer}"),
+            predicted("No answer at all."),
+        ),
+        predicted(answer, stream=True, stream_options={"include_usage": True}),
+    ]
+    without, whole, of_parts, later, wrong, streamed = asked(
+        [(CHAT, body) for body in bodies], past_output_tokens=0, per_request_spec_decode_metrics="summary"
+    )
+    for each in (without, whole, of_parts, later, wrong):
+        assert each.json()["choices"] == plain.json()["choices"]
+    assert "accepted_prediction_tokens" not in without.json()["usage"]["completion_tokens_details"]
+    num_tokens = plain.json()["usage"]["completion_tokens"]
+    accepted, rejected = counts_of(whole)
+    assert (rejected, 0.8 * num_tokens < accepted < num_tokens) == (0, True)
+    assert counts_of(of_parts) == counts_of(whole)
+    assert counts_of(later)[0] > 0.5 * num_tokens
+    assert counts_of(wrong)[0] == 0 < counts_of(wrong)[1]
+    metrics = whole.json()["metrics"]["speculative_decoding"]
+    assert metrics["num_accepted_draft_tokens"] >= accepted
+    assert metrics["num_spec_steps"] < num_tokens / 4
+    usage = chunks(streamed.text)[-1]["usage"]["completion_tokens_details"]
+    assert (usage["accepted_prediction_tokens"], usage["rejected_prediction_tokens"]) == (accepted, rejected)
+
+
+def test_without_drafts_a_prediction_has_no_effect(served: Served):
+    plain, with_prediction = (served.post(CHAT, body) for body in (QUESTION, predicted("Hello")))
+    assert with_prediction.json()["choices"] == plain.json()["choices"]
+    assert counts_of(with_prediction) == (0, 0)
+    assert served.engine.requests[-1].prediction == []
+
+
+@pytest.mark.parametrize(
+    ("prediction", "param", "code"),
+    [
+        ({"content": "x"}, "prediction.type", "missing_required_parameter"),
+        ({"type": "text", "content": "x"}, "prediction.type", None),
+        ({"type": "content"}, "prediction.content", "missing_required_parameter"),
+        ({"type": "content", "content": 7}, "prediction.content", "invalid_type"),
+        (
+            {"type": "content", "content": [{"type": "image_url"}]},
+            "prediction.content[0].type",
+            "unsupported_parameter",
+        ),
+        ({"type": "content", "content": [{"type": "text"}]}, "prediction.content[0].text", "invalid_type"),
+        ({"type": "content", "content": ["x"] * 1025}, "prediction.content", "array_above_max_length"),
+        ({"type": "content", "content": "Hello " * 600}, "prediction.content", "context_length_exceeded"),
+        ({"type": "content", "content": "Hello " * 60_000}, "prediction.content", "context_length_exceeded"),
+        ("x", "prediction", "invalid_type"),
+    ],
+)
+def test_a_prediction_is_checked_like_a_prompt(served: Served, prediction: Any, param: str, code: str | None):
+    response = served.post(CHAT, {**QUESTION, "prediction": prediction})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == param
+    assert code in (None, error["code"])
+
+
+def test_an_answer_is_drafted_from_an_earlier_one_of_no_other_tenant():
+    """The second request of a tenant that shares gets its answer in few steps; salts share nothing, not even alike."""
+    salted = {**QUESTION, "cache_salt": "tenant"}
+    bodies = [salted, QUESTION, salted, QUESTION, salted]
+    found = asked([(CHAT, body) for body in bodies], per_request_spec_decode_metrics="summary")
+    accepted = [each.json()["metrics"]["speculative_decoding"]["num_accepted_draft_tokens"] for each in found]
+    assert accepted[3] > 20
+    assert [accepted[index] for index in (0, 1, 2, 4)] == [0, 0, 0, 0]
+    assert len({each.json()["choices"][0]["message"]["content"] for each in found}) == 1
+    off = asked([(CHAT, QUESTION)] * 2, per_request_spec_decode_metrics="summary", past_output_tokens=0)
+    assert [each.json()["metrics"]["speculative_decoding"]["num_draft_tokens"] for each in off] == [0, 0]

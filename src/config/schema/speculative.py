@@ -34,7 +34,8 @@ class SpeculativeConfig(Section):
         json_schema_extra=about(
             devices=("cpu",),
             aliases=("--spec-method",),
-            refused=dict.fromkeys(("draft_model", "eagle", "eagle3", "medusa", "mtp", "suffix"), _FROM_THE_TEXT),
+            refused=dict.fromkeys(("draft_model", "eagle", "eagle3", "medusa", "mtp"), _FROM_THE_TEXT)
+            | {"suffix": "`method: ngram` finds continuations in earlier answers, too: `past_output_tokens`"},
         ),
     )
     num_speculative_tokens: DraftLength = Field(

@@ -47,7 +47,7 @@ class Drafter(Protocol):
 
 
 class AnswerReader(Protocol):
-    """What draws on other texts than that of a sequence: what its request predicts, and earlier answers."""
+    """A drafter that reads other texts than that of a sequence: what its request predicts, and earlier answers."""
 
     def announce(self, slot: int, num_prompt_tokens: int, predicted: Sequence[int], *, is_shared: bool) -> None:
         """A sequence takes the slot; `Drafter.admit` follows.

@@ -178,9 +178,7 @@ class Drafting:
     def _by_row(self, plan: StepPlan, num_valid: Int32) -> dict[int, VerifiedDraft]:
         rows = {slot: row for row, slot in enumerate(plan.slots.tolist())}
         return {
-            (row := rows[slot]): VerifiedDraft(
-                len(token_ids), int(num_valid[row]) - 1, bool(self._is_predicted[slot])
-            )
+            (row := rows[slot]): VerifiedDraft(len(token_ids), int(num_valid[row]) - 1, bool(self._is_predicted[slot]))
             for slot, token_ids in plan.drafts
         }
 

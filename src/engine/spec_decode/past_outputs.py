@@ -13,13 +13,11 @@ import numpy.typing as npt
 
 from ..step.plan import Int32, Int64
 
-LEAST = 4  # tokens that must agree: of fewer, most places are followed by something else
-END = -1  # stands after the last token of an answer
+LEAST = 3  # tokens that must agree: with 4 and 6 fewer answers are found, with 2 many that are wrong
+END = -1  # follows the last token of an answer
 NONE = -2  # equals no token and no end
 _UInt64 = npt.NDArray[np.uint64]
-_MULTIPLIERS: _UInt64 = np.array(
-    [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64
-)
+_MULTIPLIERS: _UInt64 = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
 
 
 def index_size(num_tokens: int) -> int:
@@ -36,7 +34,7 @@ class PastOutputs:
     def __init__(self, token_ids: Int32, first: int, longest: int) -> None:
         """
         token_ids: the ring, and one more that stays END. Places are counted from `first` tokens before it.
-        longest: the most tokens that are compared.
+        longest: maximum number of tokens that are compared.
         """
         self._token_ids, self._first, self._longest = token_ids, first, max(longest, LEAST)
         self._token_ids[:] = END
@@ -63,8 +61,9 @@ class PastOutputs:
         self._head = end + 1
 
     def find(self, ends: Int32) -> tuple[Int64, Int64]:
-        """Where the last tokens of sequences occurred. ends: [R, num_compared], filled up with NONE at the left.
+        """The places where the last tokens of sequences occurred.
 
+        ends: [R, num_compared], filled up with NONE at the left.
         Returns [R] the place of the token after them, -1 if there is none, and [R] how many of them agree.
         """
         last = self._last[self._hashes(ends[:, -LEAST:])].astype(np.int64)
@@ -84,4 +83,3 @@ class PastOutputs:
         """[N] of [N, LEAST]. The high bits of the sum depend on all bits of the tokens."""
         sums: _UInt64 = (runs.astype(np.uint64) * _MULTIPLIERS).sum(axis=1, dtype=np.uint64)
         return (sums >> self._shift).astype(np.int64)
-

@@ -15,7 +15,7 @@ def usage(
 ) -> dict[str, Any]:
     """Token counts of one HTTP request. A prompt counts once, whatever `n` is.
 
-    output_details: what is known of the generated tokens, by the names of OpenAI's API.
+    output_details: counts of kinds of generated tokens, by their names in OpenAI's API.
     """
     cached = {"cached_tokens": generation.num_cached_tokens} if settings.enable_prompt_tokens_details else None
     return counted(generation.num_prompt_tokens, generation.num_generated_tokens, output_details, cached)

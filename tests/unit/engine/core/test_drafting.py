@@ -11,6 +11,7 @@ from tests.drafters import AnswerDrafter, AnyDrafter
 from tests.fake_runner import FakeRunner, FakeSettings, continuation
 
 from stoker.engine.api import (
+    CacheScope,
     Constraint,
     EngineRequest,
     InvalidRequest,
@@ -38,9 +39,18 @@ class Bench:
         self.answers: dict[str, list[int]] = {}
         self.drafts: dict[str, list[VerifiedDraft]] = {}
 
-    def add(self, name: str, prompt: list[int] | None = None, **sampling: Any) -> None:
+    def add(
+        self,
+        name: str,
+        prompt: list[int] | None = None,
+        *,
+        prediction: list[int] | None = None,
+        salt: str = "",
+        **sampling: Any,
+    ) -> None:
         params = SamplingParams(**{"max_tokens": 20, **sampling})
-        self.scheduler.add(EngineRequest(request_id=name, inputs=RequestInputs(prompt or PROMPT, params)))
+        inputs = RequestInputs(prompt or PROMPT, params, CacheScope(salt))
+        self.scheduler.add(EngineRequest(request_id=name, inputs=inputs, prediction=prediction or []))
 
     def step(self) -> StepPlan:
         plan = self.scheduler.schedule()
@@ -92,6 +102,69 @@ def test_outputs_say_what_became_of_the_drafts_of_their_request():
     assert counts.drafts == len(everything)
     assert counts.tokens == sum(draft.num_tokens for draft in everything)
     assert sum(counts.accepted) == sum(draft.num_accepted for draft in everything)
+
+
+class Heard(AnyDrafter):
+    """A drafter that remembers what it hears of answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[tuple[Any, ...]] = []
+
+    def announce(self, slot: int, num_prompt_tokens: int, predicted: list[int], *, is_shared: bool) -> None:
+        self._called("announce")
+        self.heard.append((slot, num_prompt_tokens, predicted, is_shared))
+
+    def is_predicted(self, slot: int) -> bool:
+        self._called("is_predicted")
+        return slot == 1
+
+    def release(self, slot: int, length: int) -> None:
+        self._called("release")
+        self.heard.append((slot, length))
+
+
+def test_a_reader_hears_of_each_sequence_what_it_may_know():
+    drafter = Heard()
+    bench = Bench(drafter, own={"reader": drafter})
+    bench.add("a", max_tokens=4)
+    bench.add("b", max_tokens=30, prediction=[5, 6], salt="tenant")
+    bench.run()
+    assert drafter.heard == [(0, 5, [], True), (1, 5, [5, 6], False), (0, 9), (1, 35)]
+    assert {draft.is_predicted for draft in bench.drafts["a"]} == {False}
+    assert {draft.is_predicted for draft in bench.drafts["b"]} == {True}
+
+
+def test_a_preempted_sequence_is_announced_again_and_ends_once():
+    drafter = Heard()
+    bench = Bench(drafter, own={"reader": drafter}, num_blocks=10)
+    for name in "abc":
+        bench.add(name, [len(name), *PROMPT], max_tokens=16)
+    bench.run()
+    assert bench.scheduler.stats().num_preemptions > 0
+    announced = [each for each in drafter.heard if len(each) == 4]
+    assert len(announced) > 3
+    assert {each[1] for each in announced} == {6}
+    # The third was admitted again for its last token, which needs no drafts.
+    assert [each for each in drafter.heard if len(each) == 2] == [(0, 22), (1, 22)]
+
+
+@pytest.mark.parametrize("name", ["announce", "is_predicted", "release"])
+def test_a_reader_that_fails_costs_no_request(name: str):
+    drafter = Heard()
+    drafter.fails_in = name
+    bench = Bench(drafter, own={"reader": drafter})
+    for request in "ab":
+        bench.add(request)
+        bench.run()
+        assert bench.answers[request] == continuation(PROMPT, 20)
+
+
+@pytest.mark.parametrize("prediction", [[-1], [2**31], ["a"], [1] * 201])
+def test_a_prediction_is_tokens_of_one_sequence(prediction: list[Any]):
+    with pytest.raises(InvalidRequest, match="prediction") as caught:
+        Bench().add("a", prediction=prediction)
+    assert caught.value.param == "prediction"
 
 
 def test_drafts_end_where_the_answer_ends():

@@ -34,7 +34,7 @@ def test_what_followed_the_same_tokens_is_found() -> None:
     assert after(past, 9, 13, 14, 15, 16) == ([17, 18, 19], 4)
     assert after(past, 11, 12, 13, 14, 15, 16) == ([17, 18, 19], 6)
     assert after(past, *range(10, 25)) == ([25, 26, 27], 8)  # at most 8 are compared
-    assert after(past, 13, 14, 15) == ([], 0)  # three are too few
+    assert after(past, 14, 15) == ([], 0)  # two are too few
     assert after(past, 13, 14, 15, 17) == ([], 0)
 
 
@@ -97,7 +97,9 @@ def test_what_is_found_is_true_for_random_texts_of_few_tokens() -> None:
 def test_rows_are_looked_up_together() -> None:
     past = ring()
     add(past, *range(10, 30))
-    ends = np.array([[0, 0, 0, 0, 20, 21, 22, 23], [0, 1, 2, 3, 4, 5, 6, 7], [12, 13, 14, 15, 16, 17, 18, 19]], np.int32)
+    ends = np.array(
+        [[0, 0, 0, 0, 20, 21, 22, 23], [0, 1, 2, 3, 4, 5, 6, 7], [12, 13, 14, 15, 16, 17, 18, 19]], np.int32
+    )
     places, matched = past.find(ends)
     assert places.tolist() == [FIRST + 14, -1, FIRST + 10]
     assert matched.tolist() == [4, 0, 8]
