@@ -126,6 +126,7 @@ _TABLE = (
     _refused(ONLY_CHAT, "messages tools documents chat_template chat_template_kwargs "
              "max_completion_tokens reasoning_effort continue_final_message", routes=TEXT),
     _refused(ONLY_CHAT, "top_logprobs", routes=TEXT, off=(0,)),
+    _refused(ONLY_CHAT, "prediction", routes=TEXT),
     _refused(ONLY_CHAT, "tool_choice", routes=TEXT, off=("none", "auto")),
     _refused(ONLY_CHAT, "add_generation_prompt parallel_tool_calls", routes=TEXT, off=(True,)),
     _refused(ONLY_CHAT, "modalities", routes=TEXT, off=([], ["text"])),
