@@ -15,102 +15,35 @@ import os
 import random
 import statistics
 import tempfile
-import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the engine; read when torch is loaded
 
 import tokenizers
-import torch
 
+from stoker.cli.bench.forced import ForcedEngine
 from stoker.config import Resolved, load_deployment, read_machine_spec, read_model_files, resolve_deployment
-from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
-from stoker.engine.core import Scheduler
-from stoker.engine.executor.scheduler import draft_settings, scheduler_settings
-from stoker.engine.executor.step_times import step_times
-from stoker.engine.runner.load_runner import host_parts, load_runner
-from stoker.engine.runner.sample_head import SampleHead
-from stoker.engine.sampling.sampler import Sampled, Sampler
-from stoker.engine.spec_decode.step_times import StepTimes
 
 ROOT = Path(__file__).parents[1]
 EDITED = ROOT / "src" / "engine" / "core" / "step_planner.py"
 RENAMED = {"draft": "step", "_columns": "_table", "prefills": "prompts"}
 
 
-class Forced(Sampler):
-    """Samples as always, and puts the tokens of `answers` in the place of what was sampled."""
-
-    answers: Sequence[Sequence[int]] = ()  # by the seed of the request
-
-    def sample(self, logits: torch.Tensor, slots: Any, lengths: Any, token_table: Any) -> Sampled:
-        found = super().sample(logits, slots, lengths, token_table)
-        places = (lengths - self.table.num_prompt_tokens[slots]).tolist()
-        for row, (seed, place) in enumerate(zip(self.table.seed[slots].tolist(), places, strict=True)):
-            if place < len(self.answers[seed]):
-                found.token_ids[row] = self.answers[seed][place]
-        return found
-
-
-class Measured:
-    def __init__(self, model: str) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self.settings = self._resolved(ROOT / "benchmarks" / "models" / model)
-        self.sampler: Forced | None = None
-
-        def head(made: Any) -> SampleHead:
-            self.sampler = Forced(made.slots.sampling, made.loaded.kernels)
-            return SampleHead(made, self.sampler)
-
-        self.runner = load_runner(self.settings, host_parts(head))
-        assert self.sampler is not None
-        self.sampler.answers = [[]]
-        self.runner.warm_up()
-        self.times = StepTimes()
-        self.measured = step_times(self.runner, self.runner.execute)
-        self.times.measure(self.measured)
-
-    def _resolved(self, model: Path) -> Resolved:
-        manifest = {
-            "apiVersion": "stoker/v1",
-            "kind": "Deployment",
-            "model": {"model": str(model), "skip_tokenizer_init": True, "max_model_len": 16384},
-            "load": {"load_format": "dummy"},
-            "cache": {"num_gpu_blocks_override": 4096},
-            "speculative": {"method": "ngram"},
-            "device": {"device": "cpu"},
-        }
-        file = Path(self._folder.name) / "deployment.yaml"
+def resolved_of(model: Path) -> Resolved:
+    manifest = {
+        "apiVersion": "stoker/v1",
+        "kind": "Deployment",
+        "model": {"model": str(model), "skip_tokenizer_init": True, "max_model_len": 16384},
+        "load": {"load_format": "dummy"},
+        "cache": {"num_gpu_blocks_override": 4096},
+        "speculative": {"method": "ngram"},
+        "device": {"device": "cpu"},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "deployment.yaml"
         file.write_text(json.dumps(manifest))
         deployment = load_deployment([file], env={})
-        return resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
-
-    def seconds(self, prompt: list[int], answers: list[list[int]], *, drafts: bool) -> tuple[float, str]:
-        """Seconds per token of each answer, after all prompts are computed, and what became of the drafts."""
-        assert self.sampler is not None
-        self.sampler.answers = answers
-        drafting = draft_settings(self.settings, self.times) if drafts else None
-        scheduler = Scheduler(scheduler_settings(self.settings, drafting=drafting))
-        for seed, answer in enumerate(answers):
-            sampling = SamplingParams(temperature=1.0, seed=seed, max_tokens=len(answer), ignore_eos=True)
-            scheduler.add(EngineRequest(request_id=str(seed), inputs=RequestInputs(prompt, sampling)))
-        began, num_before, num_answers = 0.0, 0, 0
-        begun: set[str] = set()
-        while scheduler.has_work:
-            plan = scheduler.schedule()
-            assert plan is not None, "work is left and none of it was scheduled"
-            started = time.perf_counter()
-            result = self.runner.execute(plan)
-            outputs = list(scheduler.finish_step(plan, result, time.perf_counter() - started))
-            num_answers += sum(len(output.token_ids) for output in outputs)
-            begun |= {output.request_id for output in outputs}
-            if not began and len(begun) == len(answers):
-                began, num_before = time.perf_counter(), num_answers
-        seconds = (time.perf_counter() - began) / ((num_answers - num_before) / len(answers))
-        counts = scheduler.stats().drafts
-        return seconds, "" if counts is None else f"{sum(counts.accepted)}/{counts.tokens}"
+    return resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
 
 
 def edited_file(num_lines: int, num_tokens: int) -> tuple[list[int], list[int]]:
@@ -132,11 +65,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    measured = Measured(arguments.model)
-    print("steps of tokens:", {size: f"{1e3 * seconds:.1f} ms" for size, seconds in measured.measured.items()})
+    settings = resolved_of(ROOT / "benchmarks" / "models" / arguments.model)
+    engine = ForcedEngine(settings)
+    print("steps of tokens:", {size: f"{1e3 * seconds:.1f} ms" for size, seconds in engine.step_seconds.items()})
     prompt, answer = edited_file(arguments.lines, arguments.tokens)
-    numbers = random.Random(0)
-    vocab_size = min(measured.settings.model_spec.vocab_size, 30_000)
+    numbers, most = random.Random(0), settings.speculative.num_speculative_tokens
+    vocab_size = min(settings.model_spec.vocab_size, 30_000)
     print(f"prompt of {len(prompt)} tokens")
     print("| work | rows | ms per token without | with | ratio | accepted |\n|---|---|---|---|---|---|")
     for work in ("edit", "new"):
@@ -145,13 +79,15 @@ def main() -> None:
                 answer if work == "edit" else numbers.sample(range(vocab_size), len(answer)) for _ in range(rows)
             ]
             found = [
-                (measured.seconds(prompt, answers, drafts=False), measured.seconds(prompt, answers, drafts=True))
+                (engine.decode(prompt, answers, None), engine.decode(prompt, answers, engine.drafting(most)))
                 for _ in range(arguments.rounds)
             ]
-            without, with_drafts = (statistics.median(each[side][0] for each in found) for side in (0, 1))
-            ratio = statistics.median(each[0][0] / each[1][0] for each in found)
+            without, with_drafts = (statistics.median(each[side].seconds for each in found) for side in (0, 1))
+            ratio = statistics.median(each[0].seconds / each[1].seconds for each in found)
             millis = f"{1e3 * without:.1f} | {1e3 * with_drafts:.1f}"
-            print(f"| {work} | {rows} | {millis} | {ratio:.2f} | {found[-1][1][1]} |", flush=True)
+            counts = found[-1][1].drafts
+            accepted = "" if counts is None else f"{sum(counts.accepted)}/{counts.tokens}"
+            print(f"| {work} | {rows} | {millis} | {ratio:.2f} | {accepted} |", flush=True)
 
 
 if __name__ == "__main__":
