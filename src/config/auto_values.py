@@ -67,6 +67,17 @@ def num_states(state_bytes: int, max_num_seqs: int, interval: int) -> int:
     return max_num_seqs + max(1, min(KEPT_STATES_PER_SEQUENCE * max_num_seqs, MAX_KEPT_STATE_BYTES // state_bytes))
 
 
+def past_output_places(num_tokens: int) -> int:
+    """Size of the index of this number of earlier tokens: a power of two, and at least twice as much, so that few of
+    their hashes share a place."""
+    return 1 << (2 * num_tokens - 1).bit_length()
+
+
+def past_output_bytes(num_tokens: int) -> int:
+    """Memory of the tokens of earlier answers and of their index."""
+    return 4 * (num_tokens + 1 + past_output_places(num_tokens)) if num_tokens else 0
+
+
 def by_device(values: dict[str, int]) -> str:
     """Text for descriptions: `16 on a CPU, 64 on a GPU`."""
     return f"{values['cpu']} on a CPU, {values['cuda']} on a GPU"

@@ -30,5 +30,5 @@ def sample_text() -> Sample:
 
 
 def tokenizer_of_sample() -> Tokenizer:
-    """For a model without one: that of builtin:tiny, whose ids are in the vocabulary of most models."""
+    """The tokenizer of builtin:tiny, for a model without one. Its ids are in the vocabulary of most models."""
     return Tokenizer.load(Path(str(builtin.__file__)).parent / "tiny")

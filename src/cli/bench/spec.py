@@ -41,7 +41,7 @@ def measure_spec(
     output_len: int,
     num_iters: int,
 ) -> Measurement:
-    """In each iteration every case is measured in turn, so that what slows the machine down slows all of them.
+    """Every case is measured in turn in each iteration, so that what slows the machine down slows all of them.
 
     text: name of a file; None is a built-in sample. rows, draft_lens: numbers with commas between them.
     """

@@ -12,6 +12,7 @@ from .section import Section, about
 from .types import Count, DraftLength, HumanInt, RingLength
 
 _FROM_THE_TEXT = "drafts are found in the text of a request: `method: ngram`"
+_OF_HEADS = ("dflash", "dflash2", "dspark", "mlp_speculator", "peagle", "xpress")
 
 
 @with_refused("speculative")
@@ -34,8 +35,12 @@ class SpeculativeConfig(Section):
         json_schema_extra=about(
             devices=("cpu",),
             aliases=("--spec-method",),
-            refused=dict.fromkeys(("draft_model", "eagle", "eagle3", "medusa", "mtp"), _FROM_THE_TEXT)
-            | {"suffix": "`method: ngram` finds continuations in earlier answers, too: `past_output_tokens`"},
+            refused=dict.fromkeys(("draft_model", "eagle", "eagle3", "medusa", "mtp", *_OF_HEADS), _FROM_THE_TEXT)
+            | {
+                "suffix": "`method: ngram` finds continuations in earlier answers, too: `past_output_tokens`",
+                "ngram_gpu": "write `ngram`",
+                "custom_class": "drafters are no plug-ins",
+            },
         ),
     )
     num_speculative_tokens: DraftLength = Field(

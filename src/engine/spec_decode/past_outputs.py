@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ...config.auto_values import past_output_places
 from ..step.plan import Int32, Int64
 
 LEAST = 3  # tokens that must agree: with 4 and 6 fewer answers are found, with 2 many that are wrong
@@ -18,16 +19,6 @@ END = -1  # follows the last token of an answer
 NONE = -2  # equals no token and no end
 _UInt64 = npt.NDArray[np.uint64]
 _MULTIPLIERS: _UInt64 = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
-
-
-def index_size(num_tokens: int) -> int:
-    """Places in the table: a power of two, and at least twice the tokens, so that few hashes share one."""
-    return 1 << (2 * num_tokens - 1).bit_length()
-
-
-def ring_bytes(num_tokens: int) -> int:
-    """Memory of the tokens and of their index."""
-    return 4 * (num_tokens + 1 + index_size(num_tokens)) if num_tokens else 0
 
 
 class PastOutputs:
@@ -39,7 +30,7 @@ class PastOutputs:
         self._token_ids, self._first, self._longest = token_ids, first, max(longest, LEAST)
         self._token_ids[:] = END
         self._capacity, self._head = len(token_ids) - 1, 0
-        size = index_size(self._capacity)
+        size = past_output_places(self._capacity)
         self._last = np.full(size, -1, np.int32)  # by hash: index of the last of LEAST tokens
         self._shift = np.uint64(64 - (size.bit_length() - 1))
         self.num_compared = self._longest

@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from stoker.engine.spec_decode.past_outputs import END, LEAST, NONE, PastOutputs, index_size, ring_bytes
+from stoker.config.auto_values import past_output_bytes, past_output_places
+from stoker.engine.spec_decode.past_outputs import END, LEAST, NONE, PastOutputs
 
 FIRST = 1000  # place of the ring's first token
 
@@ -105,8 +106,10 @@ def test_rows_are_looked_up_together() -> None:
     assert matched.tolist() == [4, 0, 8]
 
 
-@pytest.mark.parametrize(("tokens", "size"), [(1, 2), (3, 8), (1000, 2048), (1 << 16, 1 << 17)])
-def test_memory(tokens: int, size: int) -> None:
-    assert index_size(tokens) == size
-    assert ring_bytes(tokens) == 4 * (tokens + 1 + size)
-    assert ring_bytes(0) == 0
+@pytest.mark.parametrize("tokens", [1, 3, 1000, 1 << 16])
+def test_the_plan_counts_the_memory_of_the_ring_and_of_its_index(tokens: int) -> None:
+    token_ids = np.zeros(tokens + 1, np.int32)
+    past = PastOutputs(token_ids, FIRST, 8)
+    assert past_output_bytes(tokens) == token_ids.nbytes + past._last.nbytes
+    assert 2 * tokens <= past_output_places(tokens) < 4 * tokens + 1
+    assert past_output_bytes(0) == 0
