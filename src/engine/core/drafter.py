@@ -64,3 +64,7 @@ class AnswerReader(Protocol):
     def release(self, slot: int, length: int) -> None:
         """The sequence in the slot has ended, with this number of tokens."""
         ...
+
+    def forget(self) -> None:
+        """No later sequence is drafted from the answers so far."""
+        ...

@@ -36,6 +36,7 @@ class Drafting:
         self._max_step_tokens, self._block_size = settings.max_num_batched_tokens, settings.block_size
         self._has_drafts = np.zeros(settings.max_num_seqs, np.bool_)  # by slot: its sequence may get some
         self._is_predicted = np.zeros(settings.max_num_seqs, np.bool_)  # by slot: its draft in flight
+        self._epoch = 0  # of the prefix cache: answers of an earlier one are forgotten
         self._num_drafts = 0
         self._num_tokens = 0
         self._accepted = np.zeros(0 if self._drafter is None else self._drafter.max_tokens, np.int64)
@@ -60,6 +61,9 @@ class Drafting:
         if self._has_drafts[request.slot]:
             drafter, token_ids = self._drafter, request.token_ids
             if (reader := self._reader) is not None:
+                if request.inputs.scope.epoch > self._epoch:  # the prefix cache was reset
+                    self._epoch = request.inputs.scope.epoch
+                    self._ask(reader.forget)
                 is_shared = not request.inputs.scope.salt  # an answer must not show in the times of other tenants
                 self._ask(
                     lambda: reader.announce(
@@ -68,9 +72,11 @@ class Drafting:
                 )
             self._ask(lambda: drafter.admit(request.slot, token_ids))
 
-    def end(self, slot: int) -> None:
-        """The sequence in the slot ends."""
-        if self._drafter is not None and (reader := self._reader) is not None and self._has_drafts[slot]:
+    def end(self, request: Request) -> None:
+        """The sequence ends, which has its slot still."""
+        slot, is_of_epoch = request.slot, request.inputs.scope.epoch == self._epoch
+        has_drafts = self._drafter is not None and self._has_drafts[slot]
+        if (reader := self._reader) is not None and has_drafts and is_of_epoch:
             self._ask(lambda: reader.release(slot, int(self._columns.known[slot])))
 
     def extend(self, request: Request, token_ids: list[int]) -> None:

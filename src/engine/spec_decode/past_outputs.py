@@ -28,12 +28,17 @@ class PastOutputs:
         longest: maximum number of tokens that are compared.
         """
         self._token_ids, self._first, self._longest = token_ids, first, max(longest, LEAST)
-        self._token_ids[:] = END
-        self._capacity, self._head = len(token_ids) - 1, 0
+        self._capacity = len(token_ids) - 1
         size = past_output_places(self._capacity)
-        self._last = np.full(size, -1, np.int32)  # by hash: index of the last of LEAST tokens
+        self._last = np.empty(size, np.int32)  # by hash: index of the last of LEAST tokens
+        self.clear()
         self._shift = np.uint64(64 - (size.bit_length() - 1))
         self.num_compared = self._longest
+
+    def clear(self) -> None:
+        self._token_ids[:] = END
+        self._last[:] = -1
+        self._head = 0
 
     def add(self, token_ids: Int32) -> None:
         """An answer has ended. Of one that is longer than the ring, its end is kept."""

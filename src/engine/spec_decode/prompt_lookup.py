@@ -96,6 +96,10 @@ class PromptLookup:
             begin = int(self._begins[slot])
             self._past.add(self._texts[begin + int(self._num_prompt_tokens[slot]) : begin + length])
 
+    def forget(self) -> None:
+        if self._past is not None:
+            self._past.clear()
+
     def is_predicted(self, slot: int) -> bool:
         return bool(self._kinds(np.array([slot]))[0] == _PREDICTED)
 

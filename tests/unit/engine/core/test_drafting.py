@@ -46,10 +46,11 @@ class Bench:
         *,
         prediction: list[int] | None = None,
         salt: str = "",
+        epoch: int = 0,
         **sampling: Any,
     ) -> None:
         params = SamplingParams(**{"max_tokens": 20, **sampling})
-        inputs = RequestInputs(prompt or PROMPT, params, CacheScope(salt))
+        inputs = RequestInputs(prompt or PROMPT, params, CacheScope(salt, epoch))
         self.scheduler.add(EngineRequest(request_id=name, inputs=inputs, prediction=prediction or []))
 
     def step(self) -> StepPlan:
@@ -123,6 +124,10 @@ class Heard(AnyDrafter):
         self._called("release")
         self.heard.append((slot, length))
 
+    def forget(self) -> None:
+        self._called("forget")
+        self.heard.append(("forget",))
+
 
 def test_a_reader_hears_of_each_sequence_what_it_may_know():
     drafter = Heard()
@@ -147,6 +152,18 @@ def test_a_preempted_sequence_is_announced_again_and_ends_once():
     assert {each[1] for each in announced} == {6}
     # The third was admitted again for its last token, which needs no drafts.
     assert [each for each in drafter.heard if len(each) == 2] == [(0, 22), (1, 22)]
+
+
+def test_after_a_reset_of_the_prefix_cache_earlier_answers_are_forgotten():
+    """Those of sequences too that were running then."""
+    drafter = Heard()
+    bench = Bench(drafter, own={"reader": drafter})
+    bench.add("a", max_tokens=20)
+    bench.step()
+    bench.add("b", max_tokens=4, epoch=1)
+    bench.add("c", max_tokens=4, epoch=1)
+    bench.run()
+    assert [each for each in drafter.heard if len(each) < 4] == [("forget",), (1, 9), (2, 9)]
 
 
 @pytest.mark.parametrize("name", ["announce", "is_predicted", "release"])

@@ -248,6 +248,17 @@ def test_earlier_answers_are_followed_where_the_own_text_has_none_as_long() -> N
     assert drafted(drafter, 2, length)[:2] == [70, 71]
 
 
+def test_earlier_answers_can_be_forgotten() -> None:
+    drafter = lookup(past_tokens=100)
+    lookup().forget()  # none are kept
+    for forgets in (True, False):
+        drafter.release(0, follow(drafter, 0, announced(drafter, 0, [1, 2, 3], []), *range(20, 40)))
+        if forgets:
+            drafter.forget()
+        length = follow(drafter, 1, announced(drafter, 1, [5], []), *range(25, 31))
+        assert (drafted(drafter, 1, length) == []) == forgets
+
+
 def test_prompts_are_in_no_earlier_answer() -> None:
     drafter = lookup(past_tokens=100)
     drafter.release(0, follow(drafter, 0, announced(drafter, 0, [*range(20, 40)], []), 1, 2))
