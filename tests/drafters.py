@@ -12,6 +12,8 @@ from stoker.engine.step.plan import Int32, Int64
 class AnyDrafter:
     """Drafts as many tokens as it may, whatever they are. It fails in the method of this name."""
 
+    is_in_runner = False
+
     def __init__(self, max_tokens: int = 2, fails_in: str = "") -> None:
         self.max_tokens = max_tokens
         self.fails_in = fails_in
@@ -39,12 +41,16 @@ class AnyDrafter:
         self._called("drafts")
         return [0] * count
 
+    def record_drafts(self, slots: Int64, num_drafts: Int32, num_accepted: Int32, seconds: float) -> None: ...
+
     def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
         self._called("record_step")
 
 
 class AnswerDrafter:
     """Drafts as many tokens as it may: those of the answer, but for one in `wrong_every` positions of a sequence."""
+
+    is_in_runner = False
 
     def __init__(
         self, answers: Mapping[tuple[int, ...], Sequence[int]], max_tokens: int = 4, wrong_every: int = 5
@@ -81,6 +87,8 @@ class AnswerDrafter:
     def drafts(self, slot: int, length: int, count: int) -> list[int]:
         tokens = self._own[slot]
         return [tokens[place] + (1 if place % self._wrong_every == 0 else 0) for place in range(length, length + count)]
+
+    def record_drafts(self, slots: Int64, num_drafts: Int32, num_accepted: Int32, seconds: float) -> None: ...
 
     def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
         self.steps.append((num_rows, num_drafts))

@@ -1,4 +1,4 @@
-"""Downloads a model: the only part of loading a deployment that uses the network."""
+"""Downloads a model, and what drafts for it: the only part of loading a deployment that uses the network."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _VOCABULARIES = (TOKENIZER_JSON, TEKKEN_JSON, *OLDER_VOCABULARIES)
 
 
 def fetch_model(deployment: Deployment, on_progress: OnProgress | None = None) -> Path:
-    """The model's directory, downloaded first if it is a hub id that is not here; its tokenizer likewise.
+    """The model's directory, downloaded first if it is a hub id that is not here; its tokenizer and what drafts for it
+    likewise.
 
     A download that was stopped goes on after the last complete file. With load_format dummy no weights are fetched;
     with auto, torch's files only if there are no safetensors.
@@ -77,6 +78,12 @@ def fetch_model(deployment: Deployment, on_progress: OnProgress | None = None) -
         except ModelNotLocal:
             _download(deployment, source, revision, TOKENIZER_FILES, on_progress)
             locate(source, revision, cache, *_VOCABULARIES)
+    if (drafter := deployment.config.speculative.model) is not None:
+        try:
+            locate(deployment.located("speculative.model"), None, cache)
+        except ModelNotLocal:
+            wanted = MODEL_FILES if deployment.load.load_format == "dummy" else (*MODEL_FILES, *FILES["safetensors"])
+            _download(deployment, drafter, None, wanted, on_progress)
     return folder
 
 

@@ -79,6 +79,8 @@ class LayerSpec(Record):
     has_scalar: a number in the checkpoint multiplies the output of the layer.
     gated_residual: the residual streams, where there are several that are read with gates.
     ngrams: what is added to the streams before the mixer.
+    joins_embedding: the input of attention is the normed embedding of the token beside the normed stream, which goes on
+        as it was or normed. Only of layers that draft (drafts.py).
     """
 
     mixer: Mixer | None = None
@@ -92,6 +94,7 @@ class LayerSpec(Record):
     sum_weights: SumWeights = EVEN_SUMS  # of a layer whose stream is normed
     gated_residual: GatedResidual | None = None
     ngrams: NGrams | None = None
+    joins_embedding: Literal["plain", "normed"] | None = None
 
     @property
     def mixers(self) -> tuple[Mixer, ...]:

@@ -38,6 +38,7 @@ NORM_GATE = "W_down", "W_up"  # of a norm's gate, to its rank and back
 SHARED_BLOCK = "shared_transformer"  # the place of a block's weights in the first layer that has it
 BLOCK_NORMS = "input_layernorm", "pre_feedforward_layernorm"  # of a shared block
 ADAPTERS = "adapters"  # of a layer, for the products of the weights that it shares
+STREAM_NORM = "hidden_norm"  # of the stream, where the layer's input has the embedding beside it
 CONNECTIONS, CONNECTIONS_HEAD = ("attn_hc", "ffn_hc"), "model.hc_head"  # of the mixer, of the feed-forward block
 LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
     "inputs": ("input_layernorm", "post_attention_layernorm"),
@@ -141,8 +142,13 @@ def layer_tensors(spec: ModelSpec, layer: LayerSpec) -> Iterator[Tensor]:
     if layer.block is not None:
         yield from _around_block(spec, layer, layer.block)
         return
-    for mixer in layer.mixers:
-        yield from mixer_tensors(hidden, mixer)
+    if layer.joins_embedding is not None:
+        assert isinstance(layer.mixer, Attention)
+        yield from _norm(spec, STREAM_NORM)
+        yield from attention_tensors(hidden, layer.mixer, 2 * hidden)
+    else:
+        for mixer in layer.mixers:
+            yield from mixer_tensors(hidden, mixer)
     match layer.feed_forward:
         case MLP() as mlp:
             yield from _mlp("mlp", hidden, mlp)

@@ -48,15 +48,15 @@ def layouts(engine: DividedEngine) -> list[Layout]:
     return [places.layout for places in places_of(engine)]
 
 
-def compare_while_experts_move(settings: Resolved, alone: Resolved) -> None:
-    """The first run begins with the first layout; experts move in it and in the second one."""
+def compare_while_experts_move(settings: Resolved, alone: Resolved, within: float = 1e-4) -> None:
+    """The first run begins with the first layout; experts move in it and in the second one. within: of logprobs."""
     one_process = Engine(alone)
     with divided(settings) as engine:
         first = layouts(engine)
         for _ in range(2):
             for (tokens, logprobs), (its, theirs) in zip(outputs(engine), outputs(one_process), strict=True):
                 assert tokens == its
-                assert logprobs == pytest.approx(theirs, abs=1e-4)
+                assert logprobs == pytest.approx(theirs, abs=within)
         assert layouts(engine) != first
         is_captured = not settings.parallel.disable_custom_all_reduce
         assert engine.own.launches().captured > 0 or not is_captured  # replayed steps read where experts are
@@ -73,10 +73,13 @@ def test_tokens_are_those_of_one_process_before_during_and_after_moves(
 
 @pytest.mark.slow
 def test_experts_in_four_bits_move_as_they_are_packed(tmp_path: Path):
-    """In this shape all matrices have the codes of one process: parts of them end where a group of codes does."""
+    """In this shape all matrices have the codes of one process: parts of them end where a group of codes does.
+
+    Sums over two ranks are rounded otherwise, so the code of an activation may be the next one."""
     folder = save(build("qwen3_moe", head_dim=64), tmp_path / "model")
     int4 = {"quantization": "int4"}
-    compare_while_experts_move(moving(folder, tmp_path, model=int4), resolved(folder, tmp_path, model=int4))
+    alone = resolved(folder, tmp_path, model=int4)
+    compare_while_experts_move(moving(folder, tmp_path, model=int4), alone, within=5e-3)
 
 
 @pytest.mark.slow

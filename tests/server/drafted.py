@@ -14,7 +14,7 @@ from stoker.engine.core import Scheduler
 from stoker.engine.executor.build import build_core
 from stoker.engine.executor.scheduler import draft_settings, scheduler_settings
 from stoker.engine.loop.engine_core import EngineCore
-from stoker.engine.spec_decode.step_times import StepTimes
+from stoker.engine.spec_decode.step_times import DraftTimes, StepTimes
 from stoker.server.app import build_app
 from stoker.server.run import load_text
 from stoker.server.service import Service
@@ -47,7 +47,9 @@ def asked(
 
     def build(_: object) -> EngineCore:
         core = build_core(resolved_without)
-        core._scheduler = Scheduler(scheduler_settings(resolved, drafting=draft_settings(resolved, KnownTimes())))
+        core._scheduler = Scheduler(
+            scheduler_settings(resolved, drafting=draft_settings(resolved, DraftTimes(KnownTimes())))
+        )
         return core
 
     plain = load_deployment([], env={}, arguments=arguments | options)

@@ -18,11 +18,11 @@ from ...engine.api import DraftCounts, EngineRequest, RequestInputs, SamplingPar
 from ...engine.core import Scheduler
 from ...engine.core.settings import DraftSettings
 from ...engine.executor.scheduler import draft_settings, scheduler_settings
-from ...engine.executor.step_times import step_times
+from ...engine.executor.step_times import draft_times, step_times
 from ...engine.runner.load_runner import host_parts, load_runner
 from ...engine.runner.sample_head import SampleHead
 from ...engine.sampling.sampler import Sampled, Sampler
-from ...engine.spec_decode.step_times import StepTimes
+from ...engine.spec_decode.step_times import DraftTimes
 
 
 class _Forced(Sampler):
@@ -58,11 +58,14 @@ class ForcedEngine:
         self._runner = load_runner(resolved, host_parts(head))
         self._runner.warm_up()
         self.step_seconds = step_times(self._runner, self._runner.execute)  # by the number of tokens
+        self._draft_seconds = draft_times(self._runner, self._runner.execute)  # of a network; by the number of rows
 
     def drafting(self, max_drafted: int) -> DraftSettings:
         """Drafting as in a server that has just started. max_drafted: tokens of a sequence in a step."""
-        times = StepTimes()
-        times.measure(self.step_seconds)
+        times = DraftTimes()
+        times.steps.measure(self.step_seconds)
+        if self._draft_seconds:
+            times.drafts.measure(self._draft_seconds)
         own = self._resolved.speculative.model_copy(update={"num_speculative_tokens": max_drafted})
         found = draft_settings(self._resolved.model_copy(update={"speculative": own}), times)
         assert found is not None

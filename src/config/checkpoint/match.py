@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...model import gguf
+from ...model.drafts import TOKEN_OFFSETS
 from ...model.families import FAMILIES, FusedExperts
 from ...model.families.mistral import CONSOLIDATED_NAMES, CONSOLIDATED_TOWERS
 from ...model.mixer_tensors import CONVOLUTIONS
@@ -55,7 +56,7 @@ def matched(
                 f"{stored.file}: tensor `{name}` has shape {list(stored.shape)}, {source} says {list(shape)}",
                 code="M306",
             )
-        dtypes = INTEGER_DTYPES if name.endswith(EXPERT_LISTS) else FLOAT_DTYPES
+        dtypes = INTEGER_DTYPES if name.endswith((EXPERT_LISTS, TOKEN_OFFSETS)) else FLOAT_DTYPES
         if stored.dtype not in dtypes and not stored.is_quantised:
             raise ModelFilesError(
                 f"{stored.file}: tensor `{name}` has dtype {stored.dtype}; supported: {', '.join(dtypes)}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..schema.refused.reasons import NO_DRAFT_MODEL
+from ..schema.refused.reasons import DRAFTS_LIKE_MODEL
 from .counterparts import by_name, choice, gone, key_file, needless, switch, template, to
 
 _LAYERS = "the whole model is on one device; `device.device` says which"
@@ -144,9 +144,11 @@ TABLE = by_name(
     gone("the last place where most tokens agree is followed", "--spec-ngram-min-hits"),
     gone("the engine chooses the number of drafts in each step", "--draft-min", "--draft-n-min", "--spec-draft-n-min"),
     gone("the engine counts how far drafts survive", "--draft-p-min", "--draft-p-split", "--spec-draft-p-min"),
-    gone(NO_DRAFT_MODEL, "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "-devd", "--device-draft"),
-    gone(NO_DRAFT_MODEL, "-cd", "--ctx-size-draft", "-ctkd", "--cache-type-k-draft", "-ctvd", "--cache-type-v-draft"),
-    gone(NO_DRAFT_MODEL, "-td", "--threads-draft", "-tbd", "--threads-batch-draft", "--spec-replace"),
+    gone(DRAFTS_LIKE_MODEL, "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "-devd", "--device-draft"),
+    gone(
+        DRAFTS_LIKE_MODEL, "-cd", "--ctx-size-draft", "-ctkd", "--cache-type-k-draft", "-ctvd", "--cache-type-v-draft"
+    ),
+    gone(DRAFTS_LIKE_MODEL, "-td", "--threads-draft", "-tbd", "--threads-batch-draft", "--spec-replace"),
     gone("`speculative.past_output_tokens` keeps earlier answers in memory", "-lcs", "--lookup-cache-static"),
     gone("`speculative.past_output_tokens` keeps earlier answers in memory", "-lcd", "--lookup-cache-dynamic"),
 )

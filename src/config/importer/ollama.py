@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ..schema.refused.reasons import NO_ADAPTERS, NO_DRAFT_MODEL
+from ..schema.refused.reasons import DRAFT_MODEL_OF_OLLAMA, NO_ADAPTERS
 from .counterparts import Counterpart, Read, by_name, choice, gone, needless, read_value, to
 from .words import literal
 
@@ -58,7 +58,7 @@ TABLE = by_name(
     gone(_LAYERS, *(f"{_PARAMETER}{name}" for name in ("num_gpu", "main_gpu", "low_vram", "num_gqa"))),
     gone("`device.numa_bind` keeps a process on a node", "PARAMETER numa"),
     gone("a context that is full ends the answer; nothing is dropped from it", "PARAMETER num_keep"),
-    gone(NO_DRAFT_MODEL, "PARAMETER draft_num_predict"),
+    gone(DRAFT_MODEL_OF_OLLAMA, "PARAMETER draft_num_predict"),
     needless(_PAGES, "PARAMETER use_mmap", "PARAMETER use_mlock"),
     needless("`cache.kv_cache_dtype` is the format of the KV cache", "PARAMETER f16_kv"),
 )

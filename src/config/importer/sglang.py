@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ...formats.registry import find, reasoning_names, tool_names
-from ..schema.refused.reasons import GATHERED_TOKENS, NO_DRAFT_MODEL
+from ..schema.refused.reasons import DRAFTS_LIKE_MODEL, GATHERED_TOKENS
 from .counterparts import Counterpart, by_name, choice, gone, needless, section, switch, template, to
 
 _GPU = "it tunes kernels of a GPU; `engine plan` says which kernels run here"
@@ -158,9 +158,11 @@ TABLE = by_name(
     to("speculative.revision", "--speculative-draft-model-revision"),
     to("speculative.quantization", "--speculative-draft-model-quantization"),
     to("speculative.kv_cache_dtype", "--speculative-draft-kv-cache-dtype"),
-    gone(NO_DRAFT_MODEL, "--speculative-draft-load-format", "--speculative-token-map", "--speculative-attention-mode"),
-    gone(NO_DRAFT_MODEL, "--speculative-moe-runner-backend", "--speculative-draft-attention-backend"),
-    gone(NO_DRAFT_MODEL, "--speculative-draft-window-size"),
+    gone(
+        DRAFTS_LIKE_MODEL, "--speculative-draft-load-format", "--speculative-token-map", "--speculative-attention-mode"
+    ),
+    gone(DRAFTS_LIKE_MODEL, "--speculative-moe-runner-backend", "--speculative-draft-attention-backend"),
+    gone(DRAFTS_LIKE_MODEL, "--speculative-draft-window-size"),
     gone(_EXACT, "--speculative-accept-threshold-single", "--speculative-accept-threshold-acc"),
     gone(_EXACT, "--speculative-use-block-verification", takes=0),
     needless(_EXACT, "--speculative-use-rejection-sampling", takes=0),

@@ -76,16 +76,17 @@ def kv_cost_of_groups(
     *,
     step_tokens: int,
     num_parts: int = 1,
+    beside: int = 0,
 ) -> KVCost:
     """KV cost of this build's engine, whose blocks belong to groups of layers. States have separate memory.
 
-    keeps: of the layer that keeps most of each token.
+    keeps: of the layer that keeps most of each token. beside: bytes of a token that a network for drafts keeps.
     """
     one = groups.num_planes * kv_bytes(keeps, kv_dtype)
     counts = Counter(window for window in groups.windows if window is not None)
     return KVCost(
         block_size=block_size,
-        token_bytes=groups.windows.count(None) * one,
+        token_bytes=groups.windows.count(None) * one + beside,
         windows=tuple((window, count * one) for window, count in sorted(counts.items())),
         sequence_bytes=0,
         step_tokens=step_tokens,

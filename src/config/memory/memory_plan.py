@@ -91,6 +91,7 @@ def _kv_cost(needs: MemoryNeeds, model: ModelShare) -> KVCost:
         needs.block_size,
         step_tokens=needs.max_num_batched_tokens,
         num_parts=model.num_context_parts,
+        beside=groups.num_groups * model.draft_token_bytes,  # a block of it has the number of any group's
     )
 
 

@@ -62,6 +62,8 @@ class ModelShare(Record):
     num_stages: int
     num_context_parts: int
     kv_of_layers: KVCost | None = None
+    draft_weights_bytes: int = 0  # of a network that drafts tokens
+    draft_token_bytes: int = 0  # of what it keeps of a token
 
     @property
     def rank_spec(self) -> ModelSpec:
@@ -70,7 +72,7 @@ class ModelShare(Record):
     @property
     def weights_bytes(self) -> int:
         if self.num_stages == 1:
-            return self.rank_weights_bytes
+            return self.rank_weights_bytes + self.draft_weights_bytes
         return int(self.rank_weights_bytes * largest_share(self.rank_spec, self.num_stages))
 
     @property

@@ -89,4 +89,7 @@ def _drafts(decisions: Decisions, *, is_drafting: bool) -> dict[str, int]:
     own = decisions.speculative
     if own.method is None or not is_drafting:
         return {}
-    return {"max_drafted": own.num_speculative_tokens, "past_output_tokens": own.past_output_tokens}
+    return {
+        "max_drafted": own.num_speculative_tokens,
+        "past_output_tokens": own.past_output_tokens * (own.method == "ngram"),
+    }

@@ -80,7 +80,7 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
     decide_num_seqs(done, model_files)
     decide_scheduler(done)
     decide_drafts(done, model_files)
-    decide_memory(done, model_files)
+    decide_memory(done, model_files.drafted_by(done.speculative.method))
     _context(done, model_files)
     return done
 

@@ -69,7 +69,8 @@ def _share(done: Decisions, model_files: ModelFiles) -> ModelShare:
     keeps_twelve_bits = device == "cpu" and not done.model.enforce_eager and machine.keeps_twelve_bits
     held = held_in(dtype, done.model.quantization, keeps_twelve_bits)
     layout = done.codes_layout(device, cpu_keeps_codes=machine.keeps_codes)
-    num_ranks = done.num_ranks(spec)
+    num_ranks, draft = done.num_ranks(spec), model_files.draft
+    kv_dtype = dtype if done.is_auto("cache.kv_cache_dtype") else done.cache.kv_cache_dtype
     return ModelShare(
         spec=spec,
         max_context=model_files.max_context,
@@ -81,6 +82,8 @@ def _share(done: Decisions, model_files: ModelFiles) -> ModelShare:
         num_ranks=num_ranks,
         num_stages=done.num_stages(spec),
         num_context_parts=done.context_parts(spec),
+        draft_weights_bytes=0 if draft is None else draft.weights_bytes(dtype, held),
+        draft_token_bytes=0 if draft is None else draft.token_bytes(kv_dtype),
     )
 
 

@@ -19,6 +19,7 @@ from ..checkpoint.repository_code import RepositoryCode
 from ..held_codes import CodesLayout
 from ..model_facts import Fact
 from ..schema.parallel import ParallelConfig
+from .draft_files import MODEL_METHODS, DraftFiles
 from .sharded_state import StateShape
 from .stored_as import OwnCodes, StoredAs
 
@@ -54,6 +55,7 @@ class ModelFiles(Record):
     missing_files: tuple[str, ...] = ()  # what is missing, and was described instead; only for a plan
     notes: tuple[str, ...] = ()  # what of the repository is not used, for people
     unused_overrides: tuple[str, ...] = ()  # keys of hf_overrides that nothing reads and config.json lacks
+    draft: DraftFiles | None = None  # the network that drafts tokens for it
 
     @property
     def num_parameters(self) -> int:
@@ -85,6 +87,11 @@ class ModelFiles(Record):
         if num_ranks > 1 and (self.own_codes or self.num_stored):  # not described tensor by tensor
             return ceil(self.weights_bytes(dtype, held, layout=layout) * rank_share(self.spec, num_ranks))
         return self.of_one_rank(num_ranks).weights_bytes(dtype, held, layout=layout)
+
+    def drafted_by(self, method: str | None) -> ModelFiles:
+        """The files without the network of another method."""
+        is_unused = self.draft is not None and method not in MODEL_METHODS
+        return self.model_copy(update={"draft": None}) if is_unused else self
 
     def placed(self, parallel: ParallelConfig) -> ModelFiles:
         """The files of a model whose experts are placed as the options say."""

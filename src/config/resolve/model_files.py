@@ -35,6 +35,7 @@ from ..model_facts import Fact, model_facts
 from ..schema.types import format_about as about
 from . import sampling
 from .described_model import ModelFiles
+from .draft_files import read_draft_files
 from .model_class import has_code, repository_code
 from .model_config import apply_overrides, is_consolidated, read_values, used_for_rope
 from .model_location import config_path, hub_cache, model_folder, shown_at
@@ -98,6 +99,7 @@ def read_model_files(deployment: Deployment, *, describes: bool = False) -> Mode
         notes=(*_notes(described, weights), *_notes_on_ends(ends, spec.vocab_size)),
         **_about_weights(weights, spec, chosen) if state is None else _about_state(state, folder, deployment),
         unused_overrides=described.unused_overrides,
+        draft=read_draft_files(deployment, spec, described.values, folder) if chosen == "native" else None,
     )
 
 

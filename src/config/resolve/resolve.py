@@ -51,7 +51,7 @@ def resolve_deployment(deployment: Deployment, model_files: ModelFiles, machine:
     assert decisions.memory is not None
     return Resolved(
         **sections,
-        model_files=model_files.placed(deployment.config.parallel),
+        model_files=model_files.placed(deployment.config.parallel).drafted_by(decisions.speculative.method),
         machine=decisions.machine,
         memory=decisions.memory,
         model_path=model_files.model_path,

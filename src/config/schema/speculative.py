@@ -21,27 +21,39 @@ class SpeculativeConfig(Section):
 
     json_flags: ClassVar[tuple[str, ...]] = ("--speculative-config", "-sc")
 
-    method: Literal["auto", "ngram"] | None = Field(
+    method: Literal["auto", "ngram", "draft_model", "mtp", "eagle3"] | None = Field(
         None,
         description=(
             "How tokens are drafted that the model then verifies several at a time. `ngram`: an answer goes on as its "
             "prompt or itself did after the same tokens, which holds for code that is edited, text that is quoted and "
-            "lists; nothing is loaded for it. Answers are the same as without drafts: a draft counts only if the model "
-            "samples it. The engine measures at the start how long steps of more tokens take and, while it "
-            "serves, how many drafts are accepted; it drafts as many as shorten the time for a token, down to none. "
-            "`auto` is `ngram` where this build drafts: on CPUs, for models without recurrent states."
+            "lists; nothing is loaded for it. `draft_model`: another language model with the same vocabulary, which "
+            "`speculative.model` names. `mtp`: the layer for multi-token prediction in the checkpoint of the model. "
+            "`eagle3`: a layer that was trained for the model, in the folder `speculative.model`. Answers are the same "
+            "as without drafts: a draft counts only if the model samples it. The engine measures at the start how long "
+            "steps of more tokens take and, while it serves, how many drafts are accepted; it drafts as many as "
+            "shorten the time for a token, down to none. `auto` is `ngram` where this build drafts: on CPUs, for "
+            "models without recurrent states."
         ),
         examples=["ngram"],
         json_schema_extra=about(
             devices=("cpu",),
             aliases=("--spec-method",),
-            refused=dict.fromkeys(("draft_model", "eagle", "eagle3", "medusa", "mtp", *_OF_HEADS), _FROM_THE_TEXT)
+            refused=dict.fromkeys(("eagle", "medusa", *_OF_HEADS), _FROM_THE_TEXT)
             | {
                 "suffix": "`method: ngram` finds continuations in earlier answers, too: `past_output_tokens`",
                 "ngram_gpu": "write `ngram`",
                 "custom_class": "drafters are no plug-ins",
             },
         ),
+    )
+    model: str | None = Field(
+        None,
+        description=(
+            "Folder or hub id of what drafts: a smaller model of the same vocabulary, or a layer of EAGLE-3, also in "
+            "the form of the library `speculators`. Without `method`, its config.json decides which of the two it is."
+        ),
+        examples=["Qwen/Qwen3-0.6B"],
+        json_schema_extra=about(kind="model", devices=("cpu",), aliases=("--spec-model",)),
     )
     num_speculative_tokens: DraftLength = Field(
         MAX_DRAFT_TOKENS,

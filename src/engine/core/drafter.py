@@ -19,6 +19,7 @@ class Drafter(Protocol):
     """
 
     max_tokens: int  # of one sequence in a step
+    is_in_runner: bool  # the runner makes the tokens: `drafts` is not asked
 
     def admit(self, slot: int, token_ids: Sequence[int]) -> None:
         """A sequence takes the slot. token_ids: all that are known."""
@@ -41,8 +42,12 @@ class Drafter(Protocol):
         """`count` tokens that may follow; `counts` has said how many there are."""
         ...
 
+    def record_drafts(self, slots: Int64, num_drafts: Int32, num_accepted: Int32, seconds: float) -> None:
+        """How many of the drafts of each sequence were accepted, and how long it took to make all of them."""
+        ...
+
     def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
-        """A step of these rows and drafts, without tokens of a prompt, has taken this time."""
+        """A step of these rows and drafts, without tokens of a prompt, has taken this time, drafts already made."""
         ...
 
 

@@ -114,12 +114,14 @@ class Drafting:
         for row in np.flatnonzero(counts).tolist():
             request = draft.decodes[row]
             counts[row] = self._with_blocks(draft, num_running, request, int(counts[row]))
+            if self._drafter is None or self._drafter.is_in_runner:
+                continue
             token_ids = self._drafts(request.slot, int(columns.known[request.slot]), int(counts[row]))
             counts[row] = len(token_ids)
             if token_ids:
                 self._is_predicted[request.slot] = self._from_prediction(request.slot)
                 draft.drafts.append((request.slot, token_ids))
-        if draft.drafts:
+        if draft.drafts or (counts.any() and self._drafter is not None and self._drafter.is_in_runner):
             draft.decode_outputs = counts + np.int32(1)
 
     def _room(self, slots: Int64) -> Int32:
@@ -166,27 +168,25 @@ class Drafting:
 
     def verified(self, plan: StepPlan, result: StepResult, seconds: float) -> dict[int, VerifiedDraft]:
         """The plan has this result, after this time. Returns its drafts, by the row of the step."""
+        if result.draft_error:
+            self._drafter = None  # the runner has said it
         if self._drafter is None:
             return {}
-        drafter = self._drafter
+        drafter, num_drafts = self._drafter, plan.num_outputs - 1
         if plan.num_rows and bool((plan.num_outputs == plan.num_tokens).all()):
-            self._ask(lambda: drafter.record_step(plan.num_rows, plan.num_batched_tokens - plan.num_rows, seconds))
-        if plan.drafts and result.num_valid is not None:
-            slots = [slot for slot, _ in plan.drafts]
-            num_accepted = (result.num_valid - 1)[np.isin(plan.slots, slots)]
-            self._num_drafts += len(plan.drafts)
-            self._num_tokens += sum(len(token_ids) for _, token_ids in plan.drafts)
+            took = seconds - result.draft_seconds
+            self._ask(lambda: drafter.record_step(plan.num_rows, int(num_drafts.sum()), took))
+        if result.num_valid is not None and len(rows := np.flatnonzero(num_drafts > 0)):
+            num_accepted = result.num_valid[rows] - 1
+            self._num_drafts += len(rows)
+            self._num_tokens += int(num_drafts[rows].sum())
             by_position = np.bincount(num_accepted, minlength=len(self._accepted) + 1)
             self._accepted += by_position[::-1].cumsum()[::-1][1:]
-            return self._by_row(plan, result.num_valid)
+            slots = plan.slots[rows].astype(np.int64)
+            self._ask(lambda: drafter.record_drafts(slots, num_drafts[rows], num_accepted, result.draft_seconds))
+            columns = rows, num_drafts[rows], num_accepted, self._is_predicted[slots]
+            return {row: VerifiedDraft(*own) for row, *own in zip(*(each.tolist() for each in columns), strict=True)}
         return {}
-
-    def _by_row(self, plan: StepPlan, num_valid: Int32) -> dict[int, VerifiedDraft]:
-        rows = {slot: row for row, slot in enumerate(plan.slots.tolist())}
-        return {
-            (row := rows[slot]): VerifiedDraft(len(token_ids), int(num_valid[row]) - 1, bool(self._is_predicted[slot]))
-            for slot, token_ids in plan.drafts
-        }
 
     def _ask(self, ask: Callable[[], T]) -> T | None:
         try:

@@ -27,7 +27,7 @@ from ..ranks.followers import RankLost
 from ..ranks.processes import RankProcesses
 from ..runner.measure import PhaseClock
 from ..sampling.named_processors import install
-from ..spec_decode.step_times import StepTimes
+from ..spec_decode.step_times import DraftTimes
 from ..structured.backend import Backend, GrammarError
 from ..structured.grammars import Grammars
 from ..structured.guidance import Guidance
@@ -72,7 +72,7 @@ def build_core(
         publisher = EventPublisher(resolved.kv_events.at_rank(resolved.topology.replicas[0]))
     try:
         with _prepared(resolved, phase) as prepared:
-            times = StepTimes()
+            times = DraftTimes()
             drafting = draft_settings(resolved, times)
             make_scheduler = _scheduler_maker(prepared, drafting)
             scheduler = None
@@ -96,14 +96,14 @@ def build_core(
 
 
 def _core(
-    prepared: Prepared, executor: ProcessExecutor, scheduler: SchedulerInterface, times: StepTimes | None
+    prepared: Prepared, executor: ProcessExecutor, scheduler: SchedulerInterface, times: DraftTimes | None
 ) -> EngineCore:
     """Warm the executor up, and make the engine that it computes for. times: are measured; None without drafts."""
     with named_by("model.logits_processors"):  # those steps run no other code that the deployment names
         executor.warm_up()
         if times is not None:
             prepared.clock.start("drafts")
-            times.measure(executor.step_times())
+            executor.measure(times)
             prepared.clock.stop()
     if prepared.grammars is not None:
         prepared.grammars.wait_loaded()
@@ -126,11 +126,16 @@ def _core(
     return core
 
 
-def _drafts_table(resolved: Resolved, times: StepTimes) -> dict[str, str]:
+def _drafts_table(resolved: Resolved, times: DraftTimes) -> dict[str, str]:
     """The row of the start-up table about drafts."""
-    most = resolved.speculative.num_speculative_tokens
-    ratio = float(times.seconds(1, most) / times.seconds(1))
-    said = f"at most {most} tokens, from the text of a request; a step of {1 + most} takes {ratio:.2f} times one of 1"
+    own, draft = resolved.speculative, resolved.model_files.draft
+    most, steps = own.num_speculative_tokens, times.steps
+    network = f"{own.model or 'the checkpoint of the model'} ({own.method})"
+    source = "the text of a request" if draft is None else network
+    said = f"at most {most} tokens, from {source}; a step of {1 + most} takes "
+    said += f"{float(steps.seconds(1, most) / steps.seconds(1)):.2f} times one of 1"
+    if draft is not None:
+        said += f", a draft {float(times.drafts.seconds(1) / steps.seconds(1)):.2f}"
     return {"drafts": said}
 
 

@@ -9,6 +9,7 @@ from ...config import Resolved
 from ..api import EngineInfo, StepLaunches
 from ..loop.executor import Executor, Sleeper
 from ..loop.step_queue import StepQueue
+from ..spec_decode.step_times import DraftTimes
 from ..step import StepPlan, StepResult
 from ..worker import WorkerCall
 
@@ -46,11 +47,14 @@ class ProcessExecutor(Executor):
         """Run what is initialised lazily, before the first request."""
         self._runner.warm_up(self._execute)
 
-    def step_times(self) -> dict[int, float]:
+    def measure(self, times: DraftTimes) -> None:
         """See executor/step_times.py."""
-        from .step_times import step_times  # imports torch
+        from .step_times import draft_times, step_times  # imports torch
 
-        return step_times(self._runner, self._execute or self._runner.execute)
+        execute = self._execute or self._runner.execute
+        times.steps.measure(step_times(self._runner, execute))
+        if found := draft_times(self._runner, execute):
+            times.drafts.measure(found)
 
     def idle(self) -> bool:
         return self._runner.idle()

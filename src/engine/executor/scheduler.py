@@ -10,12 +10,14 @@ from ...config.schema.observability import STEP_TOKENS
 from ...model.step_costs import StepCosts, step_costs
 from ..core import Scheduler, SchedulerInterface, SchedulerSettings
 from ..core.block_store import BlockStore
+from ..core.drafter import Drafter
 from ..core.interface import MEMBERS
 from ..core.settings import NO_LIMIT, DraftSettings
 from ..plugins import import_class, make, named_by
 from ..runner.cuda.buckets import mixed_buckets
+from ..spec_decode.network_drafts import NetworkDrafts
 from ..spec_decode.prompt_lookup import PromptLookup
-from ..spec_decode.step_times import StepTimes
+from ..spec_decode.step_times import DraftTimes
 
 MakeScheduler = Callable[[int], SchedulerInterface]  # of a number of blocks, of all groups of layers together
 
@@ -37,23 +39,24 @@ def scheduler_maker(
     return make_named
 
 
-def draft_settings(resolved: Resolved, times: StepTimes) -> DraftSettings | None:
-    """What the scheduler needs for drafts; None without a method. times: of steps, as far as they are known."""
+def draft_settings(resolved: Resolved, times: DraftTimes) -> DraftSettings | None:
+    """What the scheduler needs for drafts; None without a method. times: as far as they are known."""
     own, max_model_len = resolved.speculative, resolved.model.max_model_len
     if own.method is None:
         return None
-    drafter = PromptLookup(
-        resolved.scheduler.max_num_seqs,
-        max_model_len,
-        times,
-        max_tokens=own.num_speculative_tokens,
-        shortest=own.prompt_lookup_min,
-        longest=own.prompt_lookup_max,
-        past_tokens=own.past_output_tokens,
-    )
+    num_slots, max_tokens = resolved.scheduler.max_num_seqs, own.num_speculative_tokens
+    drafter: Drafter
+    reader: PromptLookup | None = None
+    if own.method == "ngram":
+        shortest, longest = own.prompt_lookup_min, own.prompt_lookup_max
+        limits = {"max_tokens": max_tokens, "shortest": shortest, "longest": longest}
+        limits |= {"past_tokens": own.past_output_tokens}
+        drafter = reader = PromptLookup(num_slots, max_model_len, times.steps, **limits)
+    else:
+        drafter = NetworkDrafts(num_slots, times.steps, times.drafts, max_tokens=max_tokens)
     return DraftSettings(
         drafter=drafter,
-        reader=drafter,
+        reader=reader,
         max_model_len=min(max_model_len, own.max_model_len or max_model_len),
         max_num_waiting=NO_LIMIT if own.disable_by_batch_size is None else own.disable_by_batch_size,
         in_order=resolved.topology.num_ranks == 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..runner.runner import Runner
 from ..runner.warm_up import plan_with_drafts
@@ -11,6 +12,7 @@ from ..step import StepPlan
 
 # Rows, and tokens of each: those that say most come first.
 _SHAPES = ((1, 1), (1, 16), (8, 8), (1, 4), (16, 8), (4, 8), (1, 8), (3, 8), (1, 2))
+_DRAFT_SHAPES = ((1, 8), (8, 4))
 _NUM_LEAST = 3
 _NUM_TIMED = 3
 _LONG_S = 0.2  # a step that takes longer is timed once
@@ -34,4 +36,22 @@ def step_times(runner: Runner, execute: Callable[[StepPlan], object]) -> dict[in
             execute(plan)
             seconds.append(time.perf_counter() - started)
         found[plan.num_batched_tokens] = min(seconds)
+    return found
+
+
+def draft_times(runner: Runner, execute: Callable[[StepPlan], object]) -> dict[int, float]:
+    """Seconds in which the network drafts one token for each of several rows, by their number; empty without one."""
+    found = dict[int, float]()
+    drafts = runner.drafts
+    for num_rows, num_tokens in _DRAFT_SHAPES if drafts is not None else ():
+        plan = plan_with_drafts(runner.made.resolved, runner.loaded.cache, num_rows, num_tokens)
+        if plan is None or drafts is None:
+            continue
+        execute(plan)
+        own = replace(plan, admissions=[], drafts=[])
+        drafts.before(own)  # it has computed the prompt then
+        began = time.perf_counter()
+        drafts.before(own)
+        found[num_rows] = (time.perf_counter() - began) / (num_tokens - 1)
+        drafts.seconds = 0.0
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...model.activations import HIDDEN_ACTS
 from ...model.gated_residual import GatedResidual as GatedResidualSpec
+from ...model.mixers import Attention
 from ...model.ngrams import NGrams as NGramsSpec
 from ...model.spec import LayerInput as LayerInputSpec
 from ...model.spec import LayerSpec
@@ -26,6 +27,7 @@ from ...model.tensors import (
     NGRAM_TABLE,
     NORM_GATE,
     POSITIONS,
+    STREAM_NORM,
     layer_norms,
 )
 from ..layers.embedding import Embedding, EmbeddingPart, Sines, TiedEmbedding, rounded
@@ -41,6 +43,7 @@ from .block_parts import BlockParts
 from .decoder_layers import DecoderLayer, FeedForwardLayer, HyperLayer, MixerLayer
 from .ends import Embed
 from .gated_residual_layer import GatedResidualLayer
+from .joined_layer import JoinedLayer
 from .layer_stack import Layer
 
 
@@ -120,6 +123,8 @@ class DecoderParts(BlockParts):
             return self.block_layer(index, spec, spec.block)
         if spec.gated_residual is not None:
             return self.gated_residual_layer(prefix, spec, spec.gated_residual)
+        if spec.joins_embedding is not None:
+            return self.joined_layer(prefix, spec)
         ranks = spec.norm_gates or (0,) * len(layer_norms(spec))
         norms = [self.gated_norm(f"{prefix}.{name}", rank) for name, rank in zip(layer_norms(spec), ranks, strict=True)]
         mixers = [self.mixer(prefix, each) for each in spec.mixers]
@@ -151,6 +156,16 @@ class DecoderParts(BlockParts):
         ngrams = None if spec.ngrams is None else self.ngrams(prefix, spec.ngrams)
         mixer, mlp = self.mixer(prefix, spec.mixer), self.feed_forward(f"{prefix}.mlp", spec.feed_forward)
         return GatedResidualLayer(of_mixer, mixer, of_mlp, mlp, ngrams)
+
+    def joined_layer(self, prefix: str, spec: LayerSpec) -> JoinedLayer:
+        hidden = self._spec.hidden_size
+        assert isinstance(spec.mixer, Attention)
+        assert spec.feed_forward is not None
+        before, after = layer_norms(spec)
+        first, second, third = (self.norm(f"{prefix}.{name}", hidden) for name in (before, STREAM_NORM, after))
+        mixer = self.attention(f"{prefix}.self_attn", spec.mixer, inputs=2 * hidden)
+        mlp, goes_on_normed = self.feed_forward(f"{prefix}.mlp", spec.feed_forward), spec.joins_embedding == "normed"
+        return JoinedLayer((first, second, third), mixer, mlp, self._kernels, goes_on_normed=goes_on_normed)
 
     def stream_reader(self, prefix: str, spec: GatedResidualSpec) -> StreamReader:
         width = self._spec.stream_width

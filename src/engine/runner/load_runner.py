@@ -16,15 +16,17 @@ from ..structured.grammars import Grammars
 from .block_transfer import TransferOf
 from .body import HostBody
 from .copies import BlockCopies, ExpertMoves, StateCopies, StepCopy
+from .drafting_head import DraftingHead
 from .earlier_ids import features_of
 from .expert_balancer import expert_balancer
-from .heads import MakeHead, PassOnHead
+from .heads import Head, MakeHead, PassOnHead
 from .inputs import HostInputs, MakeInputs, ReceivedInputs
 from .loaded_model import LoadedModel, load_on_cpu, with_library
 from .materials import Launched, Materials
 from .measure import PhaseClock
+from .model_drafts import ModelDrafts
 from .runner import Parts, Runner
-from .sample_head import sample
+from .sample_head import SampleHead, sample
 from .self_test import self_test
 from .slot_table import SlotTable
 
@@ -46,9 +48,23 @@ def host_parts(
 
     def make(made: Materials) -> Parts:
         head, own = make_head(made), inputs(made)
-        return Parts(own, HostBody(made, own, head), copies_of(made, transfer_of))
+        copies = list(copies_of(made, transfer_of))
+        if made.loaded.draft is not None:
+            head, drafts = with_drafts(made, head)
+            copies.append(drafts)
+        return Parts(own, HostBody(made, own, head), copies)
 
     return make
+
+
+def with_drafts(made: Materials, head: Head) -> tuple[Head, ModelDrafts]:
+    """A head that hands on what drafts begin with, and what drafts before each step."""
+    draft, resolved = made.loaded.draft, made.resolved
+    assert draft is not None
+    assert isinstance(head, SampleHead), "rules exclude stages and ranks"
+    group = resolved.cache_groups.windows.index(None)
+    drafts = ModelDrafts(draft, made.slots, head.sampler, resolved.speculative.num_speculative_tokens, group)
+    return DraftingHead(head, drafts, draft.reader), drafts
 
 
 def stage_parts(link: StageLink, stage: int) -> PartsOf:

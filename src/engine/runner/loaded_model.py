@@ -23,6 +23,8 @@ from ..models.registry import make_later_stage, make_model
 from .context_part import ContextPart
 from .kv_cache import KVCache, kv_dtype
 from .kv_memory import KVMemory, reserve_kv_memory
+from .load_draft import load_draft
+from .loaded_draft import LoadedDraft
 from .loading import load_weights
 from .measure import PhaseClock
 from .sharded_state import load_state
@@ -47,6 +49,7 @@ class LoadedModel:
     prompt_ranks: GlooRanks | None = None  # that compute other tokens of the same prompts
     replicas: SharedExperts | None = None  # that have its other experts
     sleeping: SleepingMemory | None = None  # of a device, if the engine may sleep
+    draft: LoadedDraft | None = None  # what drafts tokens for the model
 
     def free_memory(self) -> None:
         """Give back what only steps need. Raises MemoryError, and has all of it still."""
@@ -108,7 +111,8 @@ def load_on_cpu(
     replicas = None if replicas_of is None else replicas_of(kernels)
     model = load_model(resolved, phases, device, kernels, ranks=ranks, replicas=replicas)
     cache = _kv_cache(resolved, phases, kv_memory, ranks=ranks)
-    return LoadedModel(device, kernels, model, cache, compilation, ranks, prompt_ranks, replicas)
+    draft = load_draft(resolved, model, kernels, device, cache.num_blocks)
+    return LoadedModel(device, kernels, model, cache, compilation, ranks, prompt_ranks, replicas, draft=draft)
 
 
 def load_later_stage(
@@ -161,7 +165,7 @@ def _kernels(resolved: Resolved, load: Callable[[LibrarySpec], CpuLibrary]) -> K
     kernels = select_kernels(
         "cpu",
         getattr(torch, resolved.model.dtype),
-        resolved.model_spec.head_dims,
+        _head_dims(resolved),
         kv_dtype=kv_dtype(resolved.cache.kv_cache_dtype),
         is_eager=resolved.model.enforce_eager,
         quantization=_quantization(resolved),
@@ -174,6 +178,12 @@ def _kernels(resolved: Resolved, load: Callable[[LibrarySpec], CpuLibrary]) -> K
     return kernels
 
 
+def _head_dims(resolved: Resolved) -> tuple[int, ...]:
+    draft = resolved.model_files.draft
+    own = () if draft is None else draft.draft.spec.head_dims
+    return tuple(dict.fromkeys((*resolved.model_spec.head_dims, *own)))
+
+
 def _quantization(resolved: Resolved) -> str | None:
     """What decides which kernels for quantised weights are needed."""
     model = resolved.model
@@ -184,9 +194,15 @@ def _quantization(resolved: Resolved) -> str | None:
 def _may_begin_with_torch(resolved: Resolved) -> bool:
     """Whether torch may compute until the kernels are compiled. It may not if results must be the same in any batch;
     with quantised weights, whose codes the kernels keep in another order; with a sharded state, which is in the order
-    of the kernels; or without room for weights in torch's form, which is larger."""
-    model_spec, model = resolved.model_spec, resolved.model
-    if model.batch_invariant or _quantization(resolved) is not None or resolved.model_files.state is not None:
+    of the kernels; with a network that drafts, which reads the layers; or without room for weights in torch's form,
+    which is larger."""
+    model_spec, model, files = resolved.model_spec, resolved.model, resolved.model_files
+    if (
+        model.batch_invariant
+        or _quantization(resolved) is not None
+        or files.state is not None
+        or files.draft is not None
+    ):
         return False
     weights = resolved.model_files.weights_bytes(model.dtype)
     largest = (

@@ -22,6 +22,7 @@ from .heads import Finish
 from .loaded_model import LoadedModel
 from .materials import Materials
 from .measure import PhaseClock
+from .model_drafts import ModelDrafts
 from .rank_model import RankModel
 from .slot_table import SlotTable
 from .warm_up import warm_up_plans
@@ -137,6 +138,11 @@ class Runner:
         """Go on with other parts, between two steps. make: makes them."""
         with self._lock:
             self.made, self.parts = make()
+
+    @property
+    def drafts(self) -> ModelDrafts | None:
+        """What drafts tokens with a network of its own."""
+        return next((copy for copy in self.parts.copies if isinstance(copy, ModelDrafts)), None)
 
     @property
     def loaded(self) -> LoadedModel:

@@ -29,7 +29,7 @@ class SampleHead:
     def __init__(self, made: Materials, sampler: TokenSampler) -> None:
         """sampler: of this process, or what another process has sampled."""
         self.project, self._heads, self._device = made.loaded.whole.logits, made.loaded.whole.heads, made.loaded.device
-        self._slots, self._sampler = made.slots, sampler
+        self._slots, self.sampler = made.slots, sampler
         self.table: dict[str, str] = {}
 
     def rows(self, wanted: LogitTokens, num_tokens: int) -> Int64 | None:
@@ -63,11 +63,9 @@ class SampleHead:
         at = np.searchsorted(step.tokens, step.wanted.outputs[taken.outputs])
         # All logits at once where they fit: parts that are sampled in order would read the output layer again.
         every = logits_of(at) if 0 < len(at) <= LOGIT_ROWS else None
-        for part in taken.parts(LOGIT_ROWS, self._sampler.needs_order(taken.slots)):
+        for part in taken.parts(LOGIT_ROWS, self.sampler.needs_order(taken.slots)):
             logits = logits_of(at[part]) if every is None else self._taken(every, part)
-            taken.take(
-                part, self._sampler.sample(logits, taken.slots[part], taken.lengths[part], self._slots.token_ids)
-            )
+            taken.take(part, self.sampler.sample(logits, taken.slots[part], taken.lengths[part], self._slots.token_ids))
         return taken.result()
 
     def _prompt_logprobs(self, step: HeadStep, logits_of: LogitsOf) -> dict[int, list[TokenLogprobs]]:
@@ -81,7 +79,7 @@ class SampleHead:
             slots = plan.slots[plan_rows]
             positions = plan.num_computed[plan_rows] + wanted.prompt[part] - starts[plan_rows]
             next_ids = torch.from_numpy(self._slots.token_ids[slots, positions + 1].astype(np.int64))
-            entries = self._sampler.prompt_logprobs(logits_of(at[part]), next_ids.to(self._device), slots)
+            entries = self.sampler.prompt_logprobs(logits_of(at[part]), next_ids.to(self._device), slots)
             for row, entry in zip(plan_rows.tolist(), entries, strict=True):
                 found.setdefault(row, []).append(entry)
         return found

@@ -21,9 +21,12 @@ _KEEPS = 0.98  # of the counts at each outcome: the last 50 decide
 
 
 class Acceptance:
-    def __init__(self, num_slots: int, num_kinds: int = 1) -> None:
-        """num_kinds: of texts."""
-        self._hits = np.tile(_AT_FIRST * _WEIGHT, num_kinds)
+    def __init__(self, num_slots: int, at_first: Floats = _AT_FIRST, num_kinds: int = 1) -> None:
+        """
+        at_first: what is assumed before anything is known, for contexts of 0, 1, 3, 5, 9 and 17 tokens and more.
+        num_kinds: of texts.
+        """
+        self._hits = np.tile(at_first * _WEIGHT, num_kinds)
         self._all = np.full(len(self._hits), _WEIGHT)
         self._slot_hits = np.zeros((num_slots, len(self._hits)))
         self._slot_all = np.zeros((num_slots, len(self._hits)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -65,3 +66,9 @@ class StepTimes:
         beyond = np.maximum(num_tokens - self._sizes[-1], 0.0)
         found: Floats = np.interp(num_tokens, self._sizes, self._seconds) + beyond * self._slope
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTimes:
+    steps: StepTimes = field(default_factory=StepTimes)
+    drafts: StepTimes = field(default_factory=StepTimes)  # of a network that drafts a token of this number of rows

@@ -33,6 +33,8 @@ class StepResult:
     # [rows] how many of a row's outputs have a token, the first ones; at least one if there are outputs. The others are
     # of rejected drafts, or of another head. None: each row has `num_outputs` tokens (StepPlan), none more than one.
     num_valid: Int32 | None = None
+    draft_seconds: float = 0.0  # what the runner took to draft tokens of this step, in addition to the step
+    draft_error: str = ""  # why the runner drafts nothing any more
 
     def rows(self, plan: StepPlan) -> Int64:
         """[tokens] The row of each token, ascending."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..draft_files import MODEL_METHODS
 from ..rule import Rule
 from ..values import Values
 
@@ -182,6 +183,17 @@ DRAFTS = Feature(
     options=("speculative.method",),
     is_on=lambda v: v.speculative.method is not None,
     named="`speculative.method: {method}`",
+)
+NETWORKS = Feature(
+    title="networks that draft",
+    options=("speculative.method",),
+    is_on=lambda v: v.speculative.method in MODEL_METHODS,
+    named="`speculative.method: {method}`",
+)
+PROCESSES = Feature(
+    title="several processes of a model",
+    options=(_TENSOR, _STAGES),
+    is_on=lambda v: v.topology.num_ranks > 1,
 )
 PROCESSORS_OF_RANKS = Feature(
     title="logits processors of several processes",
@@ -378,6 +390,12 @@ EXCLUSIONS = (
         one=DRAFTS,
         other=PROCESSORS_OF_RANKS,
         why="A processor may keep something of each token, so that the others cannot know how many are sampled.",
+    ),
+    Exclusion(
+        rule="R520",
+        one=NETWORKS,
+        other=PROCESSES,
+        why="The process that samples has the network, which reads whole hidden states and the whole embedding.",
     ),
 )
 

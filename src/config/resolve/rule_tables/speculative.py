@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..rule import Rule
 
+_OF_A_FOLDER = ("draft_model", "eagle3")
 _OTHERS = tuple(
     f"speculative.{name}"
     for name in (
@@ -46,5 +47,37 @@ RULES = (
         message="without `speculative.method` nothing is drafted, so the other options of `speculative` have no effect",
         why="Drafts are off by default, and `auto` is none where this build does not draft.",
         fixes=("set `speculative.method: ngram`, or remove the other options",),
+    ),
+    Rule(
+        id="R518",
+        title="what drafts is named",
+        fields=("speculative.method", "speculative.model"),
+        is_broken=lambda v: v.speculative.method in _OF_A_FOLDER and v.speculative.model is None,
+        message="`speculative.method: {method}` drafts with what `speculative.model` names, which is missing",
+        why="The model's own checkpoint has no second model and no layer of EAGLE-3.",
+        fixes=("set `speculative.model` to a folder or a hub id", "or set `speculative.method: ngram`"),
+    ),
+    Rule(
+        id="R519",
+        title="what drafts is used",
+        fields=("speculative.model", "speculative.method"),
+        needs_model=True,
+        is_broken=lambda v: v.speculative.model is not None and v.speculative.method not in _OF_A_FOLDER,
+        message="`speculative.model: {model}` drafts nothing with `speculative.method: {method}`",
+        why=(
+            "Other methods draft from the text of a request or with a layer of the model's own checkpoint, and modules "
+            "of the transformers library get no drafts of a network."
+        ),
+        fixes=("remove `speculative.model`", "or set `speculative.method: draft_model` or `eagle3`"),
+    ),
+    Rule(
+        id="R521",
+        title="networks draft for models of this build",
+        fields=("speculative.method", "model.model_impl"),
+        needs_model=True,
+        is_broken=lambda v: v.speculative.method == "mtp" and v.files is not None and v.files.draft is None,
+        message="`speculative.method: mtp` cannot be used with a model that runs through the transformers library",
+        why="A network goes on from hidden states, which this build reads from its own layers only.",
+        fixes=("set `speculative.method: ngram`", "or `model.model_impl: native`, if this build has the model"),
     ),
 )

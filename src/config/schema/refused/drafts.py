@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ..types import Count, Flag, NumberFromZero, Whole
-from .reasons import NO_DRAFT_MODEL
+from .reasons import DRAFTS_LIKE_MODEL
 from .row import Refused
 
 _EXACT = "a drafted token is accepted only if the model samples it, so that answers are the same as without drafts"
@@ -14,7 +14,7 @@ _PAST = "earlier answers are found by `method: ngram`; `speculative.past_output_
 
 
 def _of_model(name: str, kind: Any, default: Any, meaning: str) -> Refused:
-    return Refused(name, kind, default, meaning, reason=NO_DRAFT_MODEL)
+    return Refused(name, kind, default, meaning, reason=DRAFTS_LIKE_MODEL)
 
 
 def _fly(name: str, kind: Any, default: Any, meaning: str) -> Refused:
@@ -44,7 +44,7 @@ DRAFTS: tuple[Refused, ...] = (
         Literal["greedy", "probabilistic"],
         "greedy",
         "How a draft model samples.",
-        reason=NO_DRAFT_MODEL,
+        reason=DRAFTS_LIKE_MODEL,
         same=("greedy",),
     ),
     Refused("suffix_decoding_max_tree_depth", Count, 24, "Depth of suffix trees.", reason=_PAST),

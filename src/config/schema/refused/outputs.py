@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from ..types import Count, Flag
-from .reasons import BLOCKS_HAVE_NAMES, NO_DRAFT_MODEL, REASONING_IN_FORMAT
+from .reasons import BLOCKS_HAVE_NAMES, DRAFTS_ALONE, DRAFTS_AS_MODEL, REASONING_IN_FORMAT
 from .row import Refused
 
 STRUCTURED_OUTPUTS: tuple[Refused, ...] = (
@@ -35,16 +35,8 @@ STRUCTURED_OUTPUTS: tuple[Refused, ...] = (
     ),
 )
 SPECULATIVE: tuple[Refused, ...] = (
-    Refused(
-        "model",
-        str | None,
-        None,
-        "Draft model: a hub id or a directory.",
-        reason=NO_DRAFT_MODEL,
-        aliases=("--spec-model",),
-    ),
-    Refused("quantization", str | None, None, "Quantisation of the draft model's weights.", reason=NO_DRAFT_MODEL),
-    Refused("draft_tensor_parallel_size", Count | None, None, "Devices of the draft model.", reason=NO_DRAFT_MODEL),
+    Refused("quantization", str | None, None, "Quantisation of the draft model's weights.", reason=DRAFTS_AS_MODEL),
+    Refused("draft_tensor_parallel_size", Count | None, None, "Devices of the draft model.", reason=DRAFTS_ALONE),
 )
 KV_TRANSFER: tuple[Refused, ...] = (
     Refused("engine_id", str | None, None, "Name of this engine for others.", reason=BLOCKS_HAVE_NAMES),

@@ -53,9 +53,10 @@ NO_DEVICE_SETTINGS = "devices have no settings besides the options of this secti
 NO_ADAPTERS = "this build applies no adapters; merge the adapter into the model's weights"
 NO_PROMPT_ADAPTERS = "this build reads no prompt adapters; put the prompt's text into the request"
 REASONING_IN_FORMAT = "the markers of reasoning are part of the format: declare one in `server.tool_parser_plugin`"
-NO_DRAFT_MODEL = (
-    "this build has no draft models; drafts are found in the text of a request: `speculative.method: ngram`"
-)
+DRAFTS_AS_MODEL = "what drafts is quantised as `model.quantization` says"
+DRAFTS_LIKE_MODEL = "what drafts is loaded and computed as the model is"
+DRAFTS_ALONE = "what drafts is computed by one process"
+DRAFT_MODEL_OF_OLLAMA = "name the draft model in `speculative.model`"
 BLOCKS_HAVE_NAMES = "blocks are found by their hashes, and engines by their addresses: `kv_transfer.kv_ip`"
 TRACE_NAME = "set the environment variable OTEL_SERVICE_NAME"
 STRICT_TOOLS = (

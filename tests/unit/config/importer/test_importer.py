@@ -301,7 +301,6 @@ def test_the_flag_that_lets_a_repositorys_code_run_is_carried() -> None:
     assert draft.left == []
 
 
-_NONE: dict[str, str] = {}
 # name in commands.yaml -> what is set of `speculative`, options that are refused, and words without a counterpart
 DRAFTS: dict[str, tuple[dict[str, str], str, str]] = {
     "vllm-ngram-metrics": (
@@ -313,23 +312,35 @@ DRAFTS: dict[str, tuple[dict[str, str], str, str]] = {
         "",
     ),
     "vllm-draft-model": (
-        {"num_speculative_tokens": "4"}, "model draft_tensor_parallel_size revision draft_sample_method", ""
+        {"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": "4"}, "draft_tensor_parallel_size revision draft_sample_method", ""
     ),
     "vllm-dflash-adaptive": (
-        {"num_speculative_tokens": "15"}, "method model num_speculative_tokens_per_batch_size", ""
+        {"model": "z-lab/Qwen3-8B-DFlash", "num_speculative_tokens": "15"},
+        "method num_speculative_tokens_per_batch_size",
+        "",
     ),
     "vllm-fly": ({"num_speculative_tokens": "3"}, "method rejection_sample_method fly_window_size", ""),
     "vllm-docker-ngram": ({"method": "ngram", "num_speculative_tokens": "5"}, "", ""),
     "sglang-eagle3-drafts": (
-        {"num_speculative_tokens": "32"}, "method model revision", "--speculative-num-steps --speculative-eagle-topk"
+        {
+            "method": "eagle3",
+            "model": "jamesliu1/sglang-EAGLE3-Llama-3.1-Instruct-8B",
+            "num_speculative_tokens": "32",
+        },
+        "revision",
+        "--speculative-num-steps --speculative-eagle-topk",
     ),
-    "sglang-standalone-drafts": (_NONE, "method model", "--speculative-accept-threshold-single"),
+    "sglang-standalone-drafts": (
+        {"method": "draft_model", "model": "Qwen/Qwen3-0.6B"}, "", "--speculative-accept-threshold-single"
+    ),
     "sglang-ngram-trie": (
         {"method": "ngram", "num_speculative_tokens": "12"},
         "",
         "--speculative-ngram-capacity --speculative-ngram-max-bfs-breadth --speculative-ngram-match-type",
     ),
-    "llama-draft-all": ({"num_speculative_tokens": "16"}, "model", "--draft-min --draft-p-min -ngld -cd -devd"),
+    "llama-draft-all": (
+        {"model": "qwen3-0.6b.gguf", "num_speculative_tokens": "16"}, "", "--draft-min --draft-p-min -ngld -cd -devd"
+    ),
     "llama-ngram": (
         {"method": "ngram", "num_speculative_tokens": "64", "prompt_lookup_min": "12"}, "", "--spec-ngram-size-m"
     ),

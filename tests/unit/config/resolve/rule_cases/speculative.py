@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 _DRAFTS = "--spec-method ngram"
+_DUMMY = "--load-format dummy --skip-tokenizer-init"
+_STATES, _MIXTURE, _LATENTS = (f"--model {name} {_DUMMY}" for name in ("STATES", "MIXTURE", "LATENTS"))
 _PROCESSORS = '--logits-processors ["collections.OrderedDict"]'
 
 CASES: dict[str, tuple[list[str], list[str]]] = {
@@ -14,7 +16,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             f"{_DRAFTS} --device cuda",
             f"{_DRAFTS} -tp 2 --distributed-executor-backend external_launcher",
-            f"{_DRAFTS} --model MIXTURE -ep -dp 2",
+            f"{_DRAFTS} {_MIXTURE} -ep -dp 2",
             f"{_DRAFTS} -pcp 2",
             f"{_DRAFTS} -tp 4 -dcp 2",
             f"{_DRAFTS} -tp 2 {_PROCESSORS}",
@@ -25,11 +27,27 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "R516": (
-        [f"{_DRAFTS} --model STATES"],
-        ["--spec-method auto --model STATES", _DRAFTS, f"{_DRAFTS} --model MIXTURE", f"{_DRAFTS} --model LATENTS"],
+        [f"{_DRAFTS} {_STATES}"],
+        [f"--spec-method auto {_STATES}", _DRAFTS, f"{_DRAFTS} {_MIXTURE}", f"{_DRAFTS} {_LATENTS}"],
+    ),
+    "R518": (
+        ["--spec-method draft_model", "--spec-method eagle3"],
+        ["--spec-method draft_model --spec-model MODEL", "--spec-model MODEL", "--spec-method ngram", ""],
+    ),
+    "R519": (
+        [f"{_DRAFTS} --spec-model MODEL"],
+        ["--spec-model MODEL", "--spec-method auto --spec-model MODEL", "--spec-method draft_model --spec-model MODEL"],
+    ),
+    "R520": (
+        ["--spec-model MODEL -tp 2", "--spec-model MODEL -pp 2"],
+        ["--spec-model MODEL", "--spec-model MODEL -dp 2", f"{_DRAFTS} -tp 2"],
+    ),
+    "R521": (
+        [f"--spec-method mtp --model-impl transformers {_MIXTURE}"],
+        [_DRAFTS, "--spec-method auto"],
     ),
     "R517": (
-        ["--spec-tokens 4", "--spec-method auto --model STATES --spec-tokens 4", "-sc.disable_by_batch_size 4"],
+        ["--spec-tokens 4", f"--spec-method auto {_STATES} --spec-tokens 4", "-sc.disable_by_batch_size 4"],
         ["", f"{_DRAFTS} --spec-tokens 4", "--spec-method auto --spec-tokens 4"],
     ),
 }

@@ -1,0 +1,68 @@
+"""The tensors of a network that drafts, in its own files or beside the layers of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...model.drafts import MTP_NAMES, TOKEN_OFFSETS, DraftSpec, draft_shapes
+from ...model.tensors import FINAL_NORM
+from ..errors import ModelFilesError
+from .match import matched, split_experts, split_fused
+from .packed import unpacked
+from .stored import StoredTensor
+
+_LAYER, _NORM = "model.layers.0.", f"{FINAL_NORM}."
+_UNUSED = ("t2d", "embed_tokens.weight")  # the inverse of `d2t`, and a copy of the model's embedding
+_COPIES = ("embed_tokens.weight", "shared_head.head.weight")  # of the model's, in a layer for drafts
+
+
+def draft_tensors_of(
+    folder: Path, stored: Mapping[str, StoredTensor], draft: DraftSpec, num_layers: int
+) -> dict[str, StoredTensor]:
+    """The tensors of a network that reads the model, under the names of model/drafts.py.
+
+    Args:
+        stored: of its files; for a layer of the model's checkpoint, of those.
+        num_layers: of the model.
+
+    Raises ModelFilesError, with names as the files have them, unless these have exactly the tensors, in their shapes.
+    """
+    stored = unpacked(stored, draft.spec.quantization, draft.spec.dtype)
+    if draft.kind == "mtp":
+        beginnings = _of_mtp(draft, num_layers)
+        own = _own_of_mtp(stored, beginnings)
+    else:
+        own = {name.removeprefix("model."): tensor for name, tensor in stored.items()}
+        own = {name: tensor for name, tensor in own.items() if name not in _UNUSED}
+        of_layer = "midlayer." if any(name.startswith("midlayer.") for name in own) else "layers.0."
+        beginnings = {_LAYER: of_layer, _NORM: "norm."}
+    if not own:
+        raise ModelFilesError(f"{folder}: no tensors of a layer for drafts in its weight files", code="M302")
+    names = {_in_files(name, beginnings): name for name in draft_shapes(draft)}
+    shapes = {name: draft_shapes(draft)[known] for name, known in names.items()}
+    if TOKEN_OFFSETS not in shapes:  # the identity
+        own.pop(TOKEN_OFFSETS, None)
+    found = matched(folder, split_fused(split_experts(own, "stacked"), shapes), shapes, is_tied=False)
+    return {names[name]: tensor for name, tensor in found.items()}
+
+
+def _in_files(name: str, beginnings: Mapping[str, str]) -> str:
+    """beginnings: of names of the engine, and what they are in the files."""
+    known = next((each for each in beginnings if name.startswith(each)), "")
+    return beginnings.get(known, "") + name.removeprefix(known)
+
+
+def _of_mtp(draft: DraftSpec, num_layers: int) -> dict[str, str]:
+    names = MTP_NAMES[draft.spec.architecture]
+    others = {new: old.format(num_layers) for old, new in names.renames.items()}
+    return {**others, _LAYER: names.layer.format(num_layers)}
+
+
+def _own_of_mtp(stored: Mapping[str, StoredTensor], beginnings: Mapping[str, str]) -> dict[str, StoredTensor]:
+    found: dict[str, StoredTensor] = {}
+    for name, tensor in stored.items():
+        own = name.removeprefix("model.language_model.") if "mtp." in name else name.replace("language_model.", "", 1)
+        if own.startswith(tuple(beginnings.values())) and not own.endswith(_COPIES):
+            found[own.replace(".mlp.shared_expert.", ".mlp.shared_experts.")] = tensor
+    return found

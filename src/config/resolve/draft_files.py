@@ -1,0 +1,155 @@
+"""DraftFiles: the network that drafts tokens, as its files or the model's describe it; no weights are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...model.cache_groups import CacheGroups, kv_bytes_per_token, model_cache_groups
+from ...model.config_json import ModelConfigError
+from ...model.drafts import OUTER_TENSORS, DraftSpec, draft_tensors, eagle3_spec, mtp_spec
+from ...model.read import read_config
+from ...model.record import Record
+from ...model.sizes import DTYPE_BYTES, weights_bytes
+from ...model.spec import ModelSpec
+from ...model.support import support_problem
+from ...model.wrappers import language_model
+from ..checkpoint.draft_match import draft_tensors_of
+from ..checkpoint.layout import read_weight_files
+from ..checkpoint.match import tensors_of
+from ..checkpoint.model_files import CONFIG_JSON, locate, read_json
+from ..errors import ModelFilesError
+from .model_location import hub_cache, shown_at
+
+if TYPE_CHECKING:
+    from ..deployment import Deployment
+
+MODEL_METHODS = ("draft_model", "mtp", "eagle3")  # of `speculative.method`, with a network
+
+
+class DraftFiles(Record):
+    draft: DraftSpec
+    path: str  # directory that holds the weights
+    weight_files: tuple[str, ...]  # names relative to `path`; empty with load_format dummy
+
+    @property
+    def cache_groups(self) -> CacheGroups:
+        """Its layers keep what they keep in the same blocks."""
+        spec = self.draft.spec
+        return model_cache_groups(spec, spec.max_position_embeddings, is_hybrid=False)
+
+    def weights_bytes(self, dtype: str, held: str | None) -> int:
+        """Bytes of its weights. dtype, held: as of `sizes.weights_bytes`."""
+        spec = self.draft.spec
+        if self.draft.kind == "model":
+            return weights_bytes(spec, dtype, held)
+        outer = set(OUTER_TENSORS)
+        own = sum(tensor.size for tensor in draft_tensors(self.draft) if tensor.name in outer)
+        layers = spec.model_copy(update={"vocab_size": 1, "is_tied": True})  # nearly nothing but the layers
+        return weights_bytes(layers, dtype, held) + own * DTYPE_BYTES[dtype]
+
+    def token_bytes(self, kv_dtype: str) -> int:
+        """Bytes of what it keeps of a token."""
+        return kv_bytes_per_token(self.draft.spec, kv_dtype, self.cache_groups)
+
+
+def read_draft_files(
+    deployment: Deployment, target: ModelSpec, values: Mapping[str, Any], folder: Path
+) -> DraftFiles | None:
+    """The network that `speculative` names; None if it names none.
+
+    Args:
+        target: the model that drafts are for.
+        values: of its config.json.
+        folder: of its weights.
+
+    Raises ModelFilesError, at the option, for a network that does not fit the model.
+    """
+    own = deployment.config.speculative
+    if own.method == "auto" and own.model is None:
+        return _mtp_if_any(deployment, target, values, folder)
+    if own.method not in (None, "auto", *MODEL_METHODS) or (own.method is None and own.model is None):
+        return None
+    if problem := _problem(target, own.method):
+        with shown_at("speculative.method", True):
+            raise ModelFilesError(problem, code="M304")
+    if own.method == "mtp":
+        with shown_at("speculative.method", True):
+            return _mtp(deployment, target, values, folder)
+    if own.model is None:
+        return None  # a rule says so
+    with shown_at("speculative.model", True):
+        cache = hub_cache(deployment)
+        path = locate(deployment.located("speculative.model"), None, cache)
+        try:
+            return _of_folder(deployment, target, path, None if own.method == "auto" else own.method)
+        except ModelConfigError as error:
+            raise ModelFilesError(f"{path / CONFIG_JSON}: {error}", code=error.code) from None
+
+
+def _problem(target: ModelSpec, method: str | None) -> str:
+    """Why no network drafts for a model; empty if one can."""
+    groups = model_cache_groups(target, target.max_position_embeddings, is_hybrid=True)
+    if None not in groups.windows:
+        return "all layers of the model forget tokens beyond a window, and what drafts keeps all of them"
+    if method != "draft_model" and (target.hyper_connections is not None or target.gated_residual is not None):
+        return "the residual of the model is several streams, and what drafts goes on from a single one"
+    return ""
+
+
+def _mtp_if_any(
+    deployment: Deployment, target: ModelSpec, values: Mapping[str, Any], folder: Path
+) -> DraftFiles | None:
+    """The layer of the checkpoint, if it has one that this build reads."""
+    if target.has_states or _problem(target, "mtp"):
+        return None
+    try:
+        return _mtp(deployment, target, values, folder)
+    except ModelFilesError:
+        return None
+
+
+def _mtp(deployment: Deployment, target: ModelSpec, values: Mapping[str, Any], folder: Path) -> DraftFiles:
+    try:
+        draft = mtp_spec(target, values)
+    except ModelConfigError as error:
+        raise ModelFilesError(f"{folder / CONFIG_JSON}: {error}", code=error.code) from None
+    return _with_weights(deployment, draft, folder, target.num_layers)
+
+
+def _of_folder(deployment: Deployment, target: ModelSpec, folder: Path, method: str | None) -> DraftFiles:
+    values = read_json(folder / CONFIG_JSON)
+    if (method or _method_of(values)) == "eagle3":
+        return _with_weights(deployment, eagle3_spec(target, values), folder, target.num_layers)
+    spec, _ = read_config(language_model(values))
+    if reason := support_problem(spec):
+        raise ModelFilesError(f"{folder}: {reason}", code="M304")
+    if spec.has_states:
+        raise ModelConfigError("describes a model with recurrent states, which cannot take a rejected draft back")
+    if spec.vocab_size != target.vocab_size:
+        raise ModelConfigError(
+            f"`vocab_size` is {spec.vocab_size}, and that of the model is {target.vocab_size}: drafts are its tokens"
+        )
+    draft = DraftSpec(kind="model", spec=spec, vocab_size=target.vocab_size)
+    return _with_weights(deployment, draft, folder, target.num_layers)
+
+
+def _method_of(values: Mapping[str, Any]) -> str:
+    """What a folder holds, if no method is written."""
+    names = values.get("architectures")
+    is_eagle3 = isinstance(names, list) and any("eagle3" in str(name).lower() for name in names)
+    return "eagle3" if is_eagle3 or values.get("speculators_model_type") == "eagle3" else "draft_model"
+
+
+def _with_weights(deployment: Deployment, draft: DraftSpec, folder: Path, num_layers: int) -> DraftFiles:
+    """The headers of its weight files are checked."""
+    load = deployment.load
+    if load.load_format == "dummy":
+        return DraftFiles(draft=draft, path=str(folder), weight_files=())
+    weights = read_weight_files(folder, "auto", load.ignore_patterns, {}, load.pt_load_map_location)
+    if draft.kind == "model":
+        tensors_of(folder, weights.tensors, draft.spec)
+    else:
+        draft_tensors_of(folder, weights.tensors, draft, num_layers)
+    return DraftFiles(draft=draft, path=str(folder), weight_files=weights.names)

@@ -1,0 +1,255 @@
+"""DraftNetwork: drafts tokens for a model: a language model, or a layer that goes on from what the model computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, Self
+
+import torch
+
+from ...model.drafts import EMBEDDING_SIDE, HIDDEN_SIDE, JOIN, TOKEN_OFFSETS, DraftSpec
+from ..kernels import KernelSet
+from ..layers.gated_residual import StreamReader
+from ..layers.linear import Linear
+from ..layers.loading import Held, Loadable, TensorReader, tensor_of
+from ..layers.mixer import LayerCache
+from ..layers.step_input import StepInput
+from .decoder import Decoder, DecoderPart
+from .decoder_parts import DecoderParts
+from .ends import LMHead
+from .layer_stack import Layer, LayerStep
+
+Hidden = tuple[torch.Tensor, torch.Tensor | None]
+
+
+class DraftNetwork(Protocol):
+    """The features of a position are what it gets of the model there, [T, hidden_size]: for the first draft what the
+    model has computed, for later ones its own. A language model has none."""
+
+    draft: DraftSpec
+
+    def loadables(self) -> Iterator[Loadable]: ...
+
+    def features(self, kept: torch.Tensor) -> torch.Tensor:
+        """kept: [T, width], what ModelReader has read."""
+        ...
+
+    def forward(
+        self,
+        steps: Sequence[StepInput],
+        caches: Sequence[LayerCache],
+        features: torch.Tensor | None,
+        rows: torch.Tensor | None,
+    ) -> Hidden:
+        """Writes what the caches keep of all T tokens. Returns the hidden states of `rows`, of all for None.
+
+        steps, caches: one per layer. With features, the token ids are those after the positions.
+        """
+        ...
+
+    def logits(self, hidden: Hidden) -> torch.Tensor:
+        """[N, tokens of the vocabulary of the drafts]"""
+        ...
+
+    def next_features(self, hidden: Hidden) -> torch.Tensor | None:
+        """The features of the positions after these."""
+        ...
+
+    def model_ids(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Ids of the model's vocabulary for those of the drafts' vocabulary, [N] int64."""
+        ...
+
+
+class DraftModel:
+    """A language model that drafts what it would say."""
+
+    def __init__(self, draft: DraftSpec, decoder: Decoder) -> None:
+        self.draft, self._decoder = draft, decoder
+
+    def loadables(self) -> Iterator[Loadable]:
+        return self._decoder.loadables()
+
+    def features(self, kept: torch.Tensor) -> torch.Tensor:
+        return kept
+
+    def forward(
+        self,
+        steps: Sequence[StepInput],
+        caches: Sequence[LayerCache],
+        features: torch.Tensor | None,
+        rows: torch.Tensor | None,
+    ) -> Hidden:
+        return self._decoder.forward(steps, caches, rows)
+
+    def logits(self, hidden: Hidden) -> torch.Tensor:
+        return self._decoder.logits(*hidden)
+
+    def next_features(self, hidden: Hidden) -> torch.Tensor | None:
+        return None
+
+    def model_ids(self, token_ids: torch.Tensor) -> torch.Tensor:
+        return token_ids
+
+
+class TokenOffsets:
+    """What is added to the id of each token of a smaller vocabulary, [tokens] int64."""
+
+    def __init__(self, num_tokens: int, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self.values = torch.zeros(num_tokens, dtype=torch.int64, device=device)
+
+    def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield TOKEN_OFFSETS, tuple(self.values.shape)
+
+    def load(self, tensors: TensorReader) -> None:
+        """Raises ValueError for a token that the model does not have."""
+        offsets = torch.zeros_like(self.values, dtype=torch.int32)
+        tensors.read(TOKEN_OFFSETS, offsets)
+        self.values.copy_(offsets)
+        ids = self.values + torch.arange(len(self.values), device=self.values.device)
+        if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < self._vocab_size):
+            raise ValueError(f"`d2t` names token {int(ids.max())} of {self._vocab_size}")
+
+    def take_weights(self, other: Self) -> None:
+        self.values = other.values
+
+    def held(self) -> Held:
+        return {"values": self.values}
+
+    def hold(self, held: Held) -> None:
+        self.values = tensor_of(held, "values", self.values)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.values.nbytes
+
+
+class DraftLayers(DecoderPart):
+    """A layer that begins with the embedding of a token and the model's hidden state of the token before it."""
+
+    def __init__(
+        self,
+        draft: DraftSpec,
+        model: Decoder,
+        kernels: KernelSet,
+        max_model_len: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        quantization: str | None = None,
+    ) -> None:
+        """model: that it drafts for, whose embedding it reads. Else as DecoderPart."""
+        self.draft, self._model = draft, model
+        self._dtype, self._device = dtype, device
+        super().__init__(draft.spec, kernels, max_model_len, dtype, device, quantization)
+
+    def _add_ends(self, make: DecoderParts) -> None:
+        spec, draft = self.draft.spec, self.draft
+        hidden = spec.hidden_size
+        norm = make.last_norm()
+        assert norm is not None
+        assert not isinstance(norm, StreamReader)
+        self.norm = norm
+        self._sides = []
+        self._offsets: TokenOffsets | None = None
+        inputs = (2 if draft.kind == "mtp" else len(draft.read_layers)) * hidden
+        self._join = Linear({JOIN: hidden}, inputs, False, self._kernels, self._dtype, self._device)
+        if draft.kind == "mtp":
+            self._sides = [make.norm(name, hidden) for name in (EMBEDDING_SIDE, HIDDEN_SIDE)]
+            self.head = LMHead(self.norm, self._model.logits.projection, self._model.model_spec, self._kernels, None)
+            return
+        self._output = make.output("lm_head")
+        self.head = LMHead(self.norm, self._output, spec, self._kernels, None)
+        if spec.vocab_size != draft.vocab_size:
+            self._offsets = TokenOffsets(spec.vocab_size, draft.vocab_size, self._device)
+
+    def loadables(self) -> Iterator[Loadable]:
+        for norm in self._sides:
+            yield from norm.loadables()
+        yield self._join
+        yield from super().loadables()
+        yield from self.norm.loadables()
+        if self.draft.kind == "eagle3":
+            yield self._output
+        if self._offsets is not None:
+            yield self._offsets
+
+    def features(self, kept: torch.Tensor) -> torch.Tensor:
+        return self._join(kept) if self.draft.kind == "eagle3" else kept
+
+    def forward(
+        self,
+        steps: Sequence[StepInput],
+        caches: Sequence[LayerCache],
+        features: torch.Tensor | None,
+        rows: torch.Tensor | None,
+    ) -> Hidden:
+        assert features is not None
+        for step in steps:
+            step.plans.clear()
+        embedded = self._model.embed(steps[0])
+        if self.draft.kind == "eagle3":
+            return self.stack(features, None, steps, caches, rows, embedded[:, None])
+        of_embedding, of_hidden = self._sides
+        parts = of_embedding(self._kernels, embedded)[0], of_hidden(self._kernels, features)[0]
+        joined = self._kernels.join_columns(parts[::-1] if self.draft.is_hidden_first else parts)
+        return self.stack(self._join(joined), None, steps, caches, rows)
+
+    def logits(self, hidden: Hidden) -> torch.Tensor:
+        return self.head(*hidden)
+
+    def next_features(self, hidden: Hidden) -> torch.Tensor:
+        if self.draft.feeds_normed:
+            normed: torch.Tensor = self.norm(self._kernels, *hidden)[0]
+            return normed
+        stream, residual = hidden
+        return stream if residual is None else self._kernels.add_scaled(stream, residual)
+
+    def model_ids(self, token_ids: torch.Tensor) -> torch.Tensor:
+        return token_ids if self._offsets is None else token_ids + self._offsets.values[token_ids]
+
+
+class ModelReader:
+    """Reads what a network gets of each token of a model: its last hidden state after the norm, or the inputs of some
+    of its layers."""
+
+    def __init__(self, draft: DraftSpec, model: Decoder, kernels: KernelSet) -> None:
+        """From now on the layers that are read store their inputs."""
+        self.width = model.model_spec.hidden_size * max(1, len(draft.read_layers))
+        assert not isinstance(model.norm, StreamReader), "rules exclude models with several streams"
+        self._norm, self._kernels = model.norm, kernels
+        self._stores: list[StoringLayer] = []
+        for index in draft.read_layers:
+            stored = model.stack.layers[index] = StoringLayer(model.stack.layers[index], kernels)
+            self._stores.append(stored)
+
+    def read(self, hidden: Hidden) -> torch.Tensor:
+        """hidden: of all T tokens of the step that was computed last. Returns [T, width]."""
+        if self._stores:
+            return self._kernels.join_columns([layer.take() for layer in self._stores])
+        stream, residual = hidden
+        if self._norm is None:
+            return stream if residual is None else self._kernels.add_scaled(stream, residual)
+        normed: torch.Tensor = self._norm(self._kernels, stream, residual)[0]
+        return normed
+
+
+class StoringLayer:
+    """A layer whose input is stored until it is taken."""
+
+    def __init__(self, layer: Layer, kernels: KernelSet) -> None:
+        self._layer, self._kernels = layer, kernels
+        self._input: torch.Tensor | None = None
+        self.mixer = layer.mixer
+
+    def loadables(self) -> Iterator[Loadable]:
+        return self._layer.loadables()
+
+    def __call__(self, hidden: torch.Tensor, residual: torch.Tensor | None, step: LayerStep) -> Hidden:
+        self._input = hidden if residual is None else self._kernels.add_scaled(hidden, residual)
+        return self._layer(hidden, residual, step)
+
+    def take(self) -> torch.Tensor:
+        """[T, hidden_size]"""
+        assert self._input is not None, "no step was computed"
+        taken, self._input = self._input, None
+        return taken

@@ -1,0 +1,82 @@
+"""Loads the network that drafts for a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ...config import Resolved
+from ...config.checkpoint.draft_match import draft_tensors_of
+from ...config.checkpoint.layout import read_tensors
+from ...config.checkpoint.match import tensors_of
+from ...config.checkpoint.settings import DUMMY_DEVIATION
+from ...config.resolve.draft_files import DraftFiles
+from ...model.quantised import scheme_of
+from ..kernels import KernelSet
+from ..layers.loading import TensorReader
+from ..models.decoder import Decoder
+from ..models.draft_network import DraftLayers, DraftModel, DraftNetwork, ModelReader
+from ..models.model import Model
+from .kv_cache import KVCache, kv_dtype
+from .loaded_draft import LoadedDraft
+from .weights import Checkpoint, DummyWeights
+
+
+def load_draft(
+    resolved: Resolved, model: Model, kernels: KernelSet, device: torch.device, num_blocks: int
+) -> LoadedDraft | None:
+    """The network, if the deployment has one. num_blocks: of the model's cache, of all groups of layers together.
+
+    Raises ModelFilesError for weights that do not fit it.
+    """
+    files = resolved.model_files.draft
+    if files is None:
+        return None
+    assert isinstance(model, Decoder), "rules exclude the others"
+    dtype = getattr(torch, resolved.model.dtype)
+    reader = ModelReader(files.draft, model, kernels) if files.draft.reads_model else None
+    network = _network(resolved, files, model, kernels, dtype, device)
+    weights = _weights(resolved, files)
+    with torch.inference_mode():
+        for loadable in network.loadables():
+            loadable.load(weights)
+    return LoadedDraft(network, _cache(resolved, files, num_blocks), reader, device, dtype)
+
+
+def _network(
+    resolved: Resolved,
+    files: DraftFiles,
+    model: Decoder,
+    kernels: KernelSet,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> DraftNetwork:
+    draft, model_len = files.draft, resolved.model.max_model_len
+    scheme = scheme_of(resolved.model.quantization)
+    if draft.kind == "model":
+        return DraftModel(draft, Decoder(draft.spec, kernels, model_len, dtype, device, scheme))
+    return DraftLayers(draft, model, kernels, model_len, dtype, device, scheme)
+
+
+def _weights(resolved: Resolved, files: DraftFiles) -> TensorReader:
+    if not files.weight_files:
+        deviation = resolved.load.model_loader_extra_config.get("deviation", DUMMY_DEVIATION)
+        return DummyWeights(resolved.model.seed + 1, deviation)
+    folder = Path(files.path)
+    stored = read_tensors(folder, files.weight_files, resolved.load.pt_load_map_location)
+    if files.draft.kind == "model":
+        return Checkpoint(folder, tensors_of(folder, stored, files.draft.spec))
+    return Checkpoint(folder, draft_tensors_of(folder, stored, files.draft, resolved.model_spec.num_layers))
+
+
+def _cache(resolved: Resolved, files: DraftFiles, num_blocks: int) -> KVCache:
+    keeps = files.draft.spec.kept_by_layer
+    return KVCache(
+        files.cache_groups,
+        num_blocks,
+        resolved.cache.block_size,
+        files.draft.spec.keeps.tensors,
+        kv_dtype(resolved.cache.kv_cache_dtype),
+        tensors_by_layer=[None if each is None else each.tensors for each in keeps],
+    )

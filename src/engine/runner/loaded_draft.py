@@ -1,0 +1,19 @@
+"""LoadedDraft: a network that drafts tokens for a model, with its weights and its keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..models.draft_network import DraftNetwork, ModelReader
+from .kv_cache import KVCache
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDraft:
+    network: DraftNetwork
+    cache: KVCache  # as many blocks as the model has
+    reader: ModelReader | None  # of what the network gets of the model; None of one that gets nothing
+    device: torch.device
+    dtype: torch.dtype

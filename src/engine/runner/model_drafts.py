@@ -1,0 +1,274 @@
+"""ModelDrafts: drafts tokens with a network of its own, before the model computes the rows that they are for.
+
+The network has blocks with the same numbers as the model's, so a shared prefix is shared here too. It lags behind: what
+it has not computed of a sequence yet is computed when drafts are asked for, or when more would not be remembered. A
+network that goes on from what the model computes gets that of the last tokens from a ring for each slot, and that of a
+prompt in the step that computes it.
+
+A network that fails is not asked again: drafts are then any tokens, until the scheduler has heard of it.
+
+A draft is sampled with the noise that the model's token at its place will be sampled with, so that the two are the same
+token as often as their distributions allow.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from ..layers.step_input import StepInput
+from ..models.draft_network import Hidden
+from ..sampling.sampler import TokenSampler
+from ..step.plan import Bool, Int32, StepPlan
+from .loaded_draft import LoadedDraft
+from .slot_table import SlotTable
+from .step_input import Int64, build_step_input
+
+RING_TOKENS = 64  # of each slot, whose features are remembered
+_CHUNK_TOKENS = 512  # of a sequence, of which a network that gets nothing of the model may lack all
+logger = logging.getLogger(__name__)
+_NONE: Int32 = np.empty(0, np.int32)
+
+
+class ModelDrafts:
+    def __init__(
+        self, loaded: LoadedDraft, slots: SlotTable, sampler: TokenSampler, max_tokens: int, group: int
+    ) -> None:
+        """
+        sampler: of the model's tokens.
+        max_tokens: of the drafts of a row.
+        group: of layers of the model, all of whose blocks are kept while a sequence runs.
+        """
+        self._network, self._cache, self._reader = loaded.network, loaded.cache, loaded.reader
+        self._slots, self._sampler, self._max_tokens, self._group = slots, sampler, max_tokens, group
+        self._shift = 1 if self._network.draft.reads_model else 0
+        num_slots = len(slots.num_tokens)
+        self._device = loaded.device
+        self._has_keys: Bool = np.zeros(loaded.cache.num_blocks, np.bool_)  # blocks all of whose tokens are computed
+        self._num_done: Int64 = np.zeros(num_slots, np.int64)  # tokens that the network has computed
+        self._is_known: Bool = np.zeros(num_slots, np.bool_)  # what it has not computed can be
+        self._awaited: dict[int, Int64] = {}  # by new slots: blocks that rows before theirs compute
+        self._ring: torch.Tensor | None = None
+        if self._reader is not None:
+            shape = (num_slots, RING_TOKENS, self._reader.width)
+            self._ring = torch.zeros(shape, dtype=loaded.dtype, device=loaded.device)
+        self.seconds = 0.0  # since it was taken
+        self.error = ""  # why nothing is drafted any more
+
+    # ---- before a step
+
+    @torch.inference_mode()
+    def before(self, plan: StepPlan) -> None:
+        """Draft for the rows that have more outputs than the host has tokens for. The plan was applied."""
+        began = time.perf_counter()
+        listed = [slot for slot, _ in plan.drafts]
+        is_wanted = (plan.num_outputs > 1) & ~np.isin(plan.slots, listed)
+        self._fill(plan, is_wanted)
+        self._ask(lambda: self._prepare(plan, is_wanted))
+        self.seconds += time.perf_counter() - began
+
+    def _ask(self, ask: Callable[[], None]) -> None:
+        if self.error:
+            return
+        try:
+            ask()
+        except Exception as error:
+            logger.error("drafts are switched off: what drafts has failed", exc_info=error)
+            self.error = str(error) or type(error).__name__
+
+    def _fill(self, plan: StepPlan, is_wanted: Bool) -> None:
+        """Until something better is known, drafts are the last token of each row."""
+        table, rows = self._slots, np.flatnonzero(is_wanted)
+        for slot, count in zip(plan.slots[rows].tolist(), (plan.num_outputs[rows] - 1).tolist(), strict=True):
+            length = int(table.num_tokens[slot])
+            table.token_ids[slot, length : length + count] = table.token_ids[slot, length - 1]
+
+    def _prepare(self, plan: StepPlan, is_wanted: Bool) -> None:
+        self._admit(plan)
+        if self._ring is not None:
+            pending = plan.num_computed - self._num_done[plan.slots]
+            is_full = (plan.num_outputs > 0) & (pending > 0) & (pending + plan.num_tokens > RING_TOKENS)
+            self._extend(plan.slots[is_full & ~is_wanted & ~self._is_prompt(plan) & self._is_known[plan.slots]])
+        rows = np.flatnonzero(is_wanted)
+        if len(rows):
+            self._draft(plan.slots[rows].astype(np.int64), plan.num_outputs[rows] - 1)
+
+    def after(self, plan: StepPlan) -> None:
+        """Nothing is left to do: `keep` gets what the model has computed."""
+
+    def _admit(self, plan: StepPlan) -> None:
+        """What other sequences have left in the blocks of new ones counts, as far as it is complete."""
+        size, admitted = self._slots.block_size, {admission.slot: admission for admission in plan.admissions}
+        for load in plan.loads:
+            self._has_keys[load.block_ids[self._group]] = False
+        if len(plan.block_ids):
+            self._has_keys[plan.block_ids[:, self._group]] = False
+        for slot, start in zip(plan.slots.tolist(), plan.num_computed.tolist(), strict=True):
+            if (admission := admitted.get(slot)) is None:
+                continue
+            blocks = np.array(admission.block_ids[self._group], np.int64)
+            self._has_keys[blocks[start // size :]] = False
+            missing = np.flatnonzero(~self._has_keys[blocks[: start // size]])
+            self._num_done[slot] = int(missing[0]) * size if len(missing) else start
+            self._is_known[slot] = True
+            if self._ring is not None and len(missing):
+                # What the model has computed of the missing tokens is known only if a row before computes them now.
+                self._num_done[slot], self._awaited[slot] = start, blocks[missing]
+
+    def _is_prompt(self, plan: StepPlan) -> Bool:
+        """[rows] Whether a row has several tokens that are all known."""
+        found: Bool = (plan.num_tokens > 1) & (plan.num_outputs <= 1)
+        return found
+
+    # ---- drafts
+
+    def _draft(self, slots: Int64, counts: Int32) -> None:
+        """counts: of drafts, of each slot. Sequences that cannot be computed keep what was filled in."""
+        table, lengths = self._slots, self._slots.num_tokens[slots]
+        order = np.argsort(-counts, kind="stable")  # those with more drafts first, so that others end
+        order = order[self._is_known[slots[order]]]
+        slots, counts, lengths = slots[order], counts[order], lengths[order]
+        hidden = self._extend(slots)
+        for index in range(int(counts.max(initial=0))):
+            left = int((counts > index).sum())
+            if index:
+                hidden = self._step(slots[:left], lengths[:left] - self._shift + index - 1, hidden, left)
+            assert hidden is not None
+            stream, residual = hidden
+            hidden = stream[:left], None if residual is None else residual[:left]
+            token_ids = self._sampled(self._network.logits(hidden), slots[:left], lengths[:left] + index)
+            table.token_ids[slots[:left], lengths[:left] + index] = token_ids
+
+    def _extend(self, slots: Int64 | Int32) -> Hidden | None:
+        """Compute all known tokens of these slots. Returns the hidden state after the last one of each."""
+        if not len(slots):
+            return None
+        slots = slots.astype(np.int64)
+        start, end = self._num_done[slots], self._slots.num_tokens[slots] - self._shift
+        # The last token is computed again where nothing is missing: its hidden state is needed.
+        start = np.minimum(start, end - 1)
+        while int((end - start).max()) > _CHUNK_TOKENS:
+            middle = np.minimum(start + _CHUNK_TOKENS, end - 1)
+            has_some = middle > start
+            self._compute_chunk(slots[has_some], start[has_some], middle[has_some])
+            start = middle
+        return self._compute_chunk(slots, start, end)
+
+    def _compute_chunk(self, slots: Int64, start: Int64, end: Int64) -> Hidden:
+        """Known tokens of each slot that follow one another. Returns the hidden state after the last one of each."""
+        counts = end - start
+        features = None
+        if self._ring is not None:
+            places = np.repeat(start, counts) + _within(counts)
+            rows = torch.from_numpy(np.repeat(slots, counts)), torch.from_numpy(places % RING_TOKENS)
+            features = self._network.features(self._ring[rows])
+        hidden = self._compute(slots, start, counts, features, torch.from_numpy(np.cumsum(counts) - 1))
+        self._advance(slots, start, end)
+        return hidden
+
+    def _step(self, slots: Int64, positions: Int64, hidden: Hidden | None, num_rows: int) -> Hidden:
+        """One token of each slot, at these positions, after the tokens with these hidden states."""
+        features = None
+        if hidden is not None and self._ring is not None:
+            stream, residual = hidden
+            left = stream[:num_rows], None if residual is None else residual[:num_rows]
+            features = self._network.next_features(left)
+        return self._compute(slots, positions, np.ones(len(slots), np.int64), features, None)
+
+    def _compute(
+        self, slots: Int64, start: Int64, counts: Int64, features: torch.Tensor | None, rows: torch.Tensor | None
+    ) -> Hidden:
+        views = self._cache.views([self._step_input(slots, start, counts)])
+        return self._network.forward(self._cache.by_layer(views), self._cache.layers, features, rows)
+
+    def _step_input(self, slots: Int64, start: Int64, counts: Int64) -> StepInput:
+        starts, lengths = start.astype(np.int32), counts.astype(np.int32)
+        plan = StepPlan(-1, [], [], _NONE, _NONE.reshape(0, 1), slots.astype(np.int32), starts, lengths, _NONE)
+        step = build_step_input(plan, self._slots, self._device)[self._group]
+        if not self._shift:
+            return step
+        positions = np.repeat(start, counts) + _within(counts) + self._shift
+        token_ids = self._slots.tokens_at(np.repeat(slots, counts), positions).astype(np.int64)
+        return replace(step, token_ids=torch.from_numpy(token_ids).to(self._device))
+
+    def _sampled(self, logits: torch.Tensor, slots: Int64, lengths: Int64) -> Int32:
+        """What the model would sample of these logits, as far as that depends on nothing that it keeps of tokens."""
+        network, vocab_size = self._network, self._network.draft.vocab_size
+        rows_of = slots.astype(np.int32)
+        needs_order = self._sampler.needs_order(rows_of)
+        if logits.shape[1] < vocab_size:
+            own_ids = network.model_ids(torch.arange(logits.shape[1], device=logits.device))
+            whole = torch.full((len(logits), vocab_size), -torch.inf, dtype=logits.dtype, device=logits.device)
+            logits = whole.index_copy_(1, own_ids, logits)
+        found: Int32 = np.empty(len(slots), np.int32)
+        if needs_order.any():
+            best = logits[torch.from_numpy(np.flatnonzero(needs_order))].argmax(1)
+            found[needs_order] = best.to(torch.int32).cpu().numpy()
+        if not needs_order.all():
+            rows = np.flatnonzero(~needs_order)
+            taken = logits if len(rows) == len(slots) else logits[torch.from_numpy(rows)]
+            found[rows] = self._sampler.sample(taken, rows_of[rows], lengths[rows], self._slots.token_ids).token_ids
+        return found
+
+    # ---- what the model has computed
+
+    def keep(self, plan: StepPlan, kept: torch.Tensor) -> None:
+        """Take what the model has computed of all tokens of the step, before they are sampled. kept: [T, width]."""
+        began = time.perf_counter()
+        self._ask(lambda: self._keep(plan, kept))
+        self.seconds += time.perf_counter() - began
+
+    def _keep(self, plan: StepPlan, kept: torch.Tensor) -> None:
+        assert self._ring is not None
+        ends = np.cumsum(plan.num_tokens)
+        is_prompt = self._is_prompt(plan)
+        for row in np.flatnonzero(is_prompt | np.isin(plan.slots, list(self._awaited))).tolist():
+            slot = int(plan.slots[row])
+            if (awaited := self._awaited.pop(slot, None)) is not None:
+                self._is_known[slot] = bool(self._has_keys[awaited].all())
+            if not (is_prompt[row] and self._is_known[slot]):
+                continue
+            self._compute_prompt(
+                slot,
+                int(plan.num_computed[row]),
+                kept[int(ends[row]) - int(plan.num_tokens[row]) : int(ends[row])],
+            )
+        rows = np.arange(len(plan.slots)).repeat(plan.num_tokens)
+        within = _within(plan.num_tokens)
+        last = within >= plan.num_tokens[rows] - RING_TOKENS
+        places = (plan.num_computed[rows] + within)[last]
+        into = torch.from_numpy(plan.slots[rows[last]].astype(np.int64)), torch.from_numpy(places % RING_TOKENS)
+        self._ring[into] = kept if last.all() else kept[torch.from_numpy(last)]
+
+    def _compute_prompt(self, slot: int, start: int, kept: torch.Tensor) -> None:
+        """Tokens of a prompt, and those before them that are pending, as far as the token after each is known."""
+        assert self._ring is not None
+        first = int(self._num_done[slot])
+        end = min(start + len(kept), int(self._slots.num_tokens[slot]) - self._shift)
+        if end <= first:
+            return
+        pending = self._ring[slot, torch.arange(first, start) % RING_TOKENS]
+        features = self._network.features(torch.cat([pending, kept[max(0, first - start) : end - start]]))
+        slots, count = np.array([slot], np.int64), np.array([end - first], np.int64)
+        self._compute(slots, np.array([first], np.int64), count, features, torch.empty(0, dtype=torch.int64))
+        self._advance(slots, np.array([first]), np.array([end]))
+
+    def _advance(self, slots: Int64, start: Int64, end: Int64) -> None:
+        """These tokens are computed now."""
+        self._num_done[slots] = end
+        size, table = self._slots.block_size, self._slots.block_ids[self._group]
+        first, last = start // size, end // size
+        for slot, begin, stop in zip(slots.tolist(), first.tolist(), last.tolist(), strict=True):
+            self._has_keys[table[slot, begin:stop]] = True
+
+
+def _within(counts: Int64 | Int32) -> Int64:
+    """The place of each element within its run, for runs of these lengths."""
+    starts: Int64 = np.cumsum(counts, dtype=np.int64) - counts
+    found: Int64 = np.arange(int(counts.sum())) - np.repeat(starts, counts)
+    return found

@@ -1,0 +1,92 @@
+"""NetworkDrafts: how many tokens the runner's network drafts for each sequence (runner/model_drafts.py).
+
+How far drafts survive is counted by their place among those of a step, over all sequences and for each. Where nothing
+was drafted for long, a single token is, so that the counts stay true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...config.auto_values import MAX_DRAFT_TOKENS
+from ..step.plan import Int32, Int64
+from .acceptance import Acceptance
+from .step_times import StepTimes
+
+_LEAST_GAIN = 1.03  # of tokens per second
+_AT_FIRST = np.array([0.6, 0.6, 0.6, 0.6, 0.6, 0.6])  # of each further token
+_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)  # of drafts that are compared
+_TRIES_EVERY = 32  # steps
+_TRIED = 4  # sequences
+_PROBES_EVERY = 128  # steps with drafts, after which one has none, and says what it takes
+
+
+class NetworkDrafts:
+    """A Drafter."""
+
+    is_in_runner = True
+
+    def __init__(
+        self, num_slots: int, times: StepTimes, draft_times: StepTimes, *, max_tokens: int = MAX_DRAFT_TOKENS
+    ) -> None:
+        """
+        times: of steps. draft_times: of the network, for one token of this number of rows.
+        max_tokens: of a draft.
+        """
+        self.max_tokens = max_tokens
+        self._times, self._draft_times = times, draft_times
+        self._acceptance = Acceptance(num_slots, _AT_FIRST)
+        self._num_without, self._num_with = 0, 0  # steps one after the other
+
+    def admit(self, slot: int, token_ids: Sequence[int]) -> None:
+        self._acceptance.admit(slot)
+
+    def extend(self, slot: int, token_ids: Sequence[int], length: int) -> None:
+        """The runner knows the tokens."""
+
+    def follow(self, slots: Int64, lengths: Int32, token_ids: Int32) -> None:
+        """The runner knows the tokens."""
+
+    def counts(self, slots: Int64, room: Int32) -> Int32:
+        counts = np.zeros(len(slots), np.int32)
+        if self._num_with >= _PROBES_EVERY:
+            return counts
+        rows = np.flatnonzero(room > 0)
+        survival = self._acceptance.survival(slots[rows], np.zeros(len(rows), np.int32), int(room.max()))
+        survival[np.arange(survival.shape[1]) >= room[rows, None]] = 0.0
+        best = _LEAST_GAIN * len(slots) / float(self._times.seconds(len(slots)))
+        for length in _LENGTHS:
+            if length > survival.shape[1]:
+                break
+            # The most probable tokens first, so those of a row are in their order.
+            part = survival[:, :length]
+            order = np.argsort(-part, axis=None, kind="stable")
+            gained = len(slots) + np.cumsum(part.reshape(-1)[order])
+            drafting = length * float(self._draft_times.seconds(len(slots)))
+            rates = gained / (self._times.seconds(len(slots), np.arange(1, len(order) + 1)) + drafting)
+            index = int(rates.argmax())
+            if rates[index] > best:
+                best = float(rates[index])
+                counts[rows] = np.bincount(order[: index + 1] // length, minlength=len(rows))
+        if not counts.any() and self._num_without >= _TRIES_EVERY:
+            counts[rows[:_TRIED]] = 1
+        return counts
+
+    def drafts(self, slot: int, length: int, count: int) -> list[int]:
+        raise NotImplementedError("the runner makes them")
+
+    def record_drafts(self, slots: Int64, num_drafts: Int32, num_accepted: Int32, seconds: float) -> None:
+        for place in range(int(num_drafts.max())):
+            seen = (num_drafts > place) & (num_accepted >= place)
+            if seen.any():
+                places = np.full(int(seen.sum()), place, np.int32)
+                self._acceptance.count(slots[seen], places, num_accepted[seen] > place)
+        if seconds > 0:
+            self._draft_times.record(len(slots), 0, seconds / int(num_drafts.max()))
+
+    def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
+        self._num_with = self._num_with + 1 if num_drafts else 0
+        self._num_without = 0 if num_drafts else self._num_without + 1
+        self._times.record(num_rows, num_drafts, seconds)

@@ -1,0 +1,185 @@
+"""Random layers that draft, as checkpoints have them, and what each would draft first, computed by torch alone."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn.functional import rms_norm, silu
+from transformers import LlamaConfig, PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from stoker.model.drafts import MTP_NAMES, draft_shapes, mtp_spec
+from stoker.model.read import read_config
+
+HIDDEN, DRAFT_VOCAB, VOCAB = 64, 41, 97
+EAGLE3: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "model_type": "llama",
+    "hidden_size": HIDDEN,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 32,
+    "vocab_size": VOCAB,
+    "draft_vocab_size": DRAFT_VOCAB,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]},
+}
+
+
+def save_eagle3(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """A layer of EAGLE-3 with random weights, under the names of its authors."""
+    folder.mkdir(parents=True)
+    config = EAGLE3 | changes
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(eagle3_weights(seed), folder / "model.safetensors")
+    return folder
+
+
+def eagle3_weights(seed: int = 0) -> dict[str, torch.Tensor]:
+    random = torch.Generator().manual_seed(seed)
+
+    def matrix(rows: int, columns: int) -> torch.Tensor:
+        return torch.randn(rows, columns, generator=random) * 2 / columns**0.5
+
+    def norm() -> torch.Tensor:
+        return 1 + 0.1 * torch.randn(HIDDEN, generator=random)
+
+    order = torch.randperm(VOCAB, generator=random)[:DRAFT_VOCAB].sort().values
+    return {
+        "fc.weight": matrix(HIDDEN, 3 * HIDDEN),
+        "midlayer.input_layernorm.weight": norm(),
+        "midlayer.hidden_norm.weight": norm(),
+        "midlayer.self_attn.q_proj.weight": matrix(HIDDEN, 2 * HIDDEN),
+        "midlayer.self_attn.k_proj.weight": matrix(32, 2 * HIDDEN),
+        "midlayer.self_attn.v_proj.weight": matrix(32, 2 * HIDDEN),
+        "midlayer.self_attn.o_proj.weight": matrix(HIDDEN, HIDDEN),
+        "midlayer.post_attention_layernorm.weight": norm(),
+        "midlayer.mlp.gate_proj.weight": matrix(96, HIDDEN),
+        "midlayer.mlp.up_proj.weight": matrix(96, HIDDEN),
+        "midlayer.mlp.down_proj.weight": matrix(HIDDEN, 96),
+        "norm.weight": norm(),
+        "lm_head.weight": matrix(DRAFT_VOCAB, HIDDEN),
+        "d2t": order - torch.arange(DRAFT_VOCAB),
+        "t2d": torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, order, True),
+    }
+
+
+@torch.no_grad()
+def eagle3_chain(model: PreTrainedModel, token_ids: list[int], count: int, *, seed: int = 0) -> list[int]:
+    """What the layer drafts after these tokens, the best token in each place.
+
+    Each place is computed from the beginning, without a cache: the features of known tokens are the model's, and those
+    of drafts are the layer's own.
+    """
+    weights = eagle3_weights(seed)
+    states = model(torch.tensor([token_ids]), output_hidden_states=True).hidden_states
+    features = torch.cat([states[layer][0] for layer in (1, 2, 3)], 1)[:-1] @ weights["fc.weight"].T
+    known, drafts = list(token_ids), list[int]()
+    for _ in range(count):
+        inputs = model.get_input_embeddings()(torch.tensor([*known, *drafts][1:]))
+        outputs = _eagle3_layer(weights, inputs, features)
+        logits = rms_norm(outputs[-1:], (HIDDEN,), weights["norm.weight"], 1e-5) @ weights["lm_head.weight"].T
+        best = int(logits.argmax())
+        drafts.append(best + int(weights["d2t"][best]))
+        features = torch.cat([features, outputs[-1:]])
+    return drafts
+
+
+def _eagle3_layer(weights: dict[str, torch.Tensor], inputs: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+    """inputs, features: [T, hidden]. Attention is written out, apart from transformers' rotation."""
+    own = {name.removeprefix("midlayer."): each for name, each in weights.items() if name.startswith("midlayer.")}
+    normed = [
+        rms_norm(inputs, (HIDDEN,), own["input_layernorm.weight"], 1e-5),
+        rms_norm(features, (HIDDEN,), own["hidden_norm.weight"], 1e-5),
+    ]
+    x = torch.cat(normed, 1)
+    length = len(x)
+    q, k, v = (
+        (x @ own[f"self_attn.{name}_proj.weight"].T).view(length, -1, 16).transpose(0, 1) for name in ("q", "k", "v")
+    )
+    cos, sin = LlamaRotaryEmbedding(LlamaConfig(hidden_size=HIDDEN, num_attention_heads=4))(
+        x, torch.arange(length)[None]
+    )
+    q, k = (each * cos + torch.cat([-each[..., 8:], each[..., :8]], -1) * sin for each in (q, k))
+    k, v = (each.repeat_interleave(2, 0) for each in (k, v))
+    scores = (q @ k.transpose(1, 2) / 4).masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
+    mixed = (scores.softmax(-1) @ v).transpose(0, 1).reshape(length, HIDDEN) @ own["self_attn.o_proj.weight"].T
+    stream = features + mixed
+    x = rms_norm(stream, (HIDDEN,), own["post_attention_layernorm.weight"], 1e-5)
+    gated = silu(x @ own["mlp.gate_proj.weight"].T) * (x @ own["mlp.up_proj.weight"].T)
+    return stream + gated @ own["mlp.down_proj.weight"].T
+
+
+def add_mtp(folder: Path, seed: int = 0) -> Path:
+    """Adds a layer for multi-token prediction with random weights to a checkpoint of a family that has one."""
+    values = json.loads((folder / "config.json").read_text())
+    values |= {"num_nextn_predict_layers": 1}
+    (folder / "config.json").write_text(json.dumps(values))
+    target, _ = read_config(values)
+    names = MTP_NAMES[target.architecture]
+    back = {new: old.format(target.num_layers) for old, new in names.renames.items()}
+    back["model.layers.0."] = names.layer.format(target.num_layers)
+    random = torch.Generator().manual_seed(seed)
+    weights: dict[str, torch.Tensor] = {}
+    for name, shape in draft_shapes(mtp_spec(target, values)).items():
+        beginning = next(each for each in back if name.startswith(each))
+        scale = 2 / shape[-1] ** 0.5 if len(shape) > 1 else 0.1
+        own = torch.randn(shape, generator=random) * scale
+        is_norm = "norm" in name and not target.norm.is_offset
+        weights[back[beginning] + name.removeprefix(beginning)] = own + 1 if is_norm else own
+    file = folder / "model.safetensors"
+    save_file({**load_file(file), **weights}, file, {"format": "pt"})
+    return folder
+
+
+@torch.no_grad()
+def mtp_chain(model: PreTrainedModel, folder: Path, token_ids: list[int], count: int) -> list[int]:
+    """What the layer that `add_mtp` has added drafts after these tokens, the best token in each place.
+
+    Its decoder layer is a copy of the model's last one with other weights, and each place is computed from the
+    beginning. DeepSeek-V3 and GLM-4.5.
+    """
+    prefix = f"model.layers.{model.config.num_hidden_layers}."
+    own = {
+        name.removeprefix(prefix): each
+        for name, each in load_file(folder / "model.safetensors").items()
+        if name.startswith(prefix)
+    }
+    layer = copy.deepcopy(model.model.layers[-1])
+    layer.self_attn.layer_idx = 0
+    experts = layer.mlp.experts
+    for name, parameter in layer.named_parameters():
+        if not name.startswith("mlp.experts."):
+            parameter.copy_(own[name])
+    for index in range(experts.gate_up_proj.shape[0]):
+        parts = [own[f"mlp.experts.{index}.{part}_proj.weight"] for part in ("gate", "up")]
+        experts.gate_up_proj[index].copy_(torch.cat(parts))
+        experts.down_proj[index].copy_(own[f"mlp.experts.{index}.down_proj.weight"])
+    layer.mlp.gate.e_score_correction_bias.copy_(own["mlp.gate.e_score_correction_bias"])
+    eps = model.config.rms_norm_eps
+    features = model.model(torch.tensor([token_ids])).last_hidden_state[0, :-1]
+    known, drafts = list(token_ids), list[int]()
+    for _ in range(count):
+        inputs = model.get_input_embeddings()(torch.tensor([*known, *drafts][1:]))
+        sides = [
+            rms_norm(inputs, (HIDDEN,), own["enorm.weight"], eps),
+            rms_norm(features, (HIDDEN,), own["hnorm.weight"], eps),
+        ]
+        x = (torch.cat(sides, 1) @ own["eh_proj.weight"].T)[None]
+        length = x.shape[1]
+        turn = model.model.rotary_emb(x, torch.arange(length)[None])
+        mask = torch.full((length, length), -torch.inf).triu(1)[None, None]
+        outputs = layer(x, attention_mask=mask, position_embeddings=turn)
+        outputs = (outputs[0] if isinstance(outputs, tuple) else outputs).view(length, HIDDEN)
+        normed = rms_norm(outputs[-1:], (HIDDEN,), own["shared_head.norm.weight"], eps)
+        drafts.append(int(model.lm_head(normed).argmax()))
+        features = torch.cat([features, outputs[-1:]])
+    return drafts

@@ -1,0 +1,202 @@
+"""Networks that draft: what each drafts is what torch computes of its weights, and no token changes by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.drafters import AnyDrafter
+from tests.slow_cases import slow
+
+from stoker.config import Resolved
+from stoker.engine.api import SamplingParams
+from stoker.engine.core import Scheduler
+from stoker.engine.core.settings import DraftSettings
+from stoker.engine.executor.scheduler import scheduler_settings
+from stoker.engine.runner.model_drafts import ModelDrafts
+
+from .checkpoints import build, save
+from .conftest import Saved
+from .draft_checkpoints import add_mtp, eagle3_chain, mtp_chain, save_eagle3
+from .engine import Engine, resolved
+from .test_drafts import SAMPLINGS, assert_same, samplings
+from .test_generation import FEW_BLOCKS, ONE_GROUP, make_prompts
+
+ALONE = {"enable_prefix_caching": False}
+
+
+class AlwaysDrafts(AnyDrafter):
+    is_in_runner = True
+
+
+def drafting(settings: Resolved, count: int = 4) -> Engine:
+    """The engine of a deployment with a network, which drafts this number of tokens in every step."""
+    engine = Engine(settings)
+    with_drafts = DraftSettings(drafter=AlwaysDrafts(count))
+    engine.scheduler = Scheduler(scheduler_settings(settings, drafting=with_drafts))
+    return engine
+
+
+def counted(engine: Engine) -> tuple[int, int]:
+    """Drafts so far, and how many were accepted."""
+    found = engine.scheduler.stats().drafts
+    assert found is not None
+    return found.tokens, sum(found.accepted)
+
+
+def assert_no_token_changes(
+    folder: Path,
+    place: Path,
+    speculative: dict[str, Any],
+    sampling: Sequence[SamplingParams] = tuple(samplings()),
+    **sections: dict[str, Any],
+) -> tuple[int, int]:
+    """In chunks, steps of prompts and answers, with shared prefixes. Returns what was counted."""
+    prompts = make_prompts(len(sampling))
+    expected = Engine(resolved(folder, place, scheduler=ONE_GROUP, **sections)).outputs(prompts, list(sampling))
+    engine = drafting(resolved(folder, place, scheduler=ONE_GROUP, speculative=speculative, **sections))
+    assert_same(engine.outputs(prompts, list(sampling)), expected)
+    assert_same(engine.outputs(prompts, list(sampling)), expected)
+    assert engine.scheduler.stats().prefix_hits > 0
+    return counted(engine)
+
+
+@pytest.mark.effect("speculative.model")
+@pytest.mark.parametrize("cache", [{}, FEW_BLOCKS], ids=["", "preempted"])
+@pytest.mark.parametrize("family", ["llama", slow("gemma3"), slow("deepseek_v3"), slow("qwen3_moe"), slow("gpt_oss")])
+def test_a_model_that_drafts_for_itself_is_right(
+    family: str, cache: dict[str, int], saved: Callable[[str], Saved], tmp_path: Path
+):
+    """All drafts are accepted, sampled ones too. A draft with penalties is the most probable token without them."""
+    _, folder = saved(family)
+    own, penalised = {"method": "draft_model", "model": str(folder)}, 3
+    plain = [each for index, each in enumerate(samplings()) if index % len(SAMPLINGS) != penalised]
+    tokens, accepted = assert_no_token_changes(folder, tmp_path, own, plain, cache=cache)
+    assert accepted == tokens > 50
+    assert_no_token_changes(folder, tmp_path, own, cache=cache)
+
+
+def test_a_model_of_other_weights_drafts_and_changes_nothing(saved: Callable[[str], Saved], tmp_path: Path):
+    _, folder = saved("llama")
+    other = save(build("qwen3"), tmp_path / "other")
+    tokens, accepted = assert_no_token_changes(folder, tmp_path, {"model": str(other)})
+    assert 0 < accepted < 0.5 * tokens
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """With as many layers as EAGLE-3 reads, and one before them."""
+    model = build("llama", num_hidden_layers=4)
+    return model, save(model, tmp_path_factory.mktemp("llama") / "model")
+
+
+@pytest.mark.parametrize("cache", [{}, FEW_BLOCKS], ids=["", "preempted"])
+@pytest.mark.parametrize("is_eager", [False, slow(True)], ids=["", "torch"])
+def test_eagle3_changes_nothing(llama: Saved, cache: dict[str, int], is_eager: bool, tmp_path: Path):
+    own = {"method": "eagle3", "model": str(save_eagle3(tmp_path / "eagle3"))}
+    tokens, _ = assert_no_token_changes(llama[1], tmp_path, own, cache=cache, model={"enforce_eager": is_eager})
+    assert tokens > 50
+
+
+class Drafted:
+    """Records what a network drafts."""
+
+    def __init__(self, drafts: ModelDrafts | None, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert drafts is not None
+        self.chains: list[tuple[list[int], list[int]]] = []  # known tokens, and drafts after them
+        own, table = drafts._draft, drafts._slots
+
+        def draft(slots: Any, counts: Any) -> None:
+            own(slots, counts)
+            for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
+                length = int(table.num_tokens[slot])
+                known = table.token_ids[slot, : length + count].tolist()
+                self.chains.append((known[:length], known[length:]))
+
+        monkeypatch.setattr(drafts, "_draft", draft)
+
+
+@pytest.mark.parametrize("max_tokens", [11, 64], ids=["chunks", "whole prompts"])
+def test_eagle3_drafts_what_torch_computes(
+    llama: Saved, max_tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Several requests at a time, whose drafts are sometimes accepted: a token of theirs is one that it drafts.
+
+    Without shared prefixes: what the layer keeps of the last token of one depends on the token after it.
+    """
+    model, folder = llama
+    own = {"method": "eagle3", "model": str(save_eagle3(tmp_path / "eagle3"))}
+    scheduler = {"max_num_batched_tokens": max_tokens}
+    engine = drafting(resolved(folder, tmp_path, scheduler=scheduler, speculative=own, cache=ALONE), 3)
+    recorded = Drafted(engine.runner.drafts, monkeypatch)
+    engine.outputs(make_prompts(6), SamplingParams(temperature=0, max_tokens=12))
+    assert len(recorded.chains) > 20
+    assert {len(chain) for _, chain in recorded.chains} >= {1, 2}
+    for known, chain in recorded.chains:
+        assert chain == eagle3_chain(model, known, len(chain))
+
+
+MTP_FAMILIES = ["deepseek_v3", slow("glm4_moe")]
+
+
+@pytest.mark.parametrize("family", MTP_FAMILIES)
+def test_mtp_changes_nothing(family: str, tmp_path: Path):
+    folder = add_mtp(save(build(family), tmp_path / "model"))
+    tokens, _ = assert_no_token_changes(folder, tmp_path, {"method": "mtp"})
+    assert tokens > 50
+
+
+@pytest.mark.parametrize("family", MTP_FAMILIES)
+def test_mtp_drafts_what_the_layer_of_transformers_computes(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    model = build(family)
+    folder = add_mtp(save(model, tmp_path / "model"))
+    engine = drafting(resolved(folder, tmp_path, speculative={"method": "mtp"}, cache=ALONE), 3)
+    recorded = Drafted(engine.runner.drafts, monkeypatch)
+    engine.outputs(make_prompts(5), SamplingParams(temperature=0, max_tokens=8))
+    assert len(recorded.chains) > 10
+    for known, chain in recorded.chains:
+        assert chain == mtp_chain(model, folder, known, len(chain))
+
+
+@pytest.mark.parametrize("method", ["draft", "keep"])
+def test_a_network_that_fails_is_switched_off_and_no_request_is_lost(
+    method: str, llama: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    prompts = make_prompts(len(samplings()))
+    expected = Engine(resolved(llama[1], tmp_path, scheduler=ONE_GROUP)).outputs(prompts, samplings())
+    own = {"method": "eagle3", "model": str(save_eagle3(tmp_path / "eagle3"))}
+    engine = drafting(resolved(llama[1], tmp_path, scheduler=ONE_GROUP, speculative=own))
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError("no more")
+
+    monkeypatch.setattr(engine.runner.drafts, f"_{method}", fail)
+    assert_same(engine.outputs(prompts, samplings()), expected)
+    assert len([record for record in caplog.records if "switched off" in record.message]) == 1
+    tokens, _ = counted(engine)
+    assert_same(engine.outputs(prompts, samplings()), expected)
+    assert counted(engine)[0] == tokens
+
+
+def test_what_a_sequence_lacks_is_computed_late(llama: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Drafts begin when the answer is longer than what is remembered of it."""
+    model, folder = llama
+    own = {"method": "eagle3", "model": str(save_eagle3(tmp_path / "eagle3"))}
+    settings = resolved(folder, tmp_path, speculative=own, model={"max_model_len": 128})
+    engine = drafting(settings, 3)
+    drafter = engine.scheduler.settings.drafting.drafter  # type: ignore[union-attr]
+    monkeypatch.setattr(
+        drafter, "counts", lambda slots, room: np.where(engine.scheduler.stats().num_steps > 95, room, 0)
+    )
+    recorded = Drafted(engine.runner.drafts, monkeypatch)
+    engine.outputs(make_prompts(1), replace(SamplingParams(temperature=0), max_tokens=110, min_tokens=110))
+    assert recorded.chains
+    for known, chain in recorded.chains:
+        assert len(known) > 80
+        assert chain == eagle3_chain(model, known, len(chain))
