@@ -56,7 +56,7 @@ class AnswerDrafter:
         self, answers: Mapping[tuple[int, ...], Sequence[int]], max_tokens: int = 4, wrong_every: int = 5
     ) -> None:
         """answers: what is generated, by prompt."""
-        self.max_tokens, self._wrong_every = max_tokens, wrong_every
+        self.max_tokens, self.wrong_every = max_tokens, wrong_every
         self._answers = answers
         self._own: dict[int, list[int]] = {}
         self.followed: dict[int, list[int]] = {}  # by slot, all tokens of the sequence
@@ -86,7 +86,9 @@ class AnswerDrafter:
 
     def drafts(self, slot: int, length: int, count: int) -> list[int]:
         tokens = self._own[slot]
-        return [tokens[place] + (1 if place % self._wrong_every == 0 else 0) for place in range(length, length + count)]
+        own = tokens[length : length + count]
+        is_wrong = [place % self.wrong_every == 0 for place in range(length, length + count)]
+        return [abs(token_id - 1) if wrong else token_id for token_id, wrong in zip(own, is_wrong, strict=True)]
 
     def record_drafts(self, slots: Int64, num_drafts: Int32, num_accepted: Int32, seconds: float) -> None: ...
 

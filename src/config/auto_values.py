@@ -37,9 +37,10 @@ def auto_block_size(device: str, tokens_of_vector: int) -> int:
     return sizes[0] if sizes else BLOCK_SIZE[device]
 
 
-def auto_num_seqs(most: int, state_bytes: int, room: int) -> int:
+def auto_num_seqs(most: int, state_bytes: int, room: int, *, has_drafts: bool = False) -> int:
     """max_num_seqs. most: without states. state_bytes: of one sequence. room: bytes that the weights leave."""
-    return max(1, min(most, room // STATES_SHARE // state_bytes)) if state_bytes else most
+    each = state_bytes * (1 + has_drafts)
+    return max(1, min(most, room // STATES_SHARE // each)) if state_bytes else most
 
 
 def auto_kv_bytes(max_num_seqs: int, longest_bytes: int, room: int, *, is_len_written: bool) -> tuple[int, KVLimit]:
@@ -55,16 +56,14 @@ def auto_kv_bytes(max_num_seqs: int, longest_bytes: int, room: int, *, is_len_wr
     return limits[limit], limit
 
 
-def num_states(state_bytes: int, max_num_seqs: int, interval: int) -> int:
-    """Recurrent states of running sequences, and states that are kept for later requests.
+def num_kept_states(state_bytes: int, max_num_seqs: int, interval: int) -> int:
+    """Recurrent states that are kept for later requests.
 
     state_bytes: of one sequence. interval: `cache.prefix_cache_retention_interval`; 0 without prefix caching.
     """
-    if not state_bytes:
+    if not state_bytes or not interval:
         return 0
-    if not interval:
-        return max_num_seqs
-    return max_num_seqs + max(1, min(KEPT_STATES_PER_SEQUENCE * max_num_seqs, MAX_KEPT_STATE_BYTES // state_bytes))
+    return max(1, min(KEPT_STATES_PER_SEQUENCE * max_num_seqs, MAX_KEPT_STATE_BYTES // state_bytes))
 
 
 def past_output_places(num_tokens: int) -> int:

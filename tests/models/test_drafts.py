@@ -19,7 +19,7 @@ from stoker.engine.core.settings import DraftSettings
 from stoker.engine.executor.build import build_core
 from stoker.engine.executor.scheduler import draft_settings, scheduler_settings
 from stoker.engine.spec_decode.prompt_lookup import PromptLookup
-from stoker.engine.spec_decode.step_times import StepTimes
+from stoker.engine.spec_decode.step_times import DraftTimes, StepTimes
 
 from .conftest import Saved
 from .engine import WITH_GPU, Engine, resolved
@@ -167,7 +167,7 @@ def test_grammars_and_drafts(is_ahead: bool, tmp_path: Path, monkeypatch: pytest
 def drafting_of(settings: Any) -> DraftSettings:
     times = StepTimes()
     times.measure({1: 1.0, 100: 1.1})
-    found = draft_settings(settings, times)
+    found = draft_settings(settings, DraftTimes(times))
     assert found is not None
     return found
 
@@ -196,10 +196,8 @@ def test_a_server_that_drafts_says_so_and_counts(saved: Callable[[str], Saved], 
 
 def test_auto_drafts_where_it_can(saved: Callable[[str], Saved], tmp_path: Path):
     speculative = {"method": "auto"}
-    states = resolved(saved("qwen3_next")[1], tmp_path, speculative=speculative)
-    assert states.speculative.method is None
-    assert str(states.origin("speculative.method")) == "auto, R515: recurrent states cannot be taken back"
-    assert resolved(saved("llama")[1], tmp_path, speculative=speculative).speculative.method == "ngram"
+    for family in ("llama", "qwen3_next"):
+        assert resolved(saved(family)[1], tmp_path, speculative=speculative).speculative.method == "ngram"
     with_gpu = resolved(saved("llama")[1], tmp_path, WITH_GPU, speculative=speculative, device={"device": "cuda"})
     assert with_gpu.speculative.method is None
 

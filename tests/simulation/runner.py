@@ -48,6 +48,7 @@ class FakeRunner:
         self.slots: dict[int, Slot] = {}
         # Of models with recurrent layers: the fingerprint of the tokens that the state at a place was computed from.
         self.states: dict[int, int] = {}
+        self._drafted: dict[int, tuple[int, int]] = {}  # slots whose state may be of rejected drafts: start, and end
         self._unsure: set[int] = set()  # slots that a failed step may or may not have changed
         self._nonsense = 0
         sampling = SamplingTable(settings.max_num_seqs, VOCAB, settings.eos_token_ids)
@@ -72,7 +73,7 @@ class FakeRunner:
             self._write(self.slots[slot], start, start + count, len(drafts.get(slot, [])))
             if count > 1:  # a row reads nothing that a later one fills
                 self._read(plan, self.slots[slot], start, start + count)
-            self._change_state(slot, start, start + count)
+            self._change_state(slot, start, start + count, has_drafts=slot in drafts)
         self._copy_states(plan.kept_states)
         result, token_ids, num_valid = StepResult(np.empty(0, np.int32)), [], np.minimum(plan.num_outputs, 1)
         for row, (slot, start, count) in enumerate(rows):
@@ -146,6 +147,7 @@ class FakeRunner:
             self._unsure.discard(slot)
         for admission in plan.admissions:
             assert admission.slot not in self.slots, f"slot {admission.slot} was given to two sequences"
+            self._drafted.pop(admission.slot, None)
             token_ids = list(admission.token_ids)
             marks = np.zeros(self._settings.max_model_len + 1, np.int64)
             marks[: len(token_ids)] = list(fingerprints(admission.seed, token_ids))
@@ -191,12 +193,20 @@ class FakeRunner:
             assert (blocks >= 0).all(), "a row writes to no block"
             self.cells[blocks, positions % self._settings.block_size] = state.marks[start:end] ^ mark
 
-    def _change_state(self, slot: int, start: int, end: int) -> None:
-        """A state is not in blocks: a row without computed tokens begins a new one, another continues its slot's."""
+    def _change_state(self, slot: int, start: int, end: int, *, has_drafts: bool) -> None:
+        """A state is not in blocks: a row without computed tokens begins a new one, another continues its slot's.
+
+        The row after one with drafts begins where its accepted tokens end, and their state is found again.
+        """
         marks, settings = self.slots[slot].marks, self._settings
         # Without kept states, tokens of others count as computed: a model without recurrent layers.
-        # So is one with drafts.
-        has_states = settings.num_kept_states or (not settings.enable_prefix_caching and settings.drafting is None)
+        has_states = settings.num_kept_states or not settings.enable_prefix_caching
+        if (drafted := self._drafted.pop(slot, None)) is not None and has_states:
+            first, last = drafted
+            assert first < start <= last, f"slot {slot}: tokens {first} to {last} were computed, {start} are counted"
+            self.states[slot] = int(marks[start - 1])
+        if has_drafts:
+            self._drafted[slot] = start, end
         if start and has_states:
             assert self.states.get(slot) == marks[start - 1], f"slot {slot}: the state of another prefix"
         self.states[slot] = int(marks[end - 1])

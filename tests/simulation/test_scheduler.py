@@ -119,3 +119,15 @@ def test_rows_with_drafts_get_the_tokens_that_they_get_without(numbers: range) -
             pytest.fail(report(broken))
     assert events["ended by length"] > 0
     assert events["forced tokens"] > 0
+
+
+@pytest.mark.parametrize("numbers", [range(2), slow(range(2, 24))], ids=str)
+def test_states_after_drafts_are_those_of_the_accepted_tokens(numbers: range) -> None:
+    events: Counter[str] = Counter()
+    for number in numbers:
+        fixed = {"num_kept_states": (3, 40)[number % 2], "retention_interval": (1, 9, 30)[number % 3]}
+        try:
+            events += run_story(World.with_drafts(f"states {number}", **fixed, enable_prefix_caching=True), 150).events
+        except Broken as broken:
+            pytest.fail(report(broken))
+    assert events["tokens from the cache"] > 0

@@ -48,7 +48,7 @@ class World:
 
     @classmethod
     def with_drafts(cls, name: str, **fixed: object) -> World:
-        """The model has no recurrent states."""
+        """Without recurrent states, unless `fixed` has some."""
         return replace(cls.of(f"drafts {name}", **{"num_kept_states": 0, **fixed}), has_drafts=True)
 
     @classmethod

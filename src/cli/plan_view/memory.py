@@ -106,9 +106,10 @@ def _format(plan: Plan) -> str:
 
 def _states(plan: Plan) -> str:
     found, seqs = plan.estimate, plan.ask.max_num_seqs
-    kept = found.num_states - seqs
+    kept = found.num_kept_states
     reused = f", and {kept} kept for prefixes that are reused" if kept else ""
-    return f"{about(found.state_bytes)} for {seqs} sequences{reused}"
+    twice = ", two of each because of drafts" * plan.ask.has_drafts
+    return f"{about(found.state_bytes)} for {seqs} sequences{twice}{reused}"
 
 
 def _tokens(plan: Plan) -> str:

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from ...model.cache_groups import groups_of_stage, model_cache_groups
 from ...model.offload import WeightOffload, weight_offload
 from ...model.record import Record
-from ..auto_values import KVLimit, auto_kv_bytes, num_states
+from ..auto_values import KVLimit, auto_kv_bytes, num_kept_states
 from .gpu_reserve import GRAPHS_BYTES, context_bytes, staging_bytes, step_bytes
 from .kv_cost import KVCost, kv_cost_of_groups
 from .needs import DeviceRoom, MemoryNeeds, ModelShare
@@ -21,7 +21,8 @@ class MemoryPlan(Record):
     budget_bytes: int  # gpu_memory_utilization x what is available on a CPU, x all there is on a GPU
     weights_bytes: int
     weight_offload: WeightOffload | None = None  # in the host's memory, not counted in `weights_bytes`
-    num_states: int = 0  # recurrent states: of max_num_seqs sequences, and those kept for later requests
+    num_states: int = 0  # recurrent states: of max_num_seqs sequences, twice with drafts, and those kept for later
+    num_kept_states: int = 0  # the latter
     state_bytes: int = 0  # of all of them
     transfer_bytes: int = 0  # blocks that other engines may read
     kept_bytes: int = 0  # blocks beside the KV cache (`cache.kv_offloading_size`)
@@ -62,12 +63,14 @@ class MemoryPlan(Record):
 def memory_of(needs: MemoryNeeds, model: ModelShare, device: DeviceRoom) -> MemoryPlan:
     """The use of a device's memory by one process of a deployment."""
     kv, offload = _kv_cost(needs, model), _weight_offload(needs, model)
-    number = num_states(model.state_bytes, needs.max_num_seqs, needs.retention_interval)
+    num_kept = num_kept_states(model.state_bytes, needs.max_num_seqs, needs.retention_interval)
+    number = num_kept + needs.max_num_seqs * (1 + needs.has_drafts) if model.state_bytes else 0
     plan = MemoryPlan(
         budget_bytes=device.budget(needs.memory_share),
         weights_bytes=model.weights_bytes - (0 if offload is None else offload.saved_bytes),
         weight_offload=offload,
         num_states=number,
+        num_kept_states=num_kept,
         state_bytes=number * model.state_bytes,
         transfer_bytes=needs.transfer_bytes,
         kept_bytes=needs.kept_bytes,

@@ -36,6 +36,7 @@ class MemoryNeeds(Record):
     kv_cache_bytes: int | None
     num_kv_blocks: int | None = None
     retention_interval: int = 0  # `cache.prefix_cache_retention_interval`; 0 without prefix caching
+    has_drafts: bool = False  # which a second state of each sequence takes back
     has_graphs: bool = True
     has_cache_groups: bool = False  # layers with a window keep the window only
     cpu_offload_gb: float = 0.0  # of a GPU's weights

@@ -87,7 +87,9 @@ def with_sizes(model: PlannedModel, device: DeviceProfile, ask: Ask, **sizes: in
         return ask
     share, most = _share(model, ask), max(MAX_NUM_SEQS["cuda" if device.is_gpu else "cpu"], ask.max_num_seqs)
     room = device.room.budget(ask.memory_share) - share.weights_bytes
-    return ask.model_copy(update={"max_num_seqs": auto_num_seqs(most, share.state_bytes, room)})
+    return ask.model_copy(
+        update={"max_num_seqs": auto_num_seqs(most, share.state_bytes, room, has_drafts=ask.has_drafts)}
+    )
 
 
 def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:

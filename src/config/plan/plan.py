@@ -221,7 +221,7 @@ def _notes(model: PlannedModel, device: DeviceProfile, ask: Ask, found: Estimate
         kept = "this build keeps every token in them" if keeps_all else "they keep no more than that"
         notes.append(f"some layers attend to a window only; {kept}")
     if model.files is not None and model.spec.has_states:
-        num_kept = found.num_states - ask.max_num_seqs
+        num_kept = found.num_kept_states
         reused = f"{num_kept} more are kept for prefixes that are reused" if num_kept else "no prefix is reused"
         notes.append(
             f"some layers keep a recurrent state, allocated for {ask.max_num_seqs} sequences "

@@ -77,9 +77,9 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
     _preset(done, model_files)
     _precision(done, model_files)
     decide_states(done, model_files)
+    decide_drafts(done, model_files)
     decide_num_seqs(done, model_files)
     decide_scheduler(done)
-    decide_drafts(done, model_files)
     decide_memory(done, model_files.drafted_by(done.speculative.method))
     _context(done, model_files)
     return done

@@ -32,9 +32,10 @@ def decide_num_seqs(done: Decisions, model_files: ModelFiles) -> None:
         return
     most, share = MAX_NUM_SEQS[done.device.device], _share(done, model_files)
     room = _room(done).budget(done.cache.gpu_memory_utilization) - share.weights_bytes
-    number = auto_num_seqs(most, share.state_bytes, room)
+    has_drafts = done.speculative.method is not None
+    number = auto_num_seqs(most, share.state_bytes, room, has_drafts=has_drafts)
     if number < most:
-        states = format_about(number * share.state_bytes)
+        states = format_about(number * share.state_bytes * (1 + has_drafts))
         reason = f"their recurrent states, {states}, take at most 1/{STATES_SHARE} of what the weights leave"
         done.decide("scheduler.max_num_seqs", number, "R102", reason)
 

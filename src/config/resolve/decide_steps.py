@@ -41,7 +41,6 @@ def _why_no_drafts(done: Decisions, model_files: ModelFiles, *, has_network: boo
     topology = done.topology
     reasons = (
         (done.device.device == "cuda", "this build drafts on CPUs"),
-        (model_files.spec.has_states, "recurrent states cannot be taken back"),
         (topology.is_launched, "all processes of a launcher plan the same steps"),
         (topology.num_sharing_experts > 1 and model_files.spec.has_experts, "replicas compute steps in common"),
         (topology.num_prompt_groups > 1 or topology.num_context_parts > 1, "several processes share a sequence"),

@@ -102,7 +102,7 @@ def _mtp_if_any(
     deployment: Deployment, target: ModelSpec, values: Mapping[str, Any], folder: Path
 ) -> DraftFiles | None:
     """The layer of the checkpoint, if it has one that this build reads."""
-    if target.has_states or _problem(target, "mtp"):
+    if _problem(target, "mtp"):
         return None
     try:
         return _mtp(deployment, target, values, folder)

@@ -247,7 +247,7 @@ class Resolved(Record):
     @property
     def num_kept_states(self) -> int:
         """Recurrent states that are kept for later requests."""
-        return max(0, self.memory.num_states - self.scheduler.max_num_seqs)
+        return self.memory.num_kept_states
 
 
 class Measured(Record):

@@ -31,8 +31,8 @@ class SpeculativeConfig(Section):
             "`eagle3`: a layer that was trained for the model, in the folder `speculative.model`. Answers are the same "
             "as without drafts: a draft counts only if the model samples it. The engine measures at the start how long "
             "steps of more tokens take and, while it serves, how many drafts are accepted; it drafts as many as "
-            "shorten the time for a token, down to none. `auto` is `ngram` where this build drafts: on CPUs, for "
-            "models without recurrent states."
+            "shorten the time for a token, down to none. `auto` is `ngram` where this build drafts: on CPUs. With "
+            "recurrent states each sequence has a second one."
         ),
         examples=["ngram"],
         json_schema_extra=about(

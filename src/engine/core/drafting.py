@@ -132,6 +132,7 @@ class Drafting:
         lengths = columns.known[slots]
         room = np.minimum(columns.max_length[slots], self._settings.max_model_len) - lengths - 1
         most = min(self._drafter.max_tokens, (self._max_step_tokens - len(slots)) // (2 * len(slots)))
+        room = np.minimum(room, self._blocks.states.room_for_drafts(lengths - 1))
         room = np.clip(room, 0, most).astype(np.int32)
         room[~self._has_drafts[slots]] = 0
         return room

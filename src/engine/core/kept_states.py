@@ -33,14 +33,17 @@ class KeptStates:
 
         replaced: hash of an earlier state of the same sequence, whose place is taken if no other sequence used it.
         """
-        if replaced in self._passing:
-            assert replaced is not None
-            self._drop(replaced)
-        elif not self._free:
+        self.drop_passing(replaced)
+        if not self._free:
             if not self._by_hash:
                 return None
             self._drop(next(iter(self._by_hash)))
         return self._free.pop()
+
+    def drop_passing(self, replaced: bytes | None) -> None:
+        """Another state of the same sequence replaces this one, unless another sequence used it."""
+        if replaced is not None and replaced in self._passing:
+            self._drop(replaced)
 
     def publish(self, block_hash: bytes, place: int, *, is_passing: bool) -> None:
         """Let others find the state at `place`. is_passing: the next one of the same sequence replaces it."""

@@ -126,13 +126,15 @@ class Scheduler:
             raise RuntimeError(f"the tokens of step {plan.step} do not match its outputs")
         sequences = self.sequences
         step = sequences.retire(plan)
-        sequences.blocks.publish_sampled(step, first_ends(plan, result))
-        sequences.blocks.states.publish_sampled(step)
+        ends = first_ends(plan, result)
+        sequences.blocks.publish_sampled(step, ends)
+        sequences.blocks.states.publish_sampled(step, ends)
         if self._planner.stored is not None:
             for row in result.errors:
                 self._planner.stored.distrust(step.requests[row])
         drafts = sequences.drafting.verified(plan, result, step_time_s)
         outputs = self._results.take(step, rows, result, drafts)
+        sequences.blocks.states.give_back(step)
         if self.block_events is not None:
             self.block_events.finished(plan.step)
         self._admission_control.step_finished(step_time_s)

@@ -10,12 +10,18 @@ sequence. So copies are kept at the ends of blocks (kept_states.py):
 
 A copy reads and writes the state once, as each step does, so one in every 64 steps costs 1.6 % of the states' traffic.
 
+A row with drafts ends at most where a state is to be kept, and its state is found only if all of them are accepted:
+then it is the one after the row's tokens. Until then an earlier state of the sequence stays.
+
 A state can be used from the step after the one that computes it; blocks, in the same step. A waiting request whose
 prefix is being computed in the step that is planned waits for the state, if that saves half of its tokens.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
+from ..step.plan import Int32
 from .block_hashes import BlockHasher
 from .prefix_cache import PrefixCache
 from .request import NO_SLOT, Request
@@ -42,6 +48,15 @@ class SequenceStates:
         self._coming: set[bytes] = set()  # hashes of prefixes that end a chunk of the step that is being planned
 
     # ---- while a step is planned
+
+    def room_for_drafts(self, computed: Int32) -> Int32:
+        """How many drafts a row can have that does not pass a place where the state of its sequence is kept.
+
+        computed: [R] tokens before the row, whose last known token is computed too.
+        """
+        if not self.is_active:
+            return np.full(len(computed), np.iinfo(np.int32).max, np.int32)
+        return np.int32(self._interval - 1) - computed % np.int32(self._interval)
 
     def restore(self, request: Request, block_hash: bytes, num_tokens: int) -> None:
         """The request, which has a slot, continues from the state after this prefix."""
@@ -89,10 +104,12 @@ class SequenceStates:
             if place is not None:
                 draft.kept_states.append((row.request.slot, place))
                 rows[block_hash] = row, place
-        ends = self._columns.computed[draft.decode_slots] + 1
+        outputs = 1 if draft.decode_outputs is None else draft.decode_outputs
+        ends = self._columns.computed[draft.decode_slots] + outputs
         for index in (ends % self._interval == 0).nonzero()[0].tolist():
             request = draft.decodes[index]
-            place = self._kept.take(request.passing_state)
+            has_drafts = draft.decode_outputs is not None and draft.decode_outputs[index] > 1
+            place = self._kept.take(None if has_drafts else request.passing_state)
             if place is not None:
                 draft.kept_states.append((request.slot, place))
                 draft.unnamed_states.append((index, place))
@@ -116,18 +133,30 @@ class SequenceStates:
 
     # ---- when a step is finished
 
-    def publish_sampled(self, step: StepInFlight) -> None:
+    def publish_sampled(self, step: StepInFlight, ends: Int32) -> None:
         """Let others find the states that decode rows have left: now the hashes of their blocks are known.
 
-        Call it after the blocks were published, and before requests end.
+        Call it after the blocks were published up to `ends`, and before requests end.
+        ends: [rows] number of computed tokens that are known.
         """
+        unknown: list[tuple[int, int]] = []
         for row, place in step.unnamed_states:
-            request, end = step.requests[row], int(step.plan.num_computed[row]) + 1
+            request, end = step.requests[row], int(step.plan.num_computed[row] + step.plan.num_tokens[row])
+            if ends[row] < end:
+                unknown.append((row, place))
+                continue
             index = end // self._block_size - 1
             block_hash = request.block_hashes[index] if len(request.block_hashes) > index else b""
             is_wanted = request.slot != NO_SLOT and self._cache.has(block_hash) and block_hash not in self._kept
             if is_wanted:
+                self._kept.drop_passing(request.passing_state)
                 self._kept.publish(block_hash, place, is_passing=True)
                 request.passing_state = block_hash
             else:
                 self._kept.give_back(place)
+        step.unnamed_states = unknown
+
+    def give_back(self, step: StepInFlight) -> None:
+        """The states that were not published are of rejected drafts."""
+        for _, place in step.unnamed_states:
+            self._kept.give_back(place)

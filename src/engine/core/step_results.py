@@ -56,7 +56,10 @@ class StepResults:
         records: list[EngineOutput],
         drafts: Mapping[int, VerifiedDraft],
     ) -> StepOutputs:
-        """The first token of each row, then the second of those that have one, and so on, as if a step had each."""
+        """The first token of each row, then the second of those that have one, and so on, as if a step had each.
+
+        Rows with a single plain token, and without drafts, stay in columns.
+        """
         columns, plan = self._columns, step.plan
         rejected = plan.num_outputs - num_valid
         cut = np.flatnonzero((rejected > 0) & (columns.serial[plan.slots] == step.serials))
@@ -64,11 +67,13 @@ class StepResults:
         columns.target[plan.slots[cut]] -= rejected[cut]
         first, ends = np.cumsum(num_valid) - num_valid, first_ends(plan, result)
         outputs = {record.request_id: record for record in records}
+        plain = StepOutputs()
         for index in range(num_valid.max(initial=0)):
             rows = np.flatnonzero(num_valid > index)
             if index:
                 later = np.minimum(index, np.maximum(num_valid - 1, 0))
                 self._sequences.blocks.publish_sampled(step, ends + later)
+                self._sequences.blocks.states.publish_sampled(step, ends + later)
             # What follows the tokens of a row follows the last one.
             is_last = set(np.flatnonzero(num_valid == index + 1).tolist())
             own = replace(
@@ -77,7 +82,11 @@ class StepResults:
                 forced={row: run for row, run in result.forced.items() if row in is_last},
                 vectors={row: found for row, found in result.vectors.items() if row in is_last},
             )
-            for output in self._take_one_each(step, rows, first[rows] + index, own, []):
+            taken = self._take_one_each(step, rows, first[rows] + index, own, [])
+            if not index:
+                is_alone = plan.num_outputs[taken.rows] == 1  # a row with drafts says what became of them
+                plain, taken = taken.part(is_alone), taken.part(~is_alone, taken.records)
+            for output in taken:
                 if (before := outputs.get(output.request_id)) is None:
                     outputs[output.request_id] = output
                 else:
@@ -86,7 +95,7 @@ class StepResults:
             if (made := outputs.get(step.requests[row].request_id)) is not None:
                 # What is accepted after the last token of an answer is not in it.
                 made.drafts = [draft._replace(num_accepted=min(draft.num_accepted, len(made.token_ids)))]
-        return StepOutputs(list(outputs.values()))
+        return replace(plain, records=list(outputs.values()))
 
     def _take_one_each(
         self, step: StepInFlight, rows: Int64, at: Int64, result: StepResult, records: list[EngineOutput]

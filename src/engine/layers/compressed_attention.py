@@ -94,6 +94,17 @@ class CompressedAttention:
         self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
     ) -> torch.Tensor:
         """Compress, then attend. See Mixer."""
+        out = self._attend(projected, step, cache)
+        out = out if rows is None else out[rows]
+        groups = out.view(len(out), self._spec.out_groups, self._spec.group_width)
+        return self._kernels.expand_values(groups, self._groups.values)
+
+    def advance(self, inputs: torch.Tensor, step: StepInput, cache: LayerCache) -> None:
+        """See Recurrent. The kernel that attends also keeps the keys of the window, so queries are computed too."""
+        self._attend(inputs, step, cache)
+
+    def _attend(self, projected: torch.Tensor, step: StepInput, cache: LayerCache) -> torch.Tensor:
+        """What the heads return, [T, num_heads, head_dim]."""
         spec, kernels = self._spec, self._kernels
         *vectors, window, inputs = cache
         paged = vectors[0] if vectors else None
@@ -105,11 +116,9 @@ class CompressedAttention:
             :, 0
         ]
         chosen = None if paged is None else self._compress(projected, latents, step, paged, inputs)
-        out = kernels.attend_compressed(
+        return kernels.attend_compressed(
             queries, keys, self._sinks.values, window, paged, spec.rate, chosen, self._cos_sin, step
         )
-        out = out if rows is None else out[rows]
-        return kernels.expand_values(out.view(len(out), spec.out_groups, spec.group_width), self._groups.values)
 
     def _compress(
         self, projected: torch.Tensor, latents: torch.Tensor, step: StepInput, paged: torch.Tensor, inputs: torch.Tensor

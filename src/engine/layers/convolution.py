@@ -49,6 +49,13 @@ class ShortConvolution:
         self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
     ) -> torch.Tensor:
         """See Mixer."""
-        bias = None if self._bias is None else self._bias.values
-        out = self._kernels.causal_convolution(projected, self._taps.by_token, bias, cache[0], step, "gated")
+        out = self._convolve(projected, step, cache)
         return out if rows is None else out[rows]
+
+    def advance(self, inputs: torch.Tensor, step: StepInput, cache: LayerCache) -> None:
+        """See Recurrent."""
+        self._convolve(inputs, step, cache)
+
+    def _convolve(self, projected: torch.Tensor, step: StepInput, cache: LayerCache) -> torch.Tensor:
+        bias = None if self._bias is None else self._bias.values
+        return self._kernels.causal_convolution(projected, self._taps.by_token, bias, cache[0], step, "gated")

@@ -50,10 +50,17 @@ class GatedDelta:
         self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
     ) -> torch.Tensor:
         """See Mixer."""
+        out = self._scan(projected, step, cache)
+        return out if rows is None else out[rows]
+
+    def advance(self, inputs: torch.Tensor, step: StepInput, cache: LayerCache) -> None:
+        """See Recurrent."""
+        self._scan(inputs, step, cache)
+
+    def _scan(self, projected: torch.Tensor, step: StepInput, cache: LayerCache) -> torch.Tensor:
         inputs, sums = cache
         mixed = self._kernels.causal_convolution(projected, self._taps.by_token, None, inputs, step, "silu")
-        out = self._kernels.gated_delta(mixed, projected, self._weights, sums, step)
-        return out if rows is None else out[rows]
+        return self._kernels.gated_delta(mixed, projected, self._weights, sums, step)
 
 
 def order_by_part(spec: GatedDeltaSpec) -> torch.Tensor | None:

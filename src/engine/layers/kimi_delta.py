@@ -59,6 +59,14 @@ class KimiDelta:
         self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
     ) -> torch.Tensor:
         """See Mixer."""
+        out = self._scan(projected, step, cache)
+        return out if rows is None else out[rows]
+
+    def advance(self, inputs: torch.Tensor, step: StepInput, cache: LayerCache) -> None:
+        """See Recurrent."""
+        self._scan(inputs, step, cache)
+
+    def _scan(self, projected: torch.Tensor, step: StepInput, cache: LayerCache) -> torch.Tensor:
         inputs, sums = cache
         mixed = self._kernels.causal_convolution(projected, self._taps.by_token, None, inputs, step, "silu")
         first = mixed.shape[1]
@@ -68,5 +76,4 @@ class KimiDelta:
             decays = self._decay_proj(decays, step.mix)
         if self._gate_proj is not None:
             gates = self._gate_proj(gates, step.mix)
-        out = self._kernels.kimi_delta(mixed, projected, decays, gates, self._weights, sums, step)
-        return out if rows is None else out[rows]
+        return self._kernels.kimi_delta(mixed, projected, decays, gates, self._weights, sums, step)

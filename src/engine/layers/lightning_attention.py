@@ -48,12 +48,19 @@ class LightningAttention:
         self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
     ) -> torch.Tensor:
         """See Mixer."""
-        _, sums = cache
-        mixed = self._kernels.activate(self._kernels.take_columns(projected, 0, self._inputs), "silu")
-        out = self._kernels.state_space(mixed, projected, self._weights, sums, step)
+        out = self._scan(projected, step, cache)
         if rows is not None:
             out, projected = out[rows], projected[rows]
         return self._kernels.rms_norm_gated(out, projected, self._inputs, self._gate)
+
+    def advance(self, inputs: torch.Tensor, step: StepInput, cache: LayerCache) -> None:
+        """See Recurrent."""
+        self._scan(inputs, step, cache)
+
+    def _scan(self, projected: torch.Tensor, step: StepInput, cache: LayerCache) -> torch.Tensor:
+        _, sums = cache
+        mixed = self._kernels.activate(self._kernels.take_columns(projected, 0, self._inputs), "silu")
+        return self._kernels.state_space(mixed, projected, self._weights, sums, step)
 
 
 def slopes(num_heads: int) -> torch.Tensor:

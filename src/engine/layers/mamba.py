@@ -110,12 +110,19 @@ class Mamba:
         self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
     ) -> torch.Tensor:
         """See Mixer."""
+        out = self._scan(projected, step, cache)
+        return out if rows is None else out[rows]
+
+    def advance(self, inputs: torch.Tensor, step: StepInput, cache: LayerCache) -> None:
+        """See Recurrent."""
+        self._scan(inputs, step, cache)
+
+    def _scan(self, projected: torch.Tensor, step: StepInput, cache: LayerCache) -> torch.Tensor:
         inputs, sums = cache
         bias = None if self._conv_bias is None else self._conv_bias.values
         mixed = self._kernels.causal_convolution(projected, self._taps.by_token, bias, inputs, step, "silu")
         steps, b, c = self._projections(mixed, step.mix)
-        out = self._kernels.selective_scan(mixed, projected, steps, b, c, self._weights, sums, step)
-        return out if rows is None else out[rows]
+        return self._kernels.selective_scan(mixed, projected, steps, b, c, self._weights, sums, step)
 
 
 def order_of_channels(width: int) -> torch.Tensor:

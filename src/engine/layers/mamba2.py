@@ -53,13 +53,20 @@ class Mamba2:
         self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
     ) -> torch.Tensor:
         """See Mixer."""
+        out = self._scan(projected, step, cache)
+        if rows is not None:
+            out, projected = out[rows], projected[rows]
+        return self._kernels.rms_norm_gated(out, projected, self._taps.by_token.shape[1], self._gate)
+
+    def advance(self, inputs: torch.Tensor, step: StepInput, cache: LayerCache) -> None:
+        """See Recurrent."""
+        self._scan(inputs, step, cache)
+
+    def _scan(self, projected: torch.Tensor, step: StepInput, cache: LayerCache) -> torch.Tensor:
         inputs, sums = cache
         bias = None if self._conv_bias is None else self._conv_bias.values
         mixed = self._kernels.causal_convolution(projected, self._taps.by_token, bias, inputs, step, "silu")
-        out = self._kernels.state_space(mixed, projected, self._weights, sums, step)
-        if rows is not None:
-            out, projected = out[rows], projected[rows]
-        return self._kernels.rms_norm_gated(out, projected, mixed.shape[1], self._gate)
+        return self._kernels.state_space(mixed, projected, self._weights, sums, step)
 
 
 def gates_after_inputs(spec: Mamba2Spec) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -32,5 +32,18 @@ class Mixer(Protocol):
 
         projected: of `in_proj`, [T, outputs]. rows: [N] int64, the tokens whose result is needed; None for all.
         Returns the input of `out_proj` for these.
+        """
+        ...
+
+
+@runtime_checkable
+class Recurrent(Protocol):
+    """A part of a layer that keeps a state of each sequence: a mixer, or n-grams."""
+
+    def advance(self, inputs: torch.Tensor, step: StepInput, cache: LayerCache) -> None:
+        """Change the states by the T tokens of a step whose results are not needed.
+
+        inputs: [T, ...], what the part has kept of these tokens in the step that computed their results
+        (StateInputs).
         """
         ...

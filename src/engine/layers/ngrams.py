@@ -15,6 +15,7 @@ from ...model.ngrams import NGrams as NGramsSpec
 from ..kernels import KernelSet, NGramHashes
 from .linear import Linear
 from .loading import Held, Loadable, TensorReader, tensor_of
+from .mixer import LayerCache
 from .norm import RMSNorm
 from .step_input import StepInput
 from .vector import Vector
@@ -109,8 +110,8 @@ class NGrams:
         yield from self._norms
         yield self._taps
 
-    def __call__(self, streams: torch.Tensor, step: StepInput, inputs: torch.Tensor) -> torch.Tensor:
-        """streams: [T, C * H]. inputs: the last ones of the convolution, by slot. Returns the new streams."""
+    def __call__(self, streams: torch.Tensor, step: StepInput, cache: LayerCache) -> torch.Tensor:
+        """streams: [T, C * H]. cache: the last inputs of the convolution, by slot. Returns the new streams."""
         assert step.earlier_ids is not None, "a step of a model with n-grams has the ids before its tokens"
         kernels = self._kernels
         rows = kernels.ngram_rows(step.token_ids, step.earlier_ids, self._hashes)
@@ -122,5 +123,14 @@ class NGrams:
         queries = kernels.norm_streams(streams, of_queries.weight, count, of_queries.eps)
         gated = kernels.gate_streams(keys, queries, values)
         normed = kernels.norm_streams(gated, of_inputs.weight, count, of_inputs.eps)
-        convolved = kernels.causal_convolution(normed, self._taps.by_token, None, inputs, step, "silu")
+        step.keep_state_inputs(normed, cache)
+        convolved = self._convolve(normed, step, cache)
         return kernels.add_scaled(kernels.add_scaled(convolved, gated), streams)
+
+    def advance(self, inputs: torch.Tensor, step: StepInput, cache: LayerCache) -> None:
+        """See Recurrent."""
+        self._convolve(inputs, step, cache)
+
+    def _convolve(self, normed: torch.Tensor, step: StepInput, cache: LayerCache) -> torch.Tensor:
+        (inputs,) = cache
+        return self._kernels.causal_convolution(normed, self._taps.by_token, None, inputs, step, "silu")

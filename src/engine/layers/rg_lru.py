@@ -63,14 +63,21 @@ class RgLru:
         self, projected: torch.Tensor, step: StepInput, cache: LayerCache, rows: torch.Tensor | None
     ) -> torch.Tensor:
         """See Mixer."""
-        inputs, sums = cache
-        kernels, width = self._kernels, self._conv_bias.values.numel()
+        out, width = self._scan(projected, step, cache), self._conv_bias.values.numel()
+        if rows is not None:
+            out, projected = out[rows], projected[rows]
+        gates = self._kernels.take_columns(projected, width, width)
+        return self._kernels.gate_inputs(gates, out, self._activation)
+
+    def advance(self, inputs: torch.Tensor, step: StepInput, cache: LayerCache) -> None:
+        """See Recurrent."""
+        self._scan(inputs, step, cache)
+
+    def _scan(self, projected: torch.Tensor, step: StepInput, cache: LayerCache) -> torch.Tensor:
+        (inputs, sums), kernels = cache, self._kernels
         mixed = kernels.causal_convolution(
             projected, self._taps.by_token, self._conv_bias.values, inputs, step, "plain"
         )
         heads = mixed.view(len(mixed), *self._heads)
         input_gates, decay_gates = (kernels.expand_values(heads, gate.values) for gate in self._gates)
-        out = kernels.rg_lru(mixed, input_gates, decay_gates, self._weights, sums, step)
-        if rows is not None:
-            out, projected = out[rows], projected[rows]
-        return kernels.gate_inputs(kernels.take_columns(projected, width, width), out, self._activation)
+        return kernels.rg_lru(mixed, input_gates, decay_gates, self._weights, sums, step)

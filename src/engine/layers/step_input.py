@@ -26,6 +26,14 @@ class GivenRows:
 
 
 @dataclass(frozen=True, slots=True)
+class StateInputs:
+    """What a part with a recurrent state computes from, and the states that it changes."""
+
+    values: torch.Tensor  # [T, ...]
+    cache: tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StepInput:
     """T tokens of R rows; row r has the tokens from query_start[r] up to query_start[r + 1]."""
 
@@ -50,6 +58,9 @@ class StepInput:
     # [n, T] int64, ids of the tokens 1, 2, ..., n before each token, -1 before the beginning of its sequence, for a
     # model with embeddings of n-grams (layers/ngrams.py); None for others.
     earlier_ids: torch.Tensor | None = None
+    # What parts with a recurrent state compute from, in the order of their calls, for a step whose last tokens may be
+    # rejected (runner/rejected_drafts.py); None of other steps.
+    state_inputs: list[StateInputs] | None = field(default=None, repr=False, compare=False)
     # Values that kernels derive from the above in the first layer that needs them. Cleared at the start of a forward
     # pass: the same tensors may hold another step by then, and a captured graph must contain the derivation.
     plans: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -61,6 +72,11 @@ class StepInput:
     @property
     def num_rows(self) -> int:
         return self.context_lens.shape[0]
+
+    def keep_state_inputs(self, values: torch.Tensor, cache: tuple[torch.Tensor, ...]) -> None:
+        """Called by a part with a recurrent state. See StateInputs."""
+        if self.state_inputs is not None:
+            self.state_inputs.append(StateInputs(values, cache))
 
     def of_tokens(self, tokens: torch.Tensor) -> StepInput:
         """A step of these tokens, each in a separate row, for layers after the first.

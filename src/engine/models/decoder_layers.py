@@ -13,11 +13,11 @@ from ..layers.experts import ExpertsBesideMLP, MixtureOfExperts
 from ..layers.hyper_connections import HyperConnection
 from ..layers.layer_input import LayerInput
 from ..layers.loading import Loadable
-from ..layers.mixer import Mixer
+from ..layers.mixer import Mixer, Recurrent
 from ..layers.mlp import MLP, GatedMLP
 from ..layers.norm import AnyNorm
 from ..layers.vector import Scalar
-from .layer_stack import LayerStep
+from .layer_stack import LayerStep, recurrents_of
 
 FeedForward = GatedMLP | MLP | MixtureOfExperts | ExpertsBesideMLP
 
@@ -58,6 +58,7 @@ class DecoderLayer:
             "sums": self._of_sums,
         }
         self._forward = ways[places] if beside is None else self._of_two_mixers
+        self.recurrents = recurrents_of(mixer, beside)
 
     def loadables(self) -> Iterator[Loadable]:
         for norm in self.norms:
@@ -185,6 +186,7 @@ class HyperLayer:
         """connections, norms: of the mixer, and of the feed-forward block."""
         self.connections, self.norms = connections, norms
         self.mixer, self.mlp = mixer, mlp
+        self.recurrents = recurrents_of(mixer)
         self._kernels = kernels
 
     def loadables(self) -> Iterator[Loadable]:
@@ -219,6 +221,7 @@ class MixerLayer:
 
     def __init__(self, norm: AnyNorm, mixer: Mixer) -> None:
         self.norm, self.mixer = norm, mixer
+        self.recurrents = recurrents_of(mixer)
 
     def loadables(self) -> Iterator[Loadable]:
         yield from self.norm.loadables()
@@ -236,6 +239,7 @@ class FeedForwardLayer:
     """A layer without a mixer."""
 
     mixer: Mixer | None = None
+    recurrents: Sequence[Recurrent] = ()
 
     def __init__(self, norm: AnyNorm, mlp: FeedForward) -> None:
         self.norm, self.mlp = norm, mlp

@@ -239,7 +239,7 @@ class StoringLayer:
     def __init__(self, layer: Layer, kernels: KernelSet) -> None:
         self._layer, self._kernels = layer, kernels
         self._input: torch.Tensor | None = None
-        self.mixer = layer.mixer
+        self.mixer, self.recurrents = layer.mixer, layer.recurrents
 
     def loadables(self) -> Iterator[Loadable]:
         return self._layer.loadables()

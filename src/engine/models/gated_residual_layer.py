@@ -11,7 +11,7 @@ from ..layers.loading import Loadable
 from ..layers.mixer import Mixer
 from ..layers.ngrams import NGrams
 from .decoder_layers import FeedForward
-from .layer_stack import LayerStep
+from .layer_stack import LayerStep, recurrents_of
 
 
 class GatedResidualLayer:
@@ -22,6 +22,7 @@ class GatedResidualLayer:
     ) -> None:
         """ngrams: are added before the mixer."""
         self._of_mixer, self.mixer, self._of_mlp, self.mlp, self._ngrams = of_mixer, mixer, of_mlp, mlp, ngrams
+        self.recurrents = recurrents_of(ngrams, mixer)
         self._own = slice(None) if ngrams is None else slice(-1)  # the tensors of the cache that are the mixer's
 
     def loadables(self) -> Iterator[Loadable]:

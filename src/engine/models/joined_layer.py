@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from ..kernels import KernelSet
 from ..layers.loading import Loadable
-from ..layers.mixer import Mixer
+from ..layers.mixer import Mixer, Recurrent
 from ..layers.norm import AnyNorm
 from .decoder_layers import FeedForward
 from .layer_stack import LayerStep
 
 
 class JoinedLayer:
+    recurrents: Sequence[Recurrent] = ()  # the mixer is attention
+
     def __init__(
         self,
         norms: tuple[AnyNorm, AnyNorm, AnyNorm],

@@ -9,9 +9,9 @@ import torch
 
 from ..kernels.spans import span
 from ..layers.loading import Loadable
-from ..layers.mixer import LayerCache, Mixer
+from ..layers.mixer import LayerCache, Mixer, Recurrent
 from ..layers.ngrams import NGrams
-from ..layers.step_input import StepInput
+from ..layers.step_input import StateInputs, StepInput
 
 Residual = torch.Tensor | None
 
@@ -35,12 +35,17 @@ class LayerStep:
 
     def __call__(self, mixer: Mixer, projected: torch.Tensor, own: slice = slice(None)) -> torch.Tensor:
         """The output of `out_proj`, [N, hidden_size]. own: the tensors of the layer's cache that are the mixer's."""
-        mixed = mixer(projected, self._step, self._cache[own], self._rows)
-        return mixer.out_proj(mixed, self.mix_of_rows)
+        return mixer.out_proj(self._mixed(mixer, projected, own, self._rows), self.mix_of_rows)
 
     def of_all(self, mixer: Mixer, projected: torch.Tensor, own: slice) -> torch.Tensor:
         """The output of `out_proj` for all T tokens, for a second mixer that must see them."""
-        return mixer.out_proj(mixer(projected, self._step, self._cache[own], None), self.mix)
+        return mixer.out_proj(self._mixed(mixer, projected, own, None), self.mix)
+
+    def _mixed(self, mixer: Mixer, projected: torch.Tensor, own: slice, rows: torch.Tensor | None) -> torch.Tensor:
+        cache = self._cache[own]
+        if self._step.state_inputs is not None and isinstance(mixer, Recurrent):
+            self._step.keep_state_inputs(projected, cache)
+        return mixer(projected, self._step, cache, rows)
 
     @property
     def inputs_of_all(self) -> torch.Tensor:
@@ -55,7 +60,7 @@ class LayerStep:
 
     def with_ngrams(self, ngrams: NGrams, streams: torch.Tensor) -> torch.Tensor:
         """The streams of all tokens, to which the n-grams are added. The last tensor of the layer's cache is theirs."""
-        return ngrams(streams, self._step, self._cache[-1])
+        return ngrams(streams, self._step, self._cache[-1:])
 
     @property
     def inputs(self) -> torch.Tensor:
@@ -73,11 +78,21 @@ class Layer(Protocol):
     @property
     def mixer(self) -> Mixer | None: ...
 
+    @property
+    def recurrents(self) -> Sequence[Recurrent]:
+        """The parts that keep a state, in the order of their calls."""
+        ...
+
     def loadables(self) -> Iterator[Loadable]: ...
 
     def __call__(
         self, hidden: torch.Tensor, residual: torch.Tensor | None, step: LayerStep
     ) -> tuple[torch.Tensor, torch.Tensor | None]: ...
+
+
+def recurrents_of(*parts: object) -> Sequence[Recurrent]:
+    """Select the parts of a layer that keep a state."""
+    return [part for part in parts if isinstance(part, Recurrent)]
 
 
 class LayerStack:
@@ -86,6 +101,15 @@ class LayerStack:
         step even if few results are needed."""
         self.layers = layers
         self._first, self._last_full = first, last_full
+
+    def advance(self, inputs: Sequence[StateInputs], steps: Sequence[StepInput]) -> None:
+        """Change the recurrent states by the T tokens of a step whose results are not needed.
+
+        inputs: of each part with a state, in the order of their calls. steps: one per layer.
+        """
+        parts = [(index, part) for index, layer in enumerate(self.layers) for part in layer.recurrents]
+        for (index, part), own in zip(parts, inputs, strict=True):
+            part.advance(own.values, steps[index], own.cache)
 
     def __call__(
         self,

@@ -17,7 +17,7 @@ from ..layers.loading import Loadable
 from ..layers.mixer import Mixer
 from ..layers.mlp import GatedMLP
 from ..layers.norm import Norm
-from .layer_stack import LayerStep
+from .layer_stack import LayerStep, recurrents_of
 
 
 class SharedBlock:
@@ -56,6 +56,7 @@ class SharedBlockLayer:
         has_weights: this layer loads the weights of the block.
         """
         self.mixer, self.beside = attention, beside
+        self.recurrents = recurrents_of(beside)
         self._block, self._adapters, self._linear, self._norm = block, adapters, linear, norm
         self._kernels, self._has_weights = kernels, has_weights
 

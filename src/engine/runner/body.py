@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ...config import Resolved
 from ..api import StepLaunches
-from ..layers.step_input import StepInput
+from ..layers.step_input import StateInputs, StepInput
 from ..models.decoder import LaterStage
 from ..step.plan import StepPlan
 from . import sample_head
@@ -21,6 +22,7 @@ from .inputs import HostInputs
 from .loaded_model import LoadedModel
 from .materials import Materials
 from .measure import PhaseClock
+from .rejected_drafts import RejectedDrafts
 from .shared_step import SharedSteps
 from .step_input import Int64, logit_tokens
 from .step_part import Hidden, StepDivision, StepPart
@@ -30,7 +32,9 @@ Forward = Callable[[Sequence[StepInput], Hidden | None, torch.Tensor | None], Hi
 
 
 class HostBody:
-    def __init__(self, made: Materials, inputs: HostInputs, head: Head) -> None:
+    def __init__(self, made: Materials, inputs: HostInputs, head: Head, rejected: RejectedDrafts | None = None) -> None:
+        """rejected: None of a model without states, and without drafts."""
+        self._rejected = rejected
         resolved, loaded = made.resolved, made.loaded
         self._slots, self._inputs, self._head = made.slots, inputs, head
         self._device, self._forward = loaded.device, forward_of(loaded)
@@ -68,8 +72,9 @@ class HostBody:
             return no_result
         wanted, division = logit_tokens(plan, self._slots), self._division
         rows = self._head.rows(wanted, plan.num_batched_tokens)
+        keeps_inputs = self._rejected is not None and len(plan.drafted_rows) > 0
         if division is not None:
-            if division.takes(plan):
+            if division.takes(plan) and not keeps_inputs:
                 self._launched.num_single += 1
                 step = HeadStep(plan, wanted, rows, self._inputs.mix(plan))
                 return self._head.begin(step, division.compute(plan, rows, self._part))
@@ -81,9 +86,20 @@ class HostBody:
         shape = self.decode_steps.shape_of(views[0], received) if is_whole else None
         if shape is not None:
             self._launched.num_captured += 1
-            return self._head.begin_projected(step, self.decode_steps.compute(shape, views, received))
+            projected, state_inputs = self.decode_steps.compute(shape, views, received)
+            self._keep(plan, state_inputs)
+            return self._head.begin_projected(step, projected)
         self._launched.num_single += 1
-        return self._head.begin(step, self._forward(views, received, self._index(rows)))
+        state_inputs = []
+        if keeps_inputs:
+            views = _with_list(views, state_inputs)
+        hidden = self._forward(views, received, self._index(rows))
+        self._keep(plan, state_inputs)
+        return self._head.begin(step, hidden)
+
+    def _keep(self, plan: StepPlan, state_inputs: Sequence[StateInputs]) -> None:
+        if self._rejected is not None and len(plan.drafted_rows):
+            self._rejected.keep(plan, state_inputs)
 
     def warm_up(self, phases: PhaseClock) -> None:
         """Does nothing: decode steps are captured when they occur."""
@@ -104,12 +120,21 @@ class HostBody:
     def _part(self, part: StepPart) -> Hidden:
         return self._forward(self._inputs.views(part.plan, part.slots_by_rank), None, self._index(part.rows))
 
-    def _projected(self, views: Sequence[StepInput], received: Hidden | None) -> Any:
-        """What is captured, of all tokens of a step."""
-        return self._head.project(*self._forward(views, received, None), views[0].mix)
+    def _projected(self, views: Sequence[StepInput], received: Hidden | None) -> tuple[Any, list[StateInputs]]:
+        """What is captured, of all tokens of a step: what the head projects, and what states are computed from if the
+        step may have drafts."""
+        state_inputs: list[StateInputs] = []
+        if self._rejected is not None and views[0].max_query_len > 1:
+            views = _with_list(views, state_inputs)
+        return self._head.project(*self._forward(views, received, None), views[0].mix), state_inputs
 
     def _index(self, rows: Int64 | None) -> torch.Tensor | None:
         return None if rows is None else torch.from_numpy(rows).to(self._device)
+
+
+def _with_list(views: Sequence[StepInput], state_inputs: list[StateInputs]) -> tuple[StepInput, ...]:
+    """The same step, which fills the list."""
+    return tuple(replace(view, state_inputs=state_inputs) for view in views)
 
 
 def _draft_sizes(resolved: Resolved) -> dict[str, int]:

@@ -16,6 +16,7 @@ from ..structured.grammars import Grammars
 from .block_transfer import TransferOf
 from .body import HostBody
 from .copies import BlockCopies, ExpertMoves, StateCopies, StepCopy
+from .drafted_row import DraftedRow
 from .drafting_head import DraftingHead
 from .earlier_ids import features_of
 from .expert_balancer import expert_balancer
@@ -25,6 +26,7 @@ from .loaded_model import LoadedModel, load_on_cpu, with_library
 from .materials import Launched, Materials
 from .measure import PhaseClock
 from .model_drafts import ModelDrafts
+from .rejected_drafts import RejectedDrafts
 from .runner import Parts, Runner
 from .sample_head import SampleHead, sample
 from .self_test import self_test
@@ -49,10 +51,13 @@ def host_parts(
     def make(made: Materials) -> Parts:
         head, own = make_head(made), inputs(made)
         copies = list(copies_of(made, transfer_of))
+        rejected = rejected_drafts(made, own)
+        if rejected is not None:
+            copies.append(rejected)
         if made.loaded.draft is not None:
             head, drafts = with_drafts(made, head)
             copies.append(drafts)
-        return Parts(own, HostBody(made, own, head), copies)
+        return Parts(own, HostBody(made, own, head, rejected), copies)
 
     return make
 
@@ -74,6 +79,12 @@ def stage_parts(link: StageLink, stage: int) -> PartsOf:
         return PassOnHead(link, made.moves, is_last=stage == made.resolved.num_stages - 1)
 
     return host_parts(head, inputs=partial(ReceivedInputs, link=link))
+
+
+def rejected_drafts(made: Materials, inputs: HostInputs) -> RejectedDrafts | None:
+    """What takes drafts back from recurrent states; None where there are no drafts, or no states."""
+    has_drafts = made.resolved.speculative.method is not None
+    return RejectedDrafts(made, inputs) if has_drafts and made.loaded.cache.states is not None else None
 
 
 def copies_of(made: Materials, transfer_of: TransferOf | None = None) -> Sequence[StepCopy]:
@@ -101,11 +112,12 @@ def load_runner(
     phases, make = PhaseClock(phase), parts_of or host_parts()
     loaded = load(resolved, phases)
     slots, launched = _slot_table(resolved, loaded, grammars), Launched()
+    drafted_rows: dict[int, DraftedRow] = {}
 
     def parts(loaded: LoadedModel) -> tuple[Materials, Parts]:
         balancer = expert_balancer(resolved, loaded.model.loadables(), loaded.ranks)
         features = features_of(resolved.model_spec)
-        made = Materials(resolved, loaded, slots, ExpertMoves(balancer), launched, features)
+        made = Materials(resolved, loaded, slots, ExpertMoves(balancer), launched, features, drafted_rows)
         return made, make(made)
 
     runner = Runner(*parts(loaded), phases)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...config import Resolved
 from .copies import ExpertMoves
+from .drafted_row import DraftedRow
 from .loaded_model import LoadedModel
 from .slot_table import SlotTable
 from .step_features import StepFeature
@@ -27,3 +28,5 @@ class Materials:
     moves: ExpertMoves
     launched: Launched  # goes on when other kernels are used
     features: tuple[StepFeature, ...] = ()  # fill fields of StepInput that only some steps have
+    # By slot: rejected_drafts.py. They remain when other kernels are used.
+    drafted_rows: dict[int, DraftedRow] = field(default_factory=dict)

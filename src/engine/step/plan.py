@@ -110,6 +110,11 @@ class StepPlan:
         return int(self.num_tokens.sum())
 
     @property
+    def drafted_rows(self) -> Int64:
+        """The rows with drafts, ascending."""
+        return np.flatnonzero(self.num_outputs > 1)
+
+    @property
     def output_rows(self) -> Int64:
         """[outputs] The row of each output, ascending: a row with n outputs occurs n times."""
         return np.arange(len(self.slots)).repeat(self.num_outputs)

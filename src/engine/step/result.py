@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from ..api import EngineOutput, TokenLogprobs, Vectors
-from .plan import Int32, Int64, StepPlan
+from .plan import Bool, Int32, Int64, StepPlan
 
 
 @dataclass(slots=True)
@@ -55,6 +55,10 @@ class StepOutputs:
     routes: Int64 = field(default_factory=lambda: np.empty(0, np.int64))  # EngineRequest.route of each
     requests: Sequence[HasRequestId] = ()  # by row of the step
     rows: Int64 = field(default_factory=lambda: np.empty(0, np.int64))  # the row of each plain token
+
+    def part(self, chosen: Bool, records: Sequence[EngineOutput] = ()) -> StepOutputs:
+        """These of the plain tokens, and these records. chosen: [plain tokens]."""
+        return StepOutputs(list(records), self.token_ids[chosen], self.routes[chosen], self.requests, self.rows[chosen])
 
     def __len__(self) -> int:
         return len(self.token_ids) + len(self.records)

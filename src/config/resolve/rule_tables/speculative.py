@@ -29,16 +29,6 @@ RULES = (
         ),
     ),
     Rule(
-        id="R516",
-        title="drafts are for models without recurrent states",
-        fields=("speculative.method",),
-        needs_model=True,
-        is_broken=lambda v: v.speculative.method is not None and v.has_states,
-        message="`speculative.method: {method}` cannot be used with this model, some layers of which keep a state",
-        why="A state is of all tokens so far, and those that the model rejects cannot be taken out of it.",
-        fixes=("remove `speculative.method`, or write `auto`",),
-    ),
-    Rule(
         id="R517",
         title="options of drafts need a method",
         fields=("speculative.method", *_OTHERS),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from ...layers.loading import Loadable
-from ...layers.mixer import Mixer
+from ...layers.mixer import Mixer, Recurrent
 from ...models.decoder import Decoder
 from ...models.layer_stack import Layer, LayerStep
 from ..weight_storages import weights_in
@@ -28,6 +28,10 @@ class StreamedLayer:
     @property
     def mixer(self) -> Mixer | None:
         return self._layer.mixer
+
+    @property
+    def recurrents(self) -> Sequence[Recurrent]:
+        return self._layer.recurrents
 
     def loadables(self) -> Iterator[Loadable]:
         return self._layer.loadables()

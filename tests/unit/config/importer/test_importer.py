@@ -312,7 +312,9 @@ DRAFTS: dict[str, tuple[dict[str, str], str, str]] = {
         "",
     ),
     "vllm-draft-model": (
-        {"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": "4"}, "draft_tensor_parallel_size revision draft_sample_method", ""
+        {"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": "4"},
+        "draft_tensor_parallel_size revision draft_sample_method",
+        "",
     ),
     "vllm-dflash-adaptive": (
         {"model": "z-lab/Qwen3-8B-DFlash", "num_speculative_tokens": "15"},

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.drafters import AnswerDrafter, AnyDrafter
-from tests.fake_runner import FakeRunner, FakeSettings, continuation
+from tests.fake_runner import FakeRunner, FakeSettings, continuation, num_valid_drafts
 
 from stoker.engine.api import (
     CacheScope,
@@ -352,3 +352,37 @@ def test_a_request_that_is_refused_has_no_slot_to_forget():
     with pytest.raises(InvalidRequest):
         bench.add("a", [-1])
     assert bench.drafter.num_calls == 0
+
+
+def bench_with_states(**changes: Any) -> Bench:
+    return Bench(AnyDrafter(max_tokens=5), num_kept_states=4, retention_interval=8, **changes)
+
+
+def test_no_row_passes_a_place_where_the_state_of_its_sequence_is_kept():
+    bench = bench_with_states()
+    bench.add("a")
+    plans = bench.run()
+    assert bench.answers["a"] == continuation(PROMPT, 20)
+    assert any(plan.drafts for plan in plans)
+    rows = [(int(plan.num_computed[0]), int(plan.num_computed[0] + plan.num_tokens[0])) for plan in plans]
+    assert all((end - 1) // 8 == start // 8 for start, end in rows[1:])
+    kept = [row for plan, row in zip(plans, rows, strict=True) if len(plan.kept_states)]
+    assert sorted({end for _, end in kept} & {8, 16, 24}) == [8, 16, 24]
+
+
+def test_the_state_after_rejected_drafts_is_not_found_and_leaves_an_earlier_one():
+    bench, outcomes = bench_with_states(), set()
+    kept = bench.scheduler.sequences.blocks.cache.states
+    for length in range(4, 12):
+        bench.add(str(length), PROMPT * 3, max_tokens=8 + length)
+        while bench.scheduler.has_work:
+            plan = bench.scheduler.schedule()
+            assert plan is not None
+            before = set(kept._by_hash)
+            bench.finish(plan)
+            if len(plan.kept_states) and plan.drafts:
+                num_drafts = int(plan.num_outputs[0]) - 1
+                is_whole = num_valid_drafts(int(plan.num_computed[0]) + 1, num_drafts) == num_drafts
+                outcomes.add((is_whole, before == set(kept._by_hash)))
+    assert {(True, False), (False, True)} <= outcomes
+    assert len(kept._free) + len(kept._by_hash) == 4

@@ -43,6 +43,7 @@ FLAGS = StepFlag.MIX | StepFlag.ROPE_POSITIONS | StepFlag.GIVEN | StepFlag.EARLI
 
 # Fields that have their default because they are of another kind of inputs.
 BY_RANK, VISIBLE = "by_rank", "visible"  # of steps that ranks share, and of ranks that keep some tokens of a context
+FROM_LAYERS = {"state_inputs"}  # no input of the layers: the body gives them a list that they fill
 
 
 @dataclass
@@ -85,7 +86,7 @@ FEATURES = (
 def left_out(step: StepInput) -> set[str]:
     """The fields that have their defaults."""
     optional = [each for each in fields(step) if each.init and each.default is not MISSING]
-    return {each.name for each in optional if getattr(step, each.name) is each.default}
+    return {each.name for each in optional if getattr(step, each.name) is each.default} - FROM_LAYERS
 
 
 def make_cache(part: ContextPart | None = None) -> KVCache:

@@ -26,10 +26,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             *("--spec-method auto --device cuda", "--spec-method auto -pcp 2", "--device cuda"),
         ],
     ),
-    "R516": (
-        [f"{_DRAFTS} {_STATES}"],
-        [f"--spec-method auto {_STATES}", _DRAFTS, f"{_DRAFTS} {_MIXTURE}", f"{_DRAFTS} {_LATENTS}"],
-    ),
     "R518": (
         ["--spec-method draft_model", "--spec-method eagle3"],
         ["--spec-method draft_model --spec-model MODEL", "--spec-model MODEL", "--spec-method ngram", ""],
