@@ -18,6 +18,7 @@ class TrueDrafter:
     """Knows what will be sampled. What it drafts depends on the text of a sequence only, so that a story repeats."""
 
     max_tokens = MAX_DRAFT
+    is_in_runner = False
 
     def __init__(self) -> None:
         self.slots: Mapping[int, Slot] = {}  # of the runner: a drafter knows no seeds
@@ -57,3 +58,7 @@ class TrueDrafter:
 
     def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
         assert num_rows > 0 <= num_drafts
+
+    def record_drafts(self, slots: Int64, num_drafts: Int32, num_accepted: Int32, seconds: float) -> None:
+        assert len(slots) == len(num_drafts) > 0
+        assert np.all((num_accepted >= 0) & (num_accepted <= num_drafts))
