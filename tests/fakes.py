@@ -17,6 +17,7 @@ from stoker.engine.api import (
     QueueFull,
     StoredBlocks,
     TokenLogprobs,
+    VerifiedDraft,
 )
 from stoker.engine.client.engine_client import EngineState
 
@@ -55,6 +56,7 @@ class FakeEngine:
         self.num_cached_tokens = self.num_newly_cached_tokens = 0
         self.num_waiting = 0  # of other clients, as `stats` shows them
         self.queued_s: float | None = 0.25
+        self.drafts: list[VerifiedDraft] | None = None  # of the steps of each output
         self.sleep_level = 0
         self._is_profiling = False
         self._running: dict[str, asyncio.Event] = {}
@@ -197,6 +199,7 @@ class FakeEngine:
                 num_cached_tokens=self.num_cached_tokens,
                 num_newly_cached_tokens=self.num_newly_cached_tokens,
                 queued_s=self.queued_s if generated == len(unsent) else None,
+                drafts=None if self.drafts is None else [*self.drafts],
                 stored=self.stored(request) if finish is not None and request.is_for_others else None,
             )
             unsent, prompt_logprobs = [], None

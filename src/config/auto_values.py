@@ -22,6 +22,7 @@ QUEUED_PER_KV_TOKEN = 16  # prompt tokens that may wait, per token that the KV c
 MAX_DRAFT_TOKENS = 16
 LONGEST_LOOKUP = 16  # trailing tokens that are compared with earlier ones
 SHORTEST_LOOKUP = 2  # of those, how many must agree
+PAST_OUTPUT_TOKENS = 1 << 16  # of earlier answers, in which continuations are found: 768 KiB with their index
 LONG_PROMPT_SHARE = 0.04  # of the context, above which a prompt is a long one
 INCOMPLETE_HEADER_FACTOR = 2  # max_incomplete_header_bytes, as a multiple of max_header_bytes
 MAX_CONNECTIONS = 8192  # about 64 KiB each
@@ -63,6 +64,17 @@ def num_kept_states(state_bytes: int, max_num_seqs: int, interval: int) -> int:
     if not state_bytes or not interval:
         return 0
     return max(1, min(KEPT_STATES_PER_SEQUENCE * max_num_seqs, MAX_KEPT_STATE_BYTES // state_bytes))
+
+
+def past_output_places(num_tokens: int) -> int:
+    """Size of the index of this number of earlier tokens: a power of two, and at least twice as much, so that few of
+    their hashes share a place."""
+    return 1 << (2 * num_tokens - 1).bit_length()
+
+
+def past_output_bytes(num_tokens: int) -> int:
+    """Memory of the tokens of earlier answers and of their index."""
+    return 4 * (num_tokens + 1 + past_output_places(num_tokens)) if num_tokens else 0
 
 
 def by_device(values: dict[str, int]) -> str:

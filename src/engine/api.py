@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 
 class FinishReason(StrEnum):
@@ -255,6 +255,7 @@ class EngineRequest:
     rank: int | None = None  # of the replica that computes it; None: any
     is_for_others: bool = False  # other engines are to read the blocks of its prompt: see EngineOutput.stored
     source: StoredBlocks | None = None  # read these instead of computing them
+    prediction: list[int] = field(default_factory=list)  # text that the answer is expected to be, for the drafter
     route: int = 0  # 64 bits set by the caller of the scheduler: plain tokens are returned with it
     is_ready: Callable[[], bool] | None = None  # set by the engine: it is not admitted before this is true
 
@@ -276,6 +277,14 @@ class Vectors:
     elements: bytes  # little-endian float32
 
 
+class VerifiedDraft(NamedTuple):
+    """A draft that one step has verified."""
+
+    num_tokens: int
+    num_accepted: int
+    is_predicted: bool = False  # it was taken from the text that the request predicted
+
+
 @dataclass(slots=True, kw_only=True)
 class EngineOutput:
     """The output of one step for one request, or of several steps merged."""
@@ -291,6 +300,7 @@ class EngineOutput:
     vectors: Vectors | None = None  # once, with the last output
     stored: StoredBlocks | None = None  # with the last output of a request that is for others: they can be read now
     queued_s: float | None = None  # with the first output: from the arrival to the first step that computes the request
+    drafts: list[VerifiedDraft] | None = None  # of the steps that made this output; None: they had no drafts
     error: str | None = None
 
     def merge(self, later: EngineOutput) -> None:
@@ -306,6 +316,8 @@ class EngineOutput:
         self.num_newly_cached_tokens = max(self.num_newly_cached_tokens, later.num_newly_cached_tokens)
         self.vectors, self.stored = later.vectors, later.stored
         self.queued_s = later.queued_s if self.queued_s is None else self.queued_s
+        if later.drafts is not None:
+            self.drafts = [*(self.drafts or ()), *later.drafts]
         self.error = later.error
 
 

@@ -292,6 +292,7 @@ class LLM:
         sampling = _one_each(sampling_params, len(prompts))
         requests: list[tuple[EngineRequest, Collector]] = []
         results: list[RequestOutput] = []
+        has_drafts = self._resolved.speculative.method is not None
         for (text, token_ids), params in zip(prompts, sampling, strict=True):
             request_id = str(next(self._request_numbers))
             result = RequestOutput(request_id, text, token_ids, [])
@@ -299,7 +300,8 @@ class LLM:
             if params.bad_words:
                 params = replace(params, bad_word_ids=self.get_tokenizer().word_ids(params.bad_words))
             for request in fan_out(EngineRequest(request_id=request_id, inputs=RequestInputs(token_ids, params))):
-                requests.append((request, SequenceCollector(result, request, self._tokenizer)))
+                collector = SequenceCollector(result, request, self._tokenizer, has_drafts=has_drafts)
+                requests.append((request, collector))
             results.append(result)
         with _progress(len(requests), show=use_tqdm) as advance:
             self._run(requests, advance)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..engine.api import EngineOutput, EngineRequest, FinishReason, TokenLogprobs
+from ..text.draft_metrics import DraftMetrics
 from ..text.generated_sequence import Delta, GeneratedSequence, GenerationFailed, join
 from ..text.tokenizer import Tokenizer
 
@@ -30,6 +31,7 @@ class CompletionOutput:
     logprobs: list[dict[int, Logprob]] | None = None  # per generated token: by token id, the sampled one first
     finish_reason: str | None = None  # stop or length
     stop_reason: int | str | None = None  # the stop token id or stop string that the parameters named
+    spec_decode_metrics: DraftMetrics | None = None  # of its drafts; None where nothing is drafted
 
 
 @dataclass(slots=True)
@@ -78,8 +80,10 @@ class OneOutput:
 class SequenceCollector:
     """Takes the engine's outputs of one sequence and writes them into its RequestOutput."""
 
-    def __init__(self, result: RequestOutput, request: EngineRequest, tokenizer: Tokenizer | None) -> None:
-        self._result = result
+    def __init__(
+        self, result: RequestOutput, request: EngineRequest, tokenizer: Tokenizer | None, *, has_drafts: bool = False
+    ) -> None:
+        self._result, self._has_drafts = result, has_drafts
         self._tokenizer = tokenizer
         self._sequence = GeneratedSequence(len(result.outputs), request, tokenizer)
         self._deltas: list[Delta] = []
@@ -111,6 +115,8 @@ class SequenceCollector:
             ]
         completion.text, completion.token_ids = whole.text, whole.token_ids
         completion.finish_reason, completion.stop_reason = whole.finish_reason, whole.stop_reason
+        if self._has_drafts:
+            completion.spec_decode_metrics = DraftMetrics.of(self._sequence.drafts)
         if whole.logprobs is not None:
             completion.logprobs = [self._by_token_id(entry) for entry in whole.logprobs]
             completion.cumulative_logprob = sum(entry.logprobs[0] for entry in whole.logprobs)

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence, S
 from contextlib import aclosing
 from typing import Any
 
-from ..engine.api import EngineDead, EngineOutput, EngineRequest, QueueFull, StoredBlocks
+from ..engine.api import EngineDead, EngineOutput, EngineRequest, QueueFull, StoredBlocks, VerifiedDraft
 from ..engine.client.engine_client import EngineClient
 from ..text.generated_sequence import Delta, GeneratedSequence, GenerationFailed, Reader, join
 from ..text.tokenizer import Tokenizer
@@ -148,6 +148,11 @@ class Generation:
     @property
     def num_generated_tokens(self) -> int:
         return sum(sequence.num_generated for sequence in self._sequences)
+
+    @property
+    def drafts(self) -> list[list[VerifiedDraft]]:
+        """The verified drafts of each sequence, in the order of its steps."""
+        return [sequence.drafts for sequence in self._sequences]
 
     @property
     def outputs(self) -> list[tuple[str | list[int], str]]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..engine.api import EngineOutput, EngineRequest, FinishReason, StoredBlocks, TokenLogprobs
+from ..engine.api import EngineOutput, EngineRequest, FinishReason, StoredBlocks, TokenLogprobs, VerifiedDraft
 from .detokenizer import TextStream
 from .tokenizer import Tokenizer
 
@@ -77,6 +77,7 @@ class GeneratedSequence:
         self.num_newly_cached = 0  # prompt tokens that were added to it
         self.queued_s: float | None = None  # time in the engine's queue, once the first output has arrived
         self.finish_reason: str | None = None
+        self.drafts: list[VerifiedDraft] = []  # of its steps so far
         self.stored: StoredBlocks | None = None  # of a prompt that is for other engines, with the last output
         self._text: TextStream | None = None
         if tokenizer is not None and request.inputs.sampling.detokenize:
@@ -109,6 +110,8 @@ class GeneratedSequence:
         self.num_newly_cached = max(self.num_newly_cached, output.num_newly_cached_tokens)
         if output.queued_s is not None:
             self.queued_s = output.queued_s
+        if output.drafts is not None:
+            self.drafts += output.drafts
         self.stored = output.stored
         delta = Delta(
             self.index,

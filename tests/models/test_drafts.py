@@ -224,6 +224,24 @@ def test_how_many_tokens_must_agree(saved: Callable[[str], Saved], tmp_path: Pat
         assert drafter.drafts(0, len(prompt), 1) == [token_id]
 
 
+@pytest.mark.effect("speculative.past_output_tokens")
+def test_earlier_answers_are_drafted_from(saved: Callable[[str], Saved], tmp_path: Path):
+    """Also with a real model, where answers are the same. Which sequences share: tests/server/test_drafts.py."""
+    prompts = [[5, 6, 7, 9], [8, 6, 7, 9]]
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    expected: list[EngineOutput] = []
+    for num_tokens, has_drafts in ((0, False), (1000, True)):
+        speculative = {"method": "ngram", "past_output_tokens": num_tokens, "prompt_lookup_min": 16}
+        settings = resolved(saved("llama")[1], tmp_path, speculative=speculative)
+        engine = Engine(settings)
+        expected = expected or engine.outputs([prompts[0]] * 2, params)
+        engine.scheduler = Scheduler(scheduler_settings(settings, drafting=drafting_of(settings)))
+        assert_same(engine.outputs(prompts[:1], params) + engine.outputs(prompts[:1], params), expected)
+        counts = engine.scheduler.stats().drafts
+        assert counts is not None
+        assert (sum(counts.accepted) > 10) == has_drafts
+
+
 @pytest.mark.effect("speculative.max_model_len", "speculative.disable_by_batch_size")
 def test_which_sequences_get_drafts(saved: Callable[[str], Saved], tmp_path: Path):
     """What the scheduler does with both is in tests/unit/engine/core/test_drafting.py."""

@@ -139,7 +139,6 @@ FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
     (CHAT, {"documents": [{"text": "x"}]}, "unsupported_parameter", "documents"),
     (CHAT, {"functions": [{"name": "f"}]}, "unsupported_parameter", "functions"),
     (CHAT, {"audio": {"voice": "alloy"}}, "unsupported_parameter", "audio"),
-    (CHAT, {"prediction": {"content": "x"}}, "unsupported_parameter", "prediction"),
     (CHAT, {"web_search_options": {}}, "unsupported_parameter", "web_search_options"),
     (CHAT, {"guided_json": "{"}, "invalid_value", "guided_json"),
     (CHAT, {"guided_decoding_backend": "outlines"}, "unsupported_parameter", "guided_decoding_backend"),

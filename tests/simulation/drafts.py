@@ -56,9 +56,9 @@ class TrueDrafter:
             mark = fingerprint(mark, found[-1])
         return found
 
-    def record_drafts(self, slots: Int64, num_drafts: Int32, num_accepted: Int32, seconds: float) -> None:
-        assert (num_accepted <= num_drafts).all()
-        assert (num_drafts > 0).all()
-
     def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
         assert num_rows > 0 <= num_drafts
+
+    def record_drafts(self, slots: Int64, num_drafts: Int32, num_accepted: Int32, seconds: float) -> None:
+        assert len(slots) == len(num_drafts) > 0
+        assert np.all((num_accepted >= 0) & (num_accepted <= num_drafts))

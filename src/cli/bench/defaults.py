@@ -8,7 +8,7 @@ from ..defaults import DEFAULT_URL
 
 _SIZES = {"input_len": 128, "output_len": 128, "num_warmup": 1, "seed": 0}
 _MANY = {**_SIZES, "num_prompts": 100, "length_spread": 0, "prefix_len": 0}
-Kind = Literal["latency", "throughput", "serve", "startup"]
+Kind = Literal["latency", "throughput", "serve", "startup", "spec"]
 DEFAULTS: dict[Kind, dict[str, Any]] = {
     "latency": {**_SIZES, "batch_size": 8, "num_iters": 10},
     "throughput": _MANY,
@@ -23,4 +23,12 @@ DEFAULTS: dict[Kind, dict[str, Any]] = {
         "ignore_eos": False,
     },
     "startup": {"num_runs": 3},
+    "spec": {
+        "text": None,
+        "rows": "1,4,16",
+        "draft_lens": "2,4,8,16",
+        "input_len": 1024,
+        "output_len": 256,
+        "num_iters": 3,
+    },
 }

@@ -57,9 +57,13 @@ def _measure(kind: Kind, files: Sequence[str], overrides: Sequence[str], paramet
         from .startup import measure_startup
 
         return measure_startup(files, overrides, **parameters)
+    view = StartupView(f"stoker {__version__}", is_live=is_coloured(sys.stderr))
+    if kind == "spec":
+        from .spec import measure_spec
+
+        return measure_spec(files, overrides, view, **parameters)
     from .offline import measure_latency, measure_throughput
 
-    view = StartupView(f"stoker {__version__}", is_live=is_coloured(sys.stderr))
     return (measure_latency if kind == "latency" else measure_throughput)(files, overrides, view, **parameters)
 
 
@@ -109,4 +113,10 @@ def _text(kind: Kind, measurement: Measurement, parameters: Mapping[str, Any]) -
     elif kind == "serve":
         unit = measurement.details["input_len_unit"]
         head += f"; prompts of {parameters['input_len'] + parameters['prefix_len']} {unit} were asked for"
+    elif kind == "spec":
+        from .spec import table
+
+        details = measurement.details
+        head += f"; an answer of {details['answer_tokens']} tokens after a prompt of {details['prompt_tokens']}"
+        return "\n".join([head, "", *table(measurement.results)])
     return "\n".join([head, *lines(measurement.results)])

@@ -9,16 +9,28 @@ import typer
 
 from ..bench.defaults import DEFAULTS
 
-_LATENCY, _MANY, _SERVE, _STARTUP = (DEFAULTS[kind] for kind in ("latency", "throughput", "serve", "startup"))
+_LATENCY, _MANY, _SERVE, _STARTUP, _SPEC = (
+    DEFAULTS[kind] for kind in ("latency", "throughput", "serve", "startup", "spec")
+)
 
 
 @dataclass(frozen=True, slots=True)
 class BenchFlags:
     input_len: Annotated[
-        int | None, typer.Option("--input-len", min=1, help=f"Tokens of a prompt; by default {_MANY['input_len']}.")
+        int | None,
+        typer.Option(
+            "--input-len",
+            min=1,
+            help=f"Tokens of a prompt; by default {_MANY['input_len']}, of spec at most {_SPEC['input_len']}.",
+        ),
     ] = None
     output_len: Annotated[
-        int | None, typer.Option("--output-len", min=1, help=f"Tokens of an answer; by default {_MANY['output_len']}.")
+        int | None,
+        typer.Option(
+            "--output-len",
+            min=1,
+            help=f"Tokens of an answer; by default {_MANY['output_len']}, of spec at most {_SPEC['output_len']}.",
+        ),
     ] = None
     batch_size: Annotated[
         int | None,
@@ -26,7 +38,12 @@ class BenchFlags:
     ] = None
     num_iters: Annotated[
         int | None,
-        typer.Option("--num-iters", min=1, help=f"latency: number of batches; by default {_LATENCY['num_iters']}."),
+        typer.Option(
+            "--num-iters",
+            min=1,
+            help=f"latency: number of batches; by default {_LATENCY['num_iters']}. spec: how often each case is "
+            f"measured; by default {_SPEC['num_iters']}.",
+        ),
     ] = None
     num_prompts: Annotated[
         int | None,
@@ -60,6 +77,23 @@ class BenchFlags:
     num_runs: Annotated[
         int | None,
         typer.Option("--num-runs", min=1, help=f"startup: number of starts; by default {_STARTUP['num_runs']}."),
+    ] = None
+    text: Annotated[
+        str | None,
+        typer.Option(
+            "--text",
+            help="spec: file whose first half is the prompt and whose second half is the answer; by default a sample.",
+        ),
+    ] = None
+    rows: Annotated[
+        str | None,
+        typer.Option("--rows", help=f"spec: sequences at the same time; by default {_SPEC['rows']}."),
+    ] = None
+    draft_lens: Annotated[
+        str | None,
+        typer.Option(
+            "--draft-lens", help=f"spec: maximum numbers of drafted tokens; by default {_SPEC['draft_lens']}."
+        ),
     ] = None
     url: Annotated[
         str | None, typer.Option("--url", help=f"serve: base URL of the server; by default {_SERVE['url']}.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ...config.auto_values import past_output_bytes
+from ...config.plan.estimate import draft_logit_rows
 from ...config.plan.kv import by_kind
 from ...config.plan.plan import Plan
 from ...config.schema.types import format_about as about
@@ -47,6 +49,8 @@ def memory_rows(plan: Plan) -> list[tuple[str, str]]:
     ]
     if found.grammars.high:
         rows.append(("grammars", f"{found.grammars.shown} for the vocabulary of structured outputs (estimate)"))
+    if found.drafts.high:
+        rows.append(("drafts", _drafts(plan)))
     if found.graphs.high:
         name, of = ("CUDA graphs", "") if plan.device.is_gpu else ("graphs", " for captured steps")
         rows.append((name, f"{found.graphs.shown}{of} (estimate)"))
@@ -74,6 +78,14 @@ def _blocks_beside(plan: Plan) -> list[tuple[str, str]]:
     where = " in pinned memory of the host, not counted here" if found.is_on_host else ""
     sizes = (("for others", found.transfer_bytes), ("offloaded", found.kept_bytes))
     return [(name, f"{about(size)} of KV blocks{where}") for name, size in sizes if size]
+
+
+def _drafts(plan: Plan) -> str:
+    ask = plan.ask
+    rows = f"{draft_logit_rows(ask)} more rows of logits" if draft_logit_rows(ask) else ""
+    past = f"{about(past_output_bytes(ask.past_output_tokens))} of earlier answers" if ask.past_output_tokens else ""
+    parts = [part for part in (rows, "captured steps", "tokens of sequences", past) if part]
+    return f"{plan.estimate.drafts.shown}: {', '.join(parts)} (estimate)"
 
 
 def _rest(plan: Plan) -> str:

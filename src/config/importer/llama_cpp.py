@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..schema.refused.reasons import DRAFTS_LIKE_MODEL
 from .counterparts import by_name, choice, gone, key_file, needless, switch, template, to
 
 _LAYERS = "the whole model is on one device; `device.device` says which"
@@ -127,7 +128,29 @@ TABLE = by_name(
     needless("this build serves text", "--no-mmproj", takes=0),
     to("speculative.model", "-md", "--model-draft", "--spec-draft-model"),
     to("speculative.num_speculative_tokens", "--draft", "--draft-max", "--draft-n", "--spec-draft-n-max"),
-    gone("drafts are verified as they come", "--draft-min", "--draft-p-min", "-ngld", "--gpu-layers-draft"),
+    choice(
+        "speculative.method",
+        "--spec-type",
+        values={
+            **dict.fromkeys(("ngram-simple", "ngram-cache", "ngram-map-k", "ngram-map-k4v", "ngram-mod"), "ngram"),
+            "none": "",
+            "draft-simple": "draft_model",
+            "draft-eagle3": "eagle3",
+            "draft-mtp": "mtp",
+        },
+    ),
+    to("speculative.prompt_lookup_min", "--spec-ngram-size-n", says="the tokens that must agree"),
+    gone("`speculative.num_speculative_tokens` limits each draft", "--spec-ngram-size-m"),
+    gone("the last place where most tokens agree is followed", "--spec-ngram-min-hits"),
+    gone("the engine chooses the number of drafts in each step", "--draft-min", "--draft-n-min", "--spec-draft-n-min"),
+    gone("the engine counts how far drafts survive", "--draft-p-min", "--draft-p-split", "--spec-draft-p-min"),
+    gone(DRAFTS_LIKE_MODEL, "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "-devd", "--device-draft"),
+    gone(
+        DRAFTS_LIKE_MODEL, "-cd", "--ctx-size-draft", "-ctkd", "--cache-type-k-draft", "-ctvd", "--cache-type-v-draft"
+    ),
+    gone(DRAFTS_LIKE_MODEL, "-td", "--threads-draft", "-tbd", "--threads-batch-draft", "--spec-replace"),
+    gone("`speculative.past_output_tokens` keeps earlier answers in memory", "-lcs", "--lookup-cache-static"),
+    gone("`speculative.past_output_tokens` keeps earlier answers in memory", "-lcd", "--lookup-cache-dynamic"),
 )
 
 NOTES = {

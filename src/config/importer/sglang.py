@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from ...formats.registry import find, reasoning_names, tool_names
-from ..schema.refused.reasons import GATHERED_TOKENS
+from ..schema.refused.reasons import DRAFTS_LIKE_MODEL, GATHERED_TOKENS
 from .counterparts import Counterpart, by_name, choice, gone, needless, section, switch, template, to
 
 _GPU = "it tunes kernels of a GPU; `engine plan` says which kernels run here"
+_EXACT = "a drafted token is accepted only if the model samples it"
 _COMPILED = "this build compiles no models: its own kernels and captured graphs take that place"
 _ATTENTION = (
     "replicas have their own attention here: `parallel.data_parallel_size` with `parallel.enable_expert_parallel`, "
@@ -138,13 +139,41 @@ TABLE = by_name(
         "speculative.method",
         "--speculative-algorithm",
         "--speculative-algo",
-        values={"EAGLE": "eagle", "EAGLE3": "eagle3", "NGRAM": "ngram"},
+        values={
+            "EAGLE": "eagle",
+            "EAGLE3": "eagle3",
+            "NGRAM": "ngram",
+            "STANDALONE": "draft_model",
+            "NEXTN": "mtp",
+            "FROZEN_KV_MTP": "mtp",
+            "DFLASH": "dflash",
+            "DSPARK": "dspark",
+        },
     ),
     to("speculative.model", "--speculative-draft-model-path", "--speculative-draft-model"),
     to("speculative.num_speculative_tokens", "--speculative-num-draft-tokens"),
     to("speculative.prompt_lookup_min", "--speculative-ngram-min-match-window-size"),
     to("speculative.prompt_lookup_max", "--speculative-ngram-max-match-window-size"),
     gone("drafts are one chain of tokens here", "--speculative-num-steps", "--speculative-eagle-topk"),
+    to("speculative.revision", "--speculative-draft-model-revision"),
+    to("speculative.quantization", "--speculative-draft-model-quantization"),
+    to("speculative.kv_cache_dtype", "--speculative-draft-kv-cache-dtype"),
+    gone(
+        DRAFTS_LIKE_MODEL, "--speculative-draft-load-format", "--speculative-token-map", "--speculative-attention-mode"
+    ),
+    gone(DRAFTS_LIKE_MODEL, "--speculative-moe-runner-backend", "--speculative-draft-attention-backend"),
+    gone(DRAFTS_LIKE_MODEL, "--speculative-draft-window-size"),
+    gone(_EXACT, "--speculative-accept-threshold-single", "--speculative-accept-threshold-acc"),
+    gone(_EXACT, "--speculative-use-block-verification", takes=0),
+    needless(_EXACT, "--speculative-use-rejection-sampling", takes=0),
+    needless("the engine chooses the number of drafts in each step", "--speculative-adaptive", takes=0),
+    gone("the engine chooses the number of drafts in each step", "--speculative-adaptive-config"),
+    gone(
+        "one place is followed, the last one where most tokens agree",
+        *("--speculative-ngram-min-bfs-breadth", "--speculative-ngram-max-bfs-breadth"),
+        *("--speculative-ngram-match-type", "--speculative-ngram-branch-length", "--speculative-ngram-max-trie-depth"),
+    ),
+    gone("`speculative.past_output_tokens` counts tokens of answers", "--speculative-ngram-capacity"),
     switch("lora.enable_lora", "true", "--enable-lora"),
     to("lora.max_lora_rank", "--max-lora-rank"),
     to("lora.max_loras", "--max-loras-per-batch"),

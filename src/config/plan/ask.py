@@ -22,6 +22,8 @@ class Ask(MemoryNeeds):
     dtype: str
     state_dtype: str = "float32"  # of the sums of recurrent layers
     has_auto_num_seqs: bool = False
+    max_drafted: int = 0  # tokens of a sequence in a step; 0: nothing is drafted
+    past_output_tokens: int = 0
     has_grammars: bool = True  # structured outputs: the engine has a tokenizer
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -78,5 +80,16 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         activations=None if activations == "none" else activations,
         keeps_twelve_bits=device.keeps_twelve_bits and not decisions.model.enforce_eager,
         codes_layout=decisions.codes_layout(own_kind, cpu_keeps_codes=device.keeps_codes),
+        **_drafts(decisions, is_drafting=kind == "cpu" and not is_open("speculative.method")),
         has_grammars=not decisions.model.skip_tokenizer_init,
     )
+
+
+def _drafts(decisions: Decisions, *, is_drafting: bool) -> dict[str, int]:
+    own = decisions.speculative
+    if own.method is None or not is_drafting:
+        return {}
+    return {
+        "max_drafted": own.num_speculative_tokens,
+        "past_output_tokens": own.past_output_tokens * (own.method == "ngram"),
+    }

@@ -13,7 +13,7 @@ from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES, activation_elements
 from ...model.spec import ModelSpec
 from ...model.tensor_parallel import of_one_device
-from ..auto_values import MAX_NUM_SEQS, auto_num_seqs
+from ..auto_values import MAX_NUM_SEQS, auto_num_seqs, past_output_bytes
 from ..memory.gpu_reserve import GRAPHS_BYTES, context_bytes, staging_bytes, step_bytes
 from ..memory.kv_cost import KVCost
 from ..memory.memory_plan import MemoryPlan, memory_of
@@ -28,6 +28,7 @@ Status = Literal["fits", "fits with less context", "may not fit", "does not fit"
 MIB = 1 << 20
 LOGIT_ROWS = 128  # of one pass, as in engine/runner/sample_head.py
 CAPTURED_ROWS = 128  # for each replica that shares experts, as in engine/collectives/shared_experts.py
+CAPTURED_DRAFTS = 70  # steps with drafts that a process captures at most, as in engine/runner/body.py
 GRAPH_BYTES = 4 << 10  # of each layer in a captured step on a CPU: measured, twelve calls with 300 bytes each
 
 
@@ -61,12 +62,13 @@ class Estimate(MemoryPlan):
     activations: Range
     graphs: Range
     grammars: Range  # vocabulary of structured outputs; on a GPU it is in the host's memory
+    drafts: Range = NOTHING  # what they need beside a deployment without
     max_model_len: int
 
     @property
     def peak(self) -> Range:
         """The highest total at any time."""
-        return self.process + self.activations + self.graphs + self.grammars + self.total_bytes
+        return self.process + self.activations + self.graphs + self.grammars + self.drafts + self.total_bytes
 
     @property
     def is_blocked(self) -> bool:
@@ -98,8 +100,9 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
         activations += staging_bytes(memory.kv_block_bytes)
     graphs = graph_memory(ask) if device.is_gpu else captured_memory(model.spec, ask)
     grammars = NOTHING if device.is_gpu else grammar_memory(model.spec, ask)
+    drafts = draft_memory(model.spec, ask, ask.max_model_len or model.limit)
     status, reason = _status(model, device.room, ask, memory)
-    likely = memory.total_bytes + (process + activations + graphs + grammars).likely
+    likely = memory.total_bytes + (process + activations + graphs + grammars + drafts).likely
     if status in ("fits", "fits with less context") and likely > device.room.free_bytes:
         status = "may not fit"
         reason = f"all together is estimated at {about(likely)} of {about(device.room.free_bytes)}"
@@ -112,6 +115,7 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
         activations=activations,
         graphs=graphs,
         grammars=grammars,
+        drafts=drafts,
         max_model_len=memory.max_cached_len if ask.max_model_len is None else ask.max_model_len,
     )
 
@@ -237,3 +241,22 @@ def grammar_memory(spec: ModelSpec, ask: Ask) -> Range:
     """
     tokens = spec.vocab_size if ask.has_grammars else 0
     return Range(low=700 * tokens, likely=1050 * tokens, high=1600 * tokens)
+
+
+def draft_logit_rows(ask: Ask) -> int:
+    """Further rows of logits that a step has for drafts, beside those of its sequences."""
+    return min(ask.max_num_seqs * (1 + ask.max_drafted), LOGIT_ROWS) - min(ask.max_num_seqs, LOGIT_ROWS)
+
+
+def draft_memory(spec: ModelSpec, ask: Ask, max_model_len: int) -> Range:
+    """Logits of further rows, captured steps with drafts, the tokens of running sequences, those of earlier answers.
+
+    Tokens take memory once they are known: at most all sequences are full, each with a prediction of the same length.
+    """
+    if not ask.max_drafted:
+        return NOTHING
+    logits = draft_logit_rows(ask) * spec.vocab_size * (DTYPE_BYTES[ask.dtype] + 4)
+    graphs = CAPTURED_DRAFTS * spec.num_layers * GRAPH_BYTES
+    texts, past = ask.max_num_seqs * max_model_len * 4, past_output_bytes(ask.past_output_tokens)
+    likely = logits + graphs // 2 + texts // 4
+    return Range(low=past, likely=likely + past, high=2 * logits + graphs + 2 * texts + past)

@@ -6,12 +6,13 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from ..auto_values import LONGEST_LOOKUP, MAX_DRAFT_TOKENS, SHORTEST_LOOKUP
+from ..auto_values import LONGEST_LOOKUP, MAX_DRAFT_TOKENS, PAST_OUTPUT_TOKENS, SHORTEST_LOOKUP
 from .refused import with_refused
 from .section import Section, about
-from .types import Count, DraftLength, HumanInt
+from .types import Count, DraftLength, HumanInt, RingLength
 
 _FROM_THE_TEXT = "drafts are found in the text of a request: `method: ngram`"
+_OF_HEADS = ("dflash", "dflash2", "dspark", "mlp_speculator", "peagle", "xpress")
 
 
 @with_refused("speculative")
@@ -37,7 +38,12 @@ class SpeculativeConfig(Section):
         json_schema_extra=about(
             devices=("cpu",),
             aliases=("--spec-method",),
-            refused=dict.fromkeys(("eagle", "medusa", "suffix"), _FROM_THE_TEXT),
+            refused=dict.fromkeys(("eagle", "medusa", *_OF_HEADS), _FROM_THE_TEXT)
+            | {
+                "suffix": "`method: ngram` finds continuations in earlier answers, too: `past_output_tokens`",
+                "ngram_gpu": "write `ngram`",
+                "custom_class": "drafters are no plug-ins",
+            },
         ),
     )
     model: str | None = Field(
@@ -73,6 +79,17 @@ class SpeculativeConfig(Section):
             "How many trailing tokens of a sequence must have occurred before, for `ngram` to draft what followed them."
         ),
         examples=[3],
+        json_schema_extra=about(unit="tokens", devices=("cpu",)),
+    )
+    past_output_tokens: RingLength = Field(
+        PAST_OUTPUT_TOKENS,
+        description=(
+            "Number of tokens of earlier answers in which `ngram` finds continuations, where more of the last tokens "
+            "agree than in the text of the request; 0 keeps none. The newest answers replace the oldest, and each "
+            "token takes about 12 bytes. Requests with a `cache_salt` neither find answers of others nor are found: "
+            "how fast an answer comes would show what was answered before."
+        ),
+        examples=[0],
         json_schema_extra=about(unit="tokens", devices=("cpu",)),
     )
     max_model_len: HumanInt | None = Field(

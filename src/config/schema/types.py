@@ -195,6 +195,7 @@ Gibibytes = NumberFromZero  # for options that other engines count in GiB
 Share = Annotated[float, BeforeValidator(parse_number), Field(gt=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, BeforeValidator(parse_whole), Field(ge=1, le=2**31 - 1)]
 DraftLength = Annotated[int, BeforeValidator(parse_whole), Field(ge=1, le=64)]
+RingLength = Annotated[int, BeforeValidator(parse_human_int), Field(ge=0, le=1 << 26)]
 HumanInt = Annotated[int, BeforeValidator(parse_human_int), Field(ge=1, le=2**48)]
 ContextLen = Annotated[HumanInt | Auto, means_auto(-1)]
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1, le=2**60)]

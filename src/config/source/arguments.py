@@ -16,7 +16,8 @@ from .values import json_node, section_node
 
 
 class ArgumentSource(LayerSource):
-    """Names are an option's own (`max_num_seqs`) or its path (`scheduler.max_num_seqs`); None unsets."""
+    """Names are an option's own (`max_num_seqs`), its path (`scheduler.max_num_seqs`), or those of the flags of a whole
+    section (`speculative_config`); None unsets."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         super().__init__()
@@ -24,7 +25,7 @@ class ArgumentSource(LayerSource):
             section = section_flags().get("--" + name.replace("_", "-"))
             option = section_option(section) if section else options().get(name) or flat_options().get(name)
             text = SourceText(Layer.ARGUMENT, name, [f"{name}={value!r}".replace("\n", " ")])
-            if option is None or not option.has_flag:
+            if option is None or not (section or option.has_flag):
                 text.lines = [name]
                 suggestions = close(name, flat_options())
                 label = Label(Span(text, 1, 1, 1, len(name) + 1), did_you_mean(suggestions))

@@ -1,6 +1,7 @@
 """Drafter: guesses what follows the known tokens of running sequences. Implemented in spec_decode.
 
-A guess never changes an answer: the model verifies it. It changes how many tokens a step computes.
+A guess never changes an answer: the model verifies it. It changes how many tokens a step computes. A drafter that also
+is an AnswerReader knows more than the tokens of the sequences.
 """
 
 from __future__ import annotations
@@ -47,4 +48,28 @@ class Drafter(Protocol):
 
     def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
         """A step of these rows and drafts, without tokens of a prompt, has taken this time, drafts already made."""
+        ...
+
+
+class AnswerReader(Protocol):
+    """A drafter that reads other texts than that of a sequence: what its request predicts, and earlier answers."""
+
+    def announce(self, slot: int, num_prompt_tokens: int, predicted: Sequence[int], *, is_shared: bool) -> None:
+        """A sequence takes the slot; `Drafter.admit` follows.
+
+        predicted: what its answer is expected to be. is_shared: whether other sequences may be drafted from its answer,
+        and it from theirs.
+        """
+        ...
+
+    def is_predicted(self, slot: int) -> bool:
+        """Whether what `Drafter.drafts` returns now is from the predicted text."""
+        ...
+
+    def release(self, slot: int, length: int) -> None:
+        """The sequence in the slot has ended, with this number of tokens."""
+        ...
+
+    def forget(self) -> None:
+        """No later sequence is drafted from the answers so far."""
         ...

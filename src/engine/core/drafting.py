@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..api import DraftCounts
+from ..api import DraftCounts, VerifiedDraft
 from ..step.plan import Int32, Int64, StepPlan
 from ..step.result import StepResult
 from .request import Request
@@ -32,8 +32,11 @@ class Drafting:
         self._columns, self._blocks = columns, blocks
         self._settings, self._num_groups = settings.drafting, settings.num_groups
         self._drafter = None if self._settings is None else self._settings.drafter
+        self._reader = None if self._settings is None else self._settings.reader
         self._max_step_tokens, self._block_size = settings.max_num_batched_tokens, settings.block_size
         self._has_drafts = np.zeros(settings.max_num_seqs, np.bool_)  # by slot: its sequence may get some
+        self._is_predicted = np.zeros(settings.max_num_seqs, np.bool_)  # by slot: its draft in flight
+        self._epoch = 0  # of the prefix cache: answers of an earlier one are forgotten
         self._num_drafts = 0
         self._num_tokens = 0
         self._accepted = np.zeros(0 if self._drafter is None else self._drafter.max_tokens, np.int64)
@@ -57,7 +60,24 @@ class Drafting:
         self._has_drafts[request.slot] = has_room and is_allowed
         if self._has_drafts[request.slot]:
             drafter, token_ids = self._drafter, request.token_ids
+            if (reader := self._reader) is not None:
+                if request.inputs.scope.epoch > self._epoch:  # the prefix cache was reset
+                    self._epoch = request.inputs.scope.epoch
+                    self._ask(reader.forget)
+                is_shared = not request.inputs.scope.salt  # an answer must not show in the times of other tenants
+                self._ask(
+                    lambda: reader.announce(
+                        request.slot, request.num_prompt_tokens, request.prediction, is_shared=is_shared
+                    )
+                )
             self._ask(lambda: drafter.admit(request.slot, token_ids))
+
+    def end(self, request: Request) -> None:
+        """The sequence ends, which has its slot still."""
+        slot, is_of_epoch = request.slot, request.inputs.scope.epoch == self._epoch
+        has_drafts = self._drafter is not None and self._has_drafts[slot]
+        if (reader := self._reader) is not None and has_drafts and is_of_epoch:
+            self._ask(lambda: reader.release(slot, int(self._columns.known[slot])))
 
     def extend(self, request: Request, token_ids: list[int]) -> None:
         """Tokens were appended to a running sequence that were not sampled."""
@@ -99,6 +119,7 @@ class Drafting:
             token_ids = self._drafts(request.slot, int(columns.known[request.slot]), int(counts[row]))
             counts[row] = len(token_ids)
             if token_ids:
+                self._is_predicted[request.slot] = self._from_prediction(request.slot)
                 draft.drafts.append((request.slot, token_ids))
         if draft.drafts or (counts.any() and self._drafter is not None and self._drafter.is_in_runner):
             draft.decode_outputs = counts + np.int32(1)
@@ -129,6 +150,10 @@ class Drafting:
             return []
         return self._ask(lambda: drafter.drafts(slot, length, count)) or []
 
+    def _from_prediction(self, slot: int) -> bool:
+        reader = self._reader
+        return reader is not None and bool(self._ask(lambda: reader.is_predicted(slot)))
+
     def _with_blocks(self, draft: StepDraft, num_running: int, request: Request, count: int) -> int:
         """Take blocks for up to `count` drafts. Returns how many have one."""
         columns, blocks, slot = self._columns, self._blocks, request.slot
@@ -142,12 +167,12 @@ class Drafting:
             draft.add_blocks(slot, blocks.append_new(request, num_new))
         return count
 
-    def verified(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
-        """The plan has this result, after this time."""
+    def verified(self, plan: StepPlan, result: StepResult, seconds: float) -> dict[int, VerifiedDraft]:
+        """The plan has this result, after this time. Returns its drafts, by the row of the step."""
         if result.draft_error:
             self._drafter = None  # the runner has said it
         if self._drafter is None:
-            return
+            return {}
         drafter, num_drafts = self._drafter, plan.num_outputs - 1
         if plan.num_rows and bool((plan.num_outputs == plan.num_tokens).all()):
             took = seconds - result.draft_seconds
@@ -160,6 +185,9 @@ class Drafting:
             self._accepted += by_position[::-1].cumsum()[::-1][1:]
             slots = plan.slots[rows].astype(np.int64)
             self._ask(lambda: drafter.record_drafts(slots, num_drafts[rows], num_accepted, result.draft_seconds))
+            columns = rows, num_drafts[rows], num_accepted, self._is_predicted[slots]
+            return {row: VerifiedDraft(*own) for row, *own in zip(*(each.tolist() for each in columns), strict=True)}
+        return {}
 
     def _ask(self, ask: Callable[[], T]) -> T | None:
         try:

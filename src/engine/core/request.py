@@ -32,6 +32,7 @@ class Request:
     route: int = 0
     is_for_others: bool = False  # other engines are to read the blocks of its prompt
     source: StoredBlocks | None = None  # what has blocks of its prompt
+    prediction: list[int] = field(default_factory=list)  # text that the answer is expected to be
     is_ready: Callable[[], bool] | None = None  # it is not admitted before
 
     slot: int = NO_SLOT
@@ -88,6 +89,7 @@ class Request:
             route=request.route,
             is_for_others=request.is_for_others,
             source=request.source,
+            prediction=request.prediction,
             is_ready=request.is_ready,
             prompt_logprobs=[None] * len(prompt) if wants_prompt_logprobs else None,
         )

@@ -132,8 +132,8 @@ class Scheduler:
         if self._planner.stored is not None:
             for row in result.errors:
                 self._planner.stored.distrust(step.requests[row])
-        sequences.drafting.verified(plan, result, step_time_s)
-        outputs = self._results.take(step, rows, result)
+        drafts = sequences.drafting.verified(plan, result, step_time_s)
+        outputs = self._results.take(step, rows, result, drafts)
         sequences.blocks.states.give_back(step)
         if self.block_events is not None:
             self.block_events.finished(plan.step)

@@ -110,6 +110,7 @@ class Sequences:
         if request.stop.named_token_ids:
             self.watched.forget(request.stop.named_token_ids)
         if request.slot != NO_SLOT:
+            self.drafting.end(request)
             self._leave_slot(request)
         else:
             self.waiting.remove(request)

@@ -11,7 +11,7 @@ from ...model.step_costs import StepCosts
 from ..api import EngineRequest, InvalidRequest
 from .block_hashes import HashAlgo
 from .block_store import BlockStore
-from .drafter import Drafter
+from .drafter import AnswerReader, Drafter
 from .policy import RANKS, PolicyName
 
 NO_LIMIT = 1 << 31
@@ -20,6 +20,7 @@ NO_LIMIT = 1 << 31
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftSettings:
     drafter: Drafter
+    reader: AnswerReader | None = None  # the drafter, if it knows other texts than that of a sequence
     max_model_len: int = NO_LIMIT - 1  # tokens of the longest sequence that gets drafts; 32 bits
     max_num_waiting: int = NO_LIMIT  # with more requests that wait, those admitted get none
     in_order: bool = True  # whether the runner can sample a token of a row after the one before it: penalties, grammars
@@ -147,6 +148,13 @@ def check_request(request: EngineRequest, settings: SchedulerSettings) -> None:
             param="prompt",
             code="context_length_exceeded",
         )
+    try:
+        is_text = min(array("i", request.prediction), default=0) >= 0
+    except (OverflowError, TypeError):
+        is_text = False
+    if not is_text or len(request.prediction) > settings.max_model_len:
+        message = f"the prediction must be token ids, at most {settings.max_model_len}"
+        raise InvalidRequest(message, param="prediction")
     if num_tokens + 1 > settings.max_sequence_len:
         raise InvalidRequest(
             f"the prompt has {num_tokens} tokens; the KV cache holds {settings.max_cached_len}",

@@ -6,11 +6,12 @@ to report (a first token, log-probabilities, an end) become records, one by one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from ..api import EngineOutput, FinishReason, StoredBlocks
+from ..api import EngineOutput, FinishReason, StoredBlocks, VerifiedDraft
 from ..step.plan import Int32, Int64, StepPlan
 from ..step.result import StepOutputs, StepResult
 from .request import NO_SLOT, Request
@@ -28,12 +29,14 @@ class StepResults:
         self._num_groups = settings.num_groups
         self._columns = sequences.columns
 
-    def take(self, step: StepInFlight, rows: Int64, result: StepResult) -> StepOutputs:
+    def take(
+        self, step: StepInFlight, rows: Int64, result: StepResult, drafts: Mapping[int, VerifiedDraft]
+    ) -> StepOutputs:
         """Append the sampled tokens to their sequences, end those that are finished, and return what is new.
 
         A token of a sequence that has ended since the step was planned is dropped.
 
-        rows: of the plan, one for each token.
+        rows: of the plan, one for each token. drafts: that the step has verified, by row.
         """
         records: list[EngineOutput] = []
         if result.prompt_logprobs:
@@ -43,14 +46,19 @@ class StepResults:
                 records.append(self.end(step.requests[row], FinishReason.ERROR, error))
         if result.num_valid is None:
             return self._take_one_each(step, rows, np.arange(len(rows)), result, records)
-        return self._take_several(step, result.num_valid, result, records)
+        return self._take_several(step, result.num_valid, result, records, drafts)
 
     def _take_several(
-        self, step: StepInFlight, num_valid: Int32, result: StepResult, records: list[EngineOutput]
+        self,
+        step: StepInFlight,
+        num_valid: Int32,
+        result: StepResult,
+        records: list[EngineOutput],
+        drafts: Mapping[int, VerifiedDraft],
     ) -> StepOutputs:
         """The first token of each row, then the second of those that have one, and so on, as if a step had each.
 
-        Rows with a single plain token stay in columns.
+        Rows with a single plain token, and without drafts, stay in columns.
         """
         columns, plan = self._columns, step.plan
         rejected = plan.num_outputs - num_valid
@@ -76,13 +84,17 @@ class StepResults:
             )
             taken = self._take_one_each(step, rows, first[rows] + index, own, [])
             if not index:
-                is_alone = num_valid[taken.rows] == 1
+                is_alone = plan.num_outputs[taken.rows] == 1  # a row with drafts says what became of them
                 plain, taken = taken.part(is_alone), taken.part(~is_alone, taken.records)
             for output in taken:
                 if (before := outputs.get(output.request_id)) is None:
                     outputs[output.request_id] = output
                 else:
                     before.merge(output)
+        for row, draft in drafts.items():
+            if (made := outputs.get(step.requests[row].request_id)) is not None:
+                # What is accepted after the last token of an answer is not in it.
+                made.drafts = [draft._replace(num_accepted=min(draft.num_accepted, len(made.token_ids)))]
         return replace(plain, records=list(outputs.values()))
 
     def _take_one_each(

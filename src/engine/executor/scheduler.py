@@ -46,14 +46,17 @@ def draft_settings(resolved: Resolved, times: DraftTimes) -> DraftSettings | Non
         return None
     num_slots, max_tokens = resolved.scheduler.max_num_seqs, own.num_speculative_tokens
     drafter: Drafter
+    reader: PromptLookup | None = None
     if own.method == "ngram":
         shortest, longest = own.prompt_lookup_min, own.prompt_lookup_max
         limits = {"max_tokens": max_tokens, "shortest": shortest, "longest": longest}
-        drafter = PromptLookup(num_slots, max_model_len, times.steps, **limits)
+        limits |= {"past_tokens": own.past_output_tokens}
+        drafter = reader = PromptLookup(num_slots, max_model_len, times.steps, **limits)
     else:
         drafter = NetworkDrafts(num_slots, times.steps, times.drafts, max_tokens=max_tokens)
     return DraftSettings(
         drafter=drafter,
+        reader=reader,
         max_model_len=min(max_model_len, own.max_model_len or max_model_len),
         max_num_waiting=NO_LIMIT if own.disable_by_batch_size is None else own.disable_by_batch_size,
         in_order=resolved.topology.num_ranks == 1,

@@ -2,7 +2,8 @@
 
 The longer the context in which the text agrees with an earlier place, the longer it goes on to agree. So outcomes are
 counted by the length of that context, over all sequences, and for each of them: an answer that copies its prompt soon
-has long drafts, and one that only resembles it has none.
+has long drafts, and one that only resembles it has none. They are counted for each kind of text: what a request
+predicts says more than an answer to somebody else.
 """
 
 from __future__ import annotations
@@ -20,20 +21,24 @@ _KEEPS = 0.98  # of the counts at each outcome: the last 50 decide
 
 
 class Acceptance:
-    def __init__(self, num_slots: int, at_first: Floats = _AT_FIRST) -> None:
-        """at_first: what is assumed before anything is known, for contexts of 0, 1, 3, 5, 9 and 17 tokens and more."""
-        self._hits, self._all = at_first * _WEIGHT, np.full(len(at_first), _WEIGHT)
-        self._slot_hits = np.zeros((num_slots, len(_AT_FIRST)))
-        self._slot_all = np.zeros((num_slots, len(_AT_FIRST)))
+    def __init__(self, num_slots: int, at_first: Floats = _AT_FIRST, num_kinds: int = 1) -> None:
+        """
+        at_first: what is assumed before anything is known, for contexts of 0, 1, 3, 5, 9 and 17 tokens and more.
+        num_kinds: of texts.
+        """
+        self._hits = np.tile(at_first * _WEIGHT, num_kinds)
+        self._all = np.full(len(self._hits), _WEIGHT)
+        self._slot_hits = np.zeros((num_slots, len(self._hits)))
+        self._slot_all = np.zeros((num_slots, len(self._hits)))
 
     def admit(self, slot: int) -> None:
         """Another sequence has the slot."""
         self._slot_hits[slot] = self._slot_all[slot] = 0.0
 
-    def count(self, slots: Int64, matched: Int32, is_match: Bool) -> None:
+    def count(self, slots: Int64, matched: Int32, is_match: Bool, kinds: Int64 | int = 0) -> None:
         """Outcomes. slots: [R], each once. matched: [R] length of the context. is_match: [R] whether the next token was
-        the expected one."""
-        classes = _class_of(matched)
+        the expected one. kinds: [R] of the text that it was expected from."""
+        classes = _class_of(matched) + np.multiply(kinds, len(_AT_FIRST))
         self._slot_hits[slots, classes] = self._slot_hits[slots, classes] * _KEEPS + is_match
         self._slot_all[slots, classes] = self._slot_all[slots, classes] * _KEEPS + 1.0
         hits, counts = (np.bincount(classes, weights, len(self._all)) for weights in (is_match.astype(float), None))
@@ -41,9 +46,10 @@ class Acceptance:
         self._hits = self._hits * kept + hits
         self._all = self._all * kept + counts
 
-    def survival(self, slots: Int64, matched: Int32, count: int) -> Floats:
+    def survival(self, slots: Int64, matched: Int32, count: int, kinds: Int64 | int = 0) -> Floats:
         """[R, count] The probability that the token after 0, 1, ... expected ones comes, and all before it."""
         classes = _class_of(np.add.outer(matched, np.arange(count, dtype=np.int32)))
+        classes += np.multiply(kinds, len(_AT_FIRST)).reshape(-1, 1)
         common = (self._hits / self._all)[classes] * _WEIGHT
         rows = slots[:, None]
         likely = (self._slot_hits[rows, classes] + common) / (self._slot_all[rows, classes] + _WEIGHT)

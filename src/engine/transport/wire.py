@@ -18,6 +18,7 @@ from ..api import (
     FinishReason,
     StoredBlocks,
     TokenLogprobs,
+    VerifiedDraft,
 )
 from ..step.columns import (
     INT32,
@@ -51,6 +52,17 @@ def _read_logprobs(parts: list[Any]) -> list[TokenLogprobs | None]:
     return read_logprobs(*take(parts, bytes, bytes, bytes, bytes))
 
 
+def _read_drafts(numbers: bytes) -> list[VerifiedDraft]:
+    columns = column(numbers, INT32, "drafts")
+    if len(columns) % len(VerifiedDraft._fields):
+        raise WireError("drafts are not complete")
+    drafts = columns.reshape(-1, len(VerifiedDraft._fields))
+    num_tokens, num_accepted, is_predicted = drafts.T
+    if (num_accepted < 0).any() or (num_accepted > num_tokens).any() or (is_predicted & ~1).any():
+        raise WireError("a draft has a number that is out of range")
+    return [VerifiedDraft(tokens, accepted, bool(predicted)) for tokens, accepted, predicted in drafts.tolist()]
+
+
 _STORED = record(StoredBlocks, {tuple[bytes, ...]: Part(list, list, _read_hashes)})
 _PARTS = REQUEST_PARTS | {
     EngineInfo: validated(EngineInfo),
@@ -71,7 +83,7 @@ def _write_outputs(message: Outputs) -> list[Any]:
         cached, newly_cached = output.num_cached_tokens, output.num_newly_cached_tokens
         rows += (handle, len(output.token_ids), finish, stop, cached, newly_cached, queued)
         tokens += output.token_ids
-        more = (output.logprobs, output.prompt_logprobs, output.error, output.stored, output.vectors)
+        more = (output.logprobs, output.prompt_logprobs, output.error, output.stored, output.vectors, output.drafts)
         if any(value is not None for value in more):
             extras[row] = [
                 None if output.logprobs is None else write_logprobs(output.logprobs),
@@ -79,6 +91,7 @@ def _write_outputs(message: Outputs) -> list[Any]:
                 output.error,
                 None if output.stored is None else _STORED.write(output.stored),
                 None if output.vectors is None else write_vectors(output.vectors),
+                None if output.drafts is None else int_bytes([number for draft in output.drafts for number in draft]),
             ]
     plain = [int_bytes(message.handles), int_bytes(message.token_ids)]
     return [*plain, int_bytes(rows), int_bytes(tokens), extras]
@@ -117,7 +130,10 @@ def _read_outputs(parts: list[Any]) -> Outputs:
         if type(row) is not int or not 0 <= row < len(outputs) or not isinstance(extra, list):
             raise WireError("an extra belongs to no row")
         lists, text = (list, type(None)), (str, type(None))
-        logprobs, prompt_logprobs, error, stored, vectors = take(extra, lists, lists, text, lists, lists)
+        numbers_or_none = (bytes, type(None))
+        logprobs, prompt_logprobs, error, stored, vectors, drafts = take(
+            extra, lists, lists, text, lists, lists, numbers_or_none
+        )
         output = outputs[row]
         output.error = error
         output.stored = None if stored is None else _STORED.read(stored, "stored")
@@ -128,6 +144,8 @@ def _read_outputs(parts: list[Any]) -> Outputs:
                 raise WireError(f"row {row}: {len(entries)} log-probabilities for {len(output.token_ids)} tokens")
         if vectors is not None:
             output.vectors = read_vectors(*take(vectors, int, bytes))
+        if drafts is not None:
+            output.drafts = _read_drafts(drafts)
         if prompt_logprobs is not None:
             output.prompt_logprobs = _read_logprobs(prompt_logprobs)
     return Outputs(handles, token_ids, rows[:, 0].tolist(), outputs)

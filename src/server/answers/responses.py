@@ -81,13 +81,15 @@ class ResponseWriter:
             return False
         return delta.cuts_call or (delta.finish_reason == "length" and not self._open.is_whole)
 
-    def end(self, finish_reason: str | None, usage: dict[str, Any]) -> list[Event]:
+    def end(self, finish_reason: str | None, usage: dict[str, Any], extra: dict[str, Any] | None = None) -> list[Event]:
+        """extra: further fields of the response object."""
         is_complete = finish_reason == "stop" and not self._cuts_call
         found: list[Event] = []
         self._close(found, "completed" if is_complete else "incomplete")
         status = "completed" if is_complete else "incomplete"
         reason = "max_output_tokens" if finish_reason == "length" else None
-        return [*found, response_event(status, self.response(status, usage, reason=reason))]
+        response = {**self.response(status, usage, reason=reason), **(extra or {})}
+        return [*found, response_event(status, response)]
 
     def failed(self, error: ApiError) -> list[Event]:
         found: list[Event] = []

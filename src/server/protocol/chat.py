@@ -72,13 +72,18 @@ class Message(Wire):
     @field_validator("content", mode="before")
     @classmethod
     def _text_only(cls, value: Any) -> Any:
-        if not isinstance(value, list):
-            if value is not None and not isinstance(value, str):
-                raise FieldError("must be a string or a list of parts", code="invalid_type")
-            return value
-        if len(value) > MAX_PARTS:
-            raise FieldError(f"must have at most {MAX_PARTS} parts", code="array_above_max_length")
-        return [_text_part(part, index) for index, part in enumerate(value)]
+        return value if value is None else _text_parts(value)
+
+
+def _text_parts(value: Any) -> str | list[dict[str, Any]]:
+    """A content that is text only. Raises FieldError."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise FieldError("must be a string or a list of parts", code="invalid_type")
+    if len(value) > MAX_PARTS:
+        raise FieldError(f"must have at most {MAX_PARTS} parts", code="array_above_max_length")
+    return [_text_part(part, index) for index, part in enumerate(value)]
 
 
 def _older_id(function: dict[str, Any]) -> str:
@@ -141,6 +146,23 @@ class Tool(Wire):
             detail = f"{value[:40]!r} is not supported here, only 'function'; /v1/responses has custom tools, too"
             raise FieldError(detail, code="unsupported_parameter")
         return value
+
+
+class Prediction(Wire):
+    """Text that the answer is expected to be, for the most part."""
+
+    type: Literal["content"]
+    content: str | list[dict[str, Any]]
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _text_only(cls, value: Any) -> Any:
+        return _text_parts(value)
+
+    @property
+    def text(self) -> str:
+        """The content as one text. Its parts follow one another, as they would in the answer."""
+        return self.content if isinstance(self.content, str) else "".join(part["text"] for part in self.content)
 
 
 class Dialogue(Wire):
@@ -291,6 +313,9 @@ class ChatRequest(Conversation, SamplingFields):
     )
     thinking_budget_tokens: Integer | None = Field(
         None, ge=-1, le=MAX_TOKENS, description="as `thinking_token_budget`; -1 is no limit"
+    )
+    prediction: Prediction | None = Field(
+        None, description="text that the answer is expected to be; the answer does not depend on it, only its time does"
     )
     modalities: list[str] | None = Field(None, max_length=8, description='only `["text"]`')
     add_special_tokens: bool = Field(False, description="the tokenizer adds special tokens to those of the template")

@@ -65,8 +65,9 @@ class ChunkWriter:
     def completion_text(self, index: int, text: str) -> bytes:
         return b"%b%d%b%b%b" % (self._before, index, self._text, _string(text), self._after_text)
 
-    def usage(self, usage: dict[str, Any]) -> bytes:
-        return frame({**self._head, "choices": [], "usage": usage})
+    def usage(self, usage: dict[str, Any], extra: dict[str, Any] | None = None) -> bytes:
+        """The last chunk. extra: further fields of it."""
+        return frame({**self._head, "choices": [], "usage": usage, **(extra or {})})
 
 
 def _string(text: str) -> bytes:

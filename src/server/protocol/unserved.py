@@ -126,6 +126,7 @@ _TABLE = (
     _refused(ONLY_CHAT, "messages tools documents chat_template chat_template_kwargs "
              "max_completion_tokens reasoning_effort continue_final_message", routes=TEXT),
     _refused(ONLY_CHAT, "top_logprobs", routes=TEXT, off=(0,)),
+    _refused(ONLY_CHAT, "prediction", routes=TEXT),
     _refused(ONLY_CHAT, "tool_choice", routes=TEXT, off=("none", "auto")),
     _refused(ONLY_CHAT, "add_generation_prompt parallel_tool_calls", routes=TEXT, off=(True,)),
     _refused(ONLY_CHAT, "modalities", routes=TEXT, off=([], ["text"])),
@@ -137,7 +138,6 @@ _TABLE = (
              "max_dynamic_patch min_dynamic_patch use_audio_in_video return_mm_kwargs"),
     _refused(TEXT_ONLY, "mm_processor_kwargs media_io_kwargs", routes=TOKENIZE),
     _refused(TEXT_ONLY, "mm_payload", off=("tensors",)),
-    _refused("write the text in a message: what is drafted comes from there", "prediction", routes=CHAT),
     _refused("the server does not search the web", "web_search_options", routes=CHAT, off=()),
     _refused("the server has no moderation", "moderation", routes=CHAT),
     _refused("the chat template opens thinking", "thinking_forced_open"),

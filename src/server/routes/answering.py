@@ -18,6 +18,7 @@ from ..answers.parts import Answer
 from ..answers.reading import AnswerDelta, Reading, new_call_id
 from ..endpoint import Call
 from ..protocol.chat import ChatRequest
+from ..protocol.errors import bad_request
 from ..sampling import check_prompt, num_logprobs, sampling_params, truncation
 from ..service import Service, new_ids
 from .constraining import constraint_of
@@ -96,11 +97,25 @@ async def prepare(
         inputs=RequestInputs(prompt, sampling, call.cache_scope_of(body.cache_salt)),
         priority=body.priority or 0,
         rank=call.rank,
+        prediction=await _predicted(service, body),
         **transfer_of(call, body)._asdict(),
     )
     if has_own_id:
         response_id = prefix + call.unique_id
     return Prepared(request, text, response_id, num_top, reading)
+
+
+async def _predicted(service: Service, body: ChatRequest) -> list[int]:
+    """The tokens of the text that the request predicts; none for an engine that drafts nothing. Raises ApiError."""
+    if body.prediction is None:
+        return []
+    tokenizer, limit, param = service.need_tokenizer(), service.model_limits.context, "prediction.content"
+    token_ids = await tokenizer.encode_async(body.prediction.text, limit, param=param, add_special_tokens=False)
+    if len(token_ids) > limit:
+        message = f"the prediction has {len(token_ids)} tokens, more than the model's context of {limit}"
+        raise bad_request(message, code="context_length_exceeded", param=param)
+    has_drafts = service.resolved.speculative.method is not None and not body.use_beam_search
+    return token_ids if has_drafts else []
 
 
 def reading_of(service: Service, body: ChatRequest, prompt_text: str) -> Reading:
@@ -145,6 +160,7 @@ class Answering:
         self._readers = [reading.reader(prepared.request.inputs.sampling, new_id) for _ in range(body.n or 1)]
         self.generation = generation_of(call, body, [prepared.request], kept, self._readers)
         self._call = call
+        self._has_prediction = body.prediction is not None
 
     @classmethod
     async def start(
@@ -175,6 +191,19 @@ class Answering:
     def num_calls(self, index: int) -> int:
         """Number of calls so far, in one answer."""
         return self._readers[index].num_calls
+
+    @property
+    def output_details(self) -> dict[str, int]:
+        """Counts for `completion_tokens_details`, of all answers: what the model and the request have to do with."""
+        details: dict[str, int] = {}
+        if (num_reasoning := self.num_reasoning_tokens) is not None:
+            details["reasoning_tokens"] = num_reasoning
+        if self._has_prediction:
+            found = [draft for drafts in self.generation.drafts for draft in drafts if draft.is_predicted]
+            num_accepted = sum(draft.num_accepted for draft in found)
+            details["accepted_prediction_tokens"] = num_accepted
+            details["rejected_prediction_tokens"] = sum(draft.num_tokens for draft in found) - num_accepted
+        return details
 
     @property
     def num_reasoning_tokens(self) -> int | None:

@@ -13,7 +13,7 @@ from ..protocol.stream import ChunkWriter
 from .answering import Answering, prepare
 from .chat_writer import ChatWriter
 from .transferring import transfer_fields
-from .usage import usage
+from .usage import metrics, usage
 
 __all__ = ["chat_completions", "prepare"]
 
@@ -34,7 +34,8 @@ async def chat_completions(call: Call) -> None:
         def build() -> dict[str, Any]:
             choices = [writer.choice(answer) for answer in answers]
             answer = completion(answering.response_id, answering.created, model, choices, _usage(call, answering))
-            return {**answer, **writer.prompt_fields(answers[0]), **transfer_fields(body, answering.generation)}
+            extra = {**transfer_fields(body, answering.generation), **metrics(answering.generation, service.settings)}
+            return {**answer, **writer.prompt_fields(answers[0]), **extra}
 
         num_items = sum(writer.num_items(answer, is_first=answer.index == 0) for answer in answers)
         await call.answer_sized(num_items, build)
@@ -61,7 +62,7 @@ async def _frames(call: Call, body: ChatRequest, model: str) -> AsyncGenerator[b
             if frames:
                 yield frames
     if has_usage:
-        yield chunks.usage(_usage(call, answering))
+        yield chunks.usage(_usage(call, answering), metrics(answering.generation, service.settings))
 
 
 def _writer(call: Call, body: ChatRequest, answering: Answering) -> ChatWriter:
@@ -75,4 +76,4 @@ def _writer(call: Call, body: ChatRequest, answering: Answering) -> ChatWriter:
 
 
 def _usage(call: Call, answering: Answering) -> dict[str, Any]:
-    return usage(answering.generation, call.service.settings, answering.num_reasoning_tokens)
+    return usage(answering.generation, call.service.settings, answering.output_details)

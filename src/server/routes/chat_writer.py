@@ -112,7 +112,7 @@ class ChatWriter:
         if counts is not None and self._counts_before is None:  # the role comes before the first token
             self._counts_before = {**counts, "completion_tokens": 0, "total_tokens": counts["prompt_tokens"]}
             if "completion_tokens_details" in counts:
-                self._counts_before["completion_tokens_details"] = {"reasoning_tokens": 0}
+                self._counts_before["completion_tokens_details"] = dict.fromkeys(counts["completion_tokens_details"], 0)
         if is_first:
             role = {"role": self.role, "content": self._echoed}
             choice: dict[str, Any] = {"index": delta.index, "delta": role, "logprobs": None, "finish_reason": None}

@@ -23,7 +23,7 @@ from .completion_writer import CompletionWriter
 from .generating import generation_of
 from .request_log import log_arrival, log_end
 from .transferring import transfer_fields, transfer_of
-from .usage import usage
+from .usage import metrics, usage
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's, on this route
 
@@ -47,7 +47,7 @@ async def completions(call: Call) -> None:
         def build() -> dict[str, Any]:
             choices = [job.writer.choice(delta) for delta in best]
             answer = completion(job.head(model), choices, usage(job.generation, service.settings))
-            return {**answer, **transfer_fields(body, job.generation)}
+            return {**answer, **transfer_fields(body, job.generation), **metrics(job.generation, service.settings)}
 
         await call.answer_sized(sum(map(job.writer.num_items, best)), build)
 
@@ -184,4 +184,4 @@ async def _frames(call: Call, body: CompletionRequest, model: str) -> AsyncGener
     finally:
         log_end(call, job.generation)
     if has_usage:
-        yield writer.usage(usage(job.generation, service.settings))
+        yield writer.usage(usage(job.generation, service.settings), metrics(job.generation, service.settings))

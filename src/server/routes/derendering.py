@@ -93,7 +93,8 @@ class ChatJob:
             num_reasoning += self._readers[choice.index].num_reasoning_tokens
         generated = sum(len(choice.token_ids or ()) for choice in self._given.choices)
         has_reasoning = self._reading.has_reasoning
-        counts = counted(self._body.prompt_tokens or 0, generated, num_reasoning if has_reasoning else None)
+        details = {"reasoning_tokens": num_reasoning} if has_reasoning else None
+        counts = counted(self._body.prompt_tokens or 0, generated, details)
         choices = [self._writer.choice(answer) for answer in answers]
         found = completion(_id(self._given, "chatcmpl-"), int(time.time()), self._model, choices, counts)
         return {**found, **_prompt_fields(self._asked, self._given), **_passed_on(self._given)}

@@ -22,7 +22,7 @@ from ..stored.event_log import EventLog
 from ..stored.store import Store, Stored
 from .answering import Answering
 from .stored_responses import followed, in_store
-from .usage import response_usage
+from .usage import metrics, response_usage
 
 Item = dict[str, Any]
 
@@ -204,7 +204,9 @@ class Generated:
             async for delta in deltas:
                 events = self._writer.add(delta)
                 if delta.finish_reason is not None:
-                    events += self._writer.end(delta.finish_reason, self._usage())
+                    settings = self._call.service.settings
+                    extra = metrics(self._answering.generation, settings)
+                    events += self._writer.end(delta.finish_reason, self._usage(), extra)
                 yield events
 
     def failed(self, error: ApiError) -> list[Event]:

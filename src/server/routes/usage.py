@@ -1,32 +1,48 @@
-"""The `usage` object of a response."""
+"""The `usage` object of a response, and its `metrics`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ...config.schema.server import ServerConfig
+from ...text.draft_metrics import DraftMetrics
 from ..generation import Generation
 
 
-def usage(generation: Generation, settings: ServerConfig, num_reasoning_tokens: int | None = None) -> dict[str, Any]:
+def usage(
+    generation: Generation, settings: ServerConfig, output_details: Mapping[str, int] | None = None
+) -> dict[str, Any]:
     """Token counts of one HTTP request. A prompt counts once, whatever `n` is.
 
-    num_reasoning_tokens: of the generated ones; None if that is not known.
+    output_details: counts of kinds of generated tokens, by their names in OpenAI's API.
     """
     cached = {"cached_tokens": generation.num_cached_tokens} if settings.enable_prompt_tokens_details else None
-    return counted(generation.num_prompt_tokens, generation.num_generated_tokens, num_reasoning_tokens, cached)
+    return counted(generation.num_prompt_tokens, generation.num_generated_tokens, output_details, cached)
+
+
+def metrics(generation: Generation, settings: ServerConfig) -> dict[str, Any]:
+    """The field `metrics`: what drafts have brought, for a response of one sequence. Empty if clients get no such."""
+    level = settings.per_request_spec_decode_metrics
+    if level == "none" or len(generation.drafts) != 1:
+        return {}
+    found = DraftMetrics.of(generation.drafts[0])
+    return {"metrics": {"speculative_decoding": found.summary if level == "summary" else found.detailed}}
 
 
 def counted(
-    prompt: int, generated: int, num_reasoning_tokens: int | None = None, cached: dict[str, int] | None = None
+    prompt: int,
+    generated: int,
+    output_details: Mapping[str, int] | None = None,
+    cached: dict[str, int] | None = None,
 ) -> dict[str, Any]:
     counts: dict[str, Any] = {
         "prompt_tokens": prompt,
         "completion_tokens": generated,
         "total_tokens": prompt + generated,
     }
-    if num_reasoning_tokens is not None:
-        counts["completion_tokens_details"] = {"reasoning_tokens": num_reasoning_tokens}
+    if output_details:
+        counts["completion_tokens_details"] = {**output_details}
     return {**counts, "prompt_tokens_details": cached}
 
 

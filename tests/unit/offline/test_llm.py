@@ -176,6 +176,19 @@ def test_a_shared_prefix_is_computed_once(llm: LLM):
     assert llm.generate({"prompt_token_ids": [*ids, 5]}, GREEDY)[0].num_cached_tokens == 64
 
 
+def test_an_output_says_what_its_drafts_have_brought_where_some_are_made(llm: LLM, folder: Path):
+    """How many there are depends on the time that steps take."""
+    prompt, params = [5, 6, 7] * 8, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, n=2)
+    assert llm.generate([prompt], params)[0].outputs[0].spec_decode_metrics is None
+    with make(folder, speculative_config={"method": "ngram"}) as drafting:
+        result = drafting.generate([prompt], params)[0]
+    for output in result.outputs:
+        metrics = output.spec_decode_metrics
+        assert metrics is not None
+        assert metrics.num_spec_steps == len(metrics.per_step_drafted) == sum(metrics.acceptance_histogram)
+        assert metrics.num_spec_steps + metrics.num_accepted_draft_tokens <= len(output.token_ids)
+
+
 def test_a_template_given_to_chat_gets_content_in_the_form_of_the_deployment(folder: Path):
     message = [{"role": "user", "content": "Hello"}]
     with make(folder, chat_template_content_format="openai") as llm:

@@ -9,7 +9,7 @@ _OTHERS = tuple(
     f"speculative.{name}"
     for name in (
         *("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"),
-        *("max_model_len", "disable_by_batch_size"),
+        *("max_model_len", "disable_by_batch_size", "past_output_tokens"),
     )
 )
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import Field, create_model
 
 from ..section import Section
-from . import devices, inputs, memory, model, outputs, serving
+from . import devices, drafts, inputs, memory, model, outputs, serving
 from .row import Refused
 
 SectionType = TypeVar("SectionType", bound=Section)
@@ -28,7 +28,7 @@ REFUSED: dict[str, tuple[Refused, ...]] = {
     "lora": inputs.LORA,
     "multimodal": inputs.MULTIMODAL,
     "structured_outputs": outputs.STRUCTURED_OUTPUTS,
-    "speculative": outputs.SPECULATIVE,
+    "speculative": (*outputs.SPECULATIVE, *drafts.DRAFTS),
     "kv_transfer": outputs.KV_TRANSFER,
     "observability": serving.OBSERVABILITY,
     "server": serving.SERVER,

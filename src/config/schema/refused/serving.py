@@ -7,7 +7,6 @@ from typing import Any, Literal
 from ..types import Flag, Texts, Whole
 from .reasons import (
     COMPILED_BEFORE,
-    DRAFTS_IN_METRICS,
     EFFORT_IN_TEMPLATE,
     GENERATION_ONLY,
     HEALTH_WATCHES,
@@ -27,13 +26,6 @@ from .reasons import (
 from .row import Refused
 
 OBSERVABILITY: tuple[Refused, ...] = (
-    Refused(
-        "per_request_spec_decode_metrics",
-        Literal["none", "summary", "detailed"],
-        "none",
-        "Return the share of accepted draft tokens.",
-        reason=DRAFTS_IN_METRICS,
-    ),
     Refused("aggregate_engine_logging", Flag, False, "Log one line for all replicas.", reason=ONE_LOG_LINE),
     Refused(
         "jit_monitor_mode",

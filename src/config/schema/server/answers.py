@@ -189,6 +189,18 @@ class AnswerOptions(Section):
         json_schema_extra=about(reload="hot"),
     )
 
+    per_request_spec_decode_metrics: Literal["none", "summary", "detailed"] = Field(
+        "none",
+        description=(
+            "Add `metrics.speculative_decoding` to the answers of chat, completions and responses that have one "
+            "sequence: how many tokens were drafted and accepted, in how many steps. In streams it is in the chunk "
+            "with usage. `detailed` also has the numbers of each step. Without `speculative.method` all are 0. They "
+            "reveal to clients how predictable an answer was."
+        ),
+        examples=["summary"],
+        json_schema_extra=about(reload="hot"),
+    )
+
     enable_force_include_usage: Flag = Field(
         False,
         description=(

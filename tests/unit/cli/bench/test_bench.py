@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.fakes import FakeEngine
 from tests.server.deployment import MODEL, on_a_socket
 from tests.tiny_tokenizer import write_tokenizer
 from tests.unit.cli.test_app import run
 
 from stoker.cli.bench.figures import Sample, figures, spread
+from stoker.cli.bench.forced import ForcedEngine
 from stoker.cli.bench.measured import BenchError, Measurement
 from stoker.cli.bench.run import DEFAULTS
+from stoker.cli.bench.sample_text import sample_text
 from stoker.cli.bench.serve import _has_text, measure_server
 from stoker.cli.bench.workload import WORDS, Costs, Shape, arrivals, text_jobs, token_jobs
+from stoker.config import read_machine_spec, read_model_files, resolve_deployment
 from stoker.config.digest import digest
 from stoker.config.load import load_deployment
 
@@ -76,6 +80,58 @@ def test_startup_tells_the_phases(capfd: pytest.CaptureFixture[str]):
     assert len(found["runs"]) == 1
 
 
+def test_spec_decodes_a_text_with_drafts_and_without(capfd: pytest.CaptureFixture[str], tmp_path: Path):
+    """The answer occurs in the prompt, so drafts of it are right, whatever the model samples."""
+    text = tmp_path / "text.txt"
+    line = "The engine answers 27 requests in 3 seconds, with 4 threads of a processor. "
+    text.write_text(line * 4)
+    words = ["--text", str(text), "--rows", "1,2,9", "--draft-lens", "2,5", "--num-iters", "1", "--output-len", "40"]
+    words += ["--model", "builtin:tiny", "--num-gpu-blocks-override", "64", "--num-threads", "1", "--max-num-seqs", "4"]
+    found = record(capfd, "spec", *words)
+    assert found["parameters"]["rows"] == "1,2,9"
+    assert found["answer_tokens"] == 40
+    cases = found["results"]["cases"]
+    assert [(case["rows"], case["max_drafted"]) for case in cases] == [(1, 0), (1, 2), (1, 5), (2, 0), (2, 2), (2, 5)]
+    for case in cases:
+        assert case["output_tokens_per_s"] > 0
+        if not case["max_drafted"]:
+            assert (case["ratio"], case["drafted_tokens"], case["acceptance_rate"]) == (1, 0, None)
+        assert case["accepted_tokens"] <= case["drafted_tokens"] <= case["max_drafted"] * 40 * case["rows"]
+    code, out, err = run(capfd, "bench", "spec", *words[:-2])
+    assert code == 0
+    assert out.startswith("spec: builtin:tiny, configuration sha256:")
+    assert out.splitlines()[2].split() == [
+        *["rows", "drafted", "at", "most", "tokens/s", "ratio", "accepted", "rate", "mean", "length"]
+    ]
+    assert [line.split()[:2] for line in out.splitlines()[3:]] == [
+        [rows, most] for rows in "129" for most in ("off", "2", "5")
+    ]
+    assert "left out" not in err
+
+
+def test_forced_answers_come_out_whatever_is_drafted():
+    deployment = load_deployment([], [*TINY, "--spec-method", "ngram", "--load-format", "dummy"])
+    resolved = resolve_deployment(deployment, read_model_files(deployment), read_machine_spec())
+    engine = ForcedEngine(resolved)
+    engine.step_seconds = {1: 1.0, 64: 1.1}  # of a machine on which drafts pay
+    prompt, answer = [*range(100, 140)], [*range(110, 135)]
+    plain, drafted = engine.decode(prompt, [answer], None), engine.decode(prompt, [answer], engine.drafting(5))
+    assert plain.drafts is None
+    assert drafted.drafts is not None
+    assert sum(drafted.drafts.accepted) > 10
+    assert min(plain.seconds, drafted.seconds) > 0
+
+
+def test_the_sample_is_a_prompt_and_an_answer_that_repeats_it():
+    sample = sample_text()
+    assert sample.answer.startswith("scheduler:\n")
+    described = [line.strip(" #") for line in sample.answer.splitlines() if line.startswith("  #")]
+    assert len(described) == 10
+    assert all(line in sample.prompt for line in described)
+    loaded = yaml.safe_load(sample.answer)["scheduler"]
+    assert all(f"| `{name}` |" in sample.prompt for name in loaded)
+
+
 def test_people_get_a_table(capfd: pytest.CaptureFixture[str]):
     code, out, _ = run(capfd, "bench", "latency", *SMALL, "--num-iters", "1", "--num-warmup", "0", *TINY)
     assert code == 0
@@ -87,7 +143,7 @@ def test_people_get_a_table(capfd: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["speed"], "'speed' is not one of 'latency', 'throughput', 'serve', 'startup'"),
+        (["speed"], "'speed' is not one of 'latency', 'throughput', 'serve', 'startup', 'spec'"),
         (["latency", "-o", "xml"], "'xml' is not one of 'text', 'json'"),
         (["latency", "--num-prompts", "3"], "`--num-prompts` is for throughput and serve, not for latency"),
         (["startup", "--seed", "3"], "`--seed` is for latency and throughput and serve, not for startup"),
@@ -98,6 +154,13 @@ def test_people_get_a_table(capfd: pytest.CaptureFixture[str]):
             ["latency", "--input-len", "8", "--output-len", "8", *TINY, "-dp", "2"],
             "this benchmark measures one replica",
         ),
+        (["spec", "--rows", "1,many"], "--rows is '1,many'; allowed: numbers from 1 to 1024 with commas between them"),
+        (["spec", "--draft-lens", "65"], "--draft-lens is '65'; allowed: numbers from 1 to 64"),
+        (["spec", "--text", "/nowhere/at/all"], "/nowhere/at/all: No such file"),
+        (["spec", *TINY], "tokens do not fit into the context of 128: lower --input-len or --output-len"),
+        (["spec", *TINY, "-tp", "2"], "this benchmark measures one process"),
+        (["spec", *TINY, "--disable-log-stats", "-pcp", "2"], "nothing is drafted in this deployment: "),
+        (["spec", "--num-prompts", "3"], "`--num-prompts` is for throughput and serve, not for spec"),
         (["latency", "--input-len", "200", *TINY], "requests of up to 328 tokens do not fit into the context of 128"),
     ],
 )

@@ -299,3 +299,72 @@ def test_the_flag_that_lets_a_repositorys_code_run_is_carried() -> None:
     draft = import_script("vllm serve Qwen/Qwen3-0.6B --trust-remote-code")
     assert draft.values["model.trust_remote_code"].value is True
     assert draft.left == []
+
+
+# name in commands.yaml -> what is set of `speculative`, options that are refused, and words without a counterpart
+DRAFTS: dict[str, tuple[dict[str, str], str, str]] = {
+    "vllm-ngram-metrics": (
+        {"method": "ngram", "num_speculative_tokens": "5", "prompt_lookup_max": "4", "prompt_lookup_min": "2"}, "", ""
+    ),
+    "vllm-suffix": (
+        {"num_speculative_tokens": "32"},
+        "method suffix_decoding_max_cached_requests suffix_decoding_min_token_prob",
+        "",
+    ),
+    "vllm-draft-model": (
+        {"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": "4"},
+        "draft_tensor_parallel_size revision draft_sample_method",
+        "",
+    ),
+    "vllm-dflash-adaptive": (
+        {"model": "z-lab/Qwen3-8B-DFlash", "num_speculative_tokens": "15"},
+        "method num_speculative_tokens_per_batch_size",
+        "",
+    ),
+    "vllm-fly": ({"num_speculative_tokens": "3"}, "method rejection_sample_method fly_window_size", ""),
+    "vllm-docker-ngram": ({"method": "ngram", "num_speculative_tokens": "5"}, "", ""),
+    "sglang-eagle3-drafts": (
+        {
+            "method": "eagle3",
+            "model": "jamesliu1/sglang-EAGLE3-Llama-3.1-Instruct-8B",
+            "num_speculative_tokens": "32",
+        },
+        "revision",
+        "--speculative-num-steps --speculative-eagle-topk",
+    ),
+    "sglang-standalone-drafts": (
+        {"method": "draft_model", "model": "Qwen/Qwen3-0.6B"}, "", "--speculative-accept-threshold-single"
+    ),
+    "sglang-ngram-trie": (
+        {"method": "ngram", "num_speculative_tokens": "12"},
+        "",
+        "--speculative-ngram-capacity --speculative-ngram-max-bfs-breadth --speculative-ngram-match-type",
+    ),
+    "llama-draft-all": (
+        {"model": "qwen3-0.6b.gguf", "num_speculative_tokens": "16"}, "", "--draft-min --draft-p-min -ngld -cd -devd"
+    ),
+    "llama-ngram": (
+        {"method": "ngram", "num_speculative_tokens": "64", "prompt_lookup_min": "12"}, "", "--spec-ngram-size-m"
+    ),
+    "tgi-speculate-docker": ({"method": "auto", "num_speculative_tokens": "2"}, "", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRAFTS)
+def test_each_option_of_drafts_is_set_or_refused_by_name(name: str) -> None:
+    """No launch with drafts has an option that is not known: those of draft models have their reason, too."""
+    (command,) = [each for each in COMMANDS if each["name"] == name]
+    draft = import_script(command["text"])
+    values, refused, lost = DRAFTS[name]
+    assert {
+        path.removeprefix("speculative."): node.text
+        for path, node in draft.values.items()
+        if path.startswith("speculative.")
+    } == values
+    left = [one for one in draft.left if one.kind != "needless"]
+    assert sorted(one.path.removeprefix("speculative.") for one in left if one.kind == "refused") == sorted(
+        refused.split()
+    )
+    assert sorted(one.written.split()[0] for one in left if one.kind == "no counterpart") == sorted(lost.split())
+    assert {one.kind for one in left} <= {"refused", "no counterpart"}
+    assert all(one.reason for one in draft.left)

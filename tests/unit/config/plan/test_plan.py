@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from stoker.cli.plan_view.memory import memory_rows
 from stoker.config import MachineSpec, read_model_files, resolve_deployment
+from stoker.config.auto_values import PAST_OUTPUT_TOKENS, past_output_bytes
 from stoker.config.plan.changes import cheapest_changes
 from stoker.config.plan.devices import find_profile, machine_of, profiles, this_machine
-from stoker.config.plan.estimate import Range, estimate
+from stoker.config.plan.estimate import Range, draft_logit_rows, estimate
 from stoker.config.plan.model import read_model
 from stoker.config.plan.plan import Plan, make_plan
 from stoker.config.resolve.resolve import examine
@@ -270,6 +272,30 @@ def test_the_vocabulary_of_structured_outputs_is_planned_where_there_is_a_tokeni
     on_gpu = planned(tmp_path, "qwen3-0.6b", device="l4")
     ask = on_gpu.ask.model_copy(update={"has_grammars": True})
     assert estimate(on_gpu.model, on_gpu.device, ask).grammars.high == 0  # in the host's memory
+
+
+def test_drafts_are_planned_with_what_they_need_beside_a_deployment_without(tmp_path: Path) -> None:
+    words = ("--max-num-seqs", "4", "--max-model-len", "4096")
+    plain = planned(tmp_path, "qwen3-0.6b", *words)
+    assert plain.estimate.drafts.high == 0
+    found = planned(tmp_path, "qwen3-0.6b", *words, "--spec-method", "ngram").estimate
+    logits, graphs = (4 * 17 - 4) * 151936 * 6, 70 * 28 * 4096
+    texts, past = 4 * 4096 * 4, past_output_bytes(PAST_OUTPUT_TOKENS)
+    assert found.drafts.low == past
+    assert found.drafts.likely == logits + graphs // 2 + texts // 4 + past
+    assert found.drafts.high == 2 * logits + graphs + 2 * texts + past
+    assert found.peak.likely - plain.estimate.peak.likely == found.drafts.likely
+    none_past = planned(
+        tmp_path, "qwen3-0.6b", *words, "--spec-method", "ngram", "-sc.past_output_tokens", "0"
+    ).estimate
+    assert none_past.drafts.likely == found.drafts.likely - past
+    # A step that has as many sequences as a pass has rows of logits has no more for drafts.
+    many = planned(tmp_path, "qwen3-0.6b", "--max-num-seqs", "256", "--spec-method", "ngram")
+    assert draft_logit_rows(many.ask) == 0
+    assert planned(tmp_path, "qwen3-0.6b", "--spec-method", "auto", device="l4").estimate.drafts.high == 0
+    rows = dict(memory_rows(many))
+    assert rows["drafts"].endswith(": captured steps, tokens of sequences, 768 KiB of earlier answers (estimate)")
+    assert "drafts" not in dict(memory_rows(plain))
 
 
 def test_ranges_hold_their_likely_value(tmp_path: Path) -> None:

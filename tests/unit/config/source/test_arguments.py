@@ -13,6 +13,15 @@ def test_python_values_are_a_layer_between_environment_and_command_line() -> Non
     assert str(deployment.origin("cache.block_size")) == "argument cache.block_size"
 
 
+def test_the_name_of_a_section_flag_takes_a_mapping() -> None:
+    arguments = {"model": "x", "speculative_config": {"method": "ngram", "num_speculative_tokens": 4}}
+    deployment = load_deployment([], env={}, arguments=arguments)
+    own = deployment.config.speculative
+    assert (own.method, own.num_speculative_tokens) == ("ngram", 4)
+    with pytest.raises(ConfigError, match="no such"):
+        load_deployment([], env={}, arguments={"model": "x", "speculative_config": {"num_speculative_tokns": 4}})
+
+
 def test_none_leaves_the_default() -> None:
     deployment = load_deployment([], env={}, arguments={"model": "x", "tokenizer": None, "hf_overrides": {"a": None}})
     assert deployment.model.tokenizer == "auto"

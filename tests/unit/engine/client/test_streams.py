@@ -6,7 +6,15 @@ import weakref
 
 import pytest
 
-from stoker.engine.api import EngineDead, EngineOutput, FinishReason, QueueFull, StoredBlocks, TokenLogprobs
+from stoker.engine.api import (
+    EngineDead,
+    EngineOutput,
+    FinishReason,
+    QueueFull,
+    StoredBlocks,
+    TokenLogprobs,
+    VerifiedDraft,
+)
 from stoker.engine.client.streams import WOKEN_PER_TURN, Stream, Streams
 
 
@@ -20,7 +28,9 @@ def test_outputs_for_a_slow_consumer_are_merged_into_one():
         stream = streams.open("r")
         cached = {"num_cached_tokens": 4, "num_newly_cached_tokens": 8}
         streams.deliver(stream.handle, output(1, **cached, prompt_logprobs=[None], queued_s=0.5))
-        streams.deliver(stream.handle, output(2, 3, logprobs=[TokenLogprobs([2], [-1.0], 1)] * 2))
+        drafts = [VerifiedDraft(4, 1), VerifiedDraft(2, 0)]
+        streams.deliver(stream.handle, output(2, 3, logprobs=[TokenLogprobs([2], [-1.0], 1)] * 2, drafts=drafts[:1]))
+        streams.deliver(stream.handle, output(drafts=drafts[1:]))
         last = output(4, finish_reason=FinishReason.STOP, stop_reason=4, stored=StoredBlocks((b"name",), "host", 1))
         streams.deliver(stream.handle, last)
         merged = await stream.next()
@@ -35,6 +45,7 @@ def test_outputs_for_a_slow_consumer_are_merged_into_one():
             num_newly_cached_tokens=8,
             stored=StoredBlocks((b"name",), "host", 1),
             queued_s=0.5,
+            drafts=drafts,
         )
 
     asyncio.run(scenario())

@@ -7,10 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.drafters import AnyDrafter
+from tests.drafters import AnswerDrafter, AnyDrafter
 from tests.fake_runner import FakeRunner, FakeSettings, continuation, num_valid_drafts
 
-from stoker.engine.api import Constraint, EngineRequest, InvalidRequest, RequestInputs, SamplingParams
+from stoker.engine.api import (
+    CacheScope,
+    Constraint,
+    EngineRequest,
+    InvalidRequest,
+    RequestInputs,
+    SamplingParams,
+    VerifiedDraft,
+)
 from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.core.settings import DraftSettings
 from stoker.engine.step import StepPlan
@@ -29,10 +37,21 @@ class Bench:
         )
         self.runner = FakeRunner(FakeSettings())
         self.answers: dict[str, list[int]] = {}
+        self.drafts: dict[str, list[VerifiedDraft]] = {}
 
-    def add(self, name: str, prompt: list[int] | None = None, **sampling: Any) -> None:
+    def add(
+        self,
+        name: str,
+        prompt: list[int] | None = None,
+        *,
+        prediction: list[int] | None = None,
+        salt: str = "",
+        epoch: int = 0,
+        **sampling: Any,
+    ) -> None:
         params = SamplingParams(**{"max_tokens": 20, **sampling})
-        self.scheduler.add(EngineRequest(request_id=name, inputs=RequestInputs(prompt or PROMPT, params)))
+        inputs = RequestInputs(prompt or PROMPT, params, CacheScope(salt, epoch))
+        self.scheduler.add(EngineRequest(request_id=name, inputs=inputs, prediction=prediction or []))
 
     def step(self) -> StepPlan:
         plan = self.scheduler.schedule()
@@ -43,6 +62,7 @@ class Bench:
     def finish(self, plan: StepPlan) -> None:
         for output in self.scheduler.finish_step(plan, self.runner.execute(plan), 0.5):
             self.answers.setdefault(output.request_id, []).extend(output.token_ids)
+            self.drafts.setdefault(output.request_id, []).extend(output.drafts or ())
 
     def run(self) -> list[StepPlan]:
         plans = []
@@ -60,6 +80,108 @@ def test_a_row_has_an_output_for_each_draft_and_one_more():
     assert (plan.num_tokens.tolist(), plan.num_outputs.tolist(), plan.num_computed.tolist()) == ([3], [3], [5])
     bench.run()
     assert bench.answers["a"] == continuation(PROMPT, 20)
+
+
+def test_outputs_say_what_became_of_the_drafts_of_their_request():
+    answers = {(9, *PROMPT): continuation([9, *PROMPT], 20), (8, *PROMPT): continuation([8, *PROMPT], 20)}
+    bench = Bench(AnswerDrafter(answers, max_tokens=4, wrong_every=7), max_num_batched_tokens=200)
+    bench.add("a", [9, *PROMPT])
+    bench.step()
+    bench.add("b", [8, *PROMPT])
+    bench.add("without", [9, 9], max_tokens=1)
+    bench.run()
+    assert [bench.answers["a"], bench.answers["b"]] == list(answers.values())
+    assert bench.drafts["without"] == []
+    for name in "ab":
+        drafts = bench.drafts[name]
+        assert {draft.num_accepted for draft in drafts} > {4, 0}
+        assert all(0 <= draft.num_accepted <= draft.num_tokens <= 4 for draft in drafts)
+        assert len(drafts) + sum(draft.num_accepted for draft in drafts) <= 20
+    counts = bench.scheduler.stats().drafts
+    assert counts is not None
+    everything = [draft for name in "ab" for draft in bench.drafts[name]]
+    assert counts.drafts == len(everything)
+    assert counts.tokens == sum(draft.num_tokens for draft in everything)
+    assert sum(counts.accepted) == sum(draft.num_accepted for draft in everything)
+
+
+class Heard(AnyDrafter):
+    """A drafter that remembers what it hears of answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[tuple[Any, ...]] = []
+
+    def announce(self, slot: int, num_prompt_tokens: int, predicted: list[int], *, is_shared: bool) -> None:
+        self._called("announce")
+        self.heard.append((slot, num_prompt_tokens, predicted, is_shared))
+
+    def is_predicted(self, slot: int) -> bool:
+        self._called("is_predicted")
+        return slot == 1
+
+    def release(self, slot: int, length: int) -> None:
+        self._called("release")
+        self.heard.append((slot, length))
+
+    def forget(self) -> None:
+        self._called("forget")
+        self.heard.append(("forget",))
+
+
+def test_a_reader_hears_of_each_sequence_what_it_may_know():
+    drafter = Heard()
+    bench = Bench(drafter, own={"reader": drafter})
+    bench.add("a", max_tokens=4)
+    bench.add("b", max_tokens=30, prediction=[5, 6], salt="tenant")
+    bench.run()
+    assert drafter.heard == [(0, 5, [], True), (1, 5, [5, 6], False), (0, 9), (1, 35)]
+    assert {draft.is_predicted for draft in bench.drafts["a"]} == {False}
+    assert {draft.is_predicted for draft in bench.drafts["b"]} == {True}
+
+
+def test_a_preempted_sequence_is_announced_again_and_ends_once():
+    drafter = Heard()
+    bench = Bench(drafter, own={"reader": drafter}, num_blocks=10)
+    for name in "abc":
+        bench.add(name, [len(name), *PROMPT], max_tokens=16)
+    bench.run()
+    assert bench.scheduler.stats().num_preemptions > 0
+    announced = [each for each in drafter.heard if len(each) == 4]
+    assert len(announced) > 3
+    assert {each[1] for each in announced} == {6}
+    # The third was admitted again for its last token, which needs no drafts.
+    assert [each for each in drafter.heard if len(each) == 2] == [(0, 22), (1, 22)]
+
+
+def test_after_a_reset_of_the_prefix_cache_earlier_answers_are_forgotten():
+    """Those of sequences too that were running then."""
+    drafter = Heard()
+    bench = Bench(drafter, own={"reader": drafter})
+    bench.add("a", max_tokens=20)
+    bench.step()
+    bench.add("b", max_tokens=4, epoch=1)
+    bench.add("c", max_tokens=4, epoch=1)
+    bench.run()
+    assert [each for each in drafter.heard if len(each) < 4] == [("forget",), (1, 9), (2, 9)]
+
+
+@pytest.mark.parametrize("name", ["announce", "is_predicted", "release"])
+def test_a_reader_that_fails_costs_no_request(name: str):
+    drafter = Heard()
+    drafter.fails_in = name
+    bench = Bench(drafter, own={"reader": drafter})
+    for request in "ab":
+        bench.add(request)
+        bench.run()
+        assert bench.answers[request] == continuation(PROMPT, 20)
+
+
+@pytest.mark.parametrize("prediction", [[-1], [2**31], ["a"], [1] * 201])
+def test_a_prediction_is_tokens_of_one_sequence(prediction: list[Any]):
+    with pytest.raises(InvalidRequest, match="prediction") as caught:
+        Bench().add("a", prediction=prediction)
+    assert caught.value.param == "prediction"
 
 
 def test_drafts_end_where_the_answer_ends():

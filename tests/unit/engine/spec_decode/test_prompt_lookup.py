@@ -178,3 +178,140 @@ def test_what_is_found_is_what_a_search_of_all_places_finds() -> None:
             best = max(best, (agreeing, place))
         expected = [tokens[best[1]]] if best[0] else []
         assert drafted(drafter, 0, len(tokens), room=1) == expected, tokens
+
+
+def announced(drafter: PromptLookup, slot: int, prompt: list[int], predicted: list[int], *, shared: bool = True) -> int:
+    drafter.announce(slot, len(prompt), predicted, is_shared=shared)
+    drafter.admit(slot, prompt)
+    return len(prompt)
+
+
+def test_a_prediction_is_followed_from_its_beginning_and_before_the_own_text() -> None:
+    drafter = lookup()
+    length = announced(drafter, 1, [1, 2, 3, 4, 1, 2], [*range(50, 60)])
+    assert drafted(drafter, 1, length) == [50, 51, 52, 53, 54, 55]
+    assert drafter.is_predicted(1)
+    length = follow(drafter, 1, length, *range(50, 56))
+    assert drafted(drafter, 1, length) == [56, 57, 58, 59]  # no further than it goes
+    length = follow(drafter, 1, length, *range(56, 60), 3)
+    assert drafted(drafter, 1, length) == []
+
+
+def test_a_prediction_is_found_again_after_an_edit_at_the_next_of_several_places() -> None:
+    drafter = lookup()
+    predicted = [20, 21, 22, 30, 31, 32, 20, 21, 40, 41, 20, 21, 50, 51]
+    length = announced(drafter, 0, [1, 2, 3], predicted)
+    length = follow(drafter, 0, length, 20, 21, 22, 30, 31, 32, 99, 98, 97)
+    assert drafted(drafter, 0, length) == []
+    length = follow(drafter, 0, length, 20, 21)
+    assert drafted(drafter, 0, length)[:2] == [40, 41]
+    assert drafter.is_predicted(0)
+
+
+def test_more_tokens_that_agree_in_the_own_text_win_over_the_prediction() -> None:
+    drafter = lookup()
+    length = announced(drafter, 0, [5, 6, 7, 8, 90], [1, 7, 8, 70, 71])
+    length = follow(drafter, 0, length, 99, 98, 7, 8)
+    assert drafted(drafter, 0, length)[:2] == [70, 71]
+    length = follow(drafter, 0, length, 99, 98, 97, 5, 6, 7, 8)
+    assert drafted(drafter, 0, length)[:1] == [90]
+    assert not drafter.is_predicted(0)
+
+
+def test_a_sequence_that_is_admitted_again_follows_its_prediction_where_it_was() -> None:
+    drafter = lookup()
+    prompt, predicted = [1, 2, 3], [*range(20, 40)]
+    drafter.announce(2, len(prompt), predicted, is_shared=True)
+    drafter.admit(2, [*prompt, *range(20, 30)])
+    assert drafted(drafter, 2, 13)[:3] == [30, 31, 32]
+    drafter.announce(2, 3, [], is_shared=True)  # another sequence, without a prediction
+    drafter.admit(2, prompt)
+    assert drafted(drafter, 2, follow(drafter, 2, 3, 21, 22)) == []
+
+
+def test_earlier_answers_are_followed_where_the_own_text_has_none_as_long() -> None:
+    drafter = lookup(past_tokens=100)
+    length = announced(drafter, 0, [1, 2, 3], [])
+    length = follow(drafter, 0, length, *range(20, 40))
+    drafter.release(0, length)
+    length = announced(drafter, 1, [4, 5, 23, 60, 61], [])
+    length = follow(drafter, 1, length, 21, 22, 23, 24)
+    assert drafted(drafter, 1, length) == [25, 26, 27, 28, 29, 30]
+    assert not drafter.is_predicted(1)
+    length = follow(drafter, 1, length, *range(25, 38))
+    assert drafted(drafter, 1, length) == [38, 39]  # the answer ended there
+    length = follow(drafter, 1, length, 38, 39, 9)
+    assert drafted(drafter, 1, length) == []
+    # more tokens agree in the own text
+    length = announced(drafter, 2, [19, 20, 21, 22, 23, 70, 71, 3], [])
+    length = follow(drafter, 2, length, 19, 20, 21, 22, 23)
+    assert drafted(drafter, 2, length)[:2] == [70, 71]
+
+
+def test_earlier_answers_can_be_forgotten() -> None:
+    drafter = lookup(past_tokens=100)
+    lookup().forget()  # none are kept
+    for forgets in (True, False):
+        drafter.release(0, follow(drafter, 0, announced(drafter, 0, [1, 2, 3], []), *range(20, 40)))
+        if forgets:
+            drafter.forget()
+        length = follow(drafter, 1, announced(drafter, 1, [5], []), *range(25, 31))
+        assert (drafted(drafter, 1, length) == []) == forgets
+
+
+def test_prompts_are_in_no_earlier_answer() -> None:
+    drafter = lookup(past_tokens=100)
+    drafter.release(0, follow(drafter, 0, announced(drafter, 0, [*range(20, 40)], []), 1, 2))
+    assert drafted(drafter, 1, follow(drafter, 1, announced(drafter, 1, [5], []), *range(25, 31))) == []
+
+
+@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (False, False)])
+def test_answers_are_shared_only_between_sequences_that_share(first: bool, second: bool) -> None:
+    drafter = lookup(past_tokens=100)
+    length = announced(drafter, 0, [1, 2, 3], [], shared=first)
+    drafter.release(0, follow(drafter, 0, length, *range(20, 40)))
+    length = announced(drafter, 0, [5], [], shared=second)
+    assert drafted(drafter, 0, follow(drafter, 0, length, *range(25, 31))) == []
+
+
+def test_without_room_for_earlier_answers_nothing_is_kept() -> None:
+    drafter = lookup()
+    drafter.release(0, follow(drafter, 0, announced(drafter, 0, [1, 2, 3], []), *range(20, 40)))
+    assert drafted(drafter, 0, follow(drafter, 0, announced(drafter, 0, [5], []), *range(25, 31))) == []
+
+
+def test_many_sequences_with_all_kinds_of_texts_draft_what_they_follow() -> None:
+    """Every draft is a run of a text that the sequence may read, whatever happened in the other slots."""
+    numbers = random.Random(1)
+    drafter, vocabulary = lookup(num_slots=6, past_tokens=300), 5
+    texts: dict[int, list[int]] = {}
+    predictions: dict[int, list[int]] = {}
+    answers: list[list[int]] = []
+    begins: dict[int, int] = {}
+    shares: dict[int, bool] = {}
+    num_drafted = 0
+    for _ in range(1500):
+        slot = numbers.randrange(6)
+        if slot not in texts or numbers.random() < 0.02:
+            if slot in texts:
+                drafter.release(slot, len(texts[slot]))
+                if shares[slot]:
+                    answers.append(texts[slot][begins[slot] :])
+            texts[slot] = [numbers.randrange(vocabulary) for _ in range(numbers.randrange(1, 20))]
+            predictions[slot] = [numbers.randrange(vocabulary) for _ in range(numbers.choice([0, 30]))]
+            begins[slot], shares[slot] = len(texts[slot]), numbers.random() < 0.7
+            announced(drafter, slot, texts[slot], predictions[slot], shared=shares[slot])
+        live = sorted(texts)
+        token_ids = [numbers.randrange(vocabulary) for _ in live]
+        for each, token_id in zip(live, token_ids, strict=True):
+            texts[each].append(token_id)
+        lengths = np.array([len(texts[each]) for each in live], np.int32)
+        drafter.follow(np.array(live), lengths, np.array(token_ids, np.int32))
+        counts = drafter.counts(np.array(live), np.full(len(live), 6, np.int32)).tolist()
+        for each, count in zip(live, counts, strict=True):
+            found = drafter.drafts(each, len(texts[each]), count) if count else []
+            num_drafted += len(found)
+            readable = [texts[each] + found, predictions[each], *(answers if shares[each] else [])]
+            shown = "".join(map(str, found))
+            assert any(shown in "".join(map(str, text)) for text in readable)
+    assert num_drafted > 1000

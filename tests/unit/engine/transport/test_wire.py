@@ -27,6 +27,7 @@ from stoker.engine.api import (
     StoredBlocks,
     TokenLogprobs,
     Vectors,
+    VerifiedDraft,
 )
 from stoker.engine.transport import messages, wire
 from stoker.engine.transport.records import WireError
@@ -66,6 +67,11 @@ def as_vectors(rows: list[tuple[float, float]]) -> Vectors:
 vectors = st.lists(st.tuples(*[st.floats(width=32)] * 2), max_size=3).map(as_vectors)
 
 
+verified_drafts = st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans()).map(
+    lambda each: VerifiedDraft(each[0] + each[1], each[0], each[2])
+)
+
+
 @st.composite
 def outputs(pick: st.DrawFn) -> EngineOutput:
     tokens = pick(ids)
@@ -82,6 +88,7 @@ def outputs(pick: st.DrawFn) -> EngineOutput:
         error=pick(st.none() | st.text(max_size=9)),
         stored=pick(st.none() | stored_blocks),
         vectors=pick(st.none() | vectors),
+        drafts=pick(st.none() | st.lists(verified_drafts, max_size=3)),
     )
 
 
@@ -111,6 +118,7 @@ def test_a_request_arrives_with_every_parameter():
         inputs=RequestInputs([0, 7, 2**31 - 1], sampling, CacheScope("s", 3, (KeyedSpan(1, 2, "a"),))),
         priority=-3,
         is_for_others=True,
+        prediction=[5, 2**31 - 1],
         source=StoredBlocks((b"\0" * 32, b"\xff" * 16), "10.0.0.4", 5600),
     )
     assert wire.decode(wire.encode(messages.Submit(12, request))) == messages.Submit(12, request)
@@ -232,32 +240,32 @@ def column(*numbers: int) -> bytes:
                 *NO_TOKENS,
                 column(1, 1, 0, -1, 0, 0, -1),
                 column(5),
-                {0: [[b"", b"", b"", b""], None, None, None, None]},
+                {0: [[b"", b"", b"", b""], None, None, None, None, None]},
             ],
             "outputs: row 0: 0 log-probabilities for 1 tokens",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["sampling_params", {"temprature": 1}], {}], 0, False, None]],
+            ["submit", 1, ["r", [column(1), ["sampling_params", {"temprature": 1}], {}], 0, False, None, b""]],
             "submit: sampling_params: SamplingParams has no field 'temprature'",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["sampling_params", {"top_k": "many"}], {}], 0, False, None]],
+            ["submit", 1, ["r", [column(1), ["sampling_params", {"top_k": "many"}], {}], 0, False, None, b""]],
             "submit: sampling_params: SamplingParams.top_k: ",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}], 0, 1, None]],
+            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}], 0, 1, None, b""]],
             "submit: part 3 is int, expected bool",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}], 0, False, [["a"], "", 0]]],
+            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}], 0, False, [["a"], "", 0], b""]],
             "submit: a block hash is not bytes",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}], 0, False, [[]]]],
+            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}], 0, False, [[]], b""]],
             "submit: 1 parts, 3 are expected",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["dream", {}], {}], 0, False, None]],
+            ["submit", 1, ["r", [column(1), ["dream", {}], {}], 0, False, None, b""]],
             "submit: unknown tag 'dream'",
         ),
         (
@@ -266,17 +274,25 @@ def column(*numbers: int) -> bytes:
                 *NO_TOKENS,
                 column(1, 1, 0, -1, 0, 0, -1),
                 column(5),
-                {0: [None, None, None, [[], "", 1.5], None]},
+                {0: [None, None, None, [[], "", 1.5], None, None]},
             ],
             "outputs: part 2 is float, expected int",
         ),
         (
-            ["outputs", *NO_TOKENS, column(1, 0, 0, -1, 0, 0, -1), b"", {0: [None, None, None, None, [3, bytes(8)]]}],
+            ["outputs", *NO_TOKENS, column(1, 0, 0, -1, 0, 0, -1), b"", {0: [*[None] * 4, [3, bytes(8)], None]}],
             "outputs: vectors of 3 elements have 8 bytes",
         ),
         (
-            ["outputs", *NO_TOKENS, column(1, 0, 0, -1, 0, 0, -1), b"", {0: [None, None, None, None, [0, b""]]}],
+            ["outputs", *NO_TOKENS, column(1, 0, 0, -1, 0, 0, -1), b"", {0: [*[None] * 4, [0, b""], None]}],
             "outputs: vectors of 0 elements have 0 bytes",
+        ),
+        (
+            ["outputs", *NO_TOKENS, column(1, 0, 0, -1, 0, 0, -1), b"", {0: [*[None] * 5, column(4, 2)]}],
+            "outputs: drafts are not complete",
+        ),
+        (
+            ["outputs", *NO_TOKENS, column(1, 0, 0, -1, 0, 0, -1), b"", {0: [*[None] * 5, column(4, 5, 0)]}],
+            "outputs: a draft has a number that is out of range",
         ),
         (["ready", {"model": "m"}], "ready: EngineInfo.max_model_len: Field required"),
     ],
