@@ -124,7 +124,7 @@ def check_layers_of(option: Option, folder: Path) -> None:
     text = text if option.section != "model" else json.dumps({"model": {"model": "x", option.name: file_value}})
     env = {option.variable: text_of(variable)}
     deployment = load(folder, text, f"{option.flag}={text_of(flag)}", env=env)
-    alone = load_deployment([], ["--model=x", f"{option.flag}={text_of(flag)}"][option.name == "model" :], {})
+    alone = load_deployment([], ["--model=x", f"{option.flag}={text_of(flag)}"][option.path == "model.model" :], {})
     assert revealed(deployment) == revealed(alone), option.path
     assert str(deployment.origin(option.path)) == f"command line {option.flag}"
     if option.kind != "mapping":
