@@ -10,7 +10,7 @@ KIND ?= cpu
 # The tests start hundreds of Python processes: each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install up test test-slow check lint types floors words schemas docs classes fresh wheel release image site browser parity kernels bench bench-peers attack fuzz fuzz-headers clients writers tiny format clean
+.PHONY: help install up test test-slow check lint types floors words schemas docs classes fresh wheel release image site browser parity kernels bench bench-peers attack fuzz fuzz-headers clients writers tiny tiny-drafts format clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -131,6 +131,9 @@ clients: install  ## try OpenAI's clients against `engine up`, and write docs/gu
 
 tiny: install  ## train builtin:tiny again
 	$(RUN) tools.train_tiny
+
+tiny-drafts: install  ## train what drafts for builtin:tiny again
+	$(RUN) tools.train_tiny_drafts
 
 clean:
 	rm -rf $(VENV) build dist

@@ -194,6 +194,22 @@ def main() -> None:
                 flush=True,
             )
     write(layer, own_ids, model, chosen.folder)
+    means = [sum(each) / 50 for each in zip(*seen[-50:], strict=True)]
+    (chosen.folder / "MODEL_CARD.md").write_text(card(means, chosen.steps))
+
+
+def card(agreement: list[float], steps: int) -> str:
+    shown = ", ".join(f"{100 * share:.0f} %" for share in agreement)
+    return f"""# builtin:tiny-eagle3
+
+A layer of EAGLE-3 that drafts for `builtin:tiny`, so that drafts can be tried without a download:
+
+    engine serve builtin:tiny --spec-model builtin:tiny-eagle3
+
+Trained by `make tiny-drafts` in {steps} steps on the dialogues of the model. In the last 50 steps the most probable
+token of the first, second, third and fourth draft was that of the model in {shown} of all places. It knows
+{DRAFT_VOCAB} tokens, the most frequent ones.
+"""
 
 
 def write(layer: Eagle3, own_ids: torch.Tensor, model: Qwen3ForCausalLM, folder: Path) -> None:

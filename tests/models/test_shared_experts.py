@@ -212,7 +212,7 @@ def test_a_failure_after_the_last_exchange_is_of_one_replica(
             raise MemoryError
 
         with monkeypatch.context() as failing:
-            failing.setattr(first.runner.parts.body._head._sampler, method, fail)
+            failing.setattr(first.runner.parts.body._head.sampler, method, fail)
             first.submit([first_request])
             assert first.outputs(1)["0"].finish_reason is FinishReason.ERROR
         for replica in (first, second):

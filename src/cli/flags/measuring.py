@@ -21,7 +21,7 @@ class BenchFlags:
         typer.Option(
             "--input-len",
             min=1,
-            help=f"Tokens of a prompt; by default {_MANY['input_len']}, of spec at most {_SPEC['input_len']}.",
+            help=f"Tokens of a prompt; by default {_MANY['input_len']}. At most {_SPEC['input_len']} for spec.",
         ),
     ] = None
     output_len: Annotated[
@@ -29,7 +29,7 @@ class BenchFlags:
         typer.Option(
             "--output-len",
             min=1,
-            help=f"Tokens of an answer; by default {_MANY['output_len']}, of spec at most {_SPEC['output_len']}.",
+            help=f"Tokens of an answer; by default {_MANY['output_len']}. At most {_SPEC['output_len']} for spec.",
         ),
     ] = None
     batch_size: Annotated[

@@ -27,6 +27,7 @@ class DraftNetwork(Protocol):
     model has computed, for later ones its own. A language model has none."""
 
     draft: DraftSpec
+    is_capturable: bool  # whether its steps consist of the kernels' ops alone
 
     def loadables(self) -> Iterator[Loadable]: ...
 
@@ -65,6 +66,7 @@ class DraftModel:
 
     def __init__(self, draft: DraftSpec, decoder: Decoder) -> None:
         self.draft, self._decoder = draft, decoder
+        self.is_capturable = decoder.is_capturable
 
     def loadables(self) -> Iterator[Loadable]:
         return self._decoder.loadables()

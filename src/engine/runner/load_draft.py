@@ -41,7 +41,8 @@ def load_draft(
     with torch.inference_mode():
         for loadable in network.loadables():
             loadable.load(weights)
-    return LoadedDraft(network, _cache(resolved, files, num_blocks), reader, device, dtype)
+    capture = kernels.capture if network.is_capturable else None
+    return LoadedDraft(network, _cache(resolved, files, num_blocks), reader, device, dtype, capture)
 
 
 def _network(

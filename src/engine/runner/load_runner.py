@@ -28,7 +28,7 @@ from .measure import PhaseClock
 from .model_drafts import ModelDrafts
 from .rejected_drafts import RejectedDrafts
 from .runner import Parts, Runner
-from .sample_head import SampleHead, sample
+from .sample_head import LOGIT_ROWS, SampleHead, sample
 from .self_test import self_test
 from .slot_table import SlotTable
 
@@ -68,7 +68,8 @@ def with_drafts(made: Materials, head: Head) -> tuple[Head, ModelDrafts]:
     assert draft is not None
     assert isinstance(head, SampleHead), "rules exclude stages and ranks"
     group = resolved.cache_groups.windows.index(None)
-    drafts = ModelDrafts(draft, made.slots, head.sampler, resolved.speculative.num_speculative_tokens, group)
+    max_rows = min(resolved.scheduler.max_num_seqs, LOGIT_ROWS)
+    drafts = ModelDrafts(draft, made.slots, head.sampler, group, max_rows)
     return DraftingHead(head, drafts, draft.reader), drafts
 
 

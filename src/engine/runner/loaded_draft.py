@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..kernels.capture import Capture
 from ..models.draft_network import DraftNetwork, ModelReader
 from .kv_cache import KVCache
 
@@ -17,3 +18,4 @@ class LoadedDraft:
     reader: ModelReader | None  # of what the network gets of the model; None of one that gets nothing
     device: torch.device
     dtype: torch.dtype
+    capture: Capture | None  # of steps of the network; None where none can be captured

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,27 +26,32 @@ from ..layers.step_input import StepInput
 from ..models.draft_network import Hidden
 from ..sampling.sampler import TokenSampler
 from ..step.plan import Bool, Int32, StepPlan
+from .decode_steps import DecodeSteps
 from .loaded_draft import LoadedDraft
 from .slot_table import SlotTable
 from .step_input import Int64, build_step_input
 
 RING_TOKENS = 64  # of each slot, whose features are remembered
+_CAPTURED_TOKENS = 8  # of a step of the network with several in a row
 _CHUNK_TOKENS = 512  # of a sequence, of which a network that gets nothing of the model may lack all
 logger = logging.getLogger(__name__)
 _NONE: Int32 = np.empty(0, np.int32)
 
 
+class _Computed(NamedTuple):
+    logits: torch.Tensor  # [N, tokens of the vocabulary of the drafts]
+    features: torch.Tensor | None  # [N, hidden_size] of the tokens after these
+
+
 class ModelDrafts:
-    def __init__(
-        self, loaded: LoadedDraft, slots: SlotTable, sampler: TokenSampler, max_tokens: int, group: int
-    ) -> None:
+    def __init__(self, loaded: LoadedDraft, slots: SlotTable, sampler: TokenSampler, group: int, max_rows: int) -> None:
         """
         sampler: of the model's tokens.
-        max_tokens: of the drafts of a row.
         group: of layers of the model, all of whose blocks are kept while a sequence runs.
+        max_rows: of a step of the network that is captured, where steps can be.
         """
         self._network, self._cache, self._reader = loaded.network, loaded.cache, loaded.reader
-        self._slots, self._sampler, self._max_tokens, self._group = slots, sampler, max_tokens, group
+        self._slots, self._sampler, self._group = slots, sampler, group
         self._shift = 1 if self._network.draft.reads_model else 0
         num_slots = len(slots.num_tokens)
         self._device = loaded.device
@@ -57,6 +63,17 @@ class ModelDrafts:
         if self._reader is not None:
             shape = (num_slots, RING_TOKENS, self._reader.width)
             self._ring = torch.zeros(shape, dtype=loaded.dtype, device=loaded.device)
+        self._steps = DecodeSteps(
+            lambda views, received: self._computed(views, received, None),
+            loaded.capture,
+            max_rows,
+            slots.token_ids.shape[1] - 1,
+            slots.block_size,
+            len(loaded.cache.groups.views),
+            loaded.device,
+            max_tokens_per_row=_CAPTURED_TOKENS,
+            max_drafted=_CAPTURED_TOKENS,
+        )
         self.seconds = 0.0  # since it was taken
         self.error = ""  # why nothing is drafted any more
 
@@ -133,24 +150,25 @@ class ModelDrafts:
         order = np.argsort(-counts, kind="stable")  # those with more drafts first, so that others end
         order = order[self._is_known[slots[order]]]
         slots, counts, lengths = slots[order], counts[order], lengths[order]
-        hidden = self._extend(slots)
+        computed = self._extend(slots)
         for index in range(int(counts.max(initial=0))):
             left = int((counts > index).sum())
             if index:
-                hidden = self._step(slots[:left], lengths[:left] - self._shift + index - 1, hidden, left)
-            assert hidden is not None
-            stream, residual = hidden
-            hidden = stream[:left], None if residual is None else residual[:left]
-            token_ids = self._sampled(self._network.logits(hidden), slots[:left], lengths[:left] + index)
+                assert computed is not None
+                features = None if computed.features is None else computed.features[:left]
+                positions = lengths[:left] - self._shift + index - 1
+                computed = self._compute(slots[:left], positions, np.ones(left, np.int64), features)
+            assert computed is not None
+            token_ids = self._sampled(computed.logits[:left], slots[:left], lengths[:left] + index)
             table.token_ids[slots[:left], lengths[:left] + index] = token_ids
 
-    def _extend(self, slots: Int64 | Int32) -> Hidden | None:
-        """Compute all known tokens of these slots. Returns the hidden state after the last one of each."""
+    def _extend(self, slots: Int64 | Int32) -> _Computed | None:
+        """Compute all known tokens of these slots. Returns what the network makes of the last one of each."""
         if not len(slots):
             return None
         slots = slots.astype(np.int64)
         start, end = self._num_done[slots], self._slots.num_tokens[slots] - self._shift
-        # The last token is computed again where nothing is missing: its hidden state is needed.
+        # The last token is computed again where nothing is missing: what the network makes of it is needed.
         start = np.minimum(start, end - 1)
         while int((end - start).max()) > _CHUNK_TOKENS:
             middle = np.minimum(start + _CHUNK_TOKENS, end - 1)
@@ -159,32 +177,36 @@ class ModelDrafts:
             start = middle
         return self._compute_chunk(slots, start, end)
 
-    def _compute_chunk(self, slots: Int64, start: Int64, end: Int64) -> Hidden:
-        """Known tokens of each slot that follow one another. Returns the hidden state after the last one of each."""
+    def _compute_chunk(self, slots: Int64, start: Int64, end: Int64) -> _Computed:
+        """Known tokens of each slot that follow one another. Returns what the network makes of the last one of each."""
         counts = end - start
         features = None
         if self._ring is not None:
             places = np.repeat(start, counts) + _within(counts)
             rows = torch.from_numpy(np.repeat(slots, counts)), torch.from_numpy(places % RING_TOKENS)
             features = self._network.features(self._ring[rows])
-        hidden = self._compute(slots, start, counts, features, torch.from_numpy(np.cumsum(counts) - 1))
+        computed = self._compute(slots, start, counts, features)
         self._advance(slots, start, end)
-        return hidden
+        return computed
 
-    def _step(self, slots: Int64, positions: Int64, hidden: Hidden | None, num_rows: int) -> Hidden:
-        """One token of each slot, at these positions, after the tokens with these hidden states."""
-        features = None
-        if hidden is not None and self._ring is not None:
-            stream, residual = hidden
-            left = stream[:num_rows], None if residual is None else residual[:num_rows]
-            features = self._network.next_features(left)
-        return self._compute(slots, positions, np.ones(len(slots), np.int64), features, None)
-
-    def _compute(
-        self, slots: Int64, start: Int64, counts: Int64, features: torch.Tensor | None, rows: torch.Tensor | None
-    ) -> Hidden:
+    def _compute(self, slots: Int64, start: Int64, counts: Int64, features: torch.Tensor | None) -> _Computed:
+        """Compute `counts` tokens of each slot. Returns what the network makes of the last one of each: it is valid
+        until the next call."""
         views = self._cache.views([self._step_input(slots, start, counts)])
-        return self._network.forward(self._cache.by_layer(views), self._cache.layers, features, rows)
+        received = None if features is None else (features, None)
+        last = torch.from_numpy(np.cumsum(counts) - 1)
+        shape = self._steps.shape_of(views[0], received)
+        if shape is None:
+            return self._computed(views, received, last)
+        logits, fed = self._steps.compute(shape, views, received)
+        if shape.tokens_per_row > 1:
+            logits, fed = logits[last], None if fed is None else fed[last]
+        return _Computed(logits, fed)
+
+    def _computed(self, views: Sequence[StepInput], received: Hidden | None, rows: torch.Tensor | None) -> _Computed:
+        network, features = self._network, None if received is None else received[0]
+        hidden = network.forward(self._cache.by_layer(views), self._cache.layers, features, rows)
+        return _Computed(network.logits(hidden), network.next_features(hidden))
 
     def _step_input(self, slots: Int64, start: Int64, counts: Int64) -> StepInput:
         starts, lengths = start.astype(np.int32), counts.astype(np.int32)
@@ -200,17 +222,16 @@ class ModelDrafts:
         """What the model would sample of these logits, as far as that depends on nothing that it keeps of tokens."""
         network, vocab_size = self._network, self._network.draft.vocab_size
         rows_of = slots.astype(np.int32)
-        needs_order = self._sampler.needs_order(rows_of)
-        if logits.shape[1] < vocab_size:
-            own_ids = network.model_ids(torch.arange(logits.shape[1], device=logits.device))
-            whole = torch.full((len(logits), vocab_size), -torch.inf, dtype=logits.dtype, device=logits.device)
-            logits = whole.index_copy_(1, own_ids, logits)
-        found: Int32 = np.empty(len(slots), np.int32)
-        if needs_order.any():
-            best = logits[torch.from_numpy(np.flatnonzero(needs_order))].argmax(1)
-            found[needs_order] = best.to(torch.int32).cpu().numpy()
-        if not needs_order.all():
-            rows = np.flatnonzero(~needs_order)
+        table = self._slots.sampling
+        is_changed = table.has_bias[slots] | table.has_bad_words[slots] | (lengths < table.end_allowed_at[slots])
+        takes_best = (table.is_greedy[slots] & ~is_changed) | self._sampler.needs_order(rows_of)
+        found: Int32 = network.model_ids(logits.argmax(1)).to(torch.int32).cpu().numpy()
+        if not takes_best.all():
+            if logits.shape[1] < vocab_size:
+                own_ids = network.model_ids(torch.arange(logits.shape[1], device=logits.device))
+                whole = torch.full((len(logits), vocab_size), -torch.inf, dtype=logits.dtype, device=logits.device)
+                logits = whole.index_copy_(1, own_ids, logits)
+            rows = np.flatnonzero(~takes_best)
             taken = logits if len(rows) == len(slots) else logits[torch.from_numpy(rows)]
             found[rows] = self._sampler.sample(taken, rows_of[rows], lengths[rows], self._slots.token_ids).token_ids
         return found
@@ -255,7 +276,9 @@ class ModelDrafts:
         pending = self._ring[slot, torch.arange(first, start) % RING_TOKENS]
         features = self._network.features(torch.cat([pending, kept[max(0, first - start) : end - start]]))
         slots, count = np.array([slot], np.int64), np.array([end - first], np.int64)
-        self._compute(slots, np.array([first], np.int64), count, features, torch.empty(0, dtype=torch.int64))
+        views = self._cache.views([self._step_input(slots, np.array([first], np.int64), count)])
+        nothing = torch.empty(0, dtype=torch.int64)
+        self._network.forward(self._cache.by_layer(views), self._cache.layers, features, nothing)
         self._advance(slots, np.array([first]), np.array([end]))
 
     def _advance(self, slots: Int64, start: Int64, end: Int64) -> None:

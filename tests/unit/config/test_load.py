@@ -75,7 +75,7 @@ def revealed(deployment: Deployment) -> Any:
 @given(chosen=st.sampled_from(WRITABLE).flatmap(lambda option: st.tuples(st.just(option), values(option))))
 def test_file_environment_flag_and_argument_mean_the_same(tmp_path: Path, chosen: tuple[Option, Any]) -> None:
     option, value = chosen
-    base = ["--model", "x"] if option.name != "model" else []
+    base = ["--model", "x"] if option.path != "model.model" else []
     file = tmp_path / "deploy.yaml"
     file.write_text(json.dumps({option.section: {option.name: value}}))
     ways = [
