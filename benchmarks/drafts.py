@@ -165,7 +165,7 @@ def main() -> None:
     print(f"prompt of {len(prompt)} tokens")
     works: tuple[str | float, ...] = ("edit", "new")
     if arguments.draft is not None:
-        print("a draft of rows:", {size: f"{1e3 * seconds:.2f} ms" for size, seconds in measured.of_drafts.items()})
+        print("drafts:", {size: f"{1e3 * seconds:.2f} ms" for size, seconds in measured.of_drafts.items()})
         works = tuple(arguments.acceptance)
     print("| work | rows | ms per token without | with | ratio | accepted |\n|---|---|---|---|---|---|")
     for work in works:

@@ -7,6 +7,7 @@ are planned ahead, as without drafts.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from .slot_columns import SlotColumns
 from .step_draft import StepDraft
 
 T = TypeVar("T")
+_LONGEST_GAP_S = 0.02  # between two steps; a longer one says that nothing was to be done
 logger = logging.getLogger(__name__)
 
 
@@ -38,6 +40,8 @@ class Drafting:
         self._is_predicted = np.zeros(settings.max_num_seqs, np.bool_)  # by slot: its draft in flight
         self._epoch = 0  # of the prefix cache: answers of an earlier one are forgotten
         self._num_drafts = 0
+        self._verified_at = 0.0  # when the step before was
+        self._last: tuple[int, int, float] | None = None  # its rows, drafts and seconds, where it is to be recorded
         self._num_tokens = 0
         self._accepted = np.zeros(0 if self._drafter is None else self._drafter.max_tokens, np.int64)
 
@@ -171,12 +175,12 @@ class Drafting:
         """The plan has this result, after this time. Returns its drafts, by the row of the step."""
         if result.draft_error:
             self._drafter = None  # the runner has said it
+        self._record_last(seconds)
         if self._drafter is None:
             return {}
         drafter, num_drafts = self._drafter, plan.num_outputs - 1
         if plan.num_rows and bool((plan.num_outputs == plan.num_tokens).all()):
-            took = seconds - result.draft_seconds
-            self._ask(lambda: drafter.record_step(plan.num_rows, int(num_drafts.sum()), took))
+            self._last = plan.num_rows, int(num_drafts.sum()), seconds - result.draft_seconds
         if result.num_valid is not None and len(rows := np.flatnonzero(num_drafts > 0)):
             num_accepted = result.num_valid[rows] - 1
             self._num_drafts += len(rows)
@@ -188,6 +192,15 @@ class Drafting:
             columns = rows, num_drafts[rows], num_accepted, self._is_predicted[slots]
             return {row: VerifiedDraft(*own) for row, *own in zip(*(each.tolist() for each in columns), strict=True)}
         return {}
+
+    def _record_last(self, seconds: float) -> None:
+        """Record the step before one that took `seconds`: what was done between the two, after it, is a part of it."""
+        now, drafter, last = time.perf_counter(), self._drafter, self._last
+        between, self._verified_at, self._last = now - seconds - self._verified_at, now, None
+        if drafter is not None and last is not None:
+            num_rows, num_drafts, took = last
+            took += between if 0 < between < _LONGEST_GAP_S else 0.0
+            self._ask(lambda: drafter.record_step(num_rows, num_drafts, took))
 
     def _ask(self, ask: Callable[[], T]) -> T | None:
         try:

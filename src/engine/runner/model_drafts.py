@@ -55,6 +55,9 @@ class ModelDrafts:
         self._shift = 1 if self._network.draft.reads_model else 0
         num_slots = len(slots.num_tokens)
         self._device = loaded.device
+        self._row_starts = torch.arange(num_slots + 1, dtype=torch.int32)
+        own_vocab = self._network.draft.spec.vocab_size
+        self._ids: Int32 = self._network.model_ids(torch.arange(own_vocab)).to(torch.int32).numpy()
         self._has_keys: Bool = np.zeros(loaded.cache.num_blocks, np.bool_)  # blocks all of whose tokens are computed
         self._num_done: Int64 = np.zeros(num_slots, np.int64)  # tokens that the network has computed
         self._is_known: Bool = np.zeros(num_slots, np.bool_)  # what it has not computed can be
@@ -150,17 +153,19 @@ class ModelDrafts:
         order = np.argsort(-counts, kind="stable")  # those with more drafts first, so that others end
         order = order[self._is_known[slots[order]]]
         slots, counts, lengths = slots[order], counts[order], lengths[order]
+        takes_best = self._takes_best(slots, lengths)
         computed = self._extend(slots)
         for index in range(int(counts.max(initial=0))):
             left = int((counts > index).sum())
+            slots, lengths, takes_best = slots[:left], lengths[:left], takes_best[:left]
             if index:
                 assert computed is not None
                 features = None if computed.features is None else computed.features[:left]
-                positions = lengths[:left] - self._shift + index - 1
-                computed = self._compute(slots[:left], positions, np.ones(left, np.int64), features)
+                step = self._step_of_drafts(slots, lengths - self._shift + index - 1)
+                computed = self._compute(step, features)
             assert computed is not None
-            token_ids = self._sampled(computed.logits[:left], slots[:left], lengths[:left] + index)
-            table.token_ids[slots[:left], lengths[:left] + index] = token_ids
+            token_ids = self._sampled(computed.logits[:left], slots, lengths + index, takes_best)
+            table.token_ids[slots, lengths + index] = token_ids
 
     def _extend(self, slots: Int64 | Int32) -> _Computed | None:
         """Compute all known tokens of these slots. Returns what the network makes of the last one of each."""
@@ -185,23 +190,23 @@ class ModelDrafts:
             places = np.repeat(start, counts) + _within(counts)
             rows = torch.from_numpy(np.repeat(slots, counts)), torch.from_numpy(places % RING_TOKENS)
             features = self._network.features(self._ring[rows])
-        computed = self._compute(slots, start, counts, features)
+        computed = self._compute(self._step_input(slots, start, counts), features)
         self._advance(slots, start, end)
         return computed
 
-    def _compute(self, slots: Int64, start: Int64, counts: Int64, features: torch.Tensor | None) -> _Computed:
-        """Compute `counts` tokens of each slot. Returns what the network makes of the last one of each: it is valid
-        until the next call."""
-        views = self._cache.views([self._step_input(slots, start, counts)])
+    def _compute(self, step: StepInput, features: torch.Tensor | None) -> _Computed:
+        """Returns what the network makes of the last token of each row: it is valid until the next call."""
+        views = self._cache.views([step])
         received = None if features is None else (features, None)
-        last = torch.from_numpy(np.cumsum(counts) - 1)
         shape = self._steps.shape_of(views[0], received)
+        if shape is not None and shape.tokens_per_row == 1:
+            found: _Computed = self._steps.compute(shape, views, received)
+            return found
+        last = step.query_start[1:].to(torch.int64) - 1
         if shape is None:
             return self._computed(views, received, last)
         logits, fed = self._steps.compute(shape, views, received)
-        if shape.tokens_per_row > 1:
-            logits, fed = logits[last], None if fed is None else fed[last]
-        return _Computed(logits, fed)
+        return _Computed(logits[last], None if fed is None else fed[last])
 
     def _computed(self, views: Sequence[StepInput], received: Hidden | None, rows: torch.Tensor | None) -> _Computed:
         network, features = self._network, None if received is None else received[0]
@@ -218,22 +223,44 @@ class ModelDrafts:
         token_ids = self._slots.tokens_at(np.repeat(slots, counts), positions).astype(np.int64)
         return replace(step, token_ids=torch.from_numpy(token_ids).to(self._device))
 
-    def _sampled(self, logits: torch.Tensor, slots: Int64, lengths: Int64) -> Int32:
-        """What the model would sample of these logits, as far as that depends on nothing that it keeps of tokens."""
-        network, vocab_size = self._network, self._network.draft.vocab_size
-        rows_of = slots.astype(np.int32)
+    def _step_of_drafts(self, slots: Int64, positions: Int64) -> StepInput:
+        """A step of one token of each slot, at these positions."""
+        table, size = self._slots, self._slots.block_size
+        blocks, within = np.divmod(positions, size)
+        contexts = positions + 1
+        longest = int(contexts.max())
+        of_group = table.block_ids[self._group]
+        return StepInput(
+            token_ids=torch.from_numpy(table.tokens_at(slots, positions + self._shift).astype(np.int64)),
+            positions=torch.from_numpy(positions),
+            slot_mapping=torch.from_numpy(of_group[slots, blocks].astype(np.int64) * size + within),
+            query_start=self._row_starts[: len(slots) + 1],
+            context_lens=torch.from_numpy(contexts.astype(np.int32)),
+            block_tables=torch.from_numpy(of_group[slots, : -(-longest // size)]),
+            max_query_len=1,
+            max_context_len=longest,
+            seq_slots=torch.from_numpy(slots.astype(np.int32)),
+        )
+
+    def _takes_best(self, slots: Int64, lengths: Int64) -> Bool:
+        """Whether the most probable token is drafted: where it is what is sampled, or where what is sampled depends on
+        what the sampler keeps of the tokens before."""
         table = self._slots.sampling
         is_changed = table.has_bias[slots] | table.has_bad_words[slots] | (lengths < table.end_allowed_at[slots])
-        takes_best = (table.is_greedy[slots] & ~is_changed) | self._sampler.needs_order(rows_of)
-        found: Int32 = network.model_ids(logits.argmax(1)).to(torch.int32).cpu().numpy()
+        found: Bool = (table.is_greedy[slots] & ~is_changed) | self._sampler.needs_order(slots.astype(np.int32))
+        return found
+
+    def _sampled(self, logits: torch.Tensor, slots: Int64, lengths: Int64, takes_best: Bool) -> Int32:
+        """What the model would sample of these logits. takes_best: of `_takes_best`."""
+        found: Int32 = self._ids[logits.argmax(1).numpy()]
         if not takes_best.all():
+            vocab_size, rows = self._network.draft.vocab_size, np.flatnonzero(~takes_best)
             if logits.shape[1] < vocab_size:
-                own_ids = network.model_ids(torch.arange(logits.shape[1], device=logits.device))
-                whole = torch.full((len(logits), vocab_size), -torch.inf, dtype=logits.dtype, device=logits.device)
-                logits = whole.index_copy_(1, own_ids, logits)
-            rows = np.flatnonzero(~takes_best)
+                whole = torch.full((len(logits), vocab_size), -torch.inf, dtype=logits.dtype)
+                logits = whole.index_copy_(1, torch.from_numpy(self._ids.astype(np.int64)), logits)
             taken = logits if len(rows) == len(slots) else logits[torch.from_numpy(rows)]
-            found[rows] = self._sampler.sample(taken, rows_of[rows], lengths[rows], self._slots.token_ids).token_ids
+            of_rows = slots[rows].astype(np.int32)
+            found[rows] = self._sampler.sample(taken, of_rows, lengths[rows], self._slots.token_ids).token_ids
         return found
 
     # ---- what the model has computed

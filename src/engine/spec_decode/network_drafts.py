@@ -16,11 +16,12 @@ from .acceptance import Acceptance
 from .step_times import StepTimes
 
 _LEAST_GAIN = 1.03  # of tokens per second
-_AT_FIRST = np.array([0.6, 0.6, 0.6, 0.6, 0.6, 0.6])  # of each further token
+_AT_FIRST = np.array([0.8, 0.8, 0.8, 0.8, 0.8, 0.8])  # of each further token: a few outcomes say more
 _LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)  # of drafts that are compared
 _TRIES_EVERY = 32  # steps
 _TRIED = 4  # sequences
-_PROBES_EVERY = 128  # steps with drafts, after which one has none, and says what it takes
+# Steps with drafts, after which one has none, and says what it takes: at first soon, then twice as many each time.
+_FIRST_PROBE, _PROBES_EVERY = 4, 128
 
 
 class NetworkDrafts:
@@ -32,13 +33,14 @@ class NetworkDrafts:
         self, num_slots: int, times: StepTimes, draft_times: StepTimes, *, max_tokens: int = MAX_DRAFT_TOKENS
     ) -> None:
         """
-        times: of steps. draft_times: of the network, for one token of this number of rows.
+        times: of steps. draft_times: of the network, by how many tokens it drafts one after the other.
         max_tokens: of a draft.
         """
         self.max_tokens = max_tokens
         self._times, self._draft_times = times, draft_times
         self._acceptance = Acceptance(num_slots, _AT_FIRST)
         self._num_without, self._num_with = 0, 0  # steps one after the other
+        self._probes_after = _FIRST_PROBE
 
     def admit(self, slot: int, token_ids: Sequence[int]) -> None:
         self._acceptance.admit(slot)
@@ -51,21 +53,21 @@ class NetworkDrafts:
 
     def counts(self, slots: Int64, room: Int32) -> Int32:
         counts = np.zeros(len(slots), np.int32)
-        if self._num_with >= _PROBES_EVERY:
+        if self._num_with >= self._probes_after:
             return counts
         rows = np.flatnonzero(room > 0)
         survival = self._acceptance.survival(slots[rows], np.zeros(len(rows), np.int32), int(room.max()))
         survival[np.arange(survival.shape[1]) >= room[rows, None]] = 0.0
         best = _LEAST_GAIN * len(slots) / float(self._times.seconds(len(slots)))
-        for length in _LENGTHS:
+        verifying = self._times.seconds(len(slots), np.arange(1, survival.size + 1))
+        for length, drafting in zip(_LENGTHS, self._draft_times.alone(np.array(_LENGTHS)).tolist(), strict=True):
             if length > survival.shape[1]:
                 break
             # The most probable tokens first, so those of a row are in their order.
             part = survival[:, :length]
             order = np.argsort(-part, axis=None, kind="stable")
             gained = len(slots) + np.cumsum(part.reshape(-1)[order])
-            drafting = length * float(self._draft_times.seconds(len(slots)))
-            rates = gained / (self._times.seconds(len(slots), np.arange(1, len(order) + 1)) + drafting)
+            rates = gained / (verifying[: len(order)] + drafting)
             index = int(rates.argmax())
             if rates[index] > best:
                 best = float(rates[index])
@@ -84,9 +86,11 @@ class NetworkDrafts:
                 places = np.full(int(seen.sum()), place, np.int32)
                 self._acceptance.count(slots[seen], places, num_accepted[seen] > place)
         if seconds > 0:
-            self._draft_times.record(len(slots), 0, seconds / int(num_drafts.max()))
+            self._draft_times.record(int(num_drafts.max()), 0, seconds)
 
     def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
+        if not num_drafts and self._num_with >= self._probes_after:
+            self._probes_after = min(2 * self._probes_after, _PROBES_EVERY)
         self._num_with = self._num_with + 1 if num_drafts else 0
         self._num_without = 0 if num_drafts else self._num_without + 1
         self._times.record(num_rows, num_drafts, seconds)

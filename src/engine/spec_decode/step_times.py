@@ -46,6 +46,11 @@ class StepTimes:
         found: Floats = self._scale * (self._measured(num_rows) + self._factor * self._added(num_rows, num_drafts))
         return found
 
+    def alone(self, num_rows: npt.NDArray[np.integer]) -> Floats:
+        """The times of steps of these numbers of rows, without drafts."""
+        found: Floats = self._scale * self._measured(num_rows)
+        return found
+
     def record(self, num_rows: int, num_drafts: int, seconds: float) -> None:
         """A step of these rows and drafts, and nothing else, has taken this time."""
         least, most = _FACTORS
@@ -71,4 +76,6 @@ class StepTimes:
 @dataclass(frozen=True, slots=True)
 class DraftTimes:
     steps: StepTimes = field(default_factory=StepTimes)
-    drafts: StepTimes = field(default_factory=StepTimes)  # of a network that drafts a token of this number of rows
+    # Of a network that drafts this number of tokens one after the other. Only its scale depends on how many sequences
+    # get some.
+    drafts: StepTimes = field(default_factory=StepTimes)
