@@ -21,7 +21,8 @@ class BenchFlags:
         typer.Option(
             "--input-len",
             min=1,
-            help=f"Tokens of a prompt; by default {_MANY['input_len']}. At most {_SPEC['input_len']} for spec.",
+            help=f"Tokens of a prompt; by default {_MANY['input_len']}. spec: the maximum; "
+            f"by default {_SPEC['input_len']}.",
         ),
     ] = None
     output_len: Annotated[
@@ -29,7 +30,8 @@ class BenchFlags:
         typer.Option(
             "--output-len",
             min=1,
-            help=f"Tokens of an answer; by default {_MANY['output_len']}. At most {_SPEC['output_len']} for spec.",
+            help=f"Tokens of an answer; by default {_MANY['output_len']}. spec: the maximum; "
+            f"by default {_SPEC['output_len']}.",
         ),
     ] = None
     batch_size: Annotated[

@@ -338,8 +338,8 @@ def test_a_drafter_that_fails_is_not_asked_again_and_no_request_is_lost(method: 
     with caplog.at_level(logging.ERROR):
         bench.add("a")
         bench.add("b", [8, *PROMPT])
-        bench.step()
-        bench.step()
+        for _ in range(3):  # a step is recorded when the one after it has ended
+            bench.step()
         num_calls = bench.drafter.num_calls
         bench.run()
     assert bench.drafter.num_calls == num_calls
