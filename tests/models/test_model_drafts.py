@@ -120,7 +120,7 @@ class Drafted:
         monkeypatch.setattr(drafts, "_draft", draft)
 
 
-@pytest.mark.parametrize("max_tokens", [11, 64], ids=["chunks", "whole prompts"])
+@pytest.mark.parametrize("max_tokens", [8, 11, 64], ids=["chunks of single tokens", "chunks", "whole prompts"])
 def test_eagle3_drafts_what_torch_computes(
     llama: Saved, max_tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -130,11 +130,11 @@ def test_eagle3_drafts_what_torch_computes(
     """
     model, folder = llama
     own = {"method": "eagle3", "model": str(save_eagle3(tmp_path / "eagle3"))}
-    scheduler = {"max_num_batched_tokens": max_tokens}
+    scheduler = {"max_num_batched_tokens": max_tokens, "max_num_seqs": 6}
     engine = drafting(resolved(folder, tmp_path, scheduler=scheduler, speculative=own, cache=ALONE), 3)
     recorded = Drafted(engine.runner.drafts, monkeypatch)
     engine.outputs(make_prompts(6), SamplingParams(temperature=0, max_tokens=12))
-    assert len(recorded.chains) > 20
+    assert len(recorded.chains) >= 10
     assert {len(chain) for _, chain in recorded.chains} >= {1, 2}
     for known, chain in recorded.chains:
         assert chain == eagle3_chain(model, known, len(chain))

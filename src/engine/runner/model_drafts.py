@@ -136,13 +136,14 @@ class ModelDrafts:
             missing = np.flatnonzero(~self._has_keys[blocks[: start // size]])
             self._num_done[slot] = int(missing[0]) * size if len(missing) else start
             self._is_known[slot] = True
+            self._awaited.pop(slot, None)
             if self._ring is not None and len(missing):
                 # What the model has computed of the missing tokens is known only if a row before computes them now.
                 self._num_done[slot], self._awaited[slot] = start, blocks[missing]
 
     def _is_prompt(self, plan: StepPlan) -> Bool:
-        """[rows] Whether a row has several tokens that are all known."""
-        found: Bool = (plan.num_tokens > 1) & (plan.num_outputs <= 1)
+        """[rows] Whether the token after some of a row's tokens is known."""
+        found: Bool = (plan.num_outputs == 0) | ((plan.num_tokens > 1) & (plan.num_outputs <= 1))
         return found
 
     # ---- drafts
