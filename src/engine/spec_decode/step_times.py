@@ -11,7 +11,9 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 _SHARE = 0.1  # of a new step in a mean
 _LEAST_SLOPE = 0.005  # of a step: what each further token costs at least, so that a flat measurement can be corrected
-_FACTORS = (0.25, 20.0)  # limits of one step's correction: a step that was interrupted says nothing of the next one
+# Limits of one step's correction: a step that was interrupted, or captured, says nothing of the next one.
+_FACTORS = (0.25, 4.0)
+_LEAST_FACTOR = 0.05  # of what drafts add
 
 
 class StepTimes:
@@ -59,7 +61,8 @@ class StepTimes:
             self._scale += _SHARE * (found - self._scale)
             return
         added = seconds / self._scale - float(self._measured(num_rows))
-        found = float(np.clip(added / float(self._added(num_rows, num_drafts)), least, most))
+        found = added / float(self._added(num_rows, num_drafts))
+        found = float(np.clip(found, max(self._factor * least, _LEAST_FACTOR), self._factor * most))
         self._factor += _SHARE * (found - self._factor)
 
     def _added(self, num_rows: int, num_drafts: npt.NDArray[np.integer] | int) -> Floats:
