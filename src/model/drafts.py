@@ -24,6 +24,7 @@ from .tensors import FINAL_NORM, OUTPUT, layer_tensors
 DraftKind = Literal["model", "mtp", "eagle3"]
 JOIN, EMBEDDING_SIDE, HIDDEN_SIDE = "fc", "embedding_norm", "hidden_norm"
 TOKEN_OFFSETS = "d2t"  # of the ids of an output layer of fewer tokens, to those of the model
+REMEMBERED_TOKENS = 64  # of each sequence: what the model has computed of them
 OUTER_TENSORS = tuple(f"{name}.weight" for name in (JOIN, EMBEDDING_SIDE, HIDDEN_SIDE, "lm_head"))
 _EAGLE3_CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}  # by the model_type of its one layer
 _COUNT_KEYS = "num_nextn_predict_layers", "mtp_num_hidden_layers"

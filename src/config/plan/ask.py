@@ -6,10 +6,13 @@ build does not run, the few values that memory depends on are filled in here wit
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...model.quantised import held_in, scheme_of
 from ..held_codes import CodesLayout
 from ..memory.needs import MemoryNeeds
 from ..resolve.decisions import Decisions
+from ..resolve.draft_files import MODEL_METHODS
 from ..resolve.memory_needs import memory_needs
 from ..resolve.precision import own_dtype
 from .devices import THIS_MACHINE, DeviceProfile
@@ -23,6 +26,7 @@ class Ask(MemoryNeeds):
     state_dtype: str = "float32"  # of the sums of recurrent layers
     has_auto_num_seqs: bool = False
     max_drafted: int = 0  # tokens of a sequence in a step; 0: nothing is drafted
+    has_network: bool = False  # what drafts has weights
     past_output_tokens: int = 0
     has_grammars: bool = True  # structured outputs: the engine has a tokenizer
     tensor_parallel_size: int = 1
@@ -85,11 +89,12 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
     )
 
 
-def _drafts(decisions: Decisions, *, is_drafting: bool) -> dict[str, int]:
+def _drafts(decisions: Decisions, *, is_drafting: bool) -> dict[str, Any]:
     own = decisions.speculative
     if own.method is None or not is_drafting:
         return {}
     return {
         "max_drafted": own.num_speculative_tokens,
+        "has_network": own.method in MODEL_METHODS,
         "past_output_tokens": own.past_output_tokens * (own.method == "ngram"),
     }

@@ -121,6 +121,7 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
 
 
 def _share(model: PlannedModel, ask: Ask) -> ModelShare:
+    draft = model.files.draft if model.files is not None and ask.has_network else None
     return ModelShare(
         spec=model.spec,
         max_context=model.limit,
@@ -133,6 +134,8 @@ def _share(model: PlannedModel, ask: Ask) -> ModelShare:
         num_stages=ask.pipeline_parallel_size,
         num_context_parts=ask.decode_context_parallel_size,
         kv_of_layers=_kv_of_layers(model.spec, ask) if model.files is None else None,
+        draft_weights_bytes=0 if draft is None else draft.held_bytes(ask.dtype, ask.held_in, ask.max_num_seqs),
+        draft_token_bytes=0 if draft is None else draft.token_bytes(ask.kv_dtype),
     )
 
 

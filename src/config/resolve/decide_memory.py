@@ -71,6 +71,7 @@ def _share(done: Decisions, model_files: ModelFiles) -> ModelShare:
     held = held_in(dtype, done.model.quantization, keeps_twelve_bits)
     layout = done.codes_layout(device, cpu_keeps_codes=machine.keeps_codes)
     num_ranks, draft = done.num_ranks(spec), model_files.draft
+    seqs = MAX_NUM_SEQS[device] if done.is_auto("scheduler.max_num_seqs") else done.scheduler.max_num_seqs
     kv_dtype = dtype if done.is_auto("cache.kv_cache_dtype") else done.cache.kv_cache_dtype
     return ModelShare(
         spec=spec,
@@ -83,7 +84,7 @@ def _share(done: Decisions, model_files: ModelFiles) -> ModelShare:
         num_ranks=num_ranks,
         num_stages=done.num_stages(spec),
         num_context_parts=done.context_parts(spec),
-        draft_weights_bytes=0 if draft is None else draft.weights_bytes(dtype, held),
+        draft_weights_bytes=0 if draft is None else draft.held_bytes(dtype, held, seqs),
         draft_token_bytes=0 if draft is None else draft.token_bytes(kv_dtype),
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...model.cache_groups import CacheGroups, kv_bytes_per_token, model_cache_groups
 from ...model.config_json import ModelConfigError
-from ...model.drafts import OUTER_TENSORS, DraftSpec, draft_tensors, eagle3_spec, mtp_spec
+from ...model.drafts import OUTER_TENSORS, REMEMBERED_TOKENS, DraftSpec, draft_tensors, eagle3_spec, mtp_spec
 from ...model.read import read_config
 from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES, weights_bytes
@@ -38,6 +38,20 @@ class DraftFiles(Record):
         """One group: all layers keep all tokens, in the same blocks."""
         spec = self.draft.spec
         return model_cache_groups(spec, spec.max_position_embeddings, is_hybrid=False)
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens of the longest sequence that it can compute; None if it computes positions of any number."""
+        spec = self.draft.spec
+        return spec.max_position_embeddings if spec.has_position_table else None
+
+    def held_bytes(self, dtype: str, held: str | None, num_seqs: int) -> int:
+        """Bytes of its weights, and of what is remembered of the last tokens of all sequences."""
+        weights = self.weights_bytes(dtype, held)
+        if not self.draft.reads_model:
+            return weights
+        width = self.draft.spec.hidden_size * max(1, len(self.draft.read_layers))
+        return weights + num_seqs * REMEMBERED_TOKENS * width * DTYPE_BYTES[dtype]
 
     def weights_bytes(self, dtype: str, held: str | None) -> int:
         """Bytes of its weights. dtype, held: as of `sizes.weights_bytes`."""
@@ -125,6 +139,8 @@ def _of_folder(deployment: Deployment, target: ModelSpec, folder: Path, method: 
     spec, _ = read_config(language_model(values))
     if reason := support_problem(spec):
         raise ModelFilesError(f"{folder}: {reason}", code="M304")
+    if spec.ngram_size:
+        raise ModelConfigError("describes a model with embeddings of n-grams, which does not draft")
     if spec.has_states:
         raise ModelConfigError("describes a model with recurrent states, which cannot take a rejected draft back")
     if spec.vocab_size != target.vocab_size:

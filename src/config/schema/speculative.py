@@ -11,7 +11,7 @@ from .refused import with_refused
 from .section import Section, about
 from .types import Count, DraftLength, HumanInt, RingLength
 
-_FROM_THE_TEXT = "drafts are found in the text of a request: `method: ngram`"
+_OTHER_NETWORKS = "drafts are found by `ngram`, or made by `draft_model`, `mtp` or `eagle3`"
 _OF_HEADS = ("dflash", "dflash2", "dspark", "mlp_speculator", "peagle", "xpress")
 
 
@@ -31,14 +31,15 @@ class SpeculativeConfig(Section):
             "`eagle3`: a layer that was trained for the model, in the folder `speculative.model`. Answers are the same "
             "as without drafts: a draft counts only if the model samples it. The engine measures at the start how long "
             "steps of more tokens take and, while it serves, how many drafts are accepted; it drafts as many as "
-            "shorten the time for a token, down to none. `auto` is `ngram` where this build drafts: on CPUs. With "
-            "recurrent states each sequence has a second one."
+            "shorten the time for a token, down to none. `auto`: `mtp` if the checkpoint has a layer for it, else "
+            "`ngram`; none where this build does not draft, as on GPUs. With recurrent states each sequence has a "
+            "second one."
         ),
         examples=["ngram"],
         json_schema_extra=about(
             devices=("cpu",),
             aliases=("--spec-method",),
-            refused=dict.fromkeys(("eagle", "medusa", *_OF_HEADS), _FROM_THE_TEXT)
+            refused=dict.fromkeys(("eagle", "medusa", *_OF_HEADS), _OTHER_NETWORKS)
             | {
                 "suffix": "`method: ngram` finds continuations in earlier answers, too: `past_output_tokens`",
                 "ngram_gpu": "write `ngram`",

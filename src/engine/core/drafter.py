@@ -47,7 +47,8 @@ class Drafter(Protocol):
         ...
 
     def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
-        """A step of these rows and drafts, without tokens of a prompt, has taken this time, drafts already made."""
+        """A step of these rows and drafts has taken this time, drafts already made; 0: it
+        is not known, because the step had tokens of a prompt too."""
         ...
 
 

@@ -179,8 +179,10 @@ class Drafting:
         if self._drafter is None:
             return {}
         drafter, num_drafts = self._drafter, plan.num_outputs - 1
-        if plan.num_rows and bool((plan.num_outputs == plan.num_tokens).all()):
-            self._last = plan.num_rows, int(num_drafts.sum()), seconds - result.draft_seconds
+        is_alone = plan.num_rows > 0 and bool((plan.num_outputs == plan.num_tokens).all())
+        draft_seconds = result.draft_seconds if is_alone else 0.0
+        took = seconds - draft_seconds if is_alone else 0.0  # the time of prompts says nothing
+        self._last = (plan.num_rows, int(num_drafts.sum()), took) if plan.num_rows else None
         if result.num_valid is not None and len(rows := np.flatnonzero(num_drafts > 0)):
             num_accepted = result.num_valid[rows] - 1
             self._num_drafts += len(rows)
@@ -188,7 +190,10 @@ class Drafting:
             by_position = np.bincount(num_accepted, minlength=len(self._accepted) + 1)
             self._accepted += by_position[::-1].cumsum()[::-1][1:]
             slots = plan.slots[rows].astype(np.int64)
-            self._ask(lambda: drafter.record_drafts(slots, num_drafts[rows], num_accepted, result.draft_seconds))
+            told = ~np.isin(slots, result.undrafted)
+            guesses = slots[told], num_drafts[rows][told], num_accepted[told]
+            if told.any():
+                self._ask(lambda: drafter.record_drafts(*guesses, draft_seconds if told.all() else 0.0))
             columns = rows, num_drafts[rows], num_accepted, self._is_predicted[slots]
             return {row: VerifiedDraft(*own) for row, *own in zip(*(each.tolist() for each in columns), strict=True)}
         return {}
@@ -199,7 +204,7 @@ class Drafting:
         between, self._verified_at, self._last = now - seconds - self._verified_at, now, None
         if drafter is not None and last is not None:
             num_rows, num_drafts, took = last
-            took += between if 0 < between < _LONGEST_GAP_S else 0.0
+            took += between if took and 0 < between < _LONGEST_GAP_S else 0.0
             self._ask(lambda: drafter.record_step(num_rows, num_drafts, took))
 
     def _ask(self, ask: Callable[[], T]) -> T | None:

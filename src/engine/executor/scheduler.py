@@ -54,10 +54,12 @@ def draft_settings(resolved: Resolved, times: DraftTimes) -> DraftSettings | Non
         drafter = reader = PromptLookup(num_slots, max_model_len, times.steps, **limits)
     else:
         drafter = NetworkDrafts(num_slots, times.steps, times.drafts, max_tokens=max_tokens)
+    draft = resolved.model_files.draft
+    longest = max_model_len if draft is None or draft.max_length is None else draft.max_length
     return DraftSettings(
         drafter=drafter,
         reader=reader,
-        max_model_len=min(max_model_len, own.max_model_len or max_model_len),
+        max_model_len=min(max_model_len, own.max_model_len or max_model_len, longest),
         max_num_waiting=NO_LIMIT if own.disable_by_batch_size is None else own.disable_by_batch_size,
         in_order=resolved.topology.num_ranks == 1,
     )

@@ -1,4 +1,4 @@
-"""DraftingHead: a head that samples, and hands on to the drafts what they begin with."""
+"""What is around the head and the inputs of a step where a network drafts: both tell it what it needs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,25 @@ import torch
 
 from ..layers.linear import Mix
 from ..models.draft_network import ModelReader
+from ..step.plan import StepPlan
 from ..step.result import StepResult
 from .heads import Finish, HeadStep
+from .inputs import HostInputs
 from .model_drafts import ModelDrafts
 from .sample_head import SampleHead
 from .step_input import Int64, LogitTokens
 from .step_part import Hidden
+
+
+class DraftingInputs:
+    """Inputs of a step, and the end of what is remembered of released slots."""
+
+    def __init__(self, inputs: HostInputs, drafts: ModelDrafts) -> None:
+        self._inputs, self._drafts = inputs, drafts
+
+    def apply(self, plan: StepPlan) -> None:
+        self._drafts.release(plan.released_slots)
+        self._inputs.apply(plan)
 
 
 class DraftingHead:
@@ -44,7 +57,7 @@ class DraftingHead:
         def finished() -> StepResult:
             result = finish()
             result.draft_seconds, self._drafts.seconds = self._drafts.seconds, 0.0
-            result.draft_error = self._drafts.error
+            result.draft_error, result.undrafted = self._drafts.error, self._drafts.undrafted
             return result
 
         return finished

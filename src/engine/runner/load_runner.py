@@ -17,7 +17,7 @@ from .block_transfer import TransferOf
 from .body import HostBody
 from .copies import BlockCopies, ExpertMoves, StateCopies, StepCopy
 from .drafted_row import DraftedRow
-from .drafting_head import DraftingHead
+from .drafting_head import DraftingHead, DraftingInputs
 from .earlier_ids import features_of
 from .expert_balancer import expert_balancer
 from .heads import Head, MakeHead, PassOnHead
@@ -54,10 +54,10 @@ def host_parts(
         rejected = rejected_drafts(made, own)
         if rejected is not None:
             copies.append(rejected)
-        if made.loaded.draft is not None:
-            head, drafts = with_drafts(made, head)
-            copies.append(drafts)
-        return Parts(own, HostBody(made, own, head, rejected), copies)
+        if made.loaded.draft is None:
+            return Parts(own, HostBody(made, own, head, rejected), copies)
+        head, drafts = with_drafts(made, head)
+        return Parts(DraftingInputs(own, drafts), HostBody(made, own, head, rejected), [*copies, drafts])
 
     return make
 
@@ -69,7 +69,8 @@ def with_drafts(made: Materials, head: Head) -> tuple[Head, ModelDrafts]:
     assert isinstance(head, SampleHead), "rules exclude stages and ranks"
     group = resolved.cache_groups.windows.index(None)
     max_rows = min(resolved.scheduler.max_num_seqs, LOGIT_ROWS)
-    drafts = ModelDrafts(draft, made.slots, head.sampler, group, max_rows)
+    most = resolved.scheduler.max_num_batched_tokens
+    drafts = ModelDrafts(draft, made.slots, head.sampler, group, max_rows, most)
     return DraftingHead(head, drafts, draft.reader), drafts
 
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from ...model.drafts import REMEMBERED_TOKENS
 from ..layers.step_input import StepInput
 from ..models.draft_network import Hidden
 from ..sampling.sampler import TokenSampler
@@ -31,9 +32,7 @@ from .loaded_draft import LoadedDraft
 from .slot_table import SlotTable
 from .step_input import Int64, build_step_input
 
-RING_TOKENS = 64  # of each slot, whose features are remembered
 _CAPTURED_TOKENS = 8  # of a step of the network with several in a row
-_CHUNK_TOKENS = 512  # of a sequence, of which a network that gets nothing of the model may lack all
 logger = logging.getLogger(__name__)
 _NONE: Int32 = np.empty(0, np.int32)
 
@@ -44,14 +43,23 @@ class _Computed(NamedTuple):
 
 
 class ModelDrafts:
-    def __init__(self, loaded: LoadedDraft, slots: SlotTable, sampler: TokenSampler, group: int, max_rows: int) -> None:
+    def __init__(
+        self,
+        loaded: LoadedDraft,
+        slots: SlotTable,
+        sampler: TokenSampler,
+        group: int,
+        max_rows: int,
+        max_step_tokens: int,
+    ) -> None:
         """
         sampler: of the model's tokens.
         group: of layers of the model, all of whose blocks are kept while a sequence runs.
         max_rows: of a step of the network that is captured, where steps can be.
+        max_step_tokens: of what a sequence lacks that is computed in one step.
         """
         self._network, self._cache, self._reader = loaded.network, loaded.cache, loaded.reader
-        self._slots, self._sampler, self._group = slots, sampler, group
+        self._slots, self._sampler, self._group, self._most_tokens = slots, sampler, group, max_step_tokens
         self._shift = 1 if self._network.draft.reads_model else 0
         num_slots = len(slots.num_tokens)
         self._device = loaded.device
@@ -60,11 +68,12 @@ class ModelDrafts:
         self._ids: Int32 = self._network.model_ids(torch.arange(own_vocab)).to(torch.int32).numpy()
         self._has_keys: Bool = np.zeros(loaded.cache.num_blocks, np.bool_)  # blocks all of whose tokens are computed
         self._num_done: Int64 = np.zeros(num_slots, np.int64)  # tokens that the network has computed
+        self._num_blocks: Int64 = np.zeros(num_slots, np.int64)  # of each slot, in the last plan with its row
         self._is_known: Bool = np.zeros(num_slots, np.bool_)  # what it has not computed can be
         self._awaited: dict[int, Int64] = {}  # by new slots: blocks that rows before theirs compute
         self._ring: torch.Tensor | None = None
         if self._reader is not None:
-            shape = (num_slots, RING_TOKENS, self._reader.width)
+            shape = (num_slots, REMEMBERED_TOKENS, self._reader.width)
             self._ring = torch.zeros(shape, dtype=loaded.dtype, device=loaded.device)
         self._steps = DecodeSteps(
             lambda views, received: self._computed(views, received, None),
@@ -78,6 +87,7 @@ class ModelDrafts:
             max_drafted=_CAPTURED_TOKENS,
         )
         self.seconds = 0.0  # since it was taken
+        self.undrafted: list[int] = []  # slots of the last step whose drafts are no guesses
         self.error = ""  # why nothing is drafted any more
 
     # ---- before a step
@@ -86,13 +96,14 @@ class ModelDrafts:
     def before(self, plan: StepPlan) -> None:
         """Draft for the rows that have more outputs than the host has tokens for. The plan was applied."""
         began = time.perf_counter()
+        self.undrafted = []
         listed = [slot for slot, _ in plan.drafts]
         is_wanted = (plan.num_outputs > 1) & ~np.isin(plan.slots, listed)
         self._fill(plan, is_wanted)
         self._ask(lambda: self._prepare(plan, is_wanted))
         self.seconds += time.perf_counter() - began
 
-    def _ask(self, ask: Callable[[], None]) -> None:
+    def _ask(self, ask: Callable[[], object]) -> None:
         if self.error:
             return
         try:
@@ -112,34 +123,60 @@ class ModelDrafts:
         self._admit(plan)
         if self._ring is not None:
             pending = plan.num_computed - self._num_done[plan.slots]
-            is_full = (plan.num_outputs > 0) & (pending > 0) & (pending + plan.num_tokens > RING_TOKENS)
+            is_full = (plan.num_outputs > 0) & (pending > 0) & (pending + plan.num_tokens > REMEMBERED_TOKENS)
             self._extend(plan.slots[is_full & ~is_wanted & ~self._is_prompt(plan) & self._is_known[plan.slots]])
         rows = np.flatnonzero(is_wanted)
         if len(rows):
             self._draft(plan.slots[rows].astype(np.int64), plan.num_outputs[rows] - 1)
 
+    @torch.inference_mode()
+    def release(self, slots: Sequence[int]) -> None:
+        """Compute what is remembered of sequences that end: the next turn may continue from their blocks. Called before
+        the plan that releases them is applied."""
+        if self._ring is not None and len(slots):
+            ended = np.array(slots, np.int64)
+            lacks_some = self._slots.num_tokens[ended] - self._shift > self._num_done[ended]
+            ended = ended[self._is_known[ended] & lacks_some]
+            self._ask(lambda: self._extend(ended))
+        self._is_known[list(slots)] = False
+
+    def forget(self) -> None:
+        """Forget captured steps, and what was computed: the weights that the network shares are replaced."""
+        self._steps.forget()
+        self._has_keys[:] = self._is_known[:] = False
+
     def after(self, plan: StepPlan) -> None:
         """Nothing is left to do: `keep` gets what the model has computed."""
 
     def _admit(self, plan: StepPlan) -> None:
-        """What other sequences have left in the blocks of new ones counts, as far as it is complete."""
-        size, admitted = self._slots.block_size, {admission.slot: admission for admission in plan.admissions}
+        """What other sequences have left in the blocks of a sequence counts, as far as it is complete: of one that is
+        admitted, or that goes on after what another has computed meanwhile."""
+        size, admitted = self._slots.block_size, {admission.slot for admission in plan.admissions}
+        table = self._slots
         for load in plan.loads:
             self._has_keys[load.block_ids[self._group]] = False
-        if len(plan.block_ids):
-            self._has_keys[plan.block_ids[:, self._group]] = False
+        extended = set(plan.block_slots.tolist())
         for slot, start in zip(plan.slots.tolist(), plan.num_computed.tolist(), strict=True):
-            if (admission := admitted.get(slot)) is None:
+            is_new = slot in admitted
+            if not is_new and slot not in extended:
                 continue
-            blocks = np.array(admission.block_ids[self._group], np.int64)
-            self._has_keys[blocks[start // size :]] = False
+            blocks = table.block_ids[self._group, slot, : table.num_blocks[slot]].astype(np.int64)
+            first = 0 if is_new else int(self._num_blocks[slot])
+            self._num_blocks[slot] = len(blocks)
+            self._has_keys[blocks[max(first, start // size) :]] = False
+            if is_new:
+                self._is_known[slot], self._num_done[slot] = True, 0
+                self._awaited.pop(slot, None)
+            if first >= start // size:  # no block of others is new to it
+                continue
             missing = np.flatnonzero(~self._has_keys[blocks[: start // size]])
-            self._num_done[slot] = int(missing[0]) * size if len(missing) else start
-            self._is_known[slot] = True
-            self._awaited.pop(slot, None)
-            if self._ring is not None and len(missing):
-                # What the model has computed of the missing tokens is known only if a row before computes them now.
-                self._num_done[slot], self._awaited[slot] = start, blocks[missing]
+            if self._ring is None:
+                self._num_done[slot] = max(self._num_done[slot], int(missing[0]) * size if len(missing) else start)
+                continue
+            # What the model has computed of the missing tokens is known only if a row before computes them now.
+            self._num_done[slot] = start
+            if len(missing):
+                self._awaited[slot] = blocks[missing]
 
     def _is_prompt(self, plan: StepPlan) -> Bool:
         """[rows] Whether the token after some of a row's tokens is known."""
@@ -151,8 +188,11 @@ class ModelDrafts:
     def _draft(self, slots: Int64, counts: Int32) -> None:
         """counts: of drafts, of each slot. Sequences that cannot be computed keep what was filled in."""
         table, lengths = self._slots, self._slots.num_tokens[slots]
+        is_ready = self._is_known[slots]
+        is_ready[is_ready] = self._catch_up(slots[is_ready])
+        self.undrafted = slots[~is_ready].tolist()
         order = np.argsort(-counts, kind="stable")  # those with more drafts first, so that others end
-        order = order[self._is_known[slots[order]]]
+        order = order[is_ready[order]]
         slots, counts, lengths = slots[order], counts[order], lengths[order]
         takes_best = self._takes_best(slots, lengths)
         computed = self._extend(slots)
@@ -168,6 +208,16 @@ class ModelDrafts:
             token_ids = self._sampled(computed.logits[:left], slots, lengths + index, takes_best)
             table.token_ids[slots, lengths + index] = token_ids
 
+    def _catch_up(self, slots: Int64) -> Bool:
+        """Compute one step's worth of what these slots lack, where that is more. Returns which of them lack little."""
+        pending = self._slots.num_tokens[slots] - self._shift - self._num_done[slots]
+        found: Bool = pending <= REMEMBERED_TOKENS
+        late = np.flatnonzero(~found)[:1]
+        if len(late):
+            start = self._num_done[slots[late]]
+            self._compute_chunk(slots[late], start, start + np.minimum(pending[late] - 1, self._most_tokens))
+        return found
+
     def _extend(self, slots: Int64 | Int32) -> _Computed | None:
         """Compute all known tokens of these slots. Returns what the network makes of the last one of each."""
         if not len(slots):
@@ -176,11 +226,6 @@ class ModelDrafts:
         start, end = self._num_done[slots], self._slots.num_tokens[slots] - self._shift
         # The last token is computed again where nothing is missing: what the network makes of it is needed.
         start = np.minimum(start, end - 1)
-        while int((end - start).max()) > _CHUNK_TOKENS:
-            middle = np.minimum(start + _CHUNK_TOKENS, end - 1)
-            has_some = middle > start
-            self._compute_chunk(slots[has_some], start[has_some], middle[has_some])
-            start = middle
         return self._compute_chunk(slots, start, end)
 
     def _compute_chunk(self, slots: Int64, start: Int64, end: Int64) -> _Computed:
@@ -189,7 +234,7 @@ class ModelDrafts:
         features = None
         if self._ring is not None:
             places = np.repeat(start, counts) + _within(counts)
-            rows = torch.from_numpy(np.repeat(slots, counts)), torch.from_numpy(places % RING_TOKENS)
+            rows = torch.from_numpy(np.repeat(slots, counts)), torch.from_numpy(places % REMEMBERED_TOKENS)
             features = self._network.features(self._ring[rows])
         computed = self._compute(self._step_input(slots, start, counts), features)
         self._advance(slots, start, end)
@@ -289,9 +334,9 @@ class ModelDrafts:
             )
         rows = np.arange(len(plan.slots)).repeat(plan.num_tokens)
         within = _within(plan.num_tokens)
-        last = within >= plan.num_tokens[rows] - RING_TOKENS
+        last = within >= plan.num_tokens[rows] - REMEMBERED_TOKENS
         places = (plan.num_computed[rows] + within)[last]
-        into = torch.from_numpy(plan.slots[rows[last]].astype(np.int64)), torch.from_numpy(places % RING_TOKENS)
+        into = torch.from_numpy(plan.slots[rows[last]].astype(np.int64)), torch.from_numpy(places % REMEMBERED_TOKENS)
         self._ring[into] = kept if last.all() else kept[torch.from_numpy(last)]
 
     def _compute_prompt(self, slot: int, start: int, kept: torch.Tensor) -> None:
@@ -301,7 +346,7 @@ class ModelDrafts:
         end = min(start + len(kept), int(self._slots.num_tokens[slot]) - self._shift)
         if end <= first:
             return
-        pending = self._ring[slot, torch.arange(first, start) % RING_TOKENS]
+        pending = self._ring[slot, torch.arange(first, start) % REMEMBERED_TOKENS]
         features = self._network.features(torch.cat([pending, kept[max(0, first - start) : end - start]]))
         slots, count = np.array([slot], np.int64), np.array([end - first], np.int64)
         views = self._cache.views([self._step_input(slots, np.array([first], np.int64), count)])

@@ -133,6 +133,8 @@ class Runner:
         with self._lock:
             replace()
             self.parts.body.forget()
+            if (drafts := self.drafts) is not None:
+                drafts.forget()
 
     def switch(self, make: Callable[[], tuple[Materials, Parts]]) -> None:
         """Go on with other parts, between two steps. make: makes them."""

@@ -93,4 +93,5 @@ class NetworkDrafts:
             self._probes_after = min(2 * self._probes_after, _PROBES_EVERY)
         self._num_with = self._num_with + 1 if num_drafts else 0
         self._num_without = 0 if num_drafts else self._num_without + 1
-        self._times.record(num_rows, num_drafts, seconds)
+        if seconds > 0:
+            self._times.record(num_rows, num_drafts, seconds)

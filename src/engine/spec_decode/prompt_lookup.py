@@ -226,4 +226,5 @@ class PromptLookup:
 
     def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
         self._num_drafted = self._num_drafted + 1 if num_drafts else 0
-        self._times.record(num_rows, num_drafts, seconds)
+        if seconds > 0:
+            self._times.record(num_rows, num_drafts, seconds)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ..draft_files import MODEL_METHODS
 from ..rule import Rule
 
+_OF_NGRAM = tuple(f"speculative.{name}" for name in ("prompt_lookup_max", "prompt_lookup_min", "past_output_tokens"))
 _OF_A_FOLDER = ("draft_model", "eagle3")
 _OTHERS = tuple(
     f"speculative.{name}"
@@ -37,6 +39,16 @@ RULES = (
         message="without `speculative.method` nothing is drafted, so the other options of `speculative` have no effect",
         why="Drafts are off by default, and `auto` is none where this build does not draft.",
         fixes=("set `speculative.method: ngram`, or remove the other options",),
+    ),
+    Rule(
+        id="R522",
+        title="options of looking texts up are for ngram",
+        fields=("speculative.method", *_OF_NGRAM),
+        severity="warning",
+        is_broken=lambda v: v.speculative.method in MODEL_METHODS and any(map(v.is_written, _OF_NGRAM)),
+        message="with `speculative.method: {method}` nothing is looked up, so the options of `ngram` have no effect",
+        why="A network drafts what it computes, and not what a text says.",
+        fixes=("set `speculative.method: ngram`, or remove them",),
     ),
     Rule(
         id="R518",

@@ -157,7 +157,9 @@ def test_memory_has_room_for_the_network(tmp_path: Path) -> None:
     alone, drafting = resolved("--model", model), resolved("--model", model, "--spec-model", layer)
     draft = drafting.model_files.draft
     assert draft is not None
-    assert drafting.memory.weights_bytes - alone.memory.weights_bytes == draft.weights_bytes("bfloat16", None) > 0
+    more = drafting.memory.weights_bytes - alone.memory.weights_bytes
+    assert more == draft.held_bytes("bfloat16", None, drafting.scheduler.max_num_seqs)
+    assert more - draft.weights_bytes("bfloat16", None) == drafting.scheduler.max_num_seqs * 64 * 3 * 16 * 2
     before, after = alone.memory.kv_bytes_per_token, drafting.memory.kv_bytes_per_token
     assert after - before == draft.token_bytes("bfloat16") == before // 2  # of two layers of the same width
 

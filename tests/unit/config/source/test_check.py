@@ -43,7 +43,7 @@ from ..deployments import findings, load, message
             "replicas that share experts agree before every step",
         ),
         ("parallel: {dp_sync_interval: many}", "C118", "it takes 16"),
-        ("speculative: {method: medusa}", "C118", "drafts are found in the text of a request"),
+        ("speculative: {method: medusa}", "C118", "drafts are found by `ngram`, or made by"),
         ("speculative: {metod: ngram}", "C103", "did you mean `speculative.method`?"),
         ("preset: fast", "C115", "there are: cpu-laptop, latency, long-context"),
         ("apiVersion: stoker/v2", "C107", "allowed: stoker/v1"),

@@ -42,8 +42,12 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [f"--spec-method mtp --model-impl transformers {_MIXTURE}"],
         [_DRAFTS, "--spec-method auto"],
     ),
+    "R522": (
+        ["--spec-model MODEL -sc.prompt_lookup_max 4", "--spec-model MODEL -sc.past_output_tokens 0"],
+        ["--spec-model MODEL", f"{_DRAFTS} -sc.prompt_lookup_max 4"],
+    ),
     "R517": (
-        ["--spec-tokens 4", f"--spec-method auto {_STATES} --spec-tokens 4", "-sc.disable_by_batch_size 4"],
+        ["--spec-tokens 4", "--spec-method auto --device cuda --spec-tokens 4", "-sc.disable_by_batch_size 4"],
         ["", f"{_DRAFTS} --spec-tokens 4", "--spec-method auto --spec-tokens 4"],
     ),
 }
