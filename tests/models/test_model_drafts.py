@@ -211,7 +211,7 @@ def test_a_prompt_that_goes_on_after_what_another_has_computed(
     llama: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Two long prompts are computed at the same time, and differ in their last token. The network's keys of blocks that
-    both have were written anew from what was never remembered, and others found them later."""
+    both have were written again, from what was never remembered, and others found them later."""
     model, folder = llama
     own = {"method": "eagle3", "model": str(save_eagle3(tmp_path / "eagle3"))}
     sections = {"scheduler": {"max_num_batched_tokens": 24}, "model": {"max_model_len": 128}}

@@ -190,10 +190,10 @@ class Drafting:
             by_position = np.bincount(num_accepted, minlength=len(self._accepted) + 1)
             self._accepted += by_position[::-1].cumsum()[::-1][1:]
             slots = plan.slots[rows].astype(np.int64)
-            told = ~np.isin(slots, result.undrafted)
-            guesses = slots[told], num_drafts[rows][told], num_accepted[told]
-            if told.any():
-                self._ask(lambda: drafter.record_drafts(*guesses, draft_seconds if told.all() else 0.0))
+            is_guess = ~np.isin(slots, result.undrafted)
+            guesses = slots[is_guess], num_drafts[rows][is_guess], num_accepted[is_guess]
+            if is_guess.any():
+                self._ask(lambda: drafter.record_drafts(*guesses, draft_seconds if is_guess.all() else 0.0))
             columns = rows, num_drafts[rows], num_accepted, self._is_predicted[slots]
             return {row: VerifiedDraft(*own) for row, *own in zip(*(each.tolist() for each in columns), strict=True)}
         return {}

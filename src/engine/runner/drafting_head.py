@@ -1,4 +1,4 @@
-"""What is around the head and the inputs of a step where a network drafts: both tell it what it needs."""
+"""The head and the inputs of a step where a network drafts, which gets from them what it needs."""
 
 from __future__ import annotations
 
