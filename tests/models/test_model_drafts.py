@@ -14,7 +14,7 @@ from tests.slow_cases import slow
 from transformers import PreTrainedModel
 
 from stoker.config import Resolved
-from stoker.engine.api import SamplingParams
+from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler
 from stoker.engine.core.settings import DraftSettings
 from stoker.engine.executor.scheduler import scheduler_settings
@@ -241,6 +241,27 @@ def test_the_next_turn_has_drafts_too(llama: Saved, tmp_path: Path):
     assert second.num_cached_tokens >= 32
     assert not drafts.undrafted
     assert counted(engine)[0] > 10
+
+
+def test_a_request_that_is_aborted_in_its_prompt(llama: Saved, tmp_path: Path):
+    """Only what the model has computed is remembered of it."""
+    _, folder = llama
+    own = {"method": "eagle3", "model": str(save_eagle3(tmp_path / "eagle3"))}
+    engine = drafting(resolved(folder, tmp_path, speculative=own, model={"max_model_len": 128}), 3)
+    expected = engine.generate(make_prompts(3))
+    drafts = engine.runner.drafts
+    assert drafts is not None
+    prompt = [3 + place % 90 for place in range(100)]
+    engine.scheduler.add(EngineRequest(request_id="long", inputs=RequestInputs(prompt, SamplingParams())))
+    for _ in range(2):
+        plan = engine.scheduler.schedule()
+        assert plan is not None
+        list(engine.scheduler.finish_step(plan, engine.runner.execute(plan)))
+    engine.scheduler.abort("long")
+    (slot,) = plan.slots.tolist()
+    assert drafts._num_done[slot] == plan.num_computed[0] + plan.num_tokens[0] < len(prompt)
+    assert engine.generate(make_prompts(3)) == expected
+    assert not drafts.error
 
 
 def test_what_a_draft_model_lacks_is_computed_in_parts(llama: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -68,6 +68,7 @@ class ModelDrafts:
         self._ids: Int32 = self._network.model_ids(torch.arange(own_vocab)).to(torch.int32).numpy()
         self._has_keys: Bool = np.zeros(loaded.cache.num_blocks, np.bool_)  # blocks all of whose tokens are computed
         self._num_done: Int64 = np.zeros(num_slots, np.int64)  # tokens that the network has computed
+        self._num_kept: Int64 = np.zeros(num_slots, np.int64)  # tokens that the model has computed; rejected ones count
         self._num_blocks: Int64 = np.zeros(num_slots, np.int64)  # of each slot, in the last plan with its row
         self._is_known: Bool = np.zeros(num_slots, np.bool_)  # what it has not computed can be
         self._awaited: dict[int, Int64] = {}  # by new slots: blocks that rows before theirs compute
@@ -135,7 +136,8 @@ class ModelDrafts:
         the plan that releases them is applied."""
         if self._ring is not None and len(slots):
             ended = np.array(slots, np.int64)
-            lacks_some = self._slots.num_tokens[ended] - self._shift > self._num_done[ended]
+            num_known = np.minimum(self._slots.num_tokens[ended] - self._shift, self._num_kept[ended])
+            lacks_some = num_known > self._num_done[ended]
             ended = ended[self._is_known[ended] & lacks_some]
             self._ask(lambda: self._extend(ended))
         self._is_known[list(slots)] = False
@@ -165,7 +167,7 @@ class ModelDrafts:
             self._num_blocks[slot] = len(blocks)
             self._has_keys[blocks[max(first, start // size) :]] = False
             if is_new:
-                self._is_known[slot], self._num_done[slot] = True, 0
+                self._is_known[slot], self._num_done[slot], self._num_kept[slot] = True, 0, start
                 self._awaited.pop(slot, None)
             if first >= start // size:  # no block of others is new to it
                 continue
@@ -224,6 +226,8 @@ class ModelDrafts:
             return None
         slots = slots.astype(np.int64)
         start, end = self._num_done[slots], self._slots.num_tokens[slots] - self._shift
+        if self._ring is not None:
+            end = np.minimum(end, self._num_kept[slots])
         # The last token is computed again where nothing is missing: what the network makes of it is needed.
         start = np.minimum(start, end - 1)
         return self._compute_chunk(slots, start, end)
@@ -337,6 +341,7 @@ class ModelDrafts:
         last = within >= plan.num_tokens[rows] - REMEMBERED_TOKENS
         places = (plan.num_computed[rows] + within)[last]
         into = torch.from_numpy(plan.slots[rows[last]].astype(np.int64)), torch.from_numpy(places % REMEMBERED_TOKENS)
+        self._num_kept[plan.slots] = plan.num_computed + plan.num_tokens
         self._ring[into] = kept if last.all() else kept[torch.from_numpy(last)]
 
     def _compute_prompt(self, slot: int, start: int, kept: torch.Tensor) -> None:
