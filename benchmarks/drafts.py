@@ -17,44 +17,20 @@ import os
 import random
 import statistics
 import tempfile
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the engine; read when torch is loaded
 
 import tokenizers
-import torch
 
+from stoker.cli.bench.forced import ForcedEngine
 from stoker.config import Resolved, load_deployment, read_machine_spec, read_model_files, resolve_deployment
-from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
-from stoker.engine.core import Scheduler
-from stoker.engine.executor.scheduler import draft_settings, scheduler_settings
-from stoker.engine.executor.step_times import draft_times, step_times
-from stoker.engine.runner.load_runner import host_parts, load_runner
 from stoker.engine.runner.model_drafts import ModelDrafts
-from stoker.engine.runner.sample_head import SampleHead
-from stoker.engine.sampling.sampler import Sampled, Sampler
-from stoker.engine.spec_decode.step_times import DraftTimes
 
 ROOT = Path(__file__).parents[1]
 EDITED = ROOT / "src" / "engine" / "core" / "step_planner.py"
 RENAMED = {"draft": "step", "_columns": "_table", "prefills": "prompts"}
-
-
-class Forced(Sampler):
-    """Samples as always, and puts the tokens of `answers` in the place of what was sampled."""
-
-    answers: Sequence[Sequence[int]] = ()  # by the seed of the request
-
-    def sample(self, logits: torch.Tensor, slots: Any, lengths: Any, token_table: Any) -> Sampled:
-        found = super().sample(logits, slots, lengths, token_table)
-        places = (lengths - self.table.num_prompt_tokens[slots]).tolist()
-        for row, (seed, place) in enumerate(zip(self.table.seed[slots].tolist(), places, strict=True)):
-            if place < len(self.answers[seed]):
-                found.token_ids[row] = self.answers[seed][place]
-        return found
 
 
 class Measured:
@@ -64,27 +40,13 @@ class Measured:
         models = ROOT / "benchmarks" / "models"
         self.settings = self._resolved(models / model, None if draft is None else models / draft)
         self.acceptance, self._random = 1.0, random.Random(0)
-        self.sampler: Forced | None = None
-
-        def head(made: Any) -> SampleHead:
-            self.sampler = Forced(made.slots.sampling, made.loaded.kernels)
-            return SampleHead(made, self.sampler)
-
-        self.runner = load_runner(self.settings, host_parts(head))
-        assert self.sampler is not None
-        self.sampler.answers = [[]]
-        self.runner.warm_up()
-        self.times = DraftTimes()
-        self.measured = step_times(self.runner, self.runner.execute)
-        self.times.steps.measure(self.measured)
-        if self.runner.drafts is not None:
-            self.of_drafts = draft_times(self.runner, self.runner.execute)
-            self.times.drafts.measure(self.of_drafts)
-            self._spoil(self.runner.drafts)
+        self.engine = ForcedEngine(self.settings)
+        if self.engine.runner.drafts is not None:
+            self._spoil(self.engine.runner.drafts)
 
     def _spoil(self, drafts: ModelDrafts) -> None:
         """Drafts, which the sampler has made those of the text, are accepted with the given probability."""
-        draft, table = drafts._draft, self.runner.slots
+        draft, table = drafts._draft, self.engine.runner.slots
 
         def spoilt(slots: Any, counts: Any) -> None:
             draft(slots, counts)
@@ -112,28 +74,10 @@ class Measured:
 
     def seconds(self, prompt: list[int], answers: list[list[int]], *, drafts: bool) -> tuple[float, str]:
         """Seconds per token of each answer, after all prompts are computed, and what became of the drafts."""
-        assert self.sampler is not None
-        self.sampler.answers = answers
-        drafting = draft_settings(self.settings, self.times) if drafts else None
-        scheduler = Scheduler(scheduler_settings(self.settings, drafting=drafting))
-        for seed, answer in enumerate(answers):
-            sampling = SamplingParams(temperature=1.0, seed=seed, max_tokens=len(answer), ignore_eos=True)
-            scheduler.add(EngineRequest(request_id=str(seed), inputs=RequestInputs(prompt, sampling)))
-        began, num_before, num_answers = 0.0, 0, 0
-        begun: set[str] = set()
-        while scheduler.has_work:
-            plan = scheduler.schedule()
-            assert plan is not None, "work is left and none of it was scheduled"
-            started = time.perf_counter()
-            result = self.runner.execute(plan)
-            outputs = list(scheduler.finish_step(plan, result, time.perf_counter() - started))
-            num_answers += sum(len(output.token_ids) for output in outputs)
-            begun |= {output.request_id for output in outputs}
-            if not began and len(begun) == len(answers):
-                began, num_before = time.perf_counter(), num_answers
-        seconds = (time.perf_counter() - began) / ((num_answers - num_before) / len(answers))
-        counts = scheduler.stats().drafts
-        return seconds, "" if counts is None else f"{sum(counts.accepted)}/{counts.tokens}"
+        drafting = self.engine.drafting(self.settings.speculative.num_speculative_tokens) if drafts else None
+        found = self.engine.decode(prompt, answers, drafting, temperature=1.0)
+        counts = found.drafts
+        return found.seconds, "" if counts is None else f"{sum(counts.accepted)}/{counts.tokens}"
 
 
 def edited_file(num_lines: int, num_tokens: int) -> tuple[list[int], list[int]]:
@@ -158,14 +102,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     measured = Measured(arguments.model, arguments.draft)
-    print("steps of tokens:", {size: f"{1e3 * seconds:.1f} ms" for size, seconds in measured.measured.items()})
+    print(
+        "steps of tokens:", {size: f"{1e3 * seconds:.1f} ms" for size, seconds in measured.engine.step_seconds.items()}
+    )
     prompt, answer = edited_file(arguments.lines, arguments.tokens)
     numbers = random.Random(0)
     vocab_size = min(measured.settings.model_spec.vocab_size, 30_000)
     print(f"prompt of {len(prompt)} tokens")
     works: tuple[str | float, ...] = ("edit", "new")
     if arguments.draft is not None:
-        print("drafts:", {size: f"{1e3 * seconds:.2f} ms" for size, seconds in measured.of_drafts.items()})
+        print("drafts:", {size: f"{1e3 * seconds:.2f} ms" for size, seconds in measured.engine.draft_seconds.items()})
         works = tuple(arguments.acceptance)
     print("| work | rows | ms per token without | with | ratio | accepted |\n|---|---|---|---|---|---|")
     for work in works:

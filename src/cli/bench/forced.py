@@ -55,30 +55,38 @@ class ForcedEngine:
             self._samplers.append(_Forced(made.slots.sampling, made.loaded.kernels))
             return SampleHead(made, self._samplers[0])
 
-        self._runner = load_runner(resolved, host_parts(head))
-        self._runner.warm_up()
-        self.step_seconds = step_times(self._runner, self._runner.execute)  # by the number of tokens
-        self._draft_seconds = draft_times(self._runner, self._runner.execute)  # of a network; by the number of rows
+        self.runner = load_runner(resolved, host_parts(head))
+        self.runner.warm_up()
+        self.step_seconds = step_times(self.runner, self.runner.execute)  # by the number of tokens
+        self.draft_seconds = draft_times(self.runner, self.runner.execute)  # of a network, by the number of drafts
 
     def drafting(self, max_drafted: int) -> DraftSettings:
         """Drafting as in a server that has just started. max_drafted: tokens of a sequence in a step."""
         times = DraftTimes()
         times.steps.measure(self.step_seconds)
-        if self._draft_seconds:
-            times.drafts.measure(self._draft_seconds)
+        if self.draft_seconds:
+            times.drafts.measure(self.draft_seconds)
         own = self._resolved.speculative.model_copy(update={"num_speculative_tokens": max_drafted})
         found = draft_settings(self._resolved.model_copy(update={"speculative": own}), times)
         assert found is not None
         return found
 
     def decode(
-        self, prompt: Sequence[int], answers: Sequence[Sequence[int]], drafting: DraftSettings | None
+        self,
+        prompt: Sequence[int],
+        answers: Sequence[Sequence[int]],
+        drafting: DraftSettings | None,
+        temperature: float = 0.0,
     ) -> Decoded:
-        """All answers at the same time, each after the same prompt."""
+        """All answers at the same time, each after the same prompt.
+
+        temperature: of the requests. A network drafts its most probable tokens at 0; above, it samples with the noise
+            and the sampler of the request, whose tokens are those of the answer.
+        """
         self._samplers[0].answers = answers
         scheduler = Scheduler(scheduler_settings(self._resolved, drafting=drafting))
         for seed, answer in enumerate(answers):
-            sampling = SamplingParams(temperature=1.0, seed=seed, max_tokens=len(answer), ignore_eos=True)
+            sampling = SamplingParams(temperature=temperature, seed=seed, max_tokens=len(answer), ignore_eos=True)
             scheduler.add(EngineRequest(request_id=str(seed), inputs=RequestInputs(list(prompt), sampling)))
         began, num_before, num_tokens = 0.0, 0, 0
         begun: set[str] = set()
@@ -86,7 +94,7 @@ class ForcedEngine:
             plan = scheduler.schedule()
             assert plan is not None, "work is left and none of it was scheduled"
             started = time.perf_counter()
-            result = self._runner.execute(plan)
+            result = self.runner.execute(plan)
             outputs = list(scheduler.finish_step(plan, result, time.perf_counter() - started))
             num_tokens += sum(len(output.token_ids) for output in outputs)
             begun |= {output.request_id for output in outputs}
