@@ -47,8 +47,8 @@ class Drafter(Protocol):
         ...
 
     def record_step(self, num_rows: int, num_drafts: int, seconds: float) -> None:
-        """A step of these rows and drafts has taken this time, drafts already made; 0: it
-        is not known, because the step had tokens of a prompt too."""
+        """A step of these rows and drafts has taken this time, with drafts that were made before; 0 where the time says
+        nothing, because the step had tokens of a prompt too, or was captured."""
         ...
 
 

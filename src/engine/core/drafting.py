@@ -180,8 +180,9 @@ class Drafting:
             return {}
         drafter, num_drafts = self._drafter, plan.num_outputs - 1
         is_alone = plan.num_rows > 0 and bool((plan.num_outputs == plan.num_tokens).all())
+        is_alone &= not result.is_of_new_shape
         draft_seconds = result.draft_seconds if is_alone else 0.0
-        took = seconds - draft_seconds if is_alone else 0.0  # the time of prompts says nothing
+        took = seconds - draft_seconds if is_alone else 0.0  # the time of prompts and of a capture says nothing
         self._last = (plan.num_rows, int(num_drafts.sum()), took) if plan.num_rows else None
         if result.num_valid is not None and len(rows := np.flatnonzero(num_drafts > 0)):
             num_accepted = result.num_valid[rows] - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ..api import StepLaunches
 from ..layers.step_input import StateInputs, StepInput
 from ..models.decoder import LaterStage
 from ..step.plan import StepPlan
+from ..step.result import StepResult
 from . import sample_head
 from .assistance import Assistance
 from .decode_steps import DecodeSteps
@@ -86,9 +88,11 @@ class HostBody:
         shape = self.decode_steps.shape_of(views[0], received) if is_whole else None
         if shape is not None:
             self._launched.num_captured += 1
+            num_graphs = self.decode_steps.num_graphs
             projected, state_inputs = self.decode_steps.compute(shape, views, received)
             self._keep(plan, state_inputs)
-            return self._head.begin_projected(step, projected)
+            finish = self._head.begin_projected(step, projected)
+            return finish if self.decode_steps.num_graphs == num_graphs else partial(_of_new_shape, finish)
         self._launched.num_single += 1
         state_inputs = []
         if keeps_inputs:
@@ -135,6 +139,12 @@ class HostBody:
 def _with_list(views: Sequence[StepInput], state_inputs: list[StateInputs]) -> tuple[StepInput, ...]:
     """The same step, which fills the list."""
     return tuple(replace(view, state_inputs=state_inputs) for view in views)
+
+
+def _of_new_shape(finish: Finish) -> StepResult:
+    result = finish()
+    result.is_of_new_shape = True
+    return result
 
 
 def _draft_sizes(resolved: Resolved) -> dict[str, int]:

@@ -102,6 +102,10 @@ class DecodeSteps:
         graph.replay()
         return graph.output
 
+    @property
+    def num_graphs(self) -> int:
+        return len(self._graphs)
+
     def forget(self) -> None:
         """Forget captured graphs: the tensors that they read are replaced."""
         self._graphs.clear()

@@ -89,6 +89,7 @@ class ModelDrafts:
         )
         self.seconds = 0.0  # since it was taken
         self.undrafted: list[int] = []  # slots of the last step whose drafts are no guesses
+        self.is_of_new_shape = False  # whether a step of the network was captured for the last step
         self.error = ""  # why nothing is drafted any more
 
     # ---- before a step
@@ -97,11 +98,12 @@ class ModelDrafts:
     def before(self, plan: StepPlan) -> None:
         """Draft for the rows that have more outputs than the host has tokens for. The plan was applied."""
         began = time.perf_counter()
-        self.undrafted = []
+        self.undrafted, num_graphs = [], self._steps.num_graphs
         listed = [slot for slot, _ in plan.drafts]
         is_wanted = (plan.num_outputs > 1) & ~np.isin(plan.slots, listed)
         self._fill(plan, is_wanted)
         self._ask(lambda: self._prepare(plan, is_wanted))
+        self.is_of_new_shape = self._steps.num_graphs > num_graphs
         self.seconds += time.perf_counter() - began
 
     def _ask(self, ask: Callable[[], object]) -> None:

@@ -34,6 +34,7 @@ class StepResult:
     # of rejected drafts, or of another head. None: each row has `num_outputs` tokens (StepPlan), none more than one.
     num_valid: Int32 | None = None
     draft_seconds: float = 0.0  # what the runner took to draft tokens of this step, in addition to the step
+    is_of_new_shape: bool = False  # it was captured, or a part of it: its time says nothing of other steps
     undrafted: Sequence[int] = ()  # slots for which the runner had no guesses: their drafts are any tokens
     draft_error: str = ""  # why the runner drafts nothing any more
 
