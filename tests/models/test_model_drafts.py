@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from tests.drafters import AnyDrafter
 from tests.slow_cases import slow
+from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from stoker.config import Resolved
@@ -300,3 +302,20 @@ def test_replaced_weights_forget_what_was_captured(llama: Saved, tmp_path: Path)
     engine.runner._between_steps(lambda: None)
     assert not drafts._steps._graphs
     assert engine.generate(make_prompts(3)) == expected
+
+
+def test_the_layer_of_builtin_tiny_knows_what_it_says(tmp_path: Path):
+    """Most drafts of answers that the model was trained on are accepted, and no token changes."""
+    tokenizer = Tokenizer.from_file(str(files("stoker") / "builtin" / "tiny" / "tokenizer.json"))
+    options = ("max_num_seqs", "block_size", "enable_prefix_caching", "seed")
+    asked = "<|im_start|>user\nWhat does {} mean?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    prompts = [tokenizer.encode(asked.format(option), add_special_tokens=False).ids for option in options]
+    model = {"max_model_len": 256}
+    greedy = SamplingParams(temperature=0, max_tokens=40, stop_token_ids=(2,))
+    tiny = Path("builtin:tiny")
+    expected = Engine(resolved(tiny, tmp_path, model=model)).outputs(prompts, greedy)
+    own = {"model": "builtin:tiny-eagle3"}
+    engine = drafting(resolved(tiny, tmp_path, model=model, speculative=own, scheduler={"max_num_batched_tokens": 64}))
+    assert_same(engine.outputs(prompts, greedy), expected)
+    tokens, accepted = counted(engine)
+    assert accepted > 0.6 * tokens > 30
