@@ -9,6 +9,7 @@ from typing import Any
 
 from .checkpoint.chat_templates import is_template
 from .deployment import Deployment
+from .engineless import is_of_engine
 from .origin import DEFAULT, Layer, Origin, Overridden
 from .resolve.decisions import Decisions
 from .resolve.resolved import Resolved
@@ -52,10 +53,13 @@ class Effective:
 
 
 def effective_values(deployment: Deployment, decisions: Decisions) -> list[Effective]:
-    """Every option in the order of the manifest. What depends on missing model files is still `auto`."""
+    """Every option in the order of the manifest. What depends on missing model files is still `auto`; options of the
+    engine are left out where there is none."""
     found: list[Effective] = []
-    model = deployment.model.model
+    model, has_engine = deployment.model.model, deployment.server.has_engine
     for path, option in live_options().items():
+        if not has_engine and is_of_engine(path):
+            continue
         if option.section in Resolved.sections():
             value = decisions.get(path)
         else:  # header keys, and sections without decisions

@@ -16,9 +16,14 @@ _KEPT_OPTIONS = ("load.download_dir",)  # where the tokenizer is downloaded to
 _ASSUMED = {"load.load_format": "dummy", "device.device": "cpu"}
 
 
+def is_of_engine(path: str) -> bool:
+    """Whether an option has no effect without an engine."""
+    return path.rpartition(".")[0] not in _KEPT and path not in _KEPT_OPTIONS
+
+
 def without_engine(written: dict[str, Written], values: dict[str, Any], found: list[Diagnostic]) -> None:
     """Leave out the options of the engine, with a warning that names those that a user wrote."""
-    dropped = [path for path in written if path.rpartition(".")[0] not in _KEPT and path not in _KEPT_OPTIONS]
+    dropped = [path for path in written if is_of_engine(path)]
     labels: list[Label] = []
     named: list[str] = []
     for path in dropped:

@@ -229,6 +229,12 @@ def test_a_default_written_over_a_preset_is_no_finding(folder: Path, cache: str)
     check_again(folder, report, manifest(report))
 
 
+def test_without_an_engine_its_options_are_not_written(folder: Path) -> None:
+    (folder / "deploy.yaml").write_text("server:\n  engine: none\nmodel:\n  model: ./model\n")
+    report = read(folder / "deploy.yaml")
+    check_again(folder, report, manifest(report))
+
+
 def test_the_size_that_one_replica_of_many_gets_is_no_finding(folder: Path) -> None:
     text = "cache:\n  gpu_memory_utilization: 0.8\nparallel:\n  data_parallel_size: 41\nmodel:\n  model: ./model\n"
     (folder / "deploy.yaml").write_text(text)
