@@ -35,7 +35,6 @@ class DraftSpec(Record):
     spec: of its layers. The vocabulary of `eagle3` is that of its output layer, which may have fewer tokens.
     vocab_size: of the model.
     read_layers: of the model, whose inputs it reads side by side; empty: it reads what comes after the last one.
-    is_hidden_first: the join has the columns of the hidden state before those of the embedding.
     feeds_normed: its output after its last norm is the hidden state of the next draft; False: before it.
     """
 
@@ -43,7 +42,6 @@ class DraftSpec(Record):
     spec: ModelSpec
     vocab_size: int
     read_layers: tuple[int, ...] = ()
-    is_hidden_first: bool = False
     feeds_normed: bool = False
 
     @property
@@ -61,7 +59,6 @@ class MtpNames:
 
     layer: str
     renames: Mapping[str, str]  # beginnings of names, with the same {}, in this order
-    is_hidden_first: bool = False
     feeds_normed: bool = False
 
 
@@ -84,16 +81,6 @@ _SEPARATE = MtpNames(
     },
     feeds_normed=True,
 )
-_MIMO = MtpNames(
-    "model.mtp_layers.0.",
-    {
-        "model.mtp_layers.0.token_layernorm.": f"{EMBEDDING_SIDE}.",
-        "model.mtp_layers.0.hidden_layernorm.": f"{HIDDEN_SIDE}.",
-        "model.mtp_layers.0.input_proj.": f"{JOIN}.",
-        "model.mtp_layers.0.final_layernorm.": f"{FINAL_NORM}.",
-    },
-    is_hidden_first=True,
-)
 MTP_NAMES: Mapping[str, MtpNames] = {
     **dict.fromkeys(("DeepseekV3ForCausalLM", "Glm4MoeForCausalLM", "Glm4MoeLiteForCausalLM"), _AFTER_THE_LAST),
     **dict.fromkeys(
@@ -103,7 +90,6 @@ MTP_NAMES: Mapping[str, MtpNames] = {
         ),
         _SEPARATE,
     ),
-    "MiMoForCausalLM": _MIMO,
 }
 
 
@@ -123,7 +109,6 @@ def mtp_spec(target: ModelSpec, values: Mapping[str, Any]) -> DraftSpec:
         kind="mtp",
         spec=own,
         vocab_size=target.vocab_size,
-        is_hidden_first=names.is_hidden_first,
         feeds_normed=names.feeds_normed,
     )
 

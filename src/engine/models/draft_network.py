@@ -193,7 +193,7 @@ class DraftLayers(DecoderPart):
             return self.stack(features, None, steps, caches, rows, embedded[:, None])
         of_embedding, of_hidden = self._sides
         parts = of_embedding(self._kernels, embedded)[0], of_hidden(self._kernels, features)[0]
-        joined = self._kernels.join_columns(parts[::-1] if self.draft.is_hidden_first else parts)
+        joined = self._kernels.join_columns(parts)
         return self.stack(self._join(joined), None, steps, caches, rows)
 
     def logits(self, hidden: Hidden) -> torch.Tensor:
