@@ -43,7 +43,7 @@ def drafting(folder: Path, place: Path, **sections: dict[str, Any]) -> Any:
 def test_all_kinds_of_requests_get_the_same_tokens(
     family: str, cache: dict[str, int], is_eager: bool, saved: Callable[[str], Saved], tmp_path: Path
 ) -> None:
-    """In chunks, steps of prompts and answers, with shared prefixes that continue from kept states; some sequences
+    """Prompts are computed in chunks, beside answers, and shared prefixes continue from kept states. Some sequences are
     preempted."""
     prompts, folder = make_prompts(12), saved(family)[1]
     sections: dict[str, Any] = {"cache": cache, "scheduler": ONE_GROUP, "model": {"enforce_eager": is_eager}}

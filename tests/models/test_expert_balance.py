@@ -73,7 +73,7 @@ def test_tokens_are_those_of_one_process_before_during_and_after_moves(
 
 @pytest.mark.slow
 def test_experts_in_four_bits_move_as_they_are_packed(tmp_path: Path):
-    """In this shape all matrices have the codes of one process: parts of them end where a group of codes does.
+    """All matrices have the codes of one process in this shape: parts of them end where a group of codes does.
 
     Sums over two ranks are rounded otherwise, so the code of an activation may be the next one."""
     folder = save(build("qwen3_moe", head_dim=64), tmp_path / "model")

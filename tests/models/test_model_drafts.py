@@ -58,7 +58,7 @@ def assert_no_token_changes(
     sampling: Sequence[SamplingParams] = tuple(samplings()),
     **sections: dict[str, Any],
 ) -> tuple[int, int]:
-    """In chunks, steps of prompts and answers, with shared prefixes. Returns what was counted."""
+    """Prompts are computed in chunks, beside answers, with shared prefixes. Returns what was counted."""
     prompts = make_prompts(len(sampling))
     expected = Engine(resolved(folder, place, scheduler=ONE_GROUP, **sections)).outputs(prompts, list(sampling))
     engine = drafting(resolved(folder, place, scheduler=ONE_GROUP, speculative=speculative, **sections))
@@ -92,7 +92,7 @@ def test_a_model_of_other_weights_drafts_and_changes_nothing(saved: Callable[[st
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Saved:
-    """With as many layers as EAGLE-3 reads, and one before them."""
+    """A model with as many layers as EAGLE-3 reads, and one before them."""
     model = build("llama", num_hidden_layers=4)
     return model, save(model, tmp_path_factory.mktemp("llama") / "model")
 
@@ -243,6 +243,23 @@ def test_the_next_turn_has_drafts_too(llama: Saved, tmp_path: Path):
     assert second.num_cached_tokens >= 32
     assert not drafts.undrafted
     assert counted(engine)[0] > 10
+
+
+def test_a_prefix_that_the_network_cannot_compute_ends_its_drafts(llama: Saved, tmp_path: Path):
+    """What the model has computed of it is not known any more. Tokens that were no guesses were verified to the end."""
+    _, folder = llama
+    own = {"method": "eagle3", "model": str(save_eagle3(tmp_path / "eagle3"))}
+    engine = drafting(resolved(folder, tmp_path, speculative=own, model={"max_model_len": 128}), 3)
+    asked, greedy = list(range(5, 35)), SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    (first,) = engine.outputs([asked], greedy)
+    drafts = engine.runner.drafts
+    assert drafts is not None
+    drafts._has_keys[:] = False
+    before, _ = counted(engine)
+    (second,) = engine.outputs([asked], greedy)
+    assert second.num_cached_tokens > 0
+    assert second.token_ids == first.token_ids
+    assert counted(engine)[0] - before <= 3  # of one step
 
 
 def test_a_request_that_is_aborted_in_its_prompt(llama: Saved, tmp_path: Path):

@@ -184,13 +184,14 @@ class Drafting:
         draft_seconds = result.draft_seconds if is_alone else 0.0
         took = seconds - draft_seconds if is_alone else 0.0  # the time of prompts and of a capture says nothing
         self._last = (plan.num_rows, int(num_drafts.sum()), took) if plan.num_rows else None
-        if result.num_valid is not None and len(rows := np.flatnonzero(num_drafts > 0)):
+        if result.num_valid is not None and len(rows := plan.drafted_rows):
             num_accepted = result.num_valid[rows] - 1
             self._num_drafts += len(rows)
             self._num_tokens += int(num_drafts[rows].sum())
             by_position = np.bincount(num_accepted, minlength=len(self._accepted) + 1)
             self._accepted += by_position[::-1].cumsum()[::-1][1:]
             slots = plan.slots[rows].astype(np.int64)
+            self._has_drafts[list(result.undraftable)] = False
             is_guess = ~np.isin(slots, result.undrafted)
             guesses = slots[is_guess], num_drafts[rows][is_guess], num_accepted[is_guess]
             if is_guess.any():

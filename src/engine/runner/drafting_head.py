@@ -58,6 +58,7 @@ class DraftingHead:
             result = finish()
             result.draft_seconds, self._drafts.seconds = self._drafts.seconds, 0.0
             result.draft_error, result.undrafted = self._drafts.error, self._drafts.undrafted
+            result.undraftable = self._drafts.undraftable
             result.is_of_new_shape |= self._drafts.is_of_new_shape
             return result
 

@@ -28,5 +28,5 @@ class Materials:
     moves: ExpertMoves
     launched: Launched  # goes on when other kernels are used
     features: tuple[StepFeature, ...] = ()  # fill fields of StepInput that only some steps have
-    # By slot: rejected_drafts.py. They remain when other kernels are used.
+    # What rejected_drafts.py keeps, by slot. It remains when other kernels are used.
     drafted_rows: dict[int, DraftedRow] = field(default_factory=dict)

@@ -89,6 +89,7 @@ class ModelDrafts:
         )
         self.seconds = 0.0  # since it was taken
         self.undrafted: list[int] = []  # slots of the last step whose drafts are no guesses
+        self.undraftable: list[int] = []  # the ones that the network can never compute
         self.is_of_new_shape = False  # whether a step of the network was captured for the last step
         self.error = ""  # why nothing is drafted any more
 
@@ -98,7 +99,7 @@ class ModelDrafts:
     def before(self, plan: StepPlan) -> None:
         """Draft for the rows that have more outputs than the host has tokens for. The plan was applied."""
         began = time.perf_counter()
-        self.undrafted, num_graphs = [], self._steps.num_graphs
+        self.undrafted, self.undraftable, num_graphs = [], [], self._steps.num_graphs
         listed = [slot for slot, _ in plan.drafts]
         is_wanted = (plan.num_outputs > 1) & ~np.isin(plan.slots, listed)
         self._fill(plan, is_wanted)
@@ -193,6 +194,7 @@ class ModelDrafts:
         """counts: of drafts, of each slot. Sequences that cannot be computed keep what was filled in."""
         table, lengths = self._slots, self._slots.num_tokens[slots]
         is_ready = self._is_known[slots]
+        self.undraftable = slots[~is_ready].tolist()
         is_ready[is_ready] = self._catch_up(slots[is_ready])
         self.undrafted = slots[~is_ready].tolist()
         order = np.argsort(-counts, kind="stable")  # those with more drafts first, so that others end

@@ -52,7 +52,7 @@ class PastOutputs:
         self._token_ids[self._head : end] = token_ids
         self._token_ids[end] = END
         runs = np.lib.stride_tricks.sliding_window_view(token_ids[:-1], LEAST)
-        # Of runs with the same hash numpy keeps the last one.
+        # Where runs have the same hash, numpy keeps the last one.
         self._last[self._hashes(runs)] = np.arange(self._head + LEAST - 1, end - 1, dtype=np.int32)
         self._head = end + 1
 

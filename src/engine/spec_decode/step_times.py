@@ -79,6 +79,6 @@ class StepTimes:
 @dataclass(frozen=True, slots=True)
 class DraftTimes:
     steps: StepTimes = field(default_factory=StepTimes)
-    # Of a network that drafts this number of tokens one after the other. Only its scale depends on how many sequences
-    # get some.
+    # The times in which a network drafts this number of tokens one after the other. Only their scale depends on how
+    # many sequences get some.
     drafts: StepTimes = field(default_factory=StepTimes)

@@ -36,6 +36,7 @@ class StepResult:
     draft_seconds: float = 0.0  # what the runner took to draft tokens of this step, in addition to the step
     is_of_new_shape: bool = False  # it was captured, or a part of it: its time says nothing of other steps
     undrafted: Sequence[int] = ()  # slots for which the runner had no guesses: their drafts are any tokens
+    undraftable: Sequence[int] = ()  # the ones among them for which it will never have any
     draft_error: str = ""  # why the runner drafts nothing any more
 
     def rows(self, plan: StepPlan) -> Int64:

@@ -155,7 +155,7 @@ def test_a_preempted_sequence_is_announced_again_and_ends_once():
 
 
 def test_after_a_reset_of_the_prefix_cache_earlier_answers_are_forgotten():
-    """Those of sequences too that were running then."""
+    """Answers of sequences that were running then are forgotten too."""
     drafter = Heard()
     bench = Bench(drafter, own={"reader": drafter})
     bench.add("a", max_tokens=20)
