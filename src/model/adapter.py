@@ -1,0 +1,61 @@
+"""An adapter (LoRA): what its files add to the weights of a model, under the model's own names.
+
+`config/checkpoint/adapter_files.py` reads it from the configuration and the headers of the files; `engine/lora`
+computes with it. There is no torch here: a plan counts an adapter's bytes without loading it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMatrix:
+    """A matrix in the files of an adapter: a tensor, or a part of one.
+
+    The tensor is seen with the shape `view`, `chosen` takes one index of some of its dimensions, and `rows` takes some
+    rows of the matrix that is left.
+    """
+
+    name: str  # of the tensor in the file
+    view: tuple[int, ...]
+    chosen: tuple[tuple[int, int], ...] = ()  # a dimension of the view, and the index that is taken there
+    rows: tuple[int, int] | None = None  # from, up to before; None: all
+    is_transposed: bool = False  # after all of that
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank:
+    """scale * (x @ A.T) @ B.T, and scale * bias, added to the product of one weight."""
+
+    target: str  # the weight's name in model/tensors.py, without `.weight`
+    rank: int
+    scale: float
+    in_features: int
+    out_features: int
+    a: StoredMatrix  # [rank, in_features]
+    b: StoredMatrix  # [out_features, rank]
+    bias: str | None = None  # the tensor with a bias of B, [out_features]
+
+    @property
+    def num_elements(self) -> int:
+        return self.rank * (self.in_features + self.out_features) + (self.out_features if self.bias else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSpec:
+    folder: Path
+    digest: str  # of the contents of its configuration and its weights, hexadecimal
+    weights: Path  # the file with the tensors
+    deltas: tuple[LowRank, ...]  # by the layers of the model
+    base_model: str | None = None  # the name in its configuration
+
+    @property
+    def max_rank(self) -> int:
+        return max((delta.rank for delta in self.deltas), default=0)
+
+    @property
+    def num_elements(self) -> int:
+        return sum(delta.num_elements for delta in self.deltas)
+
