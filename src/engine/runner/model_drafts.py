@@ -17,17 +17,20 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ...model.drafts import REMEMBERED_TOKENS
+from ..kernels import KernelSet
+from ..kernels.noise import row_keys
+from ..kernels.sample_among import Choice
 from ..layers.step_input import StepInput
 from ..models.draft_network import Hidden
 from ..sampling.sampler import TokenSampler
 from ..step.plan import Bool, Int32, StepPlan
 from .decode_steps import DecodeSteps
+from .draft_chain import Computed, DraftChain, Links
 from .loaded_draft import LoadedDraft
 from .slot_table import SlotTable
 from .step_input import Int64, build_step_input
@@ -37,17 +40,13 @@ logger = logging.getLogger(__name__)
 _NONE: Int32 = np.empty(0, np.int32)
 
 
-class _Computed(NamedTuple):
-    logits: torch.Tensor  # [N, tokens of the vocabulary of the drafts]
-    features: torch.Tensor | None  # [N, hidden_size] of the tokens after these
-
-
 class ModelDrafts:
     def __init__(
         self,
         loaded: LoadedDraft,
         slots: SlotTable,
         sampler: TokenSampler,
+        kernels: KernelSet,
         group: int,
         max_rows: int,
         max_step_tokens: int,
@@ -65,7 +64,8 @@ class ModelDrafts:
         self._device = loaded.device
         self._row_starts = torch.arange(num_slots + 1, dtype=torch.int32)
         own_vocab = self._network.draft.spec.vocab_size
-        self._ids: Int32 = self._network.model_ids(torch.arange(own_vocab)).to(torch.int32).numpy()
+        self._ids = self._network.model_ids(torch.arange(own_vocab)).to(torch.int32)
+        self._sample_among = kernels.sample_among
         self._has_keys: Bool = np.zeros(loaded.cache.num_blocks, np.bool_)  # blocks all of whose tokens are computed
         self._num_done: Int64 = np.zeros(num_slots, np.int64)  # tokens that the network has computed
         self._num_kept: Int64 = np.zeros(num_slots, np.int64)  # tokens that the model has computed; rejected ones count
@@ -87,6 +87,17 @@ class ModelDrafts:
             max_tokens_per_row=_CAPTURED_TOKENS,
             max_drafted=_CAPTURED_TOKENS,
         )
+        max_blocks = -(-slots.token_ids.shape[1] // slots.block_size)
+        tables = torch.zeros(len(loaded.cache.groups.views), max_rows, max_blocks, dtype=torch.int32)
+        self._chain = DraftChain(
+            lambda views, features: self._computed(views, None if features is None else (features, None), None),
+            kernels.sample_among,
+            self._ids,
+            loaded.capture,
+            max_rows,
+            tables,
+            slots.token_ids.shape[1] - 1,
+        )
         self.seconds = 0.0  # since it was taken
         self.undrafted: list[int] = []  # slots of the last step whose drafts are no guesses
         self.undraftable: list[int] = []  # the ones that the network can never compute
@@ -99,12 +110,12 @@ class ModelDrafts:
     def before(self, plan: StepPlan) -> None:
         """Draft for the rows that have more outputs than the host has tokens for. The plan was applied."""
         began = time.perf_counter()
-        self.undrafted, self.undraftable, num_graphs = [], [], self._steps.num_graphs
+        self.undrafted, self.undraftable, num_graphs = [], [], self._num_graphs
         listed = [slot for slot, _ in plan.drafts]
         is_wanted = (plan.num_outputs > 1) & ~np.isin(plan.slots, listed)
         self._fill(plan, is_wanted)
         self._ask(lambda: self._prepare(plan, is_wanted))
-        self.is_of_new_shape = self._steps.num_graphs > num_graphs
+        self.is_of_new_shape = self._num_graphs > num_graphs
         self.seconds += time.perf_counter() - began
 
     def _ask(self, ask: Callable[[], object]) -> None:
@@ -148,6 +159,7 @@ class ModelDrafts:
     def forget(self) -> None:
         """Forget captured steps, and what was computed: the weights that the network shares are replaced."""
         self._steps.forget()
+        self._chain.forget()
         self._has_keys[:] = self._is_known[:] = False
 
     def after(self, plan: StepPlan) -> None:
@@ -200,19 +212,30 @@ class ModelDrafts:
         order = np.argsort(-counts, kind="stable")  # those with more drafts first, so that others end
         order = order[is_ready[order]]
         slots, counts, lengths = slots[order], counts[order], lengths[order]
-        takes_best = self._takes_best(slots, lengths)
+        choice, seeds = self._choice(slots, lengths), table.sampling.seed[slots]
         computed = self._extend(slots)
-        for index in range(int(counts.max(initial=0))):
-            left = int((counts > index).sum())
-            slots, lengths, takes_best = slots[:left], lengths[:left], takes_best[:left]
-            if index:
-                assert computed is not None
-                features = None if computed.features is None else computed.features[:left]
-                step = self._step_of_drafts(slots, lengths - self._shift + index - 1)
-                computed = self._compute(step, features)
-            assert computed is not None
-            token_ids = self._sampled(computed.logits[:left], slots, lengths + index, takes_best)
-            table.token_ids[slots, lengths + index] = token_ids
+        if computed is None:
+            return
+        token_ids = self._sample_among(computed.logits, choice, row_keys(seeds, lengths), self._ids)
+        table.token_ids[slots, lengths] = token_ids.numpy()
+        features, done = computed.features, 1
+        while num_left := int((counts > done).sum()):
+            slots, lengths, seeds = slots[:num_left], lengths[:num_left], seeds[:num_left]
+            length = int(counts[num_left - 1]) - done
+            places = lengths + done + np.arange(length)[:, None]  # of what is drafted
+            links = Links(
+                self._cache.views([self._steps_of_chain(slots, places - 1)]),
+                None if features is None else features[:num_left],
+                Choice(*(column[:num_left] for column in choice)),
+                row_keys(np.broadcast_to(seeds, places.shape).reshape(-1), places.reshape(-1)).view(*places.shape, 2),
+            )
+            drafted = self._chain.draft(links)
+            table.token_ids[slots, places] = drafted.token_ids
+            features, done = drafted.features, done + length
+
+    @property
+    def _num_graphs(self) -> int:
+        return self._steps.num_graphs + self._chain.num_graphs
 
     def _catch_up(self, slots: Int64) -> Bool:
         """Compute one step's worth of what these slots lack, where that is more. Returns which of them lack little."""
@@ -224,7 +247,7 @@ class ModelDrafts:
             self._compute_chunk(slots[late], start, start + np.minimum(pending[late] - 1, self._most_tokens))
         return found
 
-    def _extend(self, slots: Int64 | Int32) -> _Computed | None:
+    def _extend(self, slots: Int64 | Int32) -> Computed | None:
         """Compute all known tokens of these slots. Returns what the network makes of the last one of each."""
         if not len(slots):
             return None
@@ -236,7 +259,7 @@ class ModelDrafts:
         start = np.minimum(start, end - 1)
         return self._compute_chunk(slots, start, end)
 
-    def _compute_chunk(self, slots: Int64, start: Int64, end: Int64) -> _Computed:
+    def _compute_chunk(self, slots: Int64, start: Int64, end: Int64) -> Computed:
         """Known tokens of each slot that follow one another. Returns what the network makes of the last one of each."""
         counts = end - start
         features = None
@@ -248,24 +271,24 @@ class ModelDrafts:
         self._advance(slots, start, end)
         return computed
 
-    def _compute(self, step: StepInput, features: torch.Tensor | None) -> _Computed:
+    def _compute(self, step: StepInput, features: torch.Tensor | None) -> Computed:
         """Returns what the network makes of the last token of each row: it is valid until the next call."""
         views = self._cache.views([step])
         received = None if features is None else (features, None)
         shape = self._steps.shape_of(views[0], received)
         if shape is not None and shape.tokens_per_row == 1:
-            found: _Computed = self._steps.compute(shape, views, received)
+            found: Computed = self._steps.compute(shape, views, received)
             return found
         last = step.query_start[1:].to(torch.int64) - 1
         if shape is None:
             return self._computed(views, received, last)
         logits, fed = self._steps.compute(shape, views, received)
-        return _Computed(logits[last], None if fed is None else fed[last])
+        return Computed(logits[last], None if fed is None else fed[last])
 
-    def _computed(self, views: Sequence[StepInput], received: Hidden | None, rows: torch.Tensor | None) -> _Computed:
+    def _computed(self, views: Sequence[StepInput], received: Hidden | None, rows: torch.Tensor | None) -> Computed:
         network, features = self._network, None if received is None else received[0]
         hidden = network.forward(self._cache.by_layer(views), self._cache.layers, features, rows)
-        return _Computed(network.logits(hidden), network.next_features(hidden))
+        return Computed(network.logits(hidden), network.next_features(hidden))
 
     def _step_input(self, slots: Int64, start: Int64, counts: Int64) -> StepInput:
         starts, lengths = start.astype(np.int32), counts.astype(np.int32)
@@ -277,15 +300,16 @@ class ModelDrafts:
         token_ids = self._slots.tokens_at(np.repeat(slots, counts), positions).astype(np.int64)
         return replace(step, token_ids=torch.from_numpy(token_ids).to(self._device))
 
-    def _step_of_drafts(self, slots: Int64, positions: Int64) -> StepInput:
-        """A step of one token of each slot, at these positions."""
+    def _steps_of_chain(self, slots: Int64, places: Int64) -> StepInput:
+        """Steps of one token of each slot, see Links. places: [L, R] of the tokens, in the sequences."""
         table, size = self._slots, self._slots.block_size
+        positions = places - self._shift
         blocks, within = np.divmod(positions, size)
         contexts = positions + 1
-        longest = int(contexts.max())
+        longest = int(contexts[-1].max())
         of_group = table.block_ids[self._group]
         return StepInput(
-            token_ids=torch.from_numpy(table.tokens_at(slots, positions + self._shift).astype(np.int64)),
+            token_ids=torch.from_numpy(table.tokens_at(slots, places[0]).astype(np.int64)),
             positions=torch.from_numpy(positions),
             slot_mapping=torch.from_numpy(of_group[slots, blocks].astype(np.int64) * size + within),
             query_start=self._row_starts[: len(slots) + 1],
@@ -296,26 +320,13 @@ class ModelDrafts:
             seq_slots=torch.from_numpy(slots.astype(np.int32)),
         )
 
-    def _takes_best(self, slots: Int64, lengths: Int64) -> Bool:
-        """Whether the most probable token is drafted: where it is what is sampled, or where what is sampled depends on
-        what the sampler keeps of the tokens before."""
+    def _choice(self, slots: Int64, lengths: Int64) -> Choice:
+        """How the model's tokens are sampled, as far as their draft can be. What depends on the tokens before is left
+        out: the most probable token is drafted where the sampler keeps something of each token."""
         table = self._slots.sampling
-        is_changed = table.has_bias[slots] | table.has_bad_words[slots] | (lengths < table.end_allowed_at[slots])
-        found: Bool = (table.is_greedy[slots] & ~is_changed) | self._sampler.needs_order(slots.astype(np.int32))
-        return found
-
-    def _sampled(self, logits: torch.Tensor, slots: Int64, lengths: Int64, takes_best: Bool) -> Int32:
-        """What the model would sample of these logits. takes_best: of `_takes_best`."""
-        found: Int32 = self._ids[logits.argmax(1).numpy()]
-        if not takes_best.all():
-            vocab_size, rows = self._network.draft.vocab_size, np.flatnonzero(~takes_best)
-            if logits.shape[1] < vocab_size:
-                whole = torch.full((len(logits), vocab_size), -torch.inf, dtype=logits.dtype)
-                logits = whole.index_copy_(1, torch.from_numpy(self._ids.astype(np.int64)), logits)
-            taken = logits if len(rows) == len(slots) else logits[torch.from_numpy(rows)]
-            of_rows = slots[rows].astype(np.int32)
-            found[rows] = self._sampler.sample(taken, of_rows, lengths[rows], self._slots.token_ids).token_ids
-        return found
+        takes_best = table.is_greedy[slots] | self._sampler.needs_order(slots.astype(np.int32))
+        columns = np.where(takes_best, np.float32(0), table.temperature[slots]), table.min_p[slots], table.top_p[slots]
+        return Choice(*map(torch.from_numpy, (*columns, table.top_k[slots].astype(np.int32))))
 
     # ---- what the model has computed
 
