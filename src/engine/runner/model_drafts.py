@@ -111,8 +111,9 @@ class ModelDrafts:
         """Draft for the rows that have more outputs than the host has tokens for. The plan was applied."""
         began = time.perf_counter()
         self.undrafted, self.undraftable, num_graphs = [], [], self._num_graphs
-        listed = [slot for slot, _ in plan.drafts]
-        is_wanted = (plan.num_outputs > 1) & ~np.isin(plan.slots, listed)
+        is_wanted = plan.num_outputs > 1
+        if plan.drafts:
+            is_wanted &= ~np.isin(plan.slots, [slot for slot, _ in plan.drafts])
         self._fill(plan, is_wanted)
         self._ask(lambda: self._prepare(plan, is_wanted))
         self.is_of_new_shape = self._num_graphs > num_graphs
@@ -138,8 +139,10 @@ class ModelDrafts:
         self._admit(plan)
         if self._ring is not None:
             pending = plan.num_computed - self._num_done[plan.slots]
-            is_full = (plan.num_outputs > 0) & (pending > 0) & (pending + plan.num_tokens > REMEMBERED_TOKENS)
-            self._extend(plan.slots[is_full & ~is_wanted & ~self._is_prompt(plan) & self._is_known[plan.slots]])
+            is_full = (pending > 0) & (pending + plan.num_tokens > REMEMBERED_TOKENS) & ~is_wanted
+            if is_full.any():
+                is_full &= (plan.num_outputs > 0) & ~self._is_prompt(plan) & self._is_known[plan.slots]
+                self._extend(plan.slots[is_full])
         rows = np.flatnonzero(is_wanted)
         if len(rows):
             self._draft(plan.slots[rows].astype(np.int64), plan.num_outputs[rows] - 1)
@@ -321,8 +324,8 @@ class ModelDrafts:
         )
 
     def _choice(self, slots: Int64, lengths: Int64) -> Choice:
-        """How the model's tokens are sampled, as far as their draft can be. What depends on the tokens before is left
-        out: the most probable token is drafted where the sampler keeps something of each token."""
+        """How the model's tokens are sampled, as far as drafts follow. Biases and forbidden tokens are left out, and
+        where the sampler keeps something of each token the most probable one is drafted."""
         table = self._slots.sampling
         takes_best = table.is_greedy[slots] | self._sampler.needs_order(slots.astype(np.int32))
         columns = np.where(takes_best, np.float32(0), table.temperature[slots]), table.min_p[slots], table.top_p[slots]
@@ -338,26 +341,38 @@ class ModelDrafts:
 
     def _keep(self, plan: StepPlan, kept: torch.Tensor) -> None:
         assert self._ring is not None
+        if self._awaited or len(kept) > len(plan.slots) or not plan.num_outputs.all():
+            self._keep_prompts(plan, kept)
+        self._num_kept[plan.slots] = plan.num_computed + plan.num_tokens
+        if len(kept) == len(plan.slots):  # steady decode: rows are tokens
+            self._put(plan.slots, plan.num_computed, kept)
+            return
+        rows = np.arange(len(plan.slots)).repeat(plan.num_tokens)
+        within = _within(plan.num_tokens)
+        last = within >= plan.num_tokens[rows] - REMEMBERED_TOKENS
+        self._put(
+            plan.slots[rows[last]],
+            (plan.num_computed[rows] + within)[last],
+            kept if last.all() else kept[torch.from_numpy(last)],
+        )
+
+    def _put(self, slots: Int32, positions: Int32, kept: torch.Tensor) -> None:
+        """Put what the model has computed of tokens into the ring. slots, positions: [N] of each token."""
+        assert self._ring is not None
+        places = slots.astype(np.int64) * REMEMBERED_TOKENS + positions % REMEMBERED_TOKENS
+        self._ring.view(-1, self._ring.shape[2]).index_copy_(0, torch.from_numpy(places), kept)
+
+    def _keep_prompts(self, plan: StepPlan, kept: torch.Tensor) -> None:
+        """The network computes the tokens of prompts, and what new sequences have waited for is computed now."""
         ends = np.cumsum(plan.num_tokens)
         is_prompt = self._is_prompt(plan)
         for row in np.flatnonzero(is_prompt | np.isin(plan.slots, list(self._awaited))).tolist():
             slot = int(plan.slots[row])
             if (awaited := self._awaited.pop(slot, None)) is not None:
                 self._is_known[slot] = bool(self._has_keys[awaited].all())
-            if not (is_prompt[row] and self._is_known[slot]):
-                continue
-            self._compute_prompt(
-                slot,
-                int(plan.num_computed[row]),
-                kept[int(ends[row]) - int(plan.num_tokens[row]) : int(ends[row])],
-            )
-        rows = np.arange(len(plan.slots)).repeat(plan.num_tokens)
-        within = _within(plan.num_tokens)
-        last = within >= plan.num_tokens[rows] - REMEMBERED_TOKENS
-        places = (plan.num_computed[rows] + within)[last]
-        into = torch.from_numpy(plan.slots[rows[last]].astype(np.int64)), torch.from_numpy(places % REMEMBERED_TOKENS)
-        self._num_kept[plan.slots] = plan.num_computed + plan.num_tokens
-        self._ring[into] = kept if last.all() else kept[torch.from_numpy(last)]
+            if is_prompt[row] and self._is_known[slot]:
+                of_row = kept[int(ends[row]) - int(plan.num_tokens[row]) : int(ends[row])]
+                self._compute_prompt(slot, int(plan.num_computed[row]), of_row)
 
     def _compute_prompt(self, slot: int, start: int, kept: torch.Tensor) -> None:
         """Tokens of a prompt, and those before them that are pending, as far as the token after each is known."""
