@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,16 +24,15 @@ import torch
 from ...model.drafts import REMEMBERED_TOKENS
 from ..layers.step_input import StepInput
 from ..models.draft_network import Hidden
-from ..sampling.sampler import TokenSampler
+from ..sampling.sampler import TokenSampler, shows_nothing
 from ..step.plan import Bool, Int32, StepPlan
 from .decode_steps import DecodeSteps
 from .loaded_draft import LoadedDraft
 from .slot_table import SlotTable
-from .step_input import Int64, build_step_input
+from .step_input import Int64
 
 _CAPTURED_TOKENS = 8  # of a step of the network with several in a row
 logger = logging.getLogger(__name__)
-_NONE: Int32 = np.empty(0, np.int32)
 
 
 class _Computed(NamedTuple):
@@ -62,7 +60,6 @@ class ModelDrafts:
         self._slots, self._sampler, self._group, self._most_tokens = slots, sampler, group, max_step_tokens
         self._shift = 1 if self._network.draft.reads_model else 0
         num_slots = len(slots.num_tokens)
-        self._device = loaded.device
         self._row_starts = torch.arange(num_slots + 1, dtype=torch.int32)
         own_vocab = self._network.draft.spec.vocab_size
         self._ids: Int32 = self._network.model_ids(torch.arange(own_vocab)).to(torch.int32).numpy()
@@ -75,7 +72,7 @@ class ModelDrafts:
         self._ring: torch.Tensor | None = None
         if self._reader is not None:
             shape = (num_slots, REMEMBERED_TOKENS, self._reader.width)
-            self._ring = torch.zeros(shape, dtype=loaded.dtype, device=loaded.device)
+            self._ring = torch.zeros(shape, dtype=loaded.dtype)
         self._steps = DecodeSteps(
             lambda views, received: self._computed(views, received, None),
             loaded.capture,
@@ -83,7 +80,7 @@ class ModelDrafts:
             slots.token_ids.shape[1] - 1,
             slots.block_size,
             len(loaded.cache.groups.views),
-            loaded.device,
+            torch.device("cpu"),
             max_tokens_per_row=_CAPTURED_TOKENS,
             max_drafted=_CAPTURED_TOKENS,
         )
@@ -208,7 +205,7 @@ class ModelDrafts:
             if index:
                 assert computed is not None
                 features = None if computed.features is None else computed.features[:left]
-                step = self._step_of_drafts(slots, lengths - self._shift + index - 1)
+                step = self._step_input(slots, lengths - self._shift + index - 1, np.ones(left, np.int64))
                 computed = self._compute(step, features)
             assert computed is not None
             token_ids = self._sampled(computed.logits[:left], slots, lengths + index, takes_best)
@@ -268,30 +265,24 @@ class ModelDrafts:
         return _Computed(network.logits(hidden), network.next_features(hidden))
 
     def _step_input(self, slots: Int64, start: Int64, counts: Int64) -> StepInput:
-        starts, lengths = start.astype(np.int32), counts.astype(np.int32)
-        plan = StepPlan(-1, [], [], _NONE, _NONE.reshape(0, 1), slots.astype(np.int32), starts, lengths, _NONE)
-        step = build_step_input(plan, self._slots, self._device)[self._group]
-        if not self._shift:
-            return step
-        positions = np.repeat(start, counts) + _within(counts) + self._shift
-        token_ids = self._slots.tokens_at(np.repeat(slots, counts), positions).astype(np.int64)
-        return replace(step, token_ids=torch.from_numpy(token_ids).to(self._device))
-
-    def _step_of_drafts(self, slots: Int64, positions: Int64) -> StepInput:
-        """A step of one token of each slot, at these positions."""
+        """A step of this number of tokens of each slot, from these positions on."""
         table, size = self._slots, self._slots.block_size
-        blocks, within = np.divmod(positions, size)
-        contexts = positions + 1
+        longest_row, contexts = int(counts.max()), start + counts
         longest = int(contexts.max())
+        query_start, row_slots, positions = self._row_starts[: len(slots) + 1], slots, start
+        if longest_row > 1:
+            query_start = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+            row_slots, positions = np.repeat(slots, counts), np.repeat(start, counts) + _within(counts)
+        blocks, within = np.divmod(positions, size)
         of_group = table.block_ids[self._group]
         return StepInput(
-            token_ids=torch.from_numpy(table.tokens_at(slots, positions + self._shift).astype(np.int64)),
+            token_ids=torch.from_numpy(table.tokens_at(row_slots, positions + self._shift).astype(np.int64)),
             positions=torch.from_numpy(positions),
-            slot_mapping=torch.from_numpy(of_group[slots, blocks].astype(np.int64) * size + within),
-            query_start=self._row_starts[: len(slots) + 1],
+            slot_mapping=torch.from_numpy(of_group[row_slots, blocks].astype(np.int64) * size + within),
+            query_start=query_start,
             context_lens=torch.from_numpy(contexts.astype(np.int32)),
             block_tables=torch.from_numpy(of_group[slots, : -(-longest // size)]),
-            max_query_len=1,
+            max_query_len=longest_row,
             max_context_len=longest,
             seq_slots=torch.from_numpy(slots.astype(np.int32)),
         )
@@ -314,7 +305,8 @@ class ModelDrafts:
                 logits = whole.index_copy_(1, torch.from_numpy(self._ids.astype(np.int64)), logits)
             taken = logits if len(rows) == len(slots) else logits[torch.from_numpy(rows)]
             of_rows = slots[rows].astype(np.int32)
-            found[rows] = self._sampler.sample(taken, of_rows, lengths[rows], self._slots.token_ids).token_ids
+            token_table = self._slots.token_ids
+            found[rows] = self._sampler.sample(taken, of_rows, lengths[rows], token_table, shows_nothing).token_ids
         return found
 
     # ---- what the model has computed
