@@ -28,6 +28,7 @@ from stoker.engine.structured.guidance import Guidance
 from .checkpoints import VOCAB, build, save
 from .draft_checkpoints import add_mtp, save_eagle3
 from .engine import Engine, resolved
+from .steered import steer
 from .test_generation import make_prompts
 from .test_model_drafts import AlwaysDrafts
 
@@ -140,26 +141,6 @@ def drafting(settings: Resolved) -> DraftSettings:
     return found if settings.speculative.method == "ngram" else replace(found, drafter=AlwaysDrafts(4), reader=None)
 
 
-def steer(engine: Engine, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of three drafts of a network are what will be said: a random one would be right by chance only."""
-    drafts = engine.runner.drafts
-    if drafts is None:
-        return
-    own, table = drafts._sampled, drafts._slots
-    answers = {tuple(prompt): each.token_ids for prompt, each in zip(case.prompts, case.expected, strict=True)}
-
-    def sampled(logits: Any, slots: Any, lengths: Any, takes_best: Any) -> Any:
-        found = own(logits, slots, lengths, takes_best)
-        for row, (slot, length) in enumerate(zip(slots.tolist(), lengths.tolist(), strict=True)):
-            num_prompt = int(table.num_prompt_tokens[slot])
-            answer = answers[tuple(table.token_ids[slot, :num_prompt].tolist())]
-            if length % 3 and length - num_prompt < len(answer):
-                found[row] = answer[length - num_prompt]
-        return found
-
-    monkeypatch.setattr(drafts, "_sampled", sampled)
-
-
 @pytest.mark.parametrize(("method", "kind"), CELLS)
 def test_greedy_answers_are_the_same_tokens(
     method: str, kind: str, case_of: Callable[[str], Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -168,7 +149,8 @@ def test_greedy_answers_are_the_same_tokens(
     settings = case.settings(speculative=own_section(method, case, tmp_path))
     engine = engine_of(settings)
     engine.scheduler = Scheduler(scheduler_settings(settings, drafting=drafting(settings)))
-    steer(engine, case, monkeypatch)
+    answers = {tuple(prompt): each.token_ids for prompt, each in zip(case.prompts, case.expected, strict=True)}
+    steer(engine, answers, monkeypatch)
     # One token in seven is not what will be said.
     said = [
         [(token + (place % 7 == 5)) % VOCAB for place, token in enumerate(each.token_ids)] for each in case.expected

@@ -27,7 +27,7 @@ from stoker.engine.sampling.sampling_table import SamplingTable
 
 from .plans import admission, make_plan
 
-VOCAB, NUM_TOKENS, NUM_DRAWS, NUM_SLOTS = 7, 3, 100_000, 2500
+VOCAB, NUM_TOKENS, NUM_ANSWERS, NUM_SLOTS = 7, 3, 100_000, 2500
 PROMPT = [3, 5]
 LOGITS = np.random.default_rng(11).normal(0, 1.5, (VOCAB, VOCAB)).astype(np.float32)  # [token before, token]
 PARAMS = {
@@ -89,7 +89,7 @@ def exact(params: SamplingParams) -> npt.NDArray[np.float64]:
     )
 
 
-class Drawn:
+class Answers:
     """Counts answers, which sequences in all slots get at the same time."""
 
     def __init__(self, params: SamplingParams, kernels: KernelSet) -> None:
@@ -105,7 +105,7 @@ class Drawn:
         self.num_steps = self.num_drafts = self.num_accepted = 0
         self._random = np.random.default_rng(7)
 
-    def draw(self) -> None:
+    def sample(self) -> None:
         table, sampling, start = self.table, self.table.sampling, len(PROMPT)
         table.num_tokens[:] = start
         sampling.counts[:] = 0
@@ -160,7 +160,7 @@ def excess(counts: npt.NDArray[np.int64], expected: npt.NDArray[np.float64]) -> 
     return float(((statistic / free) ** (1 / 3) - (1 - variance)) / variance**0.5)
 
 
-def largest_excess(found: Drawn, params: SamplingParams) -> float:
+def largest_excess(found: Answers, params: SamplingParams) -> float:
     """Of whole answers, and of the token in each place, where fewer cells show a smaller bias."""
     shape, places = (VOCAB,) * NUM_TOKENS, range(NUM_TOKENS)
     counts, expected = found.counts.reshape(shape), exact(params).reshape(shape)
@@ -174,18 +174,18 @@ def kernels() -> KernelSet:
     return select_kernels("cpu", torch.float32, 64)
 
 
-def drawn(params: SamplingParams, kernels: KernelSet) -> Drawn:
-    found = Drawn(params, kernels)
-    for _ in range(NUM_DRAWS // NUM_SLOTS):
-        found.draw()
-    assert found.counts.sum() == NUM_DRAWS
+def answers_of(params: SamplingParams, kernels: KernelSet) -> Answers:
+    found = Answers(params, kernels)
+    for _ in range(NUM_ANSWERS // NUM_SLOTS):
+        found.sample()
+    assert found.counts.sum() == NUM_ANSWERS
     return found
 
 
 @pytest.mark.parametrize("name", slow_but(PARAMS, "temperature", "top-p", "penalties", "bias"))
 def test_answers_have_their_exact_probabilities(name: str, kernels: KernelSet) -> None:
     params = SamplingParams(**PARAMS[name])  # type: ignore[arg-type]
-    found = drawn(params, kernels)
+    found = answers_of(params, kernels)
     assert 10_000 < found.num_accepted < 0.5 * found.num_drafts
     assert largest_excess(found, params) < 4
 
@@ -243,4 +243,4 @@ def test_a_biased_verification_is_found(
 ) -> None:
     monkeypatch.setattr(owner, method, mutation(getattr(owner, method)))
     params = SamplingParams(**PARAMS[name])  # type: ignore[arg-type]
-    assert largest_excess(drawn(params, kernels), params) > 8
+    assert largest_excess(answers_of(params, kernels), params) > 8
