@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.slow_cases import slow
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -21,6 +22,7 @@ from stoker.engine.api import Constraint, EngineOutput, EngineRequest, FinishRea
 from stoker.engine.core import Scheduler
 from stoker.engine.core.settings import DraftSettings
 from stoker.engine.executor.scheduler import draft_settings, scheduler_settings
+from stoker.engine.runner.sampled_outputs import SampledOutputs
 from stoker.engine.spec_decode.step_times import DraftTimes
 from stoker.engine.structured.grammars import Grammars
 from stoker.engine.structured.guidance import Guidance
@@ -141,6 +143,15 @@ def drafting(settings: Resolved) -> DraftSettings:
     return found if settings.speculative.method == "ngram" else replace(found, drafter=AlwaysDrafts(4), reader=None)
 
 
+def said_by(case: Case) -> list[list[int]]:
+    """Predictions of which one token in seven is not what will be said."""
+    wrong = [[place % 7 == 5 for place in range(len(each.token_ids))] for each in case.expected]
+    return [
+        [(token_id + is_wrong) % VOCAB for token_id, is_wrong in zip(each.token_ids, own, strict=True)]
+        for each, own in zip(case.expected, wrong, strict=True)
+    ]
+
+
 @pytest.mark.parametrize(("method", "kind"), CELLS)
 def test_greedy_answers_are_the_same_tokens(
     method: str, kind: str, case_of: Callable[[str], Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -151,10 +162,7 @@ def test_greedy_answers_are_the_same_tokens(
     engine.scheduler = Scheduler(scheduler_settings(settings, drafting=drafting(settings)))
     answers = {tuple(prompt): each.token_ids for prompt, each in zip(case.prompts, case.expected, strict=True)}
     steer(engine, answers, monkeypatch)
-    # One token in seven is not what will be said.
-    said = [
-        [(token + (place % 7 == 5)) % VOCAB for place, token in enumerate(each.token_ids)] for each in case.expected
-    ]
+    said = said_by(case)
     for _ in range(2):  # the second time from what the first has left in the caches, and from its answers
         found = ask(engine, case.prompts, said if method == "prediction" else ())
         assert [each.token_ids for each in found] == [each.token_ids for each in case.expected]
@@ -167,3 +175,26 @@ def test_greedy_answers_are_the_same_tokens(
     assert stats.prefix_hits > 0
     assert engine.num_mixed_steps > 0
     assert stats.num_free_blocks == stats.num_blocks
+
+
+def test_one_wrong_token_that_is_accepted_changes_an_answer(
+    case_of: Callable[[str], Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, right, left = case_of("dense"), SampledOutputs.take, [1]
+
+    def take(self: SampledOutputs, part: Any, sampled: Any) -> None:
+        right(self, part, sampled)
+        drafts = self._table.token_ids[self.slots[part], self.lengths[part]]
+        has_draft = np.append(self._num_before[1:] > 0, False)[part]
+        wrong = np.flatnonzero(has_draft & (drafts != self._token_ids[part]))[: left[0]]
+        self._token_ids[part[wrong]] = drafts[wrong]
+        left[0] -= len(wrong)
+
+    monkeypatch.setattr(SampledOutputs, "take", take)
+    settings = case.settings(speculative=own_section("prediction", case, tmp_path))
+    engine = engine_of(settings)
+    engine.scheduler = Scheduler(scheduler_settings(settings, drafting=drafting(settings)))
+    found = ask(engine, case.prompts, said_by(case))
+    pairs = zip(found, case.expected, strict=True)
+    assert left == [0]
+    assert sum(mine.token_ids != its.token_ids for mine, its in pairs) == 1
