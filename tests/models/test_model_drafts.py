@@ -26,7 +26,7 @@ from .checkpoints import build, save
 from .conftest import Saved
 from .draft_checkpoints import add_mtp, eagle3_chain, mtp_chain, save_eagle3
 from .engine import Engine, resolved
-from .test_drafts import SAMPLINGS, assert_same, samplings
+from .test_drafts import SAMPLINGS, assert_same, count_logprobs, samplings
 from .test_generation import FEW_BLOCKS, ONE_GROUP, make_prompts
 
 ALONE = {"enable_prefix_caching": False}
@@ -88,6 +88,18 @@ def test_a_model_of_other_weights_drafts_and_changes_nothing(saved: Callable[[st
     other = save(build("qwen3"), tmp_path / "other")
     tokens, accepted = assert_no_token_changes(folder, tmp_path, {"model": str(other)})
     assert 0 < accepted < 0.5 * tokens
+
+
+def test_no_log_probabilities_of_drafts_are_computed(
+    saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A draft was sampled with all that its request asks for. A client sees log-probabilities of valid tokens only."""
+    folder, prompts = saved("llama")[1], make_prompts(3)
+    engine = drafting(resolved(folder, tmp_path, speculative={"method": "draft_model", "model": str(folder)}))
+    rows = count_logprobs(monkeypatch)
+    engine.outputs(prompts, SamplingParams(seed=3, max_tokens=20, ignore_eos=True, logprobs=2))
+    assert counted(engine)[1] > 20
+    assert sum(rows) == 3 * 20
 
 
 @pytest.fixture(scope="module")

@@ -33,11 +33,10 @@ from .decode_steps import DecodeSteps
 from .draft_chain import Computed, DraftChain, Links
 from .loaded_draft import LoadedDraft
 from .slot_table import SlotTable
-from .step_input import Int64, build_step_input
+from .step_input import Int64
 
 _CAPTURED_TOKENS = 8  # of a step of the network with several in a row
 logger = logging.getLogger(__name__)
-_NONE: Int32 = np.empty(0, np.int32)
 
 
 class ModelDrafts:
@@ -61,7 +60,6 @@ class ModelDrafts:
         self._slots, self._sampler, self._group, self._most_tokens = slots, sampler, group, max_step_tokens
         self._shift = 1 if self._network.draft.reads_model else 0
         num_slots = len(slots.num_tokens)
-        self._device = loaded.device
         self._row_starts = torch.arange(num_slots + 1, dtype=torch.int32)
         own_vocab = self._network.draft.spec.vocab_size
         self._ids = self._network.model_ids(torch.arange(own_vocab)).to(torch.int32)
@@ -75,7 +73,7 @@ class ModelDrafts:
         self._ring: torch.Tensor | None = None
         if self._reader is not None:
             shape = (num_slots, REMEMBERED_TOKENS, self._reader.width)
-            self._ring = torch.zeros(shape, dtype=loaded.dtype, device=loaded.device)
+            self._ring = torch.zeros(shape, dtype=loaded.dtype)
         self._steps = DecodeSteps(
             lambda views, received: self._computed(views, received, None),
             loaded.capture,
@@ -83,7 +81,7 @@ class ModelDrafts:
             slots.token_ids.shape[1] - 1,
             slots.block_size,
             len(loaded.cache.groups.views),
-            loaded.device,
+            torch.device("cpu"),
             max_tokens_per_row=_CAPTURED_TOKENS,
             max_drafted=_CAPTURED_TOKENS,
         )
@@ -294,33 +292,40 @@ class ModelDrafts:
         return Computed(network.logits(hidden), network.next_features(hidden))
 
     def _step_input(self, slots: Int64, start: Int64, counts: Int64) -> StepInput:
-        starts, lengths = start.astype(np.int32), counts.astype(np.int32)
-        plan = StepPlan(-1, [], [], _NONE, _NONE.reshape(0, 1), slots.astype(np.int32), starts, lengths, _NONE)
-        step = build_step_input(plan, self._slots, self._device)[self._group]
-        if not self._shift:
-            return step
-        positions = np.repeat(start, counts) + _within(counts) + self._shift
-        token_ids = self._slots.tokens_at(np.repeat(slots, counts), positions).astype(np.int64)
-        return replace(step, token_ids=torch.from_numpy(token_ids).to(self._device))
+        """A step of this number of tokens of each slot, from these positions on."""
+        table, size = self._slots, self._slots.block_size
+        longest_row, contexts = int(counts.max()), start + counts
+        longest = int(contexts.max())
+        query_start, row_slots, positions = self._row_starts[: len(slots) + 1], slots, start
+        if longest_row > 1:
+            query_start = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+            row_slots, positions = np.repeat(slots, counts), np.repeat(start, counts) + _within(counts)
+        blocks, within = np.divmod(positions, size)
+        of_group = table.block_ids[self._group]
+        return StepInput(
+            token_ids=torch.from_numpy(table.tokens_at(row_slots, positions + self._shift).astype(np.int64)),
+            positions=torch.from_numpy(positions),
+            slot_mapping=torch.from_numpy(of_group[row_slots, blocks].astype(np.int64) * size + within),
+            query_start=query_start,
+            context_lens=torch.from_numpy(contexts.astype(np.int32)),
+            block_tables=torch.from_numpy(of_group[slots, : -(-longest // size)]),
+            max_query_len=longest_row,
+            max_context_len=longest,
+            seq_slots=torch.from_numpy(slots.astype(np.int32)),
+        )
 
     def _steps_of_chain(self, slots: Int64, places: Int64) -> StepInput:
         """Steps of one token of each slot, see Links. places: [L, R] of the tokens, in the sequences."""
-        table, size = self._slots, self._slots.block_size
+        last = self._step_input(slots, places[-1] - self._shift, np.ones(len(slots), np.int64))
         positions = places - self._shift
-        blocks, within = np.divmod(positions, size)
-        contexts = positions + 1
-        longest = int(contexts[-1].max())
-        of_group = table.block_ids[self._group]
-        return StepInput(
-            token_ids=torch.from_numpy(table.tokens_at(slots, places[0]).astype(np.int64)),
+        blocks, within = np.divmod(positions, self._slots.block_size)
+        block_ids = self._slots.block_ids[self._group][slots, blocks].astype(np.int64)
+        return replace(
+            last,
+            token_ids=torch.from_numpy(self._slots.tokens_at(slots, places[0]).astype(np.int64)),
             positions=torch.from_numpy(positions),
-            slot_mapping=torch.from_numpy(of_group[slots, blocks].astype(np.int64) * size + within),
-            query_start=self._row_starts[: len(slots) + 1],
-            context_lens=torch.from_numpy(contexts.astype(np.int32)),
-            block_tables=torch.from_numpy(of_group[slots, : -(-longest // size)]),
-            max_query_len=1,
-            max_context_len=longest,
-            seq_slots=torch.from_numpy(slots.astype(np.int32)),
+            slot_mapping=torch.from_numpy(block_ids * self._slots.block_size + within),
+            context_lens=torch.from_numpy((positions + 1).astype(np.int32)),
         )
 
     def _choice(self, slots: Int64, lengths: Int64) -> Choice:
