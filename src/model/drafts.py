@@ -2,10 +2,11 @@
 
 - model: a language model of its own with the same vocabulary.
 - mtp: the layer for multi-token prediction that a checkpoint brings beside its layers, arXiv:2412.19437, section 2.2.
+- eagle: layers that were trained for a finished model, and go on from its last hidden states, arXiv:2401.15077.
 - eagle3: a layer that was trained for a finished model, and reads the input of three of its layers, arXiv:2503.01840.
 
-The last two begin with the embedding of a token and what the model has computed for the token before it. Their
-embedding is the model's, and so is the output layer of mtp.
+All but the first begin with the embedding of a token and what the model has computed for the token before it. Their
+embedding is the model's, and so is the output layer of mtp and eagle.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from .spec import ModelSpec
 from .tensor import Tensor, linear_tensors
 from .tensors import FINAL_NORM, OUTPUT, layer_tensors
 
-DraftKind = Literal["model", "mtp", "eagle3"]
+DraftKind = Literal["model", "mtp", "eagle", "eagle3"]
 JOIN, EMBEDDING_SIDE, HIDDEN_SIDE = "fc", "embedding_norm", "hidden_norm"
 TOKEN_OFFSETS = "d2t"  # of the ids of an output layer of fewer tokens, to those of the model
 REMEMBERED_TOKENS = 64  # of each sequence: what the model has computed of them
 OUTER_TENSORS = tuple(f"{name}.weight" for name in (JOIN, EMBEDDING_SIDE, HIDDEN_SIDE, "lm_head"))
 _EAGLE3_CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}  # by the model_type of its one layer
+_EAGLE_CLASSES = _EAGLE3_CLASSES | {"mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 _COUNT_KEYS = "num_nextn_predict_layers", "mtp_num_hidden_layers"
 
 
@@ -36,6 +38,9 @@ class DraftSpec(Record):
     vocab_size: of the model.
     read_layers: of the model, whose inputs it reads side by side; empty: it reads what comes after the last one.
     feeds_normed: its output after its last norm is the hidden state of the next draft; False: before it.
+    has_last_norm: False: the output layer reads what comes after its last layer.
+    has_join_bias: of the product that joins the embedding and the hidden state.
+    hidden_first: the order of the two; False: the embedding is first.
     """
 
     kind: DraftKind
@@ -43,6 +48,24 @@ class DraftSpec(Record):
     vocab_size: int
     read_layers: tuple[int, ...] = ()
     feeds_normed: bool = False
+    has_last_norm: bool = True
+    has_join_bias: bool = False
+    hidden_first: bool = False
+
+    @property
+    def norms_sides(self) -> bool:
+        """Whether the embedding and the hidden state are normed before they are joined."""
+        return self.kind == "mtp"
+
+    @property
+    def num_joined(self) -> int:
+        """How many vectors its first product joins."""
+        return len(self.read_layers) or 2
+
+    @property
+    def has_own_output(self) -> bool:
+        """Whether it has an output layer; else it uses the model's."""
+        return self.kind == "eagle3"
 
     @property
     def reads_model(self) -> bool:
@@ -118,21 +141,53 @@ def eagle3_spec(target: ModelSpec, values: Mapping[str, Any]) -> DraftSpec:
 
     Raises ModelConfigError for one that is malformed, or was trained for a model of other sizes.
     """
-    inner = values.get("transformer_layer_config", values)
-    if not isinstance(inner, Mapping):
-        raise ModelConfigError("`transformer_layer_config` must be an object")
-    kind = str(inner.get("model_type", "llama"))
-    if kind not in _EAGLE3_CLASSES:
-        raise ModelConfigError(
-            f"`model_type` is {shown(kind)}; drafts come from layers of {', '.join(_EAGLE3_CLASSES)}"
-        )
     config = ConfigJson(values)
     for key in ("norm_before_fc", "fc_norm", "norm_output"):
         if config.flag(key):
             raise ModelConfigError(f"`{key}` is true, which is not supported")
-    if (count := inner.get("num_hidden_layers", 1)) != 1:
-        raise ModelConfigError(f"`num_hidden_layers` is {shown(count)}; drafts come from one layer")
-    own, _ = read_config({**inner, "architectures": [_EAGLE3_CLASSES[kind]]})
+    own = _trained_for(target, values, _EAGLE3_CLASSES)
+    if own.num_layers != 1:
+        raise ModelConfigError(f"`num_hidden_layers` is {own.num_layers}; drafts come from one layer")
+    vocab_size = config.count("draft_vocab_size", own.vocab_size)
+    if vocab_size > target.vocab_size:
+        raise ModelConfigError(f"`draft_vocab_size` is {vocab_size}, of a vocabulary of {target.vocab_size} tokens")
+    layer = own.layers[0].model_copy(
+        update={"joins_embedding": "normed" if config.flag("norm_before_residual") else "plain"}
+    )
+    spec = own.model_copy(update={"layers": (layer,), "vocab_size": vocab_size})
+    read_layers = _read_layers(values, target.num_layers)
+    return DraftSpec(kind="eagle3", spec=spec, vocab_size=target.vocab_size, read_layers=read_layers)
+
+
+def eagle_spec(target: ModelSpec, values: Mapping[str, Any]) -> DraftSpec:
+    """values: of the config.json beside the layers, in their authors' form or that of the library `speculators`.
+
+    Raises ModelConfigError for one that is malformed, or was trained for a model of other sizes.
+    """
+    if ConfigJson(values).flag("layernorms"):
+        raise ModelConfigError("`layernorms` is true, which is not supported")
+    own = _trained_for(target, values, _EAGLE_CLASSES)
+    # The first layer gets what joins the embedding and a hidden state that was normed before.
+    first = own.layers[0].model_copy(update={"norms": "feed_forward"})
+    spec = own.model_copy(update={"layers": (first, *own.layers[1:])})
+    has_bias = ConfigJson(values).flag("fusion_bias")
+    return DraftSpec(kind="eagle", spec=spec, vocab_size=target.vocab_size, has_last_norm=False, has_join_bias=has_bias)
+
+
+def _trained_for(target: ModelSpec, values: Mapping[str, Any], classes: Mapping[str, str]) -> ModelSpec:
+    """The layers that were trained for a model, as far as they are like those of another model.
+
+    classes: of these models, by `model_type`.
+
+    Raises ModelConfigError.
+    """
+    inner = values.get("transformer_layer_config", values)
+    if not isinstance(inner, Mapping):
+        raise ModelConfigError("`transformer_layer_config` must be an object")
+    kind = str(inner.get("model_type", "llama"))
+    if kind not in classes:
+        raise ModelConfigError(f"`model_type` is {shown(kind)}; drafts come from layers of {', '.join(classes)}")
+    own, _ = read_config({"num_hidden_layers": 1, **inner, "architectures": [classes[kind]]})
     for name, mine, its in (
         ("hidden_size", own.hidden_size, target.hidden_size),
         ("target_hidden_size", values.get("target_hidden_size") or target.hidden_size, target.hidden_size),
@@ -140,22 +195,8 @@ def eagle3_spec(target: ModelSpec, values: Mapping[str, Any]) -> DraftSpec:
     ):
         if mine != its:
             raise ModelConfigError(f"`{name}` is {mine}, and that of the model is {its}: it drafts for another one")
-    vocab_size = config.count("draft_vocab_size", own.vocab_size)
-    if vocab_size > target.vocab_size:
-        raise ModelConfigError(f"`draft_vocab_size` is {vocab_size}, of a vocabulary of {target.vocab_size} tokens")
-    layer = own.layers[0].model_copy(
-        update={"joins_embedding": "normed" if config.flag("norm_before_residual") else "plain"}
-    )
-    spec = own.model_copy(
-        update={
-            "layers": (layer,),
-            "vocab_size": vocab_size,
-            "is_tied": False,
-            "max_position_embeddings": max(own.max_position_embeddings, target.max_position_embeddings),
-        }
-    )
-    read_layers = _read_layers(values, target.num_layers)
-    return DraftSpec(kind="eagle3", spec=spec, vocab_size=target.vocab_size, read_layers=read_layers)
+    longest = max(own.max_position_embeddings, target.max_position_embeddings)
+    return own.model_copy(update={"is_tied": False, "max_position_embeddings": longest})
 
 
 def _read_layers(values: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
@@ -175,12 +216,11 @@ def draft_tensors(draft: DraftSpec) -> Iterator[Tensor]:
     for index, layer in enumerate(spec.layers):
         for tensor in layer_tensors(spec, layer):
             yield replace(tensor, name=f"model.layers.{index}.{tensor.name}")
-    for name in (FINAL_NORM, *((EMBEDDING_SIDE, HIDDEN_SIDE) if draft.kind == "mtp" else ())):
+    norms = (FINAL_NORM,) if draft.has_last_norm else ()
+    for name in (*norms, *((EMBEDDING_SIDE, HIDDEN_SIDE) if draft.norms_sides else ())):
         yield Tensor(f"{name}.weight", (hidden,))
-    if draft.kind == "mtp":
-        yield from linear_tensors(JOIN, hidden, 2 * hidden)
-    if draft.kind == "eagle3":
-        yield from linear_tensors(JOIN, hidden, len(draft.read_layers) * hidden)
+    yield from linear_tensors(JOIN, hidden, draft.num_joined * hidden, draft.has_join_bias)
+    if draft.has_own_output:
         yield Tensor(OUTPUT, (spec.vocab_size, hidden))
     if spec.vocab_size != draft.vocab_size:
         yield Tensor(TOKEN_OFFSETS, (spec.vocab_size,))

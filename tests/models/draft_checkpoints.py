@@ -94,13 +94,17 @@ def eagle3_chain(model: PreTrainedModel, token_ids: list[int], count: int, *, se
 
 
 def _eagle3_layer(weights: dict[str, torch.Tensor], inputs: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-    """inputs, features: [T, hidden]. Attention is written out, apart from transformers' rotation."""
+    """inputs, features: [T, hidden]"""
     own = {name.removeprefix("midlayer."): each for name, each in weights.items() if name.startswith("midlayer.")}
     normed = [
         rms_norm(inputs, (HIDDEN,), own["input_layernorm.weight"], 1e-5),
         rms_norm(features, (HIDDEN,), own["hidden_norm.weight"], 1e-5),
     ]
-    x = torch.cat(normed, 1)
+    return _after_mlp(own, features + _attention(own, torch.cat(normed, 1)))
+
+
+def _attention(own: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """Causal attention of a layer, written out apart from transformers' rotation. x: [T, inputs]"""
     length = len(x)
     q, k, v = (
         (x @ own[f"self_attn.{name}_proj.weight"].T).view(length, -1, 16).transpose(0, 1) for name in ("q", "k", "v")
@@ -111,11 +115,88 @@ def _eagle3_layer(weights: dict[str, torch.Tensor], inputs: torch.Tensor, featur
     q, k = (each * cos + torch.cat([-each[..., 8:], each[..., :8]], -1) * sin for each in (q, k))
     k, v = (each.repeat_interleave(2, 0) for each in (k, v))
     scores = (q @ k.transpose(1, 2) / 4).masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
-    mixed = (scores.softmax(-1) @ v).transpose(0, 1).reshape(length, HIDDEN) @ own["self_attn.o_proj.weight"].T
-    stream = features + mixed
+    return (scores.softmax(-1) @ v).transpose(0, 1).reshape(length, HIDDEN) @ own["self_attn.o_proj.weight"].T
+
+
+def _after_mlp(own: dict[str, torch.Tensor], stream: torch.Tensor) -> torch.Tensor:
     x = rms_norm(stream, (HIDDEN,), own["post_attention_layernorm.weight"], 1e-5)
     gated = silu(x @ own["mlp.gate_proj.weight"].T) * (x @ own["mlp.up_proj.weight"].T)
     return stream + gated @ own["mlp.down_proj.weight"].T
+
+
+EAGLE: dict[str, Any] = {
+    **{name: value for name, value in EAGLE3.items() if name not in ("draft_vocab_size", "eagle_config")},
+    "architectures": ["EagleLlamaForCausalLM"],
+    "num_hidden_layers": 2,
+}
+_SPECULATORS = {"layers.0.": "transformer.", "fc.": "fusion_fc."}
+
+
+def save_eagle(folder: Path, *, num_layers: int = 2, has_bias: bool = False, speculators: bool = False) -> Path:
+    """Layers of EAGLE-1 with random weights, as their authors store them, or the library `speculators`."""
+    folder.mkdir(parents=True)
+    config: dict[str, Any] = EAGLE | {"num_hidden_layers": num_layers}
+    weights = eagle_weights(num_layers, has_bias=has_bias)
+    if speculators:
+        del config["architectures"]
+        config = {"speculators_model_type": "eagle", "transformer_layer_config": config, "layernorms": False}
+        for old, new in _SPECULATORS.items():
+            weights = {
+                new + name.removeprefix(old) if name.startswith(old) else name: weights[name] for name in weights
+            }
+        weights["lm_head.weight"] = torch.zeros(VOCAB, HIDDEN)
+    weights["embed_tokens.weight"] = torch.zeros(VOCAB, HIDDEN)  # the model's is read
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+def eagle_weights(num_layers: int = 2, *, has_bias: bool = False) -> dict[str, torch.Tensor]:
+    random = torch.Generator().manual_seed(7)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=random) * 2 / shape[-1] ** 0.5
+
+    weights = {"fc.weight": normal(HIDDEN, 2 * HIDDEN)}
+    if has_bias:
+        weights["fc.bias"] = normal(HIDDEN)
+    for index in range(num_layers):
+        own = {
+            "self_attn.q_proj.weight": normal(HIDDEN, HIDDEN),
+            "self_attn.k_proj.weight": normal(32, HIDDEN),
+            "self_attn.v_proj.weight": normal(32, HIDDEN),
+            "self_attn.o_proj.weight": normal(HIDDEN, HIDDEN),
+            "post_attention_layernorm.weight": 1 + 0.1 * torch.randn(HIDDEN, generator=random),
+            "mlp.gate_proj.weight": normal(96, HIDDEN),
+            "mlp.up_proj.weight": normal(96, HIDDEN),
+            "mlp.down_proj.weight": normal(HIDDEN, 96),
+        }
+        if index:  # the first layer has none
+            own["input_layernorm.weight"] = 1 + 0.1 * torch.randn(HIDDEN, generator=random)
+        weights |= {f"layers.{index}.{name}": each for name, each in own.items()}
+    return weights
+
+
+@torch.no_grad()
+def eagle_chain(model: PreTrainedModel, weights: dict[str, torch.Tensor], known: list[int], count: int) -> list[int]:
+    """What the layers draft after these tokens, the best token in each place, computed from the beginning each time.
+
+    Hidden states of known tokens are the model's after its last norm, and those of drafts are the layers' own. The
+    model's output layer reads both as they are.
+    """
+    features = model.model(torch.tensor([known])).last_hidden_state[0, :-1]
+    drafts = list[int]()
+    for _ in range(count):
+        inputs = model.get_input_embeddings()(torch.tensor([*known, *drafts][1:]))
+        stream = torch.cat([inputs, features], 1) @ weights["fc.weight"].T + weights.get("fc.bias", 0.0)
+        for index in range(sum(name.endswith(".o_proj.weight") for name in weights)):
+            prefix = f"layers.{index}."
+            own = {name.removeprefix(prefix): each for name, each in weights.items() if name.startswith(prefix)}
+            x = rms_norm(stream, (HIDDEN,), own["input_layernorm.weight"], 1e-5) if index else stream
+            stream = _after_mlp(own, stream + _attention(own, x))
+        drafts.append(int(model.lm_head(stream[-1:]).argmax()))
+        features = torch.cat([features, stream[-1:]])
+    return drafts
 
 
 def add_mtp(folder: Path, seed: int = 0) -> Path:

@@ -24,7 +24,7 @@ from stoker.engine.runner.model_drafts import ModelDrafts
 
 from .checkpoints import build, save
 from .conftest import Saved
-from .draft_checkpoints import add_mtp, eagle3_chain, mtp_chain, save_eagle3
+from .draft_checkpoints import add_mtp, eagle3_chain, eagle_chain, eagle_weights, mtp_chain, save_eagle, save_eagle3
 from .engine import Engine, resolved
 from .test_drafts import SAMPLINGS, assert_same, samplings
 from .test_generation import FEW_BLOCKS, ONE_GROUP, make_prompts
@@ -141,6 +141,36 @@ def test_eagle3_drafts_what_torch_computes(
     assert {len(chain) for _, chain in recorded.chains} >= {1, 2}
     for known, chain in recorded.chains:
         assert chain == eagle3_chain(model, known, len(chain))
+
+
+@pytest.mark.parametrize("cache", [{}, FEW_BLOCKS], ids=["", "preempted"])
+def test_eagle_changes_nothing(llama: Saved, cache: dict[str, int], tmp_path: Path):
+    own = {"method": "eagle", "model": str(save_eagle(tmp_path / "eagle"))}
+    tokens, _ = assert_no_token_changes(llama[1], tmp_path, own, cache=cache)
+    assert tokens > 50
+
+
+@pytest.mark.parametrize(
+    "form",
+    [{}, {"num_layers": 1, "has_bias": True}, {"num_layers": 1, "speculators": True}],
+    ids=["two layers", "with a bias", "of speculators"],
+)
+def test_eagle_drafts_what_torch_computes(
+    form: dict[str, Any], llama: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Without a method the files say what they hold."""
+    model, folder = llama
+    own = {"model": str(save_eagle(tmp_path / "eagle", **form))}
+    scheduler = {"max_num_batched_tokens": 11, "max_num_seqs": 6}
+    settings = resolved(folder, tmp_path, scheduler=scheduler, speculative=own, cache=ALONE)
+    assert settings.speculative.method == "eagle"
+    engine = drafting(settings, 3)
+    recorded = Drafted(engine.runner.drafts, monkeypatch)
+    engine.outputs(make_prompts(6), SamplingParams(temperature=0, max_tokens=12))
+    assert len(recorded.chains) >= 10
+    weights = eagle_weights(form.get("num_layers", 2), has_bias=form.get("has_bias", False))
+    for known, chain in recorded.chains:
+        assert chain == eagle_chain(model, weights, known, len(chain))
 
 
 MTP_FAMILIES = ["deepseek_v3", slow("glm4_moe")]

@@ -147,16 +147,14 @@ class DraftLayers(DecoderPart):
     def _add_ends(self, make: DecoderParts) -> None:
         spec, draft = self.draft.spec, self.draft
         hidden = spec.hidden_size
-        norm = make.last_norm()
-        assert norm is not None
+        norm = make.last_norm() if draft.has_last_norm else None
         assert not isinstance(norm, StreamReader)
         self.norm = norm
-        self._sides = []
+        self._sides = [make.norm(name, hidden) for name in (EMBEDDING_SIDE, HIDDEN_SIDE)] if draft.norms_sides else []
         self._offsets: TokenOffsets | None = None
-        inputs = (2 if draft.kind == "mtp" else len(draft.read_layers)) * hidden
-        self._join = Linear({JOIN: hidden}, inputs, False, self._kernels, self._dtype, self._device)
-        if draft.kind == "mtp":
-            self._sides = [make.norm(name, hidden) for name in (EMBEDDING_SIDE, HIDDEN_SIDE)]
+        inputs, has_bias = draft.num_joined * hidden, draft.has_join_bias
+        self._join = Linear({JOIN: hidden}, inputs, has_bias, self._kernels, self._dtype, self._device)
+        if not draft.has_own_output:
             self.head = LMHead(self.norm, self._model.logits.projection, self._model.model_spec, self._kernels, None)
             return
         self._output = make.output("lm_head")
@@ -169,8 +167,9 @@ class DraftLayers(DecoderPart):
             yield from norm.loadables()
         yield self._join
         yield from super().loadables()
-        yield from self.norm.loadables()
-        if self.draft.kind == "eagle3":
+        if self.norm is not None:
+            yield from self.norm.loadables()
+        if self.draft.has_own_output:
             yield self._output
         if self._offsets is not None:
             yield self._offsets
@@ -191,18 +190,23 @@ class DraftLayers(DecoderPart):
         embedded = self._model.embed(steps[0])
         if self.draft.kind == "eagle3":
             return self.stack(features, None, steps, caches, rows, embedded[:, None])
-        of_embedding, of_hidden = self._sides
-        parts = of_embedding(self._kernels, embedded)[0], of_hidden(self._kernels, features)[0]
-        joined = self._kernels.join_columns(parts)
-        return self.stack(self._join(joined), None, steps, caches, rows)
+        parts = [embedded, features]
+        if self._sides:
+            parts = [norm(self._kernels, part)[0] for norm, part in zip(self._sides, parts, strict=True)]
+        if self.draft.hidden_first:
+            parts.reverse()
+        return self.stack(self._join(self._kernels.join_columns(parts)), None, steps, caches, rows)
 
     def logits(self, hidden: Hidden) -> torch.Tensor:
-        return self.head(*hidden)
+        return self.head(*hidden) if self.norm is not None else self.head(self._sum(hidden), None)
 
     def next_features(self, hidden: Hidden) -> torch.Tensor:
-        if self.draft.feeds_normed:
+        if self.draft.feeds_normed and self.norm is not None:
             normed: torch.Tensor = self.norm(self._kernels, *hidden)[0]
             return normed
+        return self._sum(hidden)
+
+    def _sum(self, hidden: Hidden) -> torch.Tensor:
         stream, residual = hidden
         return stream if residual is None else self._kernels.add_scaled(stream, residual)
 
