@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import rms_norm, silu
 from transformers import LlamaConfig, PreTrainedModel
+from transformers.modeling_layers import MtpModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from stoker.model.drafts import MTP_NAMES, draft_shapes, mtp_spec
+from stoker.model.drafts import MTP_FORMS, draft_shapes, mtp_spec
 from stoker.model.read import read_config
 
 HIDDEN, DRAFT_VOCAB, VOCAB = 64, 41, 97
@@ -205,9 +205,8 @@ def add_mtp(folder: Path, seed: int = 0) -> Path:
     values |= {"num_nextn_predict_layers": 1}
     (folder / "config.json").write_text(json.dumps(values))
     target, _ = read_config(values)
-    names = MTP_NAMES[target.architecture]
-    back = {new: old.format(target.num_layers) for old, new in names.renames.items()}
-    back["model.layers.0."] = names.layer.format(target.num_layers)
+    names = MTP_FORMS[target.architecture].names
+    back = {new: old.format(target.num_layers) for old, new in names.items()}
     random = torch.Generator().manual_seed(seed)
     weights: dict[str, torch.Tensor] = {}
     for name, shape in draft_shapes(mtp_spec(target, values)).items():
@@ -215,52 +214,45 @@ def add_mtp(folder: Path, seed: int = 0) -> Path:
         scale = 2 / shape[-1] ** 0.5 if len(shape) > 1 else 0.1
         own = torch.randn(shape, generator=random) * scale
         is_norm = "norm" in name and not target.norm.is_offset
-        weights[back[beginning] + name.removeprefix(beginning)] = own + 1 if is_norm else own
+        in_files = back[beginning] + name.removeprefix(beginning)
+        if target.architecture.startswith("Qwen"):
+            in_files = in_files.replace(".shared_experts.", ".shared_expert.")
+        weights[in_files] = own + 1 if is_norm else own
     file = folder / "model.safetensors"
     save_file({**load_file(file), **weights}, file, {"format": "pt"})
     return folder
 
 
-@torch.no_grad()
-def mtp_chain(model: PreTrainedModel, folder: Path, token_ids: list[int], count: int) -> list[int]:
-    """What the layer that `add_mtp` has added drafts after these tokens, the best token in each place.
+def load_mtp(model: PreTrainedModel, folder: Path, **kinds: Any) -> MtpModel:
+    """The layer that `add_mtp` has added, as the transformers library loads it by the names of its tensors.
 
-    Its decoder layer is a copy of the model's last one with other weights, and each place is computed from the
-    beginning. DeepSeek-V3 and GLM-4.5.
+    kinds: of the layer, which config.json of the family does not say.
     """
-    prefix = f"model.layers.{model.config.num_hidden_layers}."
-    own = {
-        name.removeprefix(prefix): each
-        for name, each in load_file(folder / "model.safetensors").items()
-        if name.startswith(prefix)
-    }
-    layer = copy.deepcopy(model.model.layers[-1])
-    layer.self_attn.layer_idx = 0
-    experts = layer.mlp.experts
-    for name, parameter in layer.named_parameters():
-        if not name.startswith("mlp.experts."):
-            parameter.copy_(own[name])
-    for index in range(experts.gate_up_proj.shape[0]):
-        parts = [own[f"mlp.experts.{index}.{part}_proj.weight"] for part in ("gate", "up")]
-        experts.gate_up_proj[index].copy_(torch.cat(parts))
-        experts.down_proj[index].copy_(own[f"mlp.experts.{index}.down_proj.weight"])
-    layer.mlp.gate.e_score_correction_bias.copy_(own["mlp.gate.e_score_correction_bias"])
-    eps = model.config.rms_norm_eps
-    features = model.model(torch.tensor([token_ids])).last_hidden_state[0, :-1]
-    known, drafts = list(token_ids), list[int]()
+    config = model.config
+    for name, value in {"num_mtp_layers": 1, "name_or_path": str(folder), "dtype": torch.float32, **kinds}.items():
+        setattr(config, name, value)
+    config._attn_implementation = "eager"  # with a mask, which sparse attention adds to
+    model._keys_to_ignore_on_load_unexpected = [rf"^model\.layers\.{config.num_hidden_layers}\.", r"^mtp\."]
+    return MtpModel.from_pretrained(model)
+
+
+@torch.no_grad()
+def mtp_chain(model: PreTrainedModel, mtp: MtpModel, known: list[int], count: int, *, feeds_normed: bool) -> list[int]:
+    """What the layer drafts after these tokens, the best token in each place, computed from the beginning each time.
+
+    feeds_normed: the next draft begins with what comes after the layer's last norm, as the library has it; False: with
+        what comes before.
+    """
+    before_norm: list[torch.Tensor] = []
+    norm = mtp.layers[0].post_norm
+    hook = norm.register_forward_pre_hook(lambda _, inputs: before_norm.append(inputs[0]))
+    features = model.model(torch.tensor([known])).last_hidden_state[:, :-1]
+    drafts = list[int]()
     for _ in range(count):
-        inputs = model.get_input_embeddings()(torch.tensor([*known, *drafts][1:]))
-        sides = [
-            rms_norm(inputs, (HIDDEN,), own["enorm.weight"], eps),
-            rms_norm(features, (HIDDEN,), own["hnorm.weight"], eps),
-        ]
-        x = (torch.cat(sides, 1) @ own["eh_proj.weight"].T)[None]
-        length = x.shape[1]
-        turn = model.model.rotary_emb(x, torch.arange(length)[None])
-        mask = torch.full((length, length), -torch.inf).triu(1)[None, None]
-        outputs = layer(x, attention_mask=mask, position_embeddings=turn)
-        outputs = (outputs[0] if isinstance(outputs, tuple) else outputs).view(length, HIDDEN)
-        normed = rms_norm(outputs[-1:], (HIDDEN,), own["shared_head.norm.weight"], eps)
-        drafts.append(int(model.lm_head(normed).argmax()))
-        features = torch.cat([features, outputs[-1:]])
+        input_ids = torch.tensor([[*known, *drafts][1:]])
+        positions = torch.arange(1, input_ids.shape[1] + 1)[None]
+        outputs = mtp.forward_layer(0, features, positions, None, input_ids=input_ids)
+        drafts.append(int(model.lm_head(outputs[0, -1]).argmax()))
+        features = torch.cat([features, (outputs if feeds_normed else before_norm[-1])[:, -1:]], 1)
+    hook.remove()
     return drafts

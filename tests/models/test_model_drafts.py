@@ -24,7 +24,16 @@ from stoker.engine.runner.model_drafts import ModelDrafts
 
 from .checkpoints import build, save
 from .conftest import Saved
-from .draft_checkpoints import add_mtp, eagle3_chain, eagle_chain, eagle_weights, mtp_chain, save_eagle, save_eagle3
+from .draft_checkpoints import (
+    add_mtp,
+    eagle3_chain,
+    eagle_chain,
+    eagle_weights,
+    load_mtp,
+    mtp_chain,
+    save_eagle,
+    save_eagle3,
+)
 from .engine import Engine, resolved
 from .test_drafts import SAMPLINGS, assert_same, samplings
 from .test_generation import FEW_BLOCKS, ONE_GROUP, make_prompts
@@ -173,28 +182,44 @@ def test_eagle_drafts_what_torch_computes(
         assert chain == eagle_chain(model, weights, known, len(chain))
 
 
-MTP_FAMILIES = ["deepseek_v3", slow("glm4_moe")]
+FULL = {"mtp_layer_types": ["full_attention"], "mtp_mlp_layer_types": ["sparse"]}
+WINDOW = {"mtp_layer_types": ["sliding_attention"], "mtp_mlp_layer_types": ["sparse"]}
+MTP_FAMILIES: dict[str, dict[str, Any]] = {
+    "deepseek_v3": {},
+    "glm4_moe": {},
+    "glm4_moe_lite": FULL,
+    "deepseek_v32": FULL,
+    "qwen3_next": FULL,
+    "qwen3_5": FULL,
+    "qwen3_5_moe": FULL,
+    "mellum": WINDOW,
+}
+STATES_THEN_FULL = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
+BUILT = dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_moe"), STATES_THEN_FULL)  # the library copies the last layer
+NORMED = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "mellum")
+SLOW = [family if family in ("deepseek_v3", "qwen3_next") else slow(family) for family in MTP_FAMILIES]
 
 
-@pytest.mark.parametrize("family", MTP_FAMILIES)
+@pytest.mark.parametrize("family", SLOW)
 def test_mtp_changes_nothing(family: str, tmp_path: Path):
     folder = add_mtp(save(build(family), tmp_path / "model"))
     tokens, _ = assert_no_token_changes(folder, tmp_path, {"method": "mtp"})
     assert tokens > 50
 
 
-@pytest.mark.parametrize("family", MTP_FAMILIES)
+@pytest.mark.parametrize("family", SLOW)
 def test_mtp_drafts_what_the_layer_of_transformers_computes(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    model = build(family)
+    model = build(family, **BUILT.get(family, {}))
     folder = add_mtp(save(model, tmp_path / "model"))
     engine = drafting(resolved(folder, tmp_path, speculative={"method": "mtp"}, cache=ALONE), 3)
     recorded = Drafted(engine.runner.drafts, monkeypatch)
     engine.outputs(make_prompts(5), SamplingParams(temperature=0, max_tokens=8))
     assert len(recorded.chains) > 10
+    mtp = load_mtp(model, folder, **MTP_FAMILIES[family])
     for known, chain in recorded.chains:
-        assert chain == mtp_chain(model, folder, known, len(chain))
+        assert chain == mtp_chain(model, mtp, known, len(chain), feeds_normed=family in NORMED)
 
 
 @pytest.mark.parametrize("method", ["draft", "keep"])

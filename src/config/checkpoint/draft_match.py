@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from ...model.drafts import JOIN, MTP_NAMES, TOKEN_OFFSETS, DraftSpec, draft_shapes
+from ...model.drafts import JOIN, MTP_FORMS, TOKEN_OFFSETS, DraftSpec, draft_shapes
+from ...model.families import FAMILIES
 from ...model.tensors import FINAL_NORM
 from ..errors import ModelFilesError
-from .match import matched, split_experts, split_fused
+from .match import matched, renamed, split_experts, split_fused
 from .packed import unpacked
 from .stored import StoredTensor
 
@@ -32,7 +33,7 @@ def draft_tensors_of(
     stored = unpacked(stored, draft.spec.quantization, draft.spec.dtype)
     if draft.kind == "mtp":
         beginnings = _of_mtp(draft, num_layers)
-        own = _own_of_mtp(stored, beginnings)
+        own = _own_of_mtp(stored, beginnings, draft.spec.architecture)
     else:
         unused = _UNUSED if draft.has_own_output else (*_UNUSED, _OUTPUT)
         own = {name.removeprefix("model."): tensor for name, tensor in stored.items()}
@@ -74,15 +75,16 @@ def _in_files(name: str, beginnings: Mapping[str, str]) -> str:
 
 
 def _of_mtp(draft: DraftSpec, num_layers: int) -> dict[str, str]:
-    names = MTP_NAMES[draft.spec.architecture]
-    others = {new: old.format(num_layers) for old, new in names.renames.items()}
-    return {**others, _LAYER: names.layer.format(num_layers)}
+    return {new: old.format(num_layers) for old, new in MTP_FORMS[draft.spec.architecture].names.items()}
 
 
-def _own_of_mtp(stored: Mapping[str, StoredTensor], beginnings: Mapping[str, str]) -> dict[str, StoredTensor]:
+def _own_of_mtp(
+    stored: Mapping[str, StoredTensor], beginnings: Mapping[str, str], architecture: str
+) -> dict[str, StoredTensor]:
+    renames = FAMILIES[architecture].renames
     found: dict[str, StoredTensor] = {}
     for name, tensor in stored.items():
         own = name.removeprefix("model.language_model.") if "mtp." in name else name.replace("language_model.", "", 1)
         if own.startswith(tuple(beginnings.values())) and not own.endswith(_COPIES):
-            found[own.replace(".mlp.shared_expert.", ".mlp.shared_experts.")] = tensor
+            found[renamed(own, renames)] = tensor
     return found
