@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from .config_json import ConfigJson, ModelConfigError, shown
 from .feed_forwards import MLP, Experts
-from .mixers import Attention
+from .mixers import Attention, LatentAttention
 from .read import read_config
 from .record import Record
 from .spec import LayerSpec, ModelSpec
@@ -155,7 +155,7 @@ _NEMOTRON_H = MtpForm(
 )
 MTP_FORMS: Mapping[str, MtpForm] = {
     **dict.fromkeys(("DeepseekV3ForCausalLM", "Glm4MoeForCausalLM", "Glm4MoeLiteForCausalLM"), _AFTER_THE_LAST),
-    "DeepseekV32ForCausalLM": _AFTER_THE_LAST,
+    **dict.fromkeys(("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"), _AFTER_THE_LAST),
     **dict.fromkeys(
         (
             *("Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"),
@@ -194,6 +194,8 @@ def mtp_spec(target: ModelSpec, values: Mapping[str, Any]) -> DraftSpec:
 def _mtp_layer(target: ModelSpec, form: MtpForm) -> LayerSpec:
     """The last layer of the model with attention, apart from what the form says."""
     layers = [layer for layer in reversed(target.layers) if layer.has_keys]
+    # A layer for drafts chooses the tokens of sparse attention with an index of its own.
+    layers = [each for each in layers if not (isinstance(each.mixer, LatentAttention) and each.mixer.shares_index)]
     if form.has_window:
         layers = [layer for layer in layers if isinstance(layer.mixer, Attention) and layer.mixer.window] or layers
     kind = Experts if form.has_experts else MLP

@@ -233,7 +233,16 @@ def load_mtp(model: PreTrainedModel, folder: Path, **kinds: Any) -> MtpModel:
         setattr(config, name, value)
     config._attn_implementation = "eager"  # with a mask, which sparse attention adds to
     model._keys_to_ignore_on_load_unexpected = [rf"^model\.layers\.{config.num_hidden_layers}\.", r"^mtp\."]
-    return MtpModel.from_pretrained(model)
+    mtp = MtpModel.from_pretrained(model)
+    block = mtp.layers[0].mtp_block
+    forward = block.forward
+    # GLM-5 also returns the tokens that its index has chosen.
+    block.forward = lambda *given, **named: _first(forward(*given, **named))
+    return mtp
+
+
+def _first(found: Any) -> torch.Tensor:
+    return found[0] if isinstance(found, tuple) else found
 
 
 @torch.no_grad()

@@ -189,6 +189,7 @@ MTP_FAMILIES: dict[str, dict[str, Any]] = {
     "glm4_moe": {},
     "glm4_moe_lite": FULL,
     "deepseek_v32": FULL,
+    "glm_moe_dsa": FULL | {"indexer_types": ["full"]},
     "qwen3_next": FULL,
     "qwen3_5": FULL,
     "qwen3_5_moe": FULL,
