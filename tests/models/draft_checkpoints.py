@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 from torch.nn.functional import rms_norm, silu
 from transformers import LlamaConfig, PreTrainedModel
 from transformers.modeling_layers import MtpModel
@@ -199,6 +202,14 @@ def eagle_chain(model: PreTrainedModel, weights: dict[str, torch.Tensor], known:
     return drafts
 
 
+_OF_QWEN = {".shared_experts.": ".shared_expert."}
+# How files name the parts of a layer, by what the engine calls them.
+NAMES_IN_FILES: dict[str, dict[str, str]] = {
+    **dict.fromkeys(("qwen3_next", "qwen3_5_moe_text"), _OF_QWEN),
+    "nemotron_h": {".input_layernorm.": ".norm.", ".self_attn.": ".mixer.", ".mlp.": ".mixer."},
+}
+
+
 def add_mtp(folder: Path, seed: int = 0) -> Path:
     """Adds a layer for multi-token prediction with random weights to a checkpoint of a family that has one."""
     values = json.loads((folder / "config.json").read_text())
@@ -215,15 +226,19 @@ def add_mtp(folder: Path, seed: int = 0) -> Path:
         own = torch.randn(shape, generator=random) * scale
         is_norm = "norm" in name and not target.norm.is_offset
         in_files = back[beginning] + name.removeprefix(beginning)
-        if target.architecture.startswith("Qwen"):
-            in_files = in_files.replace(".shared_experts.", ".shared_expert.")
+        for old, new in NAMES_IN_FILES.get(target.model_type, {}).items():
+            in_files = in_files.replace(old, new)
         weights[in_files] = own + 1 if is_norm else own
     file = folder / "model.safetensors"
     save_file({**load_file(file), **weights}, file, {"format": "pt"})
     return folder
 
 
-def load_mtp(model: PreTrainedModel, folder: Path, **kinds: Any) -> MtpModel:
+# Embeddings and hidden states, [1, T, hidden], to what a layer makes of them before and after its last norm.
+MtpLayer = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+def load_mtp(model: PreTrainedModel, folder: Path, **kinds: Any) -> MtpLayer:
     """The layer that `add_mtp` has added, as the transformers library loads it by the names of its tensors.
 
     kinds: of the layer, which config.json of the family does not say.
@@ -234,34 +249,78 @@ def load_mtp(model: PreTrainedModel, folder: Path, **kinds: Any) -> MtpModel:
     config._attn_implementation = "eager"  # with a mask, which sparse attention adds to
     model._keys_to_ignore_on_load_unexpected = [rf"^model\.layers\.{config.num_hidden_layers}\.", r"^mtp\."]
     mtp = MtpModel.from_pretrained(model)
-    block = mtp.layers[0].mtp_block
+    block, before = mtp.layers[0].mtp_block, list[torch.Tensor]()
     forward = block.forward
     # GLM-5 also returns the tokens that its index has chosen.
     block.forward = lambda *given, **named: _first(forward(*given, **named))
-    return mtp
+    mtp.layers[0].post_norm.register_forward_pre_hook(lambda _, inputs: before.append(inputs[0]))
+
+    def outputs(inputs: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        positions = torch.arange(1, inputs.shape[1] + 1)[None]
+        normed = mtp.forward_layer(0, features, positions, None, inputs_embeds=inputs)
+        return before.pop(), normed
+
+    return outputs
 
 
 def _first(found: Any) -> torch.Tensor:
     return found[0] if isinstance(found, tuple) else found
 
 
+def mtp_by_name(
+    model: PreTrainedModel, folder: Path, names: dict[str, str], layers: dict[str, nn.Module], *, hidden_first: bool
+) -> MtpLayer:
+    """A layer that the transformers library does not load, of layers that it has.
+
+    names: of the norms of the embedding, of the hidden state, of what joins them and of the last norm, as beginnings of
+        the names in the files; "" without the last norm. layers: by the beginnings of theirs; they get other weights.
+    """
+    weights = load_file(folder / "model.safetensors")
+    loaded: list[nn.Module] = []
+    for beginning, layer in layers.items():
+        own = {name.removeprefix(beginning): each for name, each in weights.items() if name.startswith(beginning)}
+        each = copy.deepcopy(layer)
+        each.load_state_dict({name: _in_library(own, name) for name in each.state_dict()})
+        loaded.append(each)
+    eps = getattr(model.config, "rms_norm_eps", None) or model.config.layer_norm_epsilon
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x if not names[name] else rms_norm(x, (HIDDEN,), weights[f"{names[name]}.weight"], eps)
+
+    def outputs(inputs: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        parts = [norm(inputs, "embedding"), norm(features, "hidden")]
+        x = torch.cat(parts[::-1] if hidden_first else parts, 2) @ weights[f"{names['join']}.weight"].T
+        length = x.shape[1]
+        mask = torch.full((length, length), -torch.inf).triu(1)[None, None]
+        rotary = getattr(model.model, "rotary_emb", None)
+        more = {} if rotary is None else {"position_embeddings": rotary(x, torch.arange(length)[None])}
+        for layer in loaded:
+            x = _first(layer(x, attention_mask=mask, **more))
+        return x, norm(x, "last")
+
+    return outputs
+
+
+def _in_library(own: dict[str, torch.Tensor], name: str) -> torch.Tensor:
+    """A parameter of a layer of the library, which has one for all experts."""
+    if name in own:
+        return own[name]
+    place, _, part = name.rpartition(".")
+    return torch.stack([own[f"{place}.{index}.{part}.weight"] for index in range(8)])
+
+
 @torch.no_grad()
-def mtp_chain(model: PreTrainedModel, mtp: MtpModel, known: list[int], count: int, *, feeds_normed: bool) -> list[int]:
+def mtp_chain(model: PreTrainedModel, mtp: MtpLayer, known: list[int], count: int, *, feeds_normed: bool) -> list[int]:
     """What the layer drafts after these tokens, the best token in each place, computed from the beginning each time.
 
     feeds_normed: the next draft begins with what comes after the layer's last norm, as the library has it; False: with
         what comes before.
     """
-    before_norm: list[torch.Tensor] = []
-    norm = mtp.layers[0].post_norm
-    hook = norm.register_forward_pre_hook(lambda _, inputs: before_norm.append(inputs[0]))
     features = model.model(torch.tensor([known])).last_hidden_state[:, :-1]
     drafts = list[int]()
     for _ in range(count):
-        input_ids = torch.tensor([[*known, *drafts][1:]])
-        positions = torch.arange(1, input_ids.shape[1] + 1)[None]
-        outputs = mtp.forward_layer(0, features, positions, None, input_ids=input_ids)
-        drafts.append(int(model.lm_head(outputs[0, -1]).argmax()))
-        features = torch.cat([features, (outputs if feeds_normed else before_norm[-1])[:, -1:]], 1)
-    hook.remove()
+        inputs = model.get_input_embeddings()(torch.tensor([[*known, *drafts][1:]]))
+        before, normed = mtp(inputs, features)
+        drafts.append(int(model.lm_head(normed[0, -1]).argmax()))
+        features = torch.cat([features, (normed if feeds_normed else before)[:, -1:]], 1)
     return drafts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -25,11 +26,13 @@ from stoker.engine.runner.model_drafts import ModelDrafts
 from .checkpoints import build, save
 from .conftest import Saved
 from .draft_checkpoints import (
+    MtpLayer,
     add_mtp,
     eagle3_chain,
     eagle_chain,
     eagle_weights,
     load_mtp,
+    mtp_by_name,
     mtp_chain,
     save_eagle,
     save_eagle3,
@@ -221,6 +224,70 @@ def test_mtp_drafts_what_the_layer_of_transformers_computes(
     mtp = load_mtp(model, folder, **MTP_FAMILIES[family])
     for known, chain in recorded.chains:
         assert chain == mtp_chain(model, mtp, known, len(chain), feeds_normed=family in NORMED)
+
+
+def mimo(tmp_path: Path) -> tuple[PreTrainedModel, Path]:
+    """MiMo is Qwen2 with a layer for drafts."""
+    model = build("qwen2", use_sliding_window=False)
+    folder = save(model, tmp_path / "model")
+    values = json.loads((folder / "config.json").read_text())
+    values |= {"architectures": ["MiMoForCausalLM"], "model_type": "mimo", "head_dim": 16}
+    (folder / "config.json").write_text(json.dumps(values))
+    return model, add_mtp(folder)
+
+
+def ernie(tmp_path: Path) -> tuple[PreTrainedModel, Path]:
+    model = build("ernie4_5_moe", tie_word_embeddings=False)
+    return model, add_mtp(save(model, tmp_path / "model"))
+
+
+def nemotron_h(tmp_path: Path) -> tuple[PreTrainedModel, Path]:
+    model = build("nemotron_h")
+    return model, add_mtp(save(model, tmp_path / "model"))
+
+
+def mimo_layer(model: PreTrainedModel, folder: Path) -> MtpLayer:
+    of_file = {"embedding": "token_layernorm", "hidden": "hidden_layernorm", "join": "input_proj"}
+    names = {part: f"model.mtp_layers.0.{name}" for part, name in (of_file | {"last": "final_layernorm"}).items()}
+    return mtp_by_name(model, folder, names, {"model.mtp_layers.0.": model.model.layers[0]}, hidden_first=True)
+
+
+def ernie_layer(model: PreTrainedModel, folder: Path) -> MtpLayer:
+    """Its layer has no experts, as the model's first, and no last norm."""
+    parts = {"embedding": "mtp_emb_norm", "hidden": "mtp_hidden_norm", "join": "mtp_linear_proj"}
+    names = {part: f"model.{name}.0" for part, name in parts.items()} | {"last": ""}
+    return mtp_by_name(model, folder, names, {"model.mtp_block.0.": model.model.layers[0]}, hidden_first=False)
+
+
+def nemotron_h_layer(model: PreTrainedModel, folder: Path) -> MtpLayer:
+    """Attention and experts are a layer each."""
+    parts = {"embedding": "0.enorm", "hidden": "0.hnorm", "join": "0.eh_proj", "last": "1.final_layernorm"}
+    names = {part: f"mtp.layers.{name}" for part, name in parts.items()}
+    layers = {"mtp.layers.0.": model.model.layers[2], "mtp.layers.1.": model.model.layers[1]}
+    return mtp_by_name(model, folder, names, layers, hidden_first=False)
+
+
+@pytest.mark.parametrize(
+    ("saved_model", "layer"), [(mimo, mimo_layer), (ernie, ernie_layer), (nemotron_h, nemotron_h_layer)]
+)
+def test_mtp_of_other_forms_drafts_what_torch_computes(
+    saved_model: Callable[[Path], tuple[PreTrainedModel, Path]],
+    layer: Callable[[PreTrainedModel, Path], MtpLayer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    model, folder = saved_model(tmp_path)
+    settings = resolved(folder, tmp_path, speculative={"method": "mtp"}, cache=ALONE)
+    engine = drafting(settings, 3)
+    recorded = Drafted(engine.runner.drafts, monkeypatch)
+    found = engine.outputs(make_prompts(5), SamplingParams(temperature=0, max_tokens=8))
+    assert_same(
+        found, Engine(resolved(folder, tmp_path)).outputs(make_prompts(5), SamplingParams(temperature=0, max_tokens=8))
+    )
+    assert len(recorded.chains) > 10
+    mtp = layer(model, folder)
+    for known, chain in recorded.chains:
+        assert chain == mtp_chain(model, mtp, known, len(chain), feeds_normed=saved_model is not ernie)
 
 
 @pytest.mark.parametrize("method", ["draft", "keep"])
