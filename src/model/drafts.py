@@ -48,6 +48,7 @@ class DraftSpec(Record):
     has_last_norm: False: the output layer reads what comes after its last layer.
     has_join_bias: of the product that joins the embedding and the hidden state.
     hidden_first: the order of the two; False: the embedding is first.
+    translates: a language model with other tokens than the model's: those that both have are drafted.
     """
 
     kind: DraftKind
@@ -58,6 +59,7 @@ class DraftSpec(Record):
     has_last_norm: bool = True
     has_join_bias: bool = False
     hidden_first: bool = False
+    translates: bool = False
 
     @property
     def norms_sides(self) -> bool:

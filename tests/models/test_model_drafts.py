@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -11,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.drafters import AnyDrafter
 from tests.slow_cases import slow
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedModel
 
 from stoker.config import Resolved
@@ -100,6 +103,65 @@ def test_a_model_of_other_weights_drafts_and_changes_nothing(saved: Callable[[st
     other = save(build("qwen3"), tmp_path / "other")
     tokens, accepted = assert_no_token_changes(folder, tmp_path, {"model": str(other)})
     assert 0 < accepted < 0.5 * tokens
+
+
+MODEL_TOKENS = [*string.ascii_letters, *string.digits, *(first + second for first in "abcde" for second in "fghijkl")]
+DRAFT_TOKENS = [*(first + second for first in "abcde" for second in "hijklmn"), *string.digits, *string.ascii_letters]
+
+
+def write_vocabulary(folder: Path, tokens: Sequence[str]) -> None:
+    """The first tokens of a model, in this order."""
+    vocabulary = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, []))
+    vocabulary.decoder = decoders.ByteLevel()
+    vocabulary.save(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.effect("speculative.use_heterogeneous_vocab")
+def test_a_draft_model_with_the_same_tokens_in_another_order_is_right(saved: Callable[[str], Saved], tmp_path: Path):
+    """It is the model itself, whose rows of the embedding and of the output layer are in another order."""
+    model, _ = saved("llama")
+    order = torch.randperm(97, generator=torch.Generator().manual_seed(3))
+    folder, tokens = save(model, tmp_path / "model"), [chr(0x100 + index) for index in range(97)]
+    other = copy.deepcopy(model)
+    for weight in (other.model.embed_tokens.weight, other.lm_head.weight):
+        weight.data = weight.data[order]
+    draft = save(other, tmp_path / "draft")
+    write_vocabulary(folder, tokens)
+    write_vocabulary(draft, [tokens[index] for index in order.tolist()])
+    own = {"method": "draft_model", "model": str(draft), "use_heterogeneous_vocab": True}
+    plain = [each for index, each in enumerate(samplings()) if index % len(SAMPLINGS) != 3]  # no penalties
+    drafts, accepted = assert_no_token_changes(folder, tmp_path, own, plain, model={"skip_tokenizer_init": False})
+    assert accepted == drafts > 50
+
+
+def test_a_draft_model_with_other_tokens_drafts_what_both_have(
+    saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """For `af` and `ag`, which it does not have, it gets `f` and `g`; it does not draft `am`, which the model lacks."""
+    model, _ = saved("llama")
+    folder, other = save(model, tmp_path / "model"), build("qwen3", vocab_size=99)
+    draft = save(other, tmp_path / "draft")
+    write_vocabulary(folder, MODEL_TOKENS)
+    write_vocabulary(draft, DRAFT_TOKENS)
+    own = {"method": "draft_model", "model": str(draft), "use_heterogeneous_vocab": True}
+    has_vocabulary = {"skip_tokenizer_init": False}
+    engine = drafting(resolved(folder, tmp_path, speculative=own, cache=ALONE, model=has_vocabulary), 3)
+    recorded, greedy = Drafted(engine.runner.drafts, monkeypatch), SamplingParams(temperature=0, max_tokens=12)
+    found = engine.outputs(make_prompts(6), greedy)
+    assert_same(found, Engine(resolved(folder, tmp_path)).outputs(make_prompts(6), greedy))
+    ids = {token: index for index, token in enumerate(DRAFT_TOKENS)}
+    translated = [ids.get(token, ids[token[-1]]) for token in MODEL_TOKENS]
+    common = [index for index, token in enumerate(MODEL_TOKENS) if token in ids]
+    assert len(common) == 87
+    assert len(recorded.chains) >= 10
+    with torch.no_grad():
+        for known, chain in recorded.chains:
+            expected = list(known)
+            for _ in chain:
+                logits = other(torch.tensor([[translated[index] for index in expected]])).logits[0, -1]
+                best = int(logits[[translated[index] for index in common]].argmax())
+                expected.append(common[best])
+            assert chain == expected[len(known) :]
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,16 +24,19 @@ from ...model.sizes import DTYPE_BYTES, weights_bytes
 from ...model.spec import ModelSpec
 from ...model.support import support_problem
 from ...model.wrappers import language_model
+from ..checkpoint.chat_templates import TEKKEN_JSON
 from ..checkpoint.draft_match import draft_tensors_of, has_join_bias, is_eagle
 from ..checkpoint.layout import WeightFiles, read_weight_files
 from ..checkpoint.match import tensors_of
 from ..checkpoint.model_files import CONFIG_JSON, locate, read_json
 from ..errors import ModelFilesError
 from .model_location import hub_cache, shown_at
+from .model_tokenizer import OLDER_VOCABULARIES, TOKENIZER_JSON
 
 if TYPE_CHECKING:
     from ..deployment import Deployment
 
+_ID_BYTES = 8  # of a token id in the tables of a draft model with other tokens
 MODEL_METHODS = ("draft_model", "mtp", "eagle", "eagle3")  # of `speculative.method`, with a network
 
 
@@ -56,6 +60,8 @@ class DraftFiles(Record):
     def held_bytes(self, dtype: str, held: str | None, num_seqs: int) -> int:
         """Bytes of its weights, and of what is remembered of the last tokens of all sequences."""
         weights = self.weights_bytes(dtype, held)
+        if self.draft.translates:
+            weights += _ID_BYTES * (self.draft.vocab_size + 2 * min(self.draft.vocab_size, self.draft.spec.vocab_size))
         if not self.draft.reads_model:
             return weights
         width = self.draft.spec.hidden_size * max(1, len(self.draft.read_layers))
@@ -155,14 +161,18 @@ def _of_folder(deployment: Deployment, target: ModelSpec, folder: Path, method: 
         raise ModelConfigError("describes a model with embeddings of n-grams, which does not draft")
     if spec.has_states:
         raise ModelConfigError("describes a model with recurrent states, which cannot take a rejected draft back")
-    if spec.vocab_size != target.vocab_size:
+    translates = deployment.config.speculative.use_heterogeneous_vocab
+    if translates:
+        _check_vocabularies(deployment, folder)
+    elif spec.vocab_size != target.vocab_size:
         raise ModelConfigError(
-            f"`vocab_size` is {spec.vocab_size}, and that of the model is {target.vocab_size}: drafts are its tokens"
+            f"`vocab_size` is {spec.vocab_size}, and that of the model is {target.vocab_size}: drafts are its tokens. "
+            "With `speculative.use_heterogeneous_vocab: true` those that both have are drafted"
         )
     files = _weight_files(deployment, folder)
     if method is None and files is not None and is_eagle(files.tensors):
         return _eagle(target, values, folder, files)
-    draft = DraftSpec(kind="model", spec=spec, vocab_size=target.vocab_size)
+    draft = DraftSpec(kind="model", spec=spec, vocab_size=target.vocab_size, translates=translates)
     return _with_weights(draft, folder, files, target.num_layers)
 
 
@@ -171,6 +181,19 @@ def _eagle(target: ModelSpec, values: Mapping[str, Any], folder: Path, files: We
     if files is not None:
         draft = draft.model_copy(update={"has_join_bias": has_join_bias(files.tensors)})
     return _with_weights(draft, folder, files, target.num_layers)
+
+
+def _check_vocabularies(deployment: Deployment, folder: Path) -> None:
+    """Whether there are two vocabularies to compare. What they hold is compared before weights load."""
+    if deployment.model.skip_tokenizer_init:
+        raise ModelFilesError(
+            "`speculative.use_heterogeneous_vocab: true` compares the tokens of two vocabularies, and with "
+            "`model.skip_tokenizer_init` the model has none",
+            code="M307",
+        )
+    wanted = (TOKENIZER_JSON, TEKKEN_JSON, *OLDER_VOCABULARIES)
+    if not any(os.path.lexists(folder / name) for name in wanted):
+        raise ModelFilesError(f"{folder}: holds no {TOKENIZER_JSON}, whose tokens would be drafted", code="M307")
 
 
 def _method_of(values: Mapping[str, Any]) -> str:
@@ -190,7 +213,7 @@ def _method_of(values: Mapping[str, Any]) -> str:
 
 
 def _weight_files(deployment: Deployment, folder: Path) -> WeightFiles | None:
-    """None for weights that are not read."""
+    """The files with weights of a folder; None where weights are not read."""
     load = deployment.load
     if load.load_format == "dummy":
         return None

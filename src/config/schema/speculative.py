@@ -9,7 +9,7 @@ from pydantic import Field
 from ..auto_values import LONGEST_LOOKUP, MAX_DRAFT_TOKENS, PAST_OUTPUT_TOKENS, SHORTEST_LOOKUP
 from .refused import with_refused
 from .section import Section, about
-from .types import Count, DraftLength, HumanInt, RingLength
+from .types import Count, DraftLength, Flag, HumanInt, RingLength
 
 _OTHER_NETWORKS = "drafts are found by `ngram`, or made by `draft_model`, `mtp`, `eagle` or `eagle3`"
 _OF_HEADS = ("dflash", "dflash2", "dspark", "mlp_speculator", "peagle", "xpress")
@@ -29,9 +29,9 @@ class SpeculativeConfig(Section):
             "lists; nothing is loaded for it. `draft_model`: another language model with the same vocabulary, which "
             "`speculative.model` names. `mtp`: the layer for multi-token prediction in the checkpoint of the model. "
             "`eagle`, `eagle3`: layers that were trained for the model, in the folder `speculative.model`. Answers are "
-            "the same as without drafts: a draft counts only if the model samples it. The engine measures at the start how long "
-            "steps of more tokens take and, while it serves, how many drafts are accepted; it drafts as many as "
-            "shorten the time for a token, down to none. `auto`: `mtp` if the checkpoint has a layer for it, else "
+            "the same as without drafts: a draft counts only if the model samples it. The engine measures at the start "
+            "how long steps of more tokens take and, while it serves, how many drafts are accepted; it drafts as many "
+            "as shorten the time for a token, down to none. `auto`: `mtp` if the checkpoint has a layer for it, else "
             "`ngram`; none where this build does not draft, as on GPUs. With recurrent states each sequence has a "
             "second one."
         ),
@@ -55,6 +55,16 @@ class SpeculativeConfig(Section):
         ),
         examples=["Qwen/Qwen3-0.6B"],
         json_schema_extra=about(kind="model", devices=("cpu",), aliases=("--spec-model",)),
+    )
+    use_heterogeneous_vocab: Flag = Field(
+        False,
+        description=(
+            "The draft model has another vocabulary than the model. Both tokenizers are compared at the start, and the "
+            "tokens that stand for the same bytes in both are drafted. For a token that it does not have, the draft "
+            "model reads the longest end of its text that is one of its tokens. Answers are the same as without drafts."
+        ),
+        examples=[True],
+        json_schema_extra=about(devices=("cpu",)),
     )
     num_speculative_tokens: DraftLength = Field(
         MAX_DRAFT_TOKENS,

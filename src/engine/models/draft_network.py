@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol, Self
 
 import torch
 
 from ...model.drafts import EMBEDDING_SIDE, HIDDEN_SIDE, JOIN, TOKEN_OFFSETS, DraftSpec
+from ...vocabulary import SharedTokens
 from ..kernels import KernelSet
 from ..layers.gated_residual import StreamReader
 from ..layers.linear import Linear
@@ -28,6 +30,7 @@ class DraftNetwork(Protocol):
 
     draft: DraftSpec
     is_capturable: bool  # whether its steps consist of the kernels' ops alone
+    num_tokens: int  # of the vocabulary of the drafts
 
     def loadables(self) -> Iterator[Loadable]: ...
 
@@ -62,11 +65,17 @@ class DraftNetwork(Protocol):
 
 
 class DraftModel:
-    """A language model that drafts what it would say."""
+    """A language model that drafts what it would say, as far as the model has its tokens."""
 
-    def __init__(self, draft: DraftSpec, decoder: Decoder) -> None:
+    def __init__(self, draft: DraftSpec, decoder: Decoder, tokens: SharedTokens | None, device: torch.device) -> None:
+        """tokens: of two vocabularies; None if they are the same."""
         self.draft, self._decoder = draft, decoder
-        self.is_capturable = decoder.is_capturable
+        self.is_capturable = decoder.is_capturable and tokens is None  # torch translates them
+        self.num_tokens = draft.spec.vocab_size if tokens is None else len(tokens.model_ids)
+        self._tokens = None
+        if tokens is not None:
+            ids = tokens.translated, tokens.draft_ids, tokens.model_ids
+            self._tokens = tuple(torch.from_numpy(each).to(device) for each in ids)
 
     def loadables(self) -> Iterator[Loadable]:
         return self._decoder.loadables()
@@ -81,16 +90,20 @@ class DraftModel:
         features: torch.Tensor | None,
         rows: torch.Tensor | None,
     ) -> Hidden:
+        if self._tokens is not None:
+            translated = self._tokens[0][steps[0].token_ids]
+            steps = [replace(step, token_ids=translated) for step in steps]
         return self._decoder.forward(steps, caches, rows)
 
     def logits(self, hidden: Hidden) -> torch.Tensor:
-        return self._decoder.logits(*hidden)
+        logits = self._decoder.logits(*hidden)
+        return logits if self._tokens is None else logits.index_select(1, self._tokens[1])
 
     def next_features(self, hidden: Hidden) -> torch.Tensor | None:
         return None
 
     def model_ids(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return token_ids
+        return token_ids if self._tokens is None else self._tokens[2][token_ids]
 
 
 class TokenOffsets:
@@ -140,7 +153,7 @@ class DraftLayers(DecoderPart):
         quantization: str | None = None,
     ) -> None:
         """model: that it drafts for, whose embedding it reads. Else as DecoderPart."""
-        self.draft, self._model = draft, model
+        self.draft, self._model, self.num_tokens = draft, model, draft.spec.vocab_size
         self._dtype, self._device = dtype, device
         super().__init__(draft.spec, kernels, max_model_len, dtype, device, quantization)
 

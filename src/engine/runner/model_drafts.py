@@ -64,8 +64,8 @@ class ModelDrafts:
         num_slots = len(slots.num_tokens)
         self._device = loaded.device
         self._row_starts = torch.arange(num_slots + 1, dtype=torch.int32)
-        own_vocab = self._network.draft.spec.vocab_size
-        self._ids: Int32 = self._network.model_ids(torch.arange(own_vocab)).to(torch.int32).numpy()
+        every = torch.arange(self._network.num_tokens)
+        self._ids: Int32 = self._network.model_ids(every).to(torch.int32).numpy()
         self._has_keys: Bool = np.zeros(loaded.cache.num_blocks, np.bool_)  # blocks all of whose tokens are computed
         self._num_done: Int64 = np.zeros(num_slots, np.int64)  # tokens that the network has computed
         self._num_kept: Int64 = np.zeros(num_slots, np.int64)  # tokens that the model has computed; rejected ones count

@@ -73,6 +73,16 @@ RULES = (
         fixes=("remove `speculative.model`", "or set `speculative.method: draft_model`, `eagle` or `eagle3`"),
     ),
     Rule(
+        id="R525",
+        title="another vocabulary is that of a draft model",
+        fields=("speculative.use_heterogeneous_vocab", "speculative.method"),
+        severity="warning",
+        is_broken=lambda v: v.speculative.use_heterogeneous_vocab and v.speculative.method != "draft_model",
+        message="`speculative.use_heterogeneous_vocab` has no effect with `speculative.method: {method}`",
+        why="Other methods draft tokens of the model.",
+        fixes=("remove it", "or set `speculative.method: draft_model`"),
+    ),
+    Rule(
         id="R521",
         title="networks draft for models of this build",
         fields=("speculative.method", "model.model_impl"),

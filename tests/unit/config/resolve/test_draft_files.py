@@ -173,6 +173,32 @@ def test_a_model_of_another_vocabulary_or_with_states_is_refused(tmp_path: Path)
         other = write_model(tmp_path / "larger", vocab_size=101)
 
 
+def test_a_model_of_another_vocabulary_drafts_common_tokens(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    larger, other = write_model(tmp_path / "larger", vocab_size=101), write_model(tmp_path / "other")
+    with pytest.raises(ModelFilesError, match=r"With `speculative.use_heterogeneous_vocab: true` those that both have"):
+        resolved("--model", str(model), "--spec-model", str(larger))
+    arguments = ("--model", str(model), "--spec-model", str(other))
+    drafts = resolved(*arguments, "-sc.use_heterogeneous_vocab", "true").model_files.draft
+    assert drafts is not None
+    assert drafts.draft.translates
+    assert (drafts.draft.vocab_size, drafts.draft.spec.vocab_size) == (100, 100)
+    weights = drafts.weights_bytes("bfloat16", None)
+    assert drafts.held_bytes("bfloat16", None, 4) == weights + 8 * 3 * 100  # the ids of three tables
+    with pytest.raises(ModelFilesError, match=r"with `model.skip_tokenizer_init` the model has none"):
+        resolved(*arguments, "-sc.use_heterogeneous_vocab", "true", "--skip-tokenizer-init")
+    (other / "tokenizer.json").unlink()
+    with pytest.raises(ModelFilesError, match=r"holds no tokenizer.json, whose tokens would be drafted"):
+        resolved(*arguments, "-sc.use_heterogeneous_vocab", "true")
+
+
+@pytest.mark.parametrize("kind", ["dflash", "peagle"])
+def test_other_networks_of_speculators_are_refused_by_name(kind: str, tmp_path: Path) -> None:
+    model, layer = write_model(tmp_path / "model"), write_eagle3(tmp_path / "layer", speculators_model_type=kind)
+    with pytest.raises(ModelFilesError, match=f"`speculators_model_type` is '{kind}'; supported: eagle, eagle3"):
+        resolved("--model", str(model), "--spec-model", str(layer))
+
+
 def test_missing_files_are_named(tmp_path: Path) -> None:
     model = str(write_model(tmp_path / "model"))
     with pytest.raises(ModelFilesError) as refused:
