@@ -36,7 +36,7 @@ def sample_among_reference(
     Args:
         logits: [R, N] in any float type; arithmetic in float32.
         keys: [R, 2] int32 of `noise.row_keys`.
-        token_ids: [N] int32, the token of each column, ascending.
+        token_ids: [N] int32, the token of each column. Among equal logits the first column is the better one.
     Returns:
         [R] int64 ids of tokens: the first of `token_ids` for a row whose logits are all NaN or -inf.
     """

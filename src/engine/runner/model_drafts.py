@@ -61,8 +61,8 @@ class ModelDrafts:
         self._shift = 1 if self._network.draft.reads_model else 0
         num_slots = len(slots.num_tokens)
         self._row_starts = torch.arange(num_slots + 1, dtype=torch.int32)
-        own_vocab = self._network.draft.spec.vocab_size
-        self._ids = self._network.model_ids(torch.arange(own_vocab)).to(torch.int32)
+        every = torch.arange(self._network.num_tokens)
+        self._ids = self._network.model_ids(every).to(torch.int32)
         self._sample_among = kernels.sample_among
         self._has_keys: Bool = np.zeros(loaded.cache.num_blocks, np.bool_)  # blocks all of whose tokens are computed
         self._num_done: Int64 = np.zeros(num_slots, np.int64)  # tokens that the network has computed
