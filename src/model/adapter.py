@@ -61,4 +61,3 @@ class AdapterSpec:
     @property
     def num_elements(self) -> int:
         return sum(delta.num_elements for delta in self.deltas)
-

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..api import CallError, EngineInfo, EngineRequest, EngineStats, InvalidRequest
+from ..api import AdapterRef, CallError, EngineInfo, EngineRequest, EngineStats, InvalidRequest
 from ..core import SchedulerInterface
 from ..core.block_events import BlockEvent, BlockEvents
 from ..core.block_store import BlockStore
@@ -202,6 +202,14 @@ class EngineCore:
     def check(self) -> None:
         """Raises RunnerUnusable if no step can follow, because a process of the model has ended."""
         self._executor.check()
+
+    def load_adapter(self, ref: AdapterRef) -> None:
+        """Read an adapter in every process of the model. Raises AdapterError."""
+        self._executor.load_adapter(ref)
+
+    def unload_adapter(self, digest: str) -> None:
+        """Forget an adapter as soon as no running request uses it."""
+        self._executor.unload_adapter(digest)
 
     def call_workers(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """What the method of the worker of each process returns, by rank. Only without work.

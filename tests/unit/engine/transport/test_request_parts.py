@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 import msgpack
 
-from stoker.engine.api import CacheScope, EngineRequest, RequestInputs, SamplingParams
+from stoker.engine.api import AdapterRef, CacheScope, EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.step import StepPlan
 from stoker.engine.transport import wire
@@ -17,7 +17,8 @@ from stoker.engine.transport.request_parts import REQUEST_PARTS
 
 
 def test_each_input_of_a_request_reaches_the_ranks():
-    inputs = RequestInputs([5, 6, 7], SamplingParams(prompt_logprobs=2), CacheScope("salt", 3))
+    adapter = AdapterRef("sql", "a1b2", "/adapters/sql")
+    inputs = RequestInputs([5, 6, 7], SamplingParams(prompt_logprobs=2), CacheScope("salt", 3), adapter)
     plain = RequestInputs([], SamplingParams())
     for field in fields(RequestInputs):
         assert getattr(inputs, field.name) != getattr(plain, field.name), f"{field.name} has no value in this test"
@@ -42,7 +43,10 @@ class Coloured(RequestInputs):
 
 def test_an_input_more_needs_no_encoding_unless_its_type_is_new():
     part = record(Coloured, {**REQUEST_PARTS, tuple[int, ...]: REQUEST_PARTS[list[int]]._replace(read=_tuple)})
-    for inputs in (Coloured([1], SamplingParams(n=2)), Coloured([1], SamplingParams(), CacheScope(), (4, 5), "red")):
+    for inputs in (
+        Coloured([1], SamplingParams(n=2)),
+        Coloured([1], SamplingParams(), CacheScope(), None, (4, 5), "red"),
+    ):
         assert part.read(msgpack.unpackb(msgpack.packb(part.write(inputs))), "inputs") == inputs
 
 
