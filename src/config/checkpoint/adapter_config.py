@@ -49,8 +49,8 @@ _REFUSED = {
     "kasa_config": "singular values between A and B, and truncated weights of the model (KaSA), are not computed by "
     f"this build; {MERGE}",
     "monteclora_config": f"this build samples no weights of adapters (MonteCLoRA); {MERGE}",
-    "arrow_config": "this build routes no tokens between adapters (Arrow); load the adapters one by one, and choose one "
-    "in each request",
+    "arrow_config": "this build routes no tokens between adapters (Arrow); load the adapters one by one, and choose "
+    "one in each request",
 }
 _CHANGED_WEIGHTS = ("pissa", "olora", "corda", "loftq", "lora_ga")  # initialisations that change the model's weights
 _CONVERT = (
@@ -194,9 +194,7 @@ class _Keys:
             raise self.invalid(key, "a list of names")
         return value
 
-    def patterns(
-        self, key: str, is_allowed: Callable[[float], bool], allowed: str
-    ) -> tuple[tuple[str, float], ...]:
+    def patterns(self, key: str, is_allowed: Callable[[float], bool], allowed: str) -> tuple[tuple[str, float], ...]:
         value = self._values.get(key) or {}
         if not isinstance(value, dict) or len(value) > _MAX_PATTERNS:
             raise self.invalid(key, f"an object of at most {_MAX_PATTERNS} patterns")

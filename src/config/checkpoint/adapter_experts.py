@@ -29,13 +29,17 @@ _GATE_UP = ("gate_proj", "up_proj")
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How a pair is stored: the parts of an expert that it adapts, and whether A and B have changed places."""
+    """How a pair is stored: the parts of an expert that it adapts, and whether A and B have changed places.
 
-    name: str  # of the parameter
+    is_parameter: classes of transformers have a parameter of this name.
+    """
+
+    name: str
     parts: tuple[str, ...]
     inputs: int
     outputs: int  # of all parts
-    has_changed_places: bool = False
+    has_changed_places: bool
+    is_parameter: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,8 @@ def split_pair(file: Path, pair: Pair, spec: ModelSpec, experts: Experts, part: 
 
 def _form(file: Path, pair: Pair, spec: ModelSpec, experts: Experts, part: str | None) -> _Form:
     """The only form that the shapes fit, or what the family stores if a square matrix leaves it open."""
-    fitting = [form for form in _forms(spec, experts) if part in (None, form.name) and _fits(pair, form, experts.count)]
+    forms = [form for form in _forms(spec, experts) if (form.name == part if part else form.is_parameter)]
+    fitting = [form for form in forms if _fits(pair, form, experts.count)]
     if len(fitting) > 1:
         has_changed = FAMILIES[spec.architecture].fused_experts == "columns"
         fitting = [form for form in fitting if form.has_changed_places == has_changed]
@@ -90,8 +95,8 @@ def _forms(spec: ModelSpec, experts: Experts) -> Iterator[_Form]:
     for has_changed in False, True:
         if experts.is_gated:
             yield _Form("gate_up_proj", _GATE_UP, hidden, 2 * width, has_changed)
-            yield _Form("gate_proj", ("gate_proj",), hidden, width, has_changed)
-        yield _Form("up_proj", ("up_proj",), hidden, width, has_changed)
+            yield _Form("gate_proj", ("gate_proj",), hidden, width, has_changed, is_parameter=False)
+        yield _Form("up_proj", ("up_proj",), hidden, width, has_changed, is_parameter=not experts.is_gated)
         yield _Form("down_proj", ("down_proj",), width, hidden, has_changed)
 
 

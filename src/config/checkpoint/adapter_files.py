@@ -1,7 +1,7 @@
 """Reads an adapter: its configuration and the header of its weights, against the model that it is for.
 
-Nothing is loaded. Whatever the engine does not compute is refused with the key or the tensor: an adapter that is applied
-in part answers wrongly, and nobody sees it.
+Nothing is loaded. Whatever the engine does not compute is refused with the key or the tensor: an adapter that is
+applied in part gives wrong answers without an error.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .adapter_experts import split_pair
 from .adapter_targets import Targets
 from .adapter_tensors import Pair, pairs_in
 from .safetensors import read_header
+from .stored import StoredTensor
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values of `lora.max_lora_rank`
 _OLD_WEIGHTS = ("adapter_model.bin", "adapter_model.pt", "adapter_model.pth")
@@ -156,14 +157,12 @@ def _deltas(file: Path, pair: Pair, config: AdapterConfig, targets: Targets) -> 
         raise ModelFilesError(f"{file}: tensor `{pair.a_name}`: {targets.why_unknown(name)}", code="M311")
 
 
-def _of_linear(
-    file: Path, pair: Pair, config: AdapterConfig, targets: Targets, parts: list[str]
-) -> Iterator[LowRank]:
+def _of_linear(file: Path, pair: Pair, config: AdapterConfig, targets: Targets, parts: list[str]) -> Iterator[LowRank]:
     """parts: of a fused layer, whose rows of B follow one another while A is common to all."""
     shapes = [targets.shapes[part] for part in parts]
     outputs, inputs = sum(rows for rows, _ in shapes), shapes[0][1]
     rank = pair.a.shape[0] if pair.a.shape else 0
-    wanted = [
+    wanted: list[tuple[str, StoredTensor, tuple[int | str, ...], bool]] = [
         (pair.a_name, pair.a, ("rank", inputs), len(pair.a.shape) == 2 and pair.a.shape[1] == inputs),
         (pair.b_name, pair.b, (outputs, rank), pair.b.shape == (outputs, rank)),
     ]
@@ -206,8 +205,8 @@ def _of_linear(
 def _check_rank(file: Path, pair: Pair, rank: int, module: str, config: AdapterConfig) -> None:
     if rank != config.rank_of(module):
         raise ModelFilesError(
-            f"{file}: tensor `{pair.a_name}` has shape {list(pair.a.shape)}, which is rank {rank}, and {config.path.name} "
-            f"says {config.rank_of(module)} for this module",
+            f"{file}: tensor `{pair.a_name}` has shape {list(pair.a.shape)}, which is rank {rank}, and "
+            f"{config.path.name} says {config.rank_of(module)} for this module",
             code="M311",
         )
 

@@ -83,9 +83,13 @@ class Targets:
         if match is not None and int(match[1]) >= self.spec.num_layers:
             return f"the model has {self.spec.num_layers} layers"
         layer = "" if match is None else f"model.layers.{match[1]}."
-        own = {_EXPERT.sub(".experts.0.", known) for known in self.shapes if known.startswith(layer)}
-        own = own if layer else {known for known in own if not _LAYER.match(known)} | {known for known in own}
-        near = difflib.get_close_matches(name, sorted(own)[:2000], 3, 0.6)
+        first = layer or "model.layers.0."
+        own = {
+            _EXPERT.sub(".experts.0.", known)
+            for known in self.shapes
+            if known.startswith(first) or not _LAYER.match(known)
+        }
+        near = difflib.get_close_matches(name, sorted(own), 3, 0.6)
         nearest = f"; the nearest {'are' if len(near) > 1 else 'is'} {', '.join(f'`{each}`' for each in near)}"
         return f"the model has no such layer{nearest if near else ''}"
 

@@ -31,7 +31,7 @@ _OTHERS = (  # ends of other names, and why this build does not read them
 class Pair:
     """A and B of one module, and the bias of B if there is one. The names are those in the file.
 
-    module: its path in the class that was trained; wrappers of the same module are told apart by `base_layer` at the
+    module: its path in the class that was trained; wrappers of the same module differ by a `base_layer` at the
         end.
     """
 
@@ -58,7 +58,9 @@ def pairs_in(file: Path, stored: Mapping[str, StoredTensor]) -> list[Pair]:
             continue
         if tensor.dtype not in FLOAT_DTYPES:
             allowed = ", ".join(FLOAT_DTYPES)
-            raise ModelFilesError(f"{file}: tensor `{name}` has dtype {tensor.dtype}; supported: {allowed}", code="M310")
+            raise ModelFilesError(
+                f"{file}: tensor `{name}` has dtype {tensor.dtype}; supported: {allowed}", code="M310"
+            )
         kind = "bias" if match["bias"] else match["matrix"]
         if kind in found.setdefault(match["module"], {}):
             raise ModelFilesError(
