@@ -8,28 +8,27 @@ adapters through a table of addresses, so that captured steps compute what these
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
+from ...model.adapter_bytes import PANEL
 from .cpu.library import INT64, POINTER, CpuLibrary, pointer
-
-PANEL = 32  # columns of B that are stored together
 
 
 @dataclass(frozen=True, slots=True)
 class LoraWeights:
-    """What one adapter adds to one fused layer. The ranks of its parts follow one another in A."""
+    """What one adapter adds to one fused layer. A part without a delta has rank 0."""
 
-    a: torch.Tensor  # [sum of the ranks, in_features]
-    b: tuple[torch.Tensor, ...]  # of each part: [panels, rank, PANEL], the columns of B.T in panels, the last one padded
+    a: torch.Tensor  # [ranks, in_features]
+    first: tuple[int, ...]  # of each part, its first row of A: parts may have rows in common
+    b: tuple[
+        torch.Tensor, ...
+    ]  # of each part: [panels, rank, PANEL], the columns of B.T in panels, the last one padded
     bias: torch.Tensor | None = None  # [columns of all parts], float32
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        return tuple(each.shape[1] for each in self.b)
 
     @property
     def num_bytes(self) -> int:
@@ -39,14 +38,15 @@ class LoraWeights:
 class LoraLayer:
     """The adapters of one fused layer, by slot. The table is at the same address as long as the layer exists.
 
-    A line of the table has the addresses of A and of the bias, then the rank and the address of B for each part.
+    A line of the table has the addresses of A and of the bias, the rows of A, and of each part its first row, its rank
+    and the address of its B.
     """
 
     def __init__(self, widths: Sequence[int], in_features: int, num_slots: int, device: torch.device) -> None:
         """widths: columns of each part."""
         self.widths, self.in_features = tuple(widths), in_features
         self.slots: list[LoraWeights | None] = [None] * num_slots
-        self.table = torch.zeros(num_slots, 2 + 2 * len(self.widths), dtype=torch.int64, device=device)
+        self.table = torch.zeros(num_slots, 3 + 3 * len(self.widths), dtype=torch.int64, device=device)
         self.columns = torch.tensor(self.widths, dtype=torch.int64, device=device)
 
     def place(self, slot: int, weights: LoraWeights | None) -> None:
@@ -56,8 +56,10 @@ class LoraLayer:
             self.table[slot] = 0
             return
         bias = 0 if weights.bias is None else weights.bias.data_ptr()
-        parts = [number for b in weights.b for number in (b.shape[1], b.data_ptr())]
-        self.table[slot] = torch.tensor([weights.a.data_ptr(), bias, *parts], dtype=torch.int64)
+        line = [weights.a.data_ptr(), bias, len(weights.a)]
+        for first, b in zip(weights.first, weights.b, strict=True):
+            line += first, b.shape[1], b.data_ptr()
+        self.table[slot] = torch.tensor(line, dtype=torch.int64)
 
 
 class LoraRows(Protocol):
@@ -88,10 +90,11 @@ def lora_add_reference(x: torch.Tensor, out: torch.Tensor, rows: LoraRows, layer
         if weights is None or start == end:
             continue
         tokens = rows.tokens[start:end].long()
-        shrunk = (x[tokens].float() @ weights.a.float().T).split(weights.ranks, dim=1)
+        shrunk = x[tokens].float() @ weights.a.float().T
         parts = [
-            part @ b.float().transpose(0, 1).reshape(b.shape[1], b.shape[0] * PANEL)[:, :width]
-            for part, b, width in zip(shrunk, weights.b, layer.widths, strict=True)
+            shrunk[:, first : first + b.shape[1]]
+            @ b.float().transpose(0, 1).reshape(b.shape[1], b.shape[0] * PANEL)[:, :width]
+            for first, b, width in zip(weights.first, weights.b, layer.widths, strict=True)
         ]
         delta = torch.cat(parts, dim=1)
         if weights.bias is not None:
@@ -141,7 +144,7 @@ class _OneRow:
 def lora_add_by_row(x: torch.Tensor, out: torch.Tensor, rows: LoraRows, layer: LoraLayer) -> None:
     """The reference for one row at a time: torch chooses the order of its sums by the number of rows."""
     starts = rows.starts.tolist()
-    for slot, (start, end) in enumerate(zip(starts, starts[1:], strict=False)):
+    for slot, (start, end) in enumerate(itertools.pairwise(starts)):
         own = rows.starts.new_zeros(len(starts))
         own[slot + 1 :] = 1
         for token in rows.tokens[start:end].tolist():

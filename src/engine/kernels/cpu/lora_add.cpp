@@ -4,6 +4,7 @@
 // some rows and some ranks, or columns. A row's sums have the same order whatever the number of rows is, so its result
 // does not depend on the batch.
 
+#include <type_traits>
 #include <vector>
 
 #include "captured_graph.h"
@@ -32,18 +33,16 @@ struct Lines {  // of the table: one for each slot
     const int64_t* table;
     int64_t parts;
 
-    const int64_t* line(int64_t slot) const { return table + slot * (2 + 2 * parts); }
+    const int64_t* line(int64_t slot) const { return table + slot * (3 + 3 * parts); }
+    const int64_t* part(int64_t slot, int64_t index) const { return line(slot) + 3 + 3 * index; }
     template <class T>
     const T* a(int64_t slot) const { return reinterpret_cast<const T*>(line(slot)[0]); }
     const float* bias(int64_t slot) const { return reinterpret_cast<const float*>(line(slot)[1]); }
-    int64_t rank(int64_t slot, int64_t part) const { return line(slot)[2 + 2 * part]; }
+    int64_t ranks(int64_t slot) const { return line(slot)[2]; }
+    int64_t first_rank(int64_t slot, int64_t index) const { return part(slot, index)[0]; }
+    int64_t rank(int64_t slot, int64_t index) const { return part(slot, index)[1]; }
     template <class T>
-    const T* b(int64_t slot, int64_t part) const { return reinterpret_cast<const T*>(line(slot)[3 + 2 * part]); }
-    int64_t ranks(int64_t slot) const {
-        int64_t total = 0;
-        for (int64_t part = 0; part < parts; part++) total += rank(slot, part);
-        return total;
-    }
+    const T* b(int64_t slot, int64_t index) const { return reinterpret_cast<const T*>(part(slot, index)[2]); }
 };
 
 // ---- y = x @ A.T
@@ -223,11 +222,9 @@ void lora_add(const T* x, T* out, const int32_t* tokens, const int32_t* starts, 
         });
     });
     run(expanding, alone, [&](const Task& task) {
-        int64_t first_rank = 0, first_column = 0;
-        for (int64_t part = 0; part < task.part; part++) {
-            first_rank += lines.rank(task.slot, part);
-            first_column += columns[part];
-        }
+        int64_t first_column = 0;
+        for (int64_t part = 0; part < task.part; part++) first_column += columns[part];
+        const int64_t first_rank = lines.first_rank(task.slot, task.part);
         const int64_t rank = lines.rank(task.slot, task.part);
         const T* b = lines.b<T>(task.slot, task.part);
         const float* bias = lines.bias(task.slot);

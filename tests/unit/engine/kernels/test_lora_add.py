@@ -30,9 +30,12 @@ class Rows:
 def weights_of(
     ranks: tuple[int, ...], widths: tuple[int, ...], depth: int, dtype: torch.dtype, has_bias: bool = False
 ) -> LoraWeights:
-    a = (torch.randn(sum(ranks), depth) / depth**0.5).to(dtype)
+    """The parts have a row of A in common with their neighbours."""
+    first = [max(sum(ranks[:part]) - part, 0) for part in range(len(ranks))]
+    num_rows = max(start + rank for start, rank in zip(first, ranks, strict=True))
+    a = (torch.randn(num_rows, depth) / depth**0.5).to(dtype)
     b = tuple(in_panels(torch.randn(width, rank).to(dtype)) for rank, width in zip(ranks, widths, strict=True))
-    return LoraWeights(a, b, torch.randn(sum(widths)) if has_bias else None)
+    return LoraWeights(a, tuple(first), b, torch.randn(sum(widths)) if has_bias else None)
 
 
 def expected_of(x: torch.Tensor, out: torch.Tensor, slots: list[int], layer: LoraLayer) -> torch.Tensor:
@@ -42,12 +45,12 @@ def expected_of(x: torch.Tensor, out: torch.Tensor, slots: list[int], layer: Lor
         weights = layer.slots[slot] if slot >= 0 else None
         if weights is None:
             continue
-        first_rank = column = 0
-        for b, width in zip(weights.b, layer.widths, strict=True):
-            a = weights.a[first_rank : first_rank + b.shape[1]].double()
+        column = 0
+        for first, b, width in zip(weights.first, weights.b, layer.widths, strict=True):
+            a = weights.a[first : first + b.shape[1]].double()
             matrix = torch.cat([panel.T for panel in b.double()])[:width]
             found[row, column : column + width] += matrix @ (a @ x[row].double())
-            first_rank, column = first_rank + b.shape[1], column + width
+            column += width
         if weights.bias is not None:
             found[row] += weights.bias.double()
     return found
