@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import msgpack
 
 from stoker.engine.api import AdapterRef, CacheScope, EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings
-from stoker.engine.step import StepPlan
+from stoker.engine.core.adapter_slots import AdapterSettings
+from stoker.engine.step import AdapterLoad, StepPlan
 from stoker.engine.transport import wire
 from stoker.engine.transport.messages import Submit
 from stoker.engine.transport.rank_messages import CODEC
@@ -24,14 +25,14 @@ def test_each_input_of_a_request_reaches_the_ranks():
         assert getattr(inputs, field.name) != getattr(plain, field.name), f"{field.name} has no value in this test"
     submit = wire.decode(wire.encode(Submit(1, EngineRequest(request_id="r", inputs=inputs))))
     assert isinstance(submit, Submit)
-    scheduler = Scheduler(
-        SchedulerSettings(num_blocks=4, block_size=4, max_num_seqs=1, max_num_batched_tokens=8, max_model_len=16)
-    )
+    settings = SchedulerSettings(num_blocks=4, block_size=4, max_num_seqs=1, max_num_batched_tokens=8, max_model_len=16)
+    scheduler = Scheduler(replace(settings, adapters=AdapterSettings(max_loras=1, load=lambda ref: None)))
     scheduler.add(submit.request)
     plan = scheduler.schedule()
     assert plan is not None
     sent = CODEC.decode(CODEC.encode(plan))
     assert isinstance(sent, StepPlan)
+    assert plan.adapter_loads == sent.adapter_loads == [AdapterLoad(0, adapter)]
     assert [each.inputs for each in (*plan.admissions, *sent.admissions)] == [inputs, inputs]
 
 
