@@ -9,6 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+# Names of adapters, which clients write: one or two parts, of which none is `.` or `..`
+_PART = r"(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]{1,128}"
+NAME_PATTERN = rf"{_PART}(?:/{_PART})?"
+
 
 @dataclass(frozen=True, slots=True)
 class StoredMatrix:
