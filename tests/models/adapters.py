@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import peft
 import torch
 from transformers import PreTrainedModel
 
-from stoker.config import Resolved
 from stoker.config.checkpoint.adapter_files import adapter_digest
 from stoker.engine.api import AdapterRef, CacheScope, EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler
@@ -44,20 +42,16 @@ def adapter(model: PreTrainedModel, folder: Path, seed: int, size: float = 0.5, 
     return Adapter(AdapterRef(folder.name, adapter_digest(folder), str(folder)), made.merge_and_unload())
 
 
-def with_adapters(settings: Resolved, **changes: Any) -> Resolved:
-    lora = {"enable_lora": True, "max_loras": 3, "max_lora_rank": 64, "max_cpu_loras": 4, "lora_target_modules": ()}
-    return settings.model_copy(update={"lora": SimpleNamespace(**{**lora, **changes})})
-
-
 class AdapterEngine(Engine):
     def __init__(self, folder: Path, place: Path, lora: dict[str, Any] | None = None, **sections: Any) -> None:
-        settings = with_adapters(resolved(folder, place, **sections), **(lora or {}))
+        own_lora = {"enable_lora": True, "max_loras": 3, "max_lora_rank": 64, "max_cpu_loras": 4, **(lora or {})}
+        settings = resolved(folder, place, **{**sections, "lora": own_lora})
         self.runner = load_runner(settings)
         self.runner.warm_up()
         adapters = self.runner.loaded.adapters
         assert adapters is not None
-        own = AdapterSettings(adapters.places.num_slots, adapters.load)
-        self.scheduler = Scheduler(scheduler_settings(settings, adapters=own))
+        own_settings = AdapterSettings(adapters.places.num_slots, adapters.load)
+        self.scheduler = Scheduler(scheduler_settings(settings, adapters=own_settings))
         self.num_mixed_steps = 0
 
     def answers(

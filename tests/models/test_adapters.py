@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from .adapters import Adapter, AdapterEngine, adapter
-from .checkpoints import build, reference_greedy, save
+from .checkpoints import reference_greedy
 from .conftest import Saved
 
 # PEFT reads an attribute of models that transformers has renamed.

@@ -17,12 +17,12 @@ class LoraSettings:
     @classmethod
     def of(cls, resolved: Resolved) -> LoraSettings | None:
         """None if the deployment serves no adapters."""
-        lora = getattr(resolved, "lora", None)
-        if lora is None or not lora.enable_lora:
+        lora = resolved.lora
+        if not lora.enable_lora:
             return None
         return cls(
             max_loras=lora.max_loras,
             max_rank=lora.max_lora_rank,
-            max_copies=max(lora.max_loras, lora.max_cpu_loras),
-            target_modules=tuple(lora.lora_target_modules),
+            max_copies=lora.max_cpu_loras,
+            target_modules=lora.lora_target_modules,
         )
