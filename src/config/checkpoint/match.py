@@ -89,7 +89,7 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
         renames[".mlp.shared_experts."] = ".mlp."
     unused = unused_parts(stored, spec)
     used = {name: tensor for name, tensor in stored.items() if name not in unused}
-    tensors = {_renamed(name, renames): tensor for name, tensor in used.items()}
+    tensors = {renamed(name, renames): tensor for name, tensor in used.items()}
     tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(unused_tensors(spec))}
     if spec.blocks:
         tensors = {_in_own_layer(name, list(spec.blocks)): tensor for name, tensor in tensors.items()}
@@ -118,7 +118,7 @@ def unused_parts(names: Collection[str], spec: ModelSpec) -> dict[str, Part]:
     return left_out(names, spec.num_layers, encoders)
 
 
-def _renamed(name: str, renames: Mapping[str, str]) -> str:
+def renamed(name: str, renames: Mapping[str, str]) -> str:
     for old, new in renames.items():
         if not old.startswith("^"):
             name = name.replace(old, new, 1)

@@ -18,6 +18,7 @@ from ..layers.loading import TensorReader
 from ..models.decoder import Decoder
 from ..models.draft_network import DraftLayers, DraftModel, DraftNetwork, ModelReader
 from ..models.model import Model
+from ..spec_decode.two_vocabularies import shared_tokens_of
 from .kv_cache import KVCache, kv_dtype
 from .loaded_draft import LoadedDraft
 from .weights import Checkpoint, DummyWeights
@@ -49,7 +50,8 @@ def _network(
     draft, model_len, device = files.draft, resolved.model.max_model_len, torch.device("cpu")
     scheme = scheme_of(resolved.model.quantization)
     if draft.kind == "model":
-        return DraftModel(draft, Decoder(draft.spec, kernels, model_len, dtype, device, scheme))
+        decoder = Decoder(draft.spec, kernels, model_len, dtype, device, scheme)
+        return DraftModel(draft, decoder, shared_tokens_of(resolved), device)
     return DraftLayers(draft, model, kernels, model_len, dtype, device, scheme)
 
 
