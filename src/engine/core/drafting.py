@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from ...config.auto_values import most_drafts
 from ..api import DraftCounts, VerifiedDraft
 from ..step.plan import Int32, Int64, StepPlan
 from ..step.result import StepResult
@@ -139,7 +140,7 @@ class Drafting:
         columns = self._columns
         lengths = columns.known[slots]
         room = np.minimum(columns.max_length[slots], self._settings.max_model_len) - lengths - 1
-        most = min(self._drafter.max_tokens, (self._max_step_tokens - len(slots)) // (2 * len(slots)))
+        most = most_drafts(len(slots), self._max_step_tokens, self._drafter.max_tokens)
         room = np.minimum(room, self._blocks.states.room_for_drafts(lengths - 1))
         room = np.clip(room, 0, most).astype(np.int32)
         room[~self._has_drafts[slots]] = 0

@@ -143,7 +143,8 @@ def _kv_cache(
     """memory: None reserves it. The part that the first requests need is touched."""
     phases.start("kv cache")
     memory = memory or reserve_kv_memory(resolved, stage)
-    memory.check_room(read_machine_spec().available_memory_bytes - resolved.memory.state_bytes)
+    others = resolved.memory.state_bytes + resolved.memory.drafted_bytes
+    memory.check_room(read_machine_spec().available_memory_bytes - others)
     memory.touch_first()
     part = None
     if ranks is not None and (count := resolved.topology.num_context_parts) > 1:
