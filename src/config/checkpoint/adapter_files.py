@@ -7,13 +7,13 @@ applied in part gives wrong answers without an error.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from ...input_file import open_file
+from ...model.adapted_layers import is_adapted, is_of_expert
 from ...model.adapter import AdapterSpec, LowRank, StoredMatrix
 from ...model.spec import ModelSpec
 from ...model.tensors import FUSED
@@ -28,7 +28,6 @@ from .stored import StoredTensor
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values of `lora.max_lora_rank`
 _OLD_WEIGHTS = ("adapter_model.bin", "adapter_model.pt", "adapter_model.pth")
 _CHUNK_BYTES, _NUM_THREADS = 8 << 20, 8
-_EXPERT = re.compile(r".*\.experts\.\d+\..*")
 
 
 def read_adapter(
@@ -47,7 +46,7 @@ def read_adapter(
     """
     found = describe_adapter(folder, spec, target_modules=target_modules)
     for delta in found.deltas:
-        if _EXPERT.fullmatch(delta.target):
+        if is_of_expert(delta.target):
             raise ModelFilesError(
                 f"{found.weights}: tensor `{delta.a.name}` adapts experts, which this build does not compute",
                 code="M310",
@@ -80,7 +79,7 @@ def describe_adapter(folder: Path, spec: ModelSpec, *, target_modules: Collectio
             deltas[delta.target] = delta
     _check_complete(config, weights, targets, deltas)
     places = {target: place for place, target in enumerate(targets.shapes)}
-    chosen = [delta for target, delta in deltas.items() if _is_chosen(target, target_modules)]
+    chosen = [delta for target, delta in deltas.items() if is_adapted(target, target_modules)]
     if not chosen:
         why = "; `lora.lora_target_modules` leaves all of them out" if deltas else ""
         raise ModelFilesError(f"{weights}: no tensor of it changes a layer of the model{why}", code="M311")
@@ -225,14 +224,3 @@ def _check_complete(config: AdapterConfig, file: Path, targets: Targets, deltas:
                         f"`{name}`; write `layers_to_transform` if only some layers were trained",
                         code="M311",
                     )
-
-
-def _is_chosen(target: str, names: Collection[str]) -> bool:
-    """Whether `lora.lora_target_modules` has a matrix, by the end of its name or by that of a fused layer with it."""
-    if not names:
-        return True
-    place, _, last = target.rpartition(".")
-    wholes = [f"{place}.{whole}" for whole, parts in FUSED.items() if last in parts]
-    return any(f".{own}".endswith(f".{name}") for own in (target, *wholes) for name in names) or (
-        _EXPERT.fullmatch(target) is not None and "experts" in names
-    )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 
+from ...model.adapted_layers import linear_shapes
 from ...model.families import FAMILIES
 from ...model.families.common import MULTIMODAL_NAMES
 from ...model.feed_forwards import Experts
 from ...model.mixers import Attention
 from ...model.spec import ModelSpec
-from ...model.tensors import EMBEDDING, FUSED, OUTPUT, model_tensors
+from ...model.tensors import EMBEDDING, FUSED, model_tensors
 from .match import renamed, renames_of
 
 _WEIGHT = ".weight"
@@ -31,17 +32,9 @@ class Targets:
 
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
-        self.shapes: dict[str, tuple[int, int]] = {}
-        self._others: set[str] = set()  # weights whose products are not adapted
-        for tensor in model_tensors(spec):
-            for copy in range(tensor.copies):
-                name = tensor.name.replace("{}", str(copy)).removesuffix(_WEIGHT)
-                if tensor.is_matrix or tensor.name == OUTPUT:
-                    self.shapes[name] = (tensor.shape[0], tensor.shape[1])
-                else:
-                    self._others.add(name)
-        if spec.is_tied:
-            self.shapes[OUTPUT.removesuffix(_WEIGHT)] = (spec.vocab_size, spec.hidden_size)
+        self.shapes = dict(linear_shapes(spec))
+        # weights whose products are not adapted
+        self._others = {tensor.name.removesuffix(_WEIGHT) for tensor in model_tensors(spec)} - self.shapes.keys()
         self._renames = {**MULTIMODAL_NAMES, **renames_of(spec, "hf")}
 
     def name_of(self, module: str) -> str:

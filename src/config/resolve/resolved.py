@@ -183,7 +183,7 @@ class Resolved(Record):
 
     @property
     def adapters(self) -> tuple[NamedAdapter, ...]:
-        """Those that are loaded at the start."""
+        """The adapters that are loaded at the start."""
         return self.model_files.adapters
 
     @property
