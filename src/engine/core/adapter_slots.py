@@ -63,6 +63,8 @@ class AdapterSlots:
         slot = self._by_digest.get(ref.digest)
         if slot is not None and slot != self._emptied:
             return True
+        if slot is None and self._loads:
+            return False  # one in each step, which waits while it is read
         if slot is None and self._free_slot() is not None:
             assert self._settings is not None
             self._settings.load(ref)
