@@ -1,4 +1,4 @@
-"""Downloads a model, what drafts for it and its adapters: the only part of loading a deployment that uses the network."""
+"""Downloads a model, its adapters and what drafts for it: the only part of loading that uses the network."""
 
 from __future__ import annotations
 
