@@ -266,7 +266,7 @@ def test_codes_of_a_gguf_file_are_the_base_of_adapters(dtype: str, tmp_path: Pat
     """Its rows of queries and keys are in another order than those of the adapter."""
     base = build("llama", hidden_size=256, intermediate_size=256, head_dim=64)
     file, plain = write_gguf(save(base, tmp_path / "theirs"), tmp_path / "gguf", dtype)
-    own = adapter(base, tmp_path / "own", 1)
+    own = adapter(base, tmp_path / "own", 1, size=20.0)
     rows = [own, None, own, None, own]
     engine = Engine(with_lora(plain, tmp_path))
     found = prompt_scores(outputs(Engine(with_lora(file, tmp_path)), PROMPTS, rows, SCORED))
