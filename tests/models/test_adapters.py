@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.drafters import AnswerDrafter
 
 from stoker.engine.api import AdapterError, AdapterRef, EngineOutput, EngineRequest, SamplingParams
+from stoker.engine.core import Scheduler
+from stoker.engine.core.adapter_slots import AdapterSettings
+from stoker.engine.core.settings import DraftSettings
+from stoker.engine.executor.scheduler import scheduler_settings
 from stoker.engine.kernels import select_kernels
+from stoker.engine.layers.linear import Linear
+from stoker.engine.lora.mix import AdapterMix
 from stoker.engine.runner import loaded_model
+from stoker.engine.runner.adapters import adapters_of, linears_of
+from stoker.engine.runner.loaded_model import LoadedModel
 
 from .adapters import Adapter, adapter, answers, inputs_of, outputs, with_lora
-from .checkpoints import reference_greedy, reference_logits
+from .checkpoints import build, reference_greedy, reference_logits, save
 from .conftest import Saved
 from .engine import Engine, resolved
+from .gguf_files import write_gguf
+from .quantised import METHODS, write, write_plain
 from .ranks import divided
+from .stepped import CPU, Row, SteppedModel
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{each}")
@@ -234,3 +246,93 @@ def test_an_adapter_whose_files_are_gone_ends_its_request_only(saved: Callable[[
     assert failed.error.startswith("adapter `2`: ")
     assert not scheduler.has_work
     assert answers(engine, PROMPTS[:1], [first]) == merged_answers(base, [first], PROMPTS[:1])
+
+
+@pytest.mark.parametrize("name", ["gptq", "fp8 channels", "bnb int8"])
+def test_codes_of_a_checkpoint_are_the_base_of_adapters(name: str, saved: Callable[[str], Saved], tmp_path: Path):
+    base, source = saved("qwen3")
+    method = METHODS[name]
+    values = write(source, tmp_path / "quantised", method)
+    plain = write_plain(source, tmp_path / "plain", values)
+    own = adapter(base, tmp_path / "own", 1)
+    rows = [own, None, own, None, own]
+    found = answers(Engine(with_lora(tmp_path / "quantised", tmp_path)), PROMPTS, rows)
+    assert found == answers(Engine(with_lora(plain, tmp_path)), PROMPTS, rows)
+    assert found != answers(Engine(with_lora(plain, tmp_path)), PROMPTS, [None] * 5)
+
+
+@pytest.mark.parametrize("dtype", ["Q4_K", "Q8_0"])
+def test_codes_of_a_gguf_file_are_the_base_of_adapters(dtype: str, tmp_path: Path):
+    """Its rows of queries and keys are in another order than those of the adapter."""
+    base = build("llama", hidden_size=256, intermediate_size=256, head_dim=64)
+    file, plain = write_gguf(save(base, tmp_path / "theirs"), tmp_path / "gguf", dtype)
+    own = adapter(base, tmp_path / "own", 1, size=20.0)
+    rows = [own, None, own, None, own]
+    engine = Engine(with_lora(plain, tmp_path))
+    found = prompt_scores(outputs(Engine(with_lora(file, tmp_path)), PROMPTS, rows, SCORED))
+    torch.testing.assert_close(found, prompt_scores(outputs(engine, PROMPTS, rows, SCORED)), atol=1e-3, rtol=1e-3)
+    assert (found - prompt_scores(outputs(engine, PROMPTS, [None] * 5, SCORED))).abs().max() > 0.1
+
+
+def prompt_scores(found: list[EngineOutput]) -> torch.Tensor:
+    """Log-probabilities of the tokens of all prompts."""
+    entries = [entry for output in found for entry in output.prompt_logprobs or () if entry is not None]
+    return torch.tensor([entry.logprobs[0] for entry in entries])
+
+
+@dataclass
+class WholeDeltas:
+    """A mix that multiplies by B @ A, of all tokens."""
+
+    by_part: dict[str, torch.Tensor]
+
+    def added(self, layer: Linear, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        for name, part in zip(layer.parts, out.split(list(layer.parts.values()), dim=1), strict=True):
+            part += x @ self.by_part[name].T
+        return out
+
+    def of_tokens(self, tokens: torch.Tensor) -> WholeDeltas:
+        return self
+
+
+@pytest.mark.parametrize("scheme", ["int8", "int4"])
+def test_weights_that_are_rounded_are_the_base_of_adapters(scheme: str, saved: Callable[[str], Saved], tmp_path: Path):
+    base, folder = saved("llama")
+    own = adapter(base, tmp_path / "own", 1, target_modules=["q_proj", "o_proj", "up_proj"])
+    settings = with_lora(folder, tmp_path, model={"quantization": scheme})
+    rows: list[Row] = [(0, [*range(5, 25)]), (0, [10, 11, 12, 13]), (0, [5, 6, 7])]
+    stepped = SteppedModel(folder, tmp_path, model={"quantization": scheme})
+    loaded = LoadedModel(CPU, stepped.kernels, stepped.model, stepped.cache)
+    adapters = adapters_of(settings, loaded)
+    assert adapters is not None
+    adapters.place(1, own.ref)
+    layers = dict(zip(linears_of(stepped.model), adapters.places.layers, strict=True))
+    mix = AdapterMix.of(torch.ones(27, dtype=torch.int32), layers, stepped.kernels.lora_add, 3)
+    deltas = {
+        name.removesuffix(".weight"): own.merged.get_parameter(name) - weight
+        for name, weight in base.named_parameters()
+    }
+    found, plain = stepped.logits(rows, mix=mix), stepped.logits(rows)
+    torch.testing.assert_close(found, stepped.logits(rows, mix=WholeDeltas(deltas)), atol=1e-4, rtol=1e-3)
+    assert (found - plain).abs().max() > 0.1
+
+
+def test_drafts_are_verified_with_the_adapter_of_their_row(saved: Callable[[str], Saved], tmp_path: Path):
+    base, folder = saved("llama")
+    own = adapter(base, tmp_path / "own", 1)
+    rows = [own, None, own, None, own]
+    expected = merged_answers(base, rows, PROMPTS)
+    settings = with_lora(folder, tmp_path, scheduler={"max_num_batched_tokens": 64})
+    engine = Engine(settings)
+    drafter = AnswerDrafter({tuple(prompt): answer for prompt, answer in zip(PROMPTS, expected, strict=True)})
+    adapters = engine.runner.loaded.adapters
+    assert adapters is not None
+    engine.scheduler = Scheduler(
+        scheduler_settings(
+            settings, drafting=DraftSettings(drafter=drafter), adapters=AdapterSettings(3, adapters.load)
+        )
+    )
+    assert answers(engine, PROMPTS, rows) == expected
+    counts = engine.scheduler.stats().drafts
+    assert counts is not None
+    assert counts.accepted[0] > 0
