@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.engine.kernels.levels import EMULATED_AMX
-
 from stoker.config.cpu_features import LEVELS
+from tests.unit.engine.kernels.levels import EMULATED_AMX
 
 LEVELS["amx"] = replace(EMULATED_AMX, name="amx")

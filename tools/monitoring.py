@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
 from stoker.server.observe.engine_metrics import DESCRIBED_ENGINE, DESCRIBED_GPU
 from stoker.server.observe.metrics import Metrics
 
@@ -117,7 +116,7 @@ ALERTS: tuple[tuple[str, str, str, str, str], ...] = (
 def exported() -> dict[str, str]:
     """Every name that a query may use, and the description of its metric."""
     found: dict[str, str] = {}
-    for family, _ in Metrics("m", lambda: {0: DESCRIBED_ENGINE}, gpus=lambda: [DESCRIBED_GPU]).described():
+    for family, _ in Metrics("m", lambda: {0: DESCRIBED_ENGINE}, gpus=lambda: [DESCRIBED_GPU], max_loras=1).described():
         endings = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
         found |= {f"{family.name}{ending}": family.documentation for ending in endings}
     return found

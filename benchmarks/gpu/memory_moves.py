@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-
 from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 
 from .engine import Engine

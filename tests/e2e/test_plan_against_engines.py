@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.deployment import serving
-from tests.unit.config.plan.shapes import write_config
-
 import stoker
 from stoker.config.plan.calibration import entries
+from tests.e2e.deployment import serving
+from tests.unit.config.plan.shapes import write_config
 
 ENGINE = """
 import json, sys

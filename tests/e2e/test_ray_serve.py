@@ -11,9 +11,8 @@ from typing import Any
 
 import openai
 import pytest
-from tests.free_ports import free_port
-
 from stoker.config.errors import ConfigError
+from tests.free_ports import free_port
 
 ray = pytest.importorskip("ray")
 serve = pytest.importorskip("ray.serve")

@@ -6,13 +6,11 @@ from itertools import pairwise
 
 import pytest
 import torch
-
 from stoker.engine.kernels.attention_variant import AttentionVariant
 
 pytest.importorskip("triton")
-from tests.kernels.references import attention_reference
-
 from stoker.engine.kernels.gpu.kernels import PagedAttentionGpu
+from tests.kernels.references import attention_reference
 
 from .batches import batch
 

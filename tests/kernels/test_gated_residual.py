@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from stoker.engine.kernels.gated_residual import (
     add_to_streams_reference,
     average_streams_reference,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.slow_cases import slow
-
 from stoker.engine.kernels.activation import activate_and_mul_reference
+from tests.slow_cases import slow
 
 from .batches import ALL_DTYPES, LIMITS
 

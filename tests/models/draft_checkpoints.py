@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from stoker.model.drafts import MTP_FORMS, draft_shapes, mtp_spec
+from stoker.model.read import read_config
 from torch import nn
 from torch.nn.functional import rms_norm, silu
 from transformers import LlamaConfig, PreTrainedModel
 from transformers.modeling_layers import MtpModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-from stoker.model.drafts import MTP_FORMS, draft_shapes, mtp_spec
-from stoker.model.read import read_config
 
 HIDDEN, DRAFT_VOCAB, VOCAB = 64, 41, 97
 EAGLE3: dict[str, Any] = {

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.slow_cases import slow
-
 from stoker.engine.executor.build import build_core
+from tests.slow_cases import slow
 
 from .checkpoints import build, references, save
 from .conftest import Saved

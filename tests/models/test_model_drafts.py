@@ -14,17 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.drafters import AnyDrafter
-from tests.slow_cases import slow
-from tokenizers import Tokenizer, decoders, models
-from transformers import PreTrainedModel
-
 from stoker.config import Resolved
 from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler
 from stoker.engine.core.settings import DraftSettings
 from stoker.engine.executor.scheduler import scheduler_settings
 from stoker.engine.runner.model_drafts import ModelDrafts
+from tests.drafters import AnyDrafter
+from tests.slow_cases import slow
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedModel
 
 from .checkpoints import build, save
 from .conftest import Saved

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-
 from stoker.config import ConfigError, ModelFilesError
 
 from .checkpoints import build, reference_greedy, save

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from stoker.engine.api import EngineRequest, RequestInputs
 
 from .checkpoints import reference_greedy, reference_logits

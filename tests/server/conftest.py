@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from stoker.text import template
 from stoker.text.tokenizer import Tokenizer
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from stoker.server.http.admission import Admission, client_of
 
 

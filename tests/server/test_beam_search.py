@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from stoker.engine.api import EngineOutput, EngineRequest
 from stoker.text.tokenizer import Tokenizer
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from stoker.text.tokenizer import Tokenizer
 
 from ..fakes import FakeEngine

@@ -13,7 +13,6 @@ from typing import Any
 import httpx
 import pytest
 from starlette.routing import Route
-
 from stoker.config.schema.server import ServerConfig
 from stoker.engine.client.engine_client import EngineState
 from stoker.logs import JsonFormatter
@@ -33,6 +32,7 @@ ON_DEMAND = {
     "enable_server_load_tracking": True,
     "enable_tokenizer_info_endpoint": True,
     "enable_admin_routes": True,
+    "enable_lora_routes": True,
     "files_dir": "files",
     "responses_store": "memory",
 }

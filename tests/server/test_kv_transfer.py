@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from stoker.engine.api import StoredBlocks
 
 from .deployment import MODEL, Served, events

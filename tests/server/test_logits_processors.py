@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from stoker.engine.api import ProcessorCall
 
 from .deployment import Served

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from stoker.config.schema.server import ServerConfig
 from stoker.engine.client.engine_client import EngineState
 from stoker.server.routes.absent import TABLE, disabled
@@ -18,6 +17,7 @@ ALL_ON = {
     "enable_server_load_tracking": True,
     "enable_tokenizer_info_endpoint": True,
     "enable_admin_routes": True,
+    "enable_lora_routes": True,
     "files_dir": "files",
     "responses_store": "memory",
 }
@@ -112,6 +112,8 @@ def test_a_route_that_an_option_adds_names_the_option(folder: Path):
         "/load": "enable_server_load_tracking: true",
         "/tokenizer_info": "enable_tokenizer_info_endpoint: true",
         "/reset_prefix_cache": "enable_admin_routes: true",
+        "/v1/load_lora_adapter": "enable_lora_routes: true",
+        "/v1/unload_lora_adapter": "enable_lora_routes: true",
         "/docs": "disable_docs: false",
     }.items():
         assert f"`server.{option}` adds it" in served.get(path).json()["error"]["message"]

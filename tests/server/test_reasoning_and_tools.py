@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from stoker.formats.registry import find
 from stoker.text.tokenizer import Tokenizer
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tools.build_image import command, find_builder
-
 from stoker import __version__
+from tools.build_image import command, find_builder
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,9 +13,8 @@ import pytest
 
 pytest.importorskip("hatchling")
 import hatch_build
-from tests.unit.engine.kernels.cpu.tiny_library import SOURCES, needs_compiler
-
 from stoker.config.cpu_features import LEVELS
+from tests.unit.engine.kernels.cpu.tiny_library import SOURCES, needs_compiler
 
 ROOT = Path(__file__).parents[2]
 NEEDED = (

@@ -4,7 +4,6 @@ from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
 import pytest
-
 from stoker import __version__, installation
 
 

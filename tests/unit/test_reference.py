@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from tools.reference import FOLDER, _anchor, pages
-
 from stoker.config.resolve.rules import BY_ID
+from tools.reference import FOLDER, _anchor, pages
 
 PAGES = pages()
 LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")

@@ -10,9 +10,8 @@ import os
 import sys
 from pathlib import Path
 
-from safetensors.torch import load_file
-
 import stoker.builtin
+from safetensors.torch import load_file
 from stoker import LLM, SamplingParams
 from stoker.engine.api import CallError, Constraint
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from stoker import LLM
 from stoker.engine.api import (
     CacheScope,
@@ -21,6 +20,7 @@ from stoker.engine.api import (
 )
 from stoker.engine.step.plan import Admission, StepPlan
 from stoker.engine.transport.rank_messages import Operation
+
 from stoker_launcher.plan_hashes import check_comparable, difference, operation_of
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-
 from stoker.cli.flags.writing import RenderFlags
 from stoker.cli.render import run
 

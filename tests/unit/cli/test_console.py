@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 
 import pytest
-
 from stoker.cli import console
 
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from stoker.cli.default_file import default_files
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from stoker.cli.migrate import run
 
 OLD = "model:\n  model: builtin:tiny\n  task: generate  # the job\n"

@@ -5,7 +5,6 @@ import socket
 from pathlib import Path
 
 import pytest
-
 from stoker.cli.notify import notify_ready
 
 

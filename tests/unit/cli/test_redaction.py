@@ -10,9 +10,8 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.slow_cases import slow_but
-
 from stoker.cli.app import main
+from tests.slow_cases import slow_but
 
 from ..config.model_files import write_model
 

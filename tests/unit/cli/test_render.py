@@ -11,15 +11,14 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import yaml
-from tests.models.gguf_files import write_gguf
-
 import stoker.builtin
+import yaml
 from stoker import __version__
 from stoker.cli.app import main
 from stoker.cli.flags.writing import RenderFlags
 from stoker.cli.render import run
 from stoker.config import load_deployment
+from tests.models.gguf_files import write_gguf
 
 from .rendering import GOLDEN, check_object, objects, refused, rendered
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-
 from stoker.cli.app import main
 from stoker.config import load_deployment
 

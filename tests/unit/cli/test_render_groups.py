@@ -10,7 +10,6 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-
 from stoker.cli.app import main
 from stoker.config import load_deployment
 from stoker.config.errors import ConfigError

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 from rich.console import Console
-
 from stoker.cli.startup_view import StartupView
 
 

@@ -3,7 +3,6 @@
 import signal
 
 import pytest
-
 from stoker.cli.stop import unless_stopped
 
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

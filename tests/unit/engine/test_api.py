@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 
 import pytest
-
 from stoker.engine.api import CacheScope, InvalidRequest, SamplingParams
 
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 from jiter import from_json
-from tests.unit.formats.transcripts import joined, read, with_values
-
 from stoker.formats.registry import find
+from tests.unit.formats.transcripts import joined, read, with_values
 
 F = {
     "type": "object",

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.config.plan.shapes import spec_of
-
 from stoker.model.context_parallel import context_parallel_problem
+from tests.unit.config.plan.shapes import spec_of
 
 
 @pytest.mark.parametrize(

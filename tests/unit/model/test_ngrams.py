@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Any
 
 import pytest
-
 from stoker.config.plan.kv import kv_cost
 from stoker.model.config_json import ModelConfigError
 from stoker.model.mixers import Attention, GatedDelta

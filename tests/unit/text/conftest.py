@@ -3,9 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.tiny_tokenizer import write_tokenizer
-
 from stoker.text.tokenizer import Tokenizer
+from tests.tiny_tokenizer import write_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, RequestInputs, SamplingParams, TokenLogprobs
 from stoker.text.generated_sequence import Delta, GeneratedSequence, GenerationFailed, join
 from stoker.text.tokenizer import Tokenizer

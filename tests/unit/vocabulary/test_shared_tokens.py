@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models
-
 from stoker.config import ModelFilesError
 from stoker.vocabulary import shared_tokens
+from tokenizers import AddedToken, Tokenizer, decoders, models
 
 
 def write(folder: Path, tokens: list[str], decoder: decoders.Decoder, *special: str) -> Path:

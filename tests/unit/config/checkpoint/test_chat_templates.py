@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from stoker.config import ModelFilesError
 from stoker.config.checkpoint.chat_templates import TemplateSource, TemplateUnreadable, template_of, templates_in
 

@@ -12,7 +12,6 @@ import pytest
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-
 from stoker.config import ConfigError, Deployment, load_deployment
 from stoker.config.codes import CODES
 from stoker.config.examine import report_on

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from stoker.config import MachineSpec, MemoryPlan, load_deployment, read_model_files
 from stoker.config.resolve.decide import decide
 from stoker.config.resolve.decisions import Decisions

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from stoker.config import ModelFilesError, Resolved, load_deployment, read_model_files, resolve_deployment
 from stoker.model.drafts import draft_shapes, eagle3_spec, eagle_spec
 from stoker.model.read import read_config

@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 import pytest
-
 from stoker.config.resolve import machine
 from stoker.config.resolve.machine import read_machine_spec
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from stoker.config import ConfigError, MachineSpec, load_deployment, read_model_files, resolve_deployment
 from stoker.config.resolve.resolved import ResolvedServer
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 from pydantic import Field
-
 from stoker.config.schema.options import options, sections
 from stoker.config.schema.refused import REFUSED, with_refused
 from stoker.config.schema.refused.reasons import GENERATION_ONLY

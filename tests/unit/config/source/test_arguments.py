@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-
 from stoker.config import ConfigError, load_deployment
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from stoker.config import ConfigError, load_deployment
 
 from ..deployments import findings, load, message

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from stoker.engine.client.brief_paths import brief_paths
 
 

@@ -5,7 +5,6 @@ import gc
 import weakref
 
 import pytest
-
 from stoker.engine.api import (
     EngineDead,
     EngineOutput,

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-
 from stoker.engine.api import CacheScope, EngineRequest, KeyedSpan, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.core.block_events import BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored

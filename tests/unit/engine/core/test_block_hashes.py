@@ -4,7 +4,6 @@ import hashlib
 import struct
 
 import pytest
-
 from stoker.engine.api import CacheScope, KeyedSpan
 from stoker.engine.core.block_hashes import BlockHasher, HashAlgo
 

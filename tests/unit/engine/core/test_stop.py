@@ -1,5 +1,4 @@
 import numpy as np
-
 from stoker.engine.api import FinishReason, SamplingParams
 from stoker.engine.core.stop import StopRule, WatchedIds
 

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from stoker.config.memory_policy import why_no_policy
 
 ROOT = Path(__file__).parents[4]

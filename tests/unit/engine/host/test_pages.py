@@ -8,7 +8,6 @@ import platform
 
 import psutil
 import pytest
-
 from stoker.engine.host import pages
 from stoker.engine.host.pages import give_back_free, map_private, touch_pages
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from stoker.engine.kernels import KernelSet
 
 from .levels import LEVEL_NAMES, assert_close, kernels_of

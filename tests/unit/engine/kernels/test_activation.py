@@ -2,7 +2,6 @@ import math
 
 import pytest
 import torch
-
 from stoker.engine.kernels.activation import ACTIVATIONS
 
 from .levels import LEVEL_NAMES, assert_close, kernels_of

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import torch
-
 from stoker.engine.kernels.ngram_rows import NGramHashes, ngram_rows_reference
 
 END = 2

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-
 from stoker.engine.kernels.noise import exponential_noise, row_keys
 
 

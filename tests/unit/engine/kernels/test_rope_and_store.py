@@ -1,8 +1,7 @@
 import pytest
 import torch
-from tests.slow_cases import slow
-
 from stoker.engine.kernels.head_variant import PLAIN_HEADS, HeadVariant
+from tests.slow_cases import slow
 
 from .levels import LEVEL_NAMES, assert_close, kernels_of
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from stoker.engine.kernels.top_tokens import top_tokens_reference
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from stoker.config.cpu_features import LEVELS
 from stoker.model.quantised import twelve_bit_bytes
 

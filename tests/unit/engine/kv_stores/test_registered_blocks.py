@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from stoker.engine.kv_stores import mooncake_mover, registered_blocks
 from stoker.engine.kv_stores.block_connection import (
     BlockServer,

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-
 from stoker.engine.kv_stores import waiting_blocks
 from stoker.engine.kv_stores.waiting_blocks import WaitingBlocks
 

@@ -1,5 +1,4 @@
 import torch
-
 from stoker.engine.layers.step_input import StepInput
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from stoker.engine.spec_decode.step_times import StepTimes
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tokenizers
-
 import stoker
+import tokenizers
 from stoker.engine.api import Constraint, InvalidRequest, Reasoning, SamplingParams
 from stoker.engine.structured.backend import GrammarError
 from stoker.engine.structured.grammars import MAX_KEPT, Grammars

@@ -1,7 +1,6 @@
 import gc
 
 import torch
-
 from stoker.engine.kernels.cpu.arena import Arena
 
 

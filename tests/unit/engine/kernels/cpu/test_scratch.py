@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from stoker.engine.kernels.cpu import build
 from stoker.engine.kernels.cpu.build import SCRATCH_SUFFIX, compile_into_cache
 from stoker.engine.kernels.cpu.scratch import Scratch
