@@ -41,7 +41,7 @@ from .draft_checkpoints import (
     save_eagle3,
 )
 from .engine import Engine, resolved
-from .test_drafts import SAMPLINGS, assert_same, samplings
+from .test_drafts import SAMPLINGS, assert_same, count_logprobs, samplings
 from .test_generation import FEW_BLOCKS, ONE_GROUP, make_prompts
 
 ALONE = {"enable_prefix_caching": False}
@@ -89,10 +89,10 @@ def assert_no_token_changes(
 def test_a_model_that_drafts_for_itself_is_right(
     family: str, cache: dict[str, int], saved: Callable[[str], Saved], tmp_path: Path
 ):
-    """All drafts are accepted, sampled ones too. A draft with penalties is the most probable token without them."""
+    """All drafts are accepted, sampled ones too. Penalties, biases and forbidden tokens are not drafted."""
     _, folder = saved(family)
-    own, penalised = {"method": "draft_model", "model": str(folder)}, 3
-    plain = [each for index, each in enumerate(samplings()) if index % len(SAMPLINGS) != penalised]
+    own, changed = {"method": "draft_model", "model": str(folder)}, (3, 4, 5)
+    plain = [each for index, each in enumerate(samplings()) if index % len(SAMPLINGS) not in changed]
     tokens, accepted = assert_no_token_changes(folder, tmp_path, own, plain, cache=cache)
     assert accepted == tokens > 50
     assert_no_token_changes(folder, tmp_path, own, cache=cache)
@@ -103,6 +103,18 @@ def test_a_model_of_other_weights_drafts_and_changes_nothing(saved: Callable[[st
     other = save(build("qwen3"), tmp_path / "other")
     tokens, accepted = assert_no_token_changes(folder, tmp_path, {"model": str(other)})
     assert 0 < accepted < 0.5 * tokens
+
+
+def test_no_log_probabilities_of_drafts_are_computed(
+    saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A draft was sampled with all that its request asks for. A client sees log-probabilities of valid tokens only."""
+    folder, prompts = saved("llama")[1], make_prompts(3)
+    engine = drafting(resolved(folder, tmp_path, speculative={"method": "draft_model", "model": str(folder)}))
+    rows = count_logprobs(monkeypatch)
+    engine.outputs(prompts, SamplingParams(seed=3, max_tokens=20, ignore_eos=True, logprobs=2))
+    assert counted(engine)[1] > 20
+    assert sum(rows) == 3 * 20
 
 
 MODEL_TOKENS = [*string.ascii_letters, *string.digits, *(first + second for first in "abcde" for second in "fghijkl")]
@@ -129,7 +141,7 @@ def test_a_draft_model_with_the_same_tokens_in_another_order_is_right(saved: Cal
     write_vocabulary(folder, tokens)
     write_vocabulary(draft, [tokens[index] for index in order.tolist()])
     own = {"method": "draft_model", "model": str(draft), "use_heterogeneous_vocab": True}
-    plain = [each for index, each in enumerate(samplings()) if index % len(SAMPLINGS) != 3]  # no penalties
+    plain = [each for index, each in enumerate(samplings()) if index % len(SAMPLINGS) not in (3, 4, 5)]
     drafts, accepted = assert_no_token_changes(folder, tmp_path, own, plain, model={"skip_tokenizer_init": False})
     assert accepted == drafts > 50
 

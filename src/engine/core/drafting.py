@@ -42,6 +42,7 @@ class Drafting:
         self._num_drafts = 0
         self._verified_at = 0.0  # when the step before was
         self._last: tuple[int, int, float] | None = None  # its rows, drafts and seconds, where it is to be recorded
+        self._counted: tuple[Int64, Int32, Int32] | None = None  # slots, room, counts: until a step is verified
         self._num_tokens = 0
         self._accepted = np.zeros(0 if self._drafter is None else self._drafter.max_tokens, np.int64)
 
@@ -142,11 +143,17 @@ class Drafting:
         return room
 
     def _counts(self, slots: Int64, room: Int32) -> Int32:
+        """A copy of what the drafter says, which is asked once between two steps: `waits` and `add` need it."""
         drafter = self._drafter
-        counts: Int32 | None = None
-        if drafter is not None and room.any():
-            counts = self._ask(lambda: drafter.counts(slots, room))
-        return np.zeros(len(slots), np.int32) if counts is None else counts
+        if drafter is None or not room.any():
+            return np.zeros(len(slots), np.int32)
+        if (last := self._counted) is not None and np.array_equal(last[0], slots) and np.array_equal(last[1], room):
+            return last[2].copy()
+        counts = self._ask(lambda: drafter.counts(slots, room))
+        if counts is None:
+            return np.zeros(len(slots), np.int32)
+        self._counted = slots.copy(), room.copy(), counts
+        return counts.copy()
 
     def _drafts(self, slot: int, length: int, count: int) -> list[int]:
         drafter = self._drafter
@@ -176,6 +183,7 @@ class Drafting:
         if result.draft_error:
             self._drafter = None  # the runner has said it
         self._record_last(seconds)
+        self._counted = None
         if self._drafter is None:
             return {}
         drafter, num_drafts = self._drafter, plan.num_outputs - 1

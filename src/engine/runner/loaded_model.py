@@ -111,7 +111,7 @@ def load_on_cpu(
     replicas = None if replicas_of is None else replicas_of(kernels)
     model = load_model(resolved, phases, device, kernels, ranks=ranks, replicas=replicas)
     cache = _kv_cache(resolved, phases, kv_memory, ranks=ranks)
-    draft = load_draft(resolved, model, kernels, device, cache.num_blocks)
+    draft = load_draft(resolved, model, kernels, cache.num_blocks)
     return LoadedModel(device, kernels, model, cache, compilation, ranks, prompt_ranks, replicas, draft=draft)
 
 
