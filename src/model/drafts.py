@@ -26,9 +26,10 @@ from .tensors import FINAL_NORM, OUTPUT, layer_tensors
 
 DraftKind = Literal["model", "mtp", "eagle", "eagle3"]
 JOIN, EMBEDDING_SIDE, HIDDEN_SIDE = "fc", "embedding_norm", "hidden_norm"
+MASK_HIDDEN = "mask_hidden"  # what is read instead of the model's hidden states of a token that is not known
 TOKEN_OFFSETS = "d2t"  # of the ids of an output layer of fewer tokens, to those of the model
 REMEMBERED_TOKENS = 64  # of each sequence: what the model has computed of them
-OUTER_TENSORS = tuple(f"{name}.weight" for name in (JOIN, EMBEDDING_SIDE, HIDDEN_SIDE, "lm_head"))
+OUTER_TENSORS = (*(f"{name}.weight" for name in (JOIN, EMBEDDING_SIDE, HIDDEN_SIDE, "lm_head")), MASK_HIDDEN)
 _EAGLE3_CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}  # by the model_type of its one layer
 _EAGLE_CLASSES = _EAGLE3_CLASSES | {"mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 _COUNT_KEYS = "num_nextn_predict_layers", "mtp_num_hidden_layers"
@@ -49,6 +50,8 @@ class DraftSpec(Record):
     has_join_bias: of the product that joins the embedding and the hidden state.
     hidden_first: the order of the two; False: the embedding is first.
     translates: a language model with other tokens than the model's: those that both have are drafted.
+    mask_token_id: stands for tokens that are not known, where all of a draft is computed in one step: P-EAGLE, PARD.
+        None: one token after the other is drafted.
     """
 
     kind: DraftKind
@@ -60,6 +63,7 @@ class DraftSpec(Record):
     has_join_bias: bool = False
     hidden_first: bool = False
     translates: bool = False
+    mask_token_id: int | None = None
 
     @property
     def norms_sides(self) -> bool:
@@ -231,17 +235,34 @@ def eagle3_spec(target: ModelSpec, values: Mapping[str, Any]) -> DraftSpec:
         if config.flag(key):
             raise ModelConfigError(f"`{key}` is true, which is not supported")
     own = _trained_for(target, values, _EAGLE3_CLASSES)
-    if own.num_layers != 1:
-        raise ModelConfigError(f"`num_hidden_layers` is {own.num_layers}; drafts come from one layer")
     vocab_size = config.count("draft_vocab_size", own.vocab_size)
     if vocab_size > target.vocab_size:
         raise ModelConfigError(f"`draft_vocab_size` is {vocab_size}, of a vocabulary of {target.vocab_size} tokens")
     layer = own.layers[0].model_copy(
         update={"joins_embedding": "normed" if config.flag("norm_before_residual") else "plain"}
     )
-    spec = own.model_copy(update={"layers": (layer,), "vocab_size": vocab_size})
+    spec = own.model_copy(update={"layers": (layer, *own.layers[1:]), "vocab_size": vocab_size})
     read_layers = _read_layers(values, target.num_layers)
-    return DraftSpec(kind="eagle3", spec=spec, vocab_size=target.vocab_size, read_layers=read_layers)
+    mask = mask_token_id(values, target.vocab_size, "mask_token_id", "pard_token")
+    if mask is None and values.get("speculators_model_type") == "peagle":
+        raise ModelConfigError("`mask_token_id` is missing: the token that stands for those that are not known")
+    return DraftSpec(
+        kind="eagle3", spec=spec, vocab_size=target.vocab_size, read_layers=read_layers, mask_token_id=mask
+    )
+
+
+def mask_token_id(values: Mapping[str, Any], vocab_size: int, *keys: str) -> int | None:
+    """The token that stands for those that are not known; None for a network that has none.
+
+    Raises ModelConfigError for one outside of the vocabulary.
+    """
+    for key in keys:
+        if (found := values.get(key)) is None:
+            continue
+        if not isinstance(found, int) or not 0 <= found < vocab_size:
+            raise ModelConfigError(f"`{key}` is {shown(found)}, and the vocabulary has {vocab_size} tokens")
+        return found
+    return None
 
 
 def eagle_spec(target: ModelSpec, values: Mapping[str, Any]) -> DraftSpec:
@@ -272,7 +293,8 @@ def _trained_for(target: ModelSpec, values: Mapping[str, Any], classes: Mapping[
     kind = str(inner.get("model_type", "llama"))
     if kind not in classes:
         raise ModelConfigError(f"`model_type` is {shown(kind)}; drafts come from layers of {', '.join(classes)}")
-    own, _ = read_config({"num_hidden_layers": 1, **inner, "architectures": [classes[kind]]})
+    quantised = {key: values[key] for key in ("quantization_config",) if key in values}
+    own, _ = read_config({"num_hidden_layers": 1, **quantised, **inner, "architectures": [classes[kind]]})
     for name, mine, its in (
         ("hidden_size", own.hidden_size, target.hidden_size),
         ("target_hidden_size", values.get("target_hidden_size") or target.hidden_size, target.hidden_size),
@@ -307,6 +329,8 @@ def draft_tensors(draft: DraftSpec) -> Iterator[Tensor]:
     yield from linear_tensors(JOIN, hidden, draft.num_joined * hidden, draft.has_join_bias)
     if draft.has_own_output:
         yield Tensor(OUTPUT, (spec.vocab_size, hidden))
+    if draft.mask_token_id is not None:
+        yield Tensor(MASK_HIDDEN, (1, draft.num_joined * hidden))
     if spec.vocab_size != draft.vocab_size:
         yield Tensor(TOKEN_OFFSETS, (spec.vocab_size,))
 

@@ -37,6 +37,9 @@ EAGLE3: dict[str, Any] = {
 }
 
 
+MASK = 96  # a token that stands for those that are not known
+
+
 def save_eagle3(folder: Path, seed: int = 0, **changes: Any) -> Path:
     """A layer of EAGLE-3 with random weights, under the names of its authors."""
     folder.mkdir(parents=True)
@@ -44,6 +47,48 @@ def save_eagle3(folder: Path, seed: int = 0, **changes: Any) -> Path:
     (folder / "config.json").write_text(json.dumps(config))
     save_file(eagle3_weights(seed), folder / "model.safetensors")
     return folder
+
+
+def save_peagle(folder: Path, *, speculators: bool = False) -> Path:
+    """Two layers of P-EAGLE with random weights, under the names of EAGLE-3, or as the library `speculators` has it."""
+    folder.mkdir(parents=True)
+    config: dict[str, Any] = EAGLE3 | {"num_hidden_layers": 2, "mask_token_id": MASK}
+    weights = peagle_weights()
+    if speculators:
+        config = {
+            "speculators_model_type": "peagle",
+            "transformer_layer_config": {name: config.pop(name) for name in list(EAGLE3) if name in _OF_LAYERS},
+            "eagle_aux_hidden_state_layer_ids": [1, 2, 3],
+            **{name: config[name] for name in ("draft_vocab_size", "mask_token_id")},
+        }
+        config["transformer_layer_config"]["num_hidden_layers"] = 2
+        weights = {name.replace("midlayer.", "layers.0."): each for name, each in weights.items()}
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+def peagle_weights() -> dict[str, torch.Tensor]:
+    random = torch.Generator().manual_seed(9)
+    second = {name: each for name, each in eagle_weights().items() if name.startswith("layers.1.")}
+    return {**eagle3_weights(), **second, "mask_hidden": torch.randn(1, 3 * HIDDEN, generator=random)}
+
+
+@torch.no_grad()
+def peagle_drafts(model: PreTrainedModel, known: list[int], count: int) -> list[int]:
+    """What the layers of `save_peagle` draft after these tokens in one pass, the best token in each place."""
+    weights = peagle_weights()
+    states = model(torch.tensor([known]), output_hidden_states=True).hidden_states
+    features = torch.cat([states[layer][0] for layer in (1, 2, 3)], 1)[:-1]
+    features = torch.cat([features, weights["mask_hidden"].repeat(count - 1, 1)]) @ weights["fc.weight"].T
+    inputs = model.get_input_embeddings()(torch.tensor([*known[1:], *[MASK] * (count - 1)]))
+    stream = _eagle3_layer(weights, inputs, features)
+    own = {name.removeprefix("layers.1."): each for name, each in weights.items() if name.startswith("layers.1.")}
+    stream = stream + _attention(own, rms_norm(stream, (HIDDEN,), own["input_layernorm.weight"], 1e-5))
+    stream = _after_mlp(own, stream)[-count:]
+    logits = rms_norm(stream, (HIDDEN,), weights["norm.weight"], 1e-5) @ weights["lm_head.weight"].T
+    best = logits.argmax(1)
+    return (best + weights["d2t"][best]).tolist()
 
 
 def eagle3_weights(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -208,6 +253,9 @@ NAMES_IN_FILES: dict[str, dict[str, str]] = {
     **dict.fromkeys(("qwen3_next", "qwen3_5_moe_text"), _OF_QWEN),
     "nemotron_h": {".input_layernorm.": ".norm.", ".self_attn.": ".mixer.", ".mlp.": ".mixer."},
 }
+
+
+_OF_LAYERS = set(EAGLE3) - {"architectures", "draft_vocab_size", "eagle_config"}
 
 
 def add_mtp(folder: Path, seed: int = 0) -> Path:

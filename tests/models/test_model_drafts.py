@@ -29,6 +29,7 @@ from stoker.engine.runner.model_drafts import ModelDrafts
 from .checkpoints import build, save
 from .conftest import Saved
 from .draft_checkpoints import (
+    MASK,
     MtpLayer,
     add_mtp,
     eagle3_chain,
@@ -37,8 +38,10 @@ from .draft_checkpoints import (
     load_mtp,
     mtp_by_name,
     mtp_chain,
+    peagle_drafts,
     save_eagle,
     save_eagle3,
+    save_peagle,
 )
 from .engine import Engine, resolved
 from .test_drafts import SAMPLINGS, assert_same, count_logprobs, samplings
@@ -257,6 +260,53 @@ def test_eagle_drafts_what_torch_computes(
     weights = eagle_weights(form.get("num_layers", 2), has_bias=form.get("has_bias", False))
     for known, chain in recorded.chains:
         assert chain == eagle_chain(model, weights, known, len(chain))
+
+
+@pytest.mark.parametrize("max_tokens", [8, 64], ids=["chunks", "whole prompts"])
+@pytest.mark.parametrize("form", ["of its authors", "of speculators"])
+def test_peagle_drafts_what_torch_computes(
+    form: str, max_tokens: int, llama: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    model, folder = llama
+    own = {"model": str(save_peagle(tmp_path / "peagle", speculators=form == "of speculators"))}
+    scheduler = {"max_num_batched_tokens": max_tokens, "max_num_seqs": 6}
+    engine = drafting(resolved(folder, tmp_path, scheduler=scheduler, speculative=own, cache=ALONE), 3)
+    recorded = Drafted(engine.runner.drafts, monkeypatch)
+    engine.outputs(make_prompts(6), SamplingParams(temperature=0, max_tokens=12))
+    assert {len(chain) for _, chain in recorded.chains} >= {1, 2}
+    for known, chain in recorded.chains:
+        assert chain == peagle_drafts(model, known, len(chain))
+
+
+@pytest.mark.parametrize("cache", [{}, FEW_BLOCKS], ids=["", "preempted"])
+def test_peagle_changes_nothing(llama: Saved, cache: dict[str, int], tmp_path: Path):
+    own = {"method": "eagle3", "model": str(save_peagle(tmp_path / "peagle"))}
+    tokens, _ = assert_no_token_changes(llama[1], tmp_path, own, cache=cache)
+    assert tokens > 50
+
+
+@pytest.mark.effect("speculative.parallel_drafting")
+@pytest.mark.parametrize("at_once", ["auto", False])
+def test_a_draft_model_with_a_mask_drafts_in_one_pass(
+    at_once: str | bool, saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The first draft is the same as one after the other; each further one follows masks, not drafts."""
+    _, folder = saved("llama")
+    other = build("qwen3")
+    draft = save(other, tmp_path / "draft")
+    values = json.loads((draft / "config.json").read_text())
+    (draft / "config.json").write_text(json.dumps(values | {"pard_token": MASK}))
+    own = {"model": str(draft), "parallel_drafting": at_once}
+    engine = drafting(resolved(folder, tmp_path, speculative=own), 3)
+    recorded, greedy = Drafted(engine.runner.drafts, monkeypatch), SamplingParams(temperature=0, max_tokens=10)
+    found = engine.outputs(make_prompts(5), greedy)
+    assert_same(found, Engine(resolved(folder, tmp_path)).outputs(make_prompts(5), greedy))
+    assert max(len(chain) for _, chain in recorded.chains) == 3
+    for known, chain in recorded.chains:
+        masks = [MASK] * (len(chain) - 1) if at_once == "auto" else chain[:-1]
+        with torch.no_grad():
+            logits = other(torch.tensor([[*known, *masks]])).logits[0, -len(chain) :]
+        assert chain == logits.argmax(1).tolist()
 
 
 FULL = {"mtp_layer_types": ["full_attention"], "mtp_mlp_layer_types": ["sparse"]}

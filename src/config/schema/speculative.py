@@ -9,10 +9,15 @@ from pydantic import Field
 from ..auto_values import LONGEST_LOOKUP, MAX_DRAFT_TOKENS, PAST_OUTPUT_TOKENS, SHORTEST_LOOKUP
 from .refused import with_refused
 from .section import Section, about
-from .types import Count, DraftLength, Flag, HumanInt, RingLength
+from .types import Auto, Count, DraftLength, Flag, HumanInt, RingLength
 
 _OTHER_NETWORKS = "drafts are found by `ngram`, or made by `draft_model`, `mtp`, `eagle` or `eagle3`"
-_OF_HEADS = ("dflash", "dflash2", "dspark", "mlp_speculator", "peagle", "xpress")
+_OF_BLOCKS = (
+    "all tokens of a block see each other in it, which attention of this build does not compute; drafts in one pass "
+    "are made by `draft_model` (PARD) and `eagle3` (P-EAGLE)"
+)
+_BLOCKS = ("dflash", "dflash2", "dspark", "xpress")
+_HEADS = ("medusa", "mlp_speculator")
 
 
 @with_refused("speculative")
@@ -39,10 +44,12 @@ class SpeculativeConfig(Section):
         json_schema_extra=about(
             devices=("cpu",),
             aliases=("--spec-method",),
-            refused=dict.fromkeys(("medusa", *_OF_HEADS), _OTHER_NETWORKS)
+            refused=dict.fromkeys(_HEADS, _OTHER_NETWORKS)
+            | dict.fromkeys(_BLOCKS, _OF_BLOCKS)
             | {
                 "suffix": "`method: ngram` finds continuations in earlier answers, too: `past_output_tokens`",
                 "ngram_gpu": "write `ngram`",
+                "peagle": "write `eagle3`: its layers in `speculative.model` say that they draft in one pass",
                 "custom_class": "drafters are no plug-ins",
             },
         ),
@@ -64,6 +71,16 @@ class SpeculativeConfig(Section):
             "model reads the longest end of its text that is one of its tokens. Answers are the same as without drafts."
         ),
         examples=[True],
+        json_schema_extra=about(devices=("cpu",)),
+    )
+    parallel_drafting: Auto | Flag = Field(
+        "auto",
+        description=(
+            "Whether all drafts of a step are computed in one pass, in which a mask stands for the tokens that are not "
+            "known, and not one after the other. `auto`: where the config.json of what drafts names the mask: "
+            "`pard_token` of a draft model (PARD), `mask_token_id` of layers of EAGLE-3 (P-EAGLE)."
+        ),
+        examples=[False],
         json_schema_extra=about(devices=("cpu",)),
     )
     num_speculative_tokens: DraftLength = Field(

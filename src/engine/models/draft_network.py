@@ -8,7 +8,7 @@ from typing import Protocol, Self
 
 import torch
 
-from ...model.drafts import EMBEDDING_SIDE, HIDDEN_SIDE, JOIN, TOKEN_OFFSETS, DraftSpec
+from ...model.drafts import EMBEDDING_SIDE, HIDDEN_SIDE, JOIN, MASK_HIDDEN, TOKEN_OFFSETS, DraftSpec
 from ...vocabulary import SharedTokens
 from ..kernels import KernelSet
 from ..layers.gated_residual import StreamReader
@@ -31,6 +31,11 @@ class DraftNetwork(Protocol):
     draft: DraftSpec
     is_capturable: bool  # whether its steps consist of the kernels' ops alone
     num_tokens: int  # of the vocabulary of the drafts
+
+    @property
+    def mask_features(self) -> torch.Tensor | None:
+        """The features of a token that is not known, [1, hidden_size], of a network that has some."""
+        ...
 
     def loadables(self) -> Iterator[Loadable]: ...
 
@@ -72,6 +77,7 @@ class DraftModel:
         self.draft, self._decoder = draft, decoder
         self.is_capturable = decoder.is_capturable and tokens is None  # torch translates them
         self.num_tokens = draft.spec.vocab_size if tokens is None else len(tokens.model_ids)
+        self.mask_features = None
         self._tokens = None
         if tokens is not None:
             ids = tokens.translated, tokens.draft_ids, tokens.model_ids
@@ -139,6 +145,32 @@ class TokenOffsets:
         return self.values.nbytes
 
 
+class MaskHidden:
+    """What is read instead of the model's hidden states of a token that is not known, [1, width]."""
+
+    def __init__(self, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.value = torch.zeros(1, width, dtype=dtype, device=device)
+
+    def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield MASK_HIDDEN, tuple(self.value.shape)
+
+    def load(self, tensors: TensorReader) -> None:
+        tensors.read(MASK_HIDDEN, self.value)
+
+    def take_weights(self, other: Self) -> None:
+        self.value = other.value
+
+    def held(self) -> Held:
+        return {"value": self.value}
+
+    def hold(self, held: Held) -> None:
+        self.value = tensor_of(held, "value", self.value)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.value.nbytes
+
+
 class DraftLayers(DecoderPart):
     """A layer that begins with the embedding of a token and the model's hidden state of the token before it."""
 
@@ -166,6 +198,8 @@ class DraftLayers(DecoderPart):
         self._sides = [make.norm(name, hidden) for name in (EMBEDDING_SIDE, HIDDEN_SIDE)] if draft.norms_sides else []
         self._offsets: TokenOffsets | None = None
         inputs, has_bias = draft.num_joined * hidden, draft.has_join_bias
+        has_mask = draft.mask_token_id is not None
+        self._mask = MaskHidden(inputs, self._dtype, self._device) if has_mask else None
         self._join = Linear({JOIN: hidden}, inputs, has_bias, self._kernels, self._dtype, self._device)
         if not draft.has_own_output:
             self.head = LMHead(self.norm, self._model.logits.projection, self._model.model_spec, self._kernels, None)
@@ -186,6 +220,12 @@ class DraftLayers(DecoderPart):
             yield self._output
         if self._offsets is not None:
             yield self._offsets
+        if self._mask is not None:
+            yield self._mask
+
+    @property
+    def mask_features(self) -> torch.Tensor | None:
+        return None if self._mask is None else self.features(self._mask.value)
 
     def features(self, kept: torch.Tensor) -> torch.Tensor:
         return self._join(kept) if self.draft.kind == "eagle3" else kept
@@ -202,7 +242,8 @@ class DraftLayers(DecoderPart):
             step.plans.clear()
         embedded = self._model.embed(steps[0])
         if self.draft.kind == "eagle3":
-            return self.stack(features, None, steps, caches, rows, embedded[:, None])
+            inputs = embedded[:, None].expand(-1, len(self.layers), -1)  # the first layer reads them
+            return self.stack(features, None, steps, caches, rows, inputs)
         parts = [embedded, features]
         if self._sides:
             parts = [norm(self._kernels, part)[0] for norm, part in zip(self._sides, parts, strict=True)]

@@ -83,6 +83,18 @@ RULES = (
         fixes=("remove it", "or set `speculative.method: draft_model`"),
     ),
     Rule(
+        id="R526",
+        title="drafts in one pass are for networks with a mask",
+        fields=("speculative.parallel_drafting", "speculative.method"),
+        severity="warning",
+        is_broken=lambda v: (
+            v.speculative.parallel_drafting is True and v.speculative.method not in ("draft_model", "eagle3")
+        ),
+        message="`speculative.parallel_drafting` has no effect with `speculative.method: {method}`",
+        why="Only draft models and layers of EAGLE-3 are trained with a mask for the tokens that are not known.",
+        fixes=("remove it", "or set `speculative.method: draft_model` or `eagle3`"),
+    ),
+    Rule(
         id="R521",
         title="networks draft for models of this build",
         fields=("speculative.method", "model.model_impl"),

@@ -312,7 +312,7 @@ DRAFTS: dict[str, tuple[dict[str, str], str, str]] = {
         "",
     ),
     "vllm-draft-model": (
-        {"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": "4"},
+        {"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": "4", "parallel_drafting": "false"},
         "draft_tensor_parallel_size revision draft_sample_method",
         "",
     ),

@@ -95,7 +95,9 @@ def test_the_form_of_speculators(tmp_path: Path) -> None:
         ({"target_hidden_size": 32}, "", "`target_hidden_size` is 32"),
         ({"vocab_size": 90}, "", "`vocab_size` is 90"),
         ({"draft_vocab_size": 101}, "", "`draft_vocab_size` is 101, of a vocabulary of 100 tokens"),
-        ({"num_hidden_layers": 2}, "", "`num_hidden_layers` is 2"),
+        ({"num_hidden_layers": 2}, "", "tensors `layers.1.input_layernorm.weight`, "),
+        ({"mask_token_id": 100}, "", "`mask_token_id` is 100, and the vocabulary has 100 tokens"),
+        ({"mask_token_id": 7}, "", "tensor `mask_hidden` is not in any"),
         ({"model_type": "gemma3"}, "", "`model_type` is 'gemma3'; drafts come from layers of llama, qwen3"),
         ({"norm_before_fc": True}, "", "`norm_before_fc` is true, which is not supported"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}}, "", "is [0, 1, 2], and the model has 2"),
@@ -192,11 +194,34 @@ def test_a_model_of_another_vocabulary_drafts_common_tokens(tmp_path: Path) -> N
         resolved(*arguments, "-sc.use_heterogeneous_vocab", "true")
 
 
-@pytest.mark.parametrize("kind", ["dflash", "peagle"])
+@pytest.mark.parametrize("kind", ["dflash", "dspark"])
 def test_other_networks_of_speculators_are_refused_by_name(kind: str, tmp_path: Path) -> None:
     model, layer = write_model(tmp_path / "model"), write_eagle3(tmp_path / "layer", speculators_model_type=kind)
-    with pytest.raises(ModelFilesError, match=f"`speculators_model_type` is '{kind}'; supported: eagle, eagle3"):
+    with pytest.raises(
+        ModelFilesError, match=f"`speculators_model_type` is '{kind}'; supported: eagle, eagle3, peagle"
+    ):
         resolved("--model", str(model), "--spec-model", str(layer))
+
+
+def test_drafts_in_one_pass_need_a_mask(tmp_path: Path) -> None:
+    model = str(write_model(tmp_path / "model"))
+    plain, pard = (str(write_model(tmp_path / name, **more)) for name, more in (("a", {}), ("b", {"pard_token": 7})))
+
+    def mask(*arguments: str) -> int | None:
+        found = resolved("--model", model, *arguments).model_files.draft
+        assert found is not None
+        return found.draft.mask_token_id
+
+    assert mask("--spec-model", pard) == 7
+    assert mask("--spec-model", pard, "-sc.parallel_drafting", "false") is None
+    assert mask("--spec-model", plain) is None
+    with pytest.raises(ModelFilesError, match=r"`pard_token` is missing.*remove `speculative.parallel_drafting`"):
+        mask("--spec-model", plain, "-sc.parallel_drafting", "true")
+    with pytest.raises(ModelFilesError, match="or another vocabulary's"):
+        mask("--spec-model", pard, "-sc.parallel_drafting", "true", "-sc.use_heterogeneous_vocab", "true")
+    layer = write_eagle3(tmp_path / "layer", speculators_model_type="peagle")
+    with pytest.raises(ModelFilesError, match="`mask_token_id` is missing: the token that stands for those"):
+        mask("--spec-model", str(layer))
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
