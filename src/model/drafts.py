@@ -25,11 +25,11 @@ from .tensor import Tensor, linear_tensors
 from .tensors import FINAL_NORM, OUTPUT, layer_tensors
 
 DraftKind = Literal["model", "mtp", "eagle", "eagle3"]
-JOIN, EMBEDDING_SIDE, HIDDEN_SIDE = "fc", "embedding_norm", "hidden_norm"
+JOIN, EMBEDDING_SIDE, HIDDEN_SIDE, JOIN_NORM = "fc", "embedding_norm", "hidden_norm", "input_norm"
 MASK_HIDDEN = "mask_hidden"  # what is read instead of the model's hidden states of a token that is not known
 TOKEN_OFFSETS = "d2t"  # of the ids of an output layer of fewer tokens, to those of the model
 REMEMBERED_TOKENS = 64  # of each sequence: what the model has computed of them
-OUTER_TENSORS = (*(f"{name}.weight" for name in (JOIN, EMBEDDING_SIDE, HIDDEN_SIDE, "lm_head")), MASK_HIDDEN)
+OUTER_TENSORS = (*(f"{name}.weight" for name in (JOIN, EMBEDDING_SIDE, HIDDEN_SIDE, JOIN_NORM, "lm_head")), MASK_HIDDEN)
 _EAGLE3_CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}  # by the model_type of its one layer
 _EAGLE_CLASSES = _EAGLE3_CLASSES | {"mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 _COUNT_KEYS = "num_nextn_predict_layers", "mtp_num_hidden_layers"
@@ -49,6 +49,7 @@ class DraftSpec(Record):
     has_last_norm: False: the output layer reads what comes after its last layer.
     has_join_bias: of the product that joins the embedding and the hidden state.
     hidden_first: the order of the two; False: the embedding is first.
+    norms_joined: what it joins is normed before, as one vector.
     translates: a language model with other tokens than the model's: those that both have are drafted.
     mask_token_id: stands for tokens that are not known, where all of a draft is computed in one step: P-EAGLE, PARD.
         None: one token after the other is drafted.
@@ -62,6 +63,7 @@ class DraftSpec(Record):
     has_last_norm: bool = True
     has_join_bias: bool = False
     hidden_first: bool = False
+    norms_joined: bool = False
     translates: bool = False
     mask_token_id: int | None = None
 
@@ -231,9 +233,8 @@ def eagle3_spec(target: ModelSpec, values: Mapping[str, Any]) -> DraftSpec:
     Raises ModelConfigError for one that is malformed, or was trained for a model of other sizes.
     """
     config = ConfigJson(values)
-    for key in ("norm_before_fc", "fc_norm", "norm_output"):
-        if config.flag(key):
-            raise ModelConfigError(f"`{key}` is true, which is not supported")
+    if config.flag("fc_norm"):
+        raise ModelConfigError("`fc_norm` is true, which is not supported")
     own = _trained_for(target, values, _EAGLE3_CLASSES)
     vocab_size = config.count("draft_vocab_size", own.vocab_size)
     if vocab_size > target.vocab_size:
@@ -247,7 +248,13 @@ def eagle3_spec(target: ModelSpec, values: Mapping[str, Any]) -> DraftSpec:
     if mask is None and values.get("speculators_model_type") == "peagle":
         raise ModelConfigError("`mask_token_id` is missing: the token that stands for those that are not known")
     return DraftSpec(
-        kind="eagle3", spec=spec, vocab_size=target.vocab_size, read_layers=read_layers, mask_token_id=mask
+        kind="eagle3",
+        spec=spec,
+        vocab_size=target.vocab_size,
+        read_layers=read_layers,
+        feeds_normed=config.flag("norm_output"),
+        norms_joined=config.flag("norm_before_fc"),
+        mask_token_id=mask,
     )
 
 
@@ -329,6 +336,8 @@ def draft_tensors(draft: DraftSpec) -> Iterator[Tensor]:
     yield from linear_tensors(JOIN, hidden, draft.num_joined * hidden, draft.has_join_bias)
     if draft.has_own_output:
         yield Tensor(OUTPUT, (spec.vocab_size, hidden))
+    if draft.norms_joined:
+        yield Tensor(f"{JOIN_NORM}.weight", (draft.num_joined * hidden,))
     if draft.mask_token_id is not None:
         yield Tensor(MASK_HIDDEN, (1, draft.num_joined * hidden))
     if spec.vocab_size != draft.vocab_size:

@@ -37,6 +37,7 @@ EAGLE3: dict[str, Any] = {
 }
 
 
+INPUT_NORM = torch.linspace(0.5, 1.5, 3 * HIDDEN)  # of what EAGLE-3 joins, in layers that norm it
 MASK = 96  # a token that stands for those that are not known
 
 
@@ -45,7 +46,10 @@ def save_eagle3(folder: Path, seed: int = 0, **changes: Any) -> Path:
     folder.mkdir(parents=True)
     config = EAGLE3 | changes
     (folder / "config.json").write_text(json.dumps(config))
-    save_file(eagle3_weights(seed), folder / "model.safetensors")
+    weights = eagle3_weights(seed)
+    if changes.get("norm_before_fc"):
+        weights["input_norm.weight"] = INPUT_NORM
+    save_file(weights, folder / "model.safetensors")
     return folder
 
 
@@ -121,7 +125,15 @@ def eagle3_weights(seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def eagle3_chain(model: PreTrainedModel, token_ids: list[int], count: int, *, seed: int = 0) -> list[int]:
+def eagle3_chain(
+    model: PreTrainedModel,
+    token_ids: list[int],
+    count: int,
+    *,
+    seed: int = 0,
+    norm_before_fc: bool = False,
+    norm_output: bool = False,
+) -> list[int]:
     """What the layer drafts after these tokens, the best token in each place.
 
     Each place is computed from the beginning, without a cache: the features of known tokens are the model's, and those
@@ -129,15 +141,18 @@ def eagle3_chain(model: PreTrainedModel, token_ids: list[int], count: int, *, se
     """
     weights = eagle3_weights(seed)
     states = model(torch.tensor([token_ids]), output_hidden_states=True).hidden_states
-    features = torch.cat([states[layer][0] for layer in (1, 2, 3)], 1)[:-1] @ weights["fc.weight"].T
+    features = torch.cat([states[layer][0] for layer in (1, 2, 3)], 1)[:-1]
+    if norm_before_fc:
+        features = rms_norm(features, (3 * HIDDEN,), INPUT_NORM, 1e-5)
+    features = features @ weights["fc.weight"].T
     known, drafts = list(token_ids), list[int]()
     for _ in range(count):
         inputs = model.get_input_embeddings()(torch.tensor([*known, *drafts][1:]))
         outputs = _eagle3_layer(weights, inputs, features)
-        logits = rms_norm(outputs[-1:], (HIDDEN,), weights["norm.weight"], 1e-5) @ weights["lm_head.weight"].T
-        best = int(logits.argmax())
+        normed = rms_norm(outputs[-1:], (HIDDEN,), weights["norm.weight"], 1e-5)
+        best = int((normed @ weights["lm_head.weight"].T).argmax())
         drafts.append(best + int(weights["d2t"][best]))
-        features = torch.cat([features, outputs[-1:]])
+        features = torch.cat([features, normed if norm_output else outputs[-1:]])
     return drafts
 
 

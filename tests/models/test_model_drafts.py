@@ -232,6 +232,20 @@ def test_eagle3_drafts_what_torch_computes(
         assert chain == eagle3_chain(model, known, len(chain))
 
 
+@pytest.mark.parametrize("flags", [{"norm_before_fc": True}, {"norm_output": True}], ids=" ".join)
+def test_eagle3_with_further_norms(
+    flags: dict[str, bool], llama: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    model, folder = llama
+    own = {"method": "eagle3", "model": str(save_eagle3(tmp_path / "eagle3", **flags))}
+    engine = drafting(resolved(folder, tmp_path, speculative=own, cache=ALONE), 3)
+    recorded = Drafted(engine.runner.drafts, monkeypatch)
+    engine.outputs(make_prompts(6), SamplingParams(temperature=0, max_tokens=12))
+    assert len(recorded.chains) >= 10
+    for known, chain in recorded.chains:
+        assert chain == eagle3_chain(model, known, len(chain), **flags)
+
+
 @pytest.mark.parametrize("cache", [{}, FEW_BLOCKS], ids=["", "preempted"])
 def test_eagle_changes_nothing(llama: Saved, cache: dict[str, int], tmp_path: Path):
     own = {"method": "eagle", "model": str(save_eagle(tmp_path / "eagle"))}

@@ -8,7 +8,7 @@ from typing import Protocol, Self
 
 import torch
 
-from ...model.drafts import EMBEDDING_SIDE, HIDDEN_SIDE, JOIN, MASK_HIDDEN, TOKEN_OFFSETS, DraftSpec
+from ...model.drafts import EMBEDDING_SIDE, HIDDEN_SIDE, JOIN, JOIN_NORM, MASK_HIDDEN, TOKEN_OFFSETS, DraftSpec
 from ...vocabulary import SharedTokens
 from ..kernels import KernelSet
 from ..layers.gated_residual import StreamReader
@@ -198,6 +198,7 @@ class DraftLayers(DecoderPart):
         self._sides = [make.norm(name, hidden) for name in (EMBEDDING_SIDE, HIDDEN_SIDE)] if draft.norms_sides else []
         self._offsets: TokenOffsets | None = None
         inputs, has_bias = draft.num_joined * hidden, draft.has_join_bias
+        self._join_norm = make.norm(JOIN_NORM, inputs) if draft.norms_joined else None
         has_mask = draft.mask_token_id is not None
         self._mask = MaskHidden(inputs, self._dtype, self._device) if has_mask else None
         self._join = Linear({JOIN: hidden}, inputs, has_bias, self._kernels, self._dtype, self._device)
@@ -212,6 +213,8 @@ class DraftLayers(DecoderPart):
     def loadables(self) -> Iterator[Loadable]:
         for norm in self._sides:
             yield from norm.loadables()
+        if self._join_norm is not None:
+            yield from self._join_norm.loadables()
         yield self._join
         yield from super().loadables()
         if self.norm is not None:
@@ -228,7 +231,9 @@ class DraftLayers(DecoderPart):
         return None if self._mask is None else self.features(self._mask.value)
 
     def features(self, kept: torch.Tensor) -> torch.Tensor:
-        return self._join(kept) if self.draft.kind == "eagle3" else kept
+        if self.draft.kind != "eagle3":
+            return kept
+        return self._join(kept if self._join_norm is None else self._join_norm(self._kernels, kept)[0])
 
     def forward(
         self,
