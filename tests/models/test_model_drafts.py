@@ -131,6 +131,30 @@ def write_vocabulary(folder: Path, tokens: Sequence[str]) -> None:
     vocabulary.save(str(folder / "tokenizer.json"))
 
 
+def test_a_draft_model_with_further_rows_is_right(saved: Callable[[str], Saved], tmp_path: Path):
+    """It is the model itself with more rows, which are padding."""
+    model, _ = saved("llama")
+    folder, other = save(model, tmp_path / "model"), copy.deepcopy(model)
+    for layer in (other.model.embed_tokens, other.lm_head):
+        layer.weight = torch.nn.Parameter(torch.cat([layer.weight, 0.1 * layer.weight[:7]]))
+    other.config.vocab_size = 97 + 7
+    draft = save(other, tmp_path / "draft")
+    for each in (folder, draft):
+        write_vocabulary(each, MODEL_TOKENS)
+    own = {"method": "draft_model", "model": str(draft), "use_heterogeneous_vocab": True}
+    settings = resolved(folder, tmp_path, speculative=own, model={"skip_tokenizer_init": False})
+    engine = drafting(settings)
+    drafts = engine.runner.drafts
+    assert drafts is not None
+    assert drafts._network.is_capturable
+    greedy = SamplingParams(temperature=0, max_tokens=12)
+    assert_same(
+        engine.outputs(make_prompts(4), greedy), Engine(resolved(folder, tmp_path)).outputs(make_prompts(4), greedy)
+    )
+    tokens, accepted = counted(engine)
+    assert accepted == tokens > 20
+
+
 @pytest.mark.effect("speculative.use_heterogeneous_vocab")
 def test_a_draft_model_with_the_same_tokens_in_another_order_is_right(saved: Callable[[str], Saved], tmp_path: Path):
     """It is the model itself, whose rows of the embedding and of the output layer are in another order."""

@@ -75,11 +75,13 @@ class DraftModel:
     def __init__(self, draft: DraftSpec, decoder: Decoder, tokens: SharedTokens | None, device: torch.device) -> None:
         """tokens: of two vocabularies; None if they are the same."""
         self.draft, self._decoder = draft, decoder
-        self.is_capturable = decoder.is_capturable and tokens is None  # torch translates them
-        self.num_tokens = draft.spec.vocab_size if tokens is None else len(tokens.model_ids)
+        self.num_tokens, self.is_capturable = draft.spec.vocab_size, decoder.is_capturable
         self.mask_features = None
         self._tokens = None
-        if tokens is not None:
+        # Of two vocabularies in which each token has the same id, further rows are never what the model samples.
+        self._num_ids = self.num_tokens if tokens is None else len(tokens.model_ids)
+        if tokens is not None and not tokens.is_identity:
+            self.num_tokens, self.is_capturable = len(tokens.model_ids), False  # torch translates them
             ids = tokens.translated, tokens.draft_ids, tokens.model_ids
             self._tokens = tuple(torch.from_numpy(each).to(device) for each in ids)
 
@@ -109,7 +111,9 @@ class DraftModel:
         return None
 
     def model_ids(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return token_ids if self._tokens is None else self._tokens[2][token_ids]
+        if self._tokens is not None:
+            return self._tokens[2][token_ids]
+        return torch.where(token_ids < self._num_ids, token_ids, 0)
 
 
 class TokenOffsets:
