@@ -32,6 +32,7 @@ from .draft_checkpoints import (
     MASK,
     MtpLayer,
     add_mtp,
+    dflash_drafts,
     eagle3_chain,
     eagle_chain,
     eagle_weights,
@@ -39,6 +40,7 @@ from .draft_checkpoints import (
     mtp_by_name,
     mtp_chain,
     peagle_drafts,
+    save_dflash,
     save_eagle,
     save_eagle3,
     save_peagle,
@@ -345,6 +347,29 @@ def test_a_draft_model_with_a_mask_drafts_in_one_pass(
         with torch.no_grad():
             logits = other(torch.tensor([[*known, *masks]])).logits[0, -len(chain) :]
         assert chain == logits.argmax(1).tolist()
+
+
+@pytest.mark.parametrize("max_tokens", [8, 64], ids=["chunks", "whole prompts"])
+@pytest.mark.parametrize("has_output", [False, True], ids=["of its authors", "of speculators"])
+def test_dflash_drafts_what_torch_computes(
+    has_output: bool, max_tokens: int, llama: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    model, folder = llama
+    own = {"model": str(save_dflash(tmp_path / "dflash", speculators=has_output))}
+    scheduler = {"max_num_batched_tokens": max_tokens, "max_num_seqs": 6}
+    engine = drafting(resolved(folder, tmp_path, scheduler=scheduler, speculative=own, cache=ALONE), 3)
+    recorded = Drafted(engine.runner.drafts, monkeypatch)
+    engine.outputs(make_prompts(6), SamplingParams(temperature=0, max_tokens=12))
+    assert {len(chain) for _, chain in recorded.chains} >= {1, 2}
+    for known, chain in recorded.chains:
+        assert [chain] * 2 == list(dflash_drafts(model, known, len(chain), has_output=has_output))
+
+
+@pytest.mark.parametrize("cache", [{}, FEW_BLOCKS], ids=["", "preempted"])
+def test_dflash_changes_nothing(llama: Saved, cache: dict[str, int], tmp_path: Path):
+    own = {"method": "dflash", "model": str(save_dflash(tmp_path / "dflash"))}
+    tokens, _ = assert_no_token_changes(llama[1], tmp_path, own, cache=cache)
+    assert tokens > 50
 
 
 FULL = {"mtp_layer_types": ["full_attention"], "mtp_mlp_layer_types": ["sparse"]}

@@ -13,6 +13,7 @@ from ...model.drafts import (
     OUTER_TENSORS,
     REMEMBERED_TOKENS,
     DraftSpec,
+    dflash_spec,
     draft_tensors,
     eagle3_spec,
     eagle_spec,
@@ -39,8 +40,13 @@ if TYPE_CHECKING:
     from ..deployment import Deployment
 
 _ID_BYTES = 8  # of a token id in the tables of a draft model with other tokens
-_SPECULATORS = {"eagle": "eagle", "eagle3": "eagle3", "peagle": "eagle3"}  # kinds of the library, and their methods
-MODEL_METHODS = ("draft_model", "mtp", "eagle", "eagle3")  # of `speculative.method`, with a network
+_SPECULATORS = {
+    "eagle": "eagle",
+    "eagle3": "eagle3",
+    "peagle": "eagle3",
+    "dflash": "dflash",
+}  # kinds of the library, and their methods
+MODEL_METHODS = ("draft_model", "mtp", "eagle", "eagle3", "dflash")  # of `speculative.method`, with a network
 
 
 class DraftFiles(Record):
@@ -155,6 +161,8 @@ def _of_folder(deployment: Deployment, target: ModelSpec, folder: Path, method: 
     if said == "eagle3":
         draft = _parallel(deployment, eagle3_spec(target, values))
         return _with_weights(draft, folder, _weight_files(deployment, folder), target.num_layers)
+    if said == "dflash":
+        return _with_weights(dflash_spec(target, values), folder, _weight_files(deployment, folder), target.num_layers)
     if said == "eagle":
         return _eagle(target, values, folder, _weight_files(deployment, folder))
     spec, _ = read_config(language_model(values))
@@ -225,8 +233,9 @@ def _method_of(values: Mapping[str, Any]) -> str:
             known = ", ".join(_SPECULATORS)
             raise ModelConfigError(f"`speculators_model_type` is {shown(kind)}; supported: {known}", "M304")
         return _SPECULATORS[kind]
-    if any("eagle3" in name for name in said):
-        return "eagle3"
+    for kind in ("eagle3", "dflash"):
+        if any(kind in name for name in said):
+            return kind
     return "eagle" if any("eagle" in name for name in said) else "draft_model"
 
 

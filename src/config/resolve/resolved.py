@@ -79,7 +79,7 @@ class ResolvedCompilation(CompilationConfig):
 
 
 class ResolvedSpeculative(SpeculativeConfig):
-    method: Literal["ngram", "draft_model", "mtp", "eagle", "eagle3"] | None = None
+    method: Literal["ngram", "draft_model", "mtp", "eagle", "eagle3", "dflash"] | None = None
 
 
 class ResolvedServer(ServerConfig):

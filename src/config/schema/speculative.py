@@ -16,7 +16,7 @@ _OF_BLOCKS = (
     "all tokens of a block see each other in it, which attention of this build does not compute; drafts in one pass "
     "are made by `draft_model` (PARD) and `eagle3` (P-EAGLE)"
 )
-_BLOCKS = ("dflash", "dflash2", "dspark", "xpress")
+_BLOCKS = ("dflash2", "dspark", "xpress")
 _HEADS = ("medusa", "mlp_speculator")
 
 
@@ -26,7 +26,7 @@ class SpeculativeConfig(Section):
 
     json_flags: ClassVar[tuple[str, ...]] = ("--speculative-config", "-sc")
 
-    method: Literal["auto", "ngram", "draft_model", "mtp", "eagle", "eagle3"] | None = Field(
+    method: Literal["auto", "ngram", "draft_model", "mtp", "eagle", "eagle3", "dflash"] | None = Field(
         None,
         description=(
             "How tokens are drafted that the model then verifies several at a time. `ngram`: an answer goes on as its "

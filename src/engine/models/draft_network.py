@@ -17,6 +17,7 @@ from ..layers.loading import Held, Loadable, TensorReader, tensor_of
 from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
 from .decoder import Decoder, DecoderPart
+from .decoder_layers import DecoderLayer
 from .decoder_parts import DecoderParts
 from .ends import LMHead
 from .layer_stack import Layer, LayerStep
@@ -203,7 +204,7 @@ class DraftLayers(DecoderPart):
         self._offsets: TokenOffsets | None = None
         inputs, has_bias = draft.num_joined * hidden, draft.has_join_bias
         self._join_norm = make.norm(JOIN_NORM, inputs) if draft.norms_joined else None
-        has_mask = draft.mask_token_id is not None
+        has_mask = draft.mask_token_id is not None and not draft.is_block
         self._mask = MaskHidden(inputs, self._dtype, self._device) if has_mask else None
         self._join = Linear({JOIN: hidden}, inputs, has_bias, self._kernels, self._dtype, self._device)
         if not draft.has_own_output:
@@ -275,6 +276,58 @@ class DraftLayers(DecoderPart):
 
     def model_ids(self, token_ids: torch.Tensor) -> torch.Tensor:
         return token_ids if self._offsets is None else token_ids + self._offsets.values[token_ids]
+
+
+class BlockLayers(DraftLayers):
+    """Layers that draft a block of tokens, which see each other and what is kept of all tokens before them. What the
+    layers keep of known tokens comes from the model's hidden states alone."""
+
+    def _add_ends(self, make: DecoderParts) -> None:
+        super()._add_ends(make)
+        self._after_join = make.norm(HIDDEN_SIDE, self.draft.spec.hidden_size)
+        self.is_capturable = False  # torch puts known tokens and drafts together
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield from super().loadables()
+        yield from self._after_join.loadables()
+
+    def features(self, kept: torch.Tensor) -> torch.Tensor:
+        normed: torch.Tensor = self._after_join(self._kernels, self._join(kept))[0]
+        return normed
+
+    def forward(
+        self,
+        steps: Sequence[StepInput],
+        caches: Sequence[LayerCache],
+        features: torch.Tensor | None,
+        rows: torch.Tensor | None,
+    ) -> Hidden:
+        """Known tokens are those that see none, or all if `visible` is missing; the features are theirs. rows: some of
+        the others."""
+        assert features is not None
+        for step in steps:
+            step.plans.clear()
+        first = steps[0]
+        is_known = torch.ones_like(first.token_ids, dtype=torch.bool) if first.visible is None else first.visible == 0
+        drafted = (~is_known).nonzero()[:, 0]
+        if len(drafted):  # each token is a row, which has a context of its own
+            every = torch.arange(len(is_known), device=is_known.device)
+            apart = {view: step.of_tokens(every) for view, step in {id(step): step for step in steps}.items()}
+            steps = [apart[id(step)] for step in steps]
+        inputs = features.new_zeros(len(is_known), features.shape[1])
+        inputs[is_known] = features
+        hidden, residual = self._model.embed(first)[drafted], None
+        for layer, step, cache in zip(self.layers, steps, caches, strict=True):
+            assert isinstance(layer, DecoderLayer)
+            of_mixer, of_mlp = layer.norms
+            normed, residual = of_mixer(self._kernels, hidden, residual)
+            projected = layer.mixer.in_proj(inputs.index_copy(0, drafted, normed), None)
+            mixed = LayerStep(step, cache, drafted)(layer.mixer, projected)
+            hidden, residual = layer.mlp(of_mlp, mixed, residual, None)
+        if rows is None or not len(drafted):  # known tokens have no results
+            return hidden, residual
+        wanted = torch.searchsorted(drafted, rows)
+        return hidden[wanted], None if residual is None else residual[wanted]
 
 
 class ModelReader:

@@ -59,6 +59,7 @@ class ModelDrafts:
         self._network, self._cache, self._reader = loaded.network, loaded.cache, loaded.reader
         self._slots, self._sampler, self._group, self._most_tokens = slots, sampler, group, max_step_tokens
         self._shift = 1 if self._network.draft.reads_model else 0
+        self._token_shift = 0 if self._network.draft.is_block else self._shift  # from a position to its token
         num_slots = len(slots.num_tokens)
         self._row_starts = torch.arange(num_slots + 1, dtype=torch.int32)
         every = torch.arange(self._network.num_tokens)
@@ -244,7 +245,9 @@ class ModelDrafts:
         drafted = np.repeat(np.arange(len(slots)), counts)  # the row of each draft
         places = lengths[drafted] + _within(counts)
         table.token_ids[slots[drafted], places] = mask_token_id
-        num_known, totals = end - start, end - start + counts - 1
+        # In a block the last known token is before the masks; else its hidden state stands beside the first of them.
+        num_known, is_block = end - start, self._network.draft.is_block
+        totals = num_known + counts + (1 if is_block else -1)
         features = self._features_of(slots, start, end)
         if features is not None and (mask := self._network.mask_features) is not None:
             is_known = torch.from_numpy(_within(totals) < np.repeat(num_known, totals))
@@ -252,7 +255,11 @@ class ModelDrafts:
             with_masks[is_known] = features
             features = with_masks
         rows = (np.cumsum(totals) - counts)[drafted] + _within(counts)
-        computed = self._compute(self._step_input(slots, start, totals), features, torch.from_numpy(rows))
+        step = self._step_input(slots, start, totals)
+        if is_block:
+            sees_all = np.where(_within(totals) < np.repeat(num_known, totals), 0, np.repeat(start + totals, totals))
+            step = replace(step, visible=torch.from_numpy(sees_all.astype(np.int32)))
+        computed = self._compute(step, features, torch.from_numpy(rows))
         keys = row_keys(table.sampling.seed[slots[drafted]], places)
         own = Choice(*(column[torch.from_numpy(drafted)] for column in choice))
         table.token_ids[slots[drafted], places] = self._sample_among(computed.logits, own, keys, self._ids).numpy()
@@ -336,7 +343,7 @@ class ModelDrafts:
         blocks, within = np.divmod(positions, size)
         of_group = table.block_ids[self._group]
         return StepInput(
-            token_ids=torch.from_numpy(table.tokens_at(row_slots, positions + self._shift).astype(np.int64)),
+            token_ids=torch.from_numpy(table.tokens_at(row_slots, positions + self._token_shift).astype(np.int64)),
             positions=torch.from_numpy(positions),
             slot_mapping=torch.from_numpy(of_group[row_slots, blocks].astype(np.int64) * size + within),
             query_start=query_start,

@@ -6,7 +6,7 @@ from ..draft_files import MODEL_METHODS
 from ..rule import Rule
 
 _OF_NGRAM = tuple(f"speculative.{name}" for name in ("prompt_lookup_max", "prompt_lookup_min", "past_output_tokens"))
-_OF_A_FOLDER = ("draft_model", "eagle", "eagle3")
+_OF_A_FOLDER = ("draft_model", "eagle", "eagle3", "dflash")
 _OTHERS = tuple(
     f"speculative.{name}"
     for name in (
