@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ..deployment import Deployment
 
 _ID_BYTES = 8  # of a token id in the tables of a draft model with other tokens
+_MASK_EMBEDDING = "mask_embedding.pt"  # some folders of DFlash have it beside the weights
 _SPECULATORS = {
     "eagle": "eagle",
     "eagle3": "eagle3",
@@ -162,6 +163,9 @@ def _of_folder(deployment: Deployment, target: ModelSpec, folder: Path, method: 
         draft = _parallel(deployment, eagle3_spec(target, values))
         return _with_weights(draft, folder, _weight_files(deployment, folder), target.num_layers)
     if said == "dflash":
+        if os.path.lexists(folder / _MASK_EMBEDDING):
+            problem = "an embedding of the mask that the model does not have is not supported"
+            raise ModelFilesError(f"{folder}: holds {_MASK_EMBEDDING}: {problem}", code="M304")
         return _with_weights(dflash_spec(target, values), folder, _weight_files(deployment, folder), target.num_layers)
     if said == "eagle":
         return _eagle(target, values, folder, _weight_files(deployment, folder))

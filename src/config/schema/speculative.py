@@ -11,13 +11,8 @@ from .refused import with_refused
 from .section import Section, about
 from .types import Auto, Count, DraftLength, Flag, HumanInt, RingLength
 
-_OTHER_NETWORKS = "drafts are found by `ngram`, or made by `draft_model`, `mtp`, `eagle` or `eagle3`"
-_OF_BLOCKS = (
-    "all tokens of a block see each other in it, which attention of this build does not compute; drafts in one pass "
-    "are made by `draft_model` (PARD) and `eagle3` (P-EAGLE)"
-)
-_BLOCKS = ("dflash2", "dspark", "xpress")
-_HEADS = ("medusa", "mlp_speculator")
+_OTHER_NETWORKS = "drafts are found by `ngram`, or made by `draft_model`, `mtp`, `eagle`, `eagle3` or `dflash`"
+_OTHERS = ("dflash2", "dspark", "medusa", "mlp_speculator", "xpress")
 
 
 @with_refused("speculative")
@@ -33,19 +28,18 @@ class SpeculativeConfig(Section):
             "prompt or itself did after the same tokens, which holds for code that is edited, text that is quoted and "
             "lists; nothing is loaded for it. `draft_model`: another language model with the same vocabulary, which "
             "`speculative.model` names. `mtp`: the layer for multi-token prediction in the checkpoint of the model. "
-            "`eagle`, `eagle3`: layers that were trained for the model, in the folder `speculative.model`. Answers are "
-            "the same as without drafts: a draft counts only if the model samples it. The engine measures at the start "
-            "how long steps of more tokens take and, while it serves, how many drafts are accepted; it drafts as many "
-            "as shorten the time for a token, down to none. `auto`: `mtp` if the checkpoint has a layer for it, else "
-            "`ngram`; none where this build does not draft, as on GPUs. With recurrent states each sequence has a "
-            "second one."
+            "`eagle`, `eagle3`, `dflash`: layers that were trained for the model, in the folder `speculative.model`. "
+            "Answers are the same as without drafts: a draft counts only if the model samples it. The engine measures "
+            "at the start how long steps of more tokens take and, while it serves, how many drafts are accepted; it "
+            "drafts as many as shorten the time for a token, down to none. `auto`: `mtp` if the checkpoint has a layer "
+            "for it, else `ngram`; none where this build does not draft, as on GPUs. With recurrent states each "
+            "sequence has a second one."
         ),
         examples=["ngram"],
         json_schema_extra=about(
             devices=("cpu",),
             aliases=("--spec-method",),
-            refused=dict.fromkeys(_HEADS, _OTHER_NETWORKS)
-            | dict.fromkeys(_BLOCKS, _OF_BLOCKS)
+            refused=dict.fromkeys(_OTHERS, _OTHER_NETWORKS)
             | {
                 "suffix": "`method: ngram` finds continuations in earlier answers, too: `past_output_tokens`",
                 "ngram_gpu": "write `ngram`",
@@ -57,8 +51,8 @@ class SpeculativeConfig(Section):
     model: str | None = Field(
         None,
         description=(
-            "Folder or hub id of what drafts: a smaller model of the same vocabulary, or layers of EAGLE-1 or EAGLE-3, "
-            "also in the form of the library `speculators`. Without `method`, its files decide which of these it is."
+            "Folder or hub id of what drafts: a smaller model, or layers of EAGLE-1, EAGLE-3, P-EAGLE or DFlash, also "
+            "in the form of the library `speculators`. Without `method`, its files decide which of these it is."
         ),
         examples=["Qwen/Qwen3-0.6B"],
         json_schema_extra=about(kind="model", devices=("cpu",), aliases=("--spec-model",)),
@@ -78,7 +72,8 @@ class SpeculativeConfig(Section):
         description=(
             "Whether all drafts of a step are computed in one pass, in which a mask stands for the tokens that are not "
             "known, and not one after the other. `auto`: where the config.json of what drafts names the mask: "
-            "`pard_token` of a draft model (PARD), `mask_token_id` of layers of EAGLE-3 (P-EAGLE)."
+            "`pard_token` of a draft model (PARD), `mask_token_id` of layers of EAGLE-3 (P-EAGLE). Layers of DFlash "
+            "always draft in one pass."
         ),
         examples=[False],
         json_schema_extra=about(devices=("cpu",)),

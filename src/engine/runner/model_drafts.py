@@ -245,7 +245,7 @@ class ModelDrafts:
         drafted = np.repeat(np.arange(len(slots)), counts)  # the row of each draft
         places = lengths[drafted] + _within(counts)
         table.token_ids[slots[drafted], places] = mask_token_id
-        # In a block the last known token is before the masks; else its hidden state stands beside the first of them.
+        # In a block the last known token is before the masks; else its hidden state is joined with the first of them.
         num_known, is_block = end - start, self._network.draft.is_block
         totals = num_known + counts + (1 if is_block else -1)
         features = self._features_of(slots, start, end)

@@ -56,7 +56,7 @@ RULES = (
         fields=("speculative.method", "speculative.model"),
         is_broken=lambda v: v.speculative.method in _OF_A_FOLDER and v.speculative.model is None,
         message="`speculative.method: {method}` drafts with what `speculative.model` names, which is missing",
-        why="The model's own checkpoint has no second model and no layers of EAGLE.",
+        why="The model's own checkpoint has no second model, and no layers of EAGLE or DFlash.",
         fixes=("set `speculative.model` to a folder or a hub id", "or set `speculative.method: ngram`"),
     ),
     Rule(
@@ -70,7 +70,7 @@ RULES = (
             "Other methods draft from the text of a request or with a layer of the model's own checkpoint, and modules "
             "of the transformers library get no drafts of a network."
         ),
-        fixes=("remove `speculative.model`", "or set `speculative.method: draft_model`, `eagle` or `eagle3`"),
+        fixes=("remove `speculative.model`", "or set `speculative.method: draft_model`, `eagle`, `eagle3` or `dflash`"),
     ),
     Rule(
         id="R525",

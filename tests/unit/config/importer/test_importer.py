@@ -317,8 +317,8 @@ DRAFTS: dict[str, tuple[dict[str, str], str, str]] = {
         "",
     ),
     "vllm-dflash-adaptive": (
-        {"model": "z-lab/Qwen3-8B-DFlash", "num_speculative_tokens": "15"},
-        "method num_speculative_tokens_per_batch_size",
+        {"method": "dflash", "model": "z-lab/Qwen3-8B-DFlash", "num_speculative_tokens": "15"},
+        "num_speculative_tokens_per_batch_size",
         "",
     ),
     "vllm-fly": ({"num_speculative_tokens": "3"}, "method rejection_sample_method fly_window_size", ""),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stoker.config import ModelFilesError, Resolved, load_deployment, read_model_files, resolve_deployment
-from stoker.model.drafts import draft_shapes, eagle3_spec, eagle_spec
+from stoker.model.drafts import dflash_spec, draft_shapes, eagle3_spec, eagle_spec
 from stoker.model.read import read_config
 
 from ..deployments import MACHINE
@@ -167,6 +167,70 @@ def test_layers_of_eagle_that_do_not_fit_are_refused(
     assert refused.value.option == "speculative.model"
 
 
+DFLASH = {
+    **{name: value for name, value in EAGLE.items() if name != "architectures"},
+    "architectures": ["DFlashDraftModel"],
+    "model_type": "qwen3",
+    "block_size": 4,
+    "dflash_config": {"mask_token_id": 99, "target_layer_ids": [0, 0]},
+}
+
+
+def write_dflash(folder: Path, without: str = "", **changes: Any) -> Path:
+    """A layer of DFlash for `write_model`'s model."""
+    target, _ = read_config(QWEN3)
+    shapes = {
+        name.removeprefix("model."): list(shape) for name, shape in draft_shapes(dflash_spec(target, DFLASH)).items()
+    }
+    shapes.pop(without, None)
+    folder.mkdir()
+    write_safetensors(folder / "model.safetensors", shapes)
+    (folder / "config.json").write_text(json.dumps(DFLASH | changes))
+    return folder
+
+
+def test_layers_of_dflash_are_read(tmp_path: Path) -> None:
+    model, layer = write_model(tmp_path / "model"), write_dflash(tmp_path / "layer")
+    found = resolved("--model", str(model), "--spec-model", str(layer))
+    assert found.speculative.method == "dflash"
+    files = found.model_files.draft
+    assert files is not None
+    assert (files.draft.read_layers, files.draft.mask_token_id, files.draft.most_drafts) == ((1, 1), 99, 3)
+    (layer / "mask_embedding.pt").write_bytes(b"")
+    with pytest.raises(ModelFilesError, match=r"holds mask_embedding\.pt"):
+        resolved("--model", str(model), "--spec-model", str(layer))
+
+
+@pytest.mark.parametrize(
+    ("changes", "without", "said"),
+    [
+        ({"hidden_size": 32}, "", "`hidden_size` is 32, and that of the model is 16"),
+        ({"model_type": "llama"}, "", "`model_type` is 'llama'; drafts come from layers of qwen3"),
+        ({"block_size": 1}, "", "`block_size` is 1"),
+        ({"block_size": None}, "", "`block_size`"),
+        ({"sample_from_anchor": True}, "", "`sample_from_anchor` is true, which is not supported"),
+        ({"dflash_config": {"target_layer_ids": [0]}}, "", "`mask_token_id` is missing"),
+        ({"dflash_config": {"mask_token_id": 100, "target_layer_ids": [0]}}, "", "`mask_token_id` is 100, and the voc"),
+        ({"dflash_config": {"mask_token_id": 9, "target_layer_ids": [1]}}, "", "`target_layer_ids` is [1], and the mo"),
+        ({"dflash_config": {"mask_token_id": 9}}, "", "`target_layer_ids` is None"),
+        (
+            {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0},
+            "",
+            "describes layers with a window",
+        ),
+        ({}, "hidden_norm.weight", "tensor `hidden_norm.weight` is not in any"),
+    ],
+)
+def test_layers_of_dflash_that_do_not_fit_are_refused(
+    changes: dict[str, Any], without: str, said: str, tmp_path: Path
+) -> None:
+    model, layer = write_model(tmp_path / "model"), write_dflash(tmp_path / "layer", without, **changes)
+    with pytest.raises(ModelFilesError) as refused:
+        resolved("--model", str(model), "--spec-model", str(layer))
+    assert said in str(refused.value)
+    assert refused.value.option == "speculative.model"
+
+
 def test_a_model_of_another_vocabulary_or_with_states_is_refused(tmp_path: Path) -> None:
     model = str(write_model(tmp_path / "model"))
     other = write_config(tmp_path / "other", "qwen3.5-0.8b")
@@ -195,11 +259,11 @@ def test_a_model_of_another_vocabulary_drafts_common_tokens(tmp_path: Path) -> N
         resolved(*arguments, "-sc.use_heterogeneous_vocab", "true")
 
 
-@pytest.mark.parametrize("kind", ["dflash", "dspark"])
+@pytest.mark.parametrize("kind", ["dflash2", "dspark"])
 def test_other_networks_of_speculators_are_refused_by_name(kind: str, tmp_path: Path) -> None:
     model, layer = write_model(tmp_path / "model"), write_eagle3(tmp_path / "layer", speculators_model_type=kind)
     with pytest.raises(
-        ModelFilesError, match=f"`speculators_model_type` is '{kind}'; supported: eagle, eagle3, peagle"
+        ModelFilesError, match=f"`speculators_model_type` is '{kind}'; supported: eagle, eagle3, peagle, dflash"
     ):
         resolved("--model", str(model), "--spec-model", str(layer))
 
