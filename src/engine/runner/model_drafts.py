@@ -35,7 +35,7 @@ from .loaded_draft import LoadedDraft
 from .slot_table import SlotTable
 from .step_input import Int64
 
-_CAPTURED_TOKENS = 8  # of a step of the network with several in a row
+_CAPTURED_TOKENS = 32  # of a step of the network with several in a row
 logger = logging.getLogger(__name__)
 
 
