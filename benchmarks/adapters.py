@@ -26,6 +26,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the engine; read when t
 
 import torch
 from safetensors.torch import save_file
+
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.config.checkpoint.adapter_files import adapter_digest
 from stoker.engine.api import AdapterRef, CacheScope, EngineRequest, RequestInputs, SamplingParams

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
 from stoker.cli.bench.workload import Shape, text_jobs
 
 from .peers.chat import TEMPLATE, TOOLS

@@ -24,6 +24,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
+
 from stoker.config.cpu_features import choose_level, this_cpu, wanted_level
 from stoker.config.cpu_library import LibrarySpec
 from stoker.engine.kernels import KernelSet, RMSNormGatedWeights, SelectiveScanWeights, StateSpaceWeights

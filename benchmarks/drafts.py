@@ -23,6 +23,7 @@ from typing import Any
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the engine; read when torch is loaded
 
 import tokenizers
+
 from stoker.cli.bench.forced import ForcedEngine
 from stoker.config import Resolved, load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.runner.model_drafts import ModelDrafts

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 import torch
+
 from stoker.config.cpu_features import choose_level, this_cpu, wanted_level
 from stoker.config.cpu_library import LibrarySpec
 from stoker.engine.kernels.cpu.library import load_library

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
+from tests.unit.formats.golden import GOLDEN, TOOLS
+
 from stoker.formats.parser import AnswerParser
 from stoker.formats.registry import FORMATS
-from tests.unit.formats.golden import GOLDEN, TOOLS
 
 CHARS_PER_TOKEN = 4
 TEXT = "The quick brown fox jumps over the lazy dog, and then it does so again. "

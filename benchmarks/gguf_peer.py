@@ -24,12 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
 from stoker import LLM, SamplingParams
 from stoker.cli.flags.writing import QuantizeFlags
 from stoker.cli.quantize import run
 from stoker.config.checkpoint.model_files import locate
 from stoker.convert.gguf_file import FILE_TYPES
-from transformers import AutoConfig, AutoModelForCausalLM
 
 NUM_TOKENS = 64
 PROMPT = "What does `--max-num-seqs` do? It limits"

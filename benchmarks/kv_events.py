@@ -16,6 +16,7 @@ import time
 from statistics import median
 
 import zmq
+
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.executor.build import build_core

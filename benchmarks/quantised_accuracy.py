@@ -17,6 +17,11 @@ from pathlib import Path
 from typing import get_args
 
 import torch
+from tokenizers import Tokenizer
+from tools.tiny.evaluate import held_out
+from tools.tiny.options import read_options
+from tools.tiny.rendering import encode
+
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.config.cpu_features import wanted_level
 from stoker.convert.encoders import Method
@@ -29,10 +34,6 @@ from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.loading import load_weights
 from stoker.model.cache_groups import all_in_one
 from stoker.model.quantised import OWN_CODES
-from tokenizers import Tokenizer
-from tools.tiny.evaluate import held_out
-from tools.tiny.options import read_options
-from tools.tiny.rendering import encode
 
 MODEL = "builtin:tiny"
 SEED, BLOCK = 20_260_000, 16

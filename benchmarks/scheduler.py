@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings

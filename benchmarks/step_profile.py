@@ -28,6 +28,7 @@ import numpy as np
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in the engine; read when torch is loaded
 
 import torch
+
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.api import RequestInputs, SamplingParams
 from stoker.engine.kernels import KernelSet

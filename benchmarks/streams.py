@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.config.resolve.resolved import Resolved
 from stoker.engine.api import EngineInfo, EngineOutput, FinishReason

@@ -21,13 +21,14 @@ from typing import Any
 
 import llguidance
 import tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+
 from stoker import LLM
 from stoker.engine.api import CacheScope, Constraint, EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import step_results
 from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.structured.guidance import Guidance
 from stoker.server.grammars.json_schema import grammar_of_schema
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 MODEL = Path(__file__).parent / "models" / "qwen3-0.6b"
 VOCAB_SIZE, NUM_WORDS = 151_936, 151_643

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stoker.config.cpu_features import LEVELS
 from tests.unit.engine.kernels.levels import EMULATED_AMX
+
+from stoker.config.cpu_features import LEVELS
 
 LEVELS["amx"] = replace(EMULATED_AMX, name="amx")

@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+
 from stoker.config import ModelFilesError
 from stoker.engine.api import EngineInfo, TokenLogprobs
 from stoker.engine.core import Scheduler, SchedulerSettings

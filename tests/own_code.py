@@ -7,6 +7,7 @@ from subprocess import run as run
 from typing import Any, ClassVar
 
 import torch
+
 from stoker.engine.api import EngineRequest
 from stoker.engine.core import Scheduler
 from stoker.engine.sampling.logits_processor import Rows

@@ -26,6 +26,7 @@ from pathlib import Path
 from gguf import GGUFWriter
 from gguf.quants import GGMLQuantizationType, quantize
 from numpy import zeros
+
 from stoker.config import ModelFilesError
 from stoker.config.checkpoint.gguf import read_gguf
 from stoker.config.checkpoint.gguf_files import named_tokens, read_config

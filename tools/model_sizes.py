@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.unit.config.deployments import MACHINE
+from tests.unit.config.plan.shapes import NATIVE, SHAPES, write_config
+
 from stoker.config.examine import report_on
 from stoker.config.plan.devices import DeviceProfile, machine_of, profiles
 from stoker.config.plan.model import read_model
 from stoker.config.plan.plan import make_plan
-from tests.unit.config.deployments import MACHINE
-from tests.unit.config.plan.shapes import NATIVE, SHAPES, write_config
 
 PAGE = Path(__file__).parents[1] / "docs" / "guide" / "model-sizes.md"
 MODELS = {  # of SHAPES or NATIVE -> for people

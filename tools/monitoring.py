@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from stoker.server.observe.engine_metrics import DESCRIBED_ENGINE, DESCRIBED_GPU
 from stoker.server.observe.metrics import Metrics
 

@@ -18,14 +18,15 @@ from typing import Any
 
 import torch
 import transformers
+from transformers import CONFIG_MAPPING, PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
 from stoker.config import DeploymentError, load_deployment, read_model_files
 from stoker.engine.executor.probe import probe
 from stoker.engine.kernels import KernelSet
 from stoker.engine.models.hf_build import line_of
 from stoker.engine.models.transformers_model import TransformersModel
 from stoker.model.families import FAMILIES as NATIVE
-from transformers import CONFIG_MAPPING, PretrainedConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 TABLE = Path(__file__).parent.parent / "src/model/transformers_table.py"
 _UNSAID = re.compile(  # of a reason: folders, and what every reason says

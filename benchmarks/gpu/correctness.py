@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+
 from stoker.engine.kernels import gpu, noise
 from stoker.engine.kernels.activation import ACTIVATIONS, activate_and_mul_reference, activate_reference
 from stoker.engine.kernels.add_rms_norm import add_rms_norm_reference
@@ -343,8 +344,9 @@ def is_best(sampled: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
 
 def sampler(given: Given) -> Pairs:
     """The whole sampler of a step: greedy, temperature, min-p, top-k, top-p, padding."""
-    from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
     from tests.kernels.references import sampling_columns
+
+    from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
 
     rows, vocab, device = 20, given.shape.vocab, given.device
     logits = 3 * given.randn(rows, vocab)
@@ -398,8 +400,9 @@ def logprobs(given: Given) -> Pairs:
 
 def step_tables(given: Given) -> Pairs:
     """The first and the last kernel of a step."""
-    from stoker.engine.kernels.gpu import finish_step, prepare_step
     from tests.kernels.references import finish_step_reference, prepare_step_reference
+
+    from stoker.engine.kernels.gpu import finish_step, prepare_step
 
     device, block = given.device, given.shape.block_size
 
@@ -428,10 +431,11 @@ def step_tables(given: Given) -> Pairs:
 
 
 def attention(given: Given, is_prefill: bool) -> Pairs:
+    from tests.kernels.references import attention_reference
+
     from stoker.engine.kernels.attention_variant import AttentionVariant
     from stoker.engine.kernels.gpu.decode_attention import decode_attention, decode_workspace
     from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
-    from tests.kernels.references import attention_reference
 
     shape, scale = given.shape, given.shape.head_dim**-0.5
     values = torch.randn(2, shape.heads, device=given.device)

@@ -15,9 +15,10 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
 from stoker.engine.kernels import Grouped, GroupScales, KernelSet
 from stoker.model.quantised import GroupLayout
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .paged_batch import Batch
 from .part import Case, Context, first_line
@@ -201,8 +202,9 @@ def sampler(shape: Shape, rows: int, temperature: float, top_k: int = 0, top_p: 
     )
 
     def make(bench: Bench) -> Runs:
-        from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
         from tests.kernels.references import sampling_columns
+
+        from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
 
         logits = 3 * bench.randn(rows, shape.vocab)
         columns = sampling_columns(rows, shape.vocab, bench.device)

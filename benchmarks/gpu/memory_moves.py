@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+
 from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 
 from .engine import Engine

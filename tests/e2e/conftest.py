@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+
 from stoker.config.cpu_features import NoKernels, choose_level, this_cpu, wanted_level
 from stoker.config.cpu_library import LibrarySpec
 from stoker.engine.kernels.cpu.library import load_library

@@ -18,7 +18,6 @@ import httpx
 import openai
 import psutil
 import pytest
-from stoker import LLM, SamplingParams
 from tests.e2e.deployment import (
     EXIT_LIMIT_S,
     ROOT,
@@ -36,6 +35,8 @@ from tests.e2e.deployment import (
     write_manifest,
 )
 from tests.tiny_checkpoint import write_checkpoint
+
+from stoker import LLM, SamplingParams
 
 PROMPTS = [[7 + index] * (1 + 9 * index) for index in range(10)]
 NUM_TOKENS = 40

@@ -10,8 +10,9 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from stoker.config.memory_policy import why_no_policy
 from tests.e2e.deployment import START_LIMIT_S, Server, serving
+
+from stoker.config.memory_policy import why_no_policy
 
 CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 pytestmark = [

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stoker
-from stoker.config.plan.calibration import entries
 from tests.e2e.deployment import serving
 from tests.unit.config.plan.shapes import write_config
+
+import stoker
+from stoker.config.plan.calibration import entries
 
 ENGINE = """
 import json, sys

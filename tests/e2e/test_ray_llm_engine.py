@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, ConfigDict
+
 from stoker.config.errors import ConfigError
 
 protocol = pytest.importorskip("ray.llm._internal.serve.core.engine.protocol", exc_type=ImportError)  # needs pyarrow

@@ -11,8 +11,9 @@ from typing import Any
 
 import openai
 import pytest
-from stoker.config.errors import ConfigError
 from tests.free_ports import free_port
+
+from stoker.config.errors import ConfigError
 
 ray = pytest.importorskip("ray")
 serve = pytest.importorskip("ray.serve")

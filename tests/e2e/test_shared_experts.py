@@ -12,16 +12,17 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.models.checkpoints import build, save
+from tests.models.engine import Engine, resolved
+from tests.models.test_generation import make_prompts
+from tests.models.test_shared_experts import PROBABLE, requests, shared
+
 from stoker.cli.prepare import engine_client
 from stoker.config import Resolved
 from stoker.engine.api import EngineDead, EngineRequest
 from stoker.engine.client.engine_client import EngineState
 from stoker.engine.client.process import EngineProcessClient
 from stoker.engine.client.replicated import ReplicatedClient
-from tests.models.checkpoints import build, save
-from tests.models.engine import Engine, resolved
-from tests.models.test_generation import make_prompts
-from tests.models.test_shared_experts import PROBABLE, requests, shared
 
 from .test_tensor_parallel import until
 

@@ -14,12 +14,13 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from tests.models.checkpoints import build, save
+from tests.models.engine import resolved as small_deployment
+
 from stoker.config import Resolved, load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.api import EngineDead, EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.client.engine_client import EngineStartFailed, EngineState
 from stoker.engine.client.process import EngineProcessClient
-from tests.models.checkpoints import build, save
-from tests.models.engine import resolved as small_deployment
 
 pytestmark = pytest.mark.slow
 PROMPT = range(1, 101)  # long enough to be shared

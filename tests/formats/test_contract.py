@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+
 from stoker.formats.events import CallArguments, CallBegin, CallEnd, Content, Reasoning
 from stoker.formats.parser import AnswerParser
 from stoker.formats.registry import find, find_reasoning

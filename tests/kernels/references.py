@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from stoker.engine.kernels.allow_tokens import allow_tokens_reference
 from stoker.engine.kernels.attention_variant import PLAIN, AttentionVariant
 from stoker.engine.kernels.gpu.finish_step import MOST

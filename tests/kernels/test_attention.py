@@ -6,16 +6,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.slow_cases import slow
+
 from stoker.engine.kernels.attention_variant import AttentionVariant
 from stoker.engine.kernels.paged_attention import paged_attention_reference
-from tests.slow_cases import slow
 
 from .batches import DTYPES, LIMITS, Batch, batch
 
 pytest.importorskip("triton")
+from tests.kernels.references import attention_reference
+
 from stoker.engine.kernels.gpu import decode_attention as gpu
 from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
-from tests.kernels.references import attention_reference
 
 SCALE = 0.25
 DECODES = [(1, 33), (0, 0), (1, 1), (1, 150), (1, 64), (1, 65)]

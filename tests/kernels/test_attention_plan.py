@@ -6,11 +6,13 @@ from itertools import pairwise
 
 import pytest
 import torch
+
 from stoker.engine.kernels.attention_variant import AttentionVariant
 
 pytest.importorskip("triton")
-from stoker.engine.kernels.gpu.kernels import PagedAttentionGpu
 from tests.kernels.references import attention_reference
+
+from stoker.engine.kernels.gpu.kernels import PagedAttentionGpu
 
 from .batches import batch
 

@@ -20,8 +20,9 @@ from filelock import FileLock
 
 pytest.importorskip("triton")
 
-from stoker.engine.kernels.capture import NotCapturable
 from tools.kernels.whole_step import OnlyCapturable
+
+from stoker.engine.kernels.capture import NotCapturable
 
 pytestmark = pytest.mark.slow  # compiling all takes minutes
 ROOT = Path(__file__).parents[2]

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from tests.unit.config.plan.shapes import config_of
+
 from stoker.config.memory import gpu_reserve
 from stoker.engine.kernels import Compression, KernelSet, latent_attention
 from stoker.engine.kernels.compressed_attention import (
@@ -18,7 +20,6 @@ from stoker.engine.kernels.compressed_attention import (
 from stoker.engine.models.decoder import Decoder
 from stoker.model.compressed import COMPRESSED_TABLE
 from stoker.model.read import read_config
-from tests.unit.config.plan.shapes import config_of
 
 pytest.importorskip("triton")
 from stoker.engine.kernels.gpu import choose_compressed

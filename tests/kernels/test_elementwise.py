@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+
 from stoker.engine.kernels.activation import ACTIVATIONS, activate_and_mul_reference, activate_reference
 from stoker.engine.kernels.add_layer_norm import add_layer_norm_reference
 from stoker.engine.kernels.add_rms_norm import add_rms_norm_reference

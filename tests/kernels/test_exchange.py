@@ -10,11 +10,12 @@ from typing import TypeVar
 
 import pytest
 import torch
+from tests.slow_cases import slow
+
 from stoker.engine.collectives.shared_memory import SharedMemoryRanks
 from stoker.engine.host.shared_memory import SharedMemory
 from stoker.engine.kernels import select_kernels
 from stoker.engine.kernels.exchange import Choice, ExchangeClosed, merge_parts_reference, own_rows_reference
-from tests.slow_cases import slow
 
 DTYPES = [torch.float32, torch.bfloat16]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from stoker.engine.kernels.experts import (
     ExpertGate,
     ExpertWeights,

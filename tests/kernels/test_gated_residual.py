@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from stoker.engine.kernels.gated_residual import (
     add_to_streams_reference,
     average_streams_reference,

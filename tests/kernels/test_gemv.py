@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from stoker.engine.kernels.activation import activate_and_mul_reference
 from tests.slow_cases import slow
+
+from stoker.engine.kernels.activation import activate_and_mul_reference
 
 from .batches import ALL_DTYPES, LIMITS
 

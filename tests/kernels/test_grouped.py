@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.unit.engine.kernels.grouped_weights import KINDS, codes, grouped_of
+
 from stoker.engine.kernels import Grouped, GroupScales, KernelSet
 from stoker.engine.kernels.grouped import kernels_take, layout_of
 from stoker.engine.kernels.packed_codes import packed_codes
-from tests.unit.engine.kernels.grouped_weights import KINDS, codes, grouped_of
 
 from .batches import DTYPES, LIMITS
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from stoker.engine.kernels.hyper_connections import Connection, read_streams_reference, write_streams_reference
 
 pytest.importorskip("triton")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from stoker.engine.kernels.gpu.latent_attention import latent_attention_gpu
 from stoker.engine.kernels.gpu.store_latents import store_latents_gpu
 from stoker.engine.kernels.latent_attention import latent_attention_reference

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+
 from stoker.engine.kernels import KernelSet
 
 from .batches import DTYPES, LIMITS

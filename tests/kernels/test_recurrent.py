@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from tests.slow_cases import slow
+
 from stoker.engine.kernels import (
     GatedDeltaWeights,
     KimiDeltaWeights,
@@ -25,7 +27,6 @@ from stoker.engine.kernels.rg_lru import rg_lru_reference
 from stoker.engine.kernels.rms_norm_gated import ORDERS, rms_norm_gated_reference
 from stoker.engine.kernels.selective_scan import selective_scan_reference
 from stoker.engine.kernels.state_space import state_space_reference
-from tests.slow_cases import slow
 
 pytest.importorskip("triton")
 from stoker.engine.kernels.gpu import recurrent

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+
 from stoker.engine.api import SamplingParams
 from stoker.engine.kernels import KernelSet, noise
 from stoker.engine.sampling.sampler import Sampler
@@ -14,10 +15,11 @@ from stoker.engine.sampling.sampling_table import SamplingTable
 
 pytest.importorskip("triton")
 
-from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
-from stoker.engine.kernels.gpu.sample_row import SamplingColumns
 from tests.kernels.references import sampling_columns
 from tests.slow_cases import slow
+
+from stoker.engine.kernels.gpu.sample import sample, sampling_workspace
+from stoker.engine.kernels.gpu.sample_row import SamplingColumns
 
 LENGTH = 12  # of the longest sequence
 NUM_PROMPT = 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from stoker.engine.kernels import KernelSet
 from stoker.engine.kernels.count_above import count_above_reference
 from stoker.engine.kernels.softmax_mass import softmax_mass_reference

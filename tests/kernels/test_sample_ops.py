@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from stoker.engine.kernels import noise
 from stoker.engine.kernels.sample_tokens import sample_tokens_reference
 
@@ -13,6 +14,7 @@ from .batches import DTYPES
 pytest.importorskip("triton")
 import triton
 import triton.language as tl
+
 from stoker.engine.kernels.gpu.gumbel_max import exponential_noise
 from stoker.engine.kernels.gpu.sample_ops import sample_tokens_gpu, sample_top_p_gpu
 from stoker.engine.kernels.sample_top_p import sample_top_p_reference

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from stoker.engine.kernels.block_index import sparse_attention_reference
 
 pytest.importorskip("triton")

@@ -7,10 +7,11 @@ import torch
 
 pytest.importorskip("triton")
 
+from tests.kernels.references import allowed_rows_reference, finish_step_reference, prepare_step_reference
+
 from stoker.engine.kernels.gpu.allowed_rows import allowed_rows
 from stoker.engine.kernels.gpu.finish_step import finish_step
 from stoker.engine.kernels.gpu.prepare_step import StepRows, StepTensors, prepare_step
-from tests.kernels.references import allowed_rows_reference, finish_step_reference, prepare_step_reference
 
 BLOCK_SIZE, WIDTH, SLOTS = 8, 700, 5
 STEPS = [  # (slot, tokens computed before, tokens of this step) of each row

@@ -10,10 +10,11 @@ from typing import Any
 
 import peft
 import torch
+from transformers import PreTrainedModel
+
 from stoker.config import Resolved
 from stoker.config.checkpoint.adapter_files import adapter_digest
 from stoker.engine.api import AdapterRef, CacheScope, EngineOutput, EngineRequest, RequestInputs, SamplingParams
-from transformers import PreTrainedModel
 
 from .engine import GREEDY, Engine, resolved
 

@@ -13,6 +13,7 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import dequantize, quantize
 from safetensors.torch import load_file, save_file
+
 from stoker.config.checkpoint.stored import BLOCKS
 
 _NAMES = {

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from stoker.config.checkpoint.layout import read_tensors
 from stoker.engine.kernels import KernelSet, select_kernels
 from stoker.engine.layers.step_input import StepInput

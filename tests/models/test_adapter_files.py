@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.models.checkpoints import build
+from tests.peft_adapters import write_adapter
+
 from stoker.config.checkpoint.adapter_files import describe_adapter
 from stoker.config.checkpoint.layout import read_weight_files
 from stoker.config.checkpoint.match import tensors_of
@@ -16,8 +19,6 @@ from stoker.config.checkpoint.stored import StoredTensor
 from stoker.model.adapter import AdapterSpec, StoredMatrix
 from stoker.model.read import read_config
 from stoker.model.spec import ModelSpec
-from tests.models.checkpoints import build
-from tests.peft_adapters import write_adapter
 
 EXPERTS = ["experts.gate_up_proj", "experts.down_proj"]
 

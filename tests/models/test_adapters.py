@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.drafters import AnswerDrafter
+
 from stoker.engine.api import AdapterError, AdapterRef, EngineOutput, EngineRequest, SamplingParams
 from stoker.engine.core import Scheduler
 from stoker.engine.core.adapter_slots import AdapterSettings
@@ -20,7 +22,6 @@ from stoker.engine.lora.mix import AdapterMix
 from stoker.engine.runner import loaded_model
 from stoker.engine.runner.adapters import adapters_of, linears_of
 from stoker.engine.runner.loaded_model import LoadedModel
-from tests.drafters import AnswerDrafter
 
 from .adapters import Adapter, adapter, answers, inputs_of, outputs, with_lora
 from .checkpoints import build, reference_greedy, reference_logits, save

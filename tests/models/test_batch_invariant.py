@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from stoker.engine.api import EngineOutput, EngineRequest, RequestInputs
 from stoker.engine.executor.build import build_core
 

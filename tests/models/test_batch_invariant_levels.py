@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.unit.engine.kernels.levels import EMULATED_AMX, library_of, runnable_levels
+
 from stoker.config import cpu_features
 from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
-from tests.unit.engine.kernels.levels import EMULATED_AMX, library_of, runnable_levels
 
 from .checkpoints import VOCAB, build, save
 from .engine import Engine, resolved

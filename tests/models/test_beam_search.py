@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from stoker.beam_search import BeamSearch, BeamSearchParams, EarlyStopping
-from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, RequestInputs, SamplingParams
 from tests.slow_cases import slow
 from transformers import PreTrainedModel
+
+from stoker.beam_search import BeamSearch, BeamSearchParams, EarlyStopping
+from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, RequestInputs, SamplingParams
 
 from .checkpoints import VOCAB
 from .conftest import Saved

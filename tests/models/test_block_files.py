@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.flushing import flush
+
 from stoker.engine.core import Scheduler
 from stoker.engine.executor.build import build_core
 from stoker.engine.kv_stores.block_files import BlockFiles
 from stoker.engine.kv_stores.tiered_store import TieredStore
 from stoker.engine.loop.engine_core import EngineCore
-from tests.flushing import flush
 
 from .conftest import Saved
 from .engine import resolved

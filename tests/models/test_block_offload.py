@@ -18,6 +18,9 @@ from tests.free_ports import free_port
 
 pytest.importorskip("triton")
 
+from tests.packages.stoker_lmcache.lmcache_servers import LikeLmcache
+from tests.slow_cases import slow, slow_but
+
 from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler
 from stoker.engine.executor.build import build_core
@@ -25,8 +28,6 @@ from stoker.engine.kv_stores.fingerprint import fingerprint
 from stoker.engine.kv_stores.open_store import open_store
 from stoker.engine.kv_stores.tiered_store import TieredStore
 from stoker.engine.loop.engine_core import EngineCore
-from tests.packages.stoker_lmcache.lmcache_servers import LikeLmcache
-from tests.slow_cases import slow, slow_but
 
 from .conftest import Saved
 from .engine import WITH_GPU, resolved

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stoker.engine.executor.build import build_core
 from tests.slow_cases import slow
+
+from stoker.engine.executor.build import build_core
 
 from .checkpoints import build, references, save
 from .conftest import Saved

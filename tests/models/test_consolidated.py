@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from stoker.config import ModelFilesError
 
 from .checkpoints import YARN, build, reference_logits, save

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from stoker.engine.api import EngineOutput, SamplingParams
 from stoker.engine.kernels import select_kernels
 from stoker.engine.runner.kv_cache import KVCache

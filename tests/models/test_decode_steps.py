@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.engine.api import EngineOutput, EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.kernels import select_kernels
 from stoker.engine.runner import loaded_model

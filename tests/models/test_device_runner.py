@@ -15,6 +15,9 @@ import torch
 
 pytest.importorskip("triton")
 
+from tests.slow_cases import slow_but
+from tests.unit.engine.runner.plans import admission, ids, make_plan
+
 from stoker.config import ModelFilesError
 from stoker.convert.loaded_state import pack
 from stoker.convert.loaded_state import save as save_packed
@@ -31,8 +34,6 @@ from stoker.engine.runner.load_runner import load_runner
 from stoker.engine.runner.measure import PhaseClock
 from stoker.engine.runner.state_cache import StateCache
 from stoker.engine.runner.step_shape import StepShape
-from tests.slow_cases import slow_but
-from tests.unit.engine.runner.plans import admission, ids, make_plan
 
 from .checkpoints import build, save
 from .conftest import Saved

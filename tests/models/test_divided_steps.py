@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.engine.api import SamplingParams
 from stoker.engine.collectives.turns import call_in_turns
 from stoker.engine.runner import divided_step

@@ -9,6 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.drafters import AnswerDrafter
+from tests.slow_cases import slow
+from tests.tiny_checkpoint import write_checkpoint
+
 from stoker.engine.api import EngineOutput, FinishReason, SamplingParams
 from stoker.engine.core import Scheduler
 from stoker.engine.core.settings import DraftSettings
@@ -18,9 +22,6 @@ from stoker.engine.sampling import sampler as sampler_module
 from stoker.engine.sampling.logprobs import token_logprobs
 from stoker.engine.spec_decode.prompt_lookup import PromptLookup
 from stoker.engine.spec_decode.step_times import DraftTimes, StepTimes
-from tests.drafters import AnswerDrafter
-from tests.slow_cases import slow
-from tests.tiny_checkpoint import write_checkpoint
 
 from .conftest import Saved
 from .engine import WITH_GPU, Engine, resolved

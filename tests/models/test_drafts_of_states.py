@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.drafters import AnyDrafter
+from tests.slow_cases import slow
+
 from stoker.engine.api import EngineOutput, EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler
 from stoker.engine.core.settings import DraftSettings
@@ -17,8 +20,6 @@ from stoker.engine.runner.rejected_drafts import RejectedDrafts
 from stoker.engine.runner.runner import Runner
 from stoker.engine.runner.state_cache import StateCache
 from stoker.engine.step.plan import StepPlan
-from tests.drafters import AnyDrafter
-from tests.slow_cases import slow
 
 from .checkpoints import build, save
 from .conftest import Saved

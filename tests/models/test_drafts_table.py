@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.slow_cases import slow
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
 from stoker.config import Resolved
 from stoker.engine.api import Constraint, EngineOutput, EngineRequest, FinishReason, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler
@@ -23,8 +26,6 @@ from stoker.engine.runner.sampled_outputs import SampledOutputs
 from stoker.engine.spec_decode.step_times import DraftTimes
 from stoker.engine.structured.grammars import Grammars
 from stoker.engine.structured.guidance import Guidance
-from tests.slow_cases import slow
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from .checkpoints import VOCAB, build, save
 from .draft_checkpoints import add_mtp, save_eagle3

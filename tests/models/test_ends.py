@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from stoker.engine.kernels import KernelSet
 from stoker.engine.layers.linear import Linear, Mix
 from stoker.engine.layers.loading import Loadable

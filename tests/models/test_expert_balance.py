@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from tests.slow_cases import slow_but
+
 from stoker.config import Resolved
 from stoker.engine.host.pages import give_back_free
 from stoker.engine.layers.expert_places import ExpertPlaces
 from stoker.engine.runner import expert_balancer
 from stoker.engine.runner.expert_balancer import ExpertBalancer
 from stoker.model.expert_placement import Layout
-from tests.slow_cases import slow_but
 
 from .checkpoints import build, save
 from .conftest import Saved

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.slow_cases import slow_but
+
 from stoker.config import Resolved
 from stoker.model.expert_placement import with_placed_experts
 from stoker.model.tensor_parallel import tensor_parallel_problem
-from tests.slow_cases import slow_but
 
 from .checkpoints import FAMILIES, build, save
 from .conftest import Saved

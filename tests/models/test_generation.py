@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 
 from .checkpoints import VOCAB, families, reference_greedy, reference_logits, step_kinds

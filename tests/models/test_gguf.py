@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.slow_cases import slow, slow_but
+
 from stoker.config import ModelFilesError
 from stoker.config.checkpoint.gguf import read_gguf
 from stoker.config.plan.headers import read_stored_gguf
-from tests.slow_cases import slow, slow_but
 
 from .checkpoints import YARN, build, reference_logits, save
 from .conftest import Saved

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.unit.engine.runner.plans import admission, ids, make_plan
+
 from stoker.engine.api import Vectors
 from stoker.engine.layers.linear import Linear
 from stoker.engine.layers.step_input import StepInput
@@ -20,7 +22,6 @@ from stoker.engine.runner.materials import Materials
 from stoker.engine.runner.runner import Parts, Runner
 from stoker.engine.runner.step_features import Columns, StepFeature
 from stoker.engine.runner.step_shape import StepFlag
-from tests.unit.engine.runner.plans import admission, ids, make_plan
 
 from .conftest import Saved
 from .engine import MACHINE, WITH_GPU, resolved

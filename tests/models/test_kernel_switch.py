@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.slow_cases import slow
+
 from stoker.config.cpu_features import NoKernels, choose_level, find_compiler, this_cpu, wanted_level
 from stoker.config.cpu_library import LibrarySpec
 from stoker.engine.api import EngineOutput, EngineRequest, RequestInputs, SamplingParams
@@ -22,7 +24,6 @@ from stoker.engine.layers.linear import Linear
 from stoker.engine.runner import loaded_model
 from stoker.engine.runner.load_runner import load_runner
 from stoker.engine.runner.loaded_model import load_on_cpu
-from tests.slow_cases import slow
 
 from .conftest import Saved
 from .engine import Engine, resolved

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 import yaml
+from tests import own_stores
+from tests.blocks_over_http import MODULE, shown, storage
+
 from stoker.config.exit_codes import EXIT_INVALID_CONFIGURATION
 from stoker.engine.executor.build import build_core
 from stoker.engine.kv_stores import connector_store
 from stoker.engine.kv_stores.connector_store import ConnectorStore
 from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.plugins import PluginError
-from tests import own_stores
-from tests.blocks_over_http import MODULE, shown, storage
 
 from .conftest import Saved
 from .engine import resolved

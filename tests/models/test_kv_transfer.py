@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.free_ports import free_port
+
 from stoker.engine.api import CacheScope, EngineRequest, FinishReason, RequestInputs, StoredBlocks
 from stoker.engine.core import Scheduler
 from stoker.engine.executor.build import build_core
 from stoker.engine.loop.engine_core import EngineCore
-from tests.free_ports import free_port
 
 from .conftest import Saved
 from .engine import GREEDY, resolved

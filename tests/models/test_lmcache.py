@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.packages.stoker_lmcache.lmcache_servers import LikeLmcache
+from tests.slow_cases import slow
+
 from stoker.engine.core import Scheduler
 from stoker.engine.executor.build import build_core
 from stoker.engine.kv_stores.tiered_store import TieredStore
 from stoker.engine.loop.engine_core import EngineCore
-from tests.packages.stoker_lmcache.lmcache_servers import LikeLmcache
-from tests.slow_cases import slow
-
 from stoker_lmcache import LmcacheBlocks
 
 from .conftest import Saved

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+
 from stoker.config import ConfigError, ModelFilesError
 from stoker.config.resolve.resolved import Resolved
 from stoker.engine.runner import weights
-from transformers import PreTrainedModel
 
 from .conftest import Saved
 from .engine import Engine, resolved

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
+
 from stoker.config import ModelFilesError
 
 from .checkpoints import save

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from stoker.config.checkpoint.layout import read_tensors
 from stoker.config.checkpoint.match import tensors_of
 from stoker.engine.kernels import KernelSet, select_kernels

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from stoker.engine.kernels import KernelSet
 from stoker.engine.layers.linear import Linear
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+
 from stoker.config import ConfigError, ModelFilesError
 
 from .checkpoints import build, reference_greedy, save

@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.own_code import ShortestFirst
+from torch.utils.flop_counter import FlopCounterMode
+
 from stoker.config import ConfigError
 from stoker.config.schema.observability import ObservabilityConfig
 from stoker.engine.api import (
@@ -32,8 +35,6 @@ from stoker.engine.executor.build import build_core, profiler_of
 from stoker.engine.kernels import spans
 from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.plugins import PluginError
-from tests.own_code import ShortestFirst
-from torch.utils.flop_counter import FlopCounterMode
 
 from .conftest import Saved
 from .engine import MACHINE, resolved

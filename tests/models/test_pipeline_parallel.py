@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tools.writers.record import WRITTEN
+
 from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.sampling.sampler import Sampler
 from stoker.model.pipeline_stages import division_problem
-from tools.writers.record import WRITTEN
 
 from .checkpoints import kinds
 from .conftest import Saved

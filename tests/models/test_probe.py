@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import CONFIG_MAPPING
+
 from stoker.config import ModelFiles, ModelFilesError, load_deployment, read_model_files
 from stoker.engine.executor.build import build_core, needs_probe
 from stoker.engine.executor.probe import probe
 from stoker.engine.models import hf_attention, hf_sequences
 from stoker.engine.models.hf_small import small_config
 from stoker.model import through_transformers
-from transformers import CONFIG_MAPPING
 
 from .engine import resolved
 

@@ -13,6 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.drafters import AnswerDrafter, AnyDrafter
+from tests.slow_cases import slow
+from tests.tiny_checkpoint import write_checkpoint
+
 from stoker.config import Resolved
 from stoker.engine.api import Constraint, EngineRequest, FinishReason, Reasoning, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler
@@ -22,9 +26,6 @@ from stoker.engine.executor.scheduler import scheduler_settings
 from stoker.engine.runner.rejected_drafts import RejectedDrafts
 from stoker.engine.spec_decode.network_drafts import NetworkDrafts
 from stoker.engine.spec_decode.step_times import DraftTimes
-from tests.drafters import AnswerDrafter, AnyDrafter
-from tests.slow_cases import slow
-from tests.tiny_checkpoint import write_checkpoint
 
 from .checkpoints import build, save
 from .conftest import Saved

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.slow_cases import slow_but
+
 from stoker.config import ModelFilesError
 from stoker.config.checkpoint.layout import read_weight_files
 from stoker.config.checkpoint.match import tensors_of
 from stoker.config.cpu_kernels import keeps_twelve_bits
 from stoker.engine.runner.weights import Checkpoint
 from stoker.model.read import read_config
-from tests.slow_cases import slow_but
 
 from .checkpoints import build, save
 from .conftest import Saved

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.unit.config.plan.shapes import write_config
+
 from stoker import LLM, SamplingParams
 from stoker.config import ConfigError, ModelFilesError
 from stoker.engine.kernels import select_kernels
 from stoker.model.quantised import shown
-from tests.unit.config.plan.shapes import write_config
 
 from .conftest import Saved
 from .engine import Engine, resolved

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.slow_cases import slow
+
 from stoker.engine.api import EngineOutput
 from stoker.engine.kv_stores.fingerprint import fingerprint
 from stoker.engine.kv_stores.tiered_store import TieredStore
 from stoker.engine.runner import shared_step
-from tests.slow_cases import slow
 
 from .conftest import Saved
 from .engine import Engine, resolved

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.slow_cases import slow
+
 from stoker.engine.api import EngineRequest, FinishReason, RequestInputs
 from stoker.engine.kernels import (
     KernelSet,
@@ -25,7 +27,6 @@ from stoker.engine.runner import loaded_model
 from stoker.engine.runner.state_cache import StateCache
 from stoker.engine.step.plan import NO_COPIES, Int32, StepPlan
 from stoker.engine.step.result import StepResult
-from tests.slow_cases import slow
 
 from .checkpoints import reference_greedy, references
 from .conftest import Saved

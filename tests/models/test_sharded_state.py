@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.slow_cases import slow, slow_but
+from tests.unit.cli.test_app import run
+
 from stoker.config import ModelFilesError, Resolved, read_machine_spec
 from stoker.config.checkpoint.safetensors import read_entries
 from stoker.config.cpu_features import wanted_level
@@ -25,8 +28,6 @@ from stoker.engine.kernels.stored_linear import stored_tensors
 from stoker.engine.runner import loaded_model
 from stoker.engine.runner.loaded_model import load_on_cpu
 from stoker.engine.runner.measure import PhaseClock
-from tests.slow_cases import slow, slow_but
-from tests.unit.cli.test_app import run
 
 from .checkpoints import build
 from .checkpoints import save as save_checkpoint

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.slow_cases import slow_but
+
 from stoker.config import Resolved
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, RequestInputs, SamplingParams
 from stoker.engine.kernels.cpu import captured_graph
 from stoker.engine.kernels.cpu.arena import Arena
-from tests.slow_cases import slow_but
 
 from .checkpoints import build, save
 from .conftest import Saved

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from stoker.engine.api import EngineRequest, RequestInputs
 
 from .checkpoints import reference_greedy, reference_logits

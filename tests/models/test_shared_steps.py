@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.slow_cases import slow
+
 from stoker.engine.api import SamplingParams
 from stoker.engine.collectives.gloo import GlooRanks
 from stoker.engine.collectives.turns import call_in_turns
@@ -14,7 +16,6 @@ from stoker.engine.runner import shared_step
 from stoker.engine.runner.shared_step import SharedSteps
 from stoker.model.context_parallel import prompt_sharing_problem
 from stoker.model.tensor_parallel import tensor_parallel_problem
-from tests.slow_cases import slow
 
 from .checkpoints import step_kinds
 from .conftest import Saved

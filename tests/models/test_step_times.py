@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from stoker.engine.executor import step_times
 from stoker.engine.runner.load_runner import load_runner
 from stoker.engine.step import StepPlan

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
+from tests.slow_cases import slow
+from tests.tiny_checkpoint import write_checkpoint
+
 from stoker.engine.api import (
     Constraint,
     EngineOutput,
@@ -24,8 +27,6 @@ from stoker.engine.api import (
 from stoker.engine.core import step_results
 from stoker.engine.executor.build import build_core
 from stoker.engine.loop.engine_core import EngineCore
-from tests.slow_cases import slow
-from tests.tiny_checkpoint import write_checkpoint
 
 from .engine import WITH_GPU, joined, resolved
 

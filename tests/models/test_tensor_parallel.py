@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.runner import sample_head
 from stoker.engine.sampling.sampler import Sampler

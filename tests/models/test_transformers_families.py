@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+from tests.slow_cases import slow_but
+from tools import transformers_families
+from tools.transformers_families import FAMILIES, config_of
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
 from stoker.config import Resolved
 from stoker.engine.api import EngineRequest, RequestInputs
 from stoker.engine.runner import inputs
 from stoker.model.read import read_config
 from stoker.model.support import support_problem
 from stoker.model.transformers_table import TESTED
-from tests.slow_cases import slow_but
-from tools import transformers_families
-from tools.transformers_families import FAMILIES, config_of
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from .checkpoints import reference_greedy, reference_logits, save
 from .engine import GREEDY, Engine, resolved

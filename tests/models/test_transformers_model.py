@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from stoker.config import ConfigError, ModelFilesError
 
 from .checkpoints import reference_greedy, save

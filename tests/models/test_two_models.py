@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from tests.slow_cases import slow
+
 from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.executor.build import build_core
 from stoker.engine.loop.engine_core import EngineCore
-from tests.slow_cases import slow
 
 from .conftest import Saved
 from .engine import resolved

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tools.writers.record import NUM_TOKENS, PROMPT, WRITTEN, probe
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
 from stoker.engine.api import SamplingParams
 from stoker.engine.kernels.quantised import rounded_rows_reference
 from stoker.engine.runner import loaded_model
-from tools.writers.record import NUM_TOKENS, PROMPT, WRITTEN, probe
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from .engine import Engine, resolved
 from .test_logits import our_logits

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+from tests.peft_adapters import write_adapter
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.config.checkpoint.model_files import locate
 from stoker.engine.client.in_process import InProcessClient
@@ -16,8 +19,6 @@ from stoker.engine.executor.build import build_core
 from stoker.server.app import build_app
 from stoker.server.run import load_text
 from stoker.server.service import Service
-from tests.peft_adapters import write_adapter
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from .deployment import PROCESSES
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from stoker.text import template
 from stoker.text.tokenizer import Tokenizer
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
 from stoker.config import MachineSpec, MemoryPlan, ModelFiles, Resolved
 from stoker.config.checkpoint.chat_templates import TemplateSource
 from stoker.config.resolve.resolved import (

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import httpx
+
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.client.in_process import InProcessClient
 from stoker.engine.core import Scheduler

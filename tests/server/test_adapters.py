@@ -9,9 +9,10 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from tests.peft_adapters import write_adapter
+
 from stoker.config.resolve.adapter_files import NamedAdapter
 from stoker.engine.api import AdapterError, AdapterRef
-from tests.peft_adapters import write_adapter
 
 from .adapted import LAYERS, MODEL, serving, tiny_model, write_adapters
 from .deployment import Served

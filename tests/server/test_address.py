@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from stoker.server.http.address import CannotListen, UnixSocket, bind, take_address
 
 from ..fakes import FakeEngine

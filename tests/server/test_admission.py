@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stoker.server.http.admission import Admission, client_of
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+
 from stoker.config.schema.server import ServerConfig
 from stoker.engine.api import InvalidRequest
 from stoker.server.agents.normalise import RULES, normalised

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+
 from stoker.server.protocol.json import MAX_VALUES
 
 from ..fakes import FakeEngine

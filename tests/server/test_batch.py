@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.engine.client.engine_client import EngineState
 from stoker.server.batch.lines import lines_of
 from stoker.server.batch.part_file import Counts, PartFile, PartFileInUse

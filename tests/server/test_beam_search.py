@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.engine.api import EngineOutput, EngineRequest
 from stoker.text.tokenizer import Tokenizer
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from stoker.engine.api import EngineInfo, EngineOutput, FinishReason
 from stoker.engine.client.engine_client import EngineState, StreamingClient
 from stoker.engine.transport.messages import Message, Outputs, Submit

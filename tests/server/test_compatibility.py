@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.engine.api import EngineRequest
 from stoker.text.tokenizer import Tokenizer
 

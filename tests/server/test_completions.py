@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from stoker.engine.api import TokenLogprobs
 from stoker.formats.registry import FORMATS
 from stoker.server.logprobs import CompletionLogprobs, TokenNames

@@ -8,6 +8,7 @@ from typing import Any
 
 import llguidance
 import pytest
+
 from stoker.config.schema.structured_outputs import StructuredOutputsConfig
 from stoker.engine.api import Constraint, Reasoning
 from stoker.formats.registry import find

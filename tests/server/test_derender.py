@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.formats.format import Format
 from stoker.formats.registry import find, find_reasoning
 from stoker.text.tokenizer import Tokenizer

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.server.endpoint import LONG_BODY_BYTES
 
 from ..fakes import FakeEngine

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from stoker.formats.format import ReasoningMarkers
 from stoker.formats.registry import find
 from stoker.text.tokenizer import Tokenizer

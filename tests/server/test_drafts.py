@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+
 from stoker.engine.api import VerifiedDraft
 from stoker.text.draft_metrics import DraftMetrics
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+
 from stoker.server.batch.part_file import PartFile
 from stoker.server.files.batches import Batches, Queue
 from stoker.server.files.runner import BatchRunner

@@ -6,6 +6,7 @@ import asyncio
 import gc
 
 import pytest
+
 from stoker.server import full_collections
 from stoker.server.full_collections import DUE, MAX_SHARE, OVERDUE, FullCollections
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from stoker.formats.registry import find
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from starlette.routing import Route
+
 from stoker.config.schema.server import ServerConfig
 from stoker.engine.client.engine_client import EngineState
 from stoker.logs import JsonFormatter

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from anthropic.types.beta import BetaContentBlockParam
 from openai.types.responses.response_input_item_param import ResponseInputItemParam
+
 from stoker.server.endpoint import LONG_BODY_BYTES
 from stoker.server.protocol.message_blocks import messages_of as of_blocks
 from stoker.server.protocol.response_items import messages_of as of_items

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from hypercorn.config import Config
+
 from stoker.server.http.connection import FIRST_REQUEST_S, LINGER_S, PARTS_PER_TURN, PENDING_BYTES
 from stoker.server.http.connections import FLUSH_S, KEEP_ALIVE_S, Connections
 

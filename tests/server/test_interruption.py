@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+
 from stoker.engine.api import GRAMMAR_FAILED
 from stoker.engine.client.engine_client import EngineState
 from stoker.server.generation import Generation

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.slow_cases import slow_but
+from tests.unit.text.test_template import BOMB, NESTED
+
 from stoker.isolated import isolation
 from stoker.isolated.isolation import NUM_PROCESSES
 from stoker.server import constraints, endpoint
 from stoker.server.protocol import json
 from stoker.server.routes import invocations
-from tests.slow_cases import slow_but
-from tests.unit.text.test_template import BOMB, NESTED
 
 from ..tiny_tokenizer import TEMPLATE, write_tokenizer
 from .deployment import MODEL, Served

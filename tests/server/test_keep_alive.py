@@ -8,6 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+
 from stoker.server.http.keep_alive import COMMENT, kept_alive
 from stoker.server.protocol.errors import bad_request
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from stoker.server.access.auth import Key, KeyLimits, Keys
 from stoker.server.access.key_usage import KeyUsage
 from stoker.server.access.keys_file import KeysFile, KeysProblem, read_keys

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.engine.api import StoredBlocks
 
 from .deployment import MODEL, Served, events

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.config.open_files import max_open_files, raise_limit
 from stoker.server.http.address import bind
 from stoker.server.http.admission import Admission

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.engine.api import ProcessorCall
 
 from .deployment import Served

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from tools.monitoring import ALERTS, NAME, PANELS
+
 from stoker.config.schema.observability import ObservabilityConfig
 from stoker.engine.api import Distribution, EngineStats, Work
 from stoker.engine.client.engine_client import EngineState
 from stoker.server.observe.engine_metrics import EngineSnapshot
 from stoker.server.observe.metrics import Metrics
 from stoker.server.observe.request_histograms import one_two_five
-from tools.monitoring import ALERTS, NAME, PANELS
 
 from .. import virtual_time
 from ..fakes import FakeEngine

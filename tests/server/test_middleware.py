@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.server.http.middleware import MiddlewareProblem, load_middleware
 
 from ..fakes import FakeEngine

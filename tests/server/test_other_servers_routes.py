@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from stoker.config.schema.server import ServerConfig
 from stoker.engine.client.engine_client import EngineState
 from stoker.server.routes.absent import TABLE, disabled

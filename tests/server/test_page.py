@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+
 from stoker.config.schema.server import ServerConfig
 from stoker.server.page.files import page_paths
 from stoker.server.routes.examples import EXAMPLES

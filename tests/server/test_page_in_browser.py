@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.text.tokenizer import Tokenizer
 
 from ..browser import answer_of, ask, launched, opened

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+
 from stoker.config.schema.kv_transfer import KVTransferConfig
 from stoker.engine.api import CacheScope, EngineRequest, EngineStats, RequestInputs, SamplingParams, StoredBlocks
 from stoker.engine.client.engine_client import EngineState

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.formats.registry import find
 from stoker.text.tokenizer import Tokenizer
 

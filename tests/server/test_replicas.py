@@ -17,9 +17,10 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from tests.free_ports import free_port
+
 from stoker.engine.client.engine_client import EngineState
 from stoker.engine.client.replicated import ReplicatedClient
-from tests.free_ports import free_port
 
 from ..fakes import FakeEngine
 from .deployment import MODEL, Served

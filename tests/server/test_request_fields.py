@@ -36,6 +36,7 @@ from openai.types.responses import (
 )
 from openai.types.responses.response_text_config_param import ResponseTextConfigParam
 from openai.types.shared_params import Reasoning
+
 from stoker.server.protocol.batches import PAGE_PARAMETERS, CreateBatch, ExpiresAfter
 from stoker.server.protocol.chat import ChatRequest
 from stoker.server.protocol.completions import CompletionRequest

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from openai.types.responses import Response as OpenAIResponse
+
 from stoker.server.endpoint import LONG_BODY_BYTES
 from stoker.server.protocol.lark_grammar import NotRegular
 from stoker.server.protocol.lark_regex import regex_of

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from stoker.server import endpoint
 from stoker.server.protocol.json import dump, dump_long
 from stoker.server.routes import chat_writer, completion_writer

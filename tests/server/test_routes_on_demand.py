@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+
 from stoker.config.schema.server import ServerConfig
 from stoker.server.routes.table import routes_of
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.engine.client.engine_client import EngineState
 from stoker.logs import HumanFormatter, JsonFormatter, log_fields
 from stoker.server import run as server_run

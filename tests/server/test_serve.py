@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+
 from stoker.server.http.address import CannotListen, bind
 from stoker.server.http.serve import serve
 from stoker.server.http.shutdown import Shutdown

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+
 from stoker.server.access.auth import Key, KeyLimits
 from stoker.server.access.key_usage import KeyUsage
 from stoker.server.access.shared_state import SharedState

@@ -7,6 +7,7 @@ import os
 import signal
 
 import pytest
+
 from stoker.server.http.shutdown import Shutdown, on_signals
 
 pytestmark = pytest.mark.usefixtures("hang_up")

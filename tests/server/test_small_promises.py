@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
+
 from stoker.server.batch.lines import lines_of, read_line
 from stoker.server.endpoint import LONG_BODY_BYTES
 

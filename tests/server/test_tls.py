@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+
 from stoker.server.http import listener, tls
 from stoker.server.http.tls import TlsFiles, TlsProblem, load_context
 

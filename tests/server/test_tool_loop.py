@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.formats.registry import FORMATS
 from stoker.server.tool_server.servers import (
     Tool,

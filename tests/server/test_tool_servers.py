@@ -13,9 +13,10 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.free_ports import free_port
+
 from stoker.server.tool_server import servers
 from stoker.server.tool_server.servers import MAX_RESULT_CHARS, ToolResult, ToolServer, ToolServerError
-from tests.free_ports import free_port
 
 pytest.importorskip("mcp")
 pytestmark = pytest.mark.slow

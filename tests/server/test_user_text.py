@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.server.endpoint import LONG_BODY_BYTES
 from stoker.text.chat_template import ChatTemplate
 from stoker.text.template_environment import TemplateEnvironment

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.cli.flags.checking import PlanFlags
 from stoker.cli.plan import run as plan
 from stoker.cli.prepare import engine_client

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from stoker.server.protocol.errors import ApiError
 from stoker.server.protocol.json import read
 from stoker.server.request_jobs import MODELS

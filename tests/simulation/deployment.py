@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from tests.virtual_time import VirtualTimeLoop
+
 from stoker.engine.api import (
     CacheScope,
     EngineDead,
@@ -30,7 +32,6 @@ from stoker.engine.client.replicated import ReplicatedClient
 from stoker.engine.core import SchedulerSettings
 from stoker.engine.host.supervision import RESTART_WINDOW_S, STALL_LIMIT_S
 from stoker.engine.transport.messages import Message
-from tests.virtual_time import VirtualTimeLoop
 
 from .deployed_actions import Action, FailStart, FailStep, Kill, LoseRank, Pass, Stall, StallRank, Tick
 from .engines import EngineStart

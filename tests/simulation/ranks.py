@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
+
 from stoker.engine.core import SchedulerSettings
 from stoker.engine.ranks import followers
 from stoker.engine.ranks.followers import Follower, Followers

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+
 from stoker.engine.api import SamplingParams
 from stoker.engine.core import SchedulerSettings
 from stoker.engine.runner.slot_table import SlotTable

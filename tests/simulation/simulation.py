@@ -10,6 +10,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 
 import numpy as np
+
 from stoker.engine.api import (
     AdapterRef,
     CacheScope,

@@ -15,6 +15,7 @@ from collections import Counter
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import pytest
+
 from stoker.engine.core.block_hashes import BlockHasher
 from stoker.engine.core.block_pool import BlockPool
 from stoker.engine.core.policy import WaitingQueue

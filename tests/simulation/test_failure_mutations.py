@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+
 from stoker.engine.api import EngineOutput
 from stoker.engine.client.replicated import ReplicatedClient
 from stoker.engine.client.routing import Router

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.slow_cases import slow_but
+
 from stoker.engine.api import CacheScope
 from stoker.engine.core import scheduler
 from stoker.engine.core.block_events import BlockEvents
@@ -37,7 +39,6 @@ from stoker.engine.core.steps_in_flight import StepsInFlight
 from stoker.engine.core.stop import StopRule
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.step import StepPlan, StepResult
-from tests.slow_cases import slow_but
 
 from .ast_mutation import Mutation, NoSuchPlace, dropped_call, dropped_update, swap
 from .shrink import shrink

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
 from stoker.engine.api import SamplingParams
 from stoker.engine.core import SchedulerSettings
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from stoker.beam_search import BeamSearch, BeamSearchParams, EarlyStopping
 from stoker.engine.api import EngineOutput, EngineRequest, RequestInputs, SamplingParams, TokenLogprobs
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stoker import __version__
 from tools.build_image import command, find_builder
+
+from stoker import __version__
 
 ROOT = Path(__file__).parents[2]
 

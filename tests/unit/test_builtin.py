@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from transformers import Qwen3ForCausalLM
+
 from stoker.text.renderer import Renderer
 from stoker.text.tokenizer import Tokenizer
-from transformers import Qwen3ForCausalLM
 
 FOLDER = Path(str(resources.files("stoker") / "builtin" / "tiny"))
 WEATHER = {

@@ -13,13 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tools.site import hooks, tutorial
+from tools.site.check import find, remote_resources
+from tools.site.terminal import screen
+
 from stoker.cli.metric_pages import metric_pages
 from stoker.config.codes import CODES
 from stoker.config.resolve.rules import BY_ID
 from stoker.config.schema.options import options, sections
-from tools.site import hooks, tutorial
-from tools.site.check import find, remote_resources
-from tools.site.terminal import screen
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

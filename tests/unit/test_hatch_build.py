@@ -13,8 +13,9 @@ import pytest
 
 pytest.importorskip("hatchling")
 import hatch_build
-from stoker.config.cpu_features import LEVELS
 from tests.unit.engine.kernels.cpu.tiny_library import SOURCES, needs_compiler
+
+from stoker.config.cpu_features import LEVELS
 
 ROOT = Path(__file__).parents[2]
 NEEDED = (

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from stoker.cli.batch_files import BatchOutput, open_input
 from stoker.cli.transfer import TransferError
 from stoker.config import ConfigError, ModelFilesError, load_deployment, read_machine_spec, read_model_files

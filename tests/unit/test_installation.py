@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
 import pytest
+
 from stoker import __version__, installation
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.config.resolve.resolved import ResolvedServer
 from stoker.logs import (
     ACCESS_LOGGER,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from stoker.config.resolve.rules import BY_ID
 from tools.reference import FOLDER, _anchor, pages
+
+from stoker.config.resolve.rules import BY_ID
 
 PAGES = pages()
 LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.tiny_checkpoint import write_checkpoint
+
 from stoker import LLM, SamplingParams
 from stoker.config.schema.parallel import ParallelConfig
 from stoker.engine.api import CallError
 from stoker.engine.executor.launcher import OnlyOffline, check_serves
 from stoker.engine.plugins import PluginError
-from tests.tiny_checkpoint import write_checkpoint
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 PROMPT = list(range(5, 60))  # several blocks, which are cached

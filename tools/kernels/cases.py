@@ -9,6 +9,9 @@ from functools import partial
 from typing import Any
 
 import torch
+from tests.kernels.references import sampling_columns
+from tests.unit.config.plan.shapes import config_of
+
 from stoker.engine.kernels.activation import ACTIVATIONS
 from stoker.engine.kernels.attention_variant import AttentionVariant
 from stoker.engine.kernels.causal_convolution import Kind
@@ -68,8 +71,6 @@ from stoker.engine.kernels.state_space import StateSpaceWeights
 from stoker.model.mixer_tensors import mamba_parts
 from stoker.model.mixers import CompressedAttention, GatedDelta, KimiDelta, Mamba, Mamba2, RgLru, ShortConvolution
 from stoker.model.read import read_config
-from tests.kernels.references import sampling_columns
-from tests.unit.config.plan.shapes import config_of
 
 from .whole_step import OnlyCapturable, steps_of, whole_steps
 

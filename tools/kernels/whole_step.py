@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from stoker.engine.kernels.capture import NotCapturable
 from stoker.engine.kernels.gpu.kernels import gpu_kernels
 from stoker.engine.layers.expert_lists import ExpertLists
@@ -24,7 +26,6 @@ from stoker.model.cache_groups import model_cache_groups
 from stoker.model.feed_forwards import MLP
 from stoker.model.mixers import Attention, RopeSpec
 from stoker.model.spec import LayerSpec, ModelSpec
-from torch.utils._python_dispatch import TorchDispatchMode
 
 CAPTURABLE = frozenset(
     (

@@ -11,15 +11,16 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from stoker.config.errors import ModelFilesError
-from stoker.engine.layers.step_input import StepInput
-from stoker.engine.runner.kv_cache import KVCache
 from tests.models.checkpoints import VOCAB, build, reference_greedy, reference_logits, save
 from tests.models.engine import Engine, resolved
 from tests.models.test_generation import FEW_BLOCKS, ONE_GROUP, make_prompts
 from tests.models.test_logits import TOKENS, our_logits
 from tests.models.test_transformers_families import largest_difference
 from transformers import PreTrainedModel
+
+from stoker.config.errors import ModelFilesError
+from stoker.engine.layers.step_input import StepInput
+from stoker.engine.runner.kv_cache import KVCache
 
 NUM_PROMPTS = 20
 NUM_ROUNDED = 6  # prompts that are computed in bfloat16

@@ -13,9 +13,10 @@ import sys
 from pathlib import Path
 
 import torch
-from stoker.cli.bench.workload import Shape, text_jobs
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForCausalLM
+
+from stoker.cli.bench.workload import Shape, text_jobs
 
 SPECIAL = ("<|endoftext|>", "<|im_end|>")
 

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+
 from stoker.engine.api import InvalidRequest, RequestInputs, SamplingParams
 from stoker.engine.step import StepPlan
 from stoker.engine.transport.rank_messages import Operation

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from threading import Thread
 
 import pytest
-from stoker.config import Resolved, load_deployment, read_machine_spec, read_model_files, resolve_deployment
-from stoker.engine.transport.rank_messages import Loaded
 from tests.free_ports import free_port
 
+from stoker.config import Resolved, load_deployment, read_machine_spec, read_model_files, resolve_deployment
+from stoker.engine.transport.rank_messages import Loaded
 from stoker_launcher.following import LaunchedRank
 from stoker_launcher.launch import Launch
 from stoker_launcher.leading import LaunchedProcesses

@@ -10,8 +10,9 @@ import os
 import sys
 from pathlib import Path
 
-import stoker.builtin
 from safetensors.torch import load_file
+
+import stoker.builtin
 from stoker import LLM, SamplingParams
 from stoker.engine.api import CallError, Constraint
 

@@ -8,7 +8,6 @@ import sys
 
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.transport.rank_messages import Loaded
-
 from stoker_launcher.following import LaunchedRank
 from stoker_launcher.launch import Launch
 from stoker_launcher.leading import LaunchedProcesses

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from stoker.config.schema.parallel import ParallelConfig
 from stoker.engine.ranks.followers import RankLost
 from stoker.engine.ranks.worker_calls import LeadingCalls
 from stoker.engine.transport.rank_messages import Call, Returned
 from stoker.engine.transport.rank_values import packed_values
 from stoker.engine.worker import Worker, Workplace
-
 from stoker_launcher.calls import LaunchedCalls
 from stoker_launcher.following import LaunchedRank
 from stoker_launcher.leading import LaunchedProcesses

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
 from stoker.config import load_deployment
 from stoker.config.schema.parallel import ParallelConfig
-
 from stoker_launcher.launch import Launch, NotLaunched, launch_of
 
 ENV = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from stoker import LLM
 from stoker.engine.api import (
     CacheScope,
@@ -20,7 +21,6 @@ from stoker.engine.api import (
 )
 from stoker.engine.step.plan import Admission, StepPlan
 from stoker.engine.transport.rank_messages import Operation
-
 from stoker_launcher.plan_hashes import check_comparable, difference, operation_of
 
 

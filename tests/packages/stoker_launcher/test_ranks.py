@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Semaphore, Thread
 
 import pytest
+
 from stoker.engine.executor.launcher import start_of
 from stoker.engine.loop.step_queue import FailedOnRank0
 from stoker.engine.ranks.followers import RankLost
 from stoker.engine.transport.rank_link import packed
 from stoker.engine.transport.rank_messages import Computed, Operation, Returned
-
 from stoker_launcher import following
 from stoker_launcher.following import LaunchedRank
 from stoker_launcher.leading import LaunchedProcesses

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.free_ports import free_port
+
 from stoker.config import Resolved, load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from stoker.engine.ranks.followers import RankLost
 from stoker.engine.transport.rank_messages import AllReturned, Loaded, Operation, Returned
-from tests.free_ports import free_port
-
 from stoker_launcher.following import LaunchedRank
 from stoker_launcher.launch import Launch
 from stoker_launcher.leading import LaunchedProcesses

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from stoker.engine.api import StoredBlocks
 from tests.free_ports import free_port
 
+from stoker.engine.api import StoredBlocks
 from stoker_lmcache.blocks import RETRY_S, LmcacheBlocks
 from stoker_lmcache.connection import MAX_BATCH, LmcacheConnection
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import httpx
 import pytest
-import stoker.builtin
-from stoker.formats.registry import find
-from stoker.text.tokenizer import Tokenizer
 from tools.clients.events import message_answer
 from tools.clients.server import Server
 from tools.clients.task import KEY
+
+import stoker.builtin
+from stoker.formats.registry import find
+from stoker.text.tokenizer import Tokenizer
 
 from ...fakes import FakeEngine
 from ..deployment import Served

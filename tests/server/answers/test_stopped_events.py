@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
+
 from stoker.engine.api import SamplingParams
 from stoker.formats.events import CallArguments, Content, Event, Reasoning
 from stoker.formats.parser import open_parser

@@ -14,8 +14,9 @@ import jsonschema
 import llguidance
 import numpy as np
 import pytest
-import stoker
 from jsonschema.validators import extend, validator_for
+
+import stoker
 from stoker.server.grammars.compile import byte_tokens
 from stoker.server.grammars.json_schema import grammar_of_schema
 from stoker.server.grammars.patterns import rust_pattern

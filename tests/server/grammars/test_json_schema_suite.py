@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.server.protocol.errors import ApiError
 
 from .test_json_schema import accepts, grammar_of

@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+
 from stoker.cli.flags.writing import RenderFlags
 from stoker.cli.render import run
 

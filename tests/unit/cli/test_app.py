@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
 from stoker.cli.app import main
 from stoker.cli.prepare import failing
 from stoker.installation import install_command

@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.unit.cli.test_app import ROOT, run
+
 from stoker.cli.collect_env import HIDDEN, environment, variables
 from stoker.config.schema.options import options
-from tests.unit.cli.test_app import ROOT, run
 
 SECTIONS = ["system", "python", "cpu", "memory", "numa", "gpu", "packages", "variables", "disk"]
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from stoker.cli import completion_table
 from stoker.cli.app import commands, main, verbs_with_options
 from stoker.cli.completion import SCRIPTS, Shell, run

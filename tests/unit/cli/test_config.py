@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from stoker.cli.config import run
 from stoker.cli.flags.checking import ConfigFlags
 

@@ -11,10 +11,11 @@ from typing import Any, get_args
 
 import pytest
 import yaml
-from stoker.cli.connect import Client, run
-from stoker.cli.flags.writing import ConnectFlags
 from tests.server.deployment import Served
 from tests.tiny_tokenizer import write_tokenizer
+
+from stoker.cli.connect import Client, run
+from stoker.cli.flags.writing import ConnectFlags
 
 MANIFEST = """\
 model: {model: builtin:tiny, max_model_len: 512, served_model_name: [org/tiny, tiny]}

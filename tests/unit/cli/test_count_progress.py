@@ -1,6 +1,7 @@
 """Progress where there is no terminal: a line at intervals."""
 
 import pytest
+
 from stoker.cli.count_progress import REPORT_INTERVAL_S, count_progress
 
 

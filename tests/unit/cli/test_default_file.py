@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from stoker.cli.default_file import default_files
 
 

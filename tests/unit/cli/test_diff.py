@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.cli.app import main
 from stoker.cli.diff import run
 from stoker.config import load_deployment, read_machine_spec, read_model_files, resolve_deployment

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from stoker.cli.app import commands, main
 from stoker.cli.explain import run
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.configuration import NUM_LINES, cases, manifest_text, prepare
+
 from stoker.cli.app import main
 
 HEAVY = ("torch", "transformers", "triton", "numpy", "safetensors", "tokenizers", "huggingface_hub", "starlette", "zmq")

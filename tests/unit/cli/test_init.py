@@ -7,6 +7,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
+
 from stoker.cli.flags.writing import InitFlags
 from stoker.cli.init import run
 from stoker.config import load_deployment

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from stoker.cli.migrate import run
 
 OLD = "model:\n  model: builtin:tiny\n  task: generate  # the job\n"

@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
+
 from stoker.cli.notify import notify_ready
 
 

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.models.gguf_files import write_gguf
+from tests.unit.config.imitated_nodes import Node, machine
+from tests.unit.config.plan.shapes import SHAPES, write_config
+
 import stoker.builtin
 from stoker.cli.app import main
 from stoker.config import read_machine_spec
 from stoker.config.plan.devices import profiles
 from stoker.formats.registry import tool_names
-from tests.models.gguf_files import write_gguf
-from tests.unit.config.imitated_nodes import Node, machine
-from tests.unit.config.plan.shapes import SHAPES, write_config
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.fakes import FakeEngine
+
 from stoker.cli.prepare import device_variables, engine_client, engine_processes, start_beside
 from stoker.config import (
     MachineSpec,
@@ -15,7 +17,6 @@ from stoker.config import (
 )
 from stoker.engine.client.process import EngineProcessClient
 from stoker.engine.client.replicated import ReplicatedClient
-from tests.fakes import FakeEngine
 
 from ..config.deployments import H200, WITH_GPU
 

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.models.checkpoints import build, save
+from tests.unit.cli.test_app import run
+
 from stoker.config import load_deployment, read_model_files
 from stoker.config.checkpoint.layout import read_tensors
 from stoker.config.checkpoint.match import tensors_of
@@ -16,8 +19,6 @@ from stoker.convert.encoders import encoder
 from stoker.convert.quantised import convert, plan_conversion
 from stoker.convert.safetensors_file import dtype_name
 from stoker.engine.runner.weights import Checkpoint
-from tests.models.checkpoints import build, save
-from tests.unit.cli.test_app import run
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ import os
 from pathlib import Path
 
 import pytest
-from stoker.cli.app import main
 from tests.slow_cases import slow_but
+
+from stoker.cli.app import main
 
 from ..config.model_files import write_model
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+
 from stoker.cli import chat, complete
 from stoker.cli.flags.serving import ChatFlags, CompleteFlags
 

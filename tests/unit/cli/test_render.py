@@ -11,14 +11,15 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import stoker.builtin
 import yaml
+from tests.models.gguf_files import write_gguf
+
+import stoker.builtin
 from stoker import __version__
 from stoker.cli.app import main
 from stoker.cli.flags.writing import RenderFlags
 from stoker.cli.render import run
 from stoker.config import load_deployment
-from tests.models.gguf_files import write_gguf
 
 from .rendering import GOLDEN, check_object, objects, refused, rendered
 

@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+
 from stoker.cli.app import main
 from stoker.config import load_deployment
 from stoker.config.errors import ConfigError

@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+
 import stoker.builtin
 from stoker.cli.app import main
 from stoker.config import load_deployment

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.cli.app import main
 from stoker.config import Deployment, load_deployment
 

@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stoker.cli import run_batch, transfer
-from stoker.cli.flags.serving import BatchFlags
-from stoker.cli.prepare import Interrupted, interruptible
-from stoker.server.http.address import bind
-from stoker.server.metrics_server import serving_metrics
 from tests.e2e.deployment import START_LIMIT_S, command, environment
 from tests.fakes import FakeEngine
 from tests.server.deployment import Served
 from tests.tiny_tokenizer import write_tokenizer
 from tests.unit.cli.test_app import run
+
+from stoker.cli import run_batch, transfer
+from stoker.cli.flags.serving import BatchFlags
+from stoker.cli.prepare import Interrupted, interruptible
+from stoker.server.http.address import bind
+from stoker.server.metrics_server import serving_metrics
 
 MODEL = ["--model", "builtin:tiny", "--num-gpu-blocks-override", "256", "--max-model-len", "512", "--num-threads", "1"]
 IN_PROCESS = [*MODEL, "--disable-frontend-multiprocessing"]

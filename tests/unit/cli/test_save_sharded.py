@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from stoker import LLM, SamplingParams
 from tests.models.checkpoints import build, save
 from tests.models.gguf_files import write_gguf
 from tests.unit.cli.test_app import run
+
+from stoker import LLM, SamplingParams
 
 WRITTEN = Path(__file__).parents[2] / "models" / "written"
 

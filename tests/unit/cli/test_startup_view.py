@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from rich.console import Console
+
 from stoker.cli.startup_view import StartupView
 
 

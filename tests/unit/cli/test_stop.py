@@ -3,6 +3,7 @@
 import signal
 
 import pytest
+
 from stoker.cli.stop import unless_stopped
 
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

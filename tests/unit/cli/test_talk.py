@@ -9,10 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.cli.test_remote import SEEN, url
+
 from stoker.cli import chat
 from stoker.cli.flags.serving import ChatFlags
 from stoker.cli.talk import talk
-from tests.unit.cli.test_remote import SEEN, url
 
 __all__ = ["url"]
 

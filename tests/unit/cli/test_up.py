@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+
 from stoker.cli.up import run
 from stoker.server.http.address import UnixSocket
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from stoker.cli.validate import run
 
 

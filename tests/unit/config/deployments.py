@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.config import ConfigError, Deployment, MachineSpec, load_deployment
 from stoker.config.resolve.gpu import interpreted_gpu
 from stoker.config.resolve.machine_spec import GpuSpec

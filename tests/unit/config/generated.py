@@ -10,6 +10,7 @@ from typing import Any
 from annotated_types import Ge, Gt, Le
 from hypothesis import strategies as st
 from pydantic import ValidationError
+
 from stoker.config.importer.counterparts import Counterpart
 from stoker.config.presets import preset_names
 from stoker.config.schema.options import Option, live_options, options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
+
 from stoker.config.schema.options import options, section_flags, sections
 from stoker.config.source.flags import all_flags
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from stoker.config import auto_values, graph_sizes
 from stoker.config.deployment import Deployment
 from stoker.config.resolve.decide import decide

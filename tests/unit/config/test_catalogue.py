@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from stoker.cli.app import commands
 from stoker.cli.parameters import parameter_pages, parameter_records
 from stoker.config.catalogue import by_status, counts, records

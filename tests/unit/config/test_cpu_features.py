@@ -3,6 +3,7 @@ import re
 import sys
 
 import pytest
+
 from stoker.config import cpu_features as features
 from stoker.config.cpu_features import LEVELS, Cpu, NoKernels, choose_level, this_cpu
 

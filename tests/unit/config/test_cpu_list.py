@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stoker.config.cpu_list import MAX_CPU, cpus_problem, format_cpus, parse_cpus
 
 

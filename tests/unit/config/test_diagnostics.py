@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from stoker.config import ConfigError, load_deployment
 from stoker.config.codes import CODES
 from stoker.config.diagnostics import as_json, show

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.config import ModelFilesError
 from stoker.config.download import download, progress_text
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from stoker.config import MachineSpec, load_deployment
 from stoker.config.digest import digest
 from stoker.config.effective import as_manifest, as_records, as_tree, effective_values, select

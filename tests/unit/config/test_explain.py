@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from stoker.config.codes import CODES
 from stoker.config.explain import find, option_page
 from stoker.config.page import as_markdown, as_text

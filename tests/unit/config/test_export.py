@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft7Validator, Draft202012Validator
+
 from stoker.config import load_deployment
 from stoker.config.export import DRAFT_07, DRAFT_2020_12, FILES, accepted_values, json_schema, schema_text
 from stoker.config.schema.options import Option, options

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.config import ModelFilesError, fetch_model, load_deployment
 
 from .model_files import write_model

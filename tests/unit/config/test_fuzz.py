@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.slow_cases import slow_but
+
 from stoker.config import ConfigError
 from stoker.config.codes import CODES
 from stoker.config.diagnostics import Diagnostic, as_json, show
@@ -20,7 +22,6 @@ from stoker.config.presets import preset_names
 from stoker.config.resolve.rules import RULES
 from stoker.config.sarif import as_sarif
 from stoker.config.source.interpolate import InterpolationError, interpolate
-from tests.slow_cases import slow_but
 
 from . import oddities
 from .deployments import MACHINE

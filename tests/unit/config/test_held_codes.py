@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stoker.config.held_codes import codes_layout
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from stoker.config.json_schema import Violation, allowed_text, violations
 
 SERVER = {

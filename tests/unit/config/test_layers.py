@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.slow_cases import slow_but
+
 from stoker.config import Deployment, Layer, load_deployment
 from stoker.config.presets import preset_names
 from stoker.config.schema.options import Option, live_options, options, sections
 from stoker.config.source.presets import PresetSource
 from stoker.config.yaml_writer import inline
-from tests.slow_cases import slow_but
 
 from .generated import mappings
 

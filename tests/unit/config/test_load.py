@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
+
 from stoker.config import ConfigError, Deployment, load_deployment
 from stoker.config.schema.options import Option, options
 

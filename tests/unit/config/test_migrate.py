@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stoker.config.migrate import migrate
 from stoker.config.schema.options import options
 from stoker.config.yaml_writer import inline

@@ -7,6 +7,7 @@ from typing import Any
 
 import jinja2
 import pytest
+
 from stoker.config import Layer, MachineSpec, Resolved, load_deployment, read_model_files, resolve_deployment
 from stoker.config.model_facts import FOLDER, model_facts
 

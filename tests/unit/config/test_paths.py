@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from stoker.cli.app import main
 from stoker.config.schema.options import options
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from stoker.config import ConfigError, load_deployment
 from stoker.config.importer import environment, llama_cpp, ollama, sglang, tgi
 from stoker.config.schema.options import options

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+
 from stoker.config import ConfigError, Deployment, load_deployment
 from stoker.config.digest import digest
 from stoker.config.effective import as_manifest, as_tree, effective_values, minimal, whole

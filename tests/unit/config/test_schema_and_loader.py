@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator, Draft202012Validator
+
 from stoker.config import ConfigError, load_deployment
 from stoker.config.export import DRAFT_07, DRAFT_2020_12, json_schema
 from stoker.config.schema.options import Option, options

@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+
 from stoker.config import ConfigError, load_deployment
 from stoker.config.diagnostics import Diagnostic, as_json, show
 from stoker.config.examine import report_on

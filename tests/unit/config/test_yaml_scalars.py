@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
+
 from stoker.config.yaml_scalars import resolve_plain
 
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
 from stoker.config.origin import Layer
 from stoker.config.source.yaml import lines_of, parse
 from stoker.config.source_text import SourceText

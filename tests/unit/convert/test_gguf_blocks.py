@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from stoker.config.checkpoint.stored import BLOCKS
 from stoker.convert.gguf_blocks import encode
 from stoker.engine.runner.dequantise import dequantised

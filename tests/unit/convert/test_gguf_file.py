@@ -9,6 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.models.checkpoints import WITH_ENCODERS, build, build_with_encoders, save
+from tests.models.test_logits import our_logits
+from tests.slow_cases import slow_but
+from tests.tiny_tokenizer import TEXTS, write_tokenizer
+from tests.unit.cli.test_app import run
+from tests.unit.cli.test_quantize import opened, values
+
 from stoker.config import load_deployment, read_model_files
 from stoker.config.checkpoint.chat_templates import templates_in
 from stoker.config.checkpoint.gguf import read_gguf
@@ -16,12 +23,6 @@ from stoker.convert import gguf_file, target
 from stoker.model.gguf_header import llama3_divisors
 from stoker.model.mixers import RopeSpec
 from stoker.text.tokenizer import Tokenizer
-from tests.models.checkpoints import WITH_ENCODERS, build, build_with_encoders, save
-from tests.models.test_logits import our_logits
-from tests.slow_cases import slow_but
-from tests.tiny_tokenizer import TEXTS, write_tokenizer
-from tests.unit.cli.test_app import run
-from tests.unit.cli.test_quantize import opened, values
 
 NUM_TOKENS = 512
 LLAMA3 = {

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
+
 from stoker.engine.api import CacheScope, InvalidRequest, SamplingParams
 
 

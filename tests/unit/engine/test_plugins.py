@@ -3,8 +3,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from stoker.engine.plugins import PluginError, check_settings, import_class, import_named, make
 from tests.own_code import Only
+
+from stoker.engine.plugins import PluginError, check_settings, import_class, import_named, make
 
 
 @pytest.mark.parametrize("path", ["tests.own_code:Only", "tests.own_code.Only"])

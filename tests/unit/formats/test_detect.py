@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.formats.detect import Render, detect
 from stoker.formats.registry import FORMATS
 from stoker.text.chat_template import ChatTemplate

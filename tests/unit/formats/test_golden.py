@@ -7,11 +7,12 @@ import json
 from random import Random
 
 import pytest
+from tests.unit.formats.golden import CALLS, GOLDEN, NO_CONTENT, TOOLS
+from tests.unit.formats.transcripts import joined, read, with_values
+
 from stoker.formats.events import CallArguments, CallBegin, CallEnd
 from stoker.formats.parser import AnswerParser
 from stoker.formats.registry import FORMATS
-from tests.unit.formats.golden import CALLS, GOLDEN, NO_CONTENT, TOOLS
-from tests.unit.formats.transcripts import joined, read, with_values
 
 
 def test_every_declaration_has_a_golden_answer():

@@ -8,15 +8,16 @@ import random
 
 import jsonschema
 import pytest
+from tests.unit.formats.golden import TOOLS
+from tests.unit.formats.sampling import sample, tiny_tokens
+from tests.unit.formats.transcripts import joined, read
+
 from stoker.formats.format import Format, Harmony, XmlCall
 from stoker.formats.grammar import grammar_of
 from stoker.formats.reading import harmony
 from stoker.formats.registry import FORMATS
 from stoker.formats.tool_choice import AUTO, REQUIRED, Choice, ToolSchema, named
 from stoker.formats.writing.obeyed import unobeyed
-from tests.unit.formats.golden import TOOLS
-from tests.unit.formats.sampling import sample, tiny_tokens
-from tests.unit.formats.transcripts import joined, read
 
 CLOSED = {name: {**schema, "additionalProperties": False} for name, schema in TOOLS.items()}
 STRICT = [ToolSchema(name, schema, strict=True) for name, schema in CLOSED.items()]

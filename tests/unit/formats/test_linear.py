@@ -6,11 +6,12 @@ import sys
 from typing import Any
 
 import pytest
+from tests.unit.formats.golden import TOOLS
+
 from stoker.formats.format import BareKeys, Format, Pythonic, XmlCall
 from stoker.formats.parser import AnswerParser
 from stoker.formats.reading.source import Source
 from stoker.formats.registry import FORMATS
-from tests.unit.formats.golden import TOOLS
 
 from ...slow_cases import slow_but
 

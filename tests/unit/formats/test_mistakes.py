@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from jiter import from_json
-from stoker.formats.registry import find
 from tests.unit.formats.transcripts import joined, read, with_values
+
+from stoker.formats.registry import find
 
 F = {
     "type": "object",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.unit.formats.transcripts import Answer, joined, read
+
 from stoker.formats.events import CallArguments, CallBegin, CallEnd, Content
 from stoker.formats.initial import starts_in_reasoning
 from stoker.formats.parser import AnswerParser
 from stoker.formats.registry import UnknownFormat, find
-from tests.unit.formats.transcripts import Answer, joined, read
 
 HERMES = find("hermes")
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "x</tool_call>\\""}}\n</tool_call>'

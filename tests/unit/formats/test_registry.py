@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
+
 from stoker.config.schema.structured_outputs import ReasoningParser
 from stoker.formats.registry import (
     FORMATS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from stoker.formats.reading.schema_types import ALL_TYPES, argument_types
 
 STRING, ANY = frozenset({"string"}), ALL_TYPES

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from stoker.isolated.isolation import IsolatedProcesses
 from stoker.text.template import Rendering, Template
 from stoker.text.template_jobs import TEMPLATE_JOBS

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.config.plan.shapes import NATIVE
+
 from stoker.model.cache_groups import (
     MAX_GROUPS,
     Place,
@@ -13,7 +15,6 @@ from stoker.model.cache_groups import (
     one_group,
 )
 from stoker.model.read import read_config
-from tests.unit.config.plan.shapes import NATIVE
 
 GEMMA = ([512] * 5 + [None]) * 4 + [512] * 2  # 22 layers with a window, 4 without
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.unit.config.plan.shapes import config_of
+
 from stoker.model.config_json import ModelConfigError
 from stoker.model.mixers import CompressedAttention
 from stoker.model.pipeline_stages import pipeline_problem, stages
 from stoker.model.read import read_config
 from stoker.model.spec import ModelSpec
 from stoker.model.support import support_problem
-from tests.unit.config.plan.shapes import config_of
 
 FLASH = config_of("deepseek-v4-flash")
 

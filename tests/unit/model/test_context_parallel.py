@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from stoker.model.context_parallel import context_parallel_problem
 from tests.unit.config.plan.shapes import spec_of
+
+from stoker.model.context_parallel import context_parallel_problem
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.config.plan.shapes import spec_of
+
 from stoker.model.expert_placement import first_layout, own_experts, with_placed_experts
 from stoker.model.feed_forwards import Experts, Placement
 from stoker.model.sizes import count_parameters
 from stoker.model.spec import ModelSpec
 from stoker.model.tensor_parallel import of_one_device, slices, tensor_parallel_problem
-from tests.unit.config.plan.shapes import spec_of
 
 
 @pytest.mark.parametrize("placement", ["linear", "round_robin"])

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.config.plan.shapes import NATIVE
+
 from stoker.config.checkpoint.match import tensors_of
 from stoker.config.checkpoint.stored import StoredTensor
 from stoker.model.config_json import ModelConfigError
@@ -17,7 +19,6 @@ from stoker.model.sizes import count_parameters
 from stoker.model.support import support_problem
 from stoker.model.tensor_parallel import tensor_parallel_problem
 from stoker.model.tensors import model_shapes
-from tests.unit.config.plan.shapes import NATIVE
 
 V, P, H, F = 5, 4, 8, 32  # vocabulary, positions, width, inner width
 _HEADS = {"num_attention_heads": 2, "num_hidden_layers": 1, "hidden_size": H, "vocab_size": V}

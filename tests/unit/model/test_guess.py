@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.config.plan.shapes import SHAPES
+
 from stoker.model.guess import guess
 from stoker.model.read import read_config
 from stoker.model.sizes import count_parameters
-from tests.unit.config.plan.shapes import SHAPES
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from stoker.config.plan.distribution import exchange_of
 from stoker.model.config_json import ConfigJson, ModelConfigError
 from stoker.model.hyper_connections import HyperConnections, Kind, read_hyper_connections

@@ -4,6 +4,8 @@ import math
 from typing import Any
 
 import pytest
+from tests.unit.config.plan.shapes import SHAPES
+
 from stoker.model.config_json import ModelConfigError
 from stoker.model.context_parallel import context_parallel_problem
 from stoker.model.mixers import LatentAttention
@@ -12,7 +14,6 @@ from stoker.model.sizes import activation_elements, count_parameters
 from stoker.model.spec import ModelSpec
 from stoker.model.support import support_problem
 from stoker.model.tensors import model_shapes
-from tests.unit.config.plan.shapes import SHAPES
 
 SMALL = {"num_hidden_layers": 4, "num_attention_heads": 4, "hidden_size": 64}
 SPARSE = {"architectures": ["GlmMoeDsaForCausalLM"], **SMALL}

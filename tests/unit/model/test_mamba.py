@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from stoker.model.config_json import ModelConfigError
 from stoker.model.feed_forwards import MLP, Experts
 from stoker.model.mixers import Attention, Mamba

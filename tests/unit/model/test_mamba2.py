@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.unit.config.plan.shapes import NATIVE
+
 from stoker.model.config_json import ModelConfigError
 from stoker.model.feed_forwards import Experts
 from stoker.model.mixers import Attention, Mamba2
 from stoker.model.read import read_config
 from stoker.model.spec import ModelSpec
 from stoker.model.tensors import model_shapes
-from tests.unit.config.plan.shapes import NATIVE
 
 NEMOTRON = {"architectures": ["NemotronHForCausalLM"], "hybrid_override_pattern": "ME*-"}
 FALCON = {"architectures": ["FalconH1ForCausalLM"], "num_hidden_layers": 1}

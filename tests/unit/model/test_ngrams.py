@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
+
 from stoker.config.plan.kv import kv_cost
 from stoker.model.config_json import ModelConfigError
 from stoker.model.mixers import Attention, GatedDelta

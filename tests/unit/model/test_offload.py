@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+
 from stoker.model.offload import weight_offload
 from stoker.model.read import read_config
 from stoker.model.sizes import weights_bytes

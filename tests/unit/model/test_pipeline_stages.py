@@ -4,10 +4,11 @@ import itertools
 from collections.abc import Callable
 
 import pytest
+from tests.unit.config.plan.shapes import spec_of
+
 from stoker.model.pipeline_stages import of_stages, pipeline_problem, stage_parameters, stages
 from stoker.model.sizes import count_parameters
 from stoker.model.spec import ModelSpec
-from tests.unit.config.plan.shapes import spec_of
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 7, 8])

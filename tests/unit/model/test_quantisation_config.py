@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from stoker.model.quantisation_config import read_quantisation
 from stoker.model.weight_methods import CheckpointMethod
 

@@ -3,9 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.unit.config.plan.shapes import SHAPES, config_of
+
 from stoker.model.read import read_config
 from stoker.model.support import support_problem
-from tests.unit.config.plan.shapes import SHAPES, config_of
 
 QWEN = {**config_of("qwen3-0.6b"), "architectures": ["Qwen3ForCausalLM"]}
 

@@ -4,11 +4,12 @@ import re
 
 import numpy as np
 import pytest
+from tests.unit.config.plan.shapes import SHAPES, spec_of
+
 from stoker.model.guess import guess
 from stoker.model.sizes import count_parameters
 from stoker.model.tensor_parallel import of_one_device, slices, tensor_parallel_problem
 from stoker.model.tensors import model_shapes
-from tests.unit.config.plan.shapes import SHAPES, spec_of
 
 DIVISIBLE = [
     (name, parts) for name in SHAPES for parts in (2, 4, 8, 16) if not tensor_parallel_problem(spec_of(name), parts)

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stoker import LLM, BeamSearchParams, LoRARequest, SamplingParams
-from stoker.engine.api import InvalidRequest
 from tests.models.checkpoints import build
 from tests.peft_adapters import write_adapter
+
+from stoker import LLM, BeamSearchParams, LoRARequest, SamplingParams
+from stoker.engine.api import InvalidRequest
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 PROMPT = {"prompt_token_ids": [5, 9, 31, 7]}

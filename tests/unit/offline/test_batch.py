@@ -3,12 +3,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.fake_runner import build_core, continuation
+
 from stoker.engine.api import EngineRequest, InvalidRequest, RequestInputs, SamplingParams
 from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.loop.engine_loop import EngineLoop
 from stoker.offline.batch import OfflineBatch
 from stoker.offline.outputs import RequestOutput, SequenceCollector
-from tests.fake_runner import build_core, continuation
 
 
 def core(**settings: object) -> EngineCore:

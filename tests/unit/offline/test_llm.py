@@ -11,17 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import stoker.builtin
 import torch
+from tests.kv_event_consumer import Consumer
+from tests.tiny_checkpoint import write_checkpoint
+from transformers import AutoModelForCausalLM
+
+import stoker.builtin
 from stoker import LLM, BeamSearchParams, SamplingParams
 from stoker.config import ConfigError, ModelFilesError
 from stoker.config.memory_policy import bound_nodes, why_no_policy
 from stoker.config.resolve.numa_nodes import read_numa_nodes
 from stoker.engine.api import CacheScope, InvalidRequest
 from stoker.engine.core.block_hashes import BlockHasher
-from tests.kv_event_consumer import Consumer
-from tests.tiny_checkpoint import write_checkpoint
-from transformers import AutoModelForCausalLM
 
 TINY = Path(stoker.builtin.__file__).parent / "tiny"
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)

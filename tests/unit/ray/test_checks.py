@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from stoker.config import load_deployment
 from stoker.config.errors import ConfigError
 from stoker.ray.checks import (

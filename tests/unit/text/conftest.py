@@ -3,8 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stoker.text.tokenizer import Tokenizer
 from tests.tiny_tokenizer import write_tokenizer
+
+from stoker.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session")

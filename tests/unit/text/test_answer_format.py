@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.unit.formats.test_detect import rendering, source
+
 from stoker.formats.detect import Detection
 from stoker.formats.events import CallArguments, CallBegin, CallEnd, Content
 from stoker.formats.parser import open_parser
 from stoker.text.answer_format import FormatProblem, decide_format
-from tests.unit.formats.test_detect import rendering, source
 
 HERMES = source("hermes")
 DECLARATION = """

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stoker.engine.api import SamplingParams
-from stoker.text.detokenizer import Detokenizer, TextStream
-from stoker.text.tokenizer import Tokenizer
 from tests.tiny_tokenizer import write_tokenizer
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
+
+from stoker.engine.api import SamplingParams
+from stoker.text.detokenizer import Detokenizer, TextStream
+from stoker.text.tokenizer import Tokenizer
 
 
 def sentencepiece() -> Tokenizer:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, RequestInputs, SamplingParams, TokenLogprobs
 from stoker.text.generated_sequence import Delta, GeneratedSequence, GenerationFailed, join
 from stoker.text.tokenizer import Tokenizer

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tiny_tokenizer import TEXTS, write_tokenizer
+from tokenizers import Tokenizer as Backend
+from tokenizers import models
+
 from stoker.config.checkpoint.gguf import GgufHeader
 from stoker.vocabulary.files import TokenizerError
 from stoker.vocabulary.gguf import WORDS_OF, gguf_tokenizer, with_words
 from stoker.vocabulary.gguf_keys import _cut, _name_of, tokenizer_keys
-from tests.tiny_tokenizer import TEXTS, write_tokenizer
-from tokenizers import Tokenizer as Backend
-from tokenizers import models
 
 from .test_gguf_vocabulary import SENTENCE_PIECE
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from gguf import GGUFWriter
-from stoker.text.tokenizer import Tokenizer, TokenizerError
 from tests.models.gguf_files import vocabulary, write_value
 from tests.tiny_tokenizer import TEXTS, write_tokenizer
+
+from stoker.text.tokenizer import Tokenizer, TokenizerError
 
 BYTES = [f"<0x{value:02X}>" for value in range(256)]
 PIECES = ["<unk>", "<s>", "</s>", *BYTES, "▁", "a", "b", "▁a", "ab", "▁ab", "bb", "abb"]

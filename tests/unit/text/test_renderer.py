@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tiny_tokenizer import TEMPLATE, write_tokenizer
+from transformers import AutoTokenizer
+
 from stoker.config.checkpoint.chat_templates import TemplateSource
 from stoker.engine.api import InvalidRequest
 from stoker.isolated.isolation import IsolatedProcesses
 from stoker.text.renderer import Renderer, TemplateProblem
 from stoker.text.template_jobs import TEMPLATE_JOBS
 from stoker.text.tokenizer import Tokenizer
-from tests.tiny_tokenizer import TEMPLATE, write_tokenizer
-from transformers import AutoTokenizer
 
 from .processes import PROCESSES
 

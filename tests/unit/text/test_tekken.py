@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tiny_tokenizer import TEXTS, write_tokenizer
+
 from stoker.engine.api import InvalidRequest
 from stoker.text.renderer import Renderer
 from stoker.text.tokenizer import Tokenizer, TokenizerError
-from tests.tiny_tokenizer import TEXTS, write_tokenizer
 
 from .processes import PROCESSES
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.tiny_tokenizer import TEMPLATE
+
 from stoker.config.checkpoint.chat_templates import TemplateSource
 from stoker.engine.api import InvalidRequest
 from stoker.isolated.isolation import IsolatedProcesses
@@ -15,7 +17,6 @@ from stoker.text.template import Rendering, Template
 from stoker.text.template_environment import TemplateEnvironment
 from stoker.text.template_jobs import TEMPLATE_JOBS
 from stoker.text.tokenizer import Tokenizer
-from tests.tiny_tokenizer import TEMPLATE
 
 from .processes import PROCESSES
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from stoker.engine.api import InvalidRequest
 from stoker.text.chat_template import ChatTemplate
 from stoker.text.template_environment import TemplateEnvironment

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from stoker.engine.api import InvalidRequest
-from stoker.text.tokenizer import INLINE_CHARS, Tokenizer, TokenizerError
 from tests.tiny_tokenizer import TEXTS, write_tokenizer
 from transformers import AutoTokenizer
+
+from stoker.engine.api import InvalidRequest
+from stoker.text.tokenizer import INLINE_CHARS, Tokenizer, TokenizerError
 
 CONFIGS = [
     {},

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import tokenizers
+from tests.tiny_tokenizer import write_tokenizer
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+
 from stoker.text.breaking_encoder import BreakingEncoder
 from stoker.text.tokenizer import Tokenizer, Truncation
 from stoker.text.user_text import ControlTokens, UserText, without_marks
-from tests.tiny_tokenizer import write_tokenizer
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 
 def test_without_control_tokens_nothing_differs(tmp_path: Path):

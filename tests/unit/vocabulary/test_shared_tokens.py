@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models
+
 from stoker.config import ModelFilesError
 from stoker.vocabulary import shared_tokens
-from tokenizers import AddedToken, Tokenizer, decoders, models
 
 
 def write(folder: Path, tokens: list[str], decoder: decoders.Decoder, *special: str) -> Path:
@@ -33,6 +34,15 @@ def test_tokens_are_the_same_if_their_bytes_are(tmp_path: Path) -> None:
     assert found.draft_ids.tolist() == [4, 3, 0, 1, 5]
     # `bca` ends with `ca`; nothing is an end of `<other>`, and the ids from 7 on have no token
     assert found.translated.tolist() == [4, 3, 0, 2, 1, 5, 0, 0, 0, 0]
+
+
+def test_a_vocabulary_with_other_paddings_is_the_same(tmp_path: Path) -> None:
+    model = write(tmp_path / "model", ["a", "b"], decoders.ByteLevel(), "<end>")
+    draft = write(tmp_path / "draft", ["a", "b"], decoders.ByteLevel(), "<end>", "<more>")
+    assert shared_tokens(model, "auto", 8, draft, 4).is_identity
+    assert not shared_tokens(draft, "auto", 8, model, 4).is_identity
+    turned = write(tmp_path / "turned", ["b", "a"], decoders.ByteLevel(), "<end>")
+    assert not shared_tokens(model, "auto", 8, turned, 4).is_identity
 
 
 def test_tokens_beyond_the_output_layer_do_not_count(tmp_path: Path) -> None:

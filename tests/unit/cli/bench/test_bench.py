@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.fakes import FakeEngine
+from tests.server.deployment import MODEL, on_a_socket
+from tests.tiny_tokenizer import write_tokenizer
+from tests.unit.cli.test_app import run
+
 from stoker.cli.bench.figures import Sample, figures, spread
 from stoker.cli.bench.forced import ForcedEngine
 from stoker.cli.bench.measured import BenchError, Measurement
@@ -19,10 +24,6 @@ from stoker.cli.bench.workload import WORDS, Costs, Shape, arrivals, text_jobs, 
 from stoker.config import read_machine_spec, read_model_files, resolve_deployment
 from stoker.config.digest import digest
 from stoker.config.load import load_deployment
-from tests.fakes import FakeEngine
-from tests.server.deployment import MODEL, on_a_socket
-from tests.tiny_tokenizer import write_tokenizer
-from tests.unit.cli.test_app import run
 
 TINY = ["--model", "builtin:tiny", "--num-gpu-blocks-override", "64", "--max-model-len", "128", "--num-threads", "1"]
 SMALL = ["--input-len", "9", "--output-len", "4"]

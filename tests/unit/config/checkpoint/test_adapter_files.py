@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+
 from stoker.config.checkpoint.adapter_files import describe_adapter, read_adapter
 from stoker.config.errors import ModelFilesError
 from stoker.model.adapter import StoredMatrix

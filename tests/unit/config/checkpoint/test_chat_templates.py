@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from stoker.config import ModelFilesError
 from stoker.config.checkpoint.chat_templates import TemplateSource, TemplateUnreadable, template_of, templates_in
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
 from stoker.config import ModelFilesError
 from stoker.config.checkpoint.gguf import parts, read_gguf
 from stoker.config.checkpoint.gguf_files import choose, has_quantisation, patterns

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from stoker.config import ModelFilesError
 from stoker.config.checkpoint.layout import read_weight_files
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from stoker.config import ModelFilesError
 from stoker.config.checkpoint.match import divided_anew, matched, split_experts, split_fused, tensors_of
 from stoker.config.checkpoint.stored import StoredTensor

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.config import ModelFilesError, ModelNotLocal
 from stoker.config.checkpoint.layout import read_weight_files
 from stoker.config.checkpoint.model_files import is_hub_id, locate, read_json

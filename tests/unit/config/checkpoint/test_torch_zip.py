@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from stoker.config import ModelFilesError
 from stoker.config.checkpoint.stored import StoredTensor
 from stoker.config.checkpoint.torch_zip import read_torch_file

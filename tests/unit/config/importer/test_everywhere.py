@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from stoker.cli.flags.writing import ImportFlags
 from stoker.cli.import_ import run
 from stoker.config import ConfigError, load_deployment

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stoker.config.importer.launch import launches_of
 from stoker.config.importer.shell import commands_of
 from stoker.config.importer.shell_words import UnreadableShell

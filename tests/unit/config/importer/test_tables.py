@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stoker.config.importer import environment, llama_cpp, ollama, sglang, tgi
 from stoker.config.importer.read import import_script, import_words
 from stoker.config.schema.options import options

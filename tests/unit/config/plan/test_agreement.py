@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.config import MachineSpec
 from stoker.config.memory.memory_plan import MemoryPlan
 from stoker.config.plan.devices import find_profile, machine_of, this_machine

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from stoker.config import Measured, Resolved, read_model_files, resolve_deployment
 from stoker.config.plan import calibration
 from stoker.config.plan.calibration import Calibration, append, entries, error_in_per_cent, record

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.config.plan.devices import find_profile, machine_of
 from stoker.config.plan.model import read_model
 from stoker.config.plan.plan import Plan, make_plan

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from stoker.config.plan.devices import DeviceProblem, find_profile, profiles
 
 from ..deployments import GIB, MACHINE

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from stoker.config.plan.devices import find_profile
 from stoker.config.plan.distribution import Distribution, Exchange, manifest_of
 from stoker.config.plan.model import read_model

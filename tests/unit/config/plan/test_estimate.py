@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stoker.config.plan.estimate import CAPTURED_ROWS, num_captured_steps
 from stoker.engine.collectives import shared_experts
 from stoker.engine.runner import sample_head

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stoker.config.memory.kv_cost import kv_cost_of_groups
 from stoker.config.plan.kv import by_kind, kv_cost
 from stoker.model.cache_groups import cache_groups

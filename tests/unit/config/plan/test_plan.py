@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.cli.plan_view.memory import memory_rows
 from stoker.config import MachineSpec, read_model_files, resolve_deployment
 from stoker.config.auto_values import PAST_OUTPUT_TOKENS, past_output_bytes

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.config import ModelFilesError, Resolved, load_deployment, read_model_files, resolve_deployment
 from stoker.config.adapter_modules import Module, read_module
 from stoker.config.examine import report_on

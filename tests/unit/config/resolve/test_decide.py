@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.config import MachineSpec, MemoryPlan, load_deployment, read_model_files
 from stoker.config.resolve.decide import decide
 from stoker.config.resolve.decisions import Decisions

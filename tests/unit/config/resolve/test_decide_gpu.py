@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.config import ConfigError, MachineSpec, Resolved, load_deployment, read_model_files, resolve_deployment
 from stoker.config.graph_sizes import usual_sizes, written_sizes
 from stoker.config.memory.gpu_reserve import LINK_BYTES, SCORES_BYTES, step_bytes

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from stoker.config import ConfigError, MachineSpec, Resolved, load_deployment, read_model_files, resolve_deployment
 from stoker.config.resolve.gpu import interpreted_gpu
 from stoker.config.resolve.resolve import examine

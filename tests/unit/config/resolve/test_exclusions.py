@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tools.reference import EXCLUSIONS_PAGE, FOLDER, exclusions_page
+
 from stoker.config import ConfigError, load_deployment, read_model_files, resolve_deployment
 from stoker.config.explain import find
 from stoker.config.resolve.rule_tables.exclusions import EXCLUSIONS, FEATURES, RULES
 from stoker.config.schema.options import options
-from tools.reference import EXCLUSIONS_PAGE, FOLDER, exclusions_page
 
 from ..deployments import MACHINE
 from ..model_files import write_model

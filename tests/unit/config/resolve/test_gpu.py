@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+
 from stoker.config.resolve import machine
 from stoker.config.resolve.gpu import GpuMonitor, GpuUsage, NoGpu, read_gpu, visible_gpus
 from stoker.config.resolve.machine import read_machine_spec

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from stoker.config.resolve import machine
 from stoker.config.resolve.machine import read_machine_spec
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.config import ModelFiles, ModelFilesError, load_deployment, read_model_files
 from stoker.config.checkpoint.model_files import is_gguf
 from stoker.config.examine import report_on

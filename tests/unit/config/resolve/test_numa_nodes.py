@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+
 from stoker.config.resolve.numa_nodes import read_numa_nodes
 
 from ..imitated_nodes import GIB, Node, eight_nodes, machine, two_sockets, with_memory_only

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from stoker.config.cpu_list import format_cpus
 from stoker.config.resolve.numa_nodes import NumaNode
 from stoker.config.resolve.numa_places import (

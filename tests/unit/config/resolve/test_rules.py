@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from stoker.config import ConfigError, Resolved, load_deployment, read_model_files, resolve_deployment
 from stoker.config.checkpoint.chat_templates import TemplateSource
 from stoker.config.loopback import is_loopback

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from stoker.config import ConfigError, MachineSpec, load_deployment, read_model_files, resolve_deployment
 from stoker.config.resolve.resolved import ResolvedServer
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from pydantic import Field
+
 from stoker.config.schema.options import options, sections
 from stoker.config.schema.refused import REFUSED, with_refused
 from stoker.config.schema.refused.reasons import GENERATION_ONLY

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from stoker.config.schema.parallel import ParallelConfig
 from stoker.config.schema.topology import Topology
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stoker.config.schema.options import options
 from stoker.config.schema.types import (
     format_about,

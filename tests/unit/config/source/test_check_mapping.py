@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
+
 from stoker.config import ConfigError, load_deployment
 from stoker.config.schema.options import options
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from stoker.config import ConfigError, Deployment, load_deployment
 from stoker.config.codes import CODES
 from stoker.config.diagnostics import Diagnostic

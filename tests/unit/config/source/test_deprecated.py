@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from stoker.config import Deployment, load_deployment
 from stoker.config.schema.options import options
 from stoker.config.schema.parallel import ExpertBalance

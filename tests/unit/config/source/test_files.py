@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.config import ConfigError, load_deployment
 
 from ..deployments import findings, load, message

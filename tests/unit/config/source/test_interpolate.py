@@ -5,6 +5,7 @@ import contextlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from stoker.config.source.interpolate import InterpolationError, interpolate, names_only
 
 ENV = {"A": "1", "EMPTY": "", "NAME": "x", "CUNNING": "${A}"}

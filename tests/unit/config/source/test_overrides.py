@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from stoker.config import ConfigError, Deployment, load_deployment
 from stoker.config.diagnostics import Diagnostic
 from stoker.config.source.flags import all_flags

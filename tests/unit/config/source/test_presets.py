@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from stoker.config.examine import report_on
 from stoker.config.presets import preset_names
 from stoker.config.schema.options import options

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stoker.config import Layer
 from stoker.config.source.secrets import hide_named, looks_secret
 from stoker.config.source_text import SourceText

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from stoker.config import ConfigError, Layer
 from stoker.config.diagnostics import Diagnostic
 from stoker.config.source.node import Node

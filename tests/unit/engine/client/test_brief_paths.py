@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from stoker.engine.client.brief_paths import brief_paths
 
 

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.fake_runner import build_core, continuation
+
 from stoker.engine.api import (
     EngineDead,
     EngineRequest,
@@ -20,7 +22,6 @@ from stoker.engine.api import (
 from stoker.engine.client.engine_client import EngineState
 from stoker.engine.client.in_process import InProcessClient
 from stoker.engine.loop.engine_core import EngineCore
-from tests.fake_runner import build_core, continuation
 
 
 @asynccontextmanager

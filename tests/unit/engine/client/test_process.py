@@ -17,6 +17,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.fake_runner import continuation
+
 from stoker.engine.api import (
     EngineDead,
     EngineRequest,
@@ -30,7 +32,6 @@ from stoker.engine.client.brief_paths import PREFIX, brief_paths
 from stoker.engine.client.engine_client import WATCH_INTERVAL_S, EngineStartFailed, EngineState
 from stoker.engine.client.process import EngineProcessClient
 from stoker.engine.process import HELLO_LIMIT_S
-from tests.fake_runner import continuation
 
 ROOT = Path(__file__).parents[4]
 COMMAND = (sys.executable, "-m", "tests.fake_runner")

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.fake_runner import continuation
+from tests.fakes import FakeEngine
+
 from stoker.engine.api import (
     EngineDead,
     EngineInfo,
@@ -28,8 +31,6 @@ from stoker.engine.client.engine_client import EngineStartFailed, EngineState, S
 from stoker.engine.client.process import EngineProcessClient
 from stoker.engine.client.replicated import ReplicatedClient
 from stoker.engine.transport.messages import Message
-from tests.fake_runner import continuation
-from tests.fakes import FakeEngine
 
 ROOT = Path(__file__).parents[4]
 COMMAND = (sys.executable, "-m", "tests.fake_runner")

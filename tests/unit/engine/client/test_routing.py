@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.routing import WORKLOADS, arrivals, simulate
+
 from stoker.engine.api import CacheScope, KeyedSpan
 from stoker.engine.client.routing import (
     CHUNK,

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.fake_runner import continuation
+
 from stoker.engine.api import EngineDead, EngineRequest, ProfileError, RequestInputs, SamplingParams, SleepError
 from stoker.engine.client import process as process_client
 from stoker.engine.client.engine_client import EngineState
@@ -20,7 +22,6 @@ from stoker.engine.client.replicated import ReplicatedClient
 from stoker.engine.client.sleep import SleepPolicy
 from stoker.engine.host.supervision import IdleWatch
 from stoker.engine.transport.messages import Abort, FreeMemory, MemoryFreed, MemoryTaken, Message, TakeMemory
-from tests.fake_runner import continuation
 
 ROOT = Path(__file__).parents[4]
 COMMAND = (sys.executable, "-m", "tests.fake_runner")

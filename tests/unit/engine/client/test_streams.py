@@ -5,6 +5,7 @@ import gc
 import weakref
 
 import pytest
+
 from stoker.engine.api import (
     EngineDead,
     EngineOutput,

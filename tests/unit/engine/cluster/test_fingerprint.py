@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from stoker.config import Resolved, load_deployment, read_model_files, resolve_deployment
 from stoker.engine.cluster.fingerprint import differences, fingerprint
 

@@ -9,6 +9,7 @@ from threading import Event, Thread
 
 import msgpack
 import pytest
+
 from stoker.engine.cluster import gathering as gathering_module
 from stoker.engine.cluster.gathering import CannotGather, Gathering, Joined, NotGathered
 from stoker.engine.cluster.joining import RANK_0_ENDED, JoinRefused, join

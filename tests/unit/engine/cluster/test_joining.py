@@ -10,6 +10,7 @@ from queue import SimpleQueue
 
 import msgpack
 import pytest
+
 from stoker.engine.cluster import joining
 from stoker.engine.cluster.joining import RANK_0_ENDED, JoinedLink, join
 from stoker.engine.transport.rank_link import RankLink, packed

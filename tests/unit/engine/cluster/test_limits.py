@@ -6,6 +6,7 @@ import socket
 from threading import Event
 
 import pytest
+
 from stoker.config.schema.parallel import ParallelConfig
 from stoker.engine.cluster.joining import JoinedLink
 from stoker.engine.cluster.limits import ALIVE_S, LOADING_SILENCE_S, SILENCE_S, silence_of

@@ -10,8 +10,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from stoker.engine.cluster.nsight import NsightMissing, under_nsight
 from tests.stand_in_nsys import write_nsys
+
+from stoker.engine.cluster.nsight import NsightMissing, under_nsight
 
 PROGRAM = "import os, sys; os.write(int(sys.argv[1]), str(os.getsid(0)).encode()); sys.exit(7)"
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from stoker.engine.cluster.ray_places import CannotUseRay, RayPlaces, loss
 from tests.free_ports import free_port
+
+from stoker.engine.cluster.ray_places import CannotUseRay, RayPlaces, loss
 
 
 def test_an_address_at_which_nothing_listens_is_refused_at_once(monkeypatch: pytest.MonkeyPatch):

@@ -6,6 +6,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from stoker.engine.cluster.ring import KEY_BYTES, connect_stages, listen
 
 KEY = b"k" * KEY_BYTES

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from stoker.engine.collectives.agreement import smallest_of
 from stoker.engine.collectives.connect import ADDRESS, open_store
 from stoker.engine.collectives.gloo import Meeting

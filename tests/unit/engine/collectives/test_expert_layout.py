@@ -6,6 +6,7 @@ from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from stoker.engine.collectives.expert_layout import TOLERANCE, _Ranks, balanced_layout, rank_loads
 from stoker.model.expert_placement import Layout, first_layout
 from stoker.model.feed_forwards import Experts

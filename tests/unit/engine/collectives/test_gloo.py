@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 import torch
+
 from stoker.engine.collectives.connect import ADDRESS, open_store
 from stoker.engine.collectives.gloo import GlooRanks, Meeting, RanksLost
 from stoker.engine.collectives.turns import call_in_turns

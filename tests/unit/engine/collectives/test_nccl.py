@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from stoker.engine.collectives.connect import ADDRESS, open_store
 from stoker.engine.collectives.gloo import Meeting
 from stoker.engine.collectives.nccl import NcclRanks

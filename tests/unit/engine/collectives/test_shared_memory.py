@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+
 from stoker.config.cpu_features import NoKernels, choose_level, this_cpu, wanted_level
 from stoker.config.cpu_library import LibrarySpec
 from stoker.engine.collectives.shared_memory import SharedMemoryRanks

@@ -7,6 +7,7 @@ from threading import Thread
 
 import pytest
 from greenlet import greenlet
+
 from stoker.engine.collectives.turns import call_in_turns, give_turn
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+
 from stoker.engine.api import CacheScope, EngineRequest, KeyedSpan, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.core.block_events import BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored

@@ -4,6 +4,7 @@ import hashlib
 import struct
 
 import pytest
+
 from stoker.engine.api import CacheScope, KeyedSpan
 from stoker.engine.core.block_hashes import BlockHasher, HashAlgo
 

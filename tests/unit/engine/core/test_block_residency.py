@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stoker.engine.core.block_pool import BlockPool
 from stoker.engine.core.block_residency import BlockResidency
 from stoker.engine.core.prefix_cache import PrefixCache

@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.drafters import AnswerDrafter, AnyDrafter
+from tests.fake_runner import FakeRunner, FakeSettings, continuation, num_valid_drafts
+
 from stoker.engine.api import (
     CacheScope,
     Constraint,
@@ -19,8 +22,6 @@ from stoker.engine.api import (
 from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.core.settings import DraftSettings
 from stoker.engine.step import StepPlan
-from tests.drafters import AnswerDrafter, AnyDrafter
-from tests.fake_runner import FakeRunner, FakeSettings, continuation, num_valid_drafts
 
 PROMPT = [3, 4, 5, 6, 7]
 

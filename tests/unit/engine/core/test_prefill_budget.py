@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import SchedulerSettings
 from stoker.engine.core.prefill_budget import PrefillBudget

@@ -1,6 +1,7 @@
 import re
 
 import pytest
+
 from stoker.engine.api import EngineRequest, InvalidRequest, RequestInputs, SamplingParams
 from stoker.engine.core.settings import SchedulerSettings, check_request
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core.request import NO_SLOT, Request
 from stoker.engine.core.slot_columns import SlotColumns

@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.drafters import AnyDrafter
+from tests.fake_runner import FakeRunner, FakeSettings, continuation, num_valid_drafts
+
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.core.block_events import BlocksStored
 from stoker.engine.core.request import NO_SLOT
 from stoker.engine.core.settings import DraftSettings
 from stoker.engine.step import StepPlan, StepResult
-from tests.drafters import AnyDrafter
-from tests.fake_runner import FakeRunner, FakeSettings, continuation, num_valid_drafts
 
 BLOCK_SIZE = 4
 PROMPTS = [list(range(10 * index, 10 * index + 3 + 2 * index)) for index in range(5)]

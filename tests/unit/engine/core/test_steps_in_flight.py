@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.unit.engine.runner.plans import make_plan
+
 from stoker.engine.core.block_pool import BlockPool
 from stoker.engine.core.prefix_cache import PrefixCache
 from stoker.engine.core.steps_in_flight import StepInFlight, StepsInFlight
-from tests.unit.engine.runner.plans import make_plan
 
 
 def flight(steps: StepsInFlight) -> StepInFlight:

@@ -1,4 +1,5 @@
 import numpy as np
+
 from stoker.engine.api import FinishReason, SamplingParams
 from stoker.engine.core.stop import StopRule, WatchedIds
 

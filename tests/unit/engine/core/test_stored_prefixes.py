@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from stoker.engine.kv_stores.tiered_store import TieredStore
 from stoker.engine.step import StepPlan
 from stoker.engine.step.result import StepResult

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from stoker.engine.api import EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.core.request import Request

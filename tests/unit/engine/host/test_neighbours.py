@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+
 from stoker.config.resolve.rule_tables.division import MAX_SHARING
 from stoker.engine.host.neighbours import Neighbours
 from stoker.engine.host.shared_memory import MAX_RANKS

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from stoker.config.memory_policy import why_no_policy
 
 ROOT = Path(__file__).parents[4]

@@ -8,6 +8,7 @@ import platform
 
 import psutil
 import pytest
+
 from stoker.engine.host import pages
 from stoker.engine.host.pages import give_back_free, map_private, touch_pages
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from stoker.engine.kernels import Grouped, GroupScales
 
 FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)

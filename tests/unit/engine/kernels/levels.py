@@ -2,6 +2,7 @@
 
 import torch
 from filelock import FileLock
+
 from stoker.config.cpu_features import LEVELS, Level, NoKernels, choose_level, find_compiler, this_cpu
 from stoker.config.cpu_library import LibrarySpec, default_cache_dir
 from stoker.engine.kernels.cpu.build import compile_libraries

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from stoker.engine.kernels import KernelSet
 
 from .levels import LEVEL_NAMES, assert_close, kernels_of

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+
 from stoker.engine.kernels.activation import ACTIVATIONS
 
 from .levels import LEVEL_NAMES, assert_close, kernels_of

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.slow_cases import slow
+
 from stoker.engine.kernels.attention_variant import PLAIN, AttentionVariant
 from stoker.engine.kernels.exchange import merge_parts_reference
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.runner.context_part import ContextPart
-from tests.slow_cases import slow
 
 from .levels import LEVEL_NAMES, assert_close, kernels_of
 from .test_latent_attention import case_of, expected

@@ -1,5 +1,6 @@
 import pytest
 import torch
+
 from stoker.engine.kernels.attend_whole import attend_whole_by_length, attend_whole_reference
 
 from .levels import BEST, assert_close, kernels_of

@@ -6,11 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.slow_cases import slow
+
 from stoker.engine.kernels.activation import ACTIVATIONS
 from stoker.engine.kernels.attention_variant import PLAIN, AttentionVariant
 from stoker.engine.kernels.head_variant import HeadVariant
 from stoker.engine.kernels.hyper_connections import Connection
-from tests.slow_cases import slow
 
 from .levels import BEST, LEVEL_NAMES, assert_close, kernels_of, sums_of_rounding_errors
 from .test_paged_attention import Step, attended, make_case

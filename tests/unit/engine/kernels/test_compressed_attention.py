@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+
 from stoker.engine.kernels import Compression, KernelSet
 from stoker.engine.kernels.kernel_set import ONE_ROW
 from stoker.engine.layers.rotary import RopeParameters, cos_sin_table

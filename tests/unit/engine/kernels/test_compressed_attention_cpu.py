@@ -7,6 +7,7 @@ from itertools import accumulate
 
 import pytest
 import torch
+
 from stoker.engine.kernels import Compression, KernelSet
 from stoker.engine.layers.rotary import RopeParameters, cos_sin_table
 

@@ -6,6 +6,8 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.slow_cases import slow, slow_but
+
 from stoker.engine.kernels.experts import (
     ExpertGate,
     ExpertWeights,
@@ -16,7 +18,6 @@ from stoker.engine.kernels.experts import (
 from stoker.engine.kernels.grouped import stacked
 from stoker.engine.kernels.quantised import dequantise_reference, quantise_reference
 from stoker.engine.kernels.route_experts import Routing
-from tests.slow_cases import slow, slow_but
 
 from .grouped_weights import KINDS, grouped_of
 from .levels import LEVEL_NAMES, assert_close, kernels_of, sums_of_rounding_errors

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType, dequantize, quantize
+
 from stoker.engine.kernels import Grouped, GroupScales, KernelSet
 from stoker.engine.kernels.grouped import are_alike, layout_of, stacked
 from stoker.engine.kernels.linear import PackedLinear

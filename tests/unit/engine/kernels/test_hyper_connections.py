@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from stoker.engine.kernels import Connection
 from transformers import DeepseekV4Config, HYV4Config
 from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4HyperConnection, DeepseekV4HyperHead
 from transformers.models.hy_v4.modeling_hy_v4 import HYV4HyperConnection, HYV4HyperHead
+
+from stoker.engine.kernels import Connection
 
 from .levels import LEVEL_NAMES, assert_close, kernels_of
 

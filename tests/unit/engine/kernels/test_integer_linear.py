@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+
 from stoker.engine.kernels import Integers
 from stoker.engine.kernels.linear import linear_reference
 from stoker.engine.kernels.quantised import dequantise_reference, rounded_rows_reference

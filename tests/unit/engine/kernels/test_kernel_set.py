@@ -1,5 +1,6 @@
 import pytest
 import torch
+
 from stoker.config.cpu_kernels import STAGES
 from stoker.engine.kernels import KernelSet, select_kernels
 

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+
 from stoker.engine.kernels import KernelSet, KimiDeltaWeights
 
 from .levels import kernels_of

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from stoker.engine.kernels.attention_variant import PLAIN, AttentionVariant
 from stoker.engine.kernels.kv_codes import blocks_in, codes_and_scales, to_codes
 from stoker.engine.kernels.rope_and_store import rope_and_store_reference

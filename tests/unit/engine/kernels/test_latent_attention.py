@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+
 from stoker.engine.kernels import KernelSet
 
 from .levels import LEVEL_NAMES, assert_close, kernels_of, sums_of_rounding_errors

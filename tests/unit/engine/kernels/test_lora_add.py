@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+
 from stoker.engine.kernels.lora_add import LoraLayer, LoraWeights, in_panels, lora_add_reference
 
 from .levels import LEVEL_NAMES, assert_close, kernels_of

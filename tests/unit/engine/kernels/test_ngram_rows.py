@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import torch
+
 from stoker.engine.kernels.ngram_rows import NGramHashes, ngram_rows_reference
 
 END = 2

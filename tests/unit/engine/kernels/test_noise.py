@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+
 from stoker.engine.kernels.noise import exponential_noise, row_keys
 
 

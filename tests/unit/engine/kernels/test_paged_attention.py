@@ -2,6 +2,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+
 from stoker.engine.kernels.attention_variant import PLAIN, AttentionVariant
 
 from .levels import LEVEL_NAMES, assert_close, kernels_of

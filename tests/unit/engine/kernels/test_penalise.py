@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.slow_cases import slow
+
 from stoker.engine.kernels import KernelSet, select_kernels
 from stoker.engine.kernels.noise import row_keys
 from stoker.engine.kernels.penalise import Penalties, penalised
-from tests.slow_cases import slow
 
 SLOTS = 9
 

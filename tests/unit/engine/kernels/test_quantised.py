@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+
 from stoker.engine.kernels.quantised import LEVELS as CODE_LEVELS
 from stoker.engine.kernels.quantised import dequantise_reference
 from stoker.model.quantised import quantised_bytes

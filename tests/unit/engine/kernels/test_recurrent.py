@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 import torch
 import torch.nn.functional as F
+
 from stoker.engine.kernels import GatedDeltaWeights, KernelSet
 from stoker.engine.kernels.causal_convolution import KINDS, Kind
 from stoker.model.mixers import GateActivation

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from stoker.engine.kernels import KernelSet, RgLruWeights
 from transformers import RecurrentGemmaConfig
 from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRglru
+
+from stoker.engine.kernels import KernelSet, RgLruWeights
 
 from .levels import BEST, kernels_of
 from .state_ops import DTYPES, LEVELS, SIZES, Inputs, StateOp, Step, step_of

@@ -1,7 +1,8 @@
 import pytest
 import torch
-from stoker.engine.kernels.head_variant import PLAIN_HEADS, HeadVariant
 from tests.slow_cases import slow
+
+from stoker.engine.kernels.head_variant import PLAIN_HEADS, HeadVariant
 
 from .levels import LEVEL_NAMES, assert_close, kernels_of
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from stoker.engine.kernels.route_experts import SCORINGS, ExpertCopies, Routing, route_experts_reference
 from transformers import (
     DeepseekV2Config,
     DeepseekV3Config,
@@ -19,6 +18,8 @@ from transformers.models.minimax_m2.modeling_minimax_m2 import MiniMaxM2TopKRout
 from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
 from transformers.models.phimoe.modeling_phimoe import PhimoeTopKRouter
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
+
+from stoker.engine.kernels.route_experts import SCORINGS, ExpertCopies, Routing, route_experts_reference
 
 from .levels import LEVEL_NAMES, kernels_of
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.slow_cases import slow
+
 from stoker.engine.kernels import KernelSet
 from stoker.engine.kernels.noise import row_keys
 from stoker.engine.kernels.sample_among import Choice
-from tests.slow_cases import slow
 
 from .levels import BEST, kernels_of
 

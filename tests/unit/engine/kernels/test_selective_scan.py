@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+
 from stoker.engine.kernels import KernelSet, PartNormWeights, SelectiveScanWeights
 
 from .levels import BEST, assert_close, kernels_of

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+
 from stoker.engine.kernels import KernelSet, RMSNormGatedWeights, StateSpaceWeights
 from stoker.engine.kernels.rms_norm_gated import Gate
 from stoker.model.mixers import GateNorm

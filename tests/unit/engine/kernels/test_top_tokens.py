@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from stoker.engine.kernels.top_tokens import top_tokens_reference
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from stoker.config.cpu_features import LEVELS
 from stoker.model.quantised import twelve_bit_bytes
 

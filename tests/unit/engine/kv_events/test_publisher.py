@@ -12,6 +12,9 @@ from pathlib import Path
 import msgpack
 import pytest
 import zmq
+from tests.fake_runner import build_core
+from tests.kv_event_consumer import Consumer, View, as_map
+
 from stoker.config.schema.kv_events import KVEventsConfig
 from stoker.engine.api import CacheScope, EngineRequest, QueueFull, RequestInputs, SamplingParams
 from stoker.engine.core.block_events import BlocksCleared, BlocksRemoved, BlocksStored
@@ -19,8 +22,6 @@ from stoker.engine.kv_events import publisher as publisher_module
 from stoker.engine.kv_events.payloads import CacheView, EventPayloads
 from stoker.engine.kv_events.publisher import CannotPublish, EventPublisher
 from stoker.engine.loop.engine_core import EngineCore
-from tests.fake_runner import build_core
-from tests.kv_event_consumer import Consumer, View, as_map
 
 SIZE = 4
 H = [bytes([index]) * 32 for index in range(9)]

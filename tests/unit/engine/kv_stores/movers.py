@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stoker.engine.kv_stores.mooncake_mover import MooncakeMover
 from stoker.engine.kv_stores.nixl_mover import NixlMover
 from stoker.engine.kv_stores.registered_blocks import Mover, MoverMissing

@@ -11,6 +11,8 @@ from functools import partial
 
 import msgpack
 import pytest
+from tests.free_ports import free_port
+
 from stoker.engine.kv_stores import block_connection
 from stoker.engine.kv_stores.block_connection import (
     BlockServer,
@@ -20,7 +22,6 @@ from stoker.engine.kv_stores.block_connection import (
     send_blocks,
 )
 from stoker.engine.kv_stores.host_blocks import HostBlocks
-from tests.free_ports import free_port
 
 from .odd_servers import HOST, header, read_header, serving
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.flushing import flush
+
 from stoker.engine.api import StoredBlocks
 from stoker.engine.kv_stores.block_files import BlockFiles
 from stoker.engine.kv_stores.checksum import checksum
-from tests.flushing import flush
 
 SIZE = 64
 FILE_SIZE = SIZE + 4  # with its sum

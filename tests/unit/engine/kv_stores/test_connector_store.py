@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tests import own_stores
+from tests.own_stores import DictStore, Hangs
+
 from stoker.engine.api import StoredBlocks
 from stoker.engine.kv_stores.connector import StoreRole
 from stoker.engine.kv_stores.connector_store import CALL_LIMIT_S, ConnectorStore
 from stoker.engine.kv_stores.tiered_store import TieredStore
-from tests import own_stores
-from tests.own_stores import DictStore, Hangs
 
 from .test_engine_blocks import NAMES, SIZE, content, contents, read, save
 

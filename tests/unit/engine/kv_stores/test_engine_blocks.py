@@ -9,6 +9,9 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from tests.flushing import flush
+from tests.free_ports import free_port
+
 from stoker.engine.api import StoredBlocks
 from stoker.engine.core.block_store import BlockStore
 from stoker.engine.kv_stores.block_files import BlockFiles
@@ -17,8 +20,6 @@ from stoker.engine.kv_stores.future_fetch import FutureFetch
 from stoker.engine.kv_stores.host_blocks import HostBlocks
 from stoker.engine.kv_stores.registered_blocks import RegisteredBlocks
 from stoker.engine.kv_stores.tiered_store import TieredStore
-from tests.flushing import flush
-from tests.free_ports import free_port
 
 from .movers import MOVERS, mover_of
 from .odd_servers import HOST

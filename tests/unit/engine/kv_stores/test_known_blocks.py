@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stoker.engine.kv_stores import known_blocks
 from stoker.engine.kv_stores.known_blocks import KnownBlocks
 

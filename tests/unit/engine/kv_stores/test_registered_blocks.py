@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from stoker.engine.kv_stores import mooncake_mover, registered_blocks
 from stoker.engine.kv_stores.block_connection import (
     BlockServer,

@@ -6,11 +6,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.flushing import flush
+
 from stoker.engine.api import StoredBlocks
 from stoker.engine.kv_stores.block_files import BlockFiles
 from stoker.engine.kv_stores.tiered_store import TieredStore
 from stoker.engine.step.plan import BlockCopy
-from tests.flushing import flush
 
 from .test_engine_blocks import NAMES, SIZE, content, contents, read, save
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from stoker.engine.kv_stores import waiting_blocks
 from stoker.engine.kv_stores.waiting_blocks import WaitingBlocks
 

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.unit.engine.kernels.levels import BEST, kernels_of
+from torch import nn
+
 from stoker.engine.kernels import PLAIN_HEADS, AttentionVariant, HeadVariant, KernelSet
 from stoker.engine.layers.attention import Attention, AttentionShape
 from stoker.engine.layers.linear import Linear
@@ -16,8 +19,6 @@ from stoker.engine.layers.norm import LayerNorm, Norm, RMSNorm
 from stoker.engine.layers.rotary import RopeParameters, Rotation, cos_sin_table, query_scales
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.layers.vector import Vector
-from tests.unit.engine.kernels.levels import BEST, kernels_of
-from torch import nn
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, TOKENS, BLOCK, EPS = 96, 4, 2, 32, 45, 16, 1e-5
 CPU = torch.device("cpu")

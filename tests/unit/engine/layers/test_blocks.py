@@ -6,14 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from stoker.engine.kernels import KernelSet
-from stoker.engine.kernels.capture import NotCapturable
-from stoker.engine.layers.embedding import Embedding, TiedEmbedding, rounded
-from stoker.engine.layers.linear import Linear
-from stoker.engine.layers.mlp import MLP, GatedMLP
-from stoker.engine.layers.norm import LayerNorm, Norm, RMSNorm
-from stoker.engine.layers.vector import Vector
-from stoker.model.activations import HIDDEN_ACTS
 from tests.unit.engine.kernels.levels import BEST, LEVEL_NAMES, kernels_of
 from torch import nn
 from transformers import Gemma2Config
@@ -24,6 +16,15 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3TextScaledWordEmbed
 from transformers.models.llama4.modeling_llama4 import Llama4TextL2Norm
 from transformers.models.nemotron.modeling_nemotron import NemotronLayerNorm1P
 from transformers.models.olmo.modeling_olmo import OlmoLayerNorm
+
+from stoker.engine.kernels import KernelSet
+from stoker.engine.kernels.capture import NotCapturable
+from stoker.engine.layers.embedding import Embedding, TiedEmbedding, rounded
+from stoker.engine.layers.linear import Linear
+from stoker.engine.layers.mlp import MLP, GatedMLP
+from stoker.engine.layers.norm import LayerNorm, Norm, RMSNorm
+from stoker.engine.layers.vector import Vector
+from stoker.model.activations import HIDDEN_ACTS
 
 WIDTH, INNER, EPS = 96, 160, 1e-5
 CPU = torch.device("cpu")

@@ -3,6 +3,7 @@
 import math
 
 import torch
+
 from stoker.engine.kernels import KernelSet
 from stoker.engine.layers.difference import Difference, Lambda, order_of_pairs
 

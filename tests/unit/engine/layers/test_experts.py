@@ -2,13 +2,6 @@
 
 import pytest
 import torch
-from stoker.engine.kernels import ExpertGate, Routing
-from stoker.engine.layers.expert_weights import ExpertNames, Experts, ExpertSizes
-from stoker.engine.layers.experts import MixtureOfExperts, Router
-from stoker.engine.layers.linear import Linear
-from stoker.engine.layers.mlp import GatedMLP
-from stoker.engine.layers.norm import RMSNorm
-from stoker.engine.layers.vector import Vector
 from tests.unit.engine.kernels.levels import BEST, kernels_of
 from transformers import DeepseekV3Config, GptOssConfig, MiniMaxM2Config, MixtralConfig, Qwen2MoeConfig, Qwen3MoeConfig
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
@@ -17,6 +10,14 @@ from transformers.models.minimax_m2.modeling_minimax_m2 import MiniMaxM2SparseMo
 from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBlock
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
+
+from stoker.engine.kernels import ExpertGate, Routing
+from stoker.engine.layers.expert_weights import ExpertNames, Experts, ExpertSizes
+from stoker.engine.layers.experts import MixtureOfExperts, Router
+from stoker.engine.layers.linear import Linear
+from stoker.engine.layers.mlp import GatedMLP
+from stoker.engine.layers.norm import RMSNorm
+from stoker.engine.layers.vector import Vector
 
 HIDDEN, INNER, COUNT, PER_TOKEN = 64, 32, 8, 3
 SIZES = ExpertSizes(COUNT, HIDDEN, INNER)

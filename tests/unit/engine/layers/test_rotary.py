@@ -7,6 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig, Phi3Config
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.models.ministral3.modeling_ministral3 import get_llama_4_attn_scale
+from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
+
 from stoker.engine.layers.rotary import (
     RopeParameters,
     cos_sin_table,
@@ -15,11 +21,6 @@ from stoker.engine.layers.rotary import (
     query_scales,
     yarn_attention_factor,
 )
-from transformers import LlamaConfig, Phi3Config
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-from transformers.models.ministral3.modeling_ministral3 import get_llama_4_attn_scale
-from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
 HEAD_DIM, POSITIONS, TRAINED = 16, 64, 32
 

@@ -1,4 +1,5 @@
 import torch
+
 from stoker.engine.layers.step_input import StepInput
 
 

@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tests.unit.engine.runner.plans import make_plan
+
 from stoker.engine.loop.device_step_queue import DeviceStepQueue
 from stoker.engine.loop.step_queue import NotStarted
 from stoker.engine.step import StepPlan, StepResult
-from tests.unit.engine.runner.plans import make_plan
 
 RESULT = StepResult(np.array([5], np.int32))
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fake_runner import FakeRunner, FakeSettings, build_core, continuation
+
 from stoker.engine.api import (
     EngineOutput,
     EngineRequest,
@@ -27,7 +29,6 @@ from stoker.engine.plugins import PluginError
 from stoker.engine.sampling.named_processors import make_named
 from stoker.engine.step import StepPlan, StepResult
 from stoker.engine.structured.grammars import Grammars
-from tests.fake_runner import FakeRunner, FakeSettings, build_core, continuation
 
 LIMITS = SchedulerSettings(num_blocks=50, block_size=4, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=99)
 

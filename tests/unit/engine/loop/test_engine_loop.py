@@ -4,6 +4,8 @@ import logging
 from collections.abc import Iterable
 
 import pytest
+from tests.fake_runner import build_core, continuation
+
 from stoker.engine.api import EngineRequest, FinishReason, RequestInputs, SamplingParams
 from stoker.engine.loop.engine_core import EngineCore
 from stoker.engine.loop.engine_loop import BLOCKED_RETRY_S, EngineLoop
@@ -21,7 +23,6 @@ from stoker.engine.transport.messages import (
     Submit,
     TakeMemory,
 )
-from tests.fake_runner import build_core, continuation
 
 
 class ScriptedPort:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tests.fake_runner import FakeRunner, FakeSettings
+
 from stoker.engine.api import CallError
 from stoker.engine.loop.executor import Executor
 from stoker.engine.loop.step_queue import InlineStepQueue
 from stoker.engine.step import plan_without_rows
-from tests.fake_runner import FakeRunner, FakeSettings
 
 
 def test_a_queue_of_steps_is_enough():

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+
 from stoker.engine.api import EngineOutput, FinishReason, RequestInputs, SamplingParams
 from stoker.engine.loop.queue_times import QueueTimes
 from stoker.engine.step import StepPlan

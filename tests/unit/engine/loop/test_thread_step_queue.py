@@ -5,10 +5,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.unit.engine.runner.plans import make_plan
+
 from stoker.engine.loop.step_queue import NotStarted
 from stoker.engine.loop.thread_step_queue import ThreadStepQueue
 from stoker.engine.step import StepPlan, StepResult
-from tests.unit.engine.runner.plans import make_plan
 
 RESULT = StepResult(np.array([5], np.int32))
 

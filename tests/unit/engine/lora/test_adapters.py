@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+
 from stoker.config import ModelFilesError
 from stoker.engine.api import AdapterError, AdapterRef
 from stoker.engine.kernels.lora_add import LoraWeights, lora_add_reference

@@ -12,6 +12,7 @@ import msgpack
 import numpy as np
 import pytest
 import torch
+
 from stoker.engine.cluster.limits import ALIVE_S
 from stoker.engine.loop.step_queue import FailedAfterExchange, RunnerUnusable
 from stoker.engine.ranks.followers import Follower, Followers

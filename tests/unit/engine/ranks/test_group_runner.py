@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+
 from stoker.engine.ranks.followers import Follower, Followers, RankLost
 from stoker.engine.ranks.group_runner import GroupRunner, LeadingGroup
 from stoker.engine.step import StepPlan, StepResult, plan_without_rows

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from stoker.engine.loop.step_queue import RunnerUnusable
 from stoker.engine.rank_process import change_memory
 from stoker.engine.ranks.followers import Follower, Followers, RankLost

@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import pytest
+
 from stoker.engine.replicas.daemon_thread import DaemonThread
 
 LIMIT_S = 30.0

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.fake_runner import continuation
+
 from stoker.engine.api import EngineDead
 from stoker.engine.client.engine_client import EngineStartFailed, EngineState
 from stoker.engine.client.process import EngineProcessClient
 from stoker.engine.replicas.group import ReplicaGroup
-from tests.fake_runner import continuation
 
 from ..client.test_process import request, tokens_of, until
 

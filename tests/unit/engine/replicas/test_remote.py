@@ -15,6 +15,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.fake_runner import continuation
+from tests.free_ports import free_port
+
 from stoker.engine.api import EngineDead, EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.client.engine_client import EngineState
 from stoker.engine.client.process import EngineProcessClient
@@ -24,8 +27,6 @@ from stoker.engine.replicas.node import ReplicaNode, ReplicaStart
 from stoker.engine.replicas.remote import RemoteChild, RemoteReplicas
 from stoker.engine.transport.rank_link import packed
 from stoker.engine.transport.rank_messages import Join
-from tests.fake_runner import continuation
-from tests.free_ports import free_port
 
 ROOT = Path(__file__).parents[4]
 COMMAND = (sys.executable, "-m", "tests.fake_runner")

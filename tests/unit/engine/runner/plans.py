@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from stoker.engine.api import RequestInputs, SamplingParams
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.sampling.sampling_table import SamplingTable

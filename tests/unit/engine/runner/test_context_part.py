@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.runner.context_part import ContextPart
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+
 from stoker.engine.kernels.capture import NotCapturable
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.runner.decode_steps import DecodeSteps

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import torch
+
 from stoker.engine.layers.step_input import StepInput
 from stoker.engine.runner.earlier_ids import earlier_ids
 

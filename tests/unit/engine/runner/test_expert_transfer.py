@@ -7,11 +7,12 @@ from dataclasses import fields
 
 import pytest
 import torch
+from tests.unit.engine.kernels.levels import BEST, kernels_of
+
 from stoker.engine.collectives.shared_memory import SharedMemoryRanks
 from stoker.engine.host.shared_memory import SharedMemory
 from stoker.engine.kernels import ExpertGate, ExpertWeights, PackedLinear
 from stoker.engine.runner.expert_transfer import received_expert, sent_expert
-from tests.unit.engine.kernels.levels import BEST, kernels_of
 
 pytestmark = pytest.mark.skipif(BEST == "torch", reason="needs the C++ kernels, which have the exchange")
 FORMS = [(torch.float32, None), (torch.bfloat16, None), (torch.float32, "int4"), (torch.bfloat16, "int8")]

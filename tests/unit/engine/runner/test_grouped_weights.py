@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType, dequantize
+
 from stoker.config.checkpoint.group_layouts import group_layout
 from stoker.config.checkpoint.stored import BLOCKS, Packed, StoredTensor
 from stoker.engine.kernels import Grouped

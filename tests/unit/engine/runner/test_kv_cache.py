@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from stoker.engine.runner.kv_cache import KVCache
 from stoker.engine.runner.kv_memory import KVMemory
 from stoker.engine.runner.state_cache import StateCache

@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+
 from stoker.engine.host import pages
 from stoker.engine.runner.kv_memory import WAIT_S, IdleGap, KVMemory
 from stoker.engine.runner.prefaulted_pages import prefaulted_pages

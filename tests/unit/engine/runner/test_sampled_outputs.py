@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from stoker.engine.api import TokenLogprobs
 from stoker.engine.ranks.following_sampler import FollowingSampler
 from stoker.engine.ranks.leading_sampler import LeadingSampler

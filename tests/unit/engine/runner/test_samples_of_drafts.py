@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from tests.slow_cases import slow, slow_but
+
 from stoker.engine.api import SamplingParams
 from stoker.engine.kernels import KernelSet, select_kernels
 from stoker.engine.runner.sampled_outputs import SampledOutputs
@@ -22,7 +24,6 @@ from stoker.engine.runner.step_input import logit_tokens
 from stoker.engine.sampling import sampler as sampler_module
 from stoker.engine.sampling.sampler import Sampler
 from stoker.engine.sampling.sampling_table import SamplingTable
-from tests.slow_cases import slow, slow_but
 
 from .plans import admission, make_plan
 

@@ -4,11 +4,12 @@ from itertools import count
 
 import pytest
 import torch
+from tests.unit.engine.kernels.levels import BEST, kernels_of
+
 from stoker.engine.kernels import KernelSet
 from stoker.engine.kernels.cpu.machine_speed import MachineSpeed
 from stoker.engine.layers.linear import Linear
 from stoker.engine.runner.self_test import self_test
-from tests.unit.engine.kernels.levels import BEST, kernels_of
 
 CPU = torch.device("cpu")
 

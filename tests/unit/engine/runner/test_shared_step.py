@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stoker.engine.runner.shared_step import pieces_of
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+
 from stoker.engine.runner import sleeping_memory
 from stoker.engine.runner.sleeping_memory import CudaReservation, HostReservation, Reservation, SleepingMemory
 

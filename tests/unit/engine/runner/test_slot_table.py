@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+
 from stoker.engine.core.prefix_cache import NO_BLOCK
 
 from .plans import admission, block_rows, ids, make_plan, make_table

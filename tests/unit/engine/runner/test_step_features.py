@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from stoker.engine.kernels.capture import CapturedGraph
 from stoker.engine.layers.step_input import GivenRows, StepInput
 from stoker.engine.runner.context_part import ContextPart

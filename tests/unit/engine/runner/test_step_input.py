@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+
 from stoker.engine.runner.step_input import build_step_input, logit_tokens
 
 from .plans import admission, block_rows, ids, make_plan, make_table

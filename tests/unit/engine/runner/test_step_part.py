@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stoker.engine.runner.step_part import tokens_of
 from stoker.engine.step.plan import plan_without_rows
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+
 from stoker.config import ModelFilesError
 from stoker.config.checkpoint.layout import read_tensors
 from stoker.engine.runner.weight_reader import EagerReader

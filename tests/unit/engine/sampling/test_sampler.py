@@ -9,14 +9,15 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from tests.own_code import Ban, NoRepeats, cuts
+from tests.slow_cases import slow
+
 from stoker.engine.api import ProcessorCall, SamplingParams
 from stoker.engine.kernels import KernelSet, select_kernels
 from stoker.engine.plugins import PluginError
 from stoker.engine.sampling.logits_processor import LogitsProcessor
 from stoker.engine.sampling.sampler import FEW_BEST, LogprobsMode, Sampled, Sampler
 from stoker.engine.sampling.sampling_table import SamplingTable
-from tests.own_code import Ban, NoRepeats, cuts
-from tests.slow_cases import slow
 
 EOS = 2
 TORCH = KernelSet()

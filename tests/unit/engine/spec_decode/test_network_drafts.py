@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from stoker.engine.spec_decode.network_drafts import NetworkDrafts
 from stoker.engine.spec_decode.step_times import DraftTimes
 

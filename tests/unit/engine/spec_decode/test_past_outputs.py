@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+
 from stoker.config.auto_values import past_output_bytes, past_output_places
 from stoker.engine.spec_decode.past_outputs import END, LEAST, NONE, PastOutputs
 

@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+
 from stoker.engine.spec_decode import prompt_lookup
 from stoker.engine.spec_decode.prompt_lookup import PromptLookup
 from stoker.engine.spec_decode.step_times import StepTimes

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from stoker.engine.spec_decode.step_times import StepTimes
 
 

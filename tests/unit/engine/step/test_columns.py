@@ -8,6 +8,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+
 from stoker.engine.api import TokenLogprobs, Vectors
 from stoker.engine.step import StepResult, plan_without_rows
 from stoker.engine.step.columns import (

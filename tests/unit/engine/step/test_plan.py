@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from stoker.engine.step import plan_without_rows
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import stoker
 import tokenizers
+
+import stoker
 from stoker.engine.api import Constraint, InvalidRequest, Reasoning, SamplingParams
 from stoker.engine.structured.backend import GrammarError
 from stoker.engine.structured.grammars import MAX_KEPT, Grammars

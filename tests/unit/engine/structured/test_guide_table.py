@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+
 from stoker.engine.api import Constraint, SamplingParams
 from stoker.engine.structured.guide_table import GuideTable
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from threading import Thread
 
 import pytest
+
 from stoker.engine.step import StepPlan
 from stoker.engine.step.plan import BlockCopy, BlockLoad, plan_without_rows
 from stoker.engine.transport.rank_link import RankLink, packed

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from stoker.engine.api import CacheScope, RequestInputs, SamplingParams, TokenLogprobs
 from stoker.engine.step import Admission, StepPlan, StepResult
 from stoker.engine.step.plan import plan_without_rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from stoker.engine.transport.rank_values import packed_value, packed_values, unpacked_values
 
 

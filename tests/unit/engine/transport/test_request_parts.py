@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 import msgpack
+
 from stoker.engine.api import AdapterRef, CacheScope, EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.core.adapter_slots import AdapterSettings

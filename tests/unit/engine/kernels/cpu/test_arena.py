@@ -1,6 +1,7 @@
 import gc
 
 import torch
+
 from stoker.engine.kernels.cpu.arena import Arena
 
 

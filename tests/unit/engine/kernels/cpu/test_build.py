@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from stoker.config.cpu_library import BATCH_INVARIANT, PREBUILT, QUANTISED, SOURCES
 from stoker.engine.kernels.cpu import __main__ as command
 from stoker.engine.kernels.cpu import build

@@ -10,11 +10,12 @@ from functools import partial
 
 import pytest
 import torch
+from tests.unit.engine.kernels.levels import LEVEL_NAMES, kernels_of
+
 from stoker.engine.kernels import KernelSet
 from stoker.engine.kernels.capture import NotCapturable, TooLarge
 from stoker.engine.kernels.cpu import captured_graph
 from stoker.engine.kernels.cpu.arena import Arena
-from tests.unit.engine.kernels.levels import LEVEL_NAMES, kernels_of
 
 LEVELS = [name for name in LEVEL_NAMES if name != "torch"]
 pytestmark = pytest.mark.skipif(not LEVELS, reason="no compiler")

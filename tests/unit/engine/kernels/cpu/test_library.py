@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from stoker.config.cpu_features import NoKernels, find_compiler
 from stoker.config.cpu_library import find_library
 from stoker.engine.kernels.cpu import library

@@ -1,4 +1,5 @@
 import torch
+
 from stoker.engine.kernels.cpu.memory import ResultMemory
 
 WIDTH = 2**20  # numbers of two bytes: 2 MiB a row

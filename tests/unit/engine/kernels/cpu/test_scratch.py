@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from stoker.engine.kernels.cpu import build
 from stoker.engine.kernels.cpu.build import SCRATCH_SUFFIX, compile_into_cache
 from stoker.engine.kernels.cpu.scratch import Scratch

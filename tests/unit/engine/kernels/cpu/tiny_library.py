@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from stoker.config import cpu_library
 from stoker.config.cpu_features import Level, NoKernels, find_compiler
 from stoker.config.cpu_library import LibrarySpec

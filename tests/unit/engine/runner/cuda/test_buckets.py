@@ -3,6 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+
 from stoker.engine.runner.cuda.buckets import Buckets, mixed_buckets
 from stoker.engine.runner.step_shape import StepFlag, StepShape
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from stoker.config.memory import gpu_reserve
 from stoker.engine.runner.cuda import device_transfer, pinned_blocks
 from stoker.engine.runner.cuda.copy_stream import CopyStream

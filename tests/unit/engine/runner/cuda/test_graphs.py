@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+
 from stoker.engine.kernels.capture import CapturedGraph, NotCapturable
 from stoker.engine.runner.cuda.graphs import INTERPRETED, Graphs
 from stoker.engine.runner.step_shape import StepFlag, StepShape

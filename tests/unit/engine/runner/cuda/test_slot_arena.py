@@ -8,12 +8,13 @@ import pytest
 pytest.importorskip("triton")
 
 import torch
+from tests.unit.engine.runner.plans import admission, block_rows, ids, make_plan
+
 from stoker.engine.core.prefix_cache import NO_BLOCK
 from stoker.engine.runner.cuda.slot_arena import IN_PROMPT, SlotArena, arena_bytes
 from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.sampling.sampling_table import SamplingTable
 from stoker.engine.step import StepPlan
-from tests.unit.engine.runner.plans import admission, block_rows, ids, make_plan
 
 SLOTS, MODEL_LEN, BLOCK_SIZE, VOCAB = 4, 12, 4, 50
 

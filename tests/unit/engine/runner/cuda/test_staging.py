@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from stoker.engine.runner.cuda.staging import Download, Upload
 
 

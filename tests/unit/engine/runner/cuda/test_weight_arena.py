@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+
 from stoker.engine.runner.cuda import host_weights
 from stoker.engine.runner.cuda.host_weights import HostWeights
 from stoker.engine.runner.cuda.weight_arena import CudaLanes, Lanes, OneQueue, WeightArena
