@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 from torch.nn.functional import rms_norm, silu
 from transformers import LlamaConfig, PreTrainedModel
+from transformers.modeling_layers import MtpModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from stoker.model.drafts import MTP_NAMES, draft_shapes, mtp_spec
+from stoker.model.drafts import MTP_FORMS, draft_shapes, mtp_spec
 from stoker.model.read import read_config
 
 HIDDEN, DRAFT_VOCAB, VOCAB = 64, 41, 97
@@ -94,13 +97,17 @@ def eagle3_chain(model: PreTrainedModel, token_ids: list[int], count: int, *, se
 
 
 def _eagle3_layer(weights: dict[str, torch.Tensor], inputs: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
-    """inputs, features: [T, hidden]. Attention is written out, apart from transformers' rotation."""
+    """inputs, features: [T, hidden]"""
     own = {name.removeprefix("midlayer."): each for name, each in weights.items() if name.startswith("midlayer.")}
     normed = [
         rms_norm(inputs, (HIDDEN,), own["input_layernorm.weight"], 1e-5),
         rms_norm(features, (HIDDEN,), own["hidden_norm.weight"], 1e-5),
     ]
-    x = torch.cat(normed, 1)
+    return _after_mlp(own, features + _attention(own, torch.cat(normed, 1)))
+
+
+def _attention(own: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """Causal attention of a layer, written out apart from transformers' rotation. x: [T, inputs]"""
     length = len(x)
     q, k, v = (
         (x @ own[f"self_attn.{name}_proj.weight"].T).view(length, -1, 16).transpose(0, 1) for name in ("q", "k", "v")
@@ -111,11 +118,96 @@ def _eagle3_layer(weights: dict[str, torch.Tensor], inputs: torch.Tensor, featur
     q, k = (each * cos + torch.cat([-each[..., 8:], each[..., :8]], -1) * sin for each in (q, k))
     k, v = (each.repeat_interleave(2, 0) for each in (k, v))
     scores = (q @ k.transpose(1, 2) / 4).masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
-    mixed = (scores.softmax(-1) @ v).transpose(0, 1).reshape(length, HIDDEN) @ own["self_attn.o_proj.weight"].T
-    stream = features + mixed
+    return (scores.softmax(-1) @ v).transpose(0, 1).reshape(length, HIDDEN) @ own["self_attn.o_proj.weight"].T
+
+
+def _after_mlp(own: dict[str, torch.Tensor], stream: torch.Tensor) -> torch.Tensor:
     x = rms_norm(stream, (HIDDEN,), own["post_attention_layernorm.weight"], 1e-5)
     gated = silu(x @ own["mlp.gate_proj.weight"].T) * (x @ own["mlp.up_proj.weight"].T)
     return stream + gated @ own["mlp.down_proj.weight"].T
+
+
+EAGLE: dict[str, Any] = {
+    **{name: value for name, value in EAGLE3.items() if name not in ("draft_vocab_size", "eagle_config")},
+    "architectures": ["EagleLlamaForCausalLM"],
+    "num_hidden_layers": 2,
+}
+_SPECULATORS = {"layers.0.": "transformer.", "fc.": "fusion_fc."}
+
+
+def save_eagle(folder: Path, *, num_layers: int = 2, has_bias: bool = False, speculators: bool = False) -> Path:
+    """Layers of EAGLE-1 with random weights, as their authors store them, or the library `speculators`."""
+    folder.mkdir(parents=True)
+    config: dict[str, Any] = EAGLE | {"num_hidden_layers": num_layers}
+    weights = eagle_weights(num_layers, has_bias=has_bias)
+    if speculators:
+        del config["architectures"]
+        config = {"speculators_model_type": "eagle", "transformer_layer_config": config, "layernorms": False}
+        for old, new in _SPECULATORS.items():
+            weights = {
+                new + name.removeprefix(old) if name.startswith(old) else name: weights[name] for name in weights
+            }
+        weights["lm_head.weight"] = torch.zeros(VOCAB, HIDDEN)
+    weights["embed_tokens.weight"] = torch.zeros(VOCAB, HIDDEN)  # the model's is read
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+def eagle_weights(num_layers: int = 2, *, has_bias: bool = False) -> dict[str, torch.Tensor]:
+    random = torch.Generator().manual_seed(7)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=random) * 2 / shape[-1] ** 0.5
+
+    weights = {"fc.weight": normal(HIDDEN, 2 * HIDDEN)}
+    if has_bias:
+        weights["fc.bias"] = normal(HIDDEN)
+    for index in range(num_layers):
+        own = {
+            "self_attn.q_proj.weight": normal(HIDDEN, HIDDEN),
+            "self_attn.k_proj.weight": normal(32, HIDDEN),
+            "self_attn.v_proj.weight": normal(32, HIDDEN),
+            "self_attn.o_proj.weight": normal(HIDDEN, HIDDEN),
+            "post_attention_layernorm.weight": 1 + 0.1 * torch.randn(HIDDEN, generator=random),
+            "mlp.gate_proj.weight": normal(96, HIDDEN),
+            "mlp.up_proj.weight": normal(96, HIDDEN),
+            "mlp.down_proj.weight": normal(HIDDEN, 96),
+        }
+        if index:  # the first layer has none
+            own["input_layernorm.weight"] = 1 + 0.1 * torch.randn(HIDDEN, generator=random)
+        weights |= {f"layers.{index}.{name}": each for name, each in own.items()}
+    return weights
+
+
+@torch.no_grad()
+def eagle_chain(model: PreTrainedModel, weights: dict[str, torch.Tensor], known: list[int], count: int) -> list[int]:
+    """What the layers draft after these tokens, the best token in each place, computed from the beginning each time.
+
+    Hidden states of known tokens are the model's after its last norm, and those of drafts are the layers' own. The
+    model's output layer reads both as they are.
+    """
+    features = model.model(torch.tensor([known])).last_hidden_state[0, :-1]
+    drafts = list[int]()
+    for _ in range(count):
+        inputs = model.get_input_embeddings()(torch.tensor([*known, *drafts][1:]))
+        stream = torch.cat([inputs, features], 1) @ weights["fc.weight"].T + weights.get("fc.bias", 0.0)
+        for index in range(sum(name.endswith(".o_proj.weight") for name in weights)):
+            prefix = f"layers.{index}."
+            own = {name.removeprefix(prefix): each for name, each in weights.items() if name.startswith(prefix)}
+            x = rms_norm(stream, (HIDDEN,), own["input_layernorm.weight"], 1e-5) if index else stream
+            stream = _after_mlp(own, stream + _attention(own, x))
+        drafts.append(int(model.lm_head(stream[-1:]).argmax()))
+        features = torch.cat([features, stream[-1:]])
+    return drafts
+
+
+_OF_QWEN = {".shared_experts.": ".shared_expert."}
+# How files name the parts of a layer, by what the engine calls them.
+NAMES_IN_FILES: dict[str, dict[str, str]] = {
+    **dict.fromkeys(("qwen3_next", "qwen3_5_moe_text"), _OF_QWEN),
+    "nemotron_h": {".input_layernorm.": ".norm.", ".self_attn.": ".mixer.", ".mlp.": ".mixer."},
+}
 
 
 def add_mtp(folder: Path, seed: int = 0) -> Path:
@@ -124,9 +216,8 @@ def add_mtp(folder: Path, seed: int = 0) -> Path:
     values |= {"num_nextn_predict_layers": 1}
     (folder / "config.json").write_text(json.dumps(values))
     target, _ = read_config(values)
-    names = MTP_NAMES[target.architecture]
-    back = {new: old.format(target.num_layers) for old, new in names.renames.items()}
-    back["model.layers.0."] = names.layer.format(target.num_layers)
+    names = MTP_FORMS[target.architecture].names
+    back = {new: old.format(target.num_layers) for old, new in names.items()}
     random = torch.Generator().manual_seed(seed)
     weights: dict[str, torch.Tensor] = {}
     for name, shape in draft_shapes(mtp_spec(target, values)).items():
@@ -134,52 +225,102 @@ def add_mtp(folder: Path, seed: int = 0) -> Path:
         scale = 2 / shape[-1] ** 0.5 if len(shape) > 1 else 0.1
         own = torch.randn(shape, generator=random) * scale
         is_norm = "norm" in name and not target.norm.is_offset
-        weights[back[beginning] + name.removeprefix(beginning)] = own + 1 if is_norm else own
+        in_files = back[beginning] + name.removeprefix(beginning)
+        for old, new in NAMES_IN_FILES.get(target.model_type, {}).items():
+            in_files = in_files.replace(old, new)
+        weights[in_files] = own + 1 if is_norm else own
     file = folder / "model.safetensors"
     save_file({**load_file(file), **weights}, file, {"format": "pt"})
     return folder
 
 
-@torch.no_grad()
-def mtp_chain(model: PreTrainedModel, folder: Path, token_ids: list[int], count: int) -> list[int]:
-    """What the layer that `add_mtp` has added drafts after these tokens, the best token in each place.
+# Embeddings and hidden states, [1, T, hidden], to what a layer makes of them before and after its last norm.
+MtpLayer = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
-    Its decoder layer is a copy of the model's last one with other weights, and each place is computed from the
-    beginning. DeepSeek-V3 and GLM-4.5.
+
+def load_mtp(model: PreTrainedModel, folder: Path, **kinds: Any) -> MtpLayer:
+    """The layer that `add_mtp` has added, as the transformers library loads it by the names of its tensors.
+
+    kinds: of the layer, which config.json of the family does not say.
     """
-    prefix = f"model.layers.{model.config.num_hidden_layers}."
-    own = {
-        name.removeprefix(prefix): each
-        for name, each in load_file(folder / "model.safetensors").items()
-        if name.startswith(prefix)
-    }
-    layer = copy.deepcopy(model.model.layers[-1])
-    layer.self_attn.layer_idx = 0
-    experts = layer.mlp.experts
-    for name, parameter in layer.named_parameters():
-        if not name.startswith("mlp.experts."):
-            parameter.copy_(own[name])
-    for index in range(experts.gate_up_proj.shape[0]):
-        parts = [own[f"mlp.experts.{index}.{part}_proj.weight"] for part in ("gate", "up")]
-        experts.gate_up_proj[index].copy_(torch.cat(parts))
-        experts.down_proj[index].copy_(own[f"mlp.experts.{index}.down_proj.weight"])
-    layer.mlp.gate.e_score_correction_bias.copy_(own["mlp.gate.e_score_correction_bias"])
-    eps = model.config.rms_norm_eps
-    features = model.model(torch.tensor([token_ids])).last_hidden_state[0, :-1]
-    known, drafts = list(token_ids), list[int]()
-    for _ in range(count):
-        inputs = model.get_input_embeddings()(torch.tensor([*known, *drafts][1:]))
-        sides = [
-            rms_norm(inputs, (HIDDEN,), own["enorm.weight"], eps),
-            rms_norm(features, (HIDDEN,), own["hnorm.weight"], eps),
-        ]
-        x = (torch.cat(sides, 1) @ own["eh_proj.weight"].T)[None]
+    config = model.config
+    for name, value in {"num_mtp_layers": 1, "name_or_path": str(folder), "dtype": torch.float32, **kinds}.items():
+        setattr(config, name, value)
+    config._attn_implementation = "eager"  # with a mask, which sparse attention adds to
+    model._keys_to_ignore_on_load_unexpected = [rf"^model\.layers\.{config.num_hidden_layers}\.", r"^mtp\."]
+    mtp = MtpModel.from_pretrained(model)
+    block, before = mtp.layers[0].mtp_block, list[torch.Tensor]()
+    forward = block.forward
+    # GLM-5 also returns the tokens that its index has chosen.
+    block.forward = lambda *given, **named: _first(forward(*given, **named))
+    mtp.layers[0].post_norm.register_forward_pre_hook(lambda _, inputs: before.append(inputs[0]))
+
+    def outputs(inputs: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        positions = torch.arange(1, inputs.shape[1] + 1)[None]
+        normed = mtp.forward_layer(0, features, positions, None, inputs_embeds=inputs)
+        return before.pop(), normed
+
+    return outputs
+
+
+def _first(found: Any) -> torch.Tensor:
+    return found[0] if isinstance(found, tuple) else found
+
+
+def mtp_by_name(
+    model: PreTrainedModel, folder: Path, names: dict[str, str], layers: dict[str, nn.Module], *, hidden_first: bool
+) -> MtpLayer:
+    """A layer that the transformers library does not load, of layers that it has.
+
+    names: of the norms of the embedding, of the hidden state, of what joins them and of the last norm, as beginnings of
+        the names in the files; "" without the last norm. layers: by the beginnings of theirs; they get other weights.
+    """
+    weights = load_file(folder / "model.safetensors")
+    loaded: list[nn.Module] = []
+    for beginning, layer in layers.items():
+        own = {name.removeprefix(beginning): each for name, each in weights.items() if name.startswith(beginning)}
+        each = copy.deepcopy(layer)
+        each.load_state_dict({name: _in_library(own, name) for name in each.state_dict()})
+        loaded.append(each)
+    eps = getattr(model.config, "rms_norm_eps", None) or model.config.layer_norm_epsilon
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x if not names[name] else rms_norm(x, (HIDDEN,), weights[f"{names[name]}.weight"], eps)
+
+    def outputs(inputs: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        parts = [norm(inputs, "embedding"), norm(features, "hidden")]
+        x = torch.cat(parts[::-1] if hidden_first else parts, 2) @ weights[f"{names['join']}.weight"].T
         length = x.shape[1]
-        turn = model.model.rotary_emb(x, torch.arange(length)[None])
         mask = torch.full((length, length), -torch.inf).triu(1)[None, None]
-        outputs = layer(x, attention_mask=mask, position_embeddings=turn)
-        outputs = (outputs[0] if isinstance(outputs, tuple) else outputs).view(length, HIDDEN)
-        normed = rms_norm(outputs[-1:], (HIDDEN,), own["shared_head.norm.weight"], eps)
-        drafts.append(int(model.lm_head(normed).argmax()))
-        features = torch.cat([features, outputs[-1:]])
+        rotary = getattr(model.model, "rotary_emb", None)
+        more = {} if rotary is None else {"position_embeddings": rotary(x, torch.arange(length)[None])}
+        for layer in loaded:
+            x = _first(layer(x, attention_mask=mask, **more))
+        return x, norm(x, "last")
+
+    return outputs
+
+
+def _in_library(own: dict[str, torch.Tensor], name: str) -> torch.Tensor:
+    """A parameter of a layer of the library, which has one for all experts."""
+    if name in own:
+        return own[name]
+    place, _, part = name.rpartition(".")
+    return torch.stack([own[f"{place}.{index}.{part}.weight"] for index in range(8)])
+
+
+@torch.no_grad()
+def mtp_chain(model: PreTrainedModel, mtp: MtpLayer, known: list[int], count: int, *, feeds_normed: bool) -> list[int]:
+    """What the layer drafts after these tokens, the best token in each place, computed from the beginning each time.
+
+    feeds_normed: the next draft begins with what comes after the layer's last norm, as the library has it; False: with
+        what comes before.
+    """
+    features = model.model(torch.tensor([known])).last_hidden_state[:, :-1]
+    drafts = list[int]()
+    for _ in range(count):
+        inputs = model.get_input_embeddings()(torch.tensor([[*known, *drafts][1:]]))
+        before, normed = mtp(inputs, features)
+        drafts.append(int(model.lm_head(normed[0, -1]).argmax()))
+        features = torch.cat([features, (normed if feeds_normed else before)[:, -1:]], 1)
     return drafts

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol, Self
 
 import torch
 
 from ...model.drafts import EMBEDDING_SIDE, HIDDEN_SIDE, JOIN, TOKEN_OFFSETS, DraftSpec
+from ...vocabulary import SharedTokens
 from ..kernels import KernelSet
 from ..layers.gated_residual import StreamReader
 from ..layers.linear import Linear
@@ -28,6 +30,7 @@ class DraftNetwork(Protocol):
 
     draft: DraftSpec
     is_capturable: bool  # whether its steps consist of the kernels' ops alone
+    num_tokens: int  # of the vocabulary of the drafts
 
     def loadables(self) -> Iterator[Loadable]: ...
 
@@ -62,11 +65,17 @@ class DraftNetwork(Protocol):
 
 
 class DraftModel:
-    """A language model that drafts what it would say."""
+    """A language model that drafts what it would say, as far as the model has its tokens."""
 
-    def __init__(self, draft: DraftSpec, decoder: Decoder) -> None:
+    def __init__(self, draft: DraftSpec, decoder: Decoder, tokens: SharedTokens | None, device: torch.device) -> None:
+        """tokens: of two vocabularies; None if they are the same."""
         self.draft, self._decoder = draft, decoder
-        self.is_capturable = decoder.is_capturable
+        self.is_capturable = decoder.is_capturable and tokens is None  # torch translates them
+        self.num_tokens = draft.spec.vocab_size if tokens is None else len(tokens.model_ids)
+        self._tokens = None
+        if tokens is not None:
+            ids = tokens.translated, tokens.draft_ids, tokens.model_ids
+            self._tokens = tuple(torch.from_numpy(each).to(device) for each in ids)
 
     def loadables(self) -> Iterator[Loadable]:
         return self._decoder.loadables()
@@ -81,16 +90,20 @@ class DraftModel:
         features: torch.Tensor | None,
         rows: torch.Tensor | None,
     ) -> Hidden:
+        if self._tokens is not None:
+            translated = self._tokens[0][steps[0].token_ids]
+            steps = [replace(step, token_ids=translated) for step in steps]
         return self._decoder.forward(steps, caches, rows)
 
     def logits(self, hidden: Hidden) -> torch.Tensor:
-        return self._decoder.logits(*hidden)
+        logits = self._decoder.logits(*hidden)
+        return logits if self._tokens is None else logits.index_select(1, self._tokens[1])
 
     def next_features(self, hidden: Hidden) -> torch.Tensor | None:
         return None
 
     def model_ids(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return token_ids
+        return token_ids if self._tokens is None else self._tokens[2][token_ids]
 
 
 class TokenOffsets:
@@ -140,23 +153,21 @@ class DraftLayers(DecoderPart):
         quantization: str | None = None,
     ) -> None:
         """model: that it drafts for, whose embedding it reads. Else as DecoderPart."""
-        self.draft, self._model = draft, model
+        self.draft, self._model, self.num_tokens = draft, model, draft.spec.vocab_size
         self._dtype, self._device = dtype, device
         super().__init__(draft.spec, kernels, max_model_len, dtype, device, quantization)
 
     def _add_ends(self, make: DecoderParts) -> None:
         spec, draft = self.draft.spec, self.draft
         hidden = spec.hidden_size
-        norm = make.last_norm()
-        assert norm is not None
+        norm = make.last_norm() if draft.has_last_norm else None
         assert not isinstance(norm, StreamReader)
         self.norm = norm
-        self._sides = []
+        self._sides = [make.norm(name, hidden) for name in (EMBEDDING_SIDE, HIDDEN_SIDE)] if draft.norms_sides else []
         self._offsets: TokenOffsets | None = None
-        inputs = (2 if draft.kind == "mtp" else len(draft.read_layers)) * hidden
-        self._join = Linear({JOIN: hidden}, inputs, False, self._kernels, self._dtype, self._device)
-        if draft.kind == "mtp":
-            self._sides = [make.norm(name, hidden) for name in (EMBEDDING_SIDE, HIDDEN_SIDE)]
+        inputs, has_bias = draft.num_joined * hidden, draft.has_join_bias
+        self._join = Linear({JOIN: hidden}, inputs, has_bias, self._kernels, self._dtype, self._device)
+        if not draft.has_own_output:
             self.head = LMHead(self.norm, self._model.logits.projection, self._model.model_spec, self._kernels, None)
             return
         self._output = make.output("lm_head")
@@ -169,8 +180,9 @@ class DraftLayers(DecoderPart):
             yield from norm.loadables()
         yield self._join
         yield from super().loadables()
-        yield from self.norm.loadables()
-        if self.draft.kind == "eagle3":
+        if self.norm is not None:
+            yield from self.norm.loadables()
+        if self.draft.has_own_output:
             yield self._output
         if self._offsets is not None:
             yield self._offsets
@@ -191,18 +203,23 @@ class DraftLayers(DecoderPart):
         embedded = self._model.embed(steps[0])
         if self.draft.kind == "eagle3":
             return self.stack(features, None, steps, caches, rows, embedded[:, None])
-        of_embedding, of_hidden = self._sides
-        parts = of_embedding(self._kernels, embedded)[0], of_hidden(self._kernels, features)[0]
-        joined = self._kernels.join_columns(parts)
-        return self.stack(self._join(joined), None, steps, caches, rows)
+        parts = [embedded, features]
+        if self._sides:
+            parts = [norm(self._kernels, part)[0] for norm, part in zip(self._sides, parts, strict=True)]
+        if self.draft.hidden_first:
+            parts.reverse()
+        return self.stack(self._join(self._kernels.join_columns(parts)), None, steps, caches, rows)
 
     def logits(self, hidden: Hidden) -> torch.Tensor:
-        return self.head(*hidden)
+        return self.head(*hidden) if self.norm is not None else self.head(self._sum(hidden), None)
 
     def next_features(self, hidden: Hidden) -> torch.Tensor:
-        if self.draft.feeds_normed:
+        if self.draft.feeds_normed and self.norm is not None:
             normed: torch.Tensor = self.norm(self._kernels, *hidden)[0]
             return normed
+        return self._sum(hidden)
+
+    def _sum(self, hidden: Hidden) -> torch.Tensor:
         stream, residual = hidden
         return stream if residual is None else self._kernels.add_scaled(stream, residual)
 

@@ -31,7 +31,6 @@ DRAFTS: tuple[Refused, ...] = (
     _of_model("draft_load_config", dict[str, Any] | None, None, "How the draft model is loaded."),
     _of_model("draft_lm_head_quantization", Literal["fp8", "nvfp4"] | None, None, "Quantise the drafter's head."),
     _of_model("use_local_argmax_reduction", Flag, False, "Find the best draft on each device."),
-    _of_model("use_heterogeneous_vocab", Flag, False, "Allow a draft model with another vocabulary."),
     _of_model("index_share_for_mtp_iteration", Flag, False, "Share the index of sparse attention between MTP steps."),
     _of_model("parallel_drafting", Flag, False, "Draft all tokens in one pass."),
     _of_model("disable_padded_drafter_batch", Flag, False, "Do not pad the drafter's batch."),

@@ -323,6 +323,12 @@ DRAFTS: dict[str, tuple[dict[str, str], str, str]] = {
     ),
     "vllm-fly": ({"num_speculative_tokens": "3"}, "method rejection_sample_method fly_window_size", ""),
     "vllm-docker-ngram": ({"method": "ngram", "num_speculative_tokens": "5"}, "", ""),
+    "sglang-eagle-of-the-model": ({"method": "mtp", "num_speculative_tokens": "4"}, "", ""),
+    "sglang-eagle-drafts": (
+        {"method": "eagle", "model": "lmsys/sglang-EAGLE-llama2-chat-7B", "num_speculative_tokens": "8"},
+        "",
+        "",
+    ),
     "sglang-eagle3-drafts": (
         {
             "method": "eagle3",

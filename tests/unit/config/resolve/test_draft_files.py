@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stoker.config import ModelFilesError, Resolved, load_deployment, read_model_files, resolve_deployment
-from stoker.model.drafts import draft_shapes, eagle3_spec
+from stoker.model.drafts import draft_shapes, eagle3_spec, eagle_spec
 from stoker.model.read import read_config
 
 from ..deployments import MACHINE
@@ -115,6 +115,55 @@ def test_a_layer_that_does_not_fit_is_refused_at_its_option(
     assert refused.value.option == "speculative.model"
 
 
+EAGLE = {name: value for name, value in EAGLE3.items() if name not in ("draft_vocab_size", "eagle_config")}
+
+
+def write_eagle(folder: Path, without: str = "", **changes: Any) -> Path:
+    """A layer of EAGLE-1 for `write_model`'s model, whose config.json names it as a language model."""
+    target, _ = read_config(QWEN3)
+    shapes = {
+        name.removeprefix("model."): list(shape) for name, shape in draft_shapes(eagle_spec(target, EAGLE)).items()
+    }
+    shapes.pop(without, None)
+    folder.mkdir()
+    write_safetensors(folder / "model.safetensors", shapes)
+    (folder / "config.json").write_text(json.dumps(EAGLE | {"architectures": ["LlamaForCausalLM"]} | changes))
+    return folder
+
+
+def test_layers_of_eagle_are_known_by_their_tensors(tmp_path: Path) -> None:
+    model, layer = write_model(tmp_path / "model"), write_eagle(tmp_path / "layer")
+    found = resolved("--model", str(model), "--spec-model", str(layer))
+    assert found.speculative.method == "eagle"
+    assert found.memory.weights_bytes > resolved("--model", str(model)).memory.weights_bytes
+
+
+@pytest.mark.parametrize(
+    ("changes", "without", "said"),
+    [
+        ({"hidden_size": 32}, "", "`hidden_size` is 32, and that of the model is 16"),
+        ({"vocab_size": 90}, "", "`vocab_size` is 90"),
+        ({"model_type": "gemma3"}, "", "`model_type` is 'gemma3'; drafts come from layers of llama, qwen3, mistral"),
+        ({"layernorms": True}, "", "`layernorms` is true, which is not supported"),
+        (
+            {"num_hidden_layers": 2},
+            "",
+            "tensors `layers.1.input_layernorm.weight`, `layers.1.post_attention_layernorm.weight`, ",
+        ),
+        ({}, "fc.weight", "tensor `fc.weight` is not in any"),
+        ({}, "layers.0.mlp.up_proj.weight", "tensor `layers.0.mlp.up_proj.weight` is not in any"),
+    ],
+)
+def test_layers_of_eagle_that_do_not_fit_are_refused(
+    changes: dict[str, Any], without: str, said: str, tmp_path: Path
+) -> None:
+    model, layer = write_model(tmp_path / "model"), write_eagle(tmp_path / "layer", without, **changes)
+    with pytest.raises(ModelFilesError) as refused:
+        resolved("--model", str(model), "--spec-method", "eagle", "--spec-model", str(layer))
+    assert said in str(refused.value)
+    assert refused.value.option == "speculative.model"
+
+
 def test_a_model_of_another_vocabulary_or_with_states_is_refused(tmp_path: Path) -> None:
     model = str(write_model(tmp_path / "model"))
     other = write_config(tmp_path / "other", "qwen3.5-0.8b")
@@ -122,6 +171,32 @@ def test_a_model_of_another_vocabulary_or_with_states_is_refused(tmp_path: Path)
         with pytest.raises(ModelFilesError, match=said):
             resolved("--model", model, "--spec-model", str(other))
         other = write_model(tmp_path / "larger", vocab_size=101)
+
+
+def test_a_model_of_another_vocabulary_drafts_common_tokens(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    larger, other = write_model(tmp_path / "larger", vocab_size=101), write_model(tmp_path / "other")
+    with pytest.raises(ModelFilesError, match=r"With `speculative.use_heterogeneous_vocab: true` those that both have"):
+        resolved("--model", str(model), "--spec-model", str(larger))
+    arguments = ("--model", str(model), "--spec-model", str(other))
+    drafts = resolved(*arguments, "-sc.use_heterogeneous_vocab", "true").model_files.draft
+    assert drafts is not None
+    assert drafts.draft.translates
+    assert (drafts.draft.vocab_size, drafts.draft.spec.vocab_size) == (100, 100)
+    weights = drafts.weights_bytes("bfloat16", None)
+    assert drafts.held_bytes("bfloat16", None, 4) == weights + 8 * 3 * 100  # the ids of three tables
+    with pytest.raises(ModelFilesError, match=r"with `model.skip_tokenizer_init` the model has none"):
+        resolved(*arguments, "-sc.use_heterogeneous_vocab", "true", "--skip-tokenizer-init")
+    (other / "tokenizer.json").unlink()
+    with pytest.raises(ModelFilesError, match=r"holds no tokenizer.json, whose tokens would be drafted"):
+        resolved(*arguments, "-sc.use_heterogeneous_vocab", "true")
+
+
+@pytest.mark.parametrize("kind", ["dflash", "peagle"])
+def test_other_networks_of_speculators_are_refused_by_name(kind: str, tmp_path: Path) -> None:
+    model, layer = write_model(tmp_path / "model"), write_eagle3(tmp_path / "layer", speculators_model_type=kind)
+    with pytest.raises(ModelFilesError, match=f"`speculators_model_type` is '{kind}'; supported: eagle, eagle3"):
+        resolved("--model", str(model), "--spec-model", str(layer))
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
