@@ -50,7 +50,7 @@ class LoraLayer:
         self.columns = torch.tensor(self.widths, dtype=torch.int64, device=device)
 
     def place(self, slot: int, weights: LoraWeights | None) -> None:
-        """None: the slot adds nothing to this layer."""
+        """weights: None if the slot adds nothing to this layer."""
         self.slots[slot] = weights
         if weights is None:
             self.table[slot] = 0

@@ -53,4 +53,5 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [f"{_ON} --model-impl transformers --model MIXTURE {_DUMMY}"],
         [_ON, f"{_ON} --model MIXTURE {_DUMMY}", f"--model-impl transformers --model MIXTURE {_DUMMY}"],
     ),
+    "R531": ([f"{_ON} --device cuda"], [_ON, "--device cuda"]),
 }
