@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,14 +12,24 @@ import pytest
 import torch
 from tests.drafters import AnswerDrafter
 
-from stoker.engine.api import AdapterError, AdapterRef, EngineOutput, EngineRequest, SamplingParams
+from stoker.engine.api import (
+    AdapterError,
+    AdapterRef,
+    EngineOutput,
+    EngineRequest,
+    FinishReason,
+    InvalidRequest,
+    SamplingParams,
+)
 from stoker.engine.core import Scheduler
 from stoker.engine.core.adapter_slots import AdapterSettings
 from stoker.engine.core.settings import DraftSettings
+from stoker.engine.executor.build import build_core
 from stoker.engine.executor.scheduler import scheduler_settings
 from stoker.engine.kernels import select_kernels
 from stoker.engine.layers.linear import Linear
 from stoker.engine.lora.mix import AdapterMix
+from stoker.engine.plugins import PluginError
 from stoker.engine.runner import loaded_model
 from stoker.engine.runner.adapters import adapters_of, linears_of
 from stoker.engine.runner.loaded_model import LoadedModel
@@ -336,3 +347,66 @@ def test_drafts_are_verified_with_the_adapter_of_their_row(saved: Callable[[str]
     counts = engine.scheduler.stats().drafts
     assert counts is not None
     assert counts.accepted[0] > 0
+
+
+def test_an_engine_loads_adapters_and_forgets_them(saved: Callable[[str], Saved], tmp_path: Path):
+    base, folder = saved("llama")
+    own, other = (adapter(base, tmp_path / name, seed) for seed, name in enumerate(("own", "other")))
+    with contextlib.closing(build_core(with_lora(folder, tmp_path))) as core:
+        core.load_adapter(own.ref)
+        core.add(EngineRequest(request_id="own", inputs=inputs_of(PROMPTS[0], own)))
+        core.add(EngineRequest(request_id="other", inputs=inputs_of(PROMPTS[0], other)))  # read when it arrives
+        with pytest.raises(InvalidRequest, match="have changed") as caught:
+            core.add(
+                EngineRequest(
+                    request_id="none",
+                    inputs=replace(inputs_of(PROMPTS[0], own), adapter=replace(own.ref, digest="0")),
+                )
+            )
+        assert (caught.value.param, caught.value.code) == ("model", "adapter_changed")
+        found: dict[str, list[int]] = {"own": [], "other": []}
+        while core.has_work:
+            for output in core.step():
+                found[output.request_id] += output.token_ids
+                core.unload_adapter(own.ref.digest)  # its sequence goes on
+        assert [found["own"], found["other"]] == merged_answers(base, [own, other], [PROMPTS[0]] * 2)
+        for file in (tmp_path / "own").iterdir():
+            file.unlink()
+        with pytest.raises(AdapterError, match="adapter `own`"):
+            core.load_adapter(own.ref)
+        core.load_adapter(other.ref)
+
+
+def test_a_request_whose_adapter_cannot_be_read_any_more_ends(saved: Callable[[str], Saved], tmp_path: Path):
+    base, folder = saved("llama")
+    own, other = (adapter(base, tmp_path / name, seed) for seed, name in enumerate(("own", "other")))
+    settings = with_lora(folder, tmp_path, {"max_loras": 1, "max_cpu_loras": 1})
+    with contextlib.closing(build_core(settings)) as core:
+        core.add(EngineRequest(request_id="own", inputs=inputs_of(PROMPTS[0], own)))
+        core.add(EngineRequest(request_id="other", inputs=inputs_of(PROMPTS[0], other)))
+        for file in (tmp_path / "own").iterdir():
+            file.unlink()
+        outputs = [output for _ in range(40) if core.has_work for output in core.step()]
+        failed = next(output for output in outputs if output.request_id == "own")
+        assert failed.finish_reason is FinishReason.ERROR
+        tokens = [token for output in outputs if output.request_id == "other" for token in output.token_ids]
+        assert [tokens] == merged_answers(base, [other], PROMPTS[:1])
+
+
+def test_a_scheduler_that_plans_no_adapters_is_refused(saved: Callable[[str], Saved], tmp_path: Path):
+    settings = with_lora(saved("llama")[1], tmp_path, scheduler={"scheduler_cls": "tests.own_code:NotDerived"})
+    phases: list[str] = []
+    with pytest.raises(PluginError, match="plans no adapters"):
+        build_core(settings, phases.append)
+    assert phases == ["libraries"]
+
+
+def test_without_enable_lora_nothing_is_loaded(saved: Callable[[str], Saved], tmp_path: Path):
+    base, folder = saved("llama")
+    own = adapter(base, tmp_path / "own", 1)
+    with contextlib.closing(build_core(resolved(folder, tmp_path))) as core:
+        with pytest.raises(AdapterError, match=r"`lora\.enable_lora` is not set"):
+            core.load_adapter(own.ref)
+        with pytest.raises(InvalidRequest, match=r"`lora\.enable_lora` is not set"):
+            core.add(EngineRequest(request_id="own", inputs=inputs_of(PROMPTS[0], own)))
+        core.unload_adapter(own.ref.digest)

@@ -26,7 +26,7 @@ class AdapterSettings:
 
 class AdapterSlots:
     def __init__(self, settings: AdapterSettings | None) -> None:
-        """None: no request has an adapter."""
+        """settings: None if no request has an adapter."""
         self._settings = settings
         num_slots = 0 if settings is None else settings.max_loras
         self._refs: list[AdapterRef | None] = [None] * num_slots
