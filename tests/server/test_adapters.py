@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
+from safetensors.numpy import load_file, save_file
 from tests.peft_adapters import write_adapter
 
+from stoker.config import ModelFilesError
 from stoker.config.resolve.adapter_files import NamedAdapter
 from stoker.engine.api import AdapterError, AdapterRef
 
@@ -337,3 +340,29 @@ def test_an_error_of_the_engine_is_the_answer_and_names_nothing(
         answer = served.post("/v1/load_lora_adapter", {"lora_name": "a", "lora_path": str(tmp_path)})
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
         assert [each.name for each in served.service.adapters] == ["sql"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_elements_that_are_no_numbers_are_found_when_the_adapter_is_loaded(
+    adapters: Path, tmp_path: Path, value: float
+) -> None:
+    """One of them would spread to every token, and through the KV cache."""
+    shutil.copytree(adapters / "sql", tmp_path / "bad")
+    file = tmp_path / "bad" / "adapter_model.safetensors"
+    tensors = load_file(file)
+    name = sorted(tensors)[-1]
+    tensors[name][-1, -1] = value
+    save_file(tensors, file)
+
+    async def run() -> None:
+        async with serving("--enable-lora-routes") as (http, service):
+            body = {"lora_name": "bad", "lora_path": str(tmp_path / "bad")}
+            answer = await http.post("/v1/load_lora_adapter", json=body)
+            assert await error(answer) == (400, "invalid_adapter")
+            assert f"tensor `{name}` has elements that are infinite or not a number" in answer.text
+            assert not list(service.adapters)
+        with pytest.raises(ModelFilesError, match="infinite or not a number"):
+            async with serving("--lora-modules", f"bad={tmp_path / 'bad'}"):
+                raise AssertionError("the start ends with the error")
+
+    asyncio.run(run())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ...config import ModelFilesError
 from ...config.checkpoint.safetensors import read_header
 from ...config.checkpoint.stored import FLOAT_DTYPES
 from ...input_file import open_file
@@ -139,4 +140,10 @@ class _Tensors:
                 if not (count := file.readinto(view[done:])):
                     raise EOFError(f"{self._path}: cut short while reading tensor `{name}`")
                 done += count
-        return torch.frombuffer(content, dtype=dtype).view(stored.shape).float()
+        values = torch.frombuffer(content, dtype=dtype).view(stored.shape).float()
+        # The sum of all is finite nearly always, and takes a fraction of the time.
+        if not math.isfinite(values.sum().item()) and not values.isfinite().all():
+            raise ModelFilesError(
+                f"{self._path}: tensor `{name}` has elements that are infinite or not a number", code="M303"
+            )
+        return values
