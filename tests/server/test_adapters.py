@@ -15,7 +15,7 @@ from tests.peft_adapters import write_adapter
 
 from stoker.config import ModelFilesError
 from stoker.config.resolve.adapter_files import NamedAdapter
-from stoker.engine.api import AdapterError, AdapterRef
+from stoker.engine.api import AdapterError, AdapterRef, EngineDead
 
 from .adapted import LAYERS, MODEL, serving, tiny_model, write_adapters
 from .deployment import Served
@@ -340,6 +340,9 @@ def test_an_error_of_the_engine_is_the_answer_and_names_nothing(
         answer = served.post("/v1/load_lora_adapter", {"lora_name": "a", "lora_path": str(tmp_path)})
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
         assert [each.name for each in served.service.adapters] == ["sql"]
+    served.engine.adapter_error = EngineDead("killed")
+    answer = served.post("/v1/load_lora_adapter", {"lora_name": "a", "lora_path": str(tmp_path)})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_restarting")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
