@@ -140,6 +140,7 @@ class Service:
             max_model_len=self.max_model_len,
             settings=observability,
             gpus=_gpus(resolved),
+            max_loras=resolved.lora.max_loras if resolved.lora.enable_lora else 0,
         )
         self.prefill_servers = None
         if resolved.kv_transfer.prefill_servers:

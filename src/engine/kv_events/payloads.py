@@ -14,9 +14,11 @@ from typing import Any, Literal
 
 import msgpack
 
+from ..api import AdapterRef
 from ..core.block_events import BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored, ExtraKeys
 
 Encoding = Literal["map", "array"]
+_ID_DIGITS = 8  # of the digest of an adapter, which are its number for programs that know adapters by numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,9 @@ class EventPayloads:
                     "parent_block_hash": event.parent_hash,
                     "token_ids": event.token_ids,
                     "block_size": self.block_size,
-                    "lora_id": None,
+                    "lora_id": None if event.adapter is None else int(event.adapter.digest[:_ID_DIGITS], 16),
                     "medium": self.medium,
-                    "lora_name": event.adapter,
+                    "lora_name": None if event.adapter is None else event.adapter.name,
                     "extra_keys": event.extra_keys,
                     "group_idx": event.group,
                     "kv_cache_spec_kind": "full_attention" if window is None else "sliding_window",
@@ -74,7 +76,7 @@ class _Block:
     parent_hash: bytes | None
     token_ids: array[int]
     extra_keys: ExtraKeys
-    adapter: str | None
+    adapter: AdapterRef | None
 
 
 class CacheView:

@@ -203,6 +203,14 @@ PROCESSORS_OF_RANKS = Feature(
 )
 
 
+ADAPTERS = Feature(title="adapters", options=("lora.enable_lora",), is_on=lambda v: v.lora.enable_lora)
+ADAPTER_ROUTES = Feature(
+    title="adapters that are loaded while serving",
+    options=("server.enable_lora_routes",),
+    is_on=lambda v: v.server.enable_lora_routes,
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exclusion:
     """Two features that no deployment has together. `rule` is the number of the rule; a rule may have several pairs."""
@@ -396,6 +404,18 @@ EXCLUSIONS = (
         one=NETWORKS,
         other=PROCESSES,
         why="The process that samples has the network, which reads whole hidden states and the whole embedding.",
+    ),
+    Exclusion(
+        rule="R531",
+        one=ADAPTERS,
+        other=GPUS,
+        why="The captured steps of a GPU add nothing to the products of linear layers.",
+    ),
+    Exclusion(
+        rule="R532",
+        one=ADAPTER_ROUTES,
+        other=API_SERVERS,
+        why="Each API process knows the adapters that it has loaded, and the next request may reach another one.",
     ),
 )
 

@@ -81,13 +81,4 @@ RULES = (
             "or merge the adapter into the model's weights",
         ),
     ),
-    Rule(
-        id="R531",
-        title="adapters are computed on CPUs",
-        fields=("lora.enable_lora", "device.device"),
-        is_broken=lambda v: v.lora.enable_lora and v.device.device == "cuda",
-        message="`lora.enable_lora` is for CPUs, and `device.device` is cuda",
-        why="Steps of a GPU do not compute adapters yet.",
-        fixes=("set `device.device: cpu`", "or merge the adapter into the model's weights"),
-    ),
 )

@@ -178,5 +178,5 @@ def test_blocks_of_an_adapter_have_its_name_and_a_root():
     assert isinstance(adapted, BlocksStored)
     assert (plain.adapter, plain.extra_keys) == (None, [None, None])
     root = bench.scheduler.sequences.blocks.hasher.root(CacheScope(adapter="a1b2")).hex()
-    assert (adapted.adapter, adapted.extra_keys) == ("sql", [[root], None])
+    assert (adapted.adapter, adapted.extra_keys) == (own, [[root], None])
     assert not {*plain.block_hashes} & {*adapted.block_hashes}
