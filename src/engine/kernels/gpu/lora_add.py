@@ -10,7 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ..lora_add import PANEL, LoraLayer, LoraRows
+from ....model.adapter_bytes import PANEL
+from ..lora_add import LoraLayer, LoraRows
 from .launch import dependent, wait
 
 _ROWS, _RANKS, _DEPTH = 16, 16, 64  # of a tile
