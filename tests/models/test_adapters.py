@@ -37,7 +37,7 @@ from stoker.engine.runner.loaded_model import LoadedModel
 from .adapters import Adapter, adapter, answers, inputs_of, outputs, with_lora
 from .checkpoints import build, reference_greedy, reference_logits, save
 from .conftest import Saved
-from .engine import Engine, resolved
+from .engine import Engine, joined, resolved
 from .gguf_files import write_gguf
 from .quantised import METHODS, write, write_plain
 from .ranks import divided
@@ -353,28 +353,28 @@ def test_an_engine_loads_adapters_and_forgets_them(saved: Callable[[str], Saved]
     base, folder = saved("llama")
     own, other = (adapter(base, tmp_path / name, seed) for seed, name in enumerate(("own", "other")))
     with contextlib.closing(build_core(with_lora(folder, tmp_path))) as core:
-        core.load_adapter(own.ref)
+        core.load_adapter(own.ref).result()
         core.add(EngineRequest(request_id="own", inputs=inputs_of(PROMPTS[0], own)))
         core.add(EngineRequest(request_id="other", inputs=inputs_of(PROMPTS[0], other)))  # read when it arrives
-        with pytest.raises(InvalidRequest, match="have changed") as caught:
-            core.add(
-                EngineRequest(
-                    request_id="none",
-                    inputs=replace(inputs_of(PROMPTS[0], own), adapter=replace(own.ref, digest="0")),
-                )
-            )
-        assert (caught.value.param, caught.value.code) == ("model", "adapter_changed")
-        found: dict[str, list[int]] = {"own": [], "other": []}
+        changed = replace(inputs_of(PROMPTS[0], own), adapter=replace(own.ref, digest="0"))
+        core.add(EngineRequest(request_id="changed", inputs=changed))
+        done: dict[str, EngineOutput] = {}
         while core.has_work:
             for output in core.step():
-                found[output.request_id] += output.token_ids
+                before = done.get(output.request_id)
+                done[output.request_id] = output if before is None else joined(before, output)
                 core.unload_adapter(own.ref.digest)  # its sequence goes on
-        assert [found["own"], found["other"]] == merged_answers(base, [own, other], [PROMPTS[0]] * 2)
+        expected = merged_answers(base, [own, other], [PROMPTS[0]] * 2)
+        assert [done["own"].token_ids, done["other"].token_ids] == expected
+        assert done["changed"].finish_reason is FinishReason.ERROR
+        assert "have changed" in (done["changed"].error or "")
+        with pytest.raises(AdapterError, match="have changed"):
+            core.load_adapter(replace(own.ref, digest="0")).result()
         for file in (tmp_path / "own").iterdir():
             file.unlink()
         with pytest.raises(AdapterError, match="adapter `own`"):
-            core.load_adapter(own.ref)
-        core.load_adapter(other.ref)
+            core.load_adapter(own.ref).result()
+        core.load_adapter(other.ref).result()
 
 
 def test_a_request_whose_adapter_cannot_be_read_any_more_ends(saved: Callable[[str], Saved], tmp_path: Path):
@@ -382,11 +382,15 @@ def test_a_request_whose_adapter_cannot_be_read_any_more_ends(saved: Callable[[s
     own, other = (adapter(base, tmp_path / name, seed) for seed, name in enumerate(("own", "other")))
     settings = with_lora(folder, tmp_path, {"max_loras": 1, "max_cpu_loras": 1})
     with contextlib.closing(build_core(settings)) as core:
+        core.load_adapter(own.ref).result()
         core.add(EngineRequest(request_id="own", inputs=inputs_of(PROMPTS[0], own)))
+        core.load_adapter(other.ref).result()  # in its place
         core.add(EngineRequest(request_id="other", inputs=inputs_of(PROMPTS[0], other)))
         for file in (tmp_path / "own").iterdir():
             file.unlink()
-        outputs = [output for _ in range(40) if core.has_work for output in core.step()]
+        outputs = []
+        while core.has_work:
+            outputs += core.step()
         failed = next(output for output in outputs if output.request_id == "own")
         assert failed.finish_reason is FinishReason.ERROR
         tokens = [token for output in outputs if output.request_id == "other" for token in output.token_ids]
@@ -406,7 +410,7 @@ def test_without_enable_lora_nothing_is_loaded(saved: Callable[[str], Saved], tm
     own = adapter(base, tmp_path / "own", 1)
     with contextlib.closing(build_core(resolved(folder, tmp_path))) as core:
         with pytest.raises(AdapterError, match=r"`lora\.enable_lora` is not set"):
-            core.load_adapter(own.ref)
+            core.load_adapter(own.ref).result()
         with pytest.raises(InvalidRequest, match=r"`lora\.enable_lora` is not set"):
             core.add(EngineRequest(request_id="own", inputs=inputs_of(PROMPTS[0], own)))
         core.unload_adapter(own.ref.digest)

@@ -42,6 +42,7 @@ class ProcessExecutor(Executor):
         self.info: Callable[[], EngineInfo] = runner.info
         self.can_sleep = sleeper is not None
         self._adapters = runner.loaded.adapters
+        self.serves_adapters = self._adapters is not None
         self._counts_launches = resolved.observability.cudagraph_metrics
 
     def warm_up(self) -> None:
@@ -62,6 +63,9 @@ class ProcessExecutor(Executor):
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         return super().call(method, args, kwargs) if self._call is None else self._call(method, args, kwargs)
+
+    def has_adapter(self, digest: str) -> bool:
+        return self._adapters is not None and self._adapters.has(digest)
 
     def load_adapter(self, ref: AdapterRef) -> None:
         if self._adapters is None:

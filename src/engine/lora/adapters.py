@@ -42,6 +42,11 @@ class Adapters:
         self._slots: list[str] = [""] * places.num_slots  # digests
         self._lock = threading.Lock()
 
+    def has(self, digest: str) -> bool:
+        """Whether an adapter is in memory."""
+        with self._lock:
+            return digest in self._copies
+
     def load(self, ref: AdapterRef) -> None:
         """Read an adapter, unless it is in memory. Raises AdapterError, and nothing has changed then."""
         self._copy_of(ref)

@@ -37,6 +37,8 @@ def read_weights(
 
     rank: of this process among those that divide each layer.
 
+    Tensors of layers of other stages are checked too: an error there would come in the middle of a step.
+
     Raises ModelFilesError, or OSError, for files that cannot be read.
     """
     found: dict[int, dict[int, tuple[LowRank, Place]]] = defaultdict(dict)
@@ -44,6 +46,9 @@ def read_weights(
         if (place := places.find(delta.target)) is not None:
             found[place.layer][place.part] = delta, place
     tensors = _Tensors(spec)
+    for delta in spec.deltas:
+        if places.find(delta.target) is None:
+            tensors.check(delta)
     return AdapterWeights(
         {
             layer: _of_layer(parts, places.layers[layer].widths, tensors, dtype, device, rank)
@@ -123,6 +128,12 @@ class _Tensors:
         if (size := stored.head_dim) is not None:
             found = found.reshape(-1, 2, size // 2, found.shape[1]).transpose(1, 2).reshape(found.shape)
         return found.T if stored.is_transposed else found
+
+    def check(self, delta: LowRank) -> None:
+        """Raise what reading its matrices would raise."""
+        for stored in (delta.a, delta.b, delta.bias):
+            if stored is not None:
+                self._whole(stored.name)
 
     def _whole(self, name: str) -> torch.Tensor:
         if self._newest is None or self._newest[0] != name:
