@@ -369,3 +369,29 @@ def test_elements_that_are_no_numbers_are_found_when_the_adapter_is_loaded(
                 raise AssertionError("the start ends with the error")
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("option", ["--tensor-parallel-size", "--pipeline-parallel-size"])
+def test_files_may_go_when_an_adapter_is_loaded(adapters: Path, tmp_path: Path, option: str) -> None:
+    """Trainers write to a temporary folder. Another process of the model read it in the first step, and ended."""
+
+    async def run() -> None:
+        words = ["--enable-lora-routes", "--max-loras", "1", "--max-cpu-loras", "2", option, "2"]
+        async with serving(*words) as (http, _):
+            wanted: dict[str, str] = {}
+            for name in "sql", "math", "chat":
+                where = tmp_path / name
+                shutil.copytree(adapters / name, where)
+                body = {"lora_name": name, "lora_path": str(where)}
+                assert (await http.post("/v1/load_lora_adapter", json=body)).status_code == 200
+                shutil.rmtree(where)
+                wanted[name] = await text(http, name)
+            assert await text(http, "chat") == wanted["chat"]
+            assert await text(http, "math") == wanted["math"]
+            gone = await http.post("/v1/completions", json={"model": "sql", "prompt": "a"})  # others took its place
+            assert await error(gone) == (500, "engine_error")
+            assert "adapter `sql`: " in gone.text
+            assert await text(http, "math") == wanted["math"]
+            assert len(set(wanted.values())) == 3
+
+    asyncio.run(run())
