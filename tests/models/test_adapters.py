@@ -213,12 +213,27 @@ def test_no_bit_depends_on_the_batch(dtype: str, saved: Callable[[str], Saved], 
     assert alone == together
 
 
-@pytest.mark.parametrize("parallel", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}])
-@pytest.mark.parametrize("family", ["llama with biases", "qwen3", "phi3"])
-def test_several_ranks_compute_adapters(
-    parallel: dict[str, int], family: str, saved: Callable[[str], Saved], tmp_path: Path
-):
+OVER_NETWORK = {"tensor_parallel_size": 2, "disable_custom_all_reduce": True}
+IN_TURNS = {"enable_dbo": True, "dbo_prefill_token_threshold": 2, "dbo_decode_token_threshold": 2}
+PARALLEL = {
+    "columns": {"tensor_parallel_size": 2},
+    "stages": {"pipeline_parallel_size": 2},
+    "stages of two ranks": {"pipeline_parallel_size": 2, "tensor_parallel_size": 2},
+    "prompts": {"prefill_context_parallel_size": 2},
+    "parts in turns": {**OVER_NETWORK, **IN_TURNS},
+}
+RANKS = [
+    *(("llama with biases", kind) for kind in PARALLEL),
+    ("qwen3", "columns"),
+    ("phi3", "columns"),
+    ("phi3", "stages"),
+]
+
+
+@pytest.mark.parametrize(("family", "kind"), RANKS)
+def test_several_ranks_compute_adapters(family: str, kind: str, saved: Callable[[str], Saved], tmp_path: Path):
     base, folder = saved(family)
+    parallel = PARALLEL[kind]
     first = adapter(base, tmp_path / "first", 1)
     biases = {"lora_bias": True} if family == "llama with biases" else {}
     second = adapter(base, tmp_path / "second", 2, r=3, **biases)
@@ -226,6 +241,16 @@ def test_several_ranks_compute_adapters(
     with divided(with_lora(folder, tmp_path, parallel=parallel)) as engine:
         assert answers(engine, PROMPTS, rows) == merged_answers(base, rows, PROMPTS)
         assert answers(engine, PROMPTS, [None] * 5) == merged_answers(base, [None] * 5, PROMPTS)
+
+
+def test_ranks_that_share_the_tokens_of_a_block_compute_adapters(tmp_path: Path):
+    base = build("llama", num_key_value_heads=1)
+    folder = save(base, tmp_path / "model")
+    own = adapter(base, tmp_path / "own", 1)
+    rows = [own, None, own, own, None]
+    parallel = {"tensor_parallel_size": 2, "decode_context_parallel_size": 2}
+    with divided(with_lora(folder, tmp_path, parallel=parallel)) as engine:
+        assert answers(engine, PROMPTS, rows) == merged_answers(base, rows, PROMPTS)
 
 
 def test_files_that_changed_are_refused(saved: Callable[[str], Saved], tmp_path: Path):
