@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests.drafters import AnswerDrafter
+from tests.slow_cases import slow_but
 
 from stoker.engine.api import (
     AdapterError,
@@ -103,6 +104,32 @@ def assert_scored_by(model: Any, prompt: list[int], output: EngineOutput) -> Non
     assert output.logprobs is not None
     for position, entry in enumerate(output.logprobs):
         assert entry.logprobs == pytest.approx(expected[position][entry.token_ids].tolist(), abs=2e-4)
+
+
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+OTHER_FAMILIES: dict[str, Any] = {  # and the modules that are trained: experts are not adapted
+    "deepseek_v3": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"],
+    "gpt2": ["c_attn", "c_proj", "c_fc"],
+    "gpt_bigcode": ["c_attn", "c_proj", "c_fc"],
+    "bloom": ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
+    "falcon grouped": ["query_key_value", "dense"],
+    **dict.fromkeys(("gemma3", "olmo2", "cohere2", "stablelm parallel"), "all-linear"),
+    "qwen3_5": ["q_proj", "o_proj", "in_proj_qkv", "in_proj_z", "out_proj", "up_proj"],
+    **dict.fromkeys(("gpt_oss", "qwen3_moe", "llama4", "kimi_linear"), ATTENTION),
+    "minimax": ["qkv_proj", "out_proj", "q_proj", "o_proj"],
+    "lfm2": ["q_proj", "in_proj", "out_proj", "w1", "w2", "w3"],
+    "granite 4": ["in_proj", "out_proj", "q_proj", "o_proj"],
+}
+
+
+@pytest.mark.parametrize("family", slow_but(OTHER_FAMILIES, "deepseek_v3", "gpt2"))
+def test_other_families(family: str, saved: Callable[[str], Saved], tmp_path: Path):
+    base, folder = saved(family)
+    own = adapter(base, tmp_path / "own", 1, target_modules=OTHER_FAMILIES[family], fan_in_fan_out=family == "gpt2")
+    rows = [own, None, own, None, own]
+    found = outputs(Engine(with_lora(folder, tmp_path)), PROMPTS, rows, SCORED)
+    for prompt, output, merged in zip(PROMPTS, found, rows, strict=True):
+        assert_scored_by(base if merged is None else merged.merged, prompt, output)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])  # the second one's is the embedding, which has no deltas
