@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests.drafters import AnswerDrafter
+from tests.slow_cases import slow_but
 
 from stoker.engine.api import (
     AdapterError,
@@ -103,6 +104,32 @@ def assert_scored_by(model: Any, prompt: list[int], output: EngineOutput) -> Non
     assert output.logprobs is not None
     for position, entry in enumerate(output.logprobs):
         assert entry.logprobs == pytest.approx(expected[position][entry.token_ids].tolist(), abs=2e-4)
+
+
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+OTHER_FAMILIES: dict[str, Any] = {  # and the modules that are trained: experts are not adapted
+    "deepseek_v3": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"],
+    "gpt2": ["c_attn", "c_proj", "c_fc"],
+    "gpt_bigcode": ["c_attn", "c_proj", "c_fc"],
+    "bloom": ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
+    "falcon grouped": ["query_key_value", "dense"],
+    **dict.fromkeys(("gemma3", "olmo2", "cohere2", "stablelm parallel"), "all-linear"),
+    "qwen3_5": ["q_proj", "o_proj", "in_proj_qkv", "in_proj_z", "out_proj", "up_proj"],
+    **dict.fromkeys(("gpt_oss", "qwen3_moe", "llama4", "kimi_linear"), ATTENTION),
+    "minimax": ["qkv_proj", "out_proj", "q_proj", "o_proj"],
+    "lfm2": ["q_proj", "in_proj", "out_proj", "w1", "w2", "w3"],
+    "granite 4": ["in_proj", "out_proj", "q_proj", "o_proj"],
+}
+
+
+@pytest.mark.parametrize("family", slow_but(OTHER_FAMILIES, "deepseek_v3", "gpt2"))
+def test_other_families(family: str, saved: Callable[[str], Saved], tmp_path: Path):
+    base, folder = saved(family)
+    own = adapter(base, tmp_path / "own", 1, target_modules=OTHER_FAMILIES[family], fan_in_fan_out=family == "gpt2")
+    rows = [own, None, own, None, own]
+    found = outputs(Engine(with_lora(folder, tmp_path)), PROMPTS, rows, SCORED)
+    for prompt, output, merged in zip(PROMPTS, found, rows, strict=True):
+        assert_scored_by(base if merged is None else merged.merged, prompt, output)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])  # the second one's is the embedding, which has no deltas
@@ -213,12 +240,27 @@ def test_no_bit_depends_on_the_batch(dtype: str, saved: Callable[[str], Saved], 
     assert alone == together
 
 
-@pytest.mark.parametrize("parallel", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}])
-@pytest.mark.parametrize("family", ["llama with biases", "qwen3", "phi3"])
-def test_several_ranks_compute_adapters(
-    parallel: dict[str, int], family: str, saved: Callable[[str], Saved], tmp_path: Path
-):
+OVER_NETWORK = {"tensor_parallel_size": 2, "disable_custom_all_reduce": True}
+IN_TURNS = {"enable_dbo": True, "dbo_prefill_token_threshold": 2, "dbo_decode_token_threshold": 2}
+PARALLEL = {
+    "columns": {"tensor_parallel_size": 2},
+    "stages": {"pipeline_parallel_size": 2},
+    "stages of two ranks": {"pipeline_parallel_size": 2, "tensor_parallel_size": 2},
+    "prompts": {"prefill_context_parallel_size": 2},
+    "parts in turns": {**OVER_NETWORK, **IN_TURNS},
+}
+RANKS = [
+    *(("llama with biases", kind) for kind in PARALLEL),
+    ("qwen3", "columns"),
+    ("phi3", "columns"),
+    ("phi3", "stages"),
+]
+
+
+@pytest.mark.parametrize(("family", "kind"), RANKS)
+def test_several_ranks_compute_adapters(family: str, kind: str, saved: Callable[[str], Saved], tmp_path: Path):
     base, folder = saved(family)
+    parallel = PARALLEL[kind]
     first = adapter(base, tmp_path / "first", 1)
     biases = {"lora_bias": True} if family == "llama with biases" else {}
     second = adapter(base, tmp_path / "second", 2, r=3, **biases)
@@ -226,6 +268,16 @@ def test_several_ranks_compute_adapters(
     with divided(with_lora(folder, tmp_path, parallel=parallel)) as engine:
         assert answers(engine, PROMPTS, rows) == merged_answers(base, rows, PROMPTS)
         assert answers(engine, PROMPTS, [None] * 5) == merged_answers(base, [None] * 5, PROMPTS)
+
+
+def test_ranks_that_share_the_tokens_of_a_block_compute_adapters(tmp_path: Path):
+    base = build("llama", num_key_value_heads=1)
+    folder = save(base, tmp_path / "model")
+    own = adapter(base, tmp_path / "own", 1)
+    rows = [own, None, own, own, None]
+    parallel = {"tensor_parallel_size": 2, "decode_context_parallel_size": 2}
+    with divided(with_lora(folder, tmp_path, parallel=parallel)) as engine:
+        assert answers(engine, PROMPTS, rows) == merged_answers(base, rows, PROMPTS)
 
 
 def test_files_that_changed_are_refused(saved: Callable[[str], Saved], tmp_path: Path):

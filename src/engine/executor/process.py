@@ -44,7 +44,8 @@ class ProcessExecutor(Executor):
         self.info: Callable[[], EngineInfo] = runner.info
         self.can_sleep = sleeper is not None
         self._adapters: Adapters | LeadingAdapters | None = runner.loaded.adapters
-        self.serves_adapters = self._adapters is not None
+        # Launched ranks plan the same steps, each by itself: a thread would be done at different times.
+        self.reads_beside_steps = self._adapters is not None and not resolved.topology.is_launched
         self._counts_launches = resolved.observability.cudagraph_metrics
 
     def warm_up(self) -> None:

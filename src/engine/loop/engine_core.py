@@ -238,7 +238,7 @@ class EngineCore:
 
     def load_adapter(self, ref: AdapterRef) -> Future[None]:
         """Begin to read an adapter; steps go on meanwhile. The future raises AdapterError."""
-        if self._executor.has_adapter(ref.digest) or not self._executor.serves_adapters:
+        if self._executor.has_adapter(ref.digest) or not self._executor.reads_beside_steps:
             done: Future[None] = Future()
             try:
                 self._executor.load_adapter(ref)

@@ -32,7 +32,7 @@ class Executor:
     """
 
     can_sleep = False  # whether `free_memory` and `take_memory` do something
-    serves_adapters = False  # whether `load_adapter` reads some: any thread may call it
+    reads_beside_steps = False  # whether `load_adapter` may be called in a thread while a step runs
     is_shared = False  # whether other replicas need this one for their steps
 
     def __init__(self, steps: StepQueue[Any]) -> None:

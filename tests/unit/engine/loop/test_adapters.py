@@ -32,7 +32,7 @@ SQL, GONE = AdapterRef("sql", "a1", "/sql"), AdapterRef("gone", "b2", "/gone")
 class ReadingExecutor(Executor):
     """Reads an adapter when the test allows it."""
 
-    serves_adapters = True
+    reads_beside_steps = True
 
     def __init__(self) -> None:
         super().__init__(InlineStepQueue(FakeRunner(FakeSettings())))
