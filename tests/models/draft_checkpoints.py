@@ -16,7 +16,8 @@ from transformers import LlamaConfig, MuseGlimmerAssistantConfig, MuseGlimmerAss
 from transformers.modeling_layers import MtpModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from stoker.model.drafts import MTP_FORMS, draft_shapes, mtp_spec
+from stoker.model.drafts import draft_shapes
+from stoker.model.mtp import MTP_FORMS, mtp_spec
 from stoker.model.read import read_config
 
 HIDDEN, DRAFT_VOCAB, VOCAB = 64, 41, 97
