@@ -297,5 +297,23 @@ _CODES = (
         "Put the model's file in its place, or correct its permissions.",
         EXIT_MODEL_FILES,
     ),
+    Code(
+        "M310",
+        "adapter not supported",
+        "An adapter (LoRA) has a key or a tensor that changes what it computes in a way that this build does not: "
+        "magnitudes of rows (DoRA), whole modules or rows of the embedding that it replaces, an initialisation that "
+        "changed the model's own weights. An adapter is applied whole or refused, never in part.",
+        "Follow the message. PEFT's `merge_and_unload` makes a model of any adapter, which can be served by itself.",
+        EXIT_MODEL_FILES,
+    ),
+    Code(
+        "M311",
+        "adapter does not fit the model",
+        "A tensor of an adapter (LoRA) belongs to a layer that the model does not have, has another shape than the "
+        "layer needs, lacks its counterpart, or has a rank above `lora.max_lora_rank`.",
+        "Check that the adapter was trained for this model, and copy it again if a tensor is missing; a rank needs the "
+        "number that the message says.",
+        EXIT_MODEL_FILES,
+    ),
 )
 CODES = {code.code: code for code in _CODES}

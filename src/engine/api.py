@@ -186,6 +186,14 @@ class SleepError(RuntimeError):
     """The engine cannot sleep, or not now; the message says why."""
 
 
+class AdapterError(RuntimeError):
+    """An adapter cannot be used; the engine goes on. `code` is the error code of the API."""
+
+    def __init__(self, message: str, *, code: str = "invalid_adapter") -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class EngineDead(Exception):
     """The engine process has ended; `reason` says why."""
 
@@ -212,6 +220,9 @@ class KeyedSpan:
     key: str  # a digest of what they stand for
 
 
+_ADAPTER = "adapter"
+
+
 @dataclass(frozen=True, slots=True)
 class CacheScope:
     """What two requests must have in common, besides their tokens, to share blocks of the prefix cache."""
@@ -219,11 +230,14 @@ class CacheScope:
     salt: str = ""
     epoch: int = 0  # blocks of an earlier epoch cannot be used any more
     spans: tuple[KeyedSpan, ...] = ()  # equal ones are needed only for the blocks from their first token on
+    adapter: str = ""  # digest of the adapter that changes keys and values; empty: the model's own
 
     @property
     def root_text(self) -> str:
         """The text from which the hashes of blocks begin: equal for equal scopes. Stores, events and routers use it."""
-        return (f"epoch {self.epoch} " if self.epoch else "") + self.salt
+        text = (f"epoch {self.epoch} " if self.epoch else "") + self.salt
+        # A salt that looks like the scope of an adapter gets an empty digest: it must not name the adapter's blocks.
+        return f"{_ADAPTER} {self.adapter} {text}" if self.adapter or text.startswith(_ADAPTER) else text
 
     def extra_keys(self, first: int, end: int) -> list[tuple[str, int]]:
         """What the hash of the tokens from `first` to before `end` covers besides their ids.
@@ -234,12 +248,22 @@ class CacheScope:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterRef:
+    """An adapter (LoRA) that a request names. Every process of the model can read its files."""
+
+    name: str  # by which clients call it
+    digest: str  # of the contents of its files, hexadecimal
+    folder: str  # an absolute path
+
+
+@dataclass(frozen=True, slots=True)
 class RequestInputs:
     """What a request brings to the computation. It is passed on whole, from the server to each rank of the model."""
 
     prompt_token_ids: list[int]
     task: Task
     scope: CacheScope = CacheScope()
+    adapter: AdapterRef | None = None  # its digest is in the scope too
 
     @property
     def sampling(self) -> SamplingParams:
@@ -418,6 +442,8 @@ class EngineStats:
     work: Work | None = None  # of all steps; None: not counted
     launches: StepLaunches | None = None  # of all steps; None: not reported
     expert_balance: float | None = None  # mean load of the ranks over the largest one; None: not measured
+    running_adapters: tuple[str, ...] = ()  # names of the adapters of running requests, once each
+    waiting_adapters: tuple[str, ...] = ()  # and of those that wait
 
 
 def fan_out(request: EngineRequest) -> list[EngineRequest]:

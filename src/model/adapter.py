@@ -9,19 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+# Names of adapters, which clients write: one or two parts, of which none is `.` or `..`
+_PART = r"(?!\.{1,2}(?:/|$))[A-Za-z0-9._-]{1,128}"
+NAME_PATTERN = rf"{_PART}(?:/{_PART})?"
+
 
 @dataclass(frozen=True, slots=True)
 class StoredMatrix:
     """A matrix in the files of an adapter: a tensor, or a part of one.
 
     The tensor is seen with the shape `view`, `chosen` takes one index of some of its dimensions, and `rows` takes some
-    rows of the matrix that is left.
+    rows of the matrix that is left. With `head_dim` the rows of each head, (2, head_dim / 2), are put in the order
+    (head_dim / 2, 2): the weights of the model have the elements that are rotated together as neighbours.
     """
 
     name: str  # of the tensor in the file
     view: tuple[int, ...]
     chosen: tuple[tuple[int, int], ...] = ()  # a dimension of the view, and the index that is taken there
     rows: tuple[int, int] | None = None  # from, up to before; None: all
+    head_dim: int | None = None  # after `rows`; None: they are in the order of the model
     is_transposed: bool = False  # after all of that
 
 
@@ -36,7 +42,7 @@ class LowRank:
     out_features: int
     a: StoredMatrix  # [rank, in_features]
     b: StoredMatrix  # [out_features, rank]
-    bias: str | None = None  # the tensor with a bias of B, [out_features]
+    bias: StoredMatrix | None = None  # of B, [out_features, 1]
 
     @property
     def num_elements(self) -> int:
@@ -50,6 +56,7 @@ class AdapterSpec:
     weights: Path  # the file with the tensors
     deltas: tuple[LowRank, ...]  # by the layers of the model
     base_model: str | None = None  # the name in its configuration
+    left_out: tuple[str, ...] = ()  # names of weights that it changes too, and that the deployment does not adapt
 
     @property
     def max_rank(self) -> int:

@@ -28,8 +28,8 @@ def test_every_link_leads_to_a_page_and_an_anchor(name: str) -> None:
 
 def test_a_section_begins_with_a_list_of_its_options_and_their_rules_are_links() -> None:
     assert "| [block_size](#cacheblock_size) | " in PAGES["cache.md"]
-    assert "lora.md" not in PAGES, "all of its options are refused"
-    assert "| lora | `enable_lora`, " in PAGES["status.md"]
+    assert "multimodal.md" not in PAGES, "all of its options are refused"
+    assert "| lora | `fully_sharded_loras` | " in PAGES["status.md"]
     assert "enable_prompt_embeds" not in PAGES["model.md"]
     assert "[R105](rules.md#r105) " in PAGES["scheduler.md"]
 

@@ -9,6 +9,7 @@ from ...config.plan.plan import Plan
 from ...config.schema.types import format_about as about
 from ...model.quantised import TWELVE_BITS
 
+_MAX_ADAPTERS = 4  # of which a plan shows the names
 _KINDS = {
     "full": "{count} layers keep {size} per token",
     "window": "{count} layers keep {size} per token, of the last {window} tokens only",
@@ -41,6 +42,7 @@ def memory_rows(plan: Plan) -> list[tuple[str, str]]:
             else []
         ),
         *_blocks_beside(plan),
+        *([("adapters", _adapters(plan))] if found.adapter_bytes else []),
         *([("experts", f"{about(found.moving_bytes)} while they move")] if found.moving_bytes else []),
         ("KV cache", f"{about(found.kv_cache_bytes)} in {ask.kv_dtype}{_tokens(plan)}"),
     ]
@@ -83,6 +85,15 @@ def _blocks_beside(plan: Plan) -> list[tuple[str, str]]:
     where = " in pinned memory of the host, not counted here" if found.is_on_host else ""
     sizes = (("for others", found.transfer_bytes), ("offloaded", found.kept_bytes))
     return [(name, f"{about(size)} of KV blocks{where}") for name, size in sizes if size]
+
+
+def _adapters(plan: Plan) -> str:
+    ask = plan.ask
+    named = plan.model.files.adapters if plan.model.files is not None else ()
+    shown = ", ".join(f"{each.name} of rank {each.max_rank}" for each in named[:_MAX_ADAPTERS])
+    more = f" and {len(named) - _MAX_ADAPTERS} more" if len(named) > _MAX_ADAPTERS else ""
+    size = f"{about(plan.estimate.adapter_bytes)} for {ask.num_adapters} of rank {ask.adapter_rank}"
+    return f"{size}; at the start {shown}{more}" if named else size
 
 
 def _drafts(plan: Plan) -> str:

@@ -80,13 +80,9 @@ def tensors_of(folder: Path, stored: Mapping[str, StoredTensor], spec: ModelSpec
     """
     shapes, family = model_shapes(spec), FAMILIES[spec.architecture]
     stored = unpacked(stored, spec.quantization, spec.dtype)
-    renames, fused_experts = dict(family.renames), family.fused_experts
-    if spec.weight_names == "mistral":
-        renames = dict(CONSOLIDATED_NAMES)
-    elif spec.weight_names == "gguf":
-        renames, fused_experts = dict(gguf.names_of(spec.architecture)), "stacked"
-    if not spec.has_experts:  # the block that others share between the experts is all that there is
-        renames[".mlp.shared_experts."] = ".mlp."
+    renames, fused_experts = renames_of(spec, spec.weight_names), family.fused_experts
+    if spec.weight_names == "gguf":
+        fused_experts = "stacked"
     unused = unused_parts(stored, spec)
     used = {name: tensor for name, tensor in stored.items() if name not in unused}
     tensors = {renamed(name, renames): tensor for name, tensor in used.items()}
@@ -118,7 +114,23 @@ def unused_parts(names: Collection[str], spec: ModelSpec) -> dict[str, Part]:
     return left_out(names, spec.num_layers, encoders)
 
 
+def renames_of(spec: ModelSpec, names: WeightNames) -> dict[str, str]:
+    """What parts of the names in files are in model/tensors.py, as `Family.renames` has them.
+
+    names: of the files.
+    """
+    renames = dict(FAMILIES[spec.architecture].renames)
+    if names == "mistral":
+        renames = dict(CONSOLIDATED_NAMES)
+    elif names == "gguf":
+        renames = dict(gguf.names_of(spec.architecture))
+    if not spec.has_experts:  # the block that others share between the experts is all that there is
+        renames[".mlp.shared_experts."] = ".mlp."
+    return renames
+
+
 def renamed(name: str, renames: Mapping[str, str]) -> str:
+    """The name in model/tensors.py of a tensor in files. renames: of `renames_of`."""
     for old, new in renames.items():
         if not old.startswith("^"):
             name = name.replace(old, new, 1)

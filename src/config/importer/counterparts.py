@@ -60,6 +60,19 @@ def to(
     return Counterpart(names, path, takes, says=says, commas=commas, unit=unit)
 
 
+def adapters(*names: str, takes: int | str = 1, commas: bool = False) -> Counterpart:
+    """Adapters that are loaded at the start, each as NAME=PATH; naming one enables them."""
+    return Counterpart(
+        names,
+        "server.lora_modules",
+        takes,
+        commas=commas,
+        form=re.compile(r"^[A-Za-z0-9._/-]+=.+"),
+        says="write each as NAME=PATH in `server.lora_modules`, or in `lora.modules`",
+        also=(("lora.enable_lora", "true"),),
+    )
+
+
 def template(*names: str) -> Counterpart:
     """A chat template: a file or its text; names of templates that the other engine has are unknown here."""
     says = "a file, or the template itself; built-in names are unknown here, and the model's own template is used"

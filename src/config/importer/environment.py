@@ -33,7 +33,15 @@ VARIABLES: dict[str, Counterpart] = {
     "VLLM_ALLOW_LONG_MAX_MODEL_LEN": gone(
         "`model.hf_overrides` says that a model is good for more", "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
     ),
-    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": gone("this build loads no adapters", "VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": choice(
+        "server.enable_lora_routes",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
+        values={**dict.fromkeys(("1", "true", "True"), "true"), **dict.fromkeys(("0", "false", "False"), "")},
+    ),
+    "VLLM_LORA_RESOLVER_CACHE_DIR": to("lora.resolver_folder", "VLLM_LORA_RESOLVER_CACHE_DIR"),
+    "VLLM_LORA_RESOLVER_HF_REPO_LIST": gone(
+        "`lora.modules` takes hub ids; requests do not choose repositories", "VLLM_LORA_RESOLVER_HF_REPO_LIST"
+    ),
     "CUDA_VISIBLE_DEVICES": gone("set it for `engine up` too: it says which GPU is used", "CUDA_VISIBLE_DEVICES"),
     "HIP_VISIBLE_DEVICES": gone("`device.device` says where the model runs", "HIP_VISIBLE_DEVICES"),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..schema.refused.reasons import DRAFTS_LIKE_MODEL
-from .counterparts import by_name, choice, gone, key_file, needless, switch, template, to
+from .counterparts import adapters, by_name, choice, gone, key_file, needless, switch, template, to
 
 _LAYERS = "the whole model is on one device; `device.device` says which"
 _SAMPLING = "requests say it themselves; `model.override_generation_config` holds what a request leaves out"
@@ -122,7 +122,7 @@ TABLE = by_name(
     gone("one deployment serves one model; start one for each", "--models-dir", "--models-preset", "--models-max"),
     switch("model.runner", "pooling", "--embedding", "--embeddings"),
     switch("model.runner", "pooling", "--rerank", "--reranking"),
-    to("server.lora_modules", "--lora", commas=True, says="write each as name=path"),
+    adapters("--lora", commas=True),
     gone("an adapter is applied in full", "--lora-scaled"),
     gone("this build serves text", "-mm", "--mmproj", "-mmu", "--mmproj-url"),
     needless("this build serves text", "--no-mmproj", takes=0),

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ..schema.refused.reasons import DRAFT_MODEL_OF_OLLAMA, NO_ADAPTERS
+from ..schema.refused.reasons import ADAPTER_BY_FOLDER, DRAFT_MODEL_OF_OLLAMA
 from .counterparts import Counterpart, Read, by_name, choice, gone, needless, read_value, to
 from .words import literal
 
@@ -29,7 +29,7 @@ TABLE = by_name(
     Counterpart(("FROM",), "model.model"),
     gone("the chat template of the model is used; Ollama's templates are in another language than Jinja", "TEMPLATE"),
     gone(_CLIENT, "SYSTEM", "MESSAGE"),
-    gone(NO_ADAPTERS, "ADAPTER"),
+    gone(ADAPTER_BY_FOLDER, "ADAPTER"),
     needless("a licence is not part of a deployment", "LICENSE"),
     needless("it is about releases of Ollama", "REQUIRES"),
     to("model.max_model_len", "PARAMETER num_ctx"),

@@ -6,7 +6,7 @@ import re
 
 from ...formats.registry import find, reasoning_names, tool_names
 from ..schema.refused.reasons import DRAFTS_LIKE_MODEL, GATHERED_TOKENS
-from .counterparts import Counterpart, by_name, choice, gone, needless, section, switch, template, to
+from .counterparts import Counterpart, adapters, by_name, choice, gone, needless, section, switch, template, to
 
 _GPU = "it tunes kernels of a GPU; `engine plan` says which kernels run here"
 _EXACT = "a drafted token is accepted only if the model samples it"
@@ -178,7 +178,7 @@ TABLE = by_name(
     to("lora.max_lora_rank", "--max-lora-rank"),
     to("lora.max_loras", "--max-loras-per-batch"),
     to("lora.max_cpu_loras", "--max-loaded-loras"),
-    to("server.lora_modules", "--lora-paths", takes="many"),
+    adapters("--lora-paths", takes="many"),
     to("observability.otlp_traces_endpoint", "--otlp-traces-endpoint"),
     gone("naming `observability.otlp_traces_endpoint` switches traces on", "--enable-trace", takes=0),
     section("kv_events.enable_kv_cache_events", "--kv-events-config"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..schema.refused.reasons import NO_WATERMARK, OWN_KERNELS, TRACE_NAME
-from .counterparts import by_name, choice, gone, needless, switch, to
+from .counterparts import adapters, by_name, choice, gone, needless, switch, to
 
 _REQUESTS = "requests have their own limits here: the guide on the HTTP API lists them"
 _ONE_STEP = "`scheduler.max_num_batched_tokens` is the maximum of a step, prompts and answers together"
@@ -53,7 +53,7 @@ TABLE = by_name(
     switch("server.log_format", "json", "--json-output"),
     to("observability.otlp_traces_endpoint", "--otlp-endpoint"),
     gone(TRACE_NAME, "--otlp-service-name"),
-    to("server.lora_modules", "--lora-adapters", commas=True),
+    adapters("--lora-adapters", commas=True),
     needless("a request without a grammar does not pay for them", "--disable-grammar-support", takes=0),
     gone(_REQUESTS, "--max-best-of", "--max-stop-sequences", "--max-client-batch-size"),
     to("model.max_logprobs", "--max-top-n-tokens"),

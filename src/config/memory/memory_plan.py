@@ -28,6 +28,7 @@ class MemoryPlan(Record):
     transfer_bytes: int = 0  # blocks that other engines may read
     kept_bytes: int = 0  # blocks beside the KV cache (`cache.kv_offloading_size`)
     is_on_host: bool = False  # these two, and not counted: a GPU has the host beside it
+    adapter_bytes: int = 0  # of as many adapters as are kept in memory, of the highest rank
     moving_bytes: int = 0  # experts on their way to this process
     activation_bytes: int = 0  # reserved for the steps on a GPU; a CPU's budget does not include them
     kv: KVCost
@@ -53,7 +54,8 @@ class MemoryPlan(Record):
     @property
     def fixed_bytes(self) -> int:
         """All that the KV cache and the steps leave."""
-        return self.weights_bytes + self.state_bytes + self.drafted_bytes + self.beside_bytes + self.moving_bytes
+        held = self.weights_bytes + self.state_bytes + self.drafted_bytes + self.adapter_bytes
+        return held + self.beside_bytes + self.moving_bytes
 
     @property
     def total_bytes(self) -> int:
@@ -79,6 +81,7 @@ def memory_of(needs: MemoryNeeds, model: ModelShare, device: DeviceRoom) -> Memo
         kept_bytes=needs.kept_bytes,
         is_on_host=device.is_gpu,
         moving_bytes=model.moving_bytes,
+        adapter_bytes=model.adapter_bytes(needs),
         activation_bytes=_reserved_bytes(needs, model, kv) if device.is_gpu else 0,
         kv=kv,
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from ...model.adapted_layers import computed_shapes
+from ...model.adapter_bytes import adapters_bytes
 from ...model.pipeline_stages import largest_share, most_state_bytes, most_state_input_bytes
 from ...model.record import Record
-from ...model.sizes import moving_bytes
+from ...model.sizes import DTYPE_BYTES, moving_bytes
 from ...model.spec import ModelSpec
 from ...model.tensor_parallel import of_one_device
 from .kv_cost import KVCost
@@ -44,6 +46,9 @@ class MemoryNeeds(Record):
     transfer_bytes: int = 0  # host memory for blocks that other engines may read
     stores_blocks: bool = False  # outside the KV cache
     kept_bytes: int = 0  # host memory for blocks beside the KV cache
+    num_adapters: int = 0  # in memory (`lora.max_cpu_loras`)
+    adapter_rank: int = 0  # `lora.max_lora_rank`
+    adapter_layers: tuple[str, ...] = ()  # `lora.lora_target_modules`
 
     @property
     def has_drafts(self) -> bool:
@@ -79,6 +84,14 @@ class ModelShare(Record):
         if self.num_stages == 1:
             return self.rank_weights_bytes + self.draft_weights_bytes
         return int(self.rank_weights_bytes * largest_share(self.rank_spec, self.num_stages))
+
+    def adapter_bytes(self, needs: MemoryNeeds) -> int:
+        """Maximum number of bytes of the adapters in memory."""
+        if not needs.num_adapters:
+            return 0
+        shapes = computed_shapes(self.rank_spec, needs.adapter_layers)
+        size = adapters_bytes(shapes, needs.num_adapters, needs.adapter_rank, DTYPE_BYTES[self.dtype])
+        return size if self.num_stages == 1 else int(size * largest_share(self.rank_spec, self.num_stages))
 
     @property
     def state_bytes(self) -> int:

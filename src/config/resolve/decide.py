@@ -15,6 +15,7 @@ from ..origin import DEFAULT, Layer
 from ..schema.options import options
 from .decide_memory import decide_memory, decide_num_seqs, decide_states
 from .decide_process import (
+    decide_adapters,
     decide_device,
     decide_executor,
     decide_numa,
@@ -37,7 +38,7 @@ NEED_MODEL = (  # decided by the model's files only
     *("load.load_format", "cache.kv_cache_memory_bytes"),
     *("scheduler.max_queued_tokens", "scheduler.max_num_batched_tokens"),
     *("cache.kv_cache_dtype", "scheduler.long_prefill_token_threshold"),
-    "speculative.method",
+    *("speculative.method", "lora.lora_dtype"),
 )
 
 
@@ -66,6 +67,7 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
     decide_shared_folder(done, deployment)
     decide_offloading(done, deployment)
     decide_executor(done)
+    decide_adapters(done)
     decide_server(done)
     if model_files is None:
         decide_scheduler(done)
@@ -76,6 +78,8 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
     _files(done, model_files)
     _preset(done, model_files)
     _precision(done, model_files)
+    if done.is_auto("lora.lora_dtype"):
+        done.decide("lora.lora_dtype", done.model.dtype, "R164", "the format of the model")
     decide_states(done, model_files)
     decide_drafts(done, model_files)
     decide_num_seqs(done, model_files)

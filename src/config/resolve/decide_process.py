@@ -134,6 +134,11 @@ def _connections(done: Decisions) -> None:
         done.decide("server.max_connections_per_client", share, "R293", f"{CLIENT_SHARE:.0%} of max_connections")
 
 
+def decide_adapters(done: Decisions) -> None:
+    if done.is_auto("lora.max_cpu_loras"):
+        done.decide("lora.max_cpu_loras", done.lora.max_loras, "R163", "those of a step")
+
+
 def decide_executor(done: Decisions) -> None:
     if done.is_auto("parallel.distributed_executor_backend"):
         count = done.topology.num_ranks

@@ -19,6 +19,7 @@ from ..checkpoint.repository_code import RepositoryCode
 from ..held_codes import CodesLayout
 from ..model_facts import Fact
 from ..schema.parallel import ParallelConfig
+from .adapter_files import NamedAdapter
 from .draft_files import MODEL_METHODS, DraftFiles
 from .sharded_state import StateShape
 from .stored_as import OwnCodes, StoredAs
@@ -56,6 +57,7 @@ class ModelFiles(Record):
     notes: tuple[str, ...] = ()  # what of the repository is not used, for people
     unused_overrides: tuple[str, ...] = ()  # keys of hf_overrides that nothing reads and config.json lacks
     draft: DraftFiles | None = None  # the network that drafts tokens for it
+    adapters: tuple[NamedAdapter, ...] = ()  # that the deployment names
 
     @property
     def num_parameters(self) -> int:

@@ -44,4 +44,7 @@ def memory_needs(
         transfer_bytes=done.stored_shares[0],
         kept_bytes=done.stored_shares[1],
         stores_blocks=done.stores_blocks,
+        num_adapters=done.lora.max_cpu_loras if done.lora.enable_lora else 0,
+        adapter_rank=done.lora.max_lora_rank,
+        adapter_layers=done.lora.lora_target_modules,
     )

@@ -34,6 +34,7 @@ from ..errors import ModelFilesError, ModelNotLocal
 from ..model_facts import Fact, model_facts
 from ..schema.types import format_about as about
 from . import sampling
+from .adapter_files import read_named_adapters
 from .described_model import ModelFiles
 from .draft_files import read_draft_files
 from .model_class import has_code, repository_code
@@ -99,6 +100,7 @@ def read_model_files(deployment: Deployment, *, describes: bool = False) -> Mode
         notes=(*_notes(described, weights), *_notes_on_ends(ends, spec.vocab_size)),
         **_about_weights(weights, spec, chosen) if state is None else _about_state(state, folder, deployment),
         unused_overrides=described.unused_overrides,
+        adapters=read_named_adapters(deployment, spec) if chosen == "native" else (),
         draft=read_draft_files(deployment, spec, described.values, folder) if chosen == "native" else None,
     )
 

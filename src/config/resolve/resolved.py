@@ -23,6 +23,7 @@ from ..schema.device import DeviceConfig
 from ..schema.kv_events import KVEventsConfig
 from ..schema.kv_transfer import KVTransferConfig
 from ..schema.load import LoadConfig
+from ..schema.lora import LoRAConfig
 from ..schema.model import ModelConfig
 from ..schema.observability import ObservabilityConfig
 from ..schema.parallel import ParallelConfig
@@ -32,6 +33,7 @@ from ..schema.server import ServerConfig
 from ..schema.speculative import SpeculativeConfig
 from ..schema.structured_outputs import StructuredOutputsConfig
 from ..schema.topology import Topology
+from .adapter_files import NamedAdapter
 from .described_model import ModelFiles, WeightFormat
 from .machine_spec import MachineSpec
 
@@ -78,6 +80,12 @@ class ResolvedCompilation(CompilationConfig):
     level: Literal[0, 1, 2, 3]
 
 
+class ResolvedLoRA(LoRAConfig):
+    """lora_dtype: that of the model."""
+
+    max_cpu_loras: int = 1
+
+
 class ResolvedSpeculative(SpeculativeConfig):
     method: Literal["ngram", "draft_model", "mtp", "eagle", "eagle3"] | None = None
 
@@ -101,6 +109,7 @@ class Resolved(Record):
     parallel: ParallelConfig
     device: ResolvedDevice
     compilation: ResolvedCompilation
+    lora: ResolvedLoRA = Field(default_factory=ResolvedLoRA)
     structured_outputs: StructuredOutputsConfig = Field(default_factory=StructuredOutputsConfig)
     speculative: ResolvedSpeculative = Field(default_factory=ResolvedSpeculative)
     kv_transfer: KVTransferConfig = Field(default_factory=KVTransferConfig)
@@ -171,6 +180,11 @@ class Resolved(Record):
         step_tokens = scheduler.max_num_batched_tokens if scheduler.enable_chunked_prefill else None
         windows, size = self.cache_groups.windows, self.cache.block_size
         return longest_sequence(windows, num_blocks, size, step_tokens, self.model.max_model_len)
+
+    @property
+    def adapters(self) -> tuple[NamedAdapter, ...]:
+        """The adapters that are loaded at the start."""
+        return self.model_files.adapters
 
     @property
     def model_spec(self) -> ModelSpec:

@@ -21,6 +21,7 @@ from .rule_tables import (
     kv_transfer,
     length,
     load,
+    lora,
     model,
     nodes,
     numa,
@@ -37,7 +38,7 @@ from .rule_tables import (
 
 _TABLES = (
     *(model, length, implementation, load, cache, scheduler, parallel, division, replicas, nodes, expert_parallel),
-    *(device, numa, compilation, structured_outputs, speculative),
+    *(device, numa, compilation, structured_outputs, speculative, lora),
     *(kv_transfer, observability, server, connections, exclusions, packages),
 )
 

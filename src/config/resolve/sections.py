@@ -14,6 +14,7 @@ from .resolved import (
     ResolvedCompilation,
     ResolvedDevice,
     ResolvedLoad,
+    ResolvedLoRA,
     ResolvedModel,
     ResolvedScheduler,
     ResolvedServer,
@@ -32,6 +33,7 @@ class Sections:
     parallel: ParallelConfig
     device: ResolvedDevice
     compilation: ResolvedCompilation
+    lora: ResolvedLoRA
     structured_outputs: StructuredOutputsConfig
     speculative: ResolvedSpeculative
     kv_transfer: KVTransferConfig

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from .section import Section
-from .types import Auto, Count, Flag, Gibibytes, HumanInt, NumberFromZero, Size, Text, Whole, number_or_text
+from .types import Auto, Count, Flag, Gibibytes, HumanInt, NumberFromZero, Numbers, Size, Text, Whole, number_or_text
 
 _NUMBER = BeforeValidator(number_or_text)
 Becomes = Callable[[Any], Mapping[str, Any]]  # an old value -> values by path; ValueError if nothing corresponds to it
@@ -407,6 +407,28 @@ class OldMultiModal(Section):
     )
 
 
+class OldLoRA(Section):
+    enable_lora_bias: Flag = Field(
+        False,
+        description="Apply the bias terms of adapters.",
+        json_schema_extra=_dropped("the biases that an adapter has are always applied (`lora_bias` in its files)"),
+    )
+    lora_extra_vocab_size: Whole = Field(
+        256,
+        description="Maximum number of tokens that an adapter adds.",
+        examples=[256],
+        json_schema_extra=_dropped(
+            "adapters that add tokens to the vocabulary are refused with the name of the tensor"
+        ),
+    )
+    long_lora_scaling_factors: Numbers = Field(
+        (),
+        description="Context scaling factors of adapters.",
+        examples=[[4.0]],
+        json_schema_extra=_dropped("an adapter has the rotary embedding of its model: `model.rope_scaling`"),
+    )
+
+
 class OldDevice(Section):
     override_neuron_config: dict[str, Any] = Field(
         {},
@@ -533,6 +555,7 @@ DEPRECATED: dict[str, type[Section]] = {
     "cache": OldCache,
     "scheduler": OldScheduler,
     "parallel": OldParallel,
+    "lora": OldLoRA,
     "device": OldDevice,
     "multimodal": OldMultiModal,
     "structured_outputs": OldStructuredOutputs,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, TypedDict, Unpack
 from pydantic import BaseModel, ConfigDict
 
 Reload = Literal["hot", "model", "process"]
-Notation = Literal["commas", "pairs"]
+Notation = Literal["commas", "pairs", "objects"]
 
 
 class Section(BaseModel):
@@ -42,7 +42,7 @@ class About(TypedDict, total=False):
             is not supported at all is a row in refused/.
         repeats: each further flag adds to the list.
         notation: a further way to write its value on a command line: list items separated by `commas`, a mapping as
-            `pairs` such as image=16,video=2.
+            `pairs` such as image=16,video=2, texts of a list as JSON `objects`.
         json_schema: for a mapping, the JSON Schema (draft 2020-12, without `$ref`) of its value; part of the exported
             schema, and checked when a deployment is loaded.
     """

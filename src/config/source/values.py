@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ..diagnostics import Diagnostic, Label
 from ..schema.options import Option
@@ -34,11 +35,24 @@ def read_text(option: Option, text: str, span: Span, separator: str | None = Non
         return node
     if option.is_list:
         if text.startswith("["):
-            return json_node(load_json(text), span)
+            listed = json_node(load_json(text), span)
+            return _with_objects_as_texts(listed) if option.notation == "objects" else listed
         separator = separator or ("," if option.notation == "commas" else None)
         parts = text.split(separator) if separator else [text]
         return Node([list_item(option, part.strip(), span) for part in parts], span)
     return Node(text if option.is_secret else resolve_plain(text), span, text=text, is_plain=True)
+
+
+def _with_objects_as_texts(node: Node) -> Node:
+    """A list whose items may be JSON objects, with their text in place of each."""
+    assert isinstance(node.value, list)
+    texts = [
+        replace(child, value=json.dumps(child.plain()), text=json.dumps(child.plain()))
+        if isinstance(child.value, dict)
+        else child
+        for child in node.value
+    ]
+    return replace(node, value=texts)
 
 
 def list_item(option: Option, text: str, span: Span) -> Node:

@@ -11,14 +11,37 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from enum import StrEnum
 from typing import Protocol
 
-from ..api import EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats, ProfileError, SleepError
+from ..api import (
+    AdapterError,
+    AdapterRef,
+    EngineDead,
+    EngineInfo,
+    EngineOutput,
+    EngineRequest,
+    EngineStats,
+    ProfileError,
+    SleepError,
+)
 from ..host.supervision import STALL_LIMIT_S, Watchdog
 from ..loop.dispatch import refusal
-from ..transport.messages import Abort, ExitReason, Message, Outputs, Profile, Profiled, Refused, Stats, Submit
+from ..transport.messages import (
+    Abort,
+    AdapterChanged,
+    ExitReason,
+    LoadAdapter,
+    Message,
+    Outputs,
+    Profile,
+    Profiled,
+    Refused,
+    Stats,
+    Submit,
+    UnloadAdapter,
+)
 from .streams import Streams
 
 WATCH_INTERVAL_S = 0.5
@@ -87,6 +110,18 @@ class EngineClient(Protocol):
         """Return when it can serve. Raises EngineDead with the cause if it cannot; it sleeps on then."""
         ...
 
+    async def load_adapter(self, ref: AdapterRef) -> None:
+        """Read an adapter in every process of the model, so that its first request need not wait for it.
+
+        A request with an adapter that was not loaded, or was forgotten, reads it. Raises AdapterError if its files do
+        not fit the model or cannot be read, EngineDead.
+        """
+        ...
+
+    async def unload_adapter(self, digest: str) -> None:
+        """Forget the weights of an adapter, as soon as no running request uses them. Raises EngineDead."""
+        ...
+
     @property
     def sleep_level(self) -> int:
         """How deeply the engine sleeps; 0: awake."""
@@ -121,6 +156,8 @@ class StreamingClient(ABC):
         self._stats = EngineStats()
         self._streams = Streams()
         self._profiles: deque[asyncio.Future[str]] = deque()  # asked for, oldest first
+        self._adapter_calls: dict[int, asyncio.Future[None]] = {}  # by their numbers
+        self._num_adapter_calls = 0
         self._stall_limit_s = stall_limit_s
         self._watchdog = Watchdog(0.0, limit_s=stall_limit_s)
 
@@ -194,6 +231,28 @@ class StreamingClient(ABC):
         self._send(Profile(is_start))
         return await done
 
+    async def load_adapter(self, ref: AdapterRef) -> None:
+        """See EngineClient.load_adapter."""
+        await self._prepare()
+        await self._change_adapters(lambda number: LoadAdapter(number, ref))
+
+    async def unload_adapter(self, digest: str) -> None:
+        """See EngineClient.unload_adapter. An engine that sleeps keeps what it has, which takes part in no request."""
+        if self._state is not EngineState.SLEEPING:
+            await self._change_adapters(lambda number: UnloadAdapter(number, digest))
+
+    async def _change_adapters(self, message: Callable[[int], Message]) -> None:
+        if self._state is not EngineState.READY:
+            raise EngineDead(self._reason)
+        number, done = self._num_adapter_calls, asyncio.get_running_loop().create_future()
+        self._num_adapter_calls += 1
+        self._adapter_calls[number] = done
+        try:
+            self._send(message(number))
+            await done
+        finally:
+            self._adapter_calls.pop(number, None)
+
     @abstractmethod
     async def start(self) -> EngineInfo:
         """See EngineClient.start."""
@@ -223,6 +282,14 @@ class StreamingClient(ABC):
                     done.set_exception(ProfileError(message.error))
                 else:
                     done.set_result(message.path)
+            case AdapterChanged(number, error, code):
+                changed = self._adapter_calls.pop(number, None)
+                if changed is None or changed.done():  # the caller has gone
+                    return
+                if error:
+                    changed.set_exception(AdapterError(error, code=code))
+                else:
+                    changed.set_result(None)
             case Refused():
                 self._streams.refuse(message.handle, refusal(message))
             case _:
@@ -236,9 +303,13 @@ class StreamingClient(ABC):
         self._set(state, reason)  # first: consumers that wake up may read it
         self._stats = EngineStats()
         self._streams.fail_all(EngineDead, reason)
-        self._fail_profiles(reason)
+        self._fail_calls(reason)
 
-    def _fail_profiles(self, reason: str) -> None:
+    def _fail_calls(self, reason: str) -> None:
+        """Calls that the engine has not answered fail."""
+        for changed in self._adapter_calls.values():
+            if not changed.done():
+                changed.set_exception(EngineDead(reason))
         while self._profiles:
             done = self._profiles.popleft()
             if not done.done():

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from ...config import Resolved
-from ..api import EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats, ProfileError, SleepError
+from ..api import (
+    AdapterError,
+    AdapterRef,
+    EngineDead,
+    EngineInfo,
+    EngineOutput,
+    EngineRequest,
+    EngineStats,
+    ProfileError,
+    SleepError,
+)
 from .engine_client import EngineState
 
 _REASON = "this server has no engine"
@@ -48,6 +58,12 @@ class NoEngine:
 
     def generate(self, request: EngineRequest) -> AsyncIterator[EngineOutput]:
         raise EngineDead(_REASON)
+
+    async def load_adapter(self, ref: AdapterRef) -> None:
+        raise AdapterError(_REASON, code="unsupported_adapter")
+
+    async def unload_adapter(self, digest: str) -> None:
+        """Does nothing: none was loaded."""
 
     async def profile(self, *, is_start: bool) -> str:
         raise ProfileError(_REASON)

@@ -206,7 +206,7 @@ class EngineProcessClient(StreamingClient):
             await self._child.stop()
             self._child = None
         self._moves.clear()
-        self._fail_profiles(self._reason)
+        self._fail_calls(self._reason)
         self._stats = EngineStats()
 
     async def wake_up(self) -> None:

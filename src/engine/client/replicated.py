@@ -7,10 +7,10 @@ started again is the end of all, as it is with a single engine: a supervisor the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing
 
-from ..api import DraftCounts, EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats, QueueFull
+from ..api import AdapterRef, DraftCounts, EngineDead, EngineInfo, EngineOutput, EngineRequest, EngineStats, QueueFull
 from .engine_client import EngineClient, EngineState, StreamingClient
 from .routing import Reported, Router
 
@@ -134,6 +134,13 @@ class ReplicatedClient:
         """Wake up all replicas."""
         await _all([replica.wake_up() for replica in self._replicas.values()])
 
+    async def load_adapter(self, ref: AdapterRef) -> None:
+        """Load it in all replicas."""
+        await _all([replica.load_adapter(ref) for replica in self._replicas.values()])
+
+    async def unload_adapter(self, digest: str) -> None:
+        await _all([replica.unload_adapter(digest) for replica in self._replicas.values()])
+
     async def profile(self, *, is_start: bool) -> str:
         """Profile all replicas. Returns their files, separated by commas."""
         asked = [replica.profile(is_start=is_start) for replica in self._replicas.values()]
@@ -191,8 +198,14 @@ def _sum(found: list[EngineStats]) -> EngineStats:
         num_step_tokens=sum(stats.num_step_tokens for stats in found),
         num_deferred=sum(stats.num_deferred for stats in found),
         step_time_s=sum(stats.step_time_s for stats in found),
+        running_adapters=_names(name for stats in found for name in stats.running_adapters),
+        waiting_adapters=_names(name for stats in found for name in stats.waiting_adapters),
         drafts=_sum_drafts([stats.drafts for stats in found if stats.drafts is not None]),
     )
+
+
+def _names(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(names)))
 
 
 def _sum_drafts(found: list[DraftCounts]) -> DraftCounts | None:

@@ -63,6 +63,8 @@ class Drafting:
         known, settings = len(request.token_ids), self._settings
         has_room = known < min(settings.max_model_len, request.stop.max_length - 1)
         is_allowed = num_waiting <= settings.max_num_waiting and (settings.in_order or is_plain)
+        # A network drafts what the model without adapters would say.
+        is_allowed &= request.inputs.adapter is None or not self._drafter.is_in_runner
         self._has_drafts[request.slot] = has_room and is_allowed
         if self._has_drafts[request.slot]:
             drafter, token_ids = self._drafter, request.token_ids
@@ -70,7 +72,8 @@ class Drafting:
                 if request.inputs.scope.epoch > self._epoch:  # the prefix cache was reset
                     self._epoch = request.inputs.scope.epoch
                     self._ask(reader.forget)
-                is_shared = not request.inputs.scope.salt  # an answer must not show in the times of other tenants
+                # An answer must not show in the times of other tenants, and says nothing of another adapter.
+                is_shared = not request.inputs.scope.salt and request.inputs.adapter is None
                 self._ask(
                     lambda: reader.announce(
                         request.slot, request.num_prompt_tokens, request.prediction, is_shared=is_shared

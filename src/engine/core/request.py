@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..api import EngineRequest, FinishReason, RequestInputs, StoredBlocks, TokenLogprobs
+from ..step.plan import NO_ADAPTER
 from .block_hashes import BlockHasher
 from .block_store import FetchedPrefix
 from .stop import StopRule
@@ -51,6 +52,8 @@ class Request:
     passing_until: int = -1  # the step that may still write to the blocks which it has given back since its admission
     busy_until: int = -1  # after a preemption: the step that may still write its blocks or sample its next token
     num_preemptions: int = 0
+    adapter_slot: int = NO_ADAPTER  # while it runs
+    num_passed_steps: int = 0  # in which others passed it, because its adapter has no slot
     has_forced: bool = False  # since it has its slot, tokens were appended that must follow
     num_untold: int = 0  # how many trailing entries of token_ids the runner has not received
     num_cached_tokens: int = 0  # prompt tokens found in the prefix cache, before any preemption

@@ -38,6 +38,7 @@ class Scheduler:
         self.block_events = self.sequences.blocks.events  # what changed in the prefix cache; None: not recorded
         self._planner = StepPlanner(settings, self.sequences)
         self._results = StepResults(settings, self.sequences)
+        self._failed: list[EngineOutput] = []
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request.
@@ -64,7 +65,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether there is something to schedule, or a step to finish."""
-        return bool(len(self.sequences) or len(self.sequences.steps))
+        return bool(len(self.sequences) or len(self.sequences.steps) or self._failed)
 
     @property
     def _num_deferred(self) -> int:
@@ -95,6 +96,8 @@ class Scheduler:
             num_deferred=self._num_deferred,
             step_time_s=self._admission_control.step_time_s,
             drafts=sequences.drafting.counts,
+            running_adapters=sequences.adapters.running_names,
+            waiting_adapters=sequences.adapters.waiting_names,
             work=None if sequences.steps.work is None else sequences.steps.work.total,
             block_lifetimes=None if residency is None else residency.lifetimes.distribution,
             block_idle_times=None if residency is None else residency.idle_times.distribution,
@@ -108,6 +111,9 @@ class Scheduler:
         A plan that was returned must be executed and finished: its blocks are already published.
         """
         plan = self._planner.plan()
+        for request, why in self._planner.unreadable:
+            self._failed.append(self._results.end(request, FinishReason.ERROR, why))
+        self._planner.unreadable.clear()
         if plan is not None and self.block_events is not None:
             self.block_events.planned(plan.step)
         self._admission_control.step_planned(len(self.sequences.waiting))
@@ -139,6 +145,11 @@ class Scheduler:
             self.block_events.finished(plan.step)
         self._admission_control.step_finished(step_time_s)
         return outputs
+
+    def take_failed(self) -> list[EngineOutput]:
+        """The last outputs of requests that ended while they waited, because their adapters cannot be read any more."""
+        failed, self._failed = self._failed, []
+        return failed
 
     def forget_cached(self) -> None:
         """Later requests reuse nothing that was computed before."""

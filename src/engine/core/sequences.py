@@ -12,6 +12,7 @@ import numpy as np
 
 from ..api import EngineRequest, FinishReason
 from ..step.plan import Int64, StepPlan
+from .adapter_slots import AdapterSlots
 from .drafting import Drafting
 from .histogram import Histogram
 from .policy import RANKS, WaitingQueue
@@ -31,6 +32,7 @@ class Sequences:
         self.columns = SlotColumns(settings.max_num_seqs, settings.block_size)
         self.blocks = SequenceBlocks(settings, self.columns)
         self.drafting = Drafting(settings, self.columns, self.blocks)
+        self.adapters = AdapterSlots(settings.adapters)
         self.steps = StepsInFlight(self.blocks.pool, settings.step_token_limits, settings.costs)
         self.rank = RANKS[settings.scheduling_policy]
         self.waiting = WaitingQueue(self.rank)
@@ -80,11 +82,13 @@ class Sequences:
         self.num_prepared += added.is_ready is not None
         if added.stop.named_token_ids:
             self.watched.watch(added.stop.named_token_ids)
-        self.waiting.push(added)
+        self._queue(added)
 
     def admit(self, index: int, cached: CachedPrefix, num_reserved: int) -> None:
         """Give a slot to the waiting request at `index`. The caller adds it to `running` (extend_running)."""
         request = self.waiting.pop(index)
+        self.adapters.left_queue(request)
+        self.adapters.take(request)
         request.fetched = None
         self.columns.take(request)
         self.blocks.admit(request, cached, num_reserved)
@@ -98,6 +102,10 @@ class Sequences:
         request.busy_until = int(self.columns.last_step[request.slot])
         self.columns.read_tail(request)
         self._leave_slot(request)
+        self._queue(request)
+
+    def _queue(self, request: Request) -> None:
+        self.adapters.queued(request)
         self.waiting.push(request)
 
     def end(self, request: Request, reason: FinishReason) -> None:
@@ -113,9 +121,11 @@ class Sequences:
             self.drafting.end(request)
             self._leave_slot(request)
         else:
+            self.adapters.left_queue(request)
             self.waiting.remove(request)
 
     def _leave_slot(self, request: Request) -> None:
+        self.adapters.release(request)
         last_step = int(self.columns.last_step[request.slot])
         self.steps.release(self.blocks.detach(request), last_step)
         slot = self.columns.give_back(request)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ...model.cache_groups import longest_sequence
 from ...model.step_costs import StepCosts
 from ..api import EngineRequest, InvalidRequest
+from .adapter_slots import AdapterSettings
 from .block_hashes import HashAlgo
 from .block_store import BlockStore
 from .drafter import AnswerReader, Drafter
@@ -57,6 +58,7 @@ class SchedulerSettings:
     block_metrics_sample: float = 0.0  # share of the blocks whose times EngineStats has
     records_block_events: bool = False  # Scheduler.block_events
     drafting: DraftSettings | None = None  # None: no tokens are drafted
+    adapters: AdapterSettings | None = None  # None: requests have no adapters
     num_stages: int = 1  # of a pipeline: the number of steps at a time, which are of different sequences
 
     def __post_init__(self) -> None:
@@ -131,6 +133,9 @@ def check_request(request: EngineRequest, settings: SchedulerSettings) -> None:
     num_tokens = len(prompt)
     if sampling.n != 1:
         raise InvalidRequest("the engine takes one sequence per request", param="n")
+    if request.inputs.adapter is not None and settings.adapters is None:
+        message = "this engine serves no adapters: `lora.enable_lora` is not set"
+        raise InvalidRequest(message, param="model", code="unsupported_adapter")
     if sampling.max_tokens is not None and sampling.max_tokens < 0:
         raise InvalidRequest("max_tokens must be 0 or more", param="max_tokens", code="integer_below_min_value")
     if not num_tokens:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..step.plan import NO_COPIES, Admission, BlockCopy, BlockLoad, Int32, Int64, StepPlan
+from ..step.plan import NO_COPIES, AdapterLoad, Admission, BlockCopy, BlockLoad, Int32, Int64, StepPlan
 from .request import Request
 from .slot_columns import SlotColumns
 from .steps_in_flight import StepInFlight
@@ -41,6 +41,7 @@ class StepDraft:
     kept_states: list[tuple[int, int]] = field(default_factory=list)
     unnamed_states: list[tuple[int, int]] = field(default_factory=list)  # of the kept ones, decode rows and places
     loads: list[BlockLoad] = field(default_factory=list)
+    adapter_loads: list[AdapterLoad] = field(default_factory=list)
     saves: dict[bytes, BlockCopy] = field(default_factory=dict)  # by hash: requests may share a prefix
     lacks_blocks: bool = False  # nothing is admitted
 
@@ -85,6 +86,7 @@ class StepDraft:
             restored_states=_pairs(self.restored_states),
             kept_states=_pairs(self.kept_states),
             loads=self.loads,
+            adapter_loads=self.adapter_loads,
             saves=list(self.saves.values()),
             drafts=self.drafts,
         )
@@ -113,5 +115,6 @@ def _admission(request: Request) -> Admission:
         generated=request.token_ids[request.num_prompt_tokens :],
         block_ids=[list(table) for table in request.block_ids],
         seed=request.seed,
+        adapter_slot=request.adapter_slot,
         request_id=request.request_id,
     )

@@ -21,6 +21,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ..api import AdapterError
 from ..step.plan import Int64, StepPlan
 from .prefill_budget import PrefillBudget
 from .request import NO_SLOT, Request
@@ -40,6 +41,7 @@ class StepPlanner:
         self._blocks = sequences.blocks
         self._states = sequences.blocks.states
         self.stored = StoredPrefixes(settings.store, sequences.blocks) if settings.store is not None else None
+        self.unreadable: list[tuple[Request, str]] = []  # waiting requests whose adapters cannot be read, and why
         self._num_groups = settings.num_groups
         self._has_windows = any(window is not None for window in settings.windows)
         self._blocked: Request | None = None  # the waiting prompt that did not fit beside the decode rows
@@ -70,6 +72,7 @@ class StepPlanner:
         self._states.complete(draft)
         if self.stored is not None:
             draft.loads = self.stored.take_loads()
+        draft.adapter_loads = sequences.adapters.take_loads()
         step = draft.commit(sequences.steps.num_planned, self._columns)
         sequences.steps.add(step)
         return step.plan
@@ -220,6 +223,9 @@ class StepPlanner:
             if request.must_wait or (self.stored is not None and self.stored.is_reading(request)):
                 num_passed += 1
                 continue
+            if not self._has_adapter(request):
+                num_passed += 1
+                continue
             if request.busy_until > sequences.steps.last_finished:
                 break  # preempted, and a step in flight still writes its blocks or samples its next token
             is_long = budget.is_long(request)
@@ -263,6 +269,14 @@ class StepPlanner:
             self._add_row(draft, budget, PrefillRow(request, start, end, stop, is_new=True))
         if admitted:
             sequences.extend_running(admitted)
+
+    def _has_adapter(self, request: Request) -> bool:
+        """Whether its adapter, if it has one, can be computed in this step."""
+        try:
+            return self._sequences.adapters.has_room(request)
+        except AdapterError as error:
+            self.unreadable.append((request, str(error)))
+            return False
 
     def _return_leftover(self, draft: StepDraft, budget: PrefillBudget) -> None:
         """Give prefills that were cut short for others what the others did not use."""

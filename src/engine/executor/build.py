@@ -16,6 +16,7 @@ from ...config.schema.observability import ObservabilityConfig
 from ...model.through_transformers import is_tested
 from ...vocabulary import TokenizerError, add_missing_tokens, read_vocabulary
 from ..core import SchedulerInterface
+from ..core.adapter_slots import AdapterSettings
 from ..core.settings import DraftSettings
 from ..host.neighbours import Neighbours
 from ..kv_events.payloads import EventPayloads
@@ -38,7 +39,7 @@ from .local import beside_replicas, on_cpu, on_gpu
 from .prepared import Prepared
 from .process import ProcessExecutor
 from .ranks import on_ranks
-from .scheduler import MakeScheduler, draft_settings, scheduler_maker
+from .scheduler import AdapterLoading, MakeScheduler, adapter_settings, draft_settings, scheduler_maker
 
 if TYPE_CHECKING:
     from ..runner.profiler import Profiler
@@ -75,12 +76,14 @@ def build_core(
         with _prepared(resolved, phase) as prepared:
             times = DraftTimes()
             drafting = draft_settings(resolved, times)
-            make_scheduler = _scheduler_maker(prepared, drafting)
+            loading = AdapterLoading()
+            make_scheduler = _scheduler_maker(prepared, drafting, adapter_settings(resolved, loading))
             scheduler = None
             if resolved.device.device == "cpu":  # the number of blocks is decided: a class fails before weights load
                 scheduler = make_scheduler(resolved.num_kv_blocks * resolved.cache_groups.num_groups)
             shared_tokens_of(resolved)  # vocabularies that cannot be used are refused before weights load
             executor = _loaded(prepared, may_compile_later, rank_lost, launched, neighbours)
+            loading.executor = executor
             try:
                 if scheduler is None:
                     scheduler = make_scheduler(executor.num_blocks)
@@ -205,9 +208,11 @@ def _prepared(resolved: Resolved, phase: Callable[[str], None] | None) -> Iterat
         raise
 
 
-def _scheduler_maker(prepared: Prepared, drafting: DraftSettings | None) -> MakeScheduler:
+def _scheduler_maker(
+    prepared: Prepared, drafting: DraftSettings | None, adapters: AdapterSettings | None
+) -> MakeScheduler:
     with named_by("scheduler.scheduler_cls"):
-        return scheduler_maker(prepared.resolved, prepared.store, drafting)
+        return scheduler_maker(prepared.resolved, prepared.store, drafting, adapters)
 
 
 def _loaded(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...config import Resolved
-from ..api import EngineInfo, StepLaunches
+from ..api import AdapterRef, EngineInfo, StepLaunches
 from ..loop.executor import Executor, Sleeper
 from ..loop.step_queue import StepQueue
 from ..spec_decode.step_times import DraftTimes
@@ -41,6 +41,7 @@ class ProcessExecutor(Executor):
         self.num_blocks = runner.num_blocks  # of the KV cache, all groups of layers together
         self.info: Callable[[], EngineInfo] = runner.info
         self.can_sleep = sleeper is not None
+        self._adapters = runner.loaded.adapters
         self._counts_launches = resolved.observability.cudagraph_metrics
 
     def warm_up(self) -> None:
@@ -61,6 +62,16 @@ class ProcessExecutor(Executor):
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         return super().call(method, args, kwargs) if self._call is None else self._call(method, args, kwargs)
+
+    def load_adapter(self, ref: AdapterRef) -> None:
+        if self._adapters is None:
+            super().load_adapter(ref)
+        else:
+            self._adapters.load(ref)
+
+    def unload_adapter(self, digest: str) -> None:
+        if self._adapters is not None:
+            self._adapters.forget(digest)
 
     def free_memory(self) -> None:
         if self._sleeper is not None:

@@ -8,11 +8,15 @@ from dataclasses import replace
 from ...config import Resolved
 from ...config.schema.observability import STEP_TOKENS
 from ...model.step_costs import StepCosts, step_costs
+from ..api import AdapterRef
 from ..core import Scheduler, SchedulerInterface, SchedulerSettings
+from ..core.adapter_slots import AdapterSettings
 from ..core.block_store import BlockStore
 from ..core.drafter import Drafter
 from ..core.interface import MEMBERS
 from ..core.settings import NO_LIMIT, DraftSettings
+from ..loop.executor import Executor
+from ..lora.settings import LoraSettings
 from ..plugins import import_class, make, named_by
 from ..runner.cuda.buckets import mixed_buckets
 from ..spec_decode.network_drafts import NetworkDrafts
@@ -23,10 +27,13 @@ MakeScheduler = Callable[[int], SchedulerInterface]  # of a number of blocks, of
 
 
 def scheduler_maker(
-    resolved: Resolved, store: BlockStore | None, drafting: DraftSettings | None = None
+    resolved: Resolved,
+    store: BlockStore | None,
+    drafting: DraftSettings | None = None,
+    adapters: AdapterSettings | None = None,
 ) -> MakeScheduler:
     """The class is imported now, and instantiated when the number of blocks is known."""
-    settings, path = scheduler_settings(resolved, store, drafting), resolved.scheduler.scheduler_cls
+    settings, path = scheduler_settings(resolved, store, drafting, adapters), resolved.scheduler.scheduler_cls
     if path == "auto":
         return lambda num_blocks: Scheduler(replace(settings, num_blocks=num_blocks))
     found = import_class(path, MEMBERS)
@@ -37,6 +44,24 @@ def scheduler_maker(
         return named
 
     return make_named
+
+
+class AdapterLoading:
+    """Reads adapters for a scheduler that is made before what reads them."""
+
+    def __init__(self) -> None:
+        self.executor: Executor | None = None  # once the model is loaded
+
+    def load(self, ref: AdapterRef) -> None:
+        """Raises AdapterError."""
+        assert self.executor is not None, "requests arrive when the model is loaded"
+        self.executor.load_adapter(ref)
+
+
+def adapter_settings(resolved: Resolved, loading: AdapterLoading) -> AdapterSettings | None:
+    """What the scheduler needs for adapters; None without them."""
+    settings = LoraSettings.of(resolved)
+    return None if settings is None else AdapterSettings(settings.max_loras, loading.load)
 
 
 def draft_settings(resolved: Resolved, times: DraftTimes) -> DraftSettings | None:
@@ -66,7 +91,10 @@ def draft_settings(resolved: Resolved, times: DraftTimes) -> DraftSettings | Non
 
 
 def scheduler_settings(
-    resolved: Resolved, store: BlockStore | None = None, drafting: DraftSettings | None = None
+    resolved: Resolved,
+    store: BlockStore | None = None,
+    drafting: DraftSettings | None = None,
+    adapters: AdapterSettings | None = None,
 ) -> SchedulerSettings:
     """store: keeps blocks outside the KV cache."""
     scheduler, cache = resolved.scheduler, resolved.cache
@@ -98,6 +126,7 @@ def scheduler_settings(
         block_metrics_sample=resolved.observability.block_metrics_sample,
         records_block_events=resolved.kv_events.is_publishing,
         drafting=drafting,
+        adapters=adapters,
         num_stages=resolved.num_stages if scheduler.async_scheduling else 1,  # else one step is in flight
         step_token_limits=resolved.observability.buckets("iteration_tokens", STEP_TOKENS),
     )

@@ -31,6 +31,7 @@ from .kimi_delta import kimi_delta_cpu
 from .latent_attention import latent_attention_cpu
 from .latent_heads import absorb_queries_cpu, expand_values_cpu
 from .linear import Linear, PackedLinear, quantise_linear_reference
+from .lora_add import lora_add_cpu
 from .norm_parts import norm_parts_cpu
 from .output_gate import gate_outputs_cpu
 from .paged_attention import paged_attention_cpu
@@ -115,6 +116,7 @@ def cpu_kernels(
         pack_integers=pack_integers_cpu if library.spec.has_quantised and rounds_as_stored else None,
         join_linear=join_linear_cpu,
         linear=_with_prefetch(linear_cpu(library, torchs.linear), recorder),
+        lora_add=lora_add_cpu(library, dtype),
         embed=embed_cpu(library),
         copy_rows=copy_rows_cpu(library),
         take_columns=take_columns_cpu(library),

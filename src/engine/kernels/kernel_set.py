@@ -97,6 +97,7 @@ from .linear import (
     repack_linear_reference,
     rounding_rows,
 )
+from .lora_add import LoraAdd, lora_add_by_row, lora_add_reference
 from .ngram_rows import NGramRows, ngram_rows_reference
 from .norm_parts import NormParts, norm_parts_reference
 from .one_row import one_position, one_query, one_row, one_token
@@ -162,6 +163,7 @@ class KernelSet:
     pack_integers: PackIntegers | None = None  # None: inputs are not rounded, whatever a checkpoint's method says
     join_linear: JoinLinear = join_linear_reference
     linear: Linear = linear_reference
+    lora_add: LoraAdd = lora_add_reference
     embed: Embed = embed_reference
     copy_rows: CopyRows = copy_rows_reference
     take_columns: TakeColumns = take_columns_reference
@@ -268,6 +270,7 @@ class KernelSet:
 ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: no result depends on the number of rows
     add_rms_norm=one_row(add_rms_norm_reference, 0, 1),
     linear=one_row(linear_reference, 0),
+    lora_add=lora_add_by_row,
     rope_and_store=one_row(rope_and_store_reference, 0, 5, 6),
     paged_attention=one_query(paged_attention_reference, 0),
     attend_part=one_query(attend_part_reference, 0),

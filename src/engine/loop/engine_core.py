@@ -13,7 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..api import CallError, EngineInfo, EngineRequest, EngineStats, InvalidRequest
+from ..api import (
+    AdapterError,
+    AdapterRef,
+    CallError,
+    EngineInfo,
+    EngineOutput,
+    EngineRequest,
+    EngineStats,
+    InvalidRequest,
+)
 from ..core import SchedulerInterface
 from ..core.block_events import BlockEvent, BlockEvents
 from ..core.block_store import BlockStore
@@ -87,6 +96,8 @@ class EngineCore:
     ) -> None:
         self._scheduler = scheduler
         self._executor = executor
+        # Outputs of requests that ended while they waited: a scheduler that is named need not have any.
+        self._take_failed: Callable[[], list[EngineOutput]] = getattr(scheduler, "take_failed", list)
         self._has_postponed_work = True
         self._in_flight: deque[_StepInFlight] = deque()
         self._processor_pattern = processor_pattern
@@ -126,6 +137,11 @@ class EngineCore:
             self._check_ids(token_ids, "bad_words")
         if sampling.logits_processors:
             check_named(sampling.logits_processors, self._processor_pattern)
+        if (adapter := request.inputs.adapter) is not None:
+            try:
+                self.load_adapter(adapter)
+            except AdapterError as error:
+                raise InvalidRequest(str(error), param="model", code=error.code) from None
         if self._grammars is not None:
             request.is_ready = self._grammars.prepare(sampling)
         self.take_memory()
@@ -155,11 +171,14 @@ class EngineCore:
         self.is_stepping = True  # submitting may take long: the first launch of a kernel compiles it
         try:
             self._submit()
+            failed = self._take_failed()
             if self._in_flight:
                 outputs = self._oldest_outputs()
             else:
                 self.assist()
                 outputs = StepOutputs()
+            if failed:
+                outputs = replace(outputs, records=[*outputs.records, *failed])
             return outputs if self._held is None else self._held.exchange(outputs)
         finally:
             self.is_stepping = bool(self._in_flight)
@@ -202,6 +221,14 @@ class EngineCore:
     def check(self) -> None:
         """Raises RunnerUnusable if no step can follow, because a process of the model has ended."""
         self._executor.check()
+
+    def load_adapter(self, ref: AdapterRef) -> None:
+        """Read an adapter in every process of the model. Raises AdapterError."""
+        self._executor.load_adapter(ref)
+
+    def unload_adapter(self, digest: str) -> None:
+        """Forget an adapter as soon as no running request uses it."""
+        self._executor.unload_adapter(digest)
 
     def call_workers(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """What the method of the worker of each process returns, by rank. Only without work.

@@ -8,13 +8,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from ..api import EngineStats, ProfileError
+from ..api import AdapterError, EngineStats, ProfileError
 from ..transport.messages import (
     Abort,
+    AdapterChanged,
     FreeMemory,
     Hello,
+    LoadAdapter,
     MemoryFreed,
     MemoryTaken,
     Message,
@@ -24,6 +27,7 @@ from ..transport.messages import (
     Stats,
     Submit,
     TakeMemory,
+    UnloadAdapter,
 )
 from .dispatch import Dispatch
 from .engine_core import EngineCore
@@ -98,6 +102,10 @@ class EngineLoop(Generic[Client]):
             case TakeMemory():
                 self._keep_memory()
                 self._port.send(client, MemoryTaken(_refusal(self._core.take_memory)))
+            case LoadAdapter(number, ref):
+                self._port.send(client, _changed(number, partial(self._core.load_adapter, ref)))
+            case UnloadAdapter(number, digest):
+                self._port.send(client, _changed(number, partial(self._core.unload_adapter, digest)))
             case Hello():
                 self._port.send(client, Ready(self._core.info))
             case _:
@@ -146,6 +154,15 @@ class EngineLoop(Generic[Client]):
         if load_changed or (is_due and stats != sent):
             self._port.broadcast(Stats(stats))
             self._sent_stats, self._stats_sent_at = stats, now
+
+
+def _changed(number: int, change: Callable[[], None]) -> AdapterChanged:
+    """The answer to a call that changes adapters."""
+    try:
+        change()
+    except AdapterError as error:
+        return AdapterChanged(number, str(error), error.code)
+    return AdapterChanged(number)
 
 
 def _refusal(change: Callable[[], None]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ..api import CallError, StepLaunches
+from ..api import AdapterError, AdapterRef, CallError, StepLaunches
 from ..step import StepPlan
 from .step_queue import PendingStep, StepQueue
 
@@ -59,6 +59,13 @@ class Executor:
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """What a method of the worker of each process returns, by rank. Raises CallError, or RunnerUnusable."""
         raise CallError("this engine has no workers: they are on CPUs only")
+
+    def load_adapter(self, ref: AdapterRef) -> None:
+        """Read an adapter in every process of the model. Raises AdapterError."""
+        raise AdapterError("this engine serves no adapters: `lora.enable_lora` is not set", code="unsupported_adapter")
+
+    def unload_adapter(self, digest: str) -> None:
+        """Forget an adapter as soon as no running sequence uses it."""
 
     def free_memory(self) -> None:
         """Sleep: give back the memory that only steps need.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from ...config import Resolved
@@ -13,6 +14,7 @@ from ..kernels.cpu.library import CpuLibrary
 from ..models.decoder import LaterStage
 from ..sampling.sampling_table import SamplingTable
 from ..structured.grammars import Grammars
+from .adapters import AdapterLoads, adapter_features, adapters_of
 from .block_transfer import TransferOf
 from .body import HostBody
 from .copies import BlockCopies, ExpertMoves, StateCopies, StepCopy
@@ -92,7 +94,13 @@ def rejected_drafts(made: Materials, inputs: HostInputs) -> RejectedDrafts | Non
 def copies_of(made: Materials, transfer_of: TransferOf | None = None) -> Sequence[StepCopy]:
     states = made.loaded.cache.states
     of_states = [] if states is None else [StateCopies(states)]
-    return [made.moves, *of_states, BlockCopies(None if transfer_of is None else transfer_of(made.loaded))]
+    of_adapters = [] if made.loaded.adapters is None else [AdapterLoads(made.loaded.adapters)]
+    return [
+        made.moves,
+        *of_states,
+        *of_adapters,
+        BlockCopies(None if transfer_of is None else transfer_of(made.loaded)),
+    ]
 
 
 def load_runner(
@@ -113,12 +121,13 @@ def load_runner(
     """
     phases, make = PhaseClock(phase), parts_of or host_parts()
     loaded = load(resolved, phases)
+    loaded = replace(loaded, adapters=adapters_of(resolved, loaded))
     slots, launched = _slot_table(resolved, loaded, grammars), Launched()
     drafted_rows: dict[int, DraftedRow] = {}
 
     def parts(loaded: LoadedModel) -> tuple[Materials, Parts]:
         balancer = expert_balancer(resolved, loaded.model.loadables(), loaded.ranks)
-        features = features_of(resolved.model_spec)
+        features = (*features_of(resolved.model_spec), *adapter_features(loaded))
         made = Materials(resolved, loaded, slots, ExpertMoves(balancer), launched, features, drafted_rows)
         return made, make(made)
 

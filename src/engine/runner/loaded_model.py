@@ -17,6 +17,7 @@ from ..kernels import KernelSet, select_kernels
 from ..kernels.cpu.background import BackgroundCompilation
 from ..kernels.cpu.library import CpuLibrary, is_loadable, load_library
 from ..layers.loading import Loadable
+from ..lora.adapters import Adapters
 from ..models.decoder import LaterStage
 from ..models.model import Model
 from ..models.registry import make_later_stage, make_model
@@ -50,6 +51,7 @@ class LoadedModel:
     replicas: SharedExperts | None = None  # that have its other experts
     sleeping: SleepingMemory | None = None  # of a device, if the engine may sleep
     draft: LoadedDraft | None = None  # what drafts tokens for the model
+    adapters: Adapters | None = None  # None: requests have none
 
     def free_memory(self) -> None:
         """Give back what only steps need. Raises MemoryError, and has all of it still."""
@@ -218,7 +220,7 @@ def with_library(loaded: LoadedModel, resolved: Resolved, library: CpuLibrary) -
     kernels = _kernels(resolved, lambda _: library)
     model = make_model(resolved, kernels, loaded.device)
     model.take_weights(loaded.whole)
-    return LoadedModel(loaded.device, kernels, model, loaded.cache)
+    return LoadedModel(loaded.device, kernels, model, loaded.cache, adapters=loaded.adapters)
 
 
 def load_model(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..sampling.sampling_table import SamplingTable
-from ..step.plan import Admission
+from ..step.plan import NO_ADAPTER, Admission
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,12 @@ def _seed_half(table: SamplingTable, slot: int, half: int) -> int:
     return int(table.seed[slot : slot + 1].view(np.int32)[half])
 
 
+ADAPTER_SLOT = "adapter_slot"
+
 # A greedy sequence ignores what changes the choice of a token at random.
 SLOT_COLUMNS = (
+    # One more than the slot of its adapter, 0 without one.
+    SlotColumn(ADAPTER_SLOT, np.int32, lambda admission, _: admission.adapter_slot - NO_ADAPTER, on_device=False),
     SlotColumn("num_prompt_tokens", np.int64, lambda admission, _: admission.num_prompt_tokens, on_device=False),
     _sampling("temperature", np.float32, lambda table, slot: 0.0 if table.is_greedy[slot] else table.temperature[slot]),
     _sampling("top_p", np.float32, lambda table, slot: 1.0 if table.is_greedy[slot] else table.top_p[slot]),

@@ -32,13 +32,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ..api import RequestInputs
+from ..api import AdapterRef, RequestInputs
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 Table = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 NO_COPIES: Table = np.empty((0, 2), np.int32)
+NO_ADAPTER = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Admission:
     generated: list[int] = field(default_factory=list)  # tokens sampled before a preemption
     head: str | None = None  # of the model, whose outputs are the sequence's vectors; None: tokens are sampled
     request_id: str = ""  # for the times of requests; not used by the runner
+    adapter_slot: int = NO_ADAPTER  # of the adapter in `inputs`
 
     @property
     def token_ids(self) -> list[int]:
@@ -61,6 +63,14 @@ class Admission:
     @property
     def num_prompt_tokens(self) -> int:
         return len(self.inputs.prompt_token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterLoad:
+    """Place an adapter in a slot of adapters. No row of this step or a later one has what was there before."""
+
+    slot: int
+    ref: AdapterRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +107,7 @@ class StepPlan:
     kept_states: Table = field(default_factory=lambda: NO_COPIES)  # [n, 2] and after the step
     loads: list[BlockLoad] = field(default_factory=list)  # stored blocks, copied to the cache before the step
     saves: list[BlockCopy] = field(default_factory=list)  # blocks that are stored after it
+    adapter_loads: list[AdapterLoad] = field(default_factory=list)  # before the step
     forced: list[tuple[int, list[int]]] = field(default_factory=list)  # after admissions: append tokens to slots
     # Slots, and what may follow the last known token of each: one token less than its row has outputs.
     drafts: list[tuple[int, list[int]]] = field(default_factory=list)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ..api import EngineInfo, EngineOutput, EngineRequest, EngineStats
+from ..api import AdapterRef, EngineInfo, EngineOutput, EngineRequest, EngineStats
 
 Int32 = npt.NDArray[np.int32]
 
@@ -45,6 +45,22 @@ class FreeMemory:
 @dataclass(frozen=True, slots=True)
 class TakeMemory:
     """Wake up: take that memory again; answered by MemoryTaken."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadAdapter:
+    """Read an adapter, in every process of the model; answered by AdapterChanged."""
+
+    number: int  # the client's, for this call
+    ref: AdapterRef
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadAdapter:
+    """Forget an adapter as soon as no running request uses it; answered by AdapterChanged."""
+
+    number: int  # the client's, for this call
+    digest: str
 
 
 # ---- messages to the client
@@ -115,6 +131,15 @@ class MemoryTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterChanged:
+    """An adapter was loaded or unloaded; `error` and `code` if it could not be."""
+
+    number: int  # of the call
+    error: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """A thread of the engine sends it every second, during a long step too."""
 
@@ -132,6 +157,18 @@ class ExitReason:
     exit_code: int = 1
 
 
-ToEngine = Hello | Submit | Abort | Profile | FreeMemory | TakeMemory
-ToClient = Phase | Ready | Outputs | Refused | Stats | Profiled | MemoryFreed | MemoryTaken | Heartbeat | ExitReason
+ToEngine = Hello | Submit | Abort | Profile | FreeMemory | TakeMemory | LoadAdapter | UnloadAdapter
+ToClient = (
+    Phase
+    | Ready
+    | Outputs
+    | Refused
+    | Stats
+    | Profiled
+    | MemoryFreed
+    | MemoryTaken
+    | AdapterChanged
+    | Heartbeat
+    | ExitReason
+)
 Message = ToEngine | ToClient

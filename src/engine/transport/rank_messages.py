@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, get_args
 
 from ..api import RequestInputs, Task
-from ..step import Admission, BlockCopy, BlockLoad, StepPlan, StepResult
+from ..step import AdapterLoad, Admission, BlockCopy, BlockLoad, StepPlan, StepResult
 from ..step.columns import int_bytes, read_result, writable_ints, write_result
 from ..step.plan import Int32, Table
 from .messages import FreeMemory, TakeMemory
@@ -159,6 +159,7 @@ _PARTS = REQUEST_PARTS | {
     StepResult: Part(list, write_result, lambda parts, _: read_result(parts)),
 }
 _PARTS[RequestInputs] = record(RequestInputs, _PARTS)
+_PARTS[list[AdapterLoad]] = many(record(AdapterLoad, _PARTS))
 _PARTS[list[Admission]] = many(record(Admission, _PARTS))
 _PARTS[StepPlan] = record(StepPlan, _PARTS)
 CODEC: RecordCodec[RankMessage] = RecordCodec(get_args(RankMessage), _PARTS)

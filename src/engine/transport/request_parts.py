@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..api import CacheScope, RequestInputs, Task
+from ..api import AdapterRef, CacheScope, RequestInputs, Task
 from ..step.columns import int_bytes, ints
 from .records import Layout, Part, WireError, record, tagged, take
 
@@ -47,5 +47,6 @@ REQUEST_PARTS: dict[Any, Part] = {
     list[int]: Part(bytes, int_bytes, ints),
     Task: tagged(_TASKS, {}, {kind: _as_map(kind) for kind in _TASKS}),
     CacheScope: validated(CacheScope),
+    AdapterRef: record(AdapterRef, {}),
 }
 REQUEST_PARTS[RequestInputs] = record(RequestInputs, REQUEST_PARTS)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from ...config.schema.refused.reasons import (
     GENERATION_ONLY,
-    NO_ADAPTERS,
     NO_TRAINING,
     TEXT_ONLY,
 )
@@ -30,6 +29,8 @@ _CHAT = "use POST /v1/chat/completions"
 _COMPLETION = "use POST /v1/completions; its prompt may be token ids, and `return_token_ids` returns those generated"
 
 _FILES = ("/v1/files", "/v1/files/{rest:path}", "/v1/batches", "/v1/batches/{rest:path}")
+
+LORA_PATHS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 
 TABLE: tuple[Absent, ...] = (
     Absent("OpenAI", GENERATION_ONLY, ("/v1/embeddings", "/v1/moderations")),
@@ -61,7 +62,6 @@ TABLE: tuple[Absent, ...] = (
         GENERATION_ONLY,
         ("/pooling", "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank", "/generative_scoring"),
     ),
-    Absent("vLLM", NO_ADAPTERS, ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")),
     Absent("vLLM", NO_TRAINING, ("/init_weight_transfer_engine", "/update_weights", "/pause", "/resume", "/is_paused")),
     Absent("vLLM", TEXT_ONLY, ("/reset_mm_cache", "/reset_encoder_cache")),
     Absent(
@@ -84,14 +84,22 @@ TABLE: tuple[Absent, ...] = (
         ("/info", "/model_info", "/get_model_info", "/get_server_info"),
     ),
     Absent("SGLang", "use GET /health", ("/health_generate",)),
-    Absent("SGLang", NO_ADAPTERS, ("/load_lora_adapter", "/unload_lora_adapter")),
+    Absent(
+        "SGLang",
+        "use POST /v1/load_lora_adapter and /v1/unload_lora_adapter (`server.enable_lora_routes`)",
+        ("/load_lora_adapter", "/unload_lora_adapter"),
+    ),
     Absent("SGLang", NO_TRAINING, ("/update_weights_from_disk", "/release_memory_occupation")),
     Absent("llama.cpp", _COMPLETION, ("/completion", "/completions", "/infill")),
     Absent("llama.cpp", _CHAT, ("/chat/completions",)),
     Absent("llama.cpp", GENERATION_ONLY, ("/embedding", "/embeddings", "/reranking")),
     Absent("llama.cpp", "use POST /tokenize with `messages`, which applies the chat template", ("/apply-template",)),
     Absent("llama.cpp", "use GET /server_info, or GET /metrics for what runs", ("/props", "/slots")),
-    Absent("llama.cpp", NO_ADAPTERS, ("/lora-adapters",)),
+    Absent(
+        "llama.cpp",
+        "name the adapter as the `model` of a request; GET /v1/models lists those that are loaded",
+        ("/lora-adapters",),
+    ),
     Absent("Ollama", _CHAT, ("/api/chat", "/api/generate")),
     Absent("Ollama", GENERATION_ONLY, ("/api/embed", "/api/embeddings")),
     Absent("Ollama", "use GET /v1/models", ("/api/tags", "/api/ps", "/api/show", "/api/version")),
@@ -113,6 +121,7 @@ def disabled(settings: ServerConfig, *, has_profiler: bool = False, has_sleep: b
         (settings.enable_server_load_tracking, "/load", "enable_server_load_tracking: true"),
         (settings.enable_tokenizer_info_endpoint, "/tokenizer_info", "enable_tokenizer_info_endpoint: true"),
         (settings.enable_admin_routes, "/reset_prefix_cache", "enable_admin_routes: true"),
+        *((settings.enable_lora_routes, path, "enable_lora_routes: true") for path in LORA_PATHS),
         *((settings.files_dir is not None, path, "files_dir: FOLDER") for path in _FILES),
         *(
             (settings.responses_store is not None, f"/v1/responses/{{response_id}}{rest}", "responses_store: memory")

@@ -75,7 +75,7 @@ def test_refused_options_are_not_listed(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_refused_option_shows_what_this_build_does(capsys: pytest.CaptureFixture[str]) -> None:
     """Once nothing was printed, with exit code 0."""
-    assert run(["deploy.yaml"], [], ConfigFlags(path="lora.enable_lora")) == 0
+    assert run(["deploy.yaml"], [], ConfigFlags(path="lora.enable_prompt_adapter")) == 0
     assert out(capsys) == "false\n"
     assert run(["deploy.yaml"], [], ConfigFlags(path="speculative")) == 0
     assert "method: null" in out(capsys)

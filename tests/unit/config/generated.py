@@ -52,6 +52,7 @@ _KNOWN_KEYS: dict[str, list[dict[str, Any]]] = {
     "model.override_generation_config": [{"top_p": share} for share in (0.5, 0.25, 0.75)],
     "load.pt_load_map_location": [{"cuda:0": "cpu"}, {"cuda:1": "cpu"}, {"cuda:2": "cpu"}],
     "server.model_aliases": [{"claude-*": name} for name in ("a", "b", "c")],
+    "lora.modules": [{"a": {"path": f"/{name}"}} for name in ("a", "b", "c")],
     "server.tool_server": [{"a": {"url": "http://a/mcp", "allowed_tools": [name]}} for name in ("b", "c", "d")],
     "kv_transfer.kv_connector_extra_config": [{"shared_storage_path": f"/{name}"} for name in ("a", "b", "c")],
     "parallel.eplb_config": [{"step_interval": steps} for steps in (1001, 1002, 1003)],

@@ -70,7 +70,7 @@ def test_the_schema_accepts_what_the_loader_accepts() -> None:
         {"scheduler": {"max_queued_tokens": "1KK"}},
         {"server": {"api_key": {"vault": "x"}}},
         {"modle": {}},
-        {"lora": {"max_loras": 2}},
+        {"lora": {"max_prompt_adapters": 2}},
         {"preset": "fast"},
         {"kind": "Pod"},
     ],

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from stoker.engine.api import InvalidRequest, SamplingParams
+from stoker.engine.api import CacheScope, InvalidRequest, SamplingParams
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,11 @@ def test_a_bias_is_finite(value: float):
     with pytest.raises(InvalidRequest) as refused:
         SamplingParams(logit_bias={5: 1.0, 7: value}).validate()
     assert refused.value.param == "logit_bias"
+
+
+def test_the_scope_of_an_adapter_cannot_be_named_by_a_salt():
+    plain, own = CacheScope("tenant", 2), CacheScope("tenant", 2, adapter="a1b2")
+    assert plain.root_text == "epoch 2 tenant"
+    assert own.root_text == "adapter a1b2 epoch 2 tenant"
+    scopes = [plain, own, CacheScope(own.root_text), CacheScope(own.root_text, adapter="a1b2"), CacheScope("adapter")]
+    assert len({scope.root_text for scope in scopes}) == len(scopes)

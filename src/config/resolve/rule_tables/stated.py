@@ -15,7 +15,6 @@ from ..rule import Rule, StatedRule
 # Rule -> options that this build refuses, or accepts with a warning only; NAME=VALUE is one refused value.
 NOT_HERE = {
     "R007": "multimodal.limit_mm_per_prompt",
-    "R012": "server.lora_modules",
     "R017": "server.enable_auto_tool_choice",
     "R020": "server.disable_log_requests",
     "R025": "multimodal.interleave_mm_strings",
@@ -59,10 +58,6 @@ NOT_HERE = {
     "R158": "multimodal.video_pruning_rate",
     "R159": "multimodal.skip_mm_profiling",
     "R160": "multimodal.media_io_kwargs multimodal.mm_processor_kwargs",
-    "R161": "lora.*",
-    "R162": "server.lora_modules lora.enable_lora",
-    "R163": "lora.max_cpu_loras lora.max_loras",
-    "R164": "lora.lora_dtype",
     "R165": "lora.long_lora_scaling_factors",
     "R166": "lora.fully_sharded_loras",
     "R167": "lora.default_mm_loras",

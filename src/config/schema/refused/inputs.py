@@ -4,51 +4,36 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ..types import Count, Flag, Gibibytes, NumberFromZero, Numbers, Texts, Whole
-from .reasons import NO_ADAPTERS, NO_PROMPT_ADAPTERS, TEXT_ONLY
+from ..types import Count, Flag, Gibibytes, NumberFromZero, Whole
+from .reasons import ANY_ADAPTERS, GENERATION_ONLY, LAYOUT_READ, NO_PROMPT_ADAPTERS, TEXT_ONLY, WHOLE_A
 from .row import Refused
 
 LORA: tuple[Refused, ...] = (
-    Refused("enable_lora", Flag, False, "Serve low-rank adapters (LoRA).", reason=NO_ADAPTERS),
-    Refused("enable_lora_bias", Flag, False, "Apply the bias terms of adapters.", reason=NO_ADAPTERS),
-    Refused("max_loras", Count, 1, "Maximum number of adapters in one batch.", reason=NO_ADAPTERS),
-    Refused("max_lora_rank", Count, 16, "Maximum rank of an adapter.", reason=NO_ADAPTERS),
-    Refused("lora_extra_vocab_size", Whole, 256, "Maximum number of tokens that an adapter adds.", reason=NO_ADAPTERS),
-    Refused(
-        "lora_dtype",
-        Literal["auto", "float16", "bfloat16"],
-        "auto",
-        "Number format of adapters.",
-        reason=NO_ADAPTERS,
-    ),
-    Refused("max_cpu_loras", Whole | None, None, "Maximum number of adapters in host memory.", reason=NO_ADAPTERS),
-    Refused("fully_sharded_loras", Flag, False, "Split both matrices of an adapter over devices.", reason=NO_ADAPTERS),
-    Refused("default_mm_loras", dict[str, Any], {}, "Adapter for each kind of media in a prompt.", reason=NO_ADAPTERS),
-    Refused("long_lora_scaling_factors", Numbers, (), "Context scaling factors of adapters.", reason=NO_ADAPTERS),
+    Refused("fully_sharded_loras", Flag, False, "Split both matrices of an adapter over devices.", reason=WHOLE_A),
+    Refused("default_mm_loras", dict[str, Any], {}, "Adapter for each kind of media in a prompt.", reason=TEXT_ONLY),
     Refused("enable_prompt_adapter", Flag, False, "Accept learned soft prompts.", reason=NO_PROMPT_ADAPTERS),
     Refused("max_prompt_adapters", Count, 1, "Maximum number of soft prompts in one batch.", reason=NO_PROMPT_ADAPTERS),
     Refused(
         "max_prompt_adapter_token", Whole, 0, "Maximum virtual tokens of a soft prompt.", reason=NO_PROMPT_ADAPTERS
     ),
-    Refused("lora_target_modules", Texts, (), "Layers that adapters apply to.", reason=NO_ADAPTERS),
     Refused(
         "max_lora_cls_labels",
         Count | None,
         None,
         "Maximum number of labels of a classifying adapter.",
-        reason=NO_ADAPTERS,
+        reason=GENERATION_ONLY,
     ),
     Refused(
         "specialize_active_lora",
         Flag,
         False,
         "Capture graphs by the number of adapters in the batch.",
-        reason=NO_ADAPTERS,
+        reason=ANY_ADAPTERS,
     ),
-    Refused("enable_tower_connector_lora", Flag, False, "Apply adapters to the encoder of media.", reason=NO_ADAPTERS),
-    Refused("enable_moe_shared_loras", Flag, False, "Share parts of an adapter between experts.", reason=NO_ADAPTERS),
+    Refused("enable_tower_connector_lora", Flag, False, "Apply adapters to the encoder of media.", reason=TEXT_ONLY),
+    Refused("enable_moe_shared_loras", Flag, False, "Share parts of an adapter between experts.", reason=LAYOUT_READ),
     Refused(
-        "enable_mixed_moe_lora_format", Flag, False, "Serve two layouts of adapters for experts.", reason=NO_ADAPTERS
+        "enable_mixed_moe_lora_format", Flag, False, "Serve two layouts of adapters for experts.", reason=LAYOUT_READ
     ),
 )
 MULTIMODAL: tuple[Refused, ...] = (

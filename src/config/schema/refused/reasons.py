@@ -50,7 +50,10 @@ GATHERED_TOKENS = (
 )
 OWN_EXPERTS = "each process reads its own experts alone"
 NO_DEVICE_SETTINGS = "devices have no settings besides the options of this section"
-NO_ADAPTERS = "this build applies no adapters; merge the adapter into the model's weights"
+ADAPTER_BY_FOLDER = "adapters are folders that PEFT has written: `lora.modules`"
+WHOLE_A = "each device has matrix A of an adapter whole, and the rows of matrix B of its own outputs"
+ANY_ADAPTERS = "a captured step serves any number of adapters: their number is one of its arguments"
+LAYOUT_READ = "names and shapes of the tensors say how an adapter stores experts; no option is needed"
 NO_PROMPT_ADAPTERS = "this build reads no prompt adapters; put the prompt's text into the request"
 REASONING_IN_FORMAT = "the markers of reasoning are part of the format: declare one in `server.tool_parser_plugin`"
 DRAFTS_AS_MODEL = "what drafts is quantised as `model.quantization` says"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ..types import Flag, Texts, Whole
+from ..types import Flag, Whole
 from .reasons import (
     COMPILED_BEFORE,
     EFFORT_IN_TEMPLATE,
@@ -12,7 +12,6 @@ from .reasons import (
     HEALTH_WATCHES,
     HTTP_ONLY,
     LOGGING_OPTIONS,
-    NO_ADAPTERS,
     NO_COHERE,
     NO_FINGERPRINT,
     ONE_LOG_LINE,
@@ -39,7 +38,6 @@ OBSERVABILITY: tuple[Refused, ...] = (
     Refused("logging_config", dict[str, Any], {}, "Settings of logs.", reason=LOGGING_OPTIONS),
 )
 SERVER: tuple[Refused, ...] = (
-    Refused("lora_modules", Texts, (), "Adapters to load at start, each as name=path.", reason=NO_ADAPTERS),
     Refused(
         "tool_strict_level",
         Literal["auto", "function", "parameter"],

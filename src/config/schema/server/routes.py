@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ..section import Section, about
 from ..tool_server import TOOL_SERVERS
-from ..types import Count, Duration, Flag, Size, Text
+from ..types import Count, Duration, Flag, Size, Text, Texts
 
 
 class RouteOptions(Section):
@@ -130,6 +130,26 @@ class RouteOptions(Section):
             "Serve POST /reset_prefix_cache, after which requests reuse nothing that was computed before: for "
             "measurements without a cache. With keys it needs one; without, everyone who can reach the server can slow "
             "it down."
+        ),
+    )
+
+    lora_modules: Texts = Field(
+        (),
+        description=(
+            "Adapters that are loaded at the start, as `lora.modules`, in the form that command lines of other servers "
+            "have: each is NAME=PATH, or a JSON object with `name`, `path` and perhaps `base_model_name`; a single "
+            "JSON list of such objects is accepted too."
+        ),
+        examples=[["sql=./adapters/sql"]],
+        json_schema_extra=about(notation="objects"),
+    )
+
+    enable_lora_routes: Flag = Field(
+        False,
+        description=(
+            "Serve POST /v1/load_lora_adapter and /v1/unload_lora_adapter, which load and forget adapters while the "
+            "server runs, from folders of this machine. With keys they need one with the scope `admin`; without, "
+            "everyone who can reach the server can change what it computes."
         ),
     )
 

@@ -404,12 +404,12 @@ def test_a_makefile_is_no_yaml(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_the_one_value_of_an_option_that_is_not_in_this_build_is_not_written() -> None:
-    """`lora: {max_loras: 1}` was kept where everything else about adapters was refused."""
-    draft = import_script("vllm serve m --enable-lora --max-loras 1")
+    """`lora: {max_prompt_adapters: 1}` was kept where everything else about soft prompts was refused."""
+    draft = import_script("vllm serve m --enable-prompt-adapter --max-prompt-adapters 1")
     assert set(draft.values) == {"model.model"}
     assert {left.written: left.kind for left in draft.left} == {
-        "--enable-lora": "refused",
-        "--max-loras 1": "needless",
+        "--enable-prompt-adapter": "refused",
+        "--max-prompt-adapters 1": "needless",
     }
 
 

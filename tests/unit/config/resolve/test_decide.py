@@ -65,6 +65,8 @@ def test_everything_is_decided_with_a_reason(tmp_path: Path) -> None:
         "scheduler.async_scheduling": False,
         "scheduler.cuda_graph_sizes": (),
         "compilation.level": 0,
+        "lora.max_cpu_loras": 1,
+        "lora.lora_dtype": "bfloat16",
         "cache.kv_cache_dtype": "bfloat16",
         "model.tokenizer": str(tmp_path),
         "model.hf_config_path": str(tmp_path),
@@ -189,7 +191,7 @@ def test_without_the_model_only_its_part_waits() -> None:
         *("model.tokenizer", "model.dtype", "model.max_model_len", "cache.kv_cache_memory_bytes"),
         *("scheduler.max_queued_tokens", "scheduler.max_num_batched_tokens"),
         *("cache.kv_cache_dtype", "scheduler.long_prefill_token_threshold"),
-        *("model.hf_config_path", "model.rope_theta", "load.load_format"),
+        *("model.hf_config_path", "model.rope_theta", "load.load_format", "lora.lora_dtype"),
     }
     assert done.get("cache.block_size") == 16
 

@@ -25,6 +25,7 @@ from .rule_cases import (
     device,
     kv_transfer,
     load,
+    lora,
     model,
     parallel,
     scheduler,
@@ -36,7 +37,7 @@ from .rule_cases import (
 SMALL = MACHINE.model_copy(update={"available_memory_bytes": 100_000, "cpu_flags": (), "max_open_files": 1024})
 _TABLES = (
     *(model, load, cache, scheduler, device, parallel, compilation, kv_transfer, server, structured_outputs),
-    speculative,
+    *(speculative, lora),
 )
 MACHINES = {  # by the name of their tables
     "CASES": MACHINE,

@@ -35,7 +35,7 @@ def test_a_row_that_was_left_in_the_table_of_an_implemented_option_is_an_error()
     """Else the row would replace the declared field, and the option would still be refused."""
 
     class Implemented(Section):
-        max_loras: Count = Field(1, description="Adapters.", json_schema_extra=about(reload="model"))
+        max_prompt_adapters: Count = Field(1, description="Soft prompts.", json_schema_extra=about(reload="model"))
 
-    with pytest.raises(AssertionError, match=r"lora: declared and still in the table .*\['max_loras'\]"):
+    with pytest.raises(AssertionError, match=r"lora: declared and still in the table .*\['max_prompt_adapters'\]"):
         with_refused("lora")(Implemented)

@@ -36,7 +36,7 @@ from ..deployments import findings, load, message
         ("server: port:8000", "C104", "write a space after `port:`"),
         ("server: {\u00a0port: 8000}", "C103", "U+00A0 NO-BREAK SPACE"),
         ("scheduler: {policy: fcfs}", "C103", "did you mean `scheduler.scheduling_policy`?"),
-        ("lora: {max_loras: 2}", "C118", "this build applies no adapters"),
+        ("lora: {max_prompt_adapters: 2}", "C118", "this build reads no prompt adapters"),
         (
             "parallel: {dp_sync_interval: 2}",
             "C118",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import msgpack
 
-from stoker.engine.api import CacheScope, EngineRequest, RequestInputs, SamplingParams
+from stoker.engine.api import AdapterRef, CacheScope, EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings
-from stoker.engine.step import StepPlan
+from stoker.engine.core.adapter_slots import AdapterSettings
+from stoker.engine.step import AdapterLoad, StepPlan
 from stoker.engine.transport import wire
 from stoker.engine.transport.messages import Submit
 from stoker.engine.transport.rank_messages import CODEC
@@ -17,20 +18,21 @@ from stoker.engine.transport.request_parts import REQUEST_PARTS
 
 
 def test_each_input_of_a_request_reaches_the_ranks():
-    inputs = RequestInputs([5, 6, 7], SamplingParams(prompt_logprobs=2), CacheScope("salt", 3))
+    adapter = AdapterRef("sql", "a1b2", "/adapters/sql")
+    inputs = RequestInputs([5, 6, 7], SamplingParams(prompt_logprobs=2), CacheScope("salt", 3), adapter)
     plain = RequestInputs([], SamplingParams())
     for field in fields(RequestInputs):
         assert getattr(inputs, field.name) != getattr(plain, field.name), f"{field.name} has no value in this test"
     submit = wire.decode(wire.encode(Submit(1, EngineRequest(request_id="r", inputs=inputs))))
     assert isinstance(submit, Submit)
-    scheduler = Scheduler(
-        SchedulerSettings(num_blocks=4, block_size=4, max_num_seqs=1, max_num_batched_tokens=8, max_model_len=16)
-    )
+    settings = SchedulerSettings(num_blocks=4, block_size=4, max_num_seqs=1, max_num_batched_tokens=8, max_model_len=16)
+    scheduler = Scheduler(replace(settings, adapters=AdapterSettings(max_loras=1, load=lambda ref: None)))
     scheduler.add(submit.request)
     plan = scheduler.schedule()
     assert plan is not None
     sent = CODEC.decode(CODEC.encode(plan))
     assert isinstance(sent, StepPlan)
+    assert plan.adapter_loads == sent.adapter_loads == [AdapterLoad(0, adapter)]
     assert [each.inputs for each in (*plan.admissions, *sent.admissions)] == [inputs, inputs]
 
 
@@ -42,7 +44,10 @@ class Coloured(RequestInputs):
 
 def test_an_input_more_needs_no_encoding_unless_its_type_is_new():
     part = record(Coloured, {**REQUEST_PARTS, tuple[int, ...]: REQUEST_PARTS[list[int]]._replace(read=_tuple)})
-    for inputs in (Coloured([1], SamplingParams(n=2)), Coloured([1], SamplingParams(), CacheScope(), (4, 5), "red")):
+    for inputs in (
+        Coloured([1], SamplingParams(n=2)),
+        Coloured([1], SamplingParams(), CacheScope(), None, (4, 5), "red"),
+    ):
         assert part.read(msgpack.unpackb(msgpack.packb(part.write(inputs))), "inputs") == inputs
 
 

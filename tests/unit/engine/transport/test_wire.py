@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.engine.api import (
+    AdapterRef,
     CacheScope,
     Constraint,
     EngineInfo,
@@ -115,7 +116,7 @@ def test_a_request_arrives_with_every_parameter():
     )
     request = EngineRequest(
         request_id="r-1",
-        inputs=RequestInputs([0, 7, 2**31 - 1], sampling, CacheScope("s", 3, (KeyedSpan(1, 2, "a"),))),
+        inputs=RequestInputs([0, 7, 2**31 - 1], sampling, CacheScope("s", 3, (KeyedSpan(1, 2, "a"),), "d1")),
         priority=-3,
         is_for_others=True,
         prediction=[5, 2**31 - 1],
@@ -144,6 +145,9 @@ def test_a_token_id_past_32_bits_is_not_sent():
         messages.MemoryFreed("too little"),
         messages.TakeMemory(),
         messages.MemoryTaken(),
+        messages.LoadAdapter(3, AdapterRef("sql", "a1b2", "/adapters/sql")),
+        messages.UnloadAdapter(4, "a1b2"),
+        messages.AdapterChanged(3, "its rank is 64", "adapter_rank"),
         messages.Heartbeat(7, True, 1.25),
         messages.ExitReason("ValueError", "no", 3),
     ],
@@ -245,27 +249,27 @@ def column(*numbers: int) -> bytes:
             "outputs: row 0: 0 log-probabilities for 1 tokens",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["sampling_params", {"temprature": 1}], {}], 0, False, None, b""]],
+            ["submit", 1, ["r", [column(1), ["sampling_params", {"temprature": 1}], {}, None], 0, False, None, b""]],
             "submit: sampling_params: SamplingParams has no field 'temprature'",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["sampling_params", {"top_k": "many"}], {}], 0, False, None, b""]],
+            ["submit", 1, ["r", [column(1), ["sampling_params", {"top_k": "many"}], {}, None], 0, False, None, b""]],
             "submit: sampling_params: SamplingParams.top_k: ",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}], 0, 1, None, b""]],
+            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}, None], 0, 1, None, b""]],
             "submit: part 3 is int, expected bool",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}], 0, False, [["a"], "", 0], b""]],
+            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}, None], 0, False, [["a"], "", 0], b""]],
             "submit: a block hash is not bytes",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}], 0, False, [[]], b""]],
+            ["submit", 1, ["r", [column(1), ["sampling_params", {}], {}, None], 0, False, [[]], b""]],
             "submit: 1 parts, 3 are expected",
         ),
         (
-            ["submit", 1, ["r", [column(1), ["dream", {}], {}], 0, False, None, b""]],
+            ["submit", 1, ["r", [column(1), ["dream", {}], {}, None], 0, False, None, b""]],
             "submit: unknown tag 'dream'",
         ),
         (

@@ -1,0 +1,153 @@
+"""lora_add: adds the deltas of adapters (LoRA) to the product of a fused linear layer, for the rows that have one.
+
+One op computes both products, x @ A.T and that @ B.T: on a CPU the intermediate values of a step are a few kilobytes,
+which stay in the cache, and a call costs as much as reading one of the small matrices of a decode step. The rows of a
+step are sorted by adapter. Their number, order and adapters are read from tensors, and the matrices of each slot of
+adapters through a table of addresses, so that captured steps compute what these hold when they are replayed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from ...model.adapter_bytes import PANEL
+from .cpu.library import INT64, POINTER, CpuLibrary, pointer
+
+
+@dataclass(frozen=True, slots=True)
+class LoraWeights:
+    """What one adapter adds to one fused layer. A part without a delta has rank 0."""
+
+    a: torch.Tensor  # [ranks, in_features]
+    first: tuple[int, ...]  # of each part, its first row of A: parts may have rows in common
+    b: tuple[
+        torch.Tensor, ...
+    ]  # of each part: [panels, rank, PANEL], the columns of B.T in panels, the last one padded
+    bias: torch.Tensor | None = None  # [columns of all parts], float32
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(each.nbytes for each in (self.a, *self.b)) + (0 if self.bias is None else self.bias.nbytes)
+
+
+class LoraLayer:
+    """The adapters of one fused layer, by slot. The table is at the same address as long as the layer exists.
+
+    A line of the table has the addresses of A and of the bias, the rows of A, and of each part its first row, its rank
+    and the address of its B.
+    """
+
+    def __init__(self, widths: Sequence[int], in_features: int, num_slots: int, device: torch.device) -> None:
+        """widths: columns of each part."""
+        self.widths, self.in_features = tuple(widths), in_features
+        self.slots: list[LoraWeights | None] = [None] * num_slots
+        self.table = torch.zeros(num_slots, 3 + 3 * len(self.widths), dtype=torch.int64, device=device)
+        self.columns = torch.tensor(self.widths, dtype=torch.int64, device=device)
+
+    def place(self, slot: int, weights: LoraWeights | None) -> None:
+        """None: the slot adds nothing to this layer."""
+        self.slots[slot] = weights
+        if weights is None:
+            self.table[slot] = 0
+            return
+        bias = 0 if weights.bias is None else weights.bias.data_ptr()
+        line = [weights.a.data_ptr(), bias, len(weights.a)]
+        for first, b in zip(weights.first, weights.b, strict=True):
+            line += first, b.shape[1], b.data_ptr()
+        self.table[slot] = torch.tensor(line, dtype=torch.int64)
+
+
+class LoraRows(Protocol):
+    """The rows of a step that have an adapter."""
+
+    @property
+    def tokens(self) -> torch.Tensor:
+        """[T] int32, a permutation of the tokens: first those of slot 0, then of slot 1, at last those without."""
+        ...
+
+    @property
+    def starts(self) -> torch.Tensor:
+        """[slots + 1] int32, where the tokens of each slot begin in `tokens`, and where those of the last one end."""
+        ...
+
+
+LoraAdd = Callable[[torch.Tensor, torch.Tensor, LoraRows, LoraLayer], None]
+
+
+def lora_add_reference(x: torch.Tensor, out: torch.Tensor, rows: LoraRows, layer: LoraLayer) -> None:
+    """Adds (x @ A.T) @ B.T and the bias, in float32, to the rows of `out`, which are rounded once.
+
+    x: [T, in_features]. out: [T, columns of all parts], in x's dtype. Source: LoRA, arXiv:2106.09685, with the scale
+    in B.
+    """
+    starts = rows.starts.tolist()
+    for weights, start, end in zip(layer.slots, starts, starts[1:], strict=False):
+        if weights is None or start == end:
+            continue
+        tokens = rows.tokens[start:end].long()
+        shrunk = x[tokens].float() @ weights.a.float().T
+        parts = [
+            shrunk[:, first : first + b.shape[1]]
+            @ b.float().transpose(0, 1).reshape(b.shape[1], b.shape[0] * PANEL)[:, :width]
+            for first, b, width in zip(weights.first, weights.b, layer.widths, strict=True)
+        ]
+        delta = torch.cat(parts, dim=1)
+        if weights.bias is not None:
+            delta += weights.bias
+        out[tokens] = (out[tokens].float() + delta).to(out.dtype)
+
+
+def in_panels(b: torch.Tensor) -> torch.Tensor:
+    """b: [columns, rank]. Returns [panels, rank, PANEL], padded with zeros."""
+    columns, rank = b.shape
+    panels = -(-columns // PANEL)
+    padded = b.new_zeros(panels * PANEL, rank)
+    padded[:columns] = b
+    return padded.view(panels, PANEL, rank).transpose(1, 2).contiguous()
+
+
+def lora_add_cpu(library: CpuLibrary, dtype: torch.dtype) -> LoraAdd:
+    """Takes adapters whose elements have the type of x."""
+    call = library.op("lora_add", dtype, [POINTER] * 6 + [INT64] * 4)
+
+    def lora_add(x: torch.Tensor, out: torch.Tensor, rows: LoraRows, layer: LoraLayer) -> None:
+        num_tokens, width = out.shape
+        if x.shape != (num_tokens, layer.in_features) or width != sum(layer.widths):
+            raise ValueError(f"x is {tuple(x.shape)}, out {tuple(out.shape)}, the layer {layer.widths}")
+        call(
+            pointer(x, dtype),
+            pointer(out, dtype),
+            pointer(rows.tokens, torch.int32),
+            pointer(rows.starts, torch.int32),
+            layer.table.data_ptr(),
+            layer.columns.data_ptr(),
+            len(layer.widths),
+            len(layer.slots),
+            layer.in_features,
+            width,
+        )
+
+    return lora_add
+
+
+@dataclass(frozen=True, slots=True)
+class _OneRow:
+    tokens: torch.Tensor
+    starts: torch.Tensor
+
+
+def lora_add_by_row(x: torch.Tensor, out: torch.Tensor, rows: LoraRows, layer: LoraLayer) -> None:
+    """The reference for one row at a time: torch chooses the order of its sums by the number of rows."""
+    starts = rows.starts.tolist()
+    for slot, (start, end) in enumerate(itertools.pairwise(starts)):
+        own = rows.starts.new_zeros(len(starts))
+        own[slot + 1 :] = 1
+        for token in rows.tokens[start:end].tolist():
+            row = out[token : token + 1].clone()
+            lora_add_reference(x[token : token + 1].clone(), row, _OneRow(rows.tokens.new_zeros(1), own), layer)
+            out[token] = row[0]

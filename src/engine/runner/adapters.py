@@ -1,0 +1,111 @@
+"""Adapters in the steps of a runner: what it has of them, the field of a step, and loads before a step."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from ...config import Resolved
+from ...config.checkpoint.adapter_files import read_adapter
+from ...model.tensor_parallel import slices
+from ...model.tensors import EMBEDDING, OUTPUT
+from ..kernels.lora_add import LoraLayer
+from ..layers.linear import Linear
+from ..layers.step_input import StepInput
+from ..lora.adapters import Adapters
+from ..lora.mix import AdapterMix
+from ..lora.places import FusedLayer, Places
+from ..lora.settings import LoraSettings
+from ..models.decoder import LaterStage
+from ..models.model import Model
+from ..step.plan import NO_ADAPTER, StepPlan
+from .loaded_model import LoadedModel
+from .slot_columns import ADAPTER_SLOT
+from .slot_table import SlotTable
+from .step_features import Columns, StepFeature
+from .step_shape import StepFlag
+
+
+def adapters_of(resolved: Resolved, loaded: LoadedModel) -> Adapters | None:
+    """The adapters of this process, of which none is loaded; None without `lora.enable_lora`."""
+    settings = LoraSettings.of(resolved)
+    if settings is None:
+        return None
+    read = partial(
+        read_adapter,
+        spec=resolved.model_spec,
+        max_rank=settings.max_rank,
+        target_modules=settings.target_modules,
+    )
+    return Adapters(
+        places_of(resolved, settings.max_loras, loaded),
+        read,
+        settings.max_copies,
+        getattr(torch, resolved.model.dtype),
+        loaded.device,
+        0 if loaded.ranks is None else loaded.ranks.rank,
+    )
+
+
+def places_of(resolved: Resolved, num_slots: int, loaded: LoadedModel) -> Places:
+    spec, model, ranks = resolved.model_spec, loaded.model, loaded.ranks
+    linears = linears_of(model)
+    own = {name for each in linears for name in each.parts}
+    wanted = {name.removesuffix(".weight") for name, _ in model.wanted() if name.endswith(".weight")}
+    tied = {OUTPUT.removesuffix(".weight"): EMBEDDING.removesuffix(".weight")} if spec.is_tied else {}
+    return Places(
+        linears,
+        wanted - own,
+        num_slots,
+        loaded.device,
+        slices=None if ranks is None else slices(spec, ranks.size, ranks.rank),
+        aliases=tied,
+        is_whole=resolved.num_stages == 1,
+    )
+
+
+def linears_of(model: Model | LaterStage) -> list[Linear]:
+    """The layers that a step calls with its mix, once each, in the order of loading."""
+    return list(dict.fromkeys(each for each in model.loadables() if isinstance(each, Linear)))
+
+
+def adapter_features(loaded: LoadedModel) -> tuple[StepFeature, ...]:
+    """What fills the mix of steps in which a row has an adapter."""
+    if loaded.adapters is None:
+        return ()
+    places = loaded.adapters.places
+    layers: dict[FusedLayer, LoraLayer] = dict(zip(linears_of(loaded.model), places.layers, strict=True))
+    add = loaded.kernels.lora_add
+
+    def is_in(plan: StepPlan, slots: SlotTable) -> bool:
+        return bool(slots.columns[ADAPTER_SLOT][plan.slots].any())
+
+    def fill(step: StepInput, columns: Columns) -> AdapterMix:
+        return AdapterMix.of(slots_of_tokens(step, columns[ADAPTER_SLOT]), layers, add, places.num_slots)
+
+    return (StepFeature(StepFlag.MIX, is_in, fill),)
+
+
+def slots_of_tokens(step: StepInput, column: torch.Tensor) -> torch.Tensor:
+    """column: [slots] int32, one more than the slot of an adapter. Returns [T] int32, NO_ADAPTER without one."""
+    of_rows = column[step.seq_slots.long().clamp_(min=0)] + NO_ADAPTER
+    of_rows = torch.where(step.seq_slots < 0, NO_ADAPTER, of_rows)  # padding rows
+    if step.num_tokens == step.num_rows and step.max_query_len == 1:
+        return of_rows.to(torch.int32)
+    return of_rows.repeat_interleave(step.query_start.diff(), output_size=step.num_tokens).to(torch.int32)
+
+
+class AdapterLoads:
+    """A StepCopy: places the adapters that a plan names before its step."""
+
+    def __init__(self, adapters: Adapters) -> None:
+        self._adapters = adapters
+
+    def before(self, plan: StepPlan) -> None:
+        """Raises AdapterError if the files of one cannot be read, which rank 0 has read before."""
+        for load in plan.adapter_loads:
+            self._adapters.place(load.slot, load.ref)
+
+    def after(self, plan: StepPlan) -> None:
+        """Does nothing."""
