@@ -20,7 +20,7 @@ def steer(
 
     answers: by prompt. Does nothing without a network. The network computes all that it would compute.
     """
-    drafts = engine.runner.drafts
+    drafts = getattr(engine, "own", engine.runner).drafts  # `own`: of rank 0
     if drafts is None:
         return
     own, table = drafts._draft, drafts._slots
