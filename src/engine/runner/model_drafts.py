@@ -228,6 +228,8 @@ class ModelDrafts:
         table, lengths = self._slots, self._slots.num_tokens[slots]
         is_ready = self._is_known[slots]
         self.undraftable = slots[~is_ready].tolist()
+        if self._ring is not None:  # later stages may still compute the end of a prompt
+            is_ready &= self._num_kept[slots] >= lengths - 1
         is_ready[is_ready] = self._catch_up(slots[is_ready])
         self.undrafted = slots[~is_ready].tolist()
         order = np.argsort(-counts, kind="stable")  # those with more drafts first, so that others end
