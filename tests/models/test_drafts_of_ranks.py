@@ -22,7 +22,7 @@ from .engine import Engine, resolved
 from .ranks import DividedEngine, divided
 from .steered import steer
 from .test_drafts import assert_same, samplings
-from .test_generation import make_prompts
+from .test_generation import FEW_BLOCKS, make_prompts
 from .test_model_drafts import MTP_FAMILIES, NORMED, AlwaysDrafts, Drafted
 
 TENSOR, STAGES = {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}
@@ -40,6 +40,29 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Saved:
 def deepseek(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     model = build("deepseek_v3")
     return model, add_mtp(save(model, tmp_path_factory.mktemp("deepseek") / "model"))
+
+
+@pytest.mark.parametrize(("family", "parallel"), [("qwen3_5", TENSOR), slow("qwen3_5", STAGES), slow("glm4_moe", TENSOR)])
+def test_preempted_sequences_and_recurrent_states(
+    family: str, parallel: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every process has rejected drafts taken back from its states, from the plan alone."""
+    folder, prompts = add_mtp(save(build(family), tmp_path / "model")), make_prompts(12)
+    plain = [each for index, each in enumerate(samplings()) if index % 6 != 3]  # those with penalties get no drafts
+    prompts = prompts[: len(plain)]
+    expected = Engine(resolved(folder, tmp_path)).outputs(prompts, plain)
+    settings = resolved(folder, tmp_path, speculative={"method": "mtp"}, parallel=parallel, cache=FEW_BLOCKS)
+    with divided(settings) as engine:
+        with_drafts = DraftSettings(drafter=AlwaysDrafts(4), in_order=False)
+        engine.scheduler = Scheduler(scheduler_settings(settings, drafting=with_drafts))
+        steer(engine, {tuple(each): its.token_ids for each, its in zip(prompts, expected, strict=True)}, monkeypatch)
+        for _ in range(2):
+            assert_same(engine.outputs(prompts, plain), expected)
+        stats = engine.scheduler.stats()
+    assert stats.drafts is not None
+    assert 30 < sum(stats.drafts.accepted) < stats.drafts.tokens
+    assert stats.num_preemptions > 0
+    assert stats.prefix_hits > 0
 
 
 def drafts_of(engine: DividedEngine) -> ModelDrafts:
