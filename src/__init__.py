@@ -12,9 +12,10 @@ from .version import __version__
 if TYPE_CHECKING:
     from .beam_search import BeamSearchParams
     from .engine.api import SamplingParams
+    from .offline.adapters import LoRARequest
     from .offline.llm import LLM
 
-__all__ = ["LLM", "BeamSearchParams", "SamplingParams", "__version__"]
+__all__ = ["LLM", "BeamSearchParams", "LoRARequest", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,6 +23,10 @@ def __getattr__(name: str) -> Any:
         from .offline.llm import LLM
 
         return LLM
+    if name == "LoRARequest":
+        from .offline.adapters import LoRARequest
+
+        return LoRARequest
     if name == "SamplingParams":
         from .engine.api import SamplingParams
 

@@ -7,6 +7,8 @@ import hashlib
 from collections.abc import AsyncIterator, Callable
 
 from stoker.engine.api import (
+    AdapterError,
+    AdapterRef,
     EngineDead,
     EngineInfo,
     EngineOutput,
@@ -58,6 +60,8 @@ class FakeEngine:
         self.queued_s: float | None = 0.25
         self.drafts: list[VerifiedDraft] | None = None  # of the steps of each output
         self.sleep_level = 0
+        self.adapters: dict[str, AdapterRef] = {}  # that are loaded, by digest
+        self.adapter_error: AdapterError | None = None  # of the next load
         self._is_profiling = False
         self._running: dict[str, asyncio.Event] = {}
         self._max_queued = max_queued
@@ -91,6 +95,14 @@ class FakeEngine:
             num_blocks=self._info.num_blocks,
             num_steps=len(self.requests),
         )
+
+    async def load_adapter(self, ref: AdapterRef) -> None:
+        if self.adapter_error is not None:
+            raise self.adapter_error
+        self.adapters[ref.digest] = ref
+
+    async def unload_adapter(self, digest: str) -> None:
+        del self.adapters[digest]
 
     async def profile(self, *, is_start: bool) -> str:
         if not is_start and not self._is_profiling:

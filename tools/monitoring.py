@@ -117,7 +117,7 @@ ALERTS: tuple[tuple[str, str, str, str, str], ...] = (
 def exported() -> dict[str, str]:
     """Every name that a query may use, and the description of its metric."""
     found: dict[str, str] = {}
-    for family, _ in Metrics("m", lambda: {0: DESCRIBED_ENGINE}, gpus=lambda: [DESCRIBED_GPU]).described():
+    for family, _ in Metrics("m", lambda: {0: DESCRIBED_ENGINE}, gpus=lambda: [DESCRIBED_GPU], max_loras=1).described():
         endings = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
         found |= {f"{family.name}{ending}": family.documentation for ending in endings}
     return found

@@ -288,6 +288,7 @@ A path that is in neither table is a 404 as well."""
 _EVERY = {
     "enable_server_load_tracking": True,
     "enable_admin_routes": True,
+    "enable_lora_routes": True,
     "enable_tokenizer_info_endpoint": True,
     "files_dir": "files",
 }

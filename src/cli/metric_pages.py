@@ -21,7 +21,7 @@ def metric_pages(what: str) -> list[Page]:
     from ..server.observe.engine_metrics import DESCRIBED_ENGINE, DESCRIBED_GPU
     from ..server.observe.metrics import Metrics
 
-    described = Metrics("model", lambda: {0: DESCRIBED_ENGINE}, gpus=lambda: [DESCRIBED_GPU]).described()
+    described = Metrics("model", lambda: {0: DESCRIBED_ENGINE}, gpus=lambda: [DESCRIBED_GPU], max_loras=1).described()
     if name == "metrics":
         facts = tuple(
             Fact(_full(family.name, family), (family.documentation, *(_full(other, family) for other in others)))

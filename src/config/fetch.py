@@ -1,10 +1,12 @@
-"""Downloads a model, and what drafts for it: the only part of loading a deployment that uses the network."""
+"""Downloads a model, its adapters and what drafts for it: the only part of loading that uses the network."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .adapter_modules import modules_of, modules_problem
+from .checkpoint.adapter_config import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from .checkpoint.chat_templates import TEKKEN_JSON
 from .checkpoint.gguf_files import NO_MODELS, patterns
 from .checkpoint.layout import FILES, KINDS, OF_OTHERS, Kind, has_files
@@ -12,6 +14,7 @@ from .checkpoint.model_files import PARAMS_JSON, is_hub_id, locate, split_quanti
 from .checkpoint.repository_code import PATTERN as CODE_PATTERN
 from .download import OnProgress, download
 from .errors import ModelFilesError, ModelNotLocal
+from .resolve.adapter_files import located
 from .resolve.model_location import code_folder, config_files, config_path, hub_cache, model_folder, own_revision
 from .resolve.model_tokenizer import OLDER_VOCABULARIES, TOKENIZER_JSON, tokenizer_revision, tokenizer_source
 
@@ -35,8 +38,8 @@ _VOCABULARIES = (TOKENIZER_JSON, TEKKEN_JSON, *OLDER_VOCABULARIES)
 
 
 def fetch_model(deployment: Deployment, on_progress: OnProgress | None = None) -> Path:
-    """The model's directory, downloaded first if it is a hub id that is not here; its tokenizer and what drafts for it
-    likewise.
+    """The model's directory, downloaded first if it is a hub id that is not here; its tokenizer, what drafts for it
+    and its adapters likewise.
 
     A download that was stopped goes on after the last complete file. With load_format dummy no weights are fetched;
     with auto, torch's files only if there are no safetensors.
@@ -84,7 +87,21 @@ def fetch_model(deployment: Deployment, on_progress: OnProgress | None = None) -
         except ModelNotLocal:
             wanted = MODEL_FILES if deployment.load.load_format == "dummy" else (*MODEL_FILES, *FILES["safetensors"])
             _download(deployment, drafter, None, wanted, on_progress)
+    _fetch_adapters(deployment, on_progress)
     return folder
+
+
+def _fetch_adapters(deployment: Deployment, on_progress: OnProgress | None) -> None:
+    """What is wrong with an adapter is reported when it is read."""
+    if not deployment.config.lora.enable_lora or modules_problem(deployment.config):
+        return
+    for module in modules_of(deployment.config):
+        try:
+            located(deployment, module)
+        except ModelNotLocal as missing:
+            _download(deployment, missing.repository, None, (ADAPTER_CONFIG, ADAPTER_WEIGHTS), on_progress)
+        except ModelFilesError:
+            continue
 
 
 def _downloaded(deployment: Deployment, repository: str, quantisation: str) -> Path:

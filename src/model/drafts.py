@@ -4,6 +4,8 @@
 - mtp: the layer for multi-token prediction that a checkpoint brings beside its layers, arXiv:2412.19437, section 2.2.
 - eagle: layers that were trained for a finished model, and go on from its last hidden states, arXiv:2401.15077.
 - eagle3: a layer that was trained for a finished model, and reads the input of three of its layers, arXiv:2503.01840.
+- dflash: layers that attend to what some layers of the model have computed, and draft a block of tokens that see each
+  other in one pass, arXiv:2602.06036.
 
 All but the first begin with the embedding of a token and what the model has computed for the token before it. Their
 embedding is the model's, and so is the output layer of mtp and eagle.
@@ -24,11 +26,12 @@ from .spec import LayerSpec, ModelSpec
 from .tensor import Tensor, linear_tensors
 from .tensors import FINAL_NORM, OUTPUT, layer_tensors
 
-DraftKind = Literal["model", "mtp", "eagle", "eagle3"]
-JOIN, EMBEDDING_SIDE, HIDDEN_SIDE = "fc", "embedding_norm", "hidden_norm"
+DraftKind = Literal["model", "mtp", "eagle", "eagle3", "dflash"]
+JOIN, EMBEDDING_SIDE, HIDDEN_SIDE, JOIN_NORM = "fc", "embedding_norm", "hidden_norm", "input_norm"
+MASK_HIDDEN = "mask_hidden"  # what is read instead of the model's hidden states of a token that is not known
 TOKEN_OFFSETS = "d2t"  # of the ids of an output layer of fewer tokens, to those of the model
 REMEMBERED_TOKENS = 64  # of each sequence: what the model has computed of them
-OUTER_TENSORS = tuple(f"{name}.weight" for name in (JOIN, EMBEDDING_SIDE, HIDDEN_SIDE, "lm_head"))
+OUTER_TENSORS = (*(f"{name}.weight" for name in (JOIN, EMBEDDING_SIDE, HIDDEN_SIDE, JOIN_NORM, "lm_head")), MASK_HIDDEN)
 _EAGLE3_CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}  # by the model_type of its one layer
 _EAGLE_CLASSES = _EAGLE3_CLASSES | {"mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM"}
 _COUNT_KEYS = "num_nextn_predict_layers", "mtp_num_hidden_layers"
@@ -48,7 +51,12 @@ class DraftSpec(Record):
     has_last_norm: False: the output layer reads what comes after its last layer.
     has_join_bias: of the product that joins the embedding and the hidden state.
     hidden_first: the order of the two; False: the embedding is first.
+    norms_joined: what it joins is normed before, as one vector.
     translates: a language model with other tokens than the model's: those that both have are drafted.
+    mask_token_id: stands for tokens that are not known, where all of a draft is computed in one step: P-EAGLE, PARD.
+        None: one token after the other is drafted.
+    most_drafts: that it makes in one pass; None: any number.
+    has_own_output: whether it has an output layer; else it uses the model's.
     """
 
     kind: DraftKind
@@ -59,7 +67,16 @@ class DraftSpec(Record):
     has_last_norm: bool = True
     has_join_bias: bool = False
     hidden_first: bool = False
+    norms_joined: bool = False
     translates: bool = False
+    mask_token_id: int | None = None
+    most_drafts: int | None = None
+    has_own_output: bool = False
+
+    @property
+    def is_block(self) -> bool:
+        """Whether the drafts of a step see each other. What it reads of the model is only attended to."""
+        return self.kind == "dflash"
 
     @property
     def norms_sides(self) -> bool:
@@ -70,11 +87,6 @@ class DraftSpec(Record):
     def num_joined(self) -> int:
         """How many vectors its first product joins."""
         return len(self.read_layers) or 2
-
-    @property
-    def has_own_output(self) -> bool:
-        """Whether it has an output layer; else it uses the model's."""
-        return self.kind == "eagle3"
 
     @property
     def reads_model(self) -> bool:
@@ -227,21 +239,87 @@ def eagle3_spec(target: ModelSpec, values: Mapping[str, Any]) -> DraftSpec:
     Raises ModelConfigError for one that is malformed, or was trained for a model of other sizes.
     """
     config = ConfigJson(values)
-    for key in ("norm_before_fc", "fc_norm", "norm_output"):
-        if config.flag(key):
-            raise ModelConfigError(f"`{key}` is true, which is not supported")
+    if config.flag("fc_norm"):
+        raise ModelConfigError("`fc_norm` is true, which is not supported")
     own = _trained_for(target, values, _EAGLE3_CLASSES)
-    if own.num_layers != 1:
-        raise ModelConfigError(f"`num_hidden_layers` is {own.num_layers}; drafts come from one layer")
     vocab_size = config.count("draft_vocab_size", own.vocab_size)
     if vocab_size > target.vocab_size:
         raise ModelConfigError(f"`draft_vocab_size` is {vocab_size}, of a vocabulary of {target.vocab_size} tokens")
     layer = own.layers[0].model_copy(
         update={"joins_embedding": "normed" if config.flag("norm_before_residual") else "plain"}
     )
-    spec = own.model_copy(update={"layers": (layer,), "vocab_size": vocab_size})
+    spec = own.model_copy(update={"layers": (layer, *own.layers[1:]), "vocab_size": vocab_size})
     read_layers = _read_layers(values, target.num_layers)
-    return DraftSpec(kind="eagle3", spec=spec, vocab_size=target.vocab_size, read_layers=read_layers)
+    mask = mask_token_id(values, target.vocab_size, "mask_token_id", "pard_token")
+    if mask is None and values.get("speculators_model_type") == "peagle":
+        raise ModelConfigError("`mask_token_id` is missing: the token that stands for those that are not known")
+    return DraftSpec(
+        kind="eagle3",
+        spec=spec,
+        vocab_size=target.vocab_size,
+        read_layers=read_layers,
+        feeds_normed=config.flag("norm_output"),
+        norms_joined=config.flag("norm_before_fc"),
+        mask_token_id=mask,
+        has_own_output=True,
+    )
+
+
+def mask_token_id(values: Mapping[str, Any], vocab_size: int, *keys: str) -> int | None:
+    """The token that stands for those that are not known; None for a network that has none.
+
+    Raises ModelConfigError for one outside of the vocabulary.
+    """
+    for key in keys:
+        if (found := values.get(key)) is None:
+            continue
+        if not isinstance(found, int) or not 0 <= found < vocab_size:
+            raise ModelConfigError(f"`{key}` is {shown(found)}, and the vocabulary has {vocab_size} tokens")
+        return found
+    return None
+
+
+def dflash_spec(target: ModelSpec, values: Mapping[str, Any]) -> DraftSpec:
+    """values: of the config.json beside the layers, in their authors' form or that of the library `speculators`.
+
+    Raises ModelConfigError for one that is malformed, or was trained for a model of other sizes.
+    """
+    config = ConfigJson(values)
+    if config.flag("sample_from_anchor"):
+        raise ModelConfigError("`sample_from_anchor` is true, which is not supported")
+    own = _trained_for(target, values, {"qwen3": "Qwen3ForCausalLM"})
+    if any(isinstance(layer.mixer, Attention) and layer.mixer.window for layer in own.layers):
+        raise ModelConfigError("describes layers with a window, in which blocks of drafts are not supported")
+    inner = values.get("dflash_config", {})
+    if not isinstance(inner, Mapping):
+        raise ModelConfigError("`dflash_config` must be an object")
+    mask = mask_token_id({**values, **inner}, target.vocab_size, "mask_token_id")
+    if mask is None:
+        raise ModelConfigError("`mask_token_id` is missing: the token that stands for those that are not known")
+    block_size = config.count("block_size")
+    if block_size < 2:
+        raise ModelConfigError(
+            f"`block_size` is {block_size}: the first token of a block is known, and the others drafted"
+        )
+    key = "aux_hidden_state_layer_ids" if "aux_hidden_state_layer_ids" in values else "target_layer_ids"
+    found = values.get(key, inner.get(key))
+    offset = 0 if key.startswith("aux") else 1  # its authors count outputs of layers, and not inputs
+    is_list = isinstance(found, list | tuple) and all(isinstance(layer, int) for layer in found)
+    layers = tuple(layer + offset for layer in found) if isinstance(found, list | tuple) and is_list else ()
+    if not layers or not all(0 <= layer < target.num_layers for layer in layers):
+        raise ModelConfigError(f"`{key}` is {shown(found)}, and the model has {target.num_layers} layers")
+    vocab_size = config.count("draft_vocab_size", own.vocab_size)
+    if vocab_size > target.vocab_size:
+        raise ModelConfigError(f"`draft_vocab_size` is {vocab_size}, of a vocabulary of {target.vocab_size} tokens")
+    return DraftSpec(
+        kind="dflash",
+        spec=own.model_copy(update={"vocab_size": vocab_size}),
+        vocab_size=target.vocab_size,
+        read_layers=layers,
+        mask_token_id=mask,
+        most_drafts=block_size - 1,
+        has_own_output="draft_vocab_size" in values,
+    )
 
 
 def eagle_spec(target: ModelSpec, values: Mapping[str, Any]) -> DraftSpec:
@@ -272,7 +350,8 @@ def _trained_for(target: ModelSpec, values: Mapping[str, Any], classes: Mapping[
     kind = str(inner.get("model_type", "llama"))
     if kind not in classes:
         raise ModelConfigError(f"`model_type` is {shown(kind)}; drafts come from layers of {', '.join(classes)}")
-    own, _ = read_config({"num_hidden_layers": 1, **inner, "architectures": [classes[kind]]})
+    quantised = {key: values[key] for key in ("quantization_config",) if key in values}
+    own, _ = read_config({"num_hidden_layers": 1, **quantised, **inner, "architectures": [classes[kind]]})
     for name, mine, its in (
         ("hidden_size", own.hidden_size, target.hidden_size),
         ("target_hidden_size", values.get("target_hidden_size") or target.hidden_size, target.hidden_size),
@@ -302,11 +381,16 @@ def draft_tensors(draft: DraftSpec) -> Iterator[Tensor]:
         for tensor in layer_tensors(spec, layer):
             yield replace(tensor, name=f"model.layers.{index}.{tensor.name}")
     norms = (FINAL_NORM,) if draft.has_last_norm else ()
-    for name in (*norms, *((EMBEDDING_SIDE, HIDDEN_SIDE) if draft.norms_sides else ())):
+    sides = (EMBEDDING_SIDE, HIDDEN_SIDE) if draft.norms_sides else (HIDDEN_SIDE,) if draft.is_block else ()
+    for name in (*norms, *sides):
         yield Tensor(f"{name}.weight", (hidden,))
     yield from linear_tensors(JOIN, hidden, draft.num_joined * hidden, draft.has_join_bias)
     if draft.has_own_output:
         yield Tensor(OUTPUT, (spec.vocab_size, hidden))
+    if draft.norms_joined:
+        yield Tensor(f"{JOIN_NORM}.weight", (draft.num_joined * hidden,))
+    if draft.mask_token_id is not None and not draft.is_block:
+        yield Tensor(MASK_HIDDEN, (1, draft.num_joined * hidden))
     if spec.vocab_size != draft.vocab_size:
         yield Tensor(TOKEN_OFFSETS, (spec.vocab_size,))
 

@@ -21,6 +21,7 @@ from ..beam_search import BeamSearch, BeamSearchParams, check_searchable
 from ..config import Resolved, fetch_model, load_deployment, read_machine_spec, read_model_files, resolve_deployment
 from ..config.checkpoint.chat_templates import TemplateSource, TemplateUnreadable, template_of
 from ..engine.api import (
+    CacheScope,
     EngineInfo,
     EngineRequest,
     InvalidRequest,
@@ -39,6 +40,7 @@ from ..text.length import too_long
 from ..text.renderer import Renderer
 from ..text.template_jobs import TEMPLATE_JOBS
 from ..text.tokenizer import Tokenizer
+from .adapters import LoRARequest, OfflineAdapters, one_each
 from .batch import OfflineBatch
 from .outputs import Collector, OneOutput, RequestOutput, SequenceCollector
 
@@ -114,6 +116,7 @@ class LLM:
             if not self._resolved.model.skip_tokenizer_init:
                 self._tokenizer = Tokenizer.load(self._resolved.model.tokenizer, self._resolved.model.tokenizer_mode)
             self._core: EngineCore | None = build_core(self._resolved, launched=self._launched)
+        self._adapters = OfflineAdapters(self._resolved)
         self._request_numbers = itertools.count()
         self._handles = itertools.count()  # one per sequence
 
@@ -158,16 +161,18 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         """One result per prompt, in order.
 
         prompts: text, token ids, or {"prompt": ...} or {"prompt_token_ids": ...}; or a list of these.
         sampling_params: for all prompts, or one for each.
         use_tqdm: show progress, if standard error is a terminal.
+        lora_request: the adapter of all prompts, or one for each; None: the model itself.
         Raises InvalidRequest, before anything is generated, and RuntimeError if the engine fails in a step.
         """
         parsed = [self._parse(prompt) for prompt in _listed(prompts)]
-        return self._generate(parsed, sampling_params, use_tqdm)
+        return self._generate(parsed, sampling_params, use_tqdm, lora_request)
 
     def beam_search(
         self,
@@ -176,6 +181,7 @@ class LLM:
         sampling_params: SamplingParams | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         """The best `n` answers of a beam search, best first, with their `cumulative_logprob`. See `generate`.
 
@@ -188,11 +194,12 @@ class LLM:
         sampling = replace(sampling, logprobs=sampling.logprobs or 0)
         requests: list[EngineRequest] = []
         results: list[RequestOutput] = []
-        for text, token_ids in [self._parse(prompt) for prompt in _listed(prompts)]:
+        parsed = [self._parse(prompt) for prompt in _listed(prompts)]
+        for (text, token_ids), adapter in zip(parsed, one_each(lora_request, len(parsed)), strict=True):
             self._check(sampling, token_ids)
             request_id = str(next(self._request_numbers))
-            requests.append(EngineRequest(request_id=request_id, inputs=RequestInputs(token_ids, sampling)))
-            results.append(RequestOutput(request_id, text, token_ids, []))
+            requests.append(EngineRequest(request_id=request_id, inputs=self._inputs(token_ids, sampling, adapter)))
+            results.append(RequestOutput(request_id, text, token_ids, [], lora_request=adapter))
         started = time.perf_counter()
         eos_token_ids, context = self.info.eos_token_ids, self.info.max_cached_len
         searches = [BeamSearch(request, params, eos_token_ids, context) for request in requests]
@@ -220,6 +227,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -244,7 +252,7 @@ class LLM:
             )
             text = template.render(rendering)
             parsed.append((text, tokenizer.encode(text, rendering.breaks, add_special_tokens=False)))
-        return self._generate(parsed, sampling_params, use_tqdm)
+        return self._generate(parsed, sampling_params, use_tqdm, lora_request)
 
     def collective_rpc(
         self, method: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -286,26 +294,36 @@ class LLM:
         prompts: list[tuple[str | None, list[int]]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         use_tqdm: bool,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None,
     ) -> list[RequestOutput]:
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
         sampling = _one_each(sampling_params, len(prompts))
+        adapters = one_each(lora_request, len(prompts))
         requests: list[tuple[EngineRequest, Collector]] = []
         results: list[RequestOutput] = []
         has_drafts = self._resolved.speculative.method is not None
-        for (text, token_ids), params in zip(prompts, sampling, strict=True):
+        for (text, token_ids), params, adapter in zip(prompts, sampling, adapters, strict=True):
             request_id = str(next(self._request_numbers))
-            result = RequestOutput(request_id, text, token_ids, [])
+            result = RequestOutput(request_id, text, token_ids, [], lora_request=adapter)
             self._check(params, token_ids)
             if params.bad_words:
                 params = replace(params, bad_word_ids=self.get_tokenizer().word_ids(params.bad_words))
-            for request in fan_out(EngineRequest(request_id=request_id, inputs=RequestInputs(token_ids, params))):
+            inputs = self._inputs(token_ids, params, adapter)
+            for request in fan_out(EngineRequest(request_id=request_id, inputs=inputs)):
                 collector = SequenceCollector(result, request, self._tokenizer, has_drafts=has_drafts)
                 requests.append((request, collector))
             results.append(result)
         with _progress(len(requests), show=use_tqdm) as advance:
             self._run(requests, advance)
         return results
+
+    def _inputs(self, token_ids: list[int], params: SamplingParams, adapter: LoRARequest | None) -> RequestInputs:
+        """Raises InvalidRequest for an adapter that cannot be used."""
+        if adapter is None:
+            return RequestInputs(token_ids, params)
+        ref = self._adapters.load(self._running, adapter)
+        return RequestInputs(token_ids, params, CacheScope(adapter=ref.digest), ref)
 
     def _run(self, requests: Sequence[tuple[EngineRequest, Collector]], on_end: Callable[[], None]) -> None:
         """Run all to their end. on_end: called after the end of each."""

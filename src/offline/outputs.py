@@ -13,6 +13,7 @@ from ..engine.api import EngineOutput, EngineRequest, FinishReason, TokenLogprob
 from ..text.draft_metrics import DraftMetrics
 from ..text.generated_sequence import Delta, GeneratedSequence, GenerationFailed, join
 from ..text.tokenizer import Tokenizer
+from .adapters import LoRARequest
 
 
 @dataclass(slots=True)
@@ -51,6 +52,7 @@ class RequestOutput:
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    lora_request: LoRARequest | None = None  # the adapter that the prompt was given
 
     @property
     def finished(self) -> bool:

@@ -7,12 +7,13 @@ import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, aclosing
+from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
 
-from ..engine.api import CacheScope, InvalidRequest
+from ..engine.api import AdapterRef, CacheScope, InvalidRequest, RequestInputs, SamplingParams
 from .access.auth import Key, Scope, check_scope
 from .http.deadline import Deadline, header_timeouts
 from .http.keep_alive import kept_alive
@@ -61,6 +62,7 @@ class Call:
         self.traced: TracedRequest | None = None  # what its span shows, if requests are traced
         self.admission = ExitStack()  # closed when the request no longer counts for the limits of its key
         self.num_body_bytes = 0  # set by `body`
+        self.adapter: AdapterRef | None = None  # set by `named_model`
         self.long_body: bytes | bytearray = b""  # of a conversation, until it is rendered; see isolation.py
         self.body_model = ""  # name of its protocol model
         # The field by which another dialect asks for thinking, which is a wish there; None: in ours it is not.
@@ -88,10 +90,25 @@ class Call:
         if self.key is not None and self.key.name is not None:
             self.service.metrics.key_tokens(self.key.name, kind, num_tokens)
 
-    def cache_scope_of(self, salt: str | None) -> CacheScope:
-        """Scope of a request of this call. salt: from its body."""
+    async def named_model(self, name: str | None) -> str:
+        """The served name that a request means, of the model or of an adapter, which stays until the request ends.
+
+        Raises ApiError 404.
+        """
+        adapter = await self.service.named_adapter(name)
+        if adapter is None:
+            return self.service.named_model(name)
+        self.admission.enter_context(self.service.adapters.used(adapter))
+        self.adapter = adapter.ref
+        self.cache_scope = replace(self.cache_scope, adapter=adapter.ref.digest)
+        self.log_fields["adapter"] = adapter.name
+        return adapter.name
+
+    def inputs(self, prompt: list[int], sampling: SamplingParams, salt: str | None) -> RequestInputs:
+        """What a request of this call brings to the computation. salt: from its body."""
         own = self.cache_scope
-        return CacheScope(own.salt + salt, own.epoch) if salt else own
+        scope = replace(own, salt=own.salt + salt) if salt else own
+        return RequestInputs(prompt, sampling, scope, adapter=self.adapter)
 
     @property
     def rank(self) -> int | None:

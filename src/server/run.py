@@ -121,7 +121,8 @@ async def run_server(
 
     client: already started. text: from `load_text`. sockets: from `take_address`.
     shared: with the other API processes that accept connections from these sockets; None if there is one.
-    Raises KeysProblem, TlsProblem, StoreProblem or MiddlewareProblem, unless `check_server` was called before.
+    Raises KeysProblem, TlsProblem, StoreProblem or MiddlewareProblem, unless `check_server` was called before;
+    ModelFilesError for an adapter of the deployment that the engine cannot use.
     """
     shutdown = shutdown or Shutdown()
     settings = resolved.server
@@ -146,6 +147,8 @@ async def run_server(
         is_draining=shutdown.requested.is_set,
         shared=shared,
     )
+    if service.process_index == 0:
+        await service.adapters.start()
     files = TlsFiles.of(resolved.server)
     tls = Tls(files) if files else None
     app = build_app(service)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +27,7 @@ from .access.auth import Keys, open_paths
 from .access.key_usage import KeyUsage
 from .access.keys_file import KeysFile
 from .access.shared_state import SharedState
+from .adapters import Adapter, Adapters
 from .agents.normalise import rules_of
 from .agents.sessions import Sessions
 from .capabilities import Capabilities, capabilities_of
@@ -93,6 +95,7 @@ class Service:
         self.started_at = int(time.time())
         self.normalise_rules = rules_of(server.agents_normalise, self._second_system)
         self.sessions = Sessions()
+        self.adapters = Adapters(resolved, client)
         self.wake_tags: set[str] = set()  # what /wake_up was asked for since the engine sleeps
         self.tool_servers = ToolServers(server.tool_server) if server.tool_server else None
         self.turns = Turns()
@@ -137,6 +140,7 @@ class Service:
             max_model_len=self.max_model_len,
             settings=observability,
             gpus=_gpus(resolved),
+            max_loras=resolved.lora.max_loras if resolved.lora.enable_lora else 0,
         )
         self.prefill_servers = None
         if resolved.kv_transfer.prefill_servers:
@@ -256,6 +260,25 @@ class Service:
         if alias is None:
             raise model_not_found(name)
         return alias
+
+    async def named_adapter(self, name: str | None) -> Adapter | None:
+        """The adapter that a request means by its name, or by `MODEL:ADAPTER`; None if it means the model.
+
+        Raises ApiError for an adapter of `lora.resolver_folder` that cannot be used.
+        """
+        if not name or name in self.model_names:
+            return None
+        if (found := await self.adapters.find(name)) is not None:
+            return found
+        model, _, adapter = name.rpartition(":")
+        if not adapter or not self._is_served(model):
+            return None
+        return await self.adapters.find(adapter)
+
+    def _is_served(self, name: str) -> bool:
+        with contextlib.suppress(ApiError):
+            return bool(name and self.named_model(name))
+        return False
 
     def need_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:

@@ -23,8 +23,11 @@ from stoker.config.cpu_kernels import keeps_codes
 from stoker.config.resolve.gpu import interpreted_gpu
 from stoker.engine.api import EngineOutput, EngineRequest, FinishReason, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler
+from stoker.engine.core.adapter_slots import AdapterSettings
+from stoker.engine.core.block_store import BlockStore
 from stoker.engine.executor.scheduler import scheduler_settings
 from stoker.engine.runner.load_runner import load_runner
+from stoker.engine.runner.runner import Runner
 from stoker.engine.structured.grammars import Grammars
 
 MACHINE = MachineSpec(
@@ -63,6 +66,13 @@ def resolved(folder: Path, place: Path, machine: MachineSpec = MACHINE, **sectio
     return resolve_deployment(deployment, read_model_files(deployment), machine)
 
 
+def scheduler_of(settings: Resolved, runner: Runner, store: BlockStore | None = None) -> Scheduler:
+    """runner: of rank 0, which reads adapters."""
+    adapters = runner.loaded.adapters
+    own = None if adapters is None else AdapterSettings(adapters.places.num_slots, adapters.load)
+    return Scheduler(scheduler_settings(settings, store, adapters=own))
+
+
 class Engine:
     def __init__(
         self, settings: Resolved, phase: Callable[[str], None] | None = None, grammars: Grammars | None = None
@@ -70,7 +80,7 @@ class Engine:
         """grammars: of requests with constraints, whose caller compiles them before."""
         self.runner = load_runner(settings, grammars=grammars, phase=phase)
         self.runner.warm_up()
-        self.scheduler = Scheduler(scheduler_settings(settings))
+        self.scheduler = scheduler_of(settings, self.runner)
         self.num_mixed_steps = 0
 
     def run(self, requests: list[EngineRequest]) -> dict[str, EngineOutput]:

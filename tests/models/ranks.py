@@ -22,9 +22,7 @@ from stoker.engine.collectives.connect import (
 )
 from stoker.engine.collectives.gloo import GlooRanks, Meeting
 from stoker.engine.collectives.stages import StageLink
-from stoker.engine.core import Scheduler
 from stoker.engine.core.block_store import BlockStore
-from stoker.engine.executor.scheduler import scheduler_settings
 from stoker.engine.host.shared_memory import SharedMemory
 from stoker.engine.kernels import KernelSet
 from stoker.engine.rank_process import follow, load_rank
@@ -40,7 +38,7 @@ from stoker.engine.step import StepPlan, StepResult
 from stoker.engine.transport.rank_link import RankLink
 from stoker.engine.transport.rank_messages import Loaded
 
-from .engine import Engine, joined
+from .engine import Engine, joined, scheduler_of
 
 _END_S = 10.0  # for the steps that they still have; then a failed step is the reason that they do not end
 
@@ -123,7 +121,7 @@ class DividedEngine(Engine):
     def __init__(self, settings: Resolved, others: Threads, store: BlockStore | None) -> None:
         self.own, self.runner = others.leading(store)  # type: ignore[assignment]
         self.own.warm_up(self.runner.execute)
-        self.scheduler = Scheduler(scheduler_settings(settings, store))
+        self.scheduler = scheduler_of(settings, self.own, store)
         self.num_mixed_steps = 0
         self.max_in_flight = 0  # steps at a time
         self._depth = settings.num_stages

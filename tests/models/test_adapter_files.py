@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.models.adapters import write_adapter
 from tests.models.checkpoints import build
+from tests.peft_adapters import write_adapter
 
 from stoker.config.checkpoint.adapter_files import describe_adapter
 from stoker.config.checkpoint.layout import read_weight_files

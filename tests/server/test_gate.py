@@ -33,6 +33,7 @@ ON_DEMAND = {
     "enable_server_load_tracking": True,
     "enable_tokenizer_info_endpoint": True,
     "enable_admin_routes": True,
+    "enable_lora_routes": True,
     "files_dir": "files",
     "responses_store": "memory",
 }

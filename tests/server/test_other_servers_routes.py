@@ -18,6 +18,7 @@ ALL_ON = {
     "enable_server_load_tracking": True,
     "enable_tokenizer_info_endpoint": True,
     "enable_admin_routes": True,
+    "enable_lora_routes": True,
     "files_dir": "files",
     "responses_store": "memory",
 }
@@ -112,6 +113,8 @@ def test_a_route_that_an_option_adds_names_the_option(folder: Path):
         "/load": "enable_server_load_tracking: true",
         "/tokenizer_info": "enable_tokenizer_info_endpoint: true",
         "/reset_prefix_cache": "enable_admin_routes: true",
+        "/v1/load_lora_adapter": "enable_lora_routes: true",
+        "/v1/unload_lora_adapter": "enable_lora_routes: true",
         "/docs": "disable_docs: false",
     }.items():
         assert f"`server.{option}` adds it" in served.get(path).json()["error"]["message"]

@@ -6,6 +6,7 @@ import operator
 from collections import Counter, deque
 
 from stoker.engine.core import Scheduler
+from stoker.engine.core.adapter_slots import MAX_PASSED_STEPS
 from stoker.engine.core.prefix_cache import NO_BLOCK
 from stoker.engine.core.request import Request
 from stoker.engine.kv_events.payloads import CacheView
@@ -213,6 +214,7 @@ class Invariants:
             last = max(self._rank(request) for request in rows if request.slot in admitted)
             for request in sequences.live:
                 is_held_back = may_hold_back and self._is_long(request)
+                is_held_back |= request.num_passed_steps > 0  # its adapter has no slot
                 assert request.slot >= 0 or is_held_back or last < self._rank(request), "a request was overtaken"
         if settings.num_stages > 1:
             self._check_stages(plan)
@@ -310,6 +312,8 @@ class Invariants:
         ]
         if sequences.waiting and sequences.columns.free_slots:
             first = sequences.waiting.peek()
+            longest = MAX_PASSED_STEPS + 2 * self._settings.max_model_len  # until the rows of an adapter have ended
+            assert first.num_passed_steps <= longest, "no slot is emptied for the adapter of the first request"
             needed = -(-len(first.token_ids) // self._settings.block_size) + len(sequences.running)
             needed *= self._settings.num_groups
             has_place = not self._partial or self._settings.max_num_partial_prefills > len(self._partial)
@@ -318,6 +322,7 @@ class Invariants:
                 has_place
                 and needed <= sequences.blocks.num_available
                 and first.busy_until <= sequences.steps.last_finished
+                and not first.num_passed_steps
             ):
                 could_run.append(first)
         self._skipped = Counter({request: self._skipped[request] + 1 for request in could_run if request not in rows})

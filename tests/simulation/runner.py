@@ -13,7 +13,7 @@ from stoker.engine.runner.slot_table import SlotTable
 from stoker.engine.runner.step_input import build_step_input, logit_tokens
 from stoker.engine.sampling.sampling_table import SamplingTable
 from stoker.engine.step import StepPlan, StepResult
-from stoker.engine.step.plan import Int32
+from stoker.engine.step.plan import NO_ADAPTER, Int32
 
 from .stores import Stores
 from .truth import CURSE, VOCAB, fingerprint, fingerprints, forced_tokens, is_cursed, logprobs_of, sampled_token
@@ -29,6 +29,7 @@ class Slot:
     num_prompt: int
     sampling: SamplingParams
     seed: int
+    adapter: tuple[int, str] | None  # its slot and its name
 
     def expect(self, token_ids: list[int]) -> None:
         """Drafts: their cells are written, and overwritten later."""
@@ -46,6 +47,7 @@ class FakeRunner:
         self._settings, self._stores = settings, stores
         self.cells = np.zeros((settings.num_blocks, settings.block_size), np.int64)
         self.slots: dict[int, Slot] = {}
+        self._adapters: dict[int, str] = {}  # by slot of adapters, the name of what was loaded
         # Of models with recurrent layers: the fingerprint of the tokens that the state at a place was computed from.
         self.states: dict[int, int] = {}
         self._drafted: dict[int, tuple[int, int]] = {}  # slots whose state may be of rejected drafts: start, and end
@@ -69,6 +71,9 @@ class FakeRunner:
         for load in plan.loads:
             content = np.frombuffer(load.content, np.int64).reshape(len(load.block_ids), -1)
             self.cells[list(load.block_ids)] = content
+        for slot, _, _ in rows:
+            adapter = self.slots[slot].adapter
+            assert adapter is None or self._adapters[adapter[0]] == adapter[1], f"step {plan.step}: another adapter"
         for slot, start, count in rows:
             self._write(self.slots[slot], start, start + count, len(drafts.get(slot, [])))
             if count > 1:  # a row reads nothing that a later one fills
@@ -145,15 +150,18 @@ class FakeRunner:
             released = self.slots.pop(slot, None)
             assert released or slot in self._unsure, f"slot {slot} was released but had no sequence"
             self._unsure.discard(slot)
+        self._adapters |= {load.slot: load.ref.name for load in plan.adapter_loads}
         for admission in plan.admissions:
             assert admission.slot not in self.slots, f"slot {admission.slot} was given to two sequences"
             self._drafted.pop(admission.slot, None)
             token_ids = list(admission.token_ids)
             marks = np.zeros(self._settings.max_model_len + 1, np.int64)
-            marks[: len(token_ids)] = list(fingerprints(admission.seed, token_ids))
+            marks[: len(token_ids)] = list(fingerprints(admission.seed, token_ids, admission.inputs.scope.adapter))
+            ref = admission.inputs.adapter
+            assert (admission.adapter_slot == NO_ADAPTER) == (ref is None)
             self.slots[admission.slot] = Slot(
                 token_ids, marks, [list(table) for table in admission.block_ids], admission.num_prompt_tokens,
-                admission.inputs.sampling, admission.seed,
+                admission.inputs.sampling, admission.seed, None if ref is None else (admission.adapter_slot, ref.name),
             )  # fmt: skip
         for slot, token_ids in plan.forced:
             state = self.slots[slot]

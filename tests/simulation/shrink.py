@@ -79,6 +79,8 @@ def _line(action: object) -> str:
     further = f"priority={action.priority}"
     if action.is_for_others or action.source is not None:
         further += f", is_for_others={action.is_for_others}, source={action.source}"
+    if action.adapter:
+        further += f", adapter={action.adapter!r}"
     return f"Add({action.request_id!r}, {action.prompt}, SamplingParams({changed}), {further})"
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stoker.engine.api import (
+    AdapterRef,
     CacheScope,
     EngineOutput,
     EngineRequest,
@@ -31,7 +32,7 @@ from .drafts import TrueDrafter
 from .invariants import Invariants
 from .runner import FakeRunner
 from .stores import FileFault, Stores
-from .truth import NUM_SALTS, Client, fingerprints
+from .truth import NUM_SALTS, Client
 
 STEP_S = 0.25
 
@@ -44,6 +45,7 @@ class Add:
     priority: int = 0
     is_for_others: bool = False
     source: StoredBlocks | None = None
+    adapter: str = ""  # its name
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,13 @@ class Drain:
 
 
 Action = Add | Abort | Plan | Execute | Finish | Fail | FailStore | Drain
+
+
+def _inputs(action: Add) -> RequestInputs:
+    assert action.sampling.seed is not None
+    salt, name = str(action.sampling.seed % NUM_SALTS), action.adapter
+    ref = AdapterRef(name, f"digest of {name}", name) if name else None
+    return RequestInputs(action.prompt, action.sampling, CacheScope(salt, adapter=ref.digest if ref else ""), ref)
 
 
 class Simulation:
@@ -168,7 +177,7 @@ class Simulation:
         assert action.sampling.seed is not None
         request = EngineRequest(
             request_id=action.request_id,
-            inputs=RequestInputs(action.prompt, action.sampling, CacheScope(str(action.sampling.seed % NUM_SALTS))),
+            inputs=_inputs(action),
             priority=action.priority,
             route=hash(action.request_id) >> 1,
             is_for_others=action.is_for_others,
@@ -290,7 +299,7 @@ class Simulation:
             return
         size = self.settings.block_size
         assert self.stores is not None
-        marks = list(fingerprints(client.seed, client.request.inputs.prompt_token_ids))
+        marks = list(client.prompt_marks)
         assert len(stored.hashes) <= len(marks) // size
         for index, content in enumerate(self.stores.shared(stored.hashes)):
             cells = np.frombuffer(content, np.int64).reshape(self.settings.num_groups, size)

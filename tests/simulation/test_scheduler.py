@@ -71,6 +71,17 @@ def test_prompts_share_the_blocks_that_windows_give_back(numbers: range) -> None
             pytest.fail(report(broken))
 
 
+@pytest.mark.parametrize("numbers", [range(4), slow(range(4, 60))], ids=str)
+def test_rows_have_the_adapters_of_their_requests(numbers: range) -> None:
+    events: Counter[str] = Counter()
+    for number in numbers:
+        try:
+            events += run_story(World.with_adapters(str(number)), 150).events
+        except Broken as broken:
+            pytest.fail(report(broken))
+    assert events["ended by length"] + events["ended by stop"] > 0
+
+
 @pytest.mark.parametrize("kind", WITH_STATES)
 def test_recurrent_states_are_those_of_their_prefixes(kind: str) -> None:
     assert run_with_states(kind, range(3, 4), num_steps=100)["tokens from the cache"] > 0

@@ -25,12 +25,14 @@ def fingerprint(before: int, token_id: int) -> int:
     return hash((before, token_id))  # of integers: the same in every process
 
 
-def root_fingerprint(seed: int) -> int:
-    return hash((7, seed % NUM_SALTS))
+def root_fingerprint(seed: int, adapter: str = "") -> int:
+    root = hash((7, seed % NUM_SALTS))
+    return hash((root, *adapter.encode())) if adapter else root
 
 
-def fingerprints(seed: int, token_ids: list[int]) -> Iterator[int]:
-    mark = root_fingerprint(seed)
+def fingerprints(seed: int, token_ids: list[int], adapter: str = "") -> Iterator[int]:
+    """adapter: its digest, if there is one."""
+    mark = root_fingerprint(seed, adapter)
     for token_id in token_ids:
         yield (mark := fingerprint(mark, token_id))
 
@@ -69,7 +71,13 @@ class Client:
     age: int = 0  # steps since it arrived
 
     def __post_init__(self) -> None:
-        *_, self.mark = fingerprints(self.seed, self.request.inputs.prompt_token_ids)
+        *_, self.mark = self.prompt_marks
+
+    @property
+    def prompt_marks(self) -> list[int]:
+        """Fingerprints of the prompt by position."""
+        inputs = self.request.inputs
+        return list(fingerprints(self.seed, inputs.prompt_token_ids, inputs.scope.adapter))
 
     @property
     def seed(self) -> int:
@@ -109,7 +117,7 @@ class Client:
 
     def _prompt_logprobs(self) -> list[TokenLogprobs | None]:
         prompt = self.request.inputs.prompt_token_ids
-        pairs = zip(prompt[1:], fingerprints(self.seed, prompt), strict=False)
+        pairs = zip(prompt[1:], self.prompt_marks, strict=False)
         return [None, *(logprobs_of(token_id, mark) for token_id, mark in pairs)]
 
     def _check_end(self, output: EngineOutput, num_prompt: int, settings: SchedulerSettings) -> None:

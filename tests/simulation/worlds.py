@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from stoker.engine.api import SamplingParams, StoredBlocks
 from stoker.engine.core import SchedulerSettings
+from stoker.engine.core.adapter_slots import AdapterSettings
 
 from .deployment import Deployment
 from .simulation import Abort, Add, Drain, Execute, Fail, FailStore, Finish, Plan, Simulation
@@ -17,6 +18,9 @@ from .truth import CURSED_TOP_K, EOS, FORCED_TOP_K, NUM_SALTS, VOCAB
 WINDOWS: list[tuple[int | None, ...]] = [  # of groups of layers
     *[(None,)] * 4, (5,), (1,), (40,), (None, 9), (None, 1), (12, None, 12), (None, 30, 4), (3, 20, 20, 20),
 ]  # fmt: skip
+
+
+ADAPTERS = ("", "a", "a", "b", "c", "d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,11 @@ class World:
     def with_drafts(cls, name: str, **fixed: object) -> World:
         """Without recurrent states, unless `fixed` has some."""
         return replace(cls.of(f"drafts {name}", **{"num_kept_states": 0, **fixed}), has_drafts=True)
+
+    @classmethod
+    def with_adapters(cls, name: str) -> World:
+        settings = AdapterSettings(max_loras=Random(name).choice([1, 1, 2, 3]), load=lambda ref: None)
+        return cls.of(f"adapters {name}", adapters=settings)
 
     @classmethod
     def short_of_window_blocks(cls, number: int) -> World:
@@ -147,8 +156,16 @@ class Arrivals:
             top_k=0 if self._plain else random.choice([0] * 6 + [FORCED_TOP_K] * 3 + [CURSED_TOP_K]),
         )
         priority, prompt = random.randrange(3), prompt[: self._longest]
+        adapter = "" if self._simulation.settings.adapters is None else random.choice(ADAPTERS)
         return [
-            Add(self._name(), prompt, replace(sampling, seed=salt + NUM_SALTS * index), priority, *self._transfer())
+            Add(
+                self._name(),
+                prompt,
+                replace(sampling, seed=salt + NUM_SALTS * index),
+                priority,
+                *self._transfer(),
+                adapter,
+            )
             for index in range(random.choice([1, 1, 1, 2, 4]))
         ]
 

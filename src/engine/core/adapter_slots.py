@@ -37,6 +37,7 @@ class AdapterSlots:
         self._starving: Request | None = None  # the request for which a slot is emptied
         self._emptied = NO_ADAPTER
         self._loads: list[AdapterLoad] = []
+        self._is_loading = False  # the step that is planned loads one
         self._waiting: Counter[str] = Counter()  # requests by the name of their adapter
 
     def queued(self, request: Request) -> None:
@@ -63,12 +64,14 @@ class AdapterSlots:
         slot = self._by_digest.get(ref.digest)
         if slot is not None and slot != self._emptied:
             return True
-        if slot is None and self._free_slot() is not None:
+        # One is loaded in each step, which waits while it is read.
+        if slot is None and not self._is_loading and self._free_slot() is not None:
             assert self._settings is not None
             self._settings.load(ref)
             return True
         request.num_passed_steps += 1
-        if slot is None and self._starving is None and request.num_passed_steps >= MAX_PASSED_STEPS:
+        is_starving = slot is None and request.num_passed_steps >= MAX_PASSED_STEPS
+        if is_starving and self._starving is None and not self._is_loading:
             self._starving = request
             self._emptied = max(range(len(self._refs)), key=self._num_running.__getitem__)
         return False
@@ -86,6 +89,7 @@ class AdapterSlots:
                 del self._by_digest[before.digest]
             self._refs[slot], self._by_digest[ref.digest] = ref, slot
             self._loads.append(AdapterLoad(slot, ref))
+            self._is_loading = True
         request.adapter_slot = slot
         request.num_passed_steps = 0
         self._num_running[slot] += 1
@@ -100,8 +104,12 @@ class AdapterSlots:
 
     def take_loads(self) -> list[AdapterLoad]:
         """What the next step must load, once."""
-        loads, self._loads = self._loads, []
+        loads, self._loads, self._is_loading = self._loads, [], False
         return loads
+
+    def load_again(self, loads: list[AdapterLoad]) -> None:
+        """Loads of a step that failed: the runner may not have made them."""
+        self._loads += [load for load in loads if self._refs[load.slot] == load.ref]
 
     @property
     def running_names(self) -> tuple[str, ...]:

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from ..api import AdapterRef
 from .block_hashes import BlockHasher
 from .request import Request
 
-# What the hash of a block covers besides its ids and the block before: a digest of the salt, with the first block of a
-# sequence that has one, and CacheScope.extra_keys. None: nothing.
+# What the hash of a block covers besides its ids and the block before: a digest of salt and adapter, with the first
+# block of a sequence that has one, and CacheScope.extra_keys. None: nothing.
 ExtraKeys = list[str | tuple[str, int]] | None
 
 
@@ -29,6 +30,7 @@ class BlocksStored:
     block_hashes: list[bytes]
     token_ids: list[int]  # of all blocks
     extra_keys: list[ExtraKeys]  # of each block
+    adapter: AdapterRef | None = None  # that all of them are computed with
 
 
 @dataclass(slots=True)
@@ -69,7 +71,8 @@ class BlockEvents:
         size, block_hash = self._block_size, request.block_hashes[index]
         parent = request.block_hashes[index - 1] if index else None
         token_ids = request.token_ids[index * size : (index + 1) * size]
-        salt = [self._hasher.root(scope).hex()] if scope.salt and parent is None else []
+        has_root = parent is None and (scope.salt or scope.adapter)
+        salt = [self._hasher.root(scope).hex()] if has_root else []
         extra_keys: ExtraKeys = [*salt, *scope.extra_keys(index * size, (index + 1) * size)] or None
         self._reported[group].add(block_hash)
         last = self._last[group]
@@ -78,7 +81,8 @@ class BlockEvents:
             last.token_ids += token_ids
             last.extra_keys.append(extra_keys)
             return
-        self._append(BlocksStored(group, parent, [block_hash], token_ids, [extra_keys]), group)
+        adapter = request.inputs.adapter
+        self._append(BlocksStored(group, parent, [block_hash], token_ids, [extra_keys], adapter), group)
 
     def removed(self, block_hash: bytes, group: int) -> None:
         """The block with this hash is about to be overwritten."""

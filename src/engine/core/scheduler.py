@@ -164,6 +164,7 @@ class Scheduler:
         sequences = self.sequences
         steps = [sequences.retire(plan), *sequences.steps]
         sequences.blocks.forget_cached()
+        sequences.adapters.load_again(plan.adapter_loads)
         requests = dict.fromkeys(request for step in steps for request in step.requests)
         if self._planner.stored is not None:
             for request in requests:

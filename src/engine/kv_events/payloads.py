@@ -14,9 +14,11 @@ from typing import Any, Literal
 
 import msgpack
 
+from ..api import AdapterRef
 from ..core.block_events import BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored, ExtraKeys
 
 Encoding = Literal["map", "array"]
+_ID_DIGITS = 8  # of the digest of an adapter, which are its number for programs that know adapters by numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,9 @@ class EventPayloads:
                     "parent_block_hash": event.parent_hash,
                     "token_ids": event.token_ids,
                     "block_size": self.block_size,
-                    "lora_id": None,
+                    "lora_id": None if event.adapter is None else int(event.adapter.digest[:_ID_DIGITS], 16),
                     "medium": self.medium,
-                    "lora_name": None,
+                    "lora_name": None if event.adapter is None else event.adapter.name,
                     "extra_keys": event.extra_keys,
                     "group_idx": event.group,
                     "kv_cache_spec_kind": "full_attention" if window is None else "sliding_window",
@@ -74,6 +76,7 @@ class _Block:
     parent_hash: bytes | None
     token_ids: array[int]
     extra_keys: ExtraKeys
+    adapter: AdapterRef | None
 
 
 class CacheView:
@@ -89,7 +92,7 @@ class CacheView:
                     parent = event.parent_hash
                     for index, (block_hash, keys) in enumerate(zip(event.block_hashes, event.extra_keys, strict=True)):
                         token_ids = array("i", event.token_ids[index * block_size : (index + 1) * block_size])
-                        self.groups[event.group][block_hash] = _Block(parent, token_ids, keys)
+                        self.groups[event.group][block_hash] = _Block(parent, token_ids, keys, event.adapter)
                         parent = block_hash
                 case BlocksRemoved():
                     for block_hash in event.block_hashes:
@@ -116,7 +119,7 @@ class CacheView:
                     last.extra_keys.append(block.extra_keys)
                 else:
                     keys, token_ids = [block.extra_keys], list(block.token_ids)
-                    last = BlocksStored(group, block.parent_hash, [block_hash], token_ids, keys)
+                    last = BlocksStored(group, block.parent_hash, [block_hash], token_ids, keys, block.adapter)
                     piece.append(last)
                 num_blocks += 1
         yield piece

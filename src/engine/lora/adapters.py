@@ -51,6 +51,7 @@ class Adapters:
         weights = self._copy_of(ref)
         with self._lock:
             self._slots[slot] = ref.digest
+            self._trim(ref.digest)
         for index, layer in enumerate(self.places.layers):
             layer.place(slot, weights.by_layer.get(index))
 
@@ -72,10 +73,15 @@ class Adapters:
         weights = self._weights_of(ref)
         with self._lock:
             self._copies[ref.digest] = weights
-            unused = [digest for digest in self._copies if digest not in self._slots and digest != ref.digest]
-            for digest in unused[: max(len(self._copies) - self._max_copies, 0)]:
-                del self._copies[digest]
+            self._trim(ref.digest)
         return weights
+
+    def _trim(self, newest: str) -> None:
+        """Forget the copies that were used least recently. One that is to be placed where all slots are taken is more
+        than `max_copies`, until it is."""
+        unused = [digest for digest in self._copies if digest not in self._slots and digest != newest]
+        for digest in unused[: max(len(self._copies) - self._max_copies, 0)]:
+            del self._copies[digest]
 
     def _weights_of(self, ref: AdapterRef) -> AdapterWeights:
         try:

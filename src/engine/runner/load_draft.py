@@ -16,7 +16,7 @@ from ...model.quantised import scheme_of
 from ..kernels import KernelSet
 from ..layers.loading import TensorReader
 from ..models.decoder import Decoder
-from ..models.draft_network import DraftLayers, DraftModel, DraftNetwork, ModelReader
+from ..models.draft_network import BlockLayers, DraftLayers, DraftModel, DraftNetwork, ModelReader
 from ..models.model import Model
 from ..spec_decode.two_vocabularies import shared_tokens_of
 from .kv_cache import KVCache, kv_dtype
@@ -55,7 +55,8 @@ def _network(
     if draft.kind == "model":
         decoder = Decoder(draft.spec, kernels, model_len, dtype, device, scheme)
         return DraftModel(draft, decoder, shared_tokens_of(resolved), device)
-    return DraftLayers(draft, model, kernels, model_len, dtype, device, scheme)
+    layers = BlockLayers if draft.is_block else DraftLayers
+    return layers(draft, model, kernels, model_len, dtype, device, scheme)
 
 
 def _whole_ends(resolved: Resolved, files: DraftFiles, kernels: KernelSet, dtype: torch.dtype) -> Decoder:

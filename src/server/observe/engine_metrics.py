@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -37,6 +38,8 @@ class EngineSnapshot:
     sleep_level: int = 0
 
 
+_ADAPTERS = "stoker_lora_requests_info"
+_OF_ADAPTERS = ("max_lora", "running_lora_adapters", "waiting_lora_adapters")  # vLLM's labels
 _LABELS = ("model_name", "engine")  # of an engine's metrics
 # An engine and a GPU with everything that is described.
 DESCRIBED_ENGINE = EngineSnapshot(ALL_STATS, EngineState.READY, ProcessUsage(0.0, 0))
@@ -48,9 +51,10 @@ class EngineCollector:
     """The snapshots of all engines as metrics."""
 
     def __init__(
-        self, model: str, engines: Engines, block_size: int, max_model_len: int, vllm_names: VllmNames
+        self, model: str, engines: Engines, block_size: int, max_model_len: int, vllm_names: VllmNames, max_loras: int
     ) -> None:
-        self._model = model
+        """max_loras: adapters of a step; 0: none are served."""
+        self._model, self._max_loras = model, max_loras
         self._max_model_len = max_model_len
         self._engines = engines
         self._block_size = block_size
@@ -66,7 +70,22 @@ class EngineCollector:
                     found[family.name].samples += family.samples
                 else:
                     found[family.name] = family
+            if self._max_loras:
+                adapters = found.setdefault(_ADAPTERS, self._adapters())
+                running, waiting = engine.stats.running_adapters, engine.stats.waiting_adapters
+                values = (*labels, str(self._max_loras), ",".join(running), ",".join(waiting))
+                assert isinstance(adapters, GaugeMetricFamily)
+                adapters.add_metric(values, time.time())
         yield from found.values()
+
+    def _adapters(self) -> GaugeMetricFamily:
+        """Adapters of running and waiting requests, as labels: routers read them to choose a server."""
+        self._vllm_names.declare(_ADAPTERS, ("lora_requests_info",))
+        help_text = (
+            "Time of the scrape, seconds since 1970; the labels are the maximum number of adapters in a step, and the "
+            "names of the adapters that running and waiting requests use, joined by commas."
+        )
+        return GaugeMetricFamily(_ADAPTERS, help_text, labels=(*_LABELS, *_OF_ADAPTERS))
 
     def hidden(self) -> Iterator[Metric]:
         """Metrics that vLLM has hidden, and that no other metric replaces."""

@@ -37,8 +37,9 @@ class Metrics:
         max_model_len: int = 1 << 20,
         settings: ObservabilityConfig | None = None,
         gpus: Callable[[], Iterable[GpuUsage]] = tuple,
+        max_loras: int = 0,
     ) -> None:
-        """gpus: GPUs of this machine that the engines use."""
+        """max_loras: adapters of a step; 0: none are served. gpus: GPUs of this machine that the engines use."""
         settings = settings or ObservabilityConfig()
         self._gpus, self._model = gpus, model_name
         self._vllm_names = VllmNames(
@@ -46,7 +47,7 @@ class Metrics:
             has_hidden=has_hidden_metrics(settings.show_hidden_metrics_for_version),
             rank=min(engines()),
         )
-        self._engine = EngineCollector(model_name, engines, block_size, max_model_len, self._vllm_names)
+        self._engine = EngineCollector(model_name, engines, block_size, max_model_len, self._vllm_names, max_loras)
         self._declared = declared = Declared(model_name, settings, self._vllm_names)
         self._num_generated = 0
         self.times = RequestTimes(declared)

@@ -60,7 +60,7 @@ ONLY_CHAT = "only /v1/chat/completions has it"
 TEXT_ONLY = "the model accepts text only"
 ONE_ENGINE = "KV blocks of other engines are read by /v1/chat/completions, /v1/completions and /inference/v1/generate"
 NOT_RETURNED = "the engine does not return this"
-NO_ADAPTERS = "this release has no LoRA"
+NAMED_ADAPTERS = "name the adapter as the `model` of the request"
 NOT_SAMPLED_SO = "this is not among the sampler's methods"
 RESPONSES, MESSAGES = (Route.RESPONSES,), (Route.MESSAGES,)
 # Other fields that constrain the output, of structured.py.
@@ -150,7 +150,7 @@ _TABLE = (
     _refused(ONE_ENGINE, "ec_transfer_params bootstrap_host bootstrap_port bootstrap_room "
              "disagg_prefill_dp_rank"),
     _refused("send the header `X-Data-Parallel-Rank`", "data_parallel_rank routed_dp_rank", off=()),
-    _refused(NO_ADAPTERS, "lora lora_path lora_request"),
+    _refused(NAMED_ADAPTERS, "lora lora_path lora_request"),
     _refused(NOT_RETURNED, "return_hidden_states return_routed_experts return_weight_versions return_token_offsets "
              "return_prompt_text return_meta_info return_sampling_mask sampling_logprobs_mode response_fields "
              "return_spec_tokens_details return_progress timings_per_token post_sampling_probs "

@@ -13,6 +13,7 @@ from ...config.schema.refused.reasons import (
 from ...config.schema.server import ServerConfig
 from ..endpoint import Call
 from ..protocol.errors import ApiError
+from .adapters import LOAD_ADAPTER, UNLOAD_ADAPTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,6 @@ _CHAT = "use POST /v1/chat/completions"
 _COMPLETION = "use POST /v1/completions; its prompt may be token ids, and `return_token_ids` returns those generated"
 
 _FILES = ("/v1/files", "/v1/files/{rest:path}", "/v1/batches", "/v1/batches/{rest:path}")
-
-LORA_PATHS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 
 TABLE: tuple[Absent, ...] = (
     Absent("OpenAI", GENERATION_ONLY, ("/v1/embeddings", "/v1/moderations")),
@@ -121,7 +120,7 @@ def disabled(settings: ServerConfig, *, has_profiler: bool = False, has_sleep: b
         (settings.enable_server_load_tracking, "/load", "enable_server_load_tracking: true"),
         (settings.enable_tokenizer_info_endpoint, "/tokenizer_info", "enable_tokenizer_info_endpoint: true"),
         (settings.enable_admin_routes, "/reset_prefix_cache", "enable_admin_routes: true"),
-        *((settings.enable_lora_routes, path, "enable_lora_routes: true") for path in LORA_PATHS),
+        *((settings.enable_lora_routes, path, "enable_lora_routes: true") for path in (LOAD_ADAPTER, UNLOAD_ADAPTER)),
         *((settings.files_dir is not None, path, "files_dir: FOLDER") for path in _FILES),
         *(
             (settings.responses_store is not None, f"/v1/responses/{{response_id}}{rest}", "responses_store: memory")

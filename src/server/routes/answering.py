@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ...engine.api import EngineRequest, RequestInputs
+from ...engine.api import EngineRequest
 from ...formats.initial import starts_in_reasoning
 from ..answers.parts import Answer
 from ..answers.reading import AnswerDelta, Reading, new_call_id
@@ -94,7 +94,7 @@ async def prepare(
     response_id, engine_id = new_ids(prefix, call.request_id or body.request_id, call.unique_id)
     request = EngineRequest(
         request_id=engine_id,
-        inputs=RequestInputs(prompt, sampling, call.cache_scope_of(body.cache_salt)),
+        inputs=call.inputs(prompt, sampling, body.cache_salt),
         priority=body.priority or 0,
         rank=call.rank,
         prediction=await _predicted(service, body),

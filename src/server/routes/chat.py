@@ -21,7 +21,7 @@ __all__ = ["chat_completions", "prepare"]
 async def chat_completions(call: Call) -> None:
     service = call.service
     body = await call.body(ChatRequest)
-    model = service.named_model(body.model)
+    model = await call.named_model(body.model)
     service.check_ready()
     if body.stream:
         await call.stream(_frames(call, body, model))

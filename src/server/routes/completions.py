@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ...engine.api import EngineRequest, RequestInputs
+from ...engine.api import EngineRequest
 from ...text.generated_sequence import Delta
 from ..endpoint import Call
 from ..protocol.completions import MAX_PROMPTS, CompletionRequest, completion, head
@@ -31,7 +31,7 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's, on this route
 async def completions(call: Call) -> None:
     service = call.service
     body = await call.body(CompletionRequest, max(MAX_VALUES, MAX_PROMPTS * service.max_model_len))
-    model = service.named_model(body.model)
+    model = await call.named_model(body.model)
     service.check_ready()
     if body.stream:
         await call.stream(_frames(call, body, model))
@@ -99,7 +99,7 @@ async def prepare(call: Call, body: CompletionRequest) -> Prepared:
     requests = [
         EngineRequest(
             request_id=engine_id if len(prompts) == 1 else f"{engine_id}-{index}",
-            inputs=RequestInputs(prompt, sampling, call.cache_scope_of(body.cache_salt)),
+            inputs=call.inputs(prompt, sampling, body.cache_salt),
             priority=body.priority or 0,
             rank=call.rank,
             **transfer._asdict(),

@@ -16,7 +16,6 @@ from ..protocol.derender import DerenderChatRequest, DerenderCompletionRequest, 
 from ..protocol.errors import ApiError
 from ..protocol.fields import SamplingFields
 from ..protocol.json import MAX_VALUES
-from ..service import Service
 from .answering import END_TOKENS, reading_of
 from .derender_checks import Body, check_ids, checked_answers, is_ids, missing, per_answer
 from .derendering import ChatJob, CompletionJob
@@ -27,7 +26,7 @@ async def derender_chat(call: Call) -> None:
     service = call.service
     body = await call.body(DerenderChatRequest, MAX_VALUES + MAX_PROMPTS * service.max_model_len)
     request = body.chat_request
-    model = _model(service, body)
+    model = await _model(call, body)
     if request is None and service.answer_format is not None:
         raise missing("chat_request", ": this server reads reasoning and calls, which depend on it")
     response = body.generate_response
@@ -46,7 +45,7 @@ async def derender_chat(call: Call) -> None:
 async def derender_completion(call: Call) -> None:
     service = call.service
     body = await call.body(DerenderCompletionRequest, MAX_VALUES + MAX_PROMPTS * service.max_model_len)
-    model = _model(service, body)
+    model = await _model(call, body)
     given = checked_answers(service, body, body.generate_responses, "generate_responses")
     prompts = per_answer(body.prompt_token_ids, len(given), "prompt_token_ids", is_one=is_ids)
     for prompt in prompts:
@@ -75,13 +74,13 @@ async def _prompt_text(call: Call, asked: ChatRequest, prompt: Sequence[int]) ->
     return (await rendered(call, short, max_tokens=limit, add_special_tokens=False)).text
 
 
-def _model(service: Service, body: Body) -> str:
+async def _model(call: Call, body: Body) -> str:
     """The model that is named; else the request's, which another server may have served under another name."""
     _, request = body.original
     if body.model is None and isinstance(request, SamplingFields) and request.model is not None:
         with contextlib.suppress(ApiError):
-            return service.named_model(request.model)
-    return service.named_model(body.model)
+            return await call.named_model(request.model)
+    return await call.named_model(body.model)
 
 
 def _num_items(given: Sequence[Generated]) -> int:

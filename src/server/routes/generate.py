@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from ...engine.api import Constraint, EngineRequest, RequestInputs, TokenLogprobs
+from ...engine.api import Constraint, EngineRequest, TokenLogprobs
 from ...text.generated_sequence import Delta, join
 from ..answers.parts import Answer
 from ..answers.reading import AnswerReader
@@ -33,7 +33,7 @@ from .usage import usage
 async def generate(call: Call) -> None:
     service = call.service
     body = await call.body(GenerateRequest)
-    model = service.named_model(body.model)
+    model = await call.named_model(body.model)
     service.check_ready()
     job = _Job(call, body, await service.constraints.checked(body.output_grammar))
     if body.stream:
@@ -95,7 +95,7 @@ class _Job:
         call.abort_ids = (self.response_id,) if given_id is None else (self.response_id, given_id)
         request = EngineRequest(
             request_id=engine_id,
-            inputs=RequestInputs(prompt, sampling, call.cache_scope_of(body.cache_salt)),
+            inputs=call.inputs(prompt, sampling, body.cache_salt),
             priority=body.priority or 0,
             rank=call.rank,
             **transfer_of(call, body)._asdict(),

@@ -21,7 +21,7 @@ from .usage import message_usage
 async def create(call: Call) -> None:
     service = call.service
     body = await call.body(MessagesRequest)
-    model = service.named_model(body.model)
+    model = await call.named_model(body.model)
     service.check_ready()
     note(call, body)
     if body.stream:
@@ -41,7 +41,7 @@ async def create(call: Call) -> None:
 
 async def count_tokens(call: Call) -> None:
     body = await call.body(CountTokensRequest)
-    call.service.named_model(body.model)
+    await call.named_model(body.model)
     note(call, body)
     await call.answer({"input_tokens": await rendered_for_counting(call, body.conversation(), [])})
 

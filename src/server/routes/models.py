@@ -18,17 +18,26 @@ async def list_models(call: Call) -> None:
     service = call.service
     context, can = service.max_model_len, service.capabilities
     data = [_entry(service, name) for name in service.model_names]
+    data += [_of_adapter(service, *each) for each in await service.adapters.listed()]
     models = [codex_model(name, context, can) for name in service.model_names]
     page = {"first_id": data[0]["id"], "last_id": data[-1]["id"], "has_more": False}
     await call.answer({"object": "list", "data": data, **page, "models": models})
 
 
 async def show_model(call: Call) -> None:
-    """Show a model; for an alias, the model that it means."""
+    """Show a model or an adapter; for an alias, the model that it means."""
     service, name = call.service, call.scope["path_params"]["model"]
     if not name:
         raise model_not_found(name)
+    if (adapter := await service.named_adapter(name)) is not None:
+        await call.answer(_of_adapter(service, adapter.name, adapter.path, adapter.parent))
+        return
     await call.answer(_entry(service, service.named_model(name)))
+
+
+def _of_adapter(service: Service, name: str, path: str, parent: str | None) -> dict[str, Any]:
+    """root and parent: as vLLM has them, the path as it was given and the model that the adapter is for."""
+    return {**_entry(service, name), "root": path, "parent": parent or service.model_name}
 
 
 def _entry(service: Service, name: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ async def create(call: Call) -> None:
     service = call.service
     needs_input = service.responses is not None or service.tool_servers is not None
     body = await call.body(ResponsesRequest, keep=("input",) if needs_input else ())
-    model = service.named_model(body.model)
+    model = await call.named_model(body.model)
     service.check_ready()
     call.thinking_param = "reasoning.effort"
     servers = service.tool_servers if names_servers(body) else None
@@ -63,7 +63,7 @@ async def input_tokens(call: Call) -> None:
     """The length of the prompt that such a request has."""
     service = call.service
     body = await call.body(ResponsesRequest)
-    service.named_model(body.model)
+    await call.named_model(body.model)
     call.thinking_param = "reasoning.effort"
     _store_of(service, body)
     call.note_skipped()

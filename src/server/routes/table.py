@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...config.schema.server import ServerConfig
+from ..protocol.adapters import LoadAdapterRequest, UnloadAdapterRequest
 from ..protocol.batches import PAGE_PARAMETERS, CreateBatch
 from ..protocol.chat import ChatRequest
 from ..protocol.completions import CompletionRequest
@@ -12,6 +13,7 @@ from ..protocol.messages import CountTokensRequest, MessagesRequest
 from ..protocol.responses import ResponsesRequest
 from ..protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from . import messages, responses, stored_responses
+from .adapters import LOAD_ADAPTER, UNLOAD_ADAPTER, load_adapter, unload_adapter
 from .admin import reload, reset_prefix_cache, server_info, start_profile, stop_profile
 from .batches import cancel_batch, create_batch, list_batches, show_batch
 from .chat import chat_completions
@@ -157,6 +159,27 @@ _RESET_PREFIX_CACHE = RouteEntry(
     "Let later requests reuse nothing of earlier ones.",
     scope="admin",
 )
+_ADAPTERS = (
+    RouteEntry(
+        "POST",
+        LOAD_ADAPTER,
+        load_adapter,
+        "Load an adapter (LoRA) from a folder, under a name that requests use as their `model`.",
+        LoadAdapterRequest,
+        answer="text/plain",
+        scope="admin",
+    ),
+    RouteEntry(
+        "POST",
+        UNLOAD_ADAPTER,
+        unload_adapter,
+        "Forget an adapter, when no request uses it any more.",
+        UnloadAdapterRequest,
+        answer="text/plain",
+        query=("wait",),
+        scope="admin",
+    ),
+)
 _PROFILES = (
     RouteEntry("POST", "/start_profile", start_profile, "Record a trace of the engine's steps.", scope="admin"),
     RouteEntry("POST", "/stop_profile", stop_profile, "End the recording and write the trace.", scope="admin"),
@@ -195,6 +218,8 @@ def routes_of(settings: ServerConfig, *, has_profiler: bool = False, has_sleep: 
         routes.append(_LOAD)
     if settings.enable_admin_routes and settings.has_engine:
         routes.append(_RESET_PREFIX_CACHE)
+    if settings.enable_lora_routes and settings.has_engine:
+        routes += _ADAPTERS
     if has_profiler and settings.has_engine:
         routes += _PROFILES
     if has_sleep and settings.has_engine:

@@ -250,3 +250,16 @@ def test_of_a_repository_with_gguf_files_only_the_named_quantisation_is_download
     assert "a-Q8_0.gguf" in fetched(hub, "--model", "a/gguf:Q8_0")[1]
     with pytest.raises(ModelFilesError, match="a/gguf: the repository has no GGUF file of Q2_K"):
         fetched(hub, "--model", "a/gguf:Q2_K")
+
+
+def test_adapters_of_the_hub_are_downloaded_with_the_two_files_that_are_read(fetched: Fetched, tmp_path: Path) -> None:
+    files = ["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin", "tokenizer.json"]
+    words = ["--model", "a/model", "--lora-modules", "sql=a/sql", "here=./nowhere"]
+    hub = Hub(a__model=BOTH, a__sql=files)
+    fetched(hub, *words, "--enable-lora")
+    assert [name for name, *_ in hub.asked] == ["a/model", "a/sql"]
+    found = {path.name for path in (tmp_path / "models--a--sql").rglob("*.*") if path.is_file()}
+    assert found == {"adapter_config.json", "adapter_model.safetensors"}
+    other = Hub(a__model=BOTH)
+    fetched(other, *words)
+    assert other.asked == []

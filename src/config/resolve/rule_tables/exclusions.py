@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..draft_files import READING_METHODS
 from ..rule import Rule
 from ..values import Values
 
@@ -186,7 +187,7 @@ DRAFTS = Feature(
 READING_LAYERS = Feature(
     title="drafts from inputs of layers",
     options=("speculative.method",),
-    is_on=lambda v: v.speculative.method == "eagle3",
+    is_on=lambda v: v.speculative.method in READING_METHODS,
     named="`speculative.method: {method}`",
 )
 PROCESSORS_OF_RANKS = Feature(
@@ -194,6 +195,14 @@ PROCESSORS_OF_RANKS = Feature(
     options=("model.logits_processors", _TENSOR, _STAGES),
     is_on=lambda v: v.topology.num_ranks > 1 and bool(v.model.logits_processors),
     named="`model.logits_processors` with several processes",
+)
+
+
+ADAPTERS = Feature(title="adapters", options=("lora.enable_lora",), is_on=lambda v: v.lora.enable_lora)
+ADAPTER_ROUTES = Feature(
+    title="adapters that are loaded while serving",
+    options=("server.enable_lora_routes",),
+    is_on=lambda v: v.server.enable_lora_routes,
 )
 
 
@@ -391,6 +400,18 @@ EXCLUSIONS = (
         other=STAGES,
         why="The process that samples has the network, and most of the layers whose inputs it reads are in other "
         "stages.",
+    ),
+    Exclusion(
+        rule="R531",
+        one=ADAPTERS,
+        other=GPUS,
+        why="The captured steps of a GPU add nothing to the products of linear layers.",
+    ),
+    Exclusion(
+        rule="R532",
+        one=ADAPTER_ROUTES,
+        other=API_SERVERS,
+        why="Each API process knows the adapters that it has loaded, and the next request may reach another one.",
     ),
 )
 
