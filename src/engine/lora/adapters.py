@@ -42,6 +42,10 @@ class Adapters:
         self._slots: list[str] = [""] * places.num_slots  # digests
         self._lock = threading.Lock()
 
+    def __str__(self) -> str:
+        """The row of the start-up table."""
+        return f"at most {self.places.num_slots} in a step, {self._max_copies} in memory"
+
     def has(self, digest: str) -> bool:
         """Whether an adapter is in memory."""
         with self._lock:
