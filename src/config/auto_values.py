@@ -66,6 +66,23 @@ def num_kept_states(state_bytes: int, max_num_seqs: int, interval: int) -> int:
     return max(1, min(KEPT_STATES_PER_SEQUENCE * max_num_seqs, MAX_KEPT_STATE_BYTES // state_bytes))
 
 
+def most_drafts(num_rows: int, max_step_tokens: int, max_drafted: int) -> int:
+    """How many drafts each decode row of a step gets at most: prompts have half of what the rows leave of the step.
+
+    max_step_tokens: tokens of a step. max_drafted: tokens that may be drafted for a sequence.
+    """
+    return max(0, min(max_drafted, (max_step_tokens - num_rows) // (2 * num_rows)))
+
+
+def most_drafted_tokens(max_num_seqs: int, max_step_tokens: int, max_drafted: int, num_steps: int = 1) -> int:
+    """Tokens of the rows with drafts in the steps that are in flight, at most. num_steps: of different sequences."""
+    of_step = max(
+        rows * (1 + most_drafts(rows, max_step_tokens, max_drafted))
+        for rows in range(1, min(max_num_seqs, max_step_tokens) + 1)
+    )
+    return min(num_steps * of_step, max_num_seqs * (1 + max_drafted)) if max_drafted else 0
+
+
 def past_output_places(num_tokens: int) -> int:
     """Size of the index of this number of earlier tokens: a power of two, and at least twice as much, so that few of
     their hashes share a place."""

@@ -1,33 +1,34 @@
 """DraftSpec: a network that drafts tokens for a model: its own layers as a ModelSpec, and what it gets of the model.
 
-- model: a language model of its own with the same vocabulary.
+- model: a language model of its own.
 - mtp: the layer for multi-token prediction that a checkpoint brings beside its layers, arXiv:2412.19437, section 2.2.
+- eagle: layers that were trained for a finished model, and go on from its last hidden states, arXiv:2401.15077.
 - eagle3: a layer that was trained for a finished model, and reads the input of three of its layers, arXiv:2503.01840.
+- dflash: layers that attend to what some layers of the model have computed, and draft a block of tokens that see each
+  other in one pass, arXiv:2602.06036.
 
-The last two begin with the embedding of a token and what the model has computed for the token before it. Their
-embedding is the model's, and so is the output layer of mtp.
+All but the first and the last begin with the embedding of a token and what the model has computed for the token before
+it. The embedding is the model's, and so is the output layer of mtp and eagle. How checkpoints describe them: mtp.py,
+trained_drafts.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal
 
-from .config_json import ConfigJson, ModelConfigError, shown
-from .read import read_config
 from .record import Record
 from .spec import ModelSpec
 from .tensor import Tensor, linear_tensors
 from .tensors import FINAL_NORM, OUTPUT, layer_tensors
 
-DraftKind = Literal["model", "mtp", "eagle3"]
-JOIN, EMBEDDING_SIDE, HIDDEN_SIDE = "fc", "embedding_norm", "hidden_norm"
+DraftKind = Literal["model", "mtp", "eagle", "eagle3", "dflash"]
+JOIN, EMBEDDING_SIDE, HIDDEN_SIDE, JOIN_NORM = "fc", "embedding_norm", "hidden_norm", "input_norm"
+MASK_HIDDEN = "mask_hidden"  # what is read instead of the model's hidden states of a token that is not known
 TOKEN_OFFSETS = "d2t"  # of the ids of an output layer of fewer tokens, to those of the model
 REMEMBERED_TOKENS = 64  # of each sequence: what the model has computed of them
-OUTER_TENSORS = tuple(f"{name}.weight" for name in (JOIN, EMBEDDING_SIDE, HIDDEN_SIDE, "lm_head"))
-_EAGLE3_CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}  # by the model_type of its one layer
-_COUNT_KEYS = "num_nextn_predict_layers", "mtp_num_hidden_layers"
+OUTER_TENSORS = (*(f"{name}.weight" for name in (JOIN, EMBEDDING_SIDE, HIDDEN_SIDE, JOIN_NORM, "lm_head")), MASK_HIDDEN)
 
 
 class DraftSpec(Record):
@@ -36,6 +37,15 @@ class DraftSpec(Record):
     vocab_size: of the model.
     read_layers: of the model, whose inputs it reads side by side; empty: it reads what comes after the last one.
     feeds_normed: its output after its last norm is the hidden state of the next draft; False: before it.
+    has_last_norm: False: the output layer reads what comes after its last layer.
+    has_join_bias: of the product that joins the embedding and the hidden state.
+    hidden_first: the order of the two; False: the embedding is first.
+    norms_joined: what it joins is normed before, as one vector.
+    translates: a language model with other tokens than the model's: those that both have are drafted.
+    mask_token_id: stands for tokens that are not known, where all of a draft is computed in one step: P-EAGLE, PARD.
+        None: one token after the other is drafted.
+    most_drafts: that it makes in one pass; None: any number.
+    has_own_output: whether it has an output layer; else it uses the model's.
     """
 
     kind: DraftKind
@@ -43,130 +53,34 @@ class DraftSpec(Record):
     vocab_size: int
     read_layers: tuple[int, ...] = ()
     feeds_normed: bool = False
+    has_last_norm: bool = True
+    has_join_bias: bool = False
+    hidden_first: bool = False
+    norms_joined: bool = False
+    translates: bool = False
+    mask_token_id: int | None = None
+    most_drafts: int | None = None
+    has_own_output: bool = False
+
+    @property
+    def is_block(self) -> bool:
+        """Whether the drafts of a step see each other. What it reads of the model is only attended to."""
+        return self.kind == "dflash"
+
+    @property
+    def norms_sides(self) -> bool:
+        """Whether the embedding and the hidden state are normed before they are joined."""
+        return self.kind == "mtp"
+
+    @property
+    def num_joined(self) -> int:
+        """How many vectors its first product joins."""
+        return len(self.read_layers) or 2
 
     @property
     def reads_model(self) -> bool:
         """Whether it begins with what the model has computed."""
         return self.kind != "model"
-
-
-@dataclass(frozen=True, slots=True)
-class MtpNames:
-    """The names of the layer that drafts, and of its parts, in the checkpoints of a family.
-
-    layer: the beginning of its names, with the number of the model's layers at {}.
-    """
-
-    layer: str
-    renames: Mapping[str, str]  # beginnings of names, with the same {}, in this order
-    feeds_normed: bool = False
-
-
-_AFTER_THE_LAST = MtpNames(
-    "model.layers.{}.",
-    {
-        "model.layers.{}.enorm.": f"{EMBEDDING_SIDE}.",
-        "model.layers.{}.hnorm.": f"{HIDDEN_SIDE}.",
-        "model.layers.{}.eh_proj.": f"{JOIN}.",
-        "model.layers.{}.shared_head.norm.": f"{FINAL_NORM}.",
-    },
-)
-_SEPARATE = MtpNames(
-    "mtp.layers.0.",
-    {
-        "mtp.pre_fc_norm_embedding.": f"{EMBEDDING_SIDE}.",
-        "mtp.pre_fc_norm_hidden.": f"{HIDDEN_SIDE}.",
-        "mtp.fc.": f"{JOIN}.",
-        "mtp.norm.": f"{FINAL_NORM}.",
-    },
-    feeds_normed=True,
-)
-MTP_NAMES: Mapping[str, MtpNames] = {
-    **dict.fromkeys(("DeepseekV3ForCausalLM", "Glm4MoeForCausalLM", "Glm4MoeLiteForCausalLM"), _AFTER_THE_LAST),
-    **dict.fromkeys(
-        (
-            *("Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"),
-            *("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"),
-        ),
-        _SEPARATE,
-    ),
-}
-
-
-def mtp_spec(target: ModelSpec, values: Mapping[str, Any]) -> DraftSpec:
-    """The first layer for multi-token prediction of a model. values: of the language model's part of its config.json.
-
-    Raises ModelConfigError for a model without one, or whose form is not known.
-    """
-    names = MTP_NAMES.get(target.architecture)
-    if names is None:
-        raise ModelConfigError(f"describes `{target.architecture}`, whose layers for drafts this build does not read")
-    if not any(values.get(key) for key in _COUNT_KEYS):
-        raise ModelConfigError(f"describes no layer for drafts: `{_COUNT_KEYS[0]}` or `{_COUNT_KEYS[1]}` counts them")
-    layer = next(layer for layer in reversed(target.layers) if layer.has_keys)
-    own = target.model_copy(update={"layers": (layer,), "weight_scales": ()})
-    return DraftSpec(
-        kind="mtp",
-        spec=own,
-        vocab_size=target.vocab_size,
-        feeds_normed=names.feeds_normed,
-    )
-
-
-def eagle3_spec(target: ModelSpec, values: Mapping[str, Any]) -> DraftSpec:
-    """values: of the config.json beside the layer, in its authors' form or that of the library `speculators`.
-
-    Raises ModelConfigError for one that is malformed, or was trained for a model of other sizes.
-    """
-    inner = values.get("transformer_layer_config", values)
-    if not isinstance(inner, Mapping):
-        raise ModelConfigError("`transformer_layer_config` must be an object")
-    kind = str(inner.get("model_type", "llama"))
-    if kind not in _EAGLE3_CLASSES:
-        raise ModelConfigError(
-            f"`model_type` is {shown(kind)}; drafts come from layers of {', '.join(_EAGLE3_CLASSES)}"
-        )
-    config = ConfigJson(values)
-    for key in ("norm_before_fc", "fc_norm", "norm_output"):
-        if config.flag(key):
-            raise ModelConfigError(f"`{key}` is true, which is not supported")
-    if (count := inner.get("num_hidden_layers", 1)) != 1:
-        raise ModelConfigError(f"`num_hidden_layers` is {shown(count)}; drafts come from one layer")
-    own, _ = read_config({**inner, "architectures": [_EAGLE3_CLASSES[kind]]})
-    for name, mine, its in (
-        ("hidden_size", own.hidden_size, target.hidden_size),
-        ("target_hidden_size", values.get("target_hidden_size") or target.hidden_size, target.hidden_size),
-        ("vocab_size", own.vocab_size, target.vocab_size),
-    ):
-        if mine != its:
-            raise ModelConfigError(f"`{name}` is {mine}, and that of the model is {its}: it drafts for another one")
-    vocab_size = config.count("draft_vocab_size", own.vocab_size)
-    if vocab_size > target.vocab_size:
-        raise ModelConfigError(f"`draft_vocab_size` is {vocab_size}, of a vocabulary of {target.vocab_size} tokens")
-    layer = own.layers[0].model_copy(
-        update={"joins_embedding": "normed" if config.flag("norm_before_residual") else "plain"}
-    )
-    spec = own.model_copy(
-        update={
-            "layers": (layer,),
-            "vocab_size": vocab_size,
-            "is_tied": False,
-            "max_position_embeddings": max(own.max_position_embeddings, target.max_position_embeddings),
-        }
-    )
-    read_layers = _read_layers(values, target.num_layers)
-    return DraftSpec(kind="eagle3", spec=spec, vocab_size=target.vocab_size, read_layers=read_layers)
-
-
-def _read_layers(values: Mapping[str, Any], num_layers: int) -> tuple[int, ...]:
-    key = "eagle_aux_hidden_state_layer_ids"
-    inner = values.get("eagle_config")
-    found = values.get(key, inner.get(key) if isinstance(inner, Mapping) else None)
-    layers = (2, num_layers // 2, num_layers - 3) if found is None else found
-    is_list = isinstance(layers, list | tuple) and all(isinstance(layer, int) for layer in layers)
-    if not is_list or not layers or not all(0 <= layer < num_layers for layer in layers):
-        raise ModelConfigError(f"`{key}` is {shown(layers)}, and the model has {num_layers} layers")
-    return tuple(layers)
 
 
 def draft_tensors(draft: DraftSpec) -> Iterator[Tensor]:
@@ -175,13 +89,17 @@ def draft_tensors(draft: DraftSpec) -> Iterator[Tensor]:
     for index, layer in enumerate(spec.layers):
         for tensor in layer_tensors(spec, layer):
             yield replace(tensor, name=f"model.layers.{index}.{tensor.name}")
-    for name in (FINAL_NORM, *((EMBEDDING_SIDE, HIDDEN_SIDE) if draft.kind == "mtp" else ())):
+    norms = (FINAL_NORM,) if draft.has_last_norm else ()
+    sides = (EMBEDDING_SIDE, HIDDEN_SIDE) if draft.norms_sides else (HIDDEN_SIDE,) if draft.is_block else ()
+    for name in (*norms, *sides):
         yield Tensor(f"{name}.weight", (hidden,))
-    if draft.kind == "mtp":
-        yield from linear_tensors(JOIN, hidden, 2 * hidden)
-    if draft.kind == "eagle3":
-        yield from linear_tensors(JOIN, hidden, len(draft.read_layers) * hidden)
+    yield from linear_tensors(JOIN, hidden, draft.num_joined * hidden, draft.has_join_bias)
+    if draft.has_own_output:
         yield Tensor(OUTPUT, (spec.vocab_size, hidden))
+    if draft.norms_joined:
+        yield Tensor(f"{JOIN_NORM}.weight", (draft.num_joined * hidden,))
+    if draft.mask_token_id is not None and not draft.is_block:
+        yield Tensor(MASK_HIDDEN, (1, draft.num_joined * hidden))
     if spec.vocab_size != draft.vocab_size:
         yield Tensor(TOKEN_OFFSETS, (spec.vocab_size,))
 

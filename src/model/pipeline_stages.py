@@ -14,6 +14,7 @@ from .feed_forwards import Experts
 from .mixers import LatentAttention
 from .sizes import count_parameters, state_bytes
 from .spec import ModelSpec
+from .state_inputs import state_input_bytes
 from .tensor_parallel import of_one_device, tensor_parallel_problem
 from .tensors import EMBEDDING, layer_tensors, outer_tensors
 
@@ -120,6 +121,11 @@ def of_stages(spec: ModelSpec, num_stages: int) -> list[ModelSpec]:
 def most_state_bytes(spec: ModelSpec, num_stages: int, dtype: str, sums_dtype: str) -> int:
     """Bytes of the recurrent states of one sequence, in the stage that has most; 0 if there are none."""
     return max(state_bytes(part, dtype, sums_dtype) for part in of_stages(spec, num_stages)) if spec.has_states else 0
+
+
+def most_state_input_bytes(spec: ModelSpec, num_stages: int, dtype: str) -> int:
+    """Bytes that the stage with most of them keeps of a token that may be taken back."""
+    return max(state_input_bytes(part, dtype) for part in of_stages(spec, num_stages)) if spec.has_states else 0
 
 
 def _layer_parameters(spec: ModelSpec) -> list[int]:

@@ -34,8 +34,10 @@ class Norm(Record):
 WeightNames = Literal["hf", "mistral", "gguf"]
 # What is normed: the inputs of mixer and feed-forward; their outputs; both; the common input of the two, which are
 # added at once; an input of each, which are added at once; the stream itself, before each of the two, or after each;
-# each of several streams, with the gates by which mixer and feed-forward read them
-NormPlaces = Literal["inputs", "outputs", "both", "common", "parallel", "stream", "sums", "gated_residual"]
+# each of several streams, with the gates by which mixer and feed-forward read them; only the input of the feed-forward
+NormPlaces = Literal[
+    "inputs", "outputs", "both", "common", "parallel", "stream", "sums", "gated_residual", "feed_forward"
+]
 
 
 class SumWeights(Record):

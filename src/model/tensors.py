@@ -52,6 +52,7 @@ LAYER_NORMS: dict[NormPlaces, tuple[str, ...]] = {
     "stream": ("input_layernorm", "post_attention_layernorm"),
     "sums": ("post_attention_layernorm", "post_feedforward_layernorm"),
     "gated_residual": (),
+    "feed_forward": ("post_attention_layernorm",),
 }
 # of several streams: the gates by which the mixer reads them, the feed-forward block, and the output layer
 MIXER_STREAMS, FEED_FORWARD_STREAMS, FINAL_STREAMS = (

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import os
-import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +21,14 @@ import tokenizers
 from ..config import ModelFilesError
 from ..config.checkpoint.chat_templates import TemplateSource, templates_in
 from ..engine.api import InvalidRequest
-from ..vocabulary import BYTE_OF_CHARACTER, TokenizerError, add_missing_tokens, read_vocabulary, special_tokens
+from ..vocabulary import (
+    TokenizerError,
+    add_missing_tokens,
+    piece_bytes,
+    piece_kind,
+    read_vocabulary,
+    special_tokens,
+)
 from .breaking_encoder import BreakingEncoder
 from .length import TextLimit
 from .user_text import ControlTokens
@@ -35,9 +40,6 @@ INLINE_CHARS = 4096
 _SLOW_S = 0.05  # for a short text; see Tokenizer.inline_chars
 
 _CUT_MARGIN = 64  # tokens next to a cut may differ from the whole text's tokens
-
-_BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_SENTENCEPIECE_STAGES = {"Replace", "ByteFallback", "Fuse", "Strip"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class Tokenizer:
         self.control_tokens = ControlTokens(token.content for token in added.values() if token.special)
         vocab = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocab.values(), default=-1) + 1
-        self.pieces = _piece_kind(backend)
+        self.pieces = piece_kind(backend)
         # In a byte-level vocabulary each character stands for one byte.
         byte_count = len if self.pieces == "byte_level" else lambda token: len(token.encode("utf-8", "replace"))
         self.max_token_bytes = max(map(byte_count, vocab), default=1)
@@ -212,43 +214,13 @@ class Tokenizer:
         piece = self._bytes.get(token_id)
         if piece is None:
             token = self.backend.id_to_token(token_id)
-            piece = b"" if token is None else self._to_bytes(token_id, token)
+            piece = b"" if token is None else piece_bytes(self.backend, self.pieces, token_id, token)
             self._bytes[token_id] = piece
         return piece
 
     def token_text(self, token_id: int) -> str:
         """The token's text; U+FFFD for a part of a character."""
         return self.token_bytes(token_id).decode("utf-8", "replace")
-
-    def _to_bytes(self, token_id: int, token: str) -> bytes:
-        if self.pieces == "byte_level":
-            # As in the library's ByteLevel decoder: a token with any other character is literal text.
-            if all(character in BYTE_OF_CHARACTER for character in token):
-                return bytes(BYTE_OF_CHARACTER[character] for character in token)
-            return token.encode("utf-8", "replace")
-        if self.pieces == "sentencepiece":
-            match = _BYTE_FALLBACK.fullmatch(token)
-            return bytes([int(match[1], 16)]) if match else token.replace("\u2581", " ").encode("utf-8", "replace")
-        return self.backend.decode([token_id], skip_special_tokens=False).encode("utf-8", "replace")
-
-
-def _piece_kind(backend: tokenizers.Tokenizer) -> str:
-    """How tokens become text: `byte_level`, `sentencepiece` (in both, each token is a byte string), or `other`."""
-    if backend.decoder is None:
-        return "other"
-    stages = json.loads(backend.decoder.__getstate__())
-    stages = stages["decoders"] if stages["type"] == "Sequence" else [stages]
-    kinds = [stage["type"] for stage in stages]
-    if kinds == ["ByteLevel"]:
-        return "byte_level"
-    replaces_only_spaces = all(
-        stage["pattern"] == {"String": "\u2581"} and stage["content"] == " "
-        for stage in stages
-        if stage["type"] == "Replace"
-    )
-    if "ByteFallback" in kinds and "Fuse" in kinds and set(kinds) <= _SENTENCEPIECE_STAGES and replaces_only_spaces:
-        return "sentencepiece"
-    return "other"
 
 
 def _read_templates(folder: Path, config: dict[str, Any]) -> dict[str, TemplateSource]:

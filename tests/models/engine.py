@@ -28,6 +28,7 @@ from stoker.engine.core.block_store import BlockStore
 from stoker.engine.executor.scheduler import scheduler_settings
 from stoker.engine.runner.load_runner import load_runner
 from stoker.engine.runner.runner import Runner
+from stoker.engine.structured.grammars import Grammars
 
 MACHINE = MachineSpec(
     keeps_codes=keeps_codes(),
@@ -73,8 +74,11 @@ def scheduler_of(settings: Resolved, runner: Runner, store: BlockStore | None = 
 
 
 class Engine:
-    def __init__(self, settings: Resolved, phase: Callable[[str], None] | None = None) -> None:
-        self.runner = load_runner(settings, phase=phase)
+    def __init__(
+        self, settings: Resolved, phase: Callable[[str], None] | None = None, grammars: Grammars | None = None
+    ) -> None:
+        """grammars: of requests with constraints, whose caller compiles them before."""
+        self.runner = load_runner(settings, grammars=grammars, phase=phase)
         self.runner.warm_up()
         self.scheduler = scheduler_of(settings, self.runner)
         self.num_mixed_steps = 0
@@ -91,7 +95,8 @@ class Engine:
             for output in self.scheduler.finish_step(plan, self.runner.execute(plan)):
                 before = done.get(output.request_id)
                 done[output.request_id] = output if before is None else joined(before, output)
-        assert all(output.finish_reason in (FinishReason.STOP, FinishReason.LENGTH) for output in done.values())
+        ends = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.COMPLETE)
+        assert all(output.finish_reason in ends for output in done.values())
         return done
 
     def generate(

@@ -18,6 +18,8 @@ from stoker.engine.core import Scheduler
 from stoker.engine.core.settings import DraftSettings
 from stoker.engine.executor.build import build_core
 from stoker.engine.executor.scheduler import draft_settings, scheduler_settings
+from stoker.engine.sampling import sampler as sampler_module
+from stoker.engine.sampling.logprobs import token_logprobs
 from stoker.engine.spec_decode.prompt_lookup import PromptLookup
 from stoker.engine.spec_decode.step_times import DraftTimes, StepTimes
 
@@ -90,6 +92,41 @@ def test_all_kinds_of_requests_get_the_same_tokens(
     assert stats.num_free_blocks == stats.num_blocks
     assert stats.prefix_hits > 0
     assert_same(engine.outputs(prompts, samplings()), expected)  # what was drafted and rejected is in no cached block
+
+
+def count_logprobs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Filled with the number of rows in each call that computes log-probabilities of tokens."""
+    rows: list[int] = []
+
+    def counted(logits: Any, token_ids: Any, counts: list[int], *rest: Any, **options: Any) -> Any:
+        rows.append(len(counts))
+        return token_logprobs(logits, token_ids, counts, *rest, **options)
+
+    monkeypatch.setattr(sampler_module, "token_logprobs", counted)
+    return rows
+
+
+@pytest.mark.parametrize("mode", [{}, {"processed_logprobs": True}], ids=["raw", "processed"])
+@pytest.mark.parametrize("penalties", [{}, {"presence_penalty": 0.5}], ids=["", "in order"])
+def test_log_probabilities_are_computed_of_valid_tokens_only(
+    mode: dict[str, bool],
+    penalties: dict[str, float],
+    saved: Callable[[str], Saved],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """They were computed of every output, also after a rejected draft: a pass over the vocabulary for each."""
+    settings, prompts = resolved(saved("llama")[1], tmp_path), make_prompts(3)
+    engine = Engine(settings)
+    params = SamplingParams(seed=3, max_tokens=20, ignore_eos=True, logprobs=2, **mode, **penalties)
+    expected = engine.outputs(prompts, params)
+    with_drafts(engine, settings, expected, prompts)
+    rows = count_logprobs(monkeypatch)
+    assert_same(engine.outputs(prompts, params), expected)
+    stats = engine.scheduler.stats()
+    assert stats.drafts is not None
+    assert 0 < sum(stats.drafts.accepted) < stats.drafts.tokens
+    assert sum(rows) == 3 * 20
 
 
 BOTH = {"pipeline_parallel_size": 2, "tensor_parallel_size": 2}

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.drafters import AnyDrafter
 from tests.slow_cases import slow
 
 from stoker.engine.api import EngineOutput, EngineRequest, RequestInputs, SamplingParams
+from stoker.engine.core import Scheduler
+from stoker.engine.core.settings import DraftSettings
 from stoker.engine.executor.build import build_core
+from stoker.engine.executor.scheduler import scheduler_settings
 from stoker.engine.runner.rejected_drafts import RejectedDrafts
+from stoker.engine.runner.runner import Runner
 from stoker.engine.runner.state_cache import StateCache
 from stoker.engine.step.plan import StepPlan
 
@@ -19,7 +25,7 @@ from .checkpoints import build, save
 from .conftest import Saved
 from .draft_checkpoints import add_mtp
 from .engine import Engine, resolved
-from .ranks import divided
+from .ranks import DividedEngine, divided
 from .test_drafts import assert_same, samplings, with_drafts
 from .test_generation import FEW_BLOCKS, ONE_GROUP, make_prompts
 from .test_kernel_switch import SwitchingEngine
@@ -203,6 +209,49 @@ def test_each_sequence_has_a_second_state(saved: Callable[[str], Saved], tmp_pat
     states = Engine(settings).runner.loaded.cache.states
     assert states is not None
     assert states.num_bytes == settings.memory.state_bytes
+
+
+def kept_bytes(runner: Runner) -> int:
+    """Bytes of what is kept of rows with drafts. What several rows have in common counts once."""
+    rows = runner.made.drafted_rows.values()
+    storages = [each.values.untyped_storage() for row in rows for each in row.inputs]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+ON_TWO_RANKS = [slow(family, {"tensor_parallel_size": 2}) for family in ("qwen3_5", "mamba2", "lfm2", "deepseek_v4")]
+
+
+@pytest.mark.parametrize("max_tokens", [30, 64], ids=["prompts have a part of the step", ""])
+@pytest.mark.parametrize(
+    ("family", "parallel"),
+    [*((each, {}) if isinstance(each, str) else slow(*each.values, {}) for each in FAMILIES), *ON_TWO_RANKS],
+)
+def test_what_is_kept_of_drafts_is_counted(
+    family: str, max_tokens: int, parallel: dict[str, int], saved: Callable[[str], Saved], tmp_path: Path
+) -> None:
+    folder, scheduler = saved(family)[1], {"max_num_batched_tokens": max_tokens}
+    # States are kept at the end of each prompt only: elsewhere no row with drafts passes the place of one.
+    cache = {"prefix_cache_retention_interval": 64}
+    settings = drafting(folder, tmp_path, scheduler=scheduler, cache=cache, parallel=parallel)
+    with divided(settings) if parallel else contextlib.nullcontext(Engine(settings)) as engine:
+        with_settings = DraftSettings(drafter=AnyDrafter(4))
+        engine.scheduler = Scheduler(scheduler_settings(settings, drafting=with_settings))
+        own, most = engine.own if isinstance(engine, DividedEngine) else engine.runner, 0
+        finish_step = engine.scheduler.finish_step
+
+        def counted(*arguments: Any) -> Any:
+            nonlocal most
+            most = max(most, kept_bytes(own))
+            return finish_step(*arguments)
+
+        engine.scheduler.finish_step = counted  # type: ignore[method-assign]
+        for num_rows in range(5, 9):  # with one of these numbers a step has the most tokens
+            engine.outputs([[5 + index, 6] for index in range(num_rows)], GREEDY)
+    plain = resolved(folder, tmp_path, scheduler=scheduler, cache=cache, parallel=parallel)
+    assert most == settings.memory.drafted_bytes > 0 == plain.memory.drafted_bytes
+    assert settings.memory.fixed_bytes - plain.memory.fixed_bytes - most == 8 * (
+        settings.memory.state_bytes // settings.memory.num_states
+    )
 
 
 def test_what_was_drafted_with_torch_is_taken_back_by_other_kernels(

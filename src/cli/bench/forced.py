@@ -21,7 +21,7 @@ from ...engine.executor.scheduler import draft_settings, scheduler_settings
 from ...engine.executor.step_times import draft_times, step_times
 from ...engine.runner.load_runner import host_parts, load_runner
 from ...engine.runner.sample_head import SampleHead
-from ...engine.sampling.sampler import Sampled, Sampler
+from ...engine.sampling.sampler import IsShown, Sampled, Sampler
 from ...engine.spec_decode.step_times import DraftTimes
 
 
@@ -30,8 +30,10 @@ class _Forced(Sampler):
 
     answers: Sequence[Sequence[int]] = ((),)  # by the seed of the request
 
-    def sample(self, logits: torch.Tensor, slots: Any, lengths: Any, token_table: Any) -> Sampled:
-        found = super().sample(logits, slots, lengths, token_table)
+    def sample(
+        self, logits: torch.Tensor, slots: Any, lengths: Any, token_table: Any, is_shown: IsShown | None = None
+    ) -> Sampled:
+        found = super().sample(logits, slots, lengths, token_table, is_shown)
         places = (lengths - self.table.num_prompt_tokens[slots]).tolist()
         for row, (seed, place) in enumerate(zip(self.table.seed[slots].tolist(), places, strict=True)):
             if place < len(self.answers[seed]):

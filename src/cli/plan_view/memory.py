@@ -36,6 +36,11 @@ def memory_rows(plan: Plan) -> list[tuple[str, str]]:
             for each in stored
         ),
         *([("states", _states(plan))] if found.state_bytes else []),
+        *(
+            [("", f"{about(found.drafted_bytes)} at most, from which rejected drafts are taken back")]
+            if found.drafted_bytes
+            else []
+        ),
         *_blocks_beside(plan),
         *([("adapters", _adapters(plan))] if found.adapter_bytes else []),
         *([("experts", f"{about(found.moving_bytes)} while they move")] if found.moving_bytes else []),

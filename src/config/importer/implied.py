@@ -50,5 +50,10 @@ def tell_defaults(draft: Draft, launch: Launch) -> None:
     if draft.engine == "tgi" and (count := draft.values.get("speculative.num_speculative_tokens")) is not None:
         draft.values["speculative.method"] = Node("auto", count.span, text="auto")
         draft.remark("speculative.method", "TGI drafts from the text of a request if the model has no heads for it")
+    method = draft.values.get("speculative.method")
+    is_eagle = draft.engine == "sglang" and method is not None and method.text == "eagle"
+    if method is not None and is_eagle and "speculative.model" not in draft.values:
+        draft.values["speculative.method"] = Node("mtp", method.span, text="mtp")
+        draft.remark("speculative.method", "without a draft model EAGLE is the layer of the model's own checkpoint")
     if "model.model" not in draft.values and "config" not in draft.values:
         draft.notes.append("No model was named: add `model.model`.")

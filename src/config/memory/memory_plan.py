@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 from ...model.cache_groups import groups_of_stage, model_cache_groups
 from ...model.offload import WeightOffload, weight_offload
 from ...model.record import Record
-from ..auto_values import KVLimit, auto_kv_bytes, num_kept_states
+from ..auto_values import KVLimit, auto_kv_bytes, most_drafted_tokens, num_kept_states
 from .gpu_reserve import GRAPHS_BYTES, context_bytes, staging_bytes, step_bytes
 from .kv_cost import KVCost, kv_cost_of_groups
 from .needs import DeviceRoom, MemoryNeeds, ModelShare
@@ -24,6 +24,7 @@ class MemoryPlan(Record):
     num_states: int = 0  # recurrent states: of max_num_seqs sequences, twice with drafts, and those kept for later
     num_kept_states: int = 0  # the latter
     state_bytes: int = 0  # of all of them
+    drafted_bytes: int = 0  # what the states of tokens with drafts are computed from again, if some are rejected
     transfer_bytes: int = 0  # blocks that other engines may read
     kept_bytes: int = 0  # blocks beside the KV cache (`cache.kv_offloading_size`)
     is_on_host: bool = False  # these two, and not counted: a GPU has the host beside it
@@ -53,7 +54,8 @@ class MemoryPlan(Record):
     @property
     def fixed_bytes(self) -> int:
         """All that the KV cache and the steps leave."""
-        return self.weights_bytes + self.state_bytes + self.beside_bytes + self.moving_bytes + self.adapter_bytes
+        held = self.weights_bytes + self.state_bytes + self.drafted_bytes + self.adapter_bytes
+        return held + self.beside_bytes + self.moving_bytes
 
     @property
     def total_bytes(self) -> int:
@@ -65,6 +67,7 @@ def memory_of(needs: MemoryNeeds, model: ModelShare, device: DeviceRoom) -> Memo
     """The use of a device's memory by one process of a deployment."""
     kv, offload = _kv_cost(needs, model), _weight_offload(needs, model)
     num_kept = num_kept_states(model.state_bytes, needs.max_num_seqs, needs.retention_interval)
+    sizes = needs.max_num_seqs, needs.max_num_batched_tokens
     number = num_kept + needs.max_num_seqs * (1 + needs.has_drafts) if model.state_bytes else 0
     plan = MemoryPlan(
         budget_bytes=device.budget(needs.memory_share),
@@ -73,6 +76,7 @@ def memory_of(needs: MemoryNeeds, model: ModelShare, device: DeviceRoom) -> Memo
         num_states=number,
         num_kept_states=num_kept,
         state_bytes=number * model.state_bytes,
+        drafted_bytes=model.state_input_bytes * most_drafted_tokens(*sizes, needs.max_drafted, model.num_stages),
         transfer_bytes=needs.transfer_bytes,
         kept_bytes=needs.kept_bytes,
         is_on_host=device.is_gpu,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...model.adapted_layers import computed_shapes
 from ...model.adapter_bytes import adapters_bytes
-from ...model.pipeline_stages import largest_share, most_state_bytes
+from ...model.pipeline_stages import largest_share, most_state_bytes, most_state_input_bytes
 from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES, moving_bytes
 from ...model.spec import ModelSpec
@@ -38,7 +38,7 @@ class MemoryNeeds(Record):
     kv_cache_bytes: int | None
     num_kv_blocks: int | None = None
     retention_interval: int = 0  # `cache.prefix_cache_retention_interval`; 0 without prefix caching
-    has_drafts: bool = False  # which a second state of each sequence takes back
+    max_drafted: int = 0  # tokens of a sequence in a step, which a second state of it takes back; 0: no drafts
     has_graphs: bool = True
     has_cache_groups: bool = False  # layers with a window keep the window only
     cpu_offload_gb: float = 0.0  # of a GPU's weights
@@ -49,6 +49,10 @@ class MemoryNeeds(Record):
     num_adapters: int = 0  # in memory (`lora.max_cpu_loras`)
     adapter_rank: int = 0  # `lora.max_lora_rank`
     adapter_layers: tuple[str, ...] = ()  # `lora.lora_target_modules`
+
+    @property
+    def has_drafts(self) -> bool:
+        return self.max_drafted > 0
 
 
 class ModelShare(Record):
@@ -95,6 +99,13 @@ class ModelShare(Record):
         if self.kv_of_layers is not None:
             return 0
         return most_state_bytes(self.rank_spec, self.num_stages, self.dtype, self.state_dtype)
+
+    @property
+    def state_input_bytes(self) -> int:
+        """Bytes that recurrent layers keep of a token until it is known whether it was accepted."""
+        if self.kv_of_layers is not None:
+            return 0
+        return most_state_input_bytes(self.rank_spec, self.num_stages, self.dtype)
 
     @property
     def moving_bytes(self) -> int:

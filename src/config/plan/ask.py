@@ -25,7 +25,6 @@ class Ask(MemoryNeeds):
     dtype: str
     state_dtype: str = "float32"  # of the sums of recurrent layers
     has_auto_num_seqs: bool = False
-    max_drafted: int = 0  # tokens of a sequence in a step; 0: nothing is drafted
     has_network: bool = False  # what drafts has weights
     past_output_tokens: int = 0
     has_grammars: bool = True  # structured outputs: the engine has a tokenizer
@@ -75,8 +74,10 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         )
     of_states = ("cache.mamba_ssm_cache_dtype", "cache.mamba_cache_dtype")
     activations = decisions.model.activation_quantization
+    is_drafting = kind == "cpu" and not is_open("speculative.method")
+    asked = dict(needs or memory_needs(decisions, kind, dtype, model.limit, is_open))
     return Ask(
-        **dict(needs or memory_needs(decisions, kind, dtype, model.limit, is_open)),
+        **asked | _drafts(decisions, is_drafting=is_drafting),
         dtype=dtype,
         has_auto_num_seqs=not decisions.is_written("scheduler.max_num_seqs"),
         state_dtype=next((decisions.get(path) for path in of_states if not is_open(path)), "float32"),
@@ -84,7 +85,6 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
         activations=None if activations == "none" else activations,
         keeps_twelve_bits=device.keeps_twelve_bits and not decisions.model.enforce_eager,
         codes_layout=decisions.codes_layout(own_kind, cpu_keeps_codes=device.keeps_codes),
-        **_drafts(decisions, is_drafting=kind == "cpu" and not is_open("speculative.method")),
         has_grammars=not decisions.model.skip_tokenizer_init,
     )
 
@@ -92,9 +92,8 @@ def ask_of(decisions: Decisions, model: PlannedModel, device: DeviceProfile) -> 
 def _drafts(decisions: Decisions, *, is_drafting: bool) -> dict[str, Any]:
     own = decisions.speculative
     if own.method is None or not is_drafting:
-        return {}
+        return {"max_drafted": 0}
     return {
-        "max_drafted": own.num_speculative_tokens,
         "has_network": own.method in MODEL_METHODS,
         "past_output_tokens": own.past_output_tokens * (own.method == "ngram"),
     }

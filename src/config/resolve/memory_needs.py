@@ -36,7 +36,7 @@ def memory_needs(
         kv_cache_bytes=value("cache.kv_cache_memory_bytes"),
         num_kv_blocks=done.cache.num_gpu_blocks_override,
         retention_interval=done.retention_interval,
-        has_drafts=value("speculative.method") is not None,
+        max_drafted=0 if value("speculative.method") is None else done.speculative.num_speculative_tokens,
         has_graphs=not why_no_graphs(done, device),
         has_cache_groups=not done.scheduler.disable_hybrid_kv_cache_manager,
         cpu_offload_gb=0.0 if device == "cpu" else done.cache.cpu_offload_gb,

@@ -83,6 +83,7 @@ def _memory_values(v: Values, memory: MemoryPlan) -> dict[str, Any]:
             f", {name} {format_about(size)}"
             for name, size in (
                 *(("states", memory.state_bytes), ("steps", memory.activation_bytes)),
+                ("tokens with drafts", memory.drafted_bytes),
                 ("blocks for other engines", 0 if memory.is_on_host else memory.transfer_bytes),
                 ("blocks beside the KV cache", 0 if memory.is_on_host else memory.kept_bytes),
                 ("experts that move", memory.moving_bytes),

@@ -87,7 +87,7 @@ class ResolvedLoRA(LoRAConfig):
 
 
 class ResolvedSpeculative(SpeculativeConfig):
-    method: Literal["ngram", "draft_model", "mtp", "eagle3"] | None = None
+    method: Literal["ngram", "draft_model", "mtp", "eagle", "eagle3", "dflash"] | None = None
 
 
 class ResolvedServer(ServerConfig):

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from ...config.auto_values import most_drafts
 from ..api import DraftCounts, VerifiedDraft
 from ..step.plan import Int32, Int64, StepPlan
 from ..step.result import StepResult
@@ -42,6 +43,7 @@ class Drafting:
         self._num_drafts = 0
         self._verified_at = 0.0  # when the step before was
         self._last: tuple[int, int, float] | None = None  # its rows, drafts and seconds, where it is to be recorded
+        self._counted: tuple[Int64, Int32, Int32] | None = None  # slots, room, counts: until a step is verified
         self._num_tokens = 0
         self._accepted = np.zeros(0 if self._drafter is None else self._drafter.max_tokens, np.int64)
 
@@ -138,18 +140,24 @@ class Drafting:
         columns = self._columns
         lengths = columns.known[slots]
         room = np.minimum(columns.max_length[slots], self._settings.max_model_len) - lengths - 1
-        most = min(self._drafter.max_tokens, (self._max_step_tokens - len(slots)) // (2 * len(slots)))
+        most = most_drafts(len(slots), self._max_step_tokens, self._drafter.max_tokens)
         room = np.minimum(room, self._blocks.states.room_for_drafts(lengths - 1))
         room = np.clip(room, 0, most).astype(np.int32)
         room[~self._has_drafts[slots]] = 0
         return room
 
     def _counts(self, slots: Int64, room: Int32) -> Int32:
+        """A copy of what the drafter says, which is asked once between two steps: `waits` and `add` need it."""
         drafter = self._drafter
-        counts: Int32 | None = None
-        if drafter is not None and room.any():
-            counts = self._ask(lambda: drafter.counts(slots, room))
-        return np.zeros(len(slots), np.int32) if counts is None else counts
+        if drafter is None or not room.any():
+            return np.zeros(len(slots), np.int32)
+        if (last := self._counted) is not None and np.array_equal(last[0], slots) and np.array_equal(last[1], room):
+            return last[2].copy()
+        counts = self._ask(lambda: drafter.counts(slots, room))
+        if counts is None:
+            return np.zeros(len(slots), np.int32)
+        self._counted = slots.copy(), room.copy(), counts
+        return counts.copy()
 
     def _drafts(self, slot: int, length: int, count: int) -> list[int]:
         drafter = self._drafter
@@ -179,6 +187,7 @@ class Drafting:
         if result.draft_error:
             self._drafter = None  # the runner has said it
         self._record_last(seconds)
+        self._counted = None
         if self._drafter is None:
             return {}
         drafter, num_drafts = self._drafter, plan.num_outputs - 1

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..api import EngineOutput, FinishReason, StoredBlocks, VerifiedDraft
-from ..step.plan import Int32, Int64, StepPlan
+from ..step.plan import Bool, Int32, Int64, StepPlan
 from ..step.result import StepOutputs, StepResult
 from .request import NO_SLOT, Request
 from .sequences import Sequences
@@ -67,21 +67,14 @@ class StepResults:
         columns.target[plan.slots[cut]] -= rejected[cut]
         first, ends = np.cumsum(num_valid) - num_valid, first_ends(plan, result)
         outputs = {record.request_id: record for record in records}
-        plain = StepOutputs()
+        plain, has_followers = StepOutputs(), bool(result.complete or result.forced or result.vectors)
         for index in range(num_valid.max(initial=0)):
-            rows = np.flatnonzero(num_valid > index)
+            rows = (num_valid > index).nonzero()[0]
             if index:
                 later = np.minimum(index, np.maximum(num_valid - 1, 0))
                 self._sequences.blocks.publish_sampled(step, ends + later)
                 self._sequences.blocks.states.publish_sampled(step, ends + later)
-            # What follows the tokens of a row follows the last one.
-            is_last = set(np.flatnonzero(num_valid == index + 1).tolist())
-            own = replace(
-                result,
-                complete=[row for row in result.complete if row in is_last],
-                forced={row: run for row, run in result.forced.items() if row in is_last},
-                vectors={row: found for row, found in result.vectors.items() if row in is_last},
-            )
+            own = _of_last(result, num_valid == index + 1) if has_followers else result
             taken = self._take_one_each(step, rows, first[rows] + index, own, [])
             if not index:
                 is_alone = plan.num_outputs[taken.rows] == 1  # a row with drafts says what became of them
@@ -208,6 +201,17 @@ def first_ends(plan: StepPlan, result: StepResult) -> Int32:
     """[rows] How many tokens of each row's sequence are computed and known before the tokens of the result."""
     ends = plan.num_computed + plan.num_tokens
     return ends if result.num_valid is None else ends - np.maximum(plan.num_outputs - 1, 0)
+
+
+def _of_last(result: StepResult, has_last: Bool) -> StepResult:
+    """The result of the rows whose last token is taken: what follows the tokens of a row follows that one."""
+    last = set(has_last.nonzero()[0].tolist())
+    return replace(
+        result,
+        complete=[row for row in result.complete if row in last],
+        forced={row: run for row, run in result.forced.items() if row in last},
+        vectors={row: found for row, found in result.vectors.items() if row in last},
+    )
 
 
 def _keep_prompt_logprobs(step: StepInFlight, result: StepResult) -> None:

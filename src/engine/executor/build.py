@@ -30,6 +30,7 @@ from ..ranks.processes import RankProcesses
 from ..runner.measure import PhaseClock
 from ..sampling.named_processors import install
 from ..spec_decode.step_times import DraftTimes
+from ..spec_decode.two_vocabularies import shared_tokens_of
 from ..structured.backend import Backend, GrammarError
 from ..structured.grammars import Grammars
 from ..structured.guidance import Guidance
@@ -81,6 +82,7 @@ def build_core(
             scheduler = None
             if resolved.device.device == "cpu":  # the number of blocks is decided: a class fails before weights load
                 scheduler = make_scheduler(resolved.num_kv_blocks * resolved.cache_groups.num_groups)
+            shared_tokens_of(resolved)  # vocabularies that cannot be used are refused before weights load
             if scheduler is not None:
                 _check_adapters(resolved, scheduler)
             executor = _loaded(prepared, may_compile_later, rank_lost, launched, neighbours)

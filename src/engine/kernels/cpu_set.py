@@ -49,6 +49,7 @@ from .rg_lru import rg_lru_cpu
 from .rms_norm_gated import rms_norm_gated_cpu
 from .rope_and_store import rope_and_store_cpu
 from .route_experts import own_experts_cpu, own_places_cpu, route_experts_cpu, weigh_experts_cpu
+from .sample_among import sample_among_cpu
 from .sample_tokens import sample_tokens_cpu
 from .sample_top_p import sample_top_p_cpu
 from .scale_rows import scale_rows_cpu
@@ -176,6 +177,7 @@ def cpu_kernels(
         rg_lru=rg_lru_cpu(library, dtype),
         sample_tokens=sample_tokens_cpu(library),
         sample_top_p=sample_top_p_cpu(library),
+        sample_among=sample_among_cpu(library),
         softmax_mass=softmax_mass_cpu(library),
         top_tokens=top_tokens_cpu(library),
         count_above=count_above_cpu(library),

@@ -117,6 +117,7 @@ from .route_experts import (
     route_experts_reference,
     weigh_experts_reference,
 )
+from .sample_among import SampleAmong, sample_among_reference
 from .sample_tokens import SampleTokens, sample_tokens_reference
 from .sample_top_p import SampleTopP, sample_top_p_reference
 from .scale_rows import ScaleRows, scale_rows_reference
@@ -224,6 +225,7 @@ class KernelSet:
     fused_norm_gate_up: NormLinear | None = None  # None: norm, linear layer and gate as three ops
     sample_tokens: SampleTokens = _sample_tokens
     sample_top_p: SampleTopP = _sample_top_p
+    sample_among: SampleAmong = sample_among_reference
     softmax_mass: SoftmaxMass = softmax_mass_reference
     top_tokens: TopTokens = _top_tokens
     count_above: CountAbove = count_above_reference

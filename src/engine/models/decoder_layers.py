@@ -56,6 +56,7 @@ class DecoderLayer:
             "parallel": self._of_parallel,
             "stream": self._of_stream,
             "sums": self._of_sums,
+            "feed_forward": self._of_feed_forward,
         }
         self._forward = ways[places] if beside is None else self._of_two_mixers
         self.recurrents = recurrents_of(mixer, beside)
@@ -164,6 +165,13 @@ class DecoderLayer:
         stream, _ = self.norms[0](self._kernels, mixed, step.rows_of(hidden))
         added = self.mlp.of(stream, step.mix_of_rows)
         return self.norms[1](self._kernels, added, stream)[0], None
+
+    def _of_feed_forward(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, step: LayerStep
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        stream = self._sum(hidden, residual)
+        mixed = step(self.mixer, self.mixer.in_proj(stream, step.mix))
+        return self.mlp(self.norms[0], mixed, step.rows_of(stream), step.mix_of_rows)
 
     def _weighted(self, added: torch.Tensor, stream: torch.Tensor, weights: tuple[float, float]) -> torch.Tensor:
         of_stream, of_added = weights

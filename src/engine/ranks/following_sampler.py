@@ -27,8 +27,10 @@ class FollowingSampler:
     def __init__(self, link: Receiving) -> None:
         self._link = link
 
-    def sample(self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: object) -> Sampled:
-        """logits: a part, not used."""
+    def sample(
+        self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: object, is_shown: object = None
+    ) -> Sampled:
+        """logits: a part, not used, like the table and what is shown: rank 0 has the log-probabilities."""
         message = self._link.receive()
         assert isinstance(message, Tokens), message
         if message.token_ids is None:

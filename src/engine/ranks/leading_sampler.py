@@ -13,7 +13,7 @@ from .followers import Followers
 if TYPE_CHECKING:  # they import torch
     import torch
 
-    from ..sampling.sampler import Bool, Int64, Sampled, Sampler
+    from ..sampling.sampler import Bool, Int64, IsShown, Sampled, Sampler
     from ..sampling.sampling_table import Slots
     from ..step.plan import Int32
 
@@ -28,10 +28,17 @@ class LeadingSampler:
         self._max_rows = LOGIT_ROWS
         self.prompt_logprobs = sampler.prompt_logprobs
 
-    def sample(self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: Int32) -> Sampled:
+    def sample(
+        self,
+        logits: torch.Tensor,
+        slots: Slots,
+        lengths: Int64,
+        token_table: Int32,
+        is_shown: IsShown | None = None,
+    ) -> Sampled:
         """See Sampler. Raises FailedAfterExchange, which is reported to the other ranks."""
         try:
-            sampled = self._sampler.sample(logits, slots, lengths, token_table)
+            sampled = self._sampler.sample(logits, slots, lengths, token_table, is_shown)
         except Exception as error:
             self._others.hold(Tokens(None))
             raise FailedAfterExchange(error) from error

@@ -61,7 +61,7 @@ class KVCache:
         block_size = block_size if part is None else part.slots
         shapes = [(num_blocks, heads, block_size, width + scale) for heads, width in tensors]
         shape = (groups.num_planes, len(tensors), torch.Size(shapes[0]).numel() if shapes else 0)
-        self.groups = groups
+        self.groups, self._views = groups, groups.views
         self._view_of_layer, self._block_size = groups.view_of_layer, block_size
         self.num_blocks = num_blocks
         self.num_bytes = torch.Size(shape).numel() * dtype.itemsize
@@ -117,7 +117,7 @@ class KVCache:
             steps = [self._part.of(step) for step in steps]
         return tuple(
             steps[view.group] if view.shares == 1 else _of_parts(steps[view.group], view, self._block_size)
-            for view in self.groups.views
+            for view in self._views
         )
 
     def by_layer(self, steps: Sequence[StepInput]) -> list[StepInput]:

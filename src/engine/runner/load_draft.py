@@ -16,16 +16,15 @@ from ...model.quantised import scheme_of
 from ..kernels import KernelSet
 from ..layers.loading import TensorReader
 from ..models.decoder import Decoder
-from ..models.draft_network import DraftLayers, DraftModel, DraftNetwork, ModelReader
+from ..models.draft_network import BlockLayers, DraftLayers, DraftModel, DraftNetwork, ModelReader
 from ..models.model import Model
+from ..spec_decode.two_vocabularies import shared_tokens_of
 from .kv_cache import KVCache, kv_dtype
 from .loaded_draft import LoadedDraft
 from .weights import Checkpoint, DummyWeights
 
 
-def load_draft(
-    resolved: Resolved, model: Model, kernels: KernelSet, device: torch.device, num_blocks: int
-) -> LoadedDraft | None:
+def load_draft(resolved: Resolved, model: Model, kernels: KernelSet, num_blocks: int) -> LoadedDraft | None:
     """The network, if the deployment has one. num_blocks: of the model's cache, of all groups of layers together.
 
     Raises ModelFilesError for weights that do not fit it.
@@ -36,28 +35,25 @@ def load_draft(
     assert isinstance(model, Decoder), "rules exclude the others"
     dtype = getattr(torch, resolved.model.dtype)
     reader = ModelReader(files.draft, model, kernels) if files.draft.reads_model else None
-    network = _network(resolved, files, model, kernels, dtype, device)
+    network = _network(resolved, files, model, kernels, dtype)
     weights = _weights(resolved, files)
     with torch.inference_mode():
         for loadable in network.loadables():
             loadable.load(weights)
     capture = kernels.capture if network.is_capturable else None
-    return LoadedDraft(network, _cache(resolved, files, num_blocks), reader, device, dtype, capture)
+    return LoadedDraft(network, _cache(resolved, files, num_blocks), reader, dtype, capture)
 
 
 def _network(
-    resolved: Resolved,
-    files: DraftFiles,
-    model: Decoder,
-    kernels: KernelSet,
-    dtype: torch.dtype,
-    device: torch.device,
+    resolved: Resolved, files: DraftFiles, model: Decoder, kernels: KernelSet, dtype: torch.dtype
 ) -> DraftNetwork:
-    draft, model_len = files.draft, resolved.model.max_model_len
+    draft, model_len, device = files.draft, resolved.model.max_model_len, torch.device("cpu")
     scheme = scheme_of(resolved.model.quantization)
     if draft.kind == "model":
-        return DraftModel(draft, Decoder(draft.spec, kernels, model_len, dtype, device, scheme))
-    return DraftLayers(draft, model, kernels, model_len, dtype, device, scheme)
+        decoder = Decoder(draft.spec, kernels, model_len, dtype, device, scheme)
+        return DraftModel(draft, decoder, shared_tokens_of(resolved), device)
+    layers = BlockLayers if draft.is_block else DraftLayers
+    return layers(draft, model, kernels, model_len, dtype, device, scheme)
 
 
 def _weights(resolved: Resolved, files: DraftFiles) -> TensorReader:

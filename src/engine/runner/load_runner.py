@@ -72,7 +72,7 @@ def with_drafts(made: Materials, head: Head) -> tuple[Head, ModelDrafts]:
     group = resolved.cache_groups.windows.index(None)
     max_rows = min(resolved.scheduler.max_num_seqs, LOGIT_ROWS)
     most = resolved.scheduler.max_num_batched_tokens
-    drafts = ModelDrafts(draft, made.slots, head.sampler, group, max_rows, most)
+    drafts = ModelDrafts(draft, made.slots, head.sampler, made.loaded.kernels, group, max_rows, most)
     return DraftingHead(head, drafts, draft.reader), drafts
 
 

@@ -1,4 +1,4 @@
-"""LoadedDraft: a network that drafts tokens for a model, with its weights and its keys and values."""
+"""LoadedDraft: a network that drafts tokens for a model on a CPU, with its weights and its keys and values."""
 
 from __future__ import annotations
 
@@ -16,6 +16,5 @@ class LoadedDraft:
     network: DraftNetwork
     cache: KVCache  # as many blocks as the model has
     reader: ModelReader | None  # of what the network gets of the model; None of one that gets nothing
-    device: torch.device
     dtype: torch.dtype
     capture: Capture | None  # of steps of the network; None where none can be captured

@@ -113,7 +113,7 @@ def load_on_cpu(
     replicas = None if replicas_of is None else replicas_of(kernels)
     model = load_model(resolved, phases, device, kernels, ranks=ranks, replicas=replicas)
     cache = _kv_cache(resolved, phases, kv_memory, ranks=ranks)
-    draft = load_draft(resolved, model, kernels, device, cache.num_blocks)
+    draft = load_draft(resolved, model, kernels, cache.num_blocks)
     return LoadedModel(device, kernels, model, cache, compilation, ranks, prompt_ranks, replicas, draft=draft)
 
 
@@ -143,7 +143,8 @@ def _kv_cache(
     """memory: None reserves it. The part that the first requests need is touched."""
     phases.start("kv cache")
     memory = memory or reserve_kv_memory(resolved, stage)
-    memory.check_room(read_machine_spec().available_memory_bytes - resolved.memory.state_bytes)
+    others = resolved.memory.state_bytes + resolved.memory.drafted_bytes
+    memory.check_room(read_machine_spec().available_memory_bytes - others)
     memory.touch_first()
     part = None
     if ranks is not None and (count := resolved.topology.num_context_parts) > 1:

@@ -17,29 +17,26 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ...model.drafts import REMEMBERED_TOKENS
+from ..kernels import KernelSet
+from ..kernels.noise import row_keys
+from ..kernels.sample_among import Choice
 from ..layers.step_input import StepInput
 from ..models.draft_network import Hidden
 from ..sampling.sampler import TokenSampler
 from ..step.plan import Bool, Int32, StepPlan
 from .decode_steps import DecodeSteps
+from .draft_chain import Computed, DraftChain, Links
 from .loaded_draft import LoadedDraft
 from .slot_table import SlotTable
-from .step_input import Int64, build_step_input
+from .step_input import Int64
 
-_CAPTURED_TOKENS = 8  # of a step of the network with several in a row
+_CAPTURED_TOKENS = 32  # of a step of the network with several in a row
 logger = logging.getLogger(__name__)
-_NONE: Int32 = np.empty(0, np.int32)
-
-
-class _Computed(NamedTuple):
-    logits: torch.Tensor  # [N, tokens of the vocabulary of the drafts]
-    features: torch.Tensor | None  # [N, hidden_size] of the tokens after these
 
 
 class ModelDrafts:
@@ -48,6 +45,7 @@ class ModelDrafts:
         loaded: LoadedDraft,
         slots: SlotTable,
         sampler: TokenSampler,
+        kernels: KernelSet,
         group: int,
         max_rows: int,
         max_step_tokens: int,
@@ -61,11 +59,12 @@ class ModelDrafts:
         self._network, self._cache, self._reader = loaded.network, loaded.cache, loaded.reader
         self._slots, self._sampler, self._group, self._most_tokens = slots, sampler, group, max_step_tokens
         self._shift = 1 if self._network.draft.reads_model else 0
+        self._token_shift = 0 if self._network.draft.is_block else self._shift  # from a position to its token
         num_slots = len(slots.num_tokens)
-        self._device = loaded.device
         self._row_starts = torch.arange(num_slots + 1, dtype=torch.int32)
-        own_vocab = self._network.draft.spec.vocab_size
-        self._ids: Int32 = self._network.model_ids(torch.arange(own_vocab)).to(torch.int32).numpy()
+        every = torch.arange(self._network.num_tokens)
+        self._ids = self._network.model_ids(every).to(torch.int32)
+        self._sample_among = kernels.sample_among
         self._has_keys: Bool = np.zeros(loaded.cache.num_blocks, np.bool_)  # blocks all of whose tokens are computed
         self._num_done: Int64 = np.zeros(num_slots, np.int64)  # tokens that the network has computed
         self._num_kept: Int64 = np.zeros(num_slots, np.int64)  # tokens that the model has computed; rejected ones count
@@ -75,7 +74,7 @@ class ModelDrafts:
         self._ring: torch.Tensor | None = None
         if self._reader is not None:
             shape = (num_slots, REMEMBERED_TOKENS, self._reader.width)
-            self._ring = torch.zeros(shape, dtype=loaded.dtype, device=loaded.device)
+            self._ring = torch.zeros(shape, dtype=loaded.dtype)
         self._steps = DecodeSteps(
             lambda views, received: self._computed(views, received, None),
             loaded.capture,
@@ -83,9 +82,20 @@ class ModelDrafts:
             slots.token_ids.shape[1] - 1,
             slots.block_size,
             len(loaded.cache.groups.views),
-            loaded.device,
+            torch.device("cpu"),
             max_tokens_per_row=_CAPTURED_TOKENS,
             max_drafted=_CAPTURED_TOKENS,
+        )
+        max_blocks = -(-slots.token_ids.shape[1] // slots.block_size)
+        tables = torch.zeros(len(loaded.cache.groups.views), max_rows, max_blocks, dtype=torch.int32)
+        self._chain = DraftChain(
+            lambda views, features: self._computed(views, None if features is None else (features, None), None),
+            kernels.sample_among,
+            self._ids,
+            loaded.capture,
+            max_rows,
+            tables,
+            slots.token_ids.shape[1] - 1,
         )
         self.seconds = 0.0  # since it was taken
         self.undrafted: list[int] = []  # slots of the last step whose drafts are no guesses
@@ -99,12 +109,13 @@ class ModelDrafts:
     def before(self, plan: StepPlan) -> None:
         """Draft for the rows that have more outputs than the host has tokens for. The plan was applied."""
         began = time.perf_counter()
-        self.undrafted, self.undraftable, num_graphs = [], [], self._steps.num_graphs
-        listed = [slot for slot, _ in plan.drafts]
-        is_wanted = (plan.num_outputs > 1) & ~np.isin(plan.slots, listed)
+        self.undrafted, self.undraftable, num_graphs = [], [], self._num_graphs
+        is_wanted = plan.num_outputs > 1
+        if plan.drafts:
+            is_wanted &= ~np.isin(plan.slots, [slot for slot, _ in plan.drafts])
         self._fill(plan, is_wanted)
         self._ask(lambda: self._prepare(plan, is_wanted))
-        self.is_of_new_shape = self._steps.num_graphs > num_graphs
+        self.is_of_new_shape = self._num_graphs > num_graphs
         self.seconds += time.perf_counter() - began
 
     def _ask(self, ask: Callable[[], object]) -> None:
@@ -127,8 +138,10 @@ class ModelDrafts:
         self._admit(plan)
         if self._ring is not None:
             pending = plan.num_computed - self._num_done[plan.slots]
-            is_full = (plan.num_outputs > 0) & (pending > 0) & (pending + plan.num_tokens > REMEMBERED_TOKENS)
-            self._extend(plan.slots[is_full & ~is_wanted & ~self._is_prompt(plan) & self._is_known[plan.slots]])
+            is_full = (pending > 0) & (pending + plan.num_tokens > REMEMBERED_TOKENS) & ~is_wanted
+            if is_full.any():
+                is_full &= (plan.num_outputs > 0) & ~self._is_prompt(plan) & self._is_known[plan.slots]
+                self._extend(plan.slots[is_full])
         rows = np.flatnonzero(is_wanted)
         if len(rows):
             self._draft(plan.slots[rows].astype(np.int64), plan.num_outputs[rows] - 1)
@@ -148,6 +161,7 @@ class ModelDrafts:
     def forget(self) -> None:
         """Forget captured steps, and what was computed: the weights that the network shares are replaced."""
         self._steps.forget()
+        self._chain.forget()
         self._has_keys[:] = self._is_known[:] = False
 
     def after(self, plan: StepPlan) -> None:
@@ -200,19 +214,60 @@ class ModelDrafts:
         order = np.argsort(-counts, kind="stable")  # those with more drafts first, so that others end
         order = order[is_ready[order]]
         slots, counts, lengths = slots[order], counts[order], lengths[order]
-        takes_best = self._takes_best(slots, lengths)
+        choice, seeds = self._choice(slots, lengths), table.sampling.seed[slots]
+        if self._network.draft.mask_token_id is not None and len(slots):
+            self._draft_at_once(slots, counts, choice, self._network.draft.mask_token_id)
+            return
         computed = self._extend(slots)
-        for index in range(int(counts.max(initial=0))):
-            left = int((counts > index).sum())
-            slots, lengths, takes_best = slots[:left], lengths[:left], takes_best[:left]
-            if index:
-                assert computed is not None
-                features = None if computed.features is None else computed.features[:left]
-                step = self._step_of_drafts(slots, lengths - self._shift + index - 1)
-                computed = self._compute(step, features)
-            assert computed is not None
-            token_ids = self._sampled(computed.logits[:left], slots, lengths + index, takes_best)
-            table.token_ids[slots, lengths + index] = token_ids
+        if computed is None:
+            return
+        token_ids = self._sample_among(computed.logits, choice, row_keys(seeds, lengths), self._ids)
+        table.token_ids[slots, lengths] = token_ids.numpy()
+        features, done = computed.features, 1
+        while num_left := int((counts > done).sum()):
+            slots, lengths, seeds = slots[:num_left], lengths[:num_left], seeds[:num_left]
+            length = int(counts[num_left - 1]) - done
+            places = lengths + done + np.arange(length)[:, None]  # of what is drafted
+            links = Links(
+                self._cache.views([self._steps_of_chain(slots, places - 1)]),
+                None if features is None else features[:num_left],
+                Choice(*(column[:num_left] for column in choice)),
+                row_keys(np.broadcast_to(seeds, places.shape).reshape(-1), places.reshape(-1)).view(*places.shape, 2),
+            )
+            drafted = self._chain.draft(links)
+            table.token_ids[slots, places] = drafted.token_ids
+            features, done = drafted.features, done + length
+
+    def _draft_at_once(self, slots: Int64, counts: Int32, choice: Choice, mask_token_id: int) -> None:
+        """Compute the known tokens of each slot, and its mask in place of every draft but the last one."""
+        table, lengths = self._slots, self._slots.num_tokens[slots]
+        start, end = self._pending(slots)
+        drafted = np.repeat(np.arange(len(slots)), counts)  # the row of each draft
+        places = lengths[drafted] + _within(counts)
+        table.token_ids[slots[drafted], places] = mask_token_id
+        # In a block the last known token is before the masks; else its hidden state is joined with the first of them.
+        num_known, is_block = end - start, self._network.draft.is_block
+        totals = num_known + counts + (1 if is_block else -1)
+        features = self._features_of(slots, start, end)
+        if features is not None and (mask := self._network.mask_features) is not None:
+            is_known = torch.from_numpy(_within(totals) < np.repeat(num_known, totals))
+            with_masks = mask.repeat(len(is_known), 1)
+            with_masks[is_known] = features
+            features = with_masks
+        rows = (np.cumsum(totals) - counts)[drafted] + _within(counts)
+        step = self._step_input(slots, start, totals)
+        if is_block:
+            sees_all = np.where(_within(totals) < np.repeat(num_known, totals), 0, np.repeat(start + totals, totals))
+            step = replace(step, visible=torch.from_numpy(sees_all.astype(np.int32)))
+        computed = self._compute(step, features, torch.from_numpy(rows))
+        keys = row_keys(table.sampling.seed[slots[drafted]], places)
+        own = Choice(*(column[torch.from_numpy(drafted)] for column in choice))
+        table.token_ids[slots[drafted], places] = self._sample_among(computed.logits, own, keys, self._ids).numpy()
+        self._advance(slots, start, end)
+
+    @property
+    def _num_graphs(self) -> int:
+        return self._steps.num_graphs + self._chain.num_graphs
 
     def _catch_up(self, slots: Int64) -> Bool:
         """Compute one step's worth of what these slots lack, where that is more. Returns which of them lack little."""
@@ -224,98 +279,102 @@ class ModelDrafts:
             self._compute_chunk(slots[late], start, start + np.minimum(pending[late] - 1, self._most_tokens))
         return found
 
-    def _extend(self, slots: Int64 | Int32) -> _Computed | None:
+    def _extend(self, slots: Int64 | Int32) -> Computed | None:
         """Compute all known tokens of these slots. Returns what the network makes of the last one of each."""
         if not len(slots):
             return None
         slots = slots.astype(np.int64)
+        return self._compute_chunk(slots, *self._pending(slots))
+
+    def _pending(self, slots: Int64) -> tuple[Int64, Int64]:
+        """The known tokens of each slot that are not computed: the first one, and the one after the last."""
         start, end = self._num_done[slots], self._slots.num_tokens[slots] - self._shift
         if self._ring is not None:
             end = np.minimum(end, self._num_kept[slots])
         # The last token is computed again where nothing is missing: what the network makes of it is needed.
-        start = np.minimum(start, end - 1)
-        return self._compute_chunk(slots, start, end)
+        return np.minimum(start, end - 1), end
 
-    def _compute_chunk(self, slots: Int64, start: Int64, end: Int64) -> _Computed:
+    def _compute_chunk(self, slots: Int64, start: Int64, end: Int64) -> Computed:
         """Known tokens of each slot that follow one another. Returns what the network makes of the last one of each."""
-        counts = end - start
-        features = None
-        if self._ring is not None:
-            places = np.repeat(start, counts) + _within(counts)
-            rows = torch.from_numpy(np.repeat(slots, counts)), torch.from_numpy(places % REMEMBERED_TOKENS)
-            features = self._network.features(self._ring[rows])
-        computed = self._compute(self._step_input(slots, start, counts), features)
+        computed = self._compute(self._step_input(slots, start, end - start), self._features_of(slots, start, end))
         self._advance(slots, start, end)
         return computed
 
-    def _compute(self, step: StepInput, features: torch.Tensor | None) -> _Computed:
-        """Returns what the network makes of the last token of each row: it is valid until the next call."""
+    def _features_of(self, slots: Int64, start: Int64, end: Int64) -> torch.Tensor | None:
+        """What the network gets of known tokens; None of one that gets nothing."""
+        if self._ring is None:
+            return None
+        counts = end - start
+        places = np.repeat(start, counts) + _within(counts)
+        rows = torch.from_numpy(np.repeat(slots, counts)), torch.from_numpy(places % REMEMBERED_TOKENS)
+        return self._network.features(self._ring[rows])
+
+    def _compute(self, step: StepInput, features: torch.Tensor | None, rows: torch.Tensor | None = None) -> Computed:
+        """Returns what the network makes of these tokens of the step: it is valid until the next call.
+
+        rows: [N] int64, indices of the tokens; None for the last one of each row.
+        """
         views = self._cache.views([step])
         received = None if features is None else (features, None)
         shape = self._steps.shape_of(views[0], received)
         if shape is not None and shape.tokens_per_row == 1:
-            found: _Computed = self._steps.compute(shape, views, received)
+            found: Computed = self._steps.compute(shape, views, received)
             return found
-        last = step.query_start[1:].to(torch.int64) - 1
+        last = step.query_start[1:].to(torch.int64) - 1 if rows is None else rows
         if shape is None:
             return self._computed(views, received, last)
         logits, fed = self._steps.compute(shape, views, received)
-        return _Computed(logits[last], None if fed is None else fed[last])
+        return Computed(logits[last], None if fed is None else fed[last])
 
-    def _computed(self, views: Sequence[StepInput], received: Hidden | None, rows: torch.Tensor | None) -> _Computed:
+    def _computed(self, views: Sequence[StepInput], received: Hidden | None, rows: torch.Tensor | None) -> Computed:
         network, features = self._network, None if received is None else received[0]
         hidden = network.forward(self._cache.by_layer(views), self._cache.layers, features, rows)
-        return _Computed(network.logits(hidden), network.next_features(hidden))
+        return Computed(network.logits(hidden), network.next_features(hidden))
 
     def _step_input(self, slots: Int64, start: Int64, counts: Int64) -> StepInput:
-        starts, lengths = start.astype(np.int32), counts.astype(np.int32)
-        plan = StepPlan(-1, [], [], _NONE, _NONE.reshape(0, 1), slots.astype(np.int32), starts, lengths, _NONE)
-        step = build_step_input(plan, self._slots, self._device)[self._group]
-        if not self._shift:
-            return step
-        positions = np.repeat(start, counts) + _within(counts) + self._shift
-        token_ids = self._slots.tokens_at(np.repeat(slots, counts), positions).astype(np.int64)
-        return replace(step, token_ids=torch.from_numpy(token_ids).to(self._device))
-
-    def _step_of_drafts(self, slots: Int64, positions: Int64) -> StepInput:
-        """A step of one token of each slot, at these positions."""
+        """A step of this number of tokens of each slot, from these positions on."""
         table, size = self._slots, self._slots.block_size
-        blocks, within = np.divmod(positions, size)
-        contexts = positions + 1
+        longest_row, contexts = int(counts.max()), start + counts
         longest = int(contexts.max())
+        query_start, row_slots, positions = self._row_starts[: len(slots) + 1], slots, start
+        if longest_row > 1:
+            query_start = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
+            row_slots, positions = np.repeat(slots, counts), np.repeat(start, counts) + _within(counts)
+        blocks, within = np.divmod(positions, size)
         of_group = table.block_ids[self._group]
         return StepInput(
-            token_ids=torch.from_numpy(table.tokens_at(slots, positions + self._shift).astype(np.int64)),
+            token_ids=torch.from_numpy(table.tokens_at(row_slots, positions + self._token_shift).astype(np.int64)),
             positions=torch.from_numpy(positions),
-            slot_mapping=torch.from_numpy(of_group[slots, blocks].astype(np.int64) * size + within),
-            query_start=self._row_starts[: len(slots) + 1],
+            slot_mapping=torch.from_numpy(of_group[row_slots, blocks].astype(np.int64) * size + within),
+            query_start=query_start,
             context_lens=torch.from_numpy(contexts.astype(np.int32)),
             block_tables=torch.from_numpy(of_group[slots, : -(-longest // size)]),
-            max_query_len=1,
+            max_query_len=longest_row,
             max_context_len=longest,
             seq_slots=torch.from_numpy(slots.astype(np.int32)),
         )
 
-    def _takes_best(self, slots: Int64, lengths: Int64) -> Bool:
-        """Whether the most probable token is drafted: where it is what is sampled, or where what is sampled depends on
-        what the sampler keeps of the tokens before."""
-        table = self._slots.sampling
-        is_changed = table.has_bias[slots] | table.has_bad_words[slots] | (lengths < table.end_allowed_at[slots])
-        found: Bool = (table.is_greedy[slots] & ~is_changed) | self._sampler.needs_order(slots.astype(np.int32))
-        return found
+    def _steps_of_chain(self, slots: Int64, places: Int64) -> StepInput:
+        """Steps of one token of each slot, see Links. places: [L, R] of the tokens, in the sequences."""
+        last = self._step_input(slots, places[-1] - self._shift, np.ones(len(slots), np.int64))
+        positions = places - self._shift
+        blocks, within = np.divmod(positions, self._slots.block_size)
+        block_ids = self._slots.block_ids[self._group][slots, blocks].astype(np.int64)
+        return replace(
+            last,
+            token_ids=torch.from_numpy(self._slots.tokens_at(slots, places[0]).astype(np.int64)),
+            positions=torch.from_numpy(positions),
+            slot_mapping=torch.from_numpy(block_ids * self._slots.block_size + within),
+            context_lens=torch.from_numpy((positions + 1).astype(np.int32)),
+        )
 
-    def _sampled(self, logits: torch.Tensor, slots: Int64, lengths: Int64, takes_best: Bool) -> Int32:
-        """What the model would sample of these logits. takes_best: of `_takes_best`."""
-        found: Int32 = self._ids[logits.argmax(1).numpy()]
-        if not takes_best.all():
-            vocab_size, rows = self._network.draft.vocab_size, np.flatnonzero(~takes_best)
-            if logits.shape[1] < vocab_size:
-                whole = torch.full((len(logits), vocab_size), -torch.inf, dtype=logits.dtype)
-                logits = whole.index_copy_(1, torch.from_numpy(self._ids.astype(np.int64)), logits)
-            taken = logits if len(rows) == len(slots) else logits[torch.from_numpy(rows)]
-            of_rows = slots[rows].astype(np.int32)
-            found[rows] = self._sampler.sample(taken, of_rows, lengths[rows], self._slots.token_ids).token_ids
-        return found
+    def _choice(self, slots: Int64, lengths: Int64) -> Choice:
+        """How the model's tokens are sampled, as far as drafts follow. Biases and forbidden tokens are left out, and
+        where the sampler keeps something of each token the most probable one is drafted."""
+        table = self._slots.sampling
+        takes_best = table.is_greedy[slots] | self._sampler.needs_order(slots.astype(np.int32))
+        columns = np.where(takes_best, np.float32(0), table.temperature[slots]), table.min_p[slots], table.top_p[slots]
+        return Choice(*map(torch.from_numpy, (*columns, table.top_k[slots].astype(np.int32))))
 
     # ---- what the model has computed
 
@@ -327,26 +386,38 @@ class ModelDrafts:
 
     def _keep(self, plan: StepPlan, kept: torch.Tensor) -> None:
         assert self._ring is not None
+        if self._awaited or len(kept) > len(plan.slots) or not plan.num_outputs.all():
+            self._keep_prompts(plan, kept)
+        self._num_kept[plan.slots] = plan.num_computed + plan.num_tokens
+        if len(kept) == len(plan.slots):  # steady decode: rows are tokens
+            self._put(plan.slots, plan.num_computed, kept)
+            return
+        rows = np.arange(len(plan.slots)).repeat(plan.num_tokens)
+        within = _within(plan.num_tokens)
+        last = within >= plan.num_tokens[rows] - REMEMBERED_TOKENS
+        self._put(
+            plan.slots[rows[last]],
+            (plan.num_computed[rows] + within)[last],
+            kept if last.all() else kept[torch.from_numpy(last)],
+        )
+
+    def _put(self, slots: Int32, positions: Int32, kept: torch.Tensor) -> None:
+        """Put what the model has computed of tokens into the ring. slots, positions: [N] of each token."""
+        assert self._ring is not None
+        places = slots.astype(np.int64) * REMEMBERED_TOKENS + positions % REMEMBERED_TOKENS
+        self._ring.view(-1, self._ring.shape[2]).index_copy_(0, torch.from_numpy(places), kept)
+
+    def _keep_prompts(self, plan: StepPlan, kept: torch.Tensor) -> None:
+        """The network computes the tokens of prompts, and what new sequences have waited for is computed now."""
         ends = np.cumsum(plan.num_tokens)
         is_prompt = self._is_prompt(plan)
         for row in np.flatnonzero(is_prompt | np.isin(plan.slots, list(self._awaited))).tolist():
             slot = int(plan.slots[row])
             if (awaited := self._awaited.pop(slot, None)) is not None:
                 self._is_known[slot] = bool(self._has_keys[awaited].all())
-            if not (is_prompt[row] and self._is_known[slot]):
-                continue
-            self._compute_prompt(
-                slot,
-                int(plan.num_computed[row]),
-                kept[int(ends[row]) - int(plan.num_tokens[row]) : int(ends[row])],
-            )
-        rows = np.arange(len(plan.slots)).repeat(plan.num_tokens)
-        within = _within(plan.num_tokens)
-        last = within >= plan.num_tokens[rows] - REMEMBERED_TOKENS
-        places = (plan.num_computed[rows] + within)[last]
-        into = torch.from_numpy(plan.slots[rows[last]].astype(np.int64)), torch.from_numpy(places % REMEMBERED_TOKENS)
-        self._num_kept[plan.slots] = plan.num_computed + plan.num_tokens
-        self._ring[into] = kept if last.all() else kept[torch.from_numpy(last)]
+            if is_prompt[row] and self._is_known[slot]:
+                of_row = kept[int(ends[row]) - int(plan.num_tokens[row]) : int(ends[row])]
+                self._compute_prompt(slot, int(plan.num_computed[row]), of_row)
 
     def _compute_prompt(self, slot: int, start: int, kept: torch.Tensor) -> None:
         """Tokens of a prompt, and those before them that are pending, as far as the token after each is known."""

@@ -65,7 +65,9 @@ class SampleHead:
         every = logits_of(at) if 0 < len(at) <= LOGIT_ROWS else None
         for part in taken.parts(LOGIT_ROWS, self.sampler.needs_order(taken.slots)):
             logits = logits_of(at[part]) if every is None else self._taken(every, part)
-            taken.take(part, self.sampler.sample(logits, taken.slots[part], taken.lengths[part], self._slots.token_ids))
+            of_part = taken.slots[part], taken.lengths[part]
+            is_shown = partial(taken.would_be_valid, part) if taken.has_drafts else None
+            taken.take(part, self.sampler.sample(logits, *of_part, self._slots.token_ids, is_shown))
         return taken.result()
 
     def _prompt_logprobs(self, step: HeadStep, logits_of: LogitsOf) -> dict[int, list[TokenLogprobs]]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..api import TokenLogprobs
 from ..sampling.sampler import Sampled
-from ..step.plan import Int32, StepPlan
+from ..step.plan import Bool, Int32, StepPlan
 from ..step.result import StepResult
 from .slot_table import SlotTable
 from .step_input import Int64, LogitTokens
@@ -53,6 +53,22 @@ class SampledOutputs:
             is_draft = self._token_ids[before] == drafts
             self._is_valid[here] = self._is_valid[before] & is_draft & ~self._has_ended[before]
             yield from _divided(here[self._is_valid[here] & needs_order[here]], max_rows)
+
+    @property
+    def has_drafts(self) -> bool:
+        return bool(self._num_before.any())
+
+    def would_be_valid(self, part: Int64, token_ids: Int32) -> Bool:
+        """[part] Whether each output of a part is valid if these are its tokens, and none of them fails or completes a
+        grammar. The parts before it were taken."""
+        tokens, after_draft = self._token_ids.copy(), np.flatnonzero(self._num_before)
+        tokens[part] = token_ids
+        before = after_draft - 1
+        is_wrong = np.zeros(len(tokens), np.int64)
+        is_wrong[after_draft] = tokens[before] != self._table.token_ids[self.slots[before], self.lengths[before]]
+        num_wrong = np.cumsum(is_wrong)
+        found: Bool = num_wrong[part] == num_wrong[part - self._num_before[part]]  # none since the first of its row
+        return found
 
     def take(self, part: Int64, sampled: Sampled) -> None:
         """part: of `parts`, with its tokens."""

@@ -8,7 +8,7 @@ depends on the other rows of its group.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -45,11 +45,24 @@ class Sampled:
     forced: dict[int, list[int]] = field(default_factory=dict)  # row -> tokens that must follow the sampled one
 
 
+IsShown = Callable[[npt.NDArray[np.int32]], Bool]  # sampled tokens [R] -> [R] whose log-probabilities are shown
+
+
+def shows_nothing(token_ids: npt.NDArray[np.int32]) -> Bool:
+    """An IsShown of tokens that no client sees."""
+    return np.zeros(len(token_ids), np.bool_)
+
+
 class TokenSampler(Protocol):
     """Sampler, or what one of several processes has in its place."""
 
     def sample(
-        self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: npt.NDArray[np.int32]
+        self,
+        logits: torch.Tensor,
+        slots: Slots,
+        lengths: Int64,
+        token_table: npt.NDArray[np.int32],
+        is_shown: IsShown | None = None,
     ) -> Sampled: ...
 
     def prompt_logprobs(self, logits: torch.Tensor, next_ids: torch.Tensor, slots: Slots) -> list[TokenLogprobs]: ...
@@ -78,7 +91,14 @@ class Sampler:
         self._shows_processed = logprobs_mode.startswith("processed")
         self._normalises = logprobs_mode.endswith("logprobs")
 
-    def sample(self, logits: torch.Tensor, slots: Slots, lengths: Int64, token_table: npt.NDArray[np.int32]) -> Sampled:
+    def sample(
+        self,
+        logits: torch.Tensor,
+        slots: Slots,
+        lengths: Int64,
+        token_table: npt.NDArray[np.int32],
+        is_shown: IsShown | None = None,
+    ) -> Sampled:
         """Samples and counts one token per row.
 
         Args:
@@ -87,6 +107,7 @@ class Sampler:
             slots: [R], where the parameters are; each once, unless `needs_order` is False for it.
             lengths: [R] known tokens of each sequence, which is the position of the sampled token.
             token_table: [num_slots, max_model_len] those tokens' ids, by slot.
+            is_shown: says of which rows log-probabilities are computed, if requested; None: of all.
 
         Raises PluginError if an installed logits processor fails.
         """
@@ -131,7 +152,7 @@ class Sampler:
         for row in np.flatnonzero(token_ids < 0).tolist():
             token_ids[row] = 0  # any valid id: it is not used
             errors.setdefault(row, NO_VALID_LOGITS)
-        logprobs = self._logprobs(raw, logits, slots, lengths, token_table, token_ids)
+        logprobs = self._logprobs(raw, logits, slots, lengths, token_table, token_ids, is_shown)
         table.record(slots, token_ids)
         if guided is None:
             return Sampled(token_ids, logprobs, errors)
@@ -177,11 +198,14 @@ class Sampler:
         lengths: Int64,
         token_table: npt.NDArray[np.int32],
         token_ids: npt.NDArray[np.int32],
+        is_shown: IsShown | None,
     ) -> dict[int, TokenLogprobs]:
         """raw: as `sample` got them; logits: after processors and bias."""
         table, counts = self.table, self.table.num_logprobs[slots]
         is_asking, own_mode = counts >= 0, table.has_processed_logprobs[slots]
         logprobs: dict[int, TokenLogprobs] = {}
+        if is_shown is not None and is_asking.any():
+            is_asking &= is_shown(token_ids)
         for rows, is_processed, normalises in (
             (np.flatnonzero(is_asking & ~own_mode), self._shows_processed, self._normalises),
             (np.flatnonzero(is_asking & own_mode), True, True),

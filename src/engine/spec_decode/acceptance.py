@@ -36,15 +36,19 @@ class Acceptance:
         self._slot_hits[slot] = self._slot_all[slot] = 0.0
 
     def count(self, slots: Int64, matched: Int32, is_match: Bool, kinds: Int64 | int = 0) -> None:
-        """Outcomes. slots: [R], each once. matched: [R] length of the context. is_match: [R] whether the next token was
-        the expected one. kinds: [R] of the text that it was expected from."""
+        """Outcomes, of a slot any number. slots: [N]. matched: [N] length of the context. is_match: [N] whether the
+        next token was the expected one. kinds: [N] of the text that it was expected from."""
         classes = _class_of(matched) + np.multiply(kinds, len(_AT_FIRST))
-        self._slot_hits[slots, classes] = self._slot_hits[slots, classes] * _KEEPS + is_match
-        self._slot_all[slots, classes] = self._slot_all[slots, classes] * _KEEPS + 1.0
-        hits, counts = (np.bincount(classes, weights, len(self._all)) for weights in (is_match.astype(float), None))
+        num_classes = len(self._all)
+        hits, counts = (np.bincount(classes, weights, num_classes) for weights in (is_match.astype(float), None))
         kept = _KEEPS**counts
         self._hits = self._hits * kept + hits
         self._all = self._all * kept + counts
+        places, of_place, counts = np.unique(slots * num_classes + classes, return_inverse=True, return_counts=True)
+        kept, hits = _KEEPS**counts, np.bincount(of_place, is_match.astype(float))
+        for table, added in ((self._slot_hits, hits), (self._slot_all, counts)):
+            flat = table.reshape(-1)
+            flat[places] = flat[places] * kept + added
 
     def survival(self, slots: Int64, matched: Int32, count: int, kinds: Int64 | int = 0) -> Floats:
         """[R, count] The probability that the token after 0, 1, ... expected ones comes, and all before it."""

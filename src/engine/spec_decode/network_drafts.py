@@ -17,7 +17,7 @@ from .step_times import StepTimes
 
 _LEAST_GAIN = 1.03  # of tokens per second
 _AT_FIRST = np.array([0.8, 0.8, 0.8, 0.8, 0.8, 0.8])  # of each further token: a few outcomes say more
-_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)  # of drafts that are compared
+_LENGTHS = np.array([1, 2, 3, 4, 6, 8, 12, 16])  # of drafts that are compared
 _TRIES_EVERY = 32  # steps
 _TRIED = 4  # sequences
 # Steps with drafts, after which one has none, and says what it takes: at first soon, then twice as many each time.
@@ -58,20 +58,18 @@ class NetworkDrafts:
         rows = np.flatnonzero(room > 0)
         survival = self._acceptance.survival(slots[rows], np.zeros(len(rows), np.int32), int(room.max()))
         survival[np.arange(survival.shape[1]) >= room[rows, None]] = 0.0
-        best = _LEAST_GAIN * len(slots) / float(self._times.seconds(len(slots)))
-        verifying = self._times.seconds(len(slots), np.arange(1, survival.size + 1))
-        for length, drafting in zip(_LENGTHS, self._draft_times.alone(np.array(_LENGTHS)).tolist(), strict=True):
-            if length > survival.shape[1]:
-                break
-            # The most probable tokens first, so those of a row are in their order.
-            part = survival[:, :length]
-            order = np.argsort(-part, axis=None, kind="stable")
-            gained = len(slots) + np.cumsum(part.reshape(-1)[order])
-            rates = gained / (verifying[: len(order)] + drafting)
-            index = int(rates.argmax())
-            if rates[index] > best:
-                best = float(rates[index])
-                counts[rows] = np.bincount(order[: index + 1] // length, minlength=len(rows))
+        width = survival.shape[1]
+        lengths = _LENGTHS[width >= _LENGTHS]
+        # The most probable tokens first, so those of a row are in their order.
+        order = np.argsort(-survival, axis=None, kind="stable")
+        is_drafted = order % width < lengths[:, None]  # [lengths, tokens]
+        gained = len(slots) + np.cumsum(np.where(is_drafted, survival.reshape(-1)[order], 0.0), axis=1)
+        verifying = self._times.seconds(len(slots), np.arange(survival.size + 1))
+        rates = gained / (verifying[np.cumsum(is_drafted, axis=1)] + self._draft_times.alone(lengths)[:, None])
+        length, index = np.unravel_index(int(rates.argmax()), rates.shape)
+        if rates[length, index] > _LEAST_GAIN * len(slots) / verifying[0]:
+            chosen = order[: index + 1][is_drafted[length, : index + 1]]
+            counts[rows] = np.bincount(chosen // width, minlength=len(rows))
         if not counts.any() and self._num_without >= _TRIES_EVERY:
             counts[rows[:_TRIED]] = 1
         return counts
@@ -81,11 +79,9 @@ class NetworkDrafts:
         return []
 
     def record_drafts(self, slots: Int64, num_drafts: Int32, num_accepted: Int32, seconds: float) -> None:
-        for place in range(int(num_drafts.max())):
-            seen = (num_drafts > place) & (num_accepted >= place)
-            if seen.any():
-                places = np.full(int(seen.sum()), place, np.int32)
-                self._acceptance.count(slots[seen], places, num_accepted[seen] > place)
+        places = np.arange(int(num_drafts.max()), dtype=np.int32)
+        rows, seen = np.nonzero((num_drafts[:, None] > places) & (num_accepted[:, None] >= places))
+        self._acceptance.count(slots[rows], places[seen], num_accepted[rows] > seen)
         if seconds > 0:
             self._draft_times.record(int(num_drafts.max()), 0, seconds)
 

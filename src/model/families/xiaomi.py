@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .common import COMMON
+from .common import COMMON, QWEN
 from .family import Family
 
 FAMILIES: Mapping[str, Family] = {
+    "MiMoForCausalLM": Family(
+        "mimo",
+        "MiMo-7B",
+        QWEN
+        | {
+            "vocab_size": 151680,
+            "intermediate_size": 11008,
+            "num_hidden_layers": 36,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 640000.0,
+        },
+        bias=True,
+        windows="last",
+        window_if="use_sliding_window",
+    ),
     "MiMoV2FlashForCausalLM": Family(
         "mimo_v2_flash",
         "MiMo-V2",

@@ -1,12 +1,13 @@
 // Passes over the logits of a vocabulary: apply penalties, sample a token, sum the weights, find the top tokens, count the
 // logits above a bound. The references are in ../sample_tokens.py, ../sample_top_p.py, ../softmax_mass.py,
-// ../top_tokens.py, ../count_above.py and ../penalise.py; arithmetic is float32 for every type.
+// ../top_tokens.py, ../count_above.py, ../sample_among.py and ../penalise.py; arithmetic is float32 for every type.
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <vector>
 
+#include "captured_graph.h"
 #include "parallel.h"
 #include "scratch.h"
 #include "vector.h"
@@ -80,6 +81,22 @@ ALWAYS_INLINE Bits first_ids(int64_t begin) {
     for (int i = 0; i < kWidth; i++) ids[i] = uint32_t(begin + i);
     return ids;
 }
+
+// The ids of columns that are all tokens in their order.
+struct EveryToken {
+    ALWAYS_INLINE Bits of(Bits columns, int64_t, int64_t) const { return columns; }
+};
+
+// The ids of columns that are some tokens.
+struct ListedTokens {
+    const int32_t* ids;
+
+    ALWAYS_INLINE Bits of(Bits, int64_t first, int64_t count) const {
+        Bits found{};
+        memcpy(&found, ids + first, size_t(count) * sizeof(int32_t));
+        return found;
+    }
+};
 
 // The penalties of each row, documented in ../penalise.py.
 struct Penalties {
@@ -168,9 +185,9 @@ struct Sampled {
 // The sampled token is the one with the largest weight / noise. noise = -log(1 - u) >= u, so a weight of at most best * u
 // cannot win, and its logarithm is not needed: it is computed for a few dozen of 152k tokens. If not even the largest
 // weight of the run can win, the weights are computed only if their mass is needed.
-template <bool kNeedsMass, class T>
+template <bool kNeedsMass, class T, class Tokens = EveryToken>
 Sampled sample_before(const T* logits, int64_t size, const Maxima& found, const Weights& weight, const uint32_t* keys,
-                      Before bound) {
+                      Before bound, Tokens tokens = {}) {
     float best = 0;
     int64_t chosen = 0;
     double mass = 0;
@@ -180,7 +197,8 @@ Sampled sample_before(const T* logits, int64_t size, const Maxima& found, const 
         Floats sums{};
         Bits ids = first_ids(begin);
         for_each_vector(length, [&](int64_t i, int64_t count) {
-            const Floats bits = __builtin_convertvector(hash(ids, keys[0], keys[1]), Floats);
+            const Ints hashed = hash(tokens.of(ids, begin + i, count), keys[0], keys[1]);
+            const Floats bits = __builtin_convertvector(hashed, Floats);
             const Floats uniform = bits * 0x1p-31f + 0x1p-32f;
             const Floats needed = best * uniform;
             if (kNeedsMass || any(needed < most)) {
@@ -329,6 +347,52 @@ void top_of_row(const T* logits, int64_t size, int64_t count, float* values, int
     for (int64_t i = 0; i < count; i++) values[i] = entries[size_t(i)].value, ids[i] = entries[size_t(i)].id;
 }
 
+// How one row is sampled: Choice in ../sample_among.py.
+struct Choice {
+    float temperature, min_p, top_p;
+    int32_t top_k;
+};
+
+// The column that is sampled. All that the choice excludes comes after what it allows, in descending order of logits: a
+// sample is taken from all tokens before a bound, which moves until the sample is in the nucleus.
+template <class T>
+int64_t sample_among_row(const T* logits, int64_t size, const Choice& choice, const uint32_t* keys, ListedTokens tokens) {
+    if (choice.temperature == 0) {
+        const float top = largest(logits, size);
+        return top > -INFINITY ? first_of(logits, size, top) : kNone;
+    }
+    const Maxima found = maxima(logits, size);
+    if (!(found.top > -INFINITY)) return kNone;
+    const Weights weight{found.top, choice.temperature, choice.min_p};
+    Before bound;
+    if (choice.top_k > 0 && choice.top_k < size) {
+        std::vector<float> values(size_t(choice.top_k));
+        std::vector<int64_t> columns(size_t(choice.top_k));
+        top_of_row(logits, size, choice.top_k, values.data(), columns.data());
+        bound = {values.back(), int32_t(columns.back() + 1)};
+    }
+    int64_t column = sample_before<false>(logits, size, found, weight, keys, bound, tokens).id;
+    if (choice.top_p >= 1) return column;
+    const double mass = mass_before(logits, size, found, weight, bound);
+    while (true) {
+        const Before own{load_partial(logits + column, 1)[0], int32_t(column)};
+        const double before = mass_before(logits, size, found, weight, own);
+        if (!(before >= choice.top_p * mass && before > 0)) return column;  // also for NaN
+        column = sample_before<false>(logits, size, found, weight, keys, own, tokens).id;
+    }
+}
+
+template <class T>
+void sample_among(const T* logits, const float* temperatures, const float* min_ps, const float* top_ps,
+                  const int32_t* top_ks, const uint32_t* keys, const int32_t* token_ids, int64_t* chosen, int64_t rows,
+                  int64_t num_tokens) {
+    for_each_row(logits, rows, num_tokens, nullptr, [&](int64_t row, auto* own) {
+        const Choice choice{temperatures[row], min_ps[row], top_ps[row], top_ks[row]};
+        const int64_t column = sample_among_row(own, num_tokens, choice, keys + 2 * row, ListedTokens{token_ids});
+        chosen[row] = token_ids[column == kNone ? 0 : column];
+    });
+}
+
 template <class T>
 void top_tokens(const T* logits, const Penalties* penalties, float* values, int64_t* ids, int64_t rows,
                 int64_t vocab_size, int64_t count) {
@@ -365,6 +429,12 @@ void count_above(const T* logits, const float* bounds, int64_t* counts, int64_t 
                                       int64_t* chosen, int64_t rows, int64_t vocab_size) {                           \
         sample_top_p(logits, temperatures, min_ps, top_ps, keys, penalties, chosen, rows, vocab_size);               \
     }                                                                                                                \
+    EXPORT void sample_among_##suffix(const T* logits, const float* temperatures, const float* min_ps,               \
+                                      const float* top_ps, const int32_t* top_ks, const uint32_t* keys,              \
+                                      const int32_t* token_ids, int64_t* chosen, int64_t rows, int64_t num_tokens) { \
+        sample_among(logits, temperatures, min_ps, top_ps, top_ks, keys, token_ids, chosen, rows, num_tokens);       \
+    }                                                                                                                \
+    CAPTURABLE(sample_among_##suffix)                                                                                \
     EXPORT void softmax_mass_##suffix(const T* logits, const float* temperatures, const float* min_ps, float* tops,  \
                                       double* masses, int64_t rows, int64_t vocab_size) {                            \
         softmax_mass(logits, temperatures, min_ps, tops, masses, rows, vocab_size);                                  \

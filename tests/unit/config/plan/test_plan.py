@@ -14,6 +14,7 @@ from stoker.config.plan.estimate import Range, draft_logit_rows, estimate
 from stoker.config.plan.model import read_model
 from stoker.config.plan.plan import Plan, make_plan
 from stoker.config.resolve.resolve import examine
+from stoker.config.schema.types import format_about
 
 from ..deployments import GIB, H200, MACHINE, WITH_GPU, load
 from .shapes import write_config
@@ -296,6 +297,22 @@ def test_drafts_are_planned_with_what_they_need_beside_a_deployment_without(tmp_
     rows = dict(memory_rows(many))
     assert rows["drafts"].endswith(": captured steps, tokens of sequences, 768 KiB of earlier answers (estimate)")
     assert "drafts" not in dict(memory_rows(plain))
+
+
+def test_what_states_keep_of_tokens_with_drafts_is_planned(tmp_path: Path) -> None:
+    words = ("--max-num-seqs", "64", "--max-num-batched-tokens", "2048", "--spec-method", "ngram")
+    plan = planned(tmp_path, "qwen3.5-0.8b", *words)
+    # 16 heads of 128 for queries, keys, values and gates, and two elements for each head, in 18 layers.
+    one = 18 * 2 * (4 * 16 * 128 + 2 * 16)
+    assert plan.estimate.drafted_bytes == one * 62 * (1 + 16)  # with 63 rows each has 15 drafts
+    assert f"{format_about(plan.estimate.drafted_bytes)} at most, from which rejected drafts are taken back" in [
+        text for _, text in memory_rows(plan)
+    ]
+    one_draft = planned(tmp_path, "qwen3.5-0.8b", *words, "--num-speculative-tokens", "1")
+    assert one_draft.estimate.drafted_bytes == one * 64 * 2
+    assert one_draft.estimate.fixed_bytes < plan.estimate.fixed_bytes
+    assert planned(tmp_path, "qwen3.5-0.8b").estimate.drafted_bytes == 0
+    assert planned(tmp_path, "qwen3-0.6b", *words).estimate.drafted_bytes == 0
 
 
 def test_ranges_hold_their_likely_value(tmp_path: Path) -> None:

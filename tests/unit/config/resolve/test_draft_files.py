@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from stoker.config import ModelFilesError, Resolved, load_deployment, read_model_files, resolve_deployment
-from stoker.model.drafts import draft_shapes, eagle3_spec
+from stoker.model.drafts import draft_shapes
 from stoker.model.read import read_config
+from stoker.model.trained_drafts import dflash_spec, eagle3_spec, eagle_spec
 
 from ..deployments import MACHINE
 from ..model_files import QWEN3, write_model, write_safetensors
@@ -95,9 +96,12 @@ def test_the_form_of_speculators(tmp_path: Path) -> None:
         ({"target_hidden_size": 32}, "", "`target_hidden_size` is 32"),
         ({"vocab_size": 90}, "", "`vocab_size` is 90"),
         ({"draft_vocab_size": 101}, "", "`draft_vocab_size` is 101, of a vocabulary of 100 tokens"),
-        ({"num_hidden_layers": 2}, "", "`num_hidden_layers` is 2"),
+        ({"num_hidden_layers": 2}, "", "tensors `layers.1.input_layernorm.weight`, "),
+        ({"mask_token_id": 100}, "", "`mask_token_id` is 100, and the vocabulary has 100 tokens"),
+        ({"mask_token_id": 7}, "", "tensor `mask_hidden` is not in any"),
         ({"model_type": "gemma3"}, "", "`model_type` is 'gemma3'; drafts come from layers of llama, qwen3"),
-        ({"norm_before_fc": True}, "", "`norm_before_fc` is true, which is not supported"),
+        ({"fc_norm": True}, "", "`fc_norm` is true, which is not supported"),
+        ({"norm_before_fc": True}, "", "tensor `input_norm.weight` is not in any"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}}, "", "is [0, 1, 2], and the model has 2"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": "last"}}, "", "`eagle_aux_hidden_state_layer_ids` is"),
         ({"intermediate_size": 48}, "", "tensor `midlayer.mlp.gate_proj.weight` has shape [32, 16]"),
@@ -115,6 +119,119 @@ def test_a_layer_that_does_not_fit_is_refused_at_its_option(
     assert refused.value.option == "speculative.model"
 
 
+EAGLE = {name: value for name, value in EAGLE3.items() if name not in ("draft_vocab_size", "eagle_config")}
+
+
+def write_eagle(folder: Path, without: str = "", **changes: Any) -> Path:
+    """A layer of EAGLE-1 for `write_model`'s model, whose config.json names it as a language model."""
+    target, _ = read_config(QWEN3)
+    shapes = {
+        name.removeprefix("model."): list(shape) for name, shape in draft_shapes(eagle_spec(target, EAGLE)).items()
+    }
+    shapes.pop(without, None)
+    folder.mkdir()
+    write_safetensors(folder / "model.safetensors", shapes)
+    (folder / "config.json").write_text(json.dumps(EAGLE | {"architectures": ["LlamaForCausalLM"]} | changes))
+    return folder
+
+
+def test_layers_of_eagle_are_known_by_their_tensors(tmp_path: Path) -> None:
+    model, layer = write_model(tmp_path / "model"), write_eagle(tmp_path / "layer")
+    found = resolved("--model", str(model), "--spec-model", str(layer))
+    assert found.speculative.method == "eagle"
+    assert found.memory.weights_bytes > resolved("--model", str(model)).memory.weights_bytes
+
+
+@pytest.mark.parametrize(
+    ("changes", "without", "said"),
+    [
+        ({"hidden_size": 32}, "", "`hidden_size` is 32, and that of the model is 16"),
+        ({"vocab_size": 90}, "", "`vocab_size` is 90"),
+        ({"model_type": "gemma3"}, "", "`model_type` is 'gemma3'; drafts come from layers of llama, qwen3, mistral"),
+        ({"layernorms": True}, "", "`layernorms` is true, which is not supported"),
+        (
+            {"num_hidden_layers": 2},
+            "",
+            "tensors `layers.1.input_layernorm.weight`, `layers.1.post_attention_layernorm.weight`, ",
+        ),
+        ({}, "fc.weight", "tensor `fc.weight` is not in any"),
+        ({}, "layers.0.mlp.up_proj.weight", "tensor `layers.0.mlp.up_proj.weight` is not in any"),
+    ],
+)
+def test_layers_of_eagle_that_do_not_fit_are_refused(
+    changes: dict[str, Any], without: str, said: str, tmp_path: Path
+) -> None:
+    model, layer = write_model(tmp_path / "model"), write_eagle(tmp_path / "layer", without, **changes)
+    with pytest.raises(ModelFilesError) as refused:
+        resolved("--model", str(model), "--spec-method", "eagle", "--spec-model", str(layer))
+    assert said in str(refused.value)
+    assert refused.value.option == "speculative.model"
+
+
+DFLASH = {
+    **{name: value for name, value in EAGLE.items() if name != "architectures"},
+    "architectures": ["DFlashDraftModel"],
+    "model_type": "qwen3",
+    "block_size": 4,
+    "dflash_config": {"mask_token_id": 99, "target_layer_ids": [0, 0]},
+}
+
+
+def write_dflash(folder: Path, without: str = "", **changes: Any) -> Path:
+    """A layer of DFlash for `write_model`'s model."""
+    target, _ = read_config(QWEN3)
+    shapes = {
+        name.removeprefix("model."): list(shape) for name, shape in draft_shapes(dflash_spec(target, DFLASH)).items()
+    }
+    shapes.pop(without, None)
+    folder.mkdir()
+    write_safetensors(folder / "model.safetensors", shapes)
+    (folder / "config.json").write_text(json.dumps(DFLASH | changes))
+    return folder
+
+
+def test_layers_of_dflash_are_read(tmp_path: Path) -> None:
+    model, layer = write_model(tmp_path / "model"), write_dflash(tmp_path / "layer")
+    found = resolved("--model", str(model), "--spec-model", str(layer))
+    assert found.speculative.method == "dflash"
+    files = found.model_files.draft
+    assert files is not None
+    assert (files.draft.read_layers, files.draft.mask_token_id, files.draft.most_drafts) == ((1, 1), 99, 3)
+    (layer / "mask_embedding.pt").write_bytes(b"")
+    with pytest.raises(ModelFilesError, match=r"holds mask_embedding\.pt"):
+        resolved("--model", str(model), "--spec-model", str(layer))
+
+
+@pytest.mark.parametrize(
+    ("changes", "without", "said"),
+    [
+        ({"hidden_size": 32}, "", "`hidden_size` is 32, and that of the model is 16"),
+        ({"model_type": "llama"}, "", "`model_type` is 'llama'; drafts come from layers of qwen3"),
+        ({"block_size": 1}, "", "`block_size` is 1"),
+        ({"block_size": None}, "", "`block_size`"),
+        ({"sample_from_anchor": True}, "", "`sample_from_anchor` is true, which is not supported"),
+        ({"dflash_config": {"target_layer_ids": [0]}}, "", "`mask_token_id` is missing"),
+        ({"dflash_config": {"mask_token_id": 100, "target_layer_ids": [0]}}, "", "`mask_token_id` is 100, and the voc"),
+        ({"dflash_config": {"mask_token_id": 9, "target_layer_ids": [1]}}, "", "`target_layer_ids` is [1], and the mo"),
+        ({"dflash_config": {"mask_token_id": 9}}, "", "`target_layer_ids` is None"),
+        (
+            {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0},
+            "",
+            "describes layers with a window",
+        ),
+        ({}, "hidden_norm.weight", "tensor `hidden_norm.weight` is not in any"),
+    ],
+)
+def test_layers_of_dflash_that_do_not_fit_are_refused(
+    changes: dict[str, Any], without: str, said: str, tmp_path: Path
+) -> None:
+    model, layer = write_model(tmp_path / "model"), write_dflash(tmp_path / "layer", without, **changes)
+    with pytest.raises(ModelFilesError) as refused:
+        resolved("--model", str(model), "--spec-model", str(layer))
+    assert said in str(refused.value)
+    assert refused.value.option == "speculative.model"
+
+
 def test_a_model_of_another_vocabulary_or_with_states_is_refused(tmp_path: Path) -> None:
     model = str(write_model(tmp_path / "model"))
     other = write_config(tmp_path / "other", "qwen3.5-0.8b")
@@ -122,6 +239,55 @@ def test_a_model_of_another_vocabulary_or_with_states_is_refused(tmp_path: Path)
         with pytest.raises(ModelFilesError, match=said):
             resolved("--model", model, "--spec-model", str(other))
         other = write_model(tmp_path / "larger", vocab_size=101)
+
+
+def test_a_model_of_another_vocabulary_drafts_common_tokens(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    larger, other = write_model(tmp_path / "larger", vocab_size=101), write_model(tmp_path / "other")
+    with pytest.raises(ModelFilesError, match=r"With `speculative.use_heterogeneous_vocab: true` those that both have"):
+        resolved("--model", str(model), "--spec-model", str(larger))
+    arguments = ("--model", str(model), "--spec-model", str(other))
+    drafts = resolved(*arguments, "-sc.use_heterogeneous_vocab", "true").model_files.draft
+    assert drafts is not None
+    assert drafts.draft.translates
+    assert (drafts.draft.vocab_size, drafts.draft.spec.vocab_size) == (100, 100)
+    weights = drafts.weights_bytes("bfloat16", None)
+    assert drafts.held_bytes("bfloat16", None, 4) == weights + 8 * 3 * 100  # the ids of three tables
+    with pytest.raises(ModelFilesError, match=r"with `model.skip_tokenizer_init` the model has none"):
+        resolved(*arguments, "-sc.use_heterogeneous_vocab", "true", "--skip-tokenizer-init")
+    (other / "tokenizer.json").unlink()
+    with pytest.raises(ModelFilesError, match=r"holds no tokenizer.json, whose tokens would be drafted"):
+        resolved(*arguments, "-sc.use_heterogeneous_vocab", "true")
+
+
+@pytest.mark.parametrize("kind", ["dflash2", "dspark"])
+def test_other_networks_of_speculators_are_refused_by_name(kind: str, tmp_path: Path) -> None:
+    model, layer = write_model(tmp_path / "model"), write_eagle3(tmp_path / "layer", speculators_model_type=kind)
+    with pytest.raises(
+        ModelFilesError, match=f"`speculators_model_type` is '{kind}'; supported: eagle, eagle3, peagle, dflash"
+    ):
+        resolved("--model", str(model), "--spec-model", str(layer))
+
+
+def test_drafts_in_one_pass_need_a_mask(tmp_path: Path) -> None:
+    model = str(write_model(tmp_path / "model"))
+    plain, pard = (str(write_model(tmp_path / name, **more)) for name, more in (("a", {}), ("b", {"pard_token": 7})))
+
+    def mask(*arguments: str) -> int | None:
+        found = resolved("--model", model, *arguments).model_files.draft
+        assert found is not None
+        return found.draft.mask_token_id
+
+    assert mask("--spec-model", pard) == 7
+    assert mask("--spec-model", pard, "-sc.parallel_drafting", "false") is None
+    assert mask("--spec-model", plain) is None
+    with pytest.raises(ModelFilesError, match=r"`pard_token` is missing.*remove `speculative.parallel_drafting`"):
+        mask("--spec-model", plain, "-sc.parallel_drafting", "true")
+    with pytest.raises(ModelFilesError, match="or another vocabulary's"):
+        mask("--spec-model", pard, "-sc.parallel_drafting", "true", "-sc.use_heterogeneous_vocab", "true")
+    layer = write_eagle3(tmp_path / "layer", speculators_model_type="peagle")
+    with pytest.raises(ModelFilesError, match="`mask_token_id` is missing: the token that stands for those"):
+        mask("--spec-model", str(layer))
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

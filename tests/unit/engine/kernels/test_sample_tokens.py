@@ -9,6 +9,7 @@ from tests.slow_cases import slow
 
 from stoker.engine.kernels import KernelSet
 from stoker.engine.kernels.noise import row_keys
+from stoker.engine.kernels.sample_among import Choice
 
 from .levels import BEST, kernels_of
 
@@ -50,6 +51,62 @@ def test_top_p_samples_equal_the_reference(kernels: KernelSet, dtype: torch.dtyp
     min_p = torch.tensor([0.0, 0.02, 0.0]).repeat(rows // 3)
     arguments = logits, temperature, min_p, top_p, keys(rows)
     assert torch.equal(kernels.sample_top_p(*arguments), REFERENCE.sample_top_p(*arguments))
+
+
+def choice_of(rows: int, **columns: float) -> Choice:
+    """The same for each row. columns: off where they are left out."""
+    values = {"temperature": 1.0, "min_p": 0.0, "top_p": 1.0} | columns
+    floats = (torch.full((rows,), values[name]) for name in ("temperature", "min_p", "top_p"))
+    return Choice(*floats, torch.full((rows,), int(columns.get("top_k", 0)), dtype=torch.int32))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_tokens", [1, 5, 97, 4096])
+@pytest.mark.quick_cases(4)
+def test_samples_among_some_tokens_are_those_of_all_tokens(kernels: KernelSet, dtype: torch.dtype, num_tokens: int):
+    rows, vocab_size = 64, 5001
+    generator = torch.Generator().manual_seed(num_tokens)
+    token_ids = torch.randperm(vocab_size, generator=generator)[:num_tokens].sort().values
+    logits = make_logits(rows, num_tokens, dtype)
+    logits[: rows // 2] = logits[: rows // 2].round()  # many equal logits
+    whole = torch.full((rows, vocab_size), -torch.inf, dtype=dtype)
+    whole[:, token_ids] = logits
+    choice = choice_of(rows)._replace(
+        temperature=torch.linspace(0.0, 2.0, rows), min_p=torch.tensor([0.0, 0.02]).repeat(rows // 2)
+    )
+    some = choice._replace(top_p=torch.tensor([0.001, 0.3, 0.9, 1.0]).repeat(rows // 4))
+    some = some._replace(temperature=torch.linspace(0.1, 2.0, rows))
+    for columns, expected in (
+        (choice, REFERENCE.sample_tokens(whole, *choice[:2], keys(rows))),
+        (some, REFERENCE.sample_top_p(whole, *some[:3], keys(rows))),
+    ):
+        for ops in (kernels, REFERENCE):
+            found = ops.sample_among(logits, columns, keys(rows), token_ids.to(torch.int32))
+            assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("top_p", [0.4, 0.9, 1.0])
+@pytest.mark.parametrize("top_k", [1, 2, 7, 300, 4096, 9000])
+def test_samples_among_the_best_of_some_tokens_equal_the_reference(kernels: KernelSet, top_k: int, top_p: float):
+    rows, num_tokens = 48, 4096
+    logits = make_logits(rows, num_tokens, torch.float32)
+    logits[: rows // 2] = logits[: rows // 2].round()  # equal logits at the boundaries
+    arguments = choice_of(rows, top_k=top_k, top_p=top_p, temperature=0.8), keys(rows)
+    token_ids = torch.arange(3, 3 + 2 * num_tokens, 2, dtype=torch.int32)
+    found = kernels.sample_among(logits, *arguments, token_ids)
+    assert torch.equal(found, REFERENCE.sample_among(logits, *arguments, token_ids))
+    if top_k == 1:
+        assert torch.equal(found, token_ids[logits.argmax(1)].to(torch.int64))
+
+
+@pytest.mark.parametrize("columns", [{"temperature": 0.0}, {}, {"top_k": 3}, {"top_p": 0.5}])
+def test_a_row_without_finite_logits_gets_the_first_of_some_tokens(kernels: KernelSet, columns: dict[str, float]):
+    for value in (torch.nan, -torch.inf):
+        for ops in (kernels, REFERENCE):
+            found = ops.sample_among(
+                torch.full((2, 40), value), choice_of(2, **columns), keys(2), torch.arange(7, 47, dtype=torch.int32)
+            )
+            assert found.tolist() == [7, 7]
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])

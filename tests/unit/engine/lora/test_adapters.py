@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from stoker.config import ModelFilesError
 from stoker.engine.api import AdapterError, AdapterRef
@@ -166,3 +166,15 @@ def test_a_mix_sorts_its_tokens_and_is_narrowed():
     into.copy_(AdapterMix.of(torch.tensor([-1, 2, -1, -1, -1], dtype=torch.int32), {}, lora_add_reference, 3))
     assert (into.tokens.tolist(), into.starts.tolist()) == ([1, 0, 2, 3, 4], [0, 0, 0, 1])
     assert mix.starts.tolist() == [0, 1, 3, 3]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_is_found_in_layers_of_other_stages_too(tmp_path: Path, value: float):
+    """Another stage met it in a step, which ended the engine."""
+    spec = spec_of(tmp_path, "bad")
+    tensors = load_file(spec.weights)
+    tensors["o.up"][0, 0] = value
+    save_file(tensors, spec.weights)
+    stage = Places([QKV], set(), 2, 8, CPU, is_whole=False)
+    with pytest.raises(ModelFilesError, match=r"tensor `o\.up` has elements that are infinite or not a number"):
+        read_weights(spec, stage, torch.float32, CPU)

@@ -26,6 +26,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             *("--spec-method auto --device cuda", "--spec-method auto -pcp 2", "--device cuda"),
         ],
     ),
+    "R526": (
+        [f"{_DRAFTS} -sc.parallel_drafting true", "-sc.parallel_drafting true"],
+        [f"{_DRAFTS} -sc.parallel_drafting false", _DRAFTS],
+    ),
+    "R525": (
+        [f"{_DRAFTS} -sc.use_heterogeneous_vocab true", "-sc.use_heterogeneous_vocab true"],
+        ["--spec-model MODEL -sc.use_heterogeneous_vocab true"],
+    ),
     "R518": (
         ["--spec-method draft_model", "--spec-method eagle3"],
         ["--spec-method draft_model --spec-model MODEL", "--spec-model MODEL", "--spec-method ngram", ""],
