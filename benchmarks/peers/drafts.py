@@ -2,9 +2,9 @@
 
     python -m benchmarks.peers.drafts [--model qwen3-0.6b] [--tokens 256] [--rounds 3] [--lengths 4 8 16]
 
-Weights are random, and the greedy answers of such a model soon repeat themselves: nearly every draft is accepted, by both
-engines. So the ratio compares what verifying drafts costs, with the length of drafts that is best for vLLM, which needs
-one; Stoker chooses it. Each engine also runs without drafts.
+Weights are random, and the greedy answers of such a model soon repeat themselves: nearly every draft is accepted, by
+both engines. So the ratio compares what verifying drafts costs, with the length of drafts that is best for vLLM, which
+needs one; Stoker chooses it. Each engine also runs without drafts.
 """
 
 from __future__ import annotations

@@ -29,11 +29,13 @@ class SharedTokens:
     """
     translated: for each id of the model, the id that the draft model gets.
     model_ids, draft_ids: ids of the tokens that both have, by the model's id.
+    is_identity: each token of the model has the same id in both, so that only further rows differ, as of paddings.
     """
 
     translated: npt.NDArray[np.int64]
     model_ids: npt.NDArray[np.int64]
     draft_ids: npt.NDArray[np.int64]
+    is_identity: bool
 
 
 @functools.lru_cache(maxsize=1)
@@ -56,7 +58,8 @@ def shared_tokens(model: Path, mode: str, vocab_size: int, draft: Path, draft_vo
         found = other.get(name)
         translated[token_id] = _of_end(name[1], other) if found is None else found
     model_ids, draft_ids = (np.array(ids, np.int64) for ids in zip(*pairs, strict=True))
-    return SharedTokens(translated, model_ids, draft_ids)
+    is_identity = pairs == [(token_id, token_id) for token_id in names]
+    return SharedTokens(translated, model_ids, draft_ids, is_identity)
 
 
 def _names(folder: Path, mode: str, vocab_size: int) -> dict[int, _Name]:

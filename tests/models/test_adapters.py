@@ -203,6 +203,7 @@ def test_more_adapters_than_slots_take_turns(saved: Callable[[str], Saved], tmp_
     adapters = engine.runner.loaded.adapters
     assert adapters is not None
     assert len(adapters._copies) == 2
+    assert engine.runner.info().kernels["adapters"] == "at most 2 in a step, 2 in memory"
 
 
 def test_adapters_do_not_share_cached_prefixes(saved: Callable[[str], Saved], tmp_path: Path):

@@ -29,16 +29,21 @@ from stoker.engine.runner.model_drafts import ModelDrafts
 from .checkpoints import build, save
 from .conftest import Saved
 from .draft_checkpoints import (
+    MASK,
     MtpLayer,
     add_mtp,
+    dflash_drafts,
     eagle3_chain,
     eagle_chain,
     eagle_weights,
     load_mtp,
     mtp_by_name,
     mtp_chain,
+    peagle_drafts,
+    save_dflash,
     save_eagle,
     save_eagle3,
+    save_peagle,
 )
 from .engine import Engine, resolved
 from .test_drafts import SAMPLINGS, assert_same, count_logprobs, samplings
@@ -128,6 +133,30 @@ def write_vocabulary(folder: Path, tokens: Sequence[str]) -> None:
     vocabulary.save(str(folder / "tokenizer.json"))
 
 
+def test_a_draft_model_with_further_rows_is_right(saved: Callable[[str], Saved], tmp_path: Path):
+    """It is the model itself with more rows, which are padding."""
+    model, _ = saved("llama")
+    folder, other = save(model, tmp_path / "model"), copy.deepcopy(model)
+    for layer in (other.model.embed_tokens, other.lm_head):
+        layer.weight = torch.nn.Parameter(torch.cat([layer.weight, 0.1 * layer.weight[:7]]))
+    other.config.vocab_size = 97 + 7
+    draft = save(other, tmp_path / "draft")
+    for each in (folder, draft):
+        write_vocabulary(each, MODEL_TOKENS)
+    own = {"method": "draft_model", "model": str(draft), "use_heterogeneous_vocab": True}
+    settings = resolved(folder, tmp_path, speculative=own, model={"skip_tokenizer_init": False})
+    engine = drafting(settings)
+    drafts = engine.runner.drafts
+    assert drafts is not None
+    assert drafts._network.is_capturable
+    greedy = SamplingParams(temperature=0, max_tokens=12)
+    assert_same(
+        engine.outputs(make_prompts(4), greedy), Engine(resolved(folder, tmp_path)).outputs(make_prompts(4), greedy)
+    )
+    tokens, accepted = counted(engine)
+    assert accepted == tokens > 20
+
+
 @pytest.mark.effect("speculative.use_heterogeneous_vocab")
 def test_a_draft_model_with_the_same_tokens_in_another_order_is_right(saved: Callable[[str], Saved], tmp_path: Path):
     """It is the model itself, whose rows of the embedding and of the output layer are in another order."""
@@ -204,7 +233,8 @@ class Drafted:
             for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
                 length = int(table.num_tokens[slot])
                 known = table.token_ids[slot, : length + count].tolist()
-                self.chains.append((known[:length], known[length:]))
+                if slot not in drafts.undrafted:
+                    self.chains.append((known[:length], known[length:]))
 
         monkeypatch.setattr(drafts, "_draft", draft)
 
@@ -227,6 +257,20 @@ def test_eagle3_drafts_what_torch_computes(
     assert {len(chain) for _, chain in recorded.chains} >= {1, 2}
     for known, chain in recorded.chains:
         assert chain == eagle3_chain(model, known, len(chain))
+
+
+@pytest.mark.parametrize("flags", [{"norm_before_fc": True}, {"norm_output": True}], ids=" ".join)
+def test_eagle3_with_further_norms(
+    flags: dict[str, bool], llama: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    model, folder = llama
+    own = {"method": "eagle3", "model": str(save_eagle3(tmp_path / "eagle3", **flags))}
+    engine = drafting(resolved(folder, tmp_path, speculative=own, cache=ALONE), 3)
+    recorded = Drafted(engine.runner.drafts, monkeypatch)
+    engine.outputs(make_prompts(6), SamplingParams(temperature=0, max_tokens=12))
+    assert len(recorded.chains) >= 10
+    for known, chain in recorded.chains:
+        assert chain == eagle3_chain(model, known, len(chain), **flags)
 
 
 @pytest.mark.parametrize("cache", [{}, FEW_BLOCKS], ids=["", "preempted"])
@@ -257,6 +301,76 @@ def test_eagle_drafts_what_torch_computes(
     weights = eagle_weights(form.get("num_layers", 2), has_bias=form.get("has_bias", False))
     for known, chain in recorded.chains:
         assert chain == eagle_chain(model, weights, known, len(chain))
+
+
+@pytest.mark.parametrize("max_tokens", [8, 64], ids=["chunks", "whole prompts"])
+@pytest.mark.parametrize("form", ["of its authors", "of speculators"])
+def test_peagle_drafts_what_torch_computes(
+    form: str, max_tokens: int, llama: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    model, folder = llama
+    own = {"model": str(save_peagle(tmp_path / "peagle", speculators=form == "of speculators"))}
+    scheduler = {"max_num_batched_tokens": max_tokens, "max_num_seqs": 6}
+    engine = drafting(resolved(folder, tmp_path, scheduler=scheduler, speculative=own, cache=ALONE), 3)
+    recorded = Drafted(engine.runner.drafts, monkeypatch)
+    engine.outputs(make_prompts(6), SamplingParams(temperature=0, max_tokens=12))
+    assert {len(chain) for _, chain in recorded.chains} >= {1, 2}
+    for known, chain in recorded.chains:
+        assert chain == peagle_drafts(model, known, len(chain))
+
+
+@pytest.mark.parametrize("cache", [{}, FEW_BLOCKS], ids=["", "preempted"])
+def test_peagle_changes_nothing(llama: Saved, cache: dict[str, int], tmp_path: Path):
+    own = {"method": "eagle3", "model": str(save_peagle(tmp_path / "peagle"))}
+    tokens, _ = assert_no_token_changes(llama[1], tmp_path, own, cache=cache)
+    assert tokens > 50
+
+
+@pytest.mark.effect("speculative.parallel_drafting")
+@pytest.mark.parametrize("at_once", ["auto", False])
+def test_a_draft_model_with_a_mask_drafts_in_one_pass(
+    at_once: str | bool, saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The first draft is the same as one after the other; each further one follows masks, not drafts."""
+    _, folder = saved("llama")
+    other = build("qwen3")
+    draft = save(other, tmp_path / "draft")
+    values = json.loads((draft / "config.json").read_text())
+    (draft / "config.json").write_text(json.dumps(values | {"pard_token": MASK}))
+    own = {"model": str(draft), "parallel_drafting": at_once}
+    engine = drafting(resolved(folder, tmp_path, speculative=own), 3)
+    recorded, greedy = Drafted(engine.runner.drafts, monkeypatch), SamplingParams(temperature=0, max_tokens=10)
+    found = engine.outputs(make_prompts(5), greedy)
+    assert_same(found, Engine(resolved(folder, tmp_path)).outputs(make_prompts(5), greedy))
+    assert max(len(chain) for _, chain in recorded.chains) == 3
+    for known, chain in recorded.chains:
+        masks = [MASK] * (len(chain) - 1) if at_once == "auto" else chain[:-1]
+        with torch.no_grad():
+            logits = other(torch.tensor([[*known, *masks]])).logits[0, -len(chain) :]
+        assert chain == logits.argmax(1).tolist()
+
+
+@pytest.mark.parametrize("max_tokens", [8, 64], ids=["chunks", "whole prompts"])
+@pytest.mark.parametrize("has_output", [False, True], ids=["of its authors", "of speculators"])
+def test_dflash_drafts_what_torch_computes(
+    has_output: bool, max_tokens: int, llama: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    model, folder = llama
+    own = {"model": str(save_dflash(tmp_path / "dflash", speculators=has_output))}
+    scheduler = {"max_num_batched_tokens": max_tokens, "max_num_seqs": 6}
+    engine = drafting(resolved(folder, tmp_path, scheduler=scheduler, speculative=own, cache=ALONE), 3)
+    recorded = Drafted(engine.runner.drafts, monkeypatch)
+    engine.outputs(make_prompts(6), SamplingParams(temperature=0, max_tokens=12))
+    assert {len(chain) for _, chain in recorded.chains} >= {1, 2}
+    for known, chain in recorded.chains:
+        assert [chain] * 2 == list(dflash_drafts(model, known, len(chain), has_output=has_output))
+
+
+@pytest.mark.parametrize("cache", [{}, FEW_BLOCKS], ids=["", "preempted"])
+def test_dflash_changes_nothing(llama: Saved, cache: dict[str, int], tmp_path: Path):
+    own = {"method": "dflash", "model": str(save_dflash(tmp_path / "dflash"))}
+    tokens, _ = assert_no_token_changes(llama[1], tmp_path, own, cache=cache)
+    assert tokens > 50
 
 
 FULL = {"mtp_layer_types": ["full_attention"], "mtp_mlp_layer_types": ["sparse"]}
@@ -298,6 +412,18 @@ def test_mtp_drafts_what_the_layer_of_transformers_computes(
     mtp = load_mtp(model, folder, **MTP_FAMILIES[family])
     for known, chain in recorded.chains:
         assert chain == mtp_chain(model, mtp, known, len(chain), feeds_normed=family in NORMED)
+
+
+def test_the_first_of_several_layers_for_mtp_drafts_all_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    model = build("deepseek_v3")
+    folder = add_mtp(save(model, tmp_path / "model"), num_layers=2)
+    engine = drafting(resolved(folder, tmp_path, speculative={"method": "mtp"}, cache=ALONE), 3)
+    recorded = Drafted(engine.runner.drafts, monkeypatch)
+    engine.outputs(make_prompts(3), SamplingParams(temperature=0, max_tokens=8))
+    assert len(recorded.chains) > 5
+    mtp = load_mtp(model, folder)
+    for known, chain in recorded.chains:
+        assert chain == mtp_chain(model, mtp, known, len(chain), feeds_normed=False)
 
 
 def mimo(tmp_path: Path) -> tuple[PreTrainedModel, Path]:

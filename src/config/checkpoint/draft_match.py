@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from ...model.drafts import JOIN, MTP_FORMS, TOKEN_OFFSETS, DraftSpec, draft_shapes
+from ...model.drafts import JOIN, MASK_HIDDEN, TOKEN_OFFSETS, DraftSpec, draft_shapes
 from ...model.families import FAMILIES
+from ...model.mtp import MTP_FORMS
 from ...model.tensors import FINAL_NORM
 from ..errors import ModelFilesError
 from .match import matched, renamed, split_experts, split_fused
@@ -43,8 +44,9 @@ def draft_tensors_of(
         raise ModelFilesError(f"{folder}: no tensors of a layer for drafts in its weight files", code="M302")
     names = {_in_files(name, beginnings): name for name in draft_shapes(draft)}
     shapes = {name: draft_shapes(draft)[known] for name, known in names.items()}
-    if TOKEN_OFFSETS not in shapes:  # the identity
-        own.pop(TOKEN_OFFSETS, None)
+    for name in (TOKEN_OFFSETS, MASK_HIDDEN):  # the identity; what is drafted one after the other has no masks
+        if name not in shapes:
+            own.pop(name, None)
     found = matched(folder, split_fused(split_experts(own, "stacked"), shapes), shapes, is_tied=False)
     return {names[name]: tensor for name, tensor in found.items()}
 
@@ -62,7 +64,7 @@ def is_eagle(stored: Collection[str]) -> bool:
 def _of_trained(own: Collection[str]) -> dict[str, str]:
     """Beginnings of names in the files of EAGLE, by those of the engine."""
     if any(name.startswith("midlayer.") for name in own):
-        return {_LAYER: "midlayer.", _NORM: "norm."}
+        return {_LAYER: "midlayer.", _LAYERS: "layers.", _NORM: "norm."}
     if any(name.startswith("fusion_fc.") for name in own):  # the library `speculators`
         return {_LAYER: "transformer.", f"{JOIN}.": "fusion_fc."}
     return {_LAYERS: "layers.", _NORM: "norm."}

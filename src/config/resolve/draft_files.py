@@ -9,27 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from ...model.cache_groups import CacheGroups, kv_bytes_per_token, model_cache_groups
 from ...model.config_json import ModelConfigError, shown
-from ...model.drafts import (
-    OUTER_TENSORS,
-    REMEMBERED_TOKENS,
-    DraftSpec,
-    draft_tensors,
-    eagle3_spec,
-    eagle_spec,
-    mtp_spec,
-)
+from ...model.drafts import OUTER_TENSORS, REMEMBERED_TOKENS, DraftSpec, draft_tensors
+from ...model.mtp import mtp_spec
 from ...model.read import read_config
 from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES, weights_bytes
 from ...model.spec import ModelSpec
 from ...model.support import support_problem
+from ...model.trained_drafts import dflash_spec, eagle3_spec, eagle_spec, mask_token_id
 from ...model.wrappers import language_model
 from ..checkpoint.chat_templates import TEKKEN_JSON
 from ..checkpoint.draft_match import draft_tensors_of, has_join_bias, is_eagle
 from ..checkpoint.layout import WeightFiles, read_weight_files
 from ..checkpoint.match import tensors_of
-from ..checkpoint.model_files import CONFIG_JSON, locate, read_json
+from ..checkpoint.model_files import CONFIG_JSON, locate
 from ..errors import ModelFilesError
+from .model_config import read_values
 from .model_location import hub_cache, shown_at
 from .model_tokenizer import OLDER_VOCABULARIES, TOKENIZER_JSON
 
@@ -37,7 +32,15 @@ if TYPE_CHECKING:
     from ..deployment import Deployment
 
 _ID_BYTES = 8  # of a token id in the tables of a draft model with other tokens
-MODEL_METHODS = ("draft_model", "mtp", "eagle", "eagle3")  # of `speculative.method`, with a network
+_MASK_EMBEDDING = "mask_embedding.pt"  # some folders of DFlash have it beside the weights
+_SPECULATORS = {
+    "eagle": "eagle",
+    "eagle3": "eagle3",
+    "peagle": "eagle3",
+    "dflash": "dflash",
+}  # kinds of the library, and their methods
+MODEL_METHODS = ("draft_model", "mtp", "eagle", "eagle3", "dflash")  # of `speculative.method`, with a network
+READING_METHODS = ("eagle3", "dflash")  # the ones that read inputs of the model's layers
 
 
 class DraftFiles(Record):
@@ -66,6 +69,14 @@ class DraftFiles(Record):
             return weights
         width = self.draft.spec.hidden_size * max(1, len(self.draft.read_layers))
         return weights + num_seqs * REMEMBERED_TOKENS * width * DTYPE_BYTES[dtype]
+
+    def ends_bytes(self, target: ModelSpec, dtype: str, held: str | None, num_ranks: int) -> int:
+        """Bytes of whole matrices of the model that it reads, where each of several ranks has a part of them."""
+        if num_ranks == 1 or not self.draft.reads_model:
+            return 0
+        if self.draft.has_own_output and not target.is_tied:
+            return target.vocab_size * target.hidden_size * DTYPE_BYTES[dtype]  # the embedding
+        return weights_bytes(target.model_copy(update={"layers": ()}), dtype, held)
 
     def weights_bytes(self, dtype: str, held: str | None) -> int:
         """Bytes of its weights. dtype, held: as of `sizes.weights_bytes`."""
@@ -147,11 +158,16 @@ def _mtp(deployment: Deployment, target: ModelSpec, values: Mapping[str, Any], f
 
 
 def _of_folder(deployment: Deployment, target: ModelSpec, folder: Path, method: str | None) -> DraftFiles:
-    values = read_json(folder / CONFIG_JSON)
+    values = read_values(folder / CONFIG_JSON)
     said = method or _method_of(values)
     if said == "eagle3":
-        draft = eagle3_spec(target, values)
+        draft = _parallel(deployment, eagle3_spec(target, values))
         return _with_weights(draft, folder, _weight_files(deployment, folder), target.num_layers)
+    if said == "dflash":
+        if os.path.lexists(folder / _MASK_EMBEDDING):
+            problem = "an embedding of the mask that the model does not have is not supported"
+            raise ModelFilesError(f"{folder}: holds {_MASK_EMBEDDING}: {problem}", code="M304")
+        return _with_weights(dflash_spec(target, values), folder, _weight_files(deployment, folder), target.num_layers)
     if said == "eagle":
         return _eagle(target, values, folder, _weight_files(deployment, folder))
     spec, _ = read_config(language_model(values))
@@ -172,8 +188,22 @@ def _of_folder(deployment: Deployment, target: ModelSpec, folder: Path, method: 
     files = _weight_files(deployment, folder)
     if method is None and files is not None and is_eagle(files.tensors):
         return _eagle(target, values, folder, files)
-    draft = DraftSpec(kind="model", spec=spec, vocab_size=target.vocab_size, translates=translates)
+    mask = None if translates else mask_token_id(values, spec.vocab_size, "pard_token")
+    draft = DraftSpec(kind="model", spec=spec, vocab_size=target.vocab_size, translates=translates, mask_token_id=mask)
+    draft = _parallel(deployment, draft)
     return _with_weights(draft, folder, files, target.num_layers)
+
+
+def _parallel(deployment: Deployment, draft: DraftSpec) -> DraftSpec:
+    """The network, drafting in one pass or not as `speculative.parallel_drafting` says."""
+    wanted = deployment.config.speculative.parallel_drafting
+    if wanted is True and draft.mask_token_id is None:
+        key = "pard_token" if draft.kind == "model" else "mask_token_id"
+        raise ModelConfigError(
+            f"`{key}` is missing, or another vocabulary's, so nothing stands for tokens that are not known; remove "
+            "`speculative.parallel_drafting`"
+        )
+    return draft.model_copy(update={"mask_token_id": None}) if wanted is False else draft
 
 
 def _eagle(target: ModelSpec, values: Mapping[str, Any], folder: Path, files: WeightFiles | None) -> DraftFiles:
@@ -204,11 +234,13 @@ def _method_of(values: Mapping[str, Any]) -> str:
     names = values.get("architectures")
     said = [str(name).lower() for name in names] if isinstance(names, list) else []
     if (kind := values.get("speculators_model_type")) is not None:
-        if kind not in ("eagle", "eagle3"):
-            raise ModelConfigError(f"`speculators_model_type` is {shown(kind)}; supported: eagle, eagle3", "M304")
-        return str(kind)
-    if any("eagle3" in name for name in said):
-        return "eagle3"
+        if kind not in _SPECULATORS:
+            known = ", ".join(_SPECULATORS)
+            raise ModelConfigError(f"`speculators_model_type` is {shown(kind)}; supported: {known}", "M304")
+        return _SPECULATORS[kind]
+    for kind in ("eagle3", "dflash"):
+        if any(kind in name for name in said):
+            return kind
     return "eagle" if any("eagle" in name for name in said) else "draft_model"
 
 

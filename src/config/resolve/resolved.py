@@ -87,7 +87,7 @@ class ResolvedLoRA(LoRAConfig):
 
 
 class ResolvedSpeculative(SpeculativeConfig):
-    method: Literal["ngram", "draft_model", "mtp", "eagle", "eagle3"] | None = None
+    method: Literal["ngram", "draft_model", "mtp", "eagle", "eagle3", "dflash"] | None = None
 
 
 class ResolvedServer(ServerConfig):
@@ -200,6 +200,12 @@ class Resolved(Record):
         """What the processes of all stages compute that have the same rank in them: all of the model, or a part with
         tensor parallel."""
         return self.model_files.of_one_rank(self.topology.group_size).spec
+
+    @property
+    def drafts_from_states(self) -> bool:
+        """Whether a network that drafts begins with what the model has computed."""
+        draft = self.model_files.draft
+        return draft is not None and draft.draft.reads_model
 
     @property
     def stores_blocks(self) -> bool:

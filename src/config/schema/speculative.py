@@ -9,10 +9,10 @@ from pydantic import Field
 from ..auto_values import LONGEST_LOOKUP, MAX_DRAFT_TOKENS, PAST_OUTPUT_TOKENS, SHORTEST_LOOKUP
 from .refused import with_refused
 from .section import Section, about
-from .types import Count, DraftLength, Flag, HumanInt, RingLength
+from .types import Auto, Count, DraftLength, Flag, HumanInt, RingLength
 
-_OTHER_NETWORKS = "drafts are found by `ngram`, or made by `draft_model`, `mtp`, `eagle` or `eagle3`"
-_OF_HEADS = ("dflash", "dflash2", "dspark", "mlp_speculator", "peagle", "xpress")
+_OTHER_NETWORKS = "drafts are found by `ngram`, or made by `draft_model`, `mtp`, `eagle`, `eagle3` or `dflash`"
+_OTHERS = ("dflash2", "dspark", "medusa", "mlp_speculator", "xpress")
 
 
 @with_refused("speculative")
@@ -21,28 +21,29 @@ class SpeculativeConfig(Section):
 
     json_flags: ClassVar[tuple[str, ...]] = ("--speculative-config", "-sc")
 
-    method: Literal["auto", "ngram", "draft_model", "mtp", "eagle", "eagle3"] | None = Field(
+    method: Literal["auto", "ngram", "draft_model", "mtp", "eagle", "eagle3", "dflash"] | None = Field(
         None,
         description=(
             "How tokens are drafted that the model then verifies several at a time. `ngram`: an answer goes on as its "
             "prompt or itself did after the same tokens, which holds for code that is edited, text that is quoted and "
             "lists; nothing is loaded for it. `draft_model`: another language model with the same vocabulary, which "
             "`speculative.model` names. `mtp`: the layer for multi-token prediction in the checkpoint of the model. "
-            "`eagle`, `eagle3`: layers that were trained for the model, in the folder `speculative.model`. Answers are "
-            "the same as without drafts: a draft counts only if the model samples it. The engine measures at the start "
-            "how long steps of more tokens take and, while it serves, how many drafts are accepted; it drafts as many "
-            "as shorten the time for a token, down to none. `auto`: `mtp` if the checkpoint has a layer for it, else "
-            "`ngram`; none where this build does not draft, as on GPUs. With recurrent states each sequence has a "
-            "second one."
+            "`eagle`, `eagle3`, `dflash`: layers that were trained for the model, in the folder `speculative.model`. "
+            "Answers are the same as without drafts: a draft counts only if the model samples it. The engine measures "
+            "at the start how long steps of more tokens take and, while it serves, how many drafts are accepted; it "
+            "drafts as many as shorten the time for a token, down to none. `auto`: `mtp` if the checkpoint has a layer "
+            "for it, else `ngram`; none where this build does not draft, as on GPUs. With recurrent states each "
+            "sequence has a second one."
         ),
         examples=["ngram"],
         json_schema_extra=about(
             devices=("cpu",),
             aliases=("--spec-method",),
-            refused=dict.fromkeys(("medusa", *_OF_HEADS), _OTHER_NETWORKS)
+            refused=dict.fromkeys(_OTHERS, _OTHER_NETWORKS)
             | {
                 "suffix": "`method: ngram` finds continuations in earlier answers, too: `past_output_tokens`",
                 "ngram_gpu": "write `ngram`",
+                "peagle": "write `eagle3`: its layers in `speculative.model` say that they draft in one pass",
                 "custom_class": "drafters are no plug-ins",
             },
         ),
@@ -50,8 +51,8 @@ class SpeculativeConfig(Section):
     model: str | None = Field(
         None,
         description=(
-            "Folder or hub id of what drafts: a smaller model of the same vocabulary, or layers of EAGLE-1 or EAGLE-3, "
-            "also in the form of the library `speculators`. Without `method`, its files decide which of these it is."
+            "Folder or hub id of what drafts: a smaller model, or layers of EAGLE-1, EAGLE-3, P-EAGLE or DFlash, also "
+            "in the form of the library `speculators`. Without `method`, its files decide which of these it is."
         ),
         examples=["Qwen/Qwen3-0.6B"],
         json_schema_extra=about(kind="model", devices=("cpu",), aliases=("--spec-model",)),
@@ -64,6 +65,17 @@ class SpeculativeConfig(Section):
             "model reads the longest end of its text that is one of its tokens. Answers are the same as without drafts."
         ),
         examples=[True],
+        json_schema_extra=about(devices=("cpu",)),
+    )
+    parallel_drafting: Auto | Flag = Field(
+        "auto",
+        description=(
+            "Whether all drafts of a step are computed in one pass, in which a mask stands for the tokens that are not "
+            "known, and not one after the other. `auto`: where the config.json of what drafts names the mask: "
+            "`pard_token` of a draft model (PARD), `mask_token_id` of layers of EAGLE-3 (P-EAGLE). Layers of DFlash "
+            "always draft in one pass."
+        ),
+        examples=[False],
         json_schema_extra=about(devices=("cpu",)),
     )
     num_speculative_tokens: DraftLength = Field(

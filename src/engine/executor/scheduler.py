@@ -78,6 +78,9 @@ def draft_settings(resolved: Resolved, times: DraftTimes) -> DraftSettings | Non
         limits |= {"past_tokens": own.past_output_tokens}
         drafter = reader = PromptLookup(num_slots, max_model_len, times.steps, **limits)
     else:
+        files = resolved.model_files.draft
+        most = None if files is None else files.draft.most_drafts
+        max_tokens = max_tokens if most is None else min(max_tokens, most)
         drafter = NetworkDrafts(num_slots, times.steps, times.drafts, max_tokens=max_tokens)
     draft = resolved.model_files.draft
     longest = max_model_len if draft is None or draft.max_length is None else draft.max_length

@@ -47,7 +47,8 @@ class StepInput:
     max_context_len: int
     seq_slots: torch.Tensor = NO_SLOTS  # [R] int32, places of the sequences' recurrent states; -1 of a padding row
     # [T] int32, tokens in the cache that each query sees, where this rank keeps some tokens of each context
-    # (runner/context_part.py); None where it keeps all: those up to the query's own.
+    # (runner/context_part.py), or where drafts see each other (models/draft_network.py); None where it keeps all, and a
+    # query sees those up to its own.
     visible: torch.Tensor | None = None
     by_rank: SlotsOfRanks | None = None  # None where this rank writes all tokens
     mix: Mix | None = None  # None where no token adds to the products of the model's linear layers

@@ -44,6 +44,10 @@ class Adapters:
         self.on_forgotten: Callable[[str], None] = lambda digest: None  # called for a copy that makes room for others
         self.is_led = False  # another process decides which copies are kept
 
+    def __str__(self) -> str:
+        """The row of the start-up table."""
+        return f"at most {self.places.num_slots} in a step, {self._max_copies} in memory"
+
     def has(self, digest: str) -> bool:
         """Whether an adapter is in memory."""
         with self._lock:

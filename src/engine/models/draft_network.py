@@ -8,7 +8,7 @@ from typing import Protocol, Self
 
 import torch
 
-from ...model.drafts import EMBEDDING_SIDE, HIDDEN_SIDE, JOIN, TOKEN_OFFSETS, DraftSpec
+from ...model.drafts import EMBEDDING_SIDE, HIDDEN_SIDE, JOIN, JOIN_NORM, MASK_HIDDEN, TOKEN_OFFSETS, DraftSpec
 from ...vocabulary import SharedTokens
 from ..kernels import KernelSet
 from ..layers.gated_residual import StreamReader
@@ -17,6 +17,7 @@ from ..layers.loading import Held, Loadable, TensorReader, tensor_of
 from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
 from .decoder import Decoder, DecoderPart
+from .decoder_layers import DecoderLayer
 from .decoder_parts import DecoderParts
 from .ends import LMHead
 from .layer_stack import Layer, LayerStep
@@ -31,6 +32,11 @@ class DraftNetwork(Protocol):
     draft: DraftSpec
     is_capturable: bool  # whether its steps consist of the kernels' ops alone
     num_tokens: int  # of the vocabulary of the drafts
+
+    @property
+    def mask_features(self) -> torch.Tensor | None:
+        """The features of a token that is not known, [1, hidden_size], of a network that has some."""
+        ...
 
     def loadables(self) -> Iterator[Loadable]: ...
 
@@ -70,10 +76,13 @@ class DraftModel:
     def __init__(self, draft: DraftSpec, decoder: Decoder, tokens: SharedTokens | None, device: torch.device) -> None:
         """tokens: of two vocabularies; None if they are the same."""
         self.draft, self._decoder = draft, decoder
-        self.is_capturable = decoder.is_capturable and tokens is None  # torch translates them
-        self.num_tokens = draft.spec.vocab_size if tokens is None else len(tokens.model_ids)
+        self.num_tokens, self.is_capturable = draft.spec.vocab_size, decoder.is_capturable
+        self.mask_features = None
         self._tokens = None
-        if tokens is not None:
+        # Of two vocabularies in which each token has the same id, further rows are never what the model samples.
+        self._num_ids = self.num_tokens if tokens is None else len(tokens.model_ids)
+        if tokens is not None and not tokens.is_identity:
+            self.num_tokens, self.is_capturable = len(tokens.model_ids), False  # torch translates them
             ids = tokens.translated, tokens.draft_ids, tokens.model_ids
             self._tokens = tuple(torch.from_numpy(each).to(device) for each in ids)
 
@@ -103,7 +112,9 @@ class DraftModel:
         return None
 
     def model_ids(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return token_ids if self._tokens is None else self._tokens[2][token_ids]
+        if self._tokens is not None:
+            return self._tokens[2][token_ids]
+        return torch.where(token_ids < self._num_ids, token_ids, 0)
 
 
 class TokenOffsets:
@@ -139,6 +150,32 @@ class TokenOffsets:
         return self.values.nbytes
 
 
+class MaskHidden:
+    """What is read instead of the model's hidden states of a token that is not known, [1, width]."""
+
+    def __init__(self, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.value = torch.zeros(1, width, dtype=dtype, device=device)
+
+    def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield MASK_HIDDEN, tuple(self.value.shape)
+
+    def load(self, tensors: TensorReader) -> None:
+        tensors.read(MASK_HIDDEN, self.value)
+
+    def take_weights(self, other: Self) -> None:
+        self.value = other.value
+
+    def held(self) -> Held:
+        return {"value": self.value}
+
+    def hold(self, held: Held) -> None:
+        self.value = tensor_of(held, "value", self.value)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.value.nbytes
+
+
 class DraftLayers(DecoderPart):
     """A layer that begins with the embedding of a token and the model's hidden state of the token before it."""
 
@@ -166,6 +203,9 @@ class DraftLayers(DecoderPart):
         self._sides = [make.norm(name, hidden) for name in (EMBEDDING_SIDE, HIDDEN_SIDE)] if draft.norms_sides else []
         self._offsets: TokenOffsets | None = None
         inputs, has_bias = draft.num_joined * hidden, draft.has_join_bias
+        self._join_norm = make.norm(JOIN_NORM, inputs) if draft.norms_joined else None
+        has_mask = draft.mask_token_id is not None and not draft.is_block
+        self._mask = MaskHidden(inputs, self._dtype, self._device) if has_mask else None
         self._join = Linear({JOIN: hidden}, inputs, has_bias, self._kernels, self._dtype, self._device)
         if not draft.has_own_output:
             self.head = LMHead(self.norm, self._model.logits.projection, self._model.model_spec, self._kernels, None)
@@ -178,6 +218,8 @@ class DraftLayers(DecoderPart):
     def loadables(self) -> Iterator[Loadable]:
         for norm in self._sides:
             yield from norm.loadables()
+        if self._join_norm is not None:
+            yield from self._join_norm.loadables()
         yield self._join
         yield from super().loadables()
         if self.norm is not None:
@@ -186,9 +228,17 @@ class DraftLayers(DecoderPart):
             yield self._output
         if self._offsets is not None:
             yield self._offsets
+        if self._mask is not None:
+            yield self._mask
+
+    @property
+    def mask_features(self) -> torch.Tensor | None:
+        return None if self._mask is None else self.features(self._mask.value)
 
     def features(self, kept: torch.Tensor) -> torch.Tensor:
-        return self._join(kept) if self.draft.kind == "eagle3" else kept
+        if self.draft.kind != "eagle3":
+            return kept
+        return self._join(kept if self._join_norm is None else self._join_norm(self._kernels, kept)[0])
 
     def forward(
         self,
@@ -202,7 +252,8 @@ class DraftLayers(DecoderPart):
             step.plans.clear()
         embedded = self._model.embed(steps[0])
         if self.draft.kind == "eagle3":
-            return self.stack(features, None, steps, caches, rows, embedded[:, None])
+            inputs = embedded[:, None].expand(-1, len(self.layers), -1)  # the first layer reads them
+            return self.stack(features, None, steps, caches, rows, inputs)
         parts = [embedded, features]
         if self._sides:
             parts = [norm(self._kernels, part)[0] for norm, part in zip(self._sides, parts, strict=True)]
@@ -225,6 +276,58 @@ class DraftLayers(DecoderPart):
 
     def model_ids(self, token_ids: torch.Tensor) -> torch.Tensor:
         return token_ids if self._offsets is None else token_ids + self._offsets.values[token_ids]
+
+
+class BlockLayers(DraftLayers):
+    """Layers that draft a block of tokens, which see each other and what is kept of all tokens before them. What the
+    layers keep of known tokens comes from the model's hidden states alone."""
+
+    def _add_ends(self, make: DecoderParts) -> None:
+        super()._add_ends(make)
+        self._after_join = make.norm(HIDDEN_SIDE, self.draft.spec.hidden_size)
+        self.is_capturable = False  # torch puts known tokens and drafts together
+
+    def loadables(self) -> Iterator[Loadable]:
+        yield from super().loadables()
+        yield from self._after_join.loadables()
+
+    def features(self, kept: torch.Tensor) -> torch.Tensor:
+        normed: torch.Tensor = self._after_join(self._kernels, self._join(kept))[0]
+        return normed
+
+    def forward(
+        self,
+        steps: Sequence[StepInput],
+        caches: Sequence[LayerCache],
+        features: torch.Tensor | None,
+        rows: torch.Tensor | None,
+    ) -> Hidden:
+        """Known tokens are those that see none, or all if `visible` is missing; the features are theirs. rows: some of
+        the others."""
+        assert features is not None
+        for step in steps:
+            step.plans.clear()
+        first = steps[0]
+        is_known = torch.ones_like(first.token_ids, dtype=torch.bool) if first.visible is None else first.visible == 0
+        drafted = (~is_known).nonzero()[:, 0]
+        if len(drafted):  # each token is a row, which has a context of its own
+            every = torch.arange(len(is_known), device=is_known.device)
+            apart = {view: step.of_tokens(every) for view, step in {id(step): step for step in steps}.items()}
+            steps = [apart[id(step)] for step in steps]
+        inputs = features.new_zeros(len(is_known), features.shape[1])
+        inputs[is_known] = features
+        hidden, residual = self._model.embed(first)[drafted], None
+        for layer, step, cache in zip(self.layers, steps, caches, strict=True):
+            assert isinstance(layer, DecoderLayer)
+            of_mixer, of_mlp = layer.norms
+            normed, residual = of_mixer(self._kernels, hidden, residual)
+            projected = layer.mixer.in_proj(inputs.index_copy(0, drafted, normed), None)
+            mixed = LayerStep(step, cache, drafted)(layer.mixer, projected)
+            hidden, residual = layer.mlp(of_mlp, mixed, residual, None)
+        if rows is None or not len(drafted):  # known tokens have no results
+            return hidden, residual
+        wanted = torch.searchsorted(drafted, rows)
+        return hidden[wanted], None if residual is None else residual[wanted]
 
 
 class ModelReader:

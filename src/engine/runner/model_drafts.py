@@ -49,16 +49,20 @@ class ModelDrafts:
         group: int,
         max_rows: int,
         max_step_tokens: int,
+        announce: Callable[[StepPlan], None] = lambda _: None,
     ) -> None:
         """
         sampler: of the model's tokens.
         group: of layers of the model, all of whose blocks are kept while a sequence runs.
         max_rows: of a step of the network that is captured, where steps can be.
         max_step_tokens: of what a sequence lacks that is computed in one step.
+        announce: sends a plan to the other processes of the model, with the drafts that it has got.
         """
+        self._announce = announce
         self._network, self._cache, self._reader = loaded.network, loaded.cache, loaded.reader
         self._slots, self._sampler, self._group, self._most_tokens = slots, sampler, group, max_step_tokens
         self._shift = 1 if self._network.draft.reads_model else 0
+        self._token_shift = 0 if self._network.draft.is_block else self._shift  # from a position to its token
         num_slots = len(slots.num_tokens)
         self._row_starts = torch.arange(num_slots + 1, dtype=torch.int32)
         every = torch.arange(self._network.num_tokens)
@@ -69,6 +73,7 @@ class ModelDrafts:
         self._num_kept: Int64 = np.zeros(num_slots, np.int64)  # tokens that the model has computed; rejected ones count
         self._num_blocks: Int64 = np.zeros(num_slots, np.int64)  # of each slot, in the last plan with its row
         self._is_known: Bool = np.zeros(num_slots, np.bool_)  # what it has not computed can be
+        self._first_step: Int64 = np.zeros(num_slots, np.int64)  # of the sequence that has the slot
         self._awaited: dict[int, Int64] = {}  # by new slots: blocks that rows before theirs compute
         self._ring: torch.Tensor | None = None
         if self._reader is not None:
@@ -104,9 +109,24 @@ class ModelDrafts:
 
     # ---- before a step
 
-    @torch.inference_mode()
     def before(self, plan: StepPlan) -> None:
-        """Draft for the rows that have more outputs than the host has tokens for. The plan was applied."""
+        """Draft for a plan that was applied. Raises what `announce` raises."""
+        self.draft(plan)
+        if plan.awaits_drafts:
+            self._announce(replace(plan, drafts=self._drafts_of(plan)))
+
+    def _drafts_of(self, plan: StepPlan) -> list[tuple[int, list[int]]]:
+        table, rows = self._slots, plan.drafted_rows
+        counts, slots = (plan.num_outputs[rows] - 1).tolist(), plan.slots[rows].tolist()
+        starts = table.num_tokens[plan.slots[rows]].tolist()
+        return [
+            (slot, table.token_ids[slot, start : start + count].tolist())
+            for slot, start, count in zip(slots, starts, counts, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def draft(self, plan: StepPlan) -> None:
+        """Draft for the rows that have more outputs than the host has tokens for."""
         began = time.perf_counter()
         self.undrafted, self.undraftable, num_graphs = [], [], self._num_graphs
         is_wanted = plan.num_outputs > 1
@@ -184,6 +204,7 @@ class ModelDrafts:
             self._has_keys[blocks[max(first, start // size) :]] = False
             if is_new:
                 self._is_known[slot], self._num_done[slot], self._num_kept[slot] = True, 0, start
+                self._first_step[slot] = plan.step
                 self._awaited.pop(slot, None)
             if first >= start // size:  # no block of others is new to it
                 continue
@@ -208,12 +229,17 @@ class ModelDrafts:
         table, lengths = self._slots, self._slots.num_tokens[slots]
         is_ready = self._is_known[slots]
         self.undraftable = slots[~is_ready].tolist()
+        if self._ring is not None:  # later stages may still compute the end of a prompt
+            is_ready &= self._num_kept[slots] >= lengths - 1
         is_ready[is_ready] = self._catch_up(slots[is_ready])
         self.undrafted = slots[~is_ready].tolist()
         order = np.argsort(-counts, kind="stable")  # those with more drafts first, so that others end
         order = order[is_ready[order]]
         slots, counts, lengths = slots[order], counts[order], lengths[order]
         choice, seeds = self._choice(slots, lengths), table.sampling.seed[slots]
+        if self._network.draft.mask_token_id is not None and len(slots):
+            self._draft_at_once(slots, counts, choice, self._network.draft.mask_token_id)
+            return
         computed = self._extend(slots)
         if computed is None:
             return
@@ -234,6 +260,33 @@ class ModelDrafts:
             table.token_ids[slots, places] = drafted.token_ids
             features, done = drafted.features, done + length
 
+    def _draft_at_once(self, slots: Int64, counts: Int32, choice: Choice, mask_token_id: int) -> None:
+        """Compute the known tokens of each slot, and its mask in place of every draft but the last one."""
+        table, lengths = self._slots, self._slots.num_tokens[slots]
+        start, end = self._pending(slots)
+        drafted = np.repeat(np.arange(len(slots)), counts)  # the row of each draft
+        places = lengths[drafted] + _within(counts)
+        table.token_ids[slots[drafted], places] = mask_token_id
+        # In a block the last known token is before the masks; else its hidden state is joined with the first of them.
+        num_known, is_block = end - start, self._network.draft.is_block
+        totals = num_known + counts + (1 if is_block else -1)
+        features = self._features_of(slots, start, end)
+        if features is not None and (mask := self._network.mask_features) is not None:
+            is_known = torch.from_numpy(_within(totals) < np.repeat(num_known, totals))
+            with_masks = mask.repeat(len(is_known), 1)
+            with_masks[is_known] = features
+            features = with_masks
+        rows = (np.cumsum(totals) - counts)[drafted] + _within(counts)
+        step = self._step_input(slots, start, totals)
+        if is_block:
+            sees_all = np.where(_within(totals) < np.repeat(num_known, totals), 0, np.repeat(start + totals, totals))
+            step = replace(step, visible=torch.from_numpy(sees_all.astype(np.int32)))
+        computed = self._compute(step, features, torch.from_numpy(rows))
+        keys = row_keys(table.sampling.seed[slots[drafted]], places)
+        own = Choice(*(column[torch.from_numpy(drafted)] for column in choice))
+        table.token_ids[slots[drafted], places] = self._sample_among(computed.logits, own, keys, self._ids).numpy()
+        self._advance(slots, start, end)
+
     @property
     def _num_graphs(self) -> int:
         return self._steps.num_graphs + self._chain.num_graphs
@@ -253,34 +306,43 @@ class ModelDrafts:
         if not len(slots):
             return None
         slots = slots.astype(np.int64)
+        return self._compute_chunk(slots, *self._pending(slots))
+
+    def _pending(self, slots: Int64) -> tuple[Int64, Int64]:
+        """The known tokens of each slot that are not computed: the first one, and the one after the last."""
         start, end = self._num_done[slots], self._slots.num_tokens[slots] - self._shift
         if self._ring is not None:
             end = np.minimum(end, self._num_kept[slots])
         # The last token is computed again where nothing is missing: what the network makes of it is needed.
-        start = np.minimum(start, end - 1)
-        return self._compute_chunk(slots, start, end)
+        return np.minimum(start, end - 1), end
 
     def _compute_chunk(self, slots: Int64, start: Int64, end: Int64) -> Computed:
         """Known tokens of each slot that follow one another. Returns what the network makes of the last one of each."""
-        counts = end - start
-        features = None
-        if self._ring is not None:
-            places = np.repeat(start, counts) + _within(counts)
-            rows = torch.from_numpy(np.repeat(slots, counts)), torch.from_numpy(places % REMEMBERED_TOKENS)
-            features = self._network.features(self._ring[rows])
-        computed = self._compute(self._step_input(slots, start, counts), features)
+        computed = self._compute(self._step_input(slots, start, end - start), self._features_of(slots, start, end))
         self._advance(slots, start, end)
         return computed
 
-    def _compute(self, step: StepInput, features: torch.Tensor | None) -> Computed:
-        """Returns what the network makes of the last token of each row: it is valid until the next call."""
+    def _features_of(self, slots: Int64, start: Int64, end: Int64) -> torch.Tensor | None:
+        """What the network gets of known tokens; None of one that gets nothing."""
+        if self._ring is None:
+            return None
+        counts = end - start
+        places = np.repeat(start, counts) + _within(counts)
+        rows = torch.from_numpy(np.repeat(slots, counts)), torch.from_numpy(places % REMEMBERED_TOKENS)
+        return self._network.features(self._ring[rows])
+
+    def _compute(self, step: StepInput, features: torch.Tensor | None, rows: torch.Tensor | None = None) -> Computed:
+        """Returns what the network makes of these tokens of the step: it is valid until the next call.
+
+        rows: [N] int64, indices of the tokens; None for the last one of each row.
+        """
         views = self._cache.views([step])
         received = None if features is None else (features, None)
         shape = self._steps.shape_of(views[0], received)
         if shape is not None and shape.tokens_per_row == 1:
             found: Computed = self._steps.compute(shape, views, received)
             return found
-        last = step.query_start[1:].to(torch.int64) - 1
+        last = step.query_start[1:].to(torch.int64) - 1 if rows is None else rows
         if shape is None:
             return self._computed(views, received, last)
         logits, fed = self._steps.compute(shape, views, received)
@@ -303,7 +365,7 @@ class ModelDrafts:
         blocks, within = np.divmod(positions, size)
         of_group = table.block_ids[self._group]
         return StepInput(
-            token_ids=torch.from_numpy(table.tokens_at(row_slots, positions + self._shift).astype(np.int64)),
+            token_ids=torch.from_numpy(table.tokens_at(row_slots, positions + self._token_shift).astype(np.int64)),
             positions=torch.from_numpy(positions),
             slot_mapping=torch.from_numpy(of_group[row_slots, blocks].astype(np.int64) * size + within),
             query_start=query_start,
@@ -341,6 +403,10 @@ class ModelDrafts:
     def keep(self, plan: StepPlan, kept: torch.Tensor) -> None:
         """Take what the model has computed of all tokens of the step, before they are sampled. kept: [T, width]."""
         began = time.perf_counter()
+        if (is_left := self._first_step[plan.slots] > plan.step).any():  # aborted while later stages computed
+            kept = kept[torch.from_numpy(~is_left.repeat(plan.num_tokens))]
+            names = "slots", "num_computed", "num_tokens", "num_outputs"
+            plan = replace(plan, **{name: getattr(plan, name)[~is_left] for name in names})
         self._ask(lambda: self._keep(plan, kept))
         self.seconds += time.perf_counter() - began
 

@@ -36,6 +36,15 @@ def test_tokens_are_the_same_if_their_bytes_are(tmp_path: Path) -> None:
     assert found.translated.tolist() == [4, 3, 0, 2, 1, 5, 0, 0, 0, 0]
 
 
+def test_a_vocabulary_with_other_paddings_is_the_same(tmp_path: Path) -> None:
+    model = write(tmp_path / "model", ["a", "b"], decoders.ByteLevel(), "<end>")
+    draft = write(tmp_path / "draft", ["a", "b"], decoders.ByteLevel(), "<end>", "<more>")
+    assert shared_tokens(model, "auto", 8, draft, 4).is_identity
+    assert not shared_tokens(draft, "auto", 8, model, 4).is_identity
+    turned = write(tmp_path / "turned", ["b", "a"], decoders.ByteLevel(), "<end>")
+    assert not shared_tokens(model, "auto", 8, turned, 4).is_identity
+
+
 def test_tokens_beyond_the_output_layer_do_not_count(tmp_path: Path) -> None:
     model = write(tmp_path / "model", ["a", "b", "c"], decoders.ByteLevel())
     draft = write(tmp_path / "draft", ["c", "b", "a"], decoders.ByteLevel())

@@ -6,7 +6,7 @@ from ..draft_files import MODEL_METHODS
 from ..rule import Rule
 
 _OF_NGRAM = tuple(f"speculative.{name}" for name in ("prompt_lookup_max", "prompt_lookup_min", "past_output_tokens"))
-_OF_A_FOLDER = ("draft_model", "eagle", "eagle3")
+_OF_A_FOLDER = ("draft_model", "eagle", "eagle3", "dflash")
 _OTHERS = tuple(
     f"speculative.{name}"
     for name in (
@@ -56,7 +56,7 @@ RULES = (
         fields=("speculative.method", "speculative.model"),
         is_broken=lambda v: v.speculative.method in _OF_A_FOLDER and v.speculative.model is None,
         message="`speculative.method: {method}` drafts with what `speculative.model` names, which is missing",
-        why="The model's own checkpoint has no second model and no layers of EAGLE.",
+        why="The model's own checkpoint has no second model, and no layers of EAGLE or DFlash.",
         fixes=("set `speculative.model` to a folder or a hub id", "or set `speculative.method: ngram`"),
     ),
     Rule(
@@ -70,7 +70,7 @@ RULES = (
             "Other methods draft from the text of a request or with a layer of the model's own checkpoint, and modules "
             "of the transformers library get no drafts of a network."
         ),
-        fixes=("remove `speculative.model`", "or set `speculative.method: draft_model`, `eagle` or `eagle3`"),
+        fixes=("remove `speculative.model`", "or set `speculative.method: draft_model`, `eagle`, `eagle3` or `dflash`"),
     ),
     Rule(
         id="R525",
@@ -81,6 +81,18 @@ RULES = (
         message="`speculative.use_heterogeneous_vocab` has no effect with `speculative.method: {method}`",
         why="Other methods draft tokens of the model.",
         fixes=("remove it", "or set `speculative.method: draft_model`"),
+    ),
+    Rule(
+        id="R526",
+        title="drafts in one pass are for networks with a mask",
+        fields=("speculative.parallel_drafting", "speculative.method"),
+        severity="warning",
+        is_broken=lambda v: (
+            v.speculative.parallel_drafting is True and v.speculative.method not in ("draft_model", "eagle3")
+        ),
+        message="`speculative.parallel_drafting` has no effect with `speculative.method: {method}`",
+        why="Only draft models and layers of EAGLE-3 are trained with a mask for the tokens that are not known.",
+        fixes=("remove it", "or set `speculative.method: draft_model` or `eagle3`"),
     ),
     Rule(
         id="R521",

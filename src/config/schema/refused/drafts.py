@@ -32,7 +32,6 @@ DRAFTS: tuple[Refused, ...] = (
     _of_model("draft_lm_head_quantization", Literal["fp8", "nvfp4"] | None, None, "Quantise the drafter's head."),
     _of_model("use_local_argmax_reduction", Flag, False, "Find the best draft on each device."),
     _of_model("index_share_for_mtp_iteration", Flag, False, "Share the index of sparse attention between MTP steps."),
-    _of_model("parallel_drafting", Flag, False, "Draft all tokens in one pass."),
     _of_model("disable_padded_drafter_batch", Flag, False, "Do not pad the drafter's batch."),
     _of_model("dspark_draft_topk", Count | None, None, "Candidates of a DSpark draft."),
     _of_model("xpress_topc", Count | None, None, "Candidates of an XPress draft."),

@@ -312,13 +312,13 @@ DRAFTS: dict[str, tuple[dict[str, str], str, str]] = {
         "",
     ),
     "vllm-draft-model": (
-        {"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": "4"},
+        {"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": "4", "parallel_drafting": "false"},
         "draft_tensor_parallel_size revision draft_sample_method",
         "",
     ),
     "vllm-dflash-adaptive": (
-        {"model": "z-lab/Qwen3-8B-DFlash", "num_speculative_tokens": "15"},
-        "method num_speculative_tokens_per_batch_size",
+        {"method": "dflash", "model": "z-lab/Qwen3-8B-DFlash", "num_speculative_tokens": "15"},
+        "num_speculative_tokens_per_batch_size",
         "",
     ),
     "vllm-fly": ({"num_speculative_tokens": "3"}, "method rejection_sample_method fly_window_size", ""),

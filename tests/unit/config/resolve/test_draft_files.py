@@ -8,9 +8,17 @@ from typing import Any
 
 import pytest
 
-from stoker.config import ModelFilesError, Resolved, load_deployment, read_model_files, resolve_deployment
-from stoker.model.drafts import draft_shapes, eagle3_spec, eagle_spec
+from stoker.config import (
+    DeploymentError,
+    ModelFilesError,
+    Resolved,
+    load_deployment,
+    read_model_files,
+    resolve_deployment,
+)
+from stoker.model.drafts import draft_shapes
 from stoker.model.read import read_config
+from stoker.model.trained_drafts import dflash_spec, eagle3_spec, eagle_spec
 
 from ..deployments import MACHINE
 from ..model_files import QWEN3, write_model, write_safetensors
@@ -95,9 +103,12 @@ def test_the_form_of_speculators(tmp_path: Path) -> None:
         ({"target_hidden_size": 32}, "", "`target_hidden_size` is 32"),
         ({"vocab_size": 90}, "", "`vocab_size` is 90"),
         ({"draft_vocab_size": 101}, "", "`draft_vocab_size` is 101, of a vocabulary of 100 tokens"),
-        ({"num_hidden_layers": 2}, "", "`num_hidden_layers` is 2"),
+        ({"num_hidden_layers": 2}, "", "tensors `layers.1.input_layernorm.weight`, "),
+        ({"mask_token_id": 100}, "", "`mask_token_id` is 100, and the vocabulary has 100 tokens"),
+        ({"mask_token_id": 7}, "", "tensor `mask_hidden` is not in any"),
         ({"model_type": "gemma3"}, "", "`model_type` is 'gemma3'; drafts come from layers of llama, qwen3"),
-        ({"norm_before_fc": True}, "", "`norm_before_fc` is true, which is not supported"),
+        ({"fc_norm": True}, "", "`fc_norm` is true, which is not supported"),
+        ({"norm_before_fc": True}, "", "tensor `input_norm.weight` is not in any"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}}, "", "is [0, 1, 2], and the model has 2"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": "last"}}, "", "`eagle_aux_hidden_state_layer_ids` is"),
         ({"intermediate_size": 48}, "", "tensor `midlayer.mlp.gate_proj.weight` has shape [32, 16]"),
@@ -164,6 +175,70 @@ def test_layers_of_eagle_that_do_not_fit_are_refused(
     assert refused.value.option == "speculative.model"
 
 
+DFLASH = {
+    **{name: value for name, value in EAGLE.items() if name != "architectures"},
+    "architectures": ["DFlashDraftModel"],
+    "model_type": "qwen3",
+    "block_size": 4,
+    "dflash_config": {"mask_token_id": 99, "target_layer_ids": [0, 0]},
+}
+
+
+def write_dflash(folder: Path, without: str = "", **changes: Any) -> Path:
+    """A layer of DFlash for `write_model`'s model."""
+    target, _ = read_config(QWEN3)
+    shapes = {
+        name.removeprefix("model."): list(shape) for name, shape in draft_shapes(dflash_spec(target, DFLASH)).items()
+    }
+    shapes.pop(without, None)
+    folder.mkdir()
+    write_safetensors(folder / "model.safetensors", shapes)
+    (folder / "config.json").write_text(json.dumps(DFLASH | changes))
+    return folder
+
+
+def test_layers_of_dflash_are_read(tmp_path: Path) -> None:
+    model, layer = write_model(tmp_path / "model"), write_dflash(tmp_path / "layer")
+    found = resolved("--model", str(model), "--spec-model", str(layer))
+    assert found.speculative.method == "dflash"
+    files = found.model_files.draft
+    assert files is not None
+    assert (files.draft.read_layers, files.draft.mask_token_id, files.draft.most_drafts) == ((1, 1), 99, 3)
+    (layer / "mask_embedding.pt").write_bytes(b"")
+    with pytest.raises(ModelFilesError, match=r"holds mask_embedding\.pt"):
+        resolved("--model", str(model), "--spec-model", str(layer))
+
+
+@pytest.mark.parametrize(
+    ("changes", "without", "said"),
+    [
+        ({"hidden_size": 32}, "", "`hidden_size` is 32, and that of the model is 16"),
+        ({"model_type": "llama"}, "", "`model_type` is 'llama'; drafts come from layers of qwen3"),
+        ({"block_size": 1}, "", "`block_size` is 1"),
+        ({"block_size": None}, "", "`block_size`"),
+        ({"sample_from_anchor": True}, "", "`sample_from_anchor` is true, which is not supported"),
+        ({"dflash_config": {"target_layer_ids": [0]}}, "", "`mask_token_id` is missing"),
+        ({"dflash_config": {"mask_token_id": 100, "target_layer_ids": [0]}}, "", "`mask_token_id` is 100, and the voc"),
+        ({"dflash_config": {"mask_token_id": 9, "target_layer_ids": [1]}}, "", "`target_layer_ids` is [1], and the mo"),
+        ({"dflash_config": {"mask_token_id": 9}}, "", "`target_layer_ids` is None"),
+        (
+            {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0},
+            "",
+            "describes layers with a window",
+        ),
+        ({}, "hidden_norm.weight", "tensor `hidden_norm.weight` is not in any"),
+    ],
+)
+def test_layers_of_dflash_that_do_not_fit_are_refused(
+    changes: dict[str, Any], without: str, said: str, tmp_path: Path
+) -> None:
+    model, layer = write_model(tmp_path / "model"), write_dflash(tmp_path / "layer", without, **changes)
+    with pytest.raises(ModelFilesError) as refused:
+        resolved("--model", str(model), "--spec-model", str(layer))
+    assert said in str(refused.value)
+    assert refused.value.option == "speculative.model"
+
+
 def test_a_model_of_another_vocabulary_or_with_states_is_refused(tmp_path: Path) -> None:
     model = str(write_model(tmp_path / "model"))
     other = write_config(tmp_path / "other", "qwen3.5-0.8b")
@@ -192,11 +267,34 @@ def test_a_model_of_another_vocabulary_drafts_common_tokens(tmp_path: Path) -> N
         resolved(*arguments, "-sc.use_heterogeneous_vocab", "true")
 
 
-@pytest.mark.parametrize("kind", ["dflash", "peagle"])
+@pytest.mark.parametrize("kind", ["dflash2", "dspark"])
 def test_other_networks_of_speculators_are_refused_by_name(kind: str, tmp_path: Path) -> None:
     model, layer = write_model(tmp_path / "model"), write_eagle3(tmp_path / "layer", speculators_model_type=kind)
-    with pytest.raises(ModelFilesError, match=f"`speculators_model_type` is '{kind}'; supported: eagle, eagle3"):
+    with pytest.raises(
+        ModelFilesError, match=f"`speculators_model_type` is '{kind}'; supported: eagle, eagle3, peagle, dflash"
+    ):
         resolved("--model", str(model), "--spec-model", str(layer))
+
+
+def test_drafts_in_one_pass_need_a_mask(tmp_path: Path) -> None:
+    model = str(write_model(tmp_path / "model"))
+    plain, pard = (str(write_model(tmp_path / name, **more)) for name, more in (("a", {}), ("b", {"pard_token": 7})))
+
+    def mask(*arguments: str) -> int | None:
+        found = resolved("--model", model, *arguments).model_files.draft
+        assert found is not None
+        return found.draft.mask_token_id
+
+    assert mask("--spec-model", pard) == 7
+    assert mask("--spec-model", pard, "-sc.parallel_drafting", "false") is None
+    assert mask("--spec-model", plain) is None
+    with pytest.raises(ModelFilesError, match=r"`pard_token` is missing.*remove `speculative.parallel_drafting`"):
+        mask("--spec-model", plain, "-sc.parallel_drafting", "true")
+    with pytest.raises(ModelFilesError, match="or another vocabulary's"):
+        mask("--spec-model", pard, "-sc.parallel_drafting", "true", "-sc.use_heterogeneous_vocab", "true")
+    layer = write_eagle3(tmp_path / "layer", speculators_model_type="peagle")
+    with pytest.raises(ModelFilesError, match="`mask_token_id` is missing: the token that stands for those"):
+        mask("--spec-model", str(layer))
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
@@ -243,9 +341,19 @@ SMALL = {"num_nextn_predict_layers": 1, "num_hidden_layers": 4, "n_routed_expert
 SMALL |= {"n_group": 1, "topk_group": 1, "vocab_size": 1000}
 
 
-def test_auto_takes_the_layer_of_a_checkpoint_on_one_process(tmp_path: Path) -> None:
+def test_auto_takes_the_layer_of_a_checkpoint(tmp_path: Path) -> None:
     folder = write_config(tmp_path / "model", DEEPSEEK | SMALL)
     small = ("--spec-method", "auto", "--kv-cache-memory-bytes", "64M", "--max-model-len", "1024")
-    found = [dummy(folder, *small, *more) for more in ((), ("-tp", "2"))]
-    assert [each.speculative.method for each in found] == ["mtp", "ngram"]
-    assert found[1].model_files.draft is None
+    for more in ((), ("-tp", "2"), ("-pp", "2")):
+        found = dummy(folder, *small, *more)
+        assert found.speculative.method == "mtp"
+        assert found.model_files.draft is not None
+
+
+def test_auto_drafts_with_no_layer_that_reads_other_stages(tmp_path: Path) -> None:
+    model, layer = write_model(tmp_path / "model"), write_eagle3(tmp_path / "layer")
+    auto = "--model", str(model), "--spec-method", "auto", "--spec-model", str(layer)
+    assert resolved(*auto, "-tp", "2").speculative.method == "eagle3"
+    with pytest.raises(DeploymentError) as refused:
+        resolved(*auto, "-pp", "2")
+    assert "R519" in str(refused.value)

@@ -26,6 +26,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             *("--spec-method auto --device cuda", "--spec-method auto -pcp 2", "--device cuda"),
         ],
     ),
+    "R526": (
+        [f"{_DRAFTS} -sc.parallel_drafting true", "-sc.parallel_drafting true"],
+        [f"{_DRAFTS} -sc.parallel_drafting false", _DRAFTS],
+    ),
     "R525": (
         [f"{_DRAFTS} -sc.use_heterogeneous_vocab true", "-sc.use_heterogeneous_vocab true"],
         ["--spec-model MODEL -sc.use_heterogeneous_vocab true"],
@@ -39,8 +43,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--spec-model MODEL", "--spec-method auto --spec-model MODEL", "--spec-method draft_model --spec-model MODEL"],
     ),
     "R520": (
-        ["--spec-model MODEL -tp 2", "--spec-model MODEL -pp 2"],
-        ["--spec-model MODEL", "--spec-model MODEL -dp 2", f"{_DRAFTS} -tp 2"],
+        ["--spec-method eagle3 -pp 2", "--spec-method eagle3 -pp 2 -tp 2"],
+        ["--spec-model MODEL -pp 2 -tp 2", "--spec-method eagle3 -tp 2", f"{_DRAFTS} -pp 2"],
     ),
     "R521": (
         [f"--spec-method mtp --model-impl transformers {_MIXTURE}"],
