@@ -167,3 +167,26 @@ def test_a_rank_that_cannot_load_ends_the_start_with_its_reason(tmp_path: Path, 
                 pass
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("way", "draft"),
+    [("shared memory", "builtin:tiny-eagle3"), ("pipeline", "builtin:tiny")],
+)
+def test_a_network_drafts_for_two_processes(way: str, draft: str):
+    """Rank 0 drafts, and sends its drafts with the plan. The start measures steps and drafts of both."""
+    prompts = [PROMPT, (1, 2, 3), range(40, 70)]
+
+    async def scenario() -> None:
+        exact = "--dtype", "float32"  # sums in bfloat16 depend on how many tokens a step has
+        async with engine(*WAYS[way], *exact) as client:
+            expected = [await tokens_of(client, 60, prompt) for prompt in prompts]
+        async with engine(*WAYS[way], *exact, "--spec-model", draft) as client:
+            found = await asyncio.gather(*(tokens_of(client, 60, prompt) for prompt in prompts))
+            assert found == expected
+            assert await tokens_of(client, 60, PROMPT) == expected[0]
+            drafts = client.stats.drafts
+            assert drafts is not None
+            assert drafts.tokens > 0
+
+    asyncio.run(scenario())

@@ -94,7 +94,8 @@ class Threads(Followers):
     def leading(self, store: BlockStore | None = None) -> tuple[Runner, GroupRunner]:
         transfer_of = None if store is None else rank_transfer(self._settings, store)
         head = around(self._rings[0], lead(self)) if self._rings else lead(self)
-        runner = load_runner(self._settings, host_parts(head, transfer_of), self._loading(0).first)
+        parts = host_parts(head, transfer_of, announce=self.send)
+        runner = load_runner(self._settings, parts, self._loading(0).first)
         assert all(isinstance(each.link.receive(), Loaded) for each in self._followers)
         return runner, GroupRunner(runner, LeadingGroup(self, has_stages=bool(self._rings)))
 

@@ -20,18 +20,18 @@ def steer(
 
     answers: by prompt. Does nothing without a network. The network computes all that it would compute.
     """
-    drafts = engine.runner.drafts
+    drafts = getattr(engine, "own", engine.runner).drafts  # `own`: of rank 0
     if drafts is None:
         return
-    own, table = drafts._sampled, drafts._slots
+    own, table = drafts._draft, drafts._slots
 
-    def sampled(logits: Any, slots: Any, lengths: Any, takes_best: Any) -> Any:
-        found = own(logits, slots, lengths, takes_best)
-        for row, (slot, length) in enumerate(zip(slots.tolist(), lengths.tolist(), strict=True)):
-            num_prompt = int(table.num_prompt_tokens[slot])
+    def draft(slots: Any, counts: Any) -> None:
+        own(slots, counts)
+        for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
+            length, num_prompt = int(table.num_tokens[slot]), int(table.num_prompt_tokens[slot])
             answer = answers[tuple(table.token_ids[slot, :num_prompt].tolist())]
-            if length % wrong_every and length - num_prompt < len(answer):
-                found[row] = answer[length - num_prompt]
-        return found
+            for place in range(length, min(length + count, num_prompt + len(answer))):
+                if place % wrong_every and slot not in drafts.undrafted:
+                    table.token_ids[slot, place] = answer[place - num_prompt]
 
-    monkeypatch.setattr(drafts, "_sampled", sampled)
+    monkeypatch.setattr(drafts, "_draft", draft)

@@ -233,7 +233,8 @@ class Drafted:
             for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
                 length = int(table.num_tokens[slot])
                 known = table.token_ids[slot, : length + count].tolist()
-                self.chains.append((known[:length], known[length:]))
+                if slot not in drafts.undrafted:
+                    self.chains.append((known[:length], known[length:]))
 
         monkeypatch.setattr(drafts, "_draft", draft)
 

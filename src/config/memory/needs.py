@@ -57,6 +57,7 @@ class MemoryNeeds(Record):
 
 class ModelShare(Record):
     """A model, and what a device has of it: the ranks of a stage have equal parts; of stages the one with most counts.
+    One rank has the network that drafts, and counts for all.
 
     kv_of_layers: KV cost of a model that this build cannot run, with its states; None: what this build's engine has.
     """
@@ -83,7 +84,8 @@ class ModelShare(Record):
     def weights_bytes(self) -> int:
         if self.num_stages == 1:
             return self.rank_weights_bytes + self.draft_weights_bytes
-        return int(self.rank_weights_bytes * largest_share(self.rank_spec, self.num_stages))
+        of_stage = int(self.rank_weights_bytes * largest_share(self.rank_spec, self.num_stages))
+        return of_stage + self.draft_weights_bytes
 
     def adapter_bytes(self, needs: MemoryNeeds) -> int:
         """Maximum number of bytes of the adapters in memory."""

@@ -121,7 +121,14 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
 
 
 def _share(model: PlannedModel, ask: Ask) -> ModelShare:
-    draft = model.files.draft if model.files is not None and ask.has_network else None
+    draft, num_ranks = (
+        model.files.draft if model.files is not None and ask.has_network else None,
+        ask.tensor_parallel_size,
+    )
+    draft_bytes = 0
+    if draft is not None:
+        draft_bytes = draft.held_bytes(ask.dtype, ask.held_in, ask.max_num_seqs)
+        draft_bytes += draft.ends_bytes(model.spec, ask.dtype, ask.held_in, num_ranks)
     return ModelShare(
         spec=model.spec,
         max_context=model.limit,
@@ -130,11 +137,11 @@ def _share(model: PlannedModel, ask: Ask) -> ModelShare:
         held_in=ask.held_in,
         state_dtype=ask.state_dtype,
         rank_weights_bytes=model.rank_bytes(ask.tensor_parallel_size, ask.dtype, ask.held_in, ask.codes_layout),
-        num_ranks=ask.tensor_parallel_size,
+        num_ranks=num_ranks,
         num_stages=ask.pipeline_parallel_size,
         num_context_parts=ask.decode_context_parallel_size,
         kv_of_layers=_kv_of_layers(model.spec, ask) if model.files is None else None,
-        draft_weights_bytes=0 if draft is None else draft.held_bytes(ask.dtype, ask.held_in, ask.max_num_seqs),
+        draft_weights_bytes=draft_bytes,
         draft_token_bytes=0 if draft is None else draft.token_bytes(ask.kv_dtype),
     )
 

@@ -73,6 +73,9 @@ def _share(done: Decisions, model_files: ModelFiles) -> ModelShare:
     num_ranks, draft = done.num_ranks(spec), model_files.draft
     seqs = MAX_NUM_SEQS[device] if done.is_auto("scheduler.max_num_seqs") else done.scheduler.max_num_seqs
     kv_dtype = dtype if done.is_auto("cache.kv_cache_dtype") else done.cache.kv_cache_dtype
+    draft_bytes = 0
+    if draft is not None:
+        draft_bytes = draft.held_bytes(dtype, held, seqs) + draft.ends_bytes(spec, dtype, held, num_ranks)
     return ModelShare(
         spec=spec,
         max_context=model_files.max_context,
@@ -84,7 +87,7 @@ def _share(done: Decisions, model_files: ModelFiles) -> ModelShare:
         num_ranks=num_ranks,
         num_stages=done.num_stages(spec),
         num_context_parts=done.context_parts(spec),
-        draft_weights_bytes=0 if draft is None else draft.held_bytes(dtype, held, seqs),
+        draft_weights_bytes=draft_bytes,
         draft_token_bytes=0 if draft is None else draft.token_bytes(kv_dtype),
     )
 

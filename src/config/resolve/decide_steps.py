@@ -28,7 +28,8 @@ def decide_drafts(done: Decisions, model_files: ModelFiles) -> None:
     if draft is not None and (done.speculative.method is None or done.is_auto("speculative.method")):
         found = draft.draft.kind
         reason = "the checkpoint has a layer for it" if found == "mtp" else "what `speculative.model` holds"
-        if not (done.is_auto("speculative.method") and _why_no_drafts(done, model_files, has_network=True)):
+        reads_layers = bool(draft.draft.read_layers)
+        if not (done.is_auto("speculative.method") and _why_no_drafts(done, model_files, reads_layers=reads_layers)):
             done.decide("speculative.method", "draft_model" if found == "model" else found, "R518", reason)
             return
     if done.is_auto("speculative.method"):
@@ -36,15 +37,15 @@ def decide_drafts(done: Decisions, model_files: ModelFiles) -> None:
         done.decide("speculative.method", None if reason else "ngram", "R515", reason or "nothing is loaded for it")
 
 
-def _why_no_drafts(done: Decisions, model_files: ModelFiles, *, has_network: bool = False) -> str:
-    """What `speculative.method: auto` does not draft for, or not with a network; empty if it does."""
+def _why_no_drafts(done: Decisions, model_files: ModelFiles, *, reads_layers: bool = False) -> str:
+    """What `speculative.method: auto` does not draft for; empty if it does. reads_layers: of a network."""
     topology = done.topology
     reasons = (
         (done.device.device == "cuda", "this build drafts on CPUs"),
         (topology.is_launched, "all processes of a launcher plan the same steps"),
         (topology.num_sharing_experts > 1 and model_files.spec.has_experts, "replicas compute steps in common"),
         (topology.num_prompt_groups > 1 or topology.num_context_parts > 1, "several processes share a sequence"),
-        (topology.num_ranks > 1 and has_network, "what drafts is in one process"),
+        (topology.num_stages > 1 and reads_layers, "other stages have the layers that it reads"),
         (topology.num_ranks > 1 and bool(done.model.logits_processors), "processors are in one process"),
     )
     return next((reason for is_so, reason in reasons if is_so), "")

@@ -40,6 +40,7 @@ _SPECULATORS = {
     "dflash": "dflash",
 }  # kinds of the library, and their methods
 MODEL_METHODS = ("draft_model", "mtp", "eagle", "eagle3", "dflash")  # of `speculative.method`, with a network
+READING_METHODS = ("eagle3", "dflash")  # the ones that read inputs of the model's layers
 
 
 class DraftFiles(Record):
@@ -68,6 +69,14 @@ class DraftFiles(Record):
             return weights
         width = self.draft.spec.hidden_size * max(1, len(self.draft.read_layers))
         return weights + num_seqs * REMEMBERED_TOKENS * width * DTYPE_BYTES[dtype]
+
+    def ends_bytes(self, target: ModelSpec, dtype: str, held: str | None, num_ranks: int) -> int:
+        """Bytes of whole matrices of the model that it reads, where each of several ranks has a part of them."""
+        if num_ranks == 1 or not self.draft.reads_model:
+            return 0
+        if self.draft.has_own_output and not target.is_tied:
+            return target.vocab_size * target.hidden_size * DTYPE_BYTES[dtype]  # the embedding
+        return weights_bytes(target.model_copy(update={"layers": ()}), dtype, held)
 
     def weights_bytes(self, dtype: str, held: str | None) -> int:
         """Bytes of its weights. dtype, held: as of `sizes.weights_bytes`."""

@@ -202,6 +202,12 @@ class Resolved(Record):
         return self.model_files.of_one_rank(self.topology.group_size).spec
 
     @property
+    def drafts_from_states(self) -> bool:
+        """Whether a network that drafts begins with what the model has computed."""
+        draft = self.model_files.draft
+        return draft is not None and draft.draft.reads_model
+
+    @property
     def stores_blocks(self) -> bool:
         """Whether KV blocks are kept outside the KV cache."""
         cache = self.cache

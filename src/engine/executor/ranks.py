@@ -132,7 +132,7 @@ def _on_ranks(prepared: Prepared, others: RankProcesses) -> RanksExecutor:
     head, has_stages = lead(others, prepared.processors), resolved.num_stages > 1
     if has_stages:
         head = around(others.stage_link(), head)
-    runner = prepared.load_runner(host_parts(head, transfer_of), loading.first)
+    runner = prepared.load_runner(host_parts(head, transfer_of, announce=others.send), loading.first)
     together = GroupRunner(runner, others.group(has_stages=has_stages))
     others.wait_loaded()
     call = others.caller(prepared.workplace(0, runner))

@@ -58,10 +58,10 @@ def draft_times(runner: Runner, execute: Callable[[StepPlan], object]) -> dict[i
             continue
         execute(_admitting(plan, int(plan.num_computed[0])))
         own, seconds = replace(plan, released_slots=[], admissions=[], drafts=[]), list[float]()
-        drafts.before(own)  # it has captured its steps then
+        drafts.draft(own)  # it has captured its steps then
         for _ in range(_NUM_TIMED):
             began = time.perf_counter()
-            drafts.before(own)
+            drafts.draft(own)
             seconds.append(time.perf_counter() - began)
         found[num_drafts] = min(seconds)
     if drafts is not None:

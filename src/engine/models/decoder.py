@@ -67,7 +67,7 @@ class DecoderPart:
         if replicas is not None:
             self.table |= replicas.table
         make = DecoderParts(own, kernels, max_model_len, dtype, device, quantization, ranks, replicas)
-        layers = layers or range(own.num_layers)
+        layers = range(own.num_layers) if layers is None else layers
         computed = own.model_copy(update={"layers": own.layers[layers.start : layers.stop]})
         last_full = computed.last_full_layer(skips_shared=skips_shared)
         self._add_ends(make)

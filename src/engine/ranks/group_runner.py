@@ -55,7 +55,7 @@ class LeadingGroup:
         """
         Args:
             has_stages: the others wait for a message before a step ends, because later stages compute meanwhile.
-            announces: False if the runner itself sends the plans.
+            announces: False if the runner itself sends the plans. It always sends those whose drafts it makes.
         """
         self._others, self._has_stages, self._announces = others, has_stages, announces
 
@@ -64,7 +64,7 @@ class LeadingGroup:
         return in_step(self._others)
 
     def announce(self, plan: StepPlan) -> None:
-        if self._announces:
+        if self._announces and not plan.awaits_drafts:
             self._others.send(plan)
 
     def finish(self, compute: Callable[[], Any]) -> StepResult:

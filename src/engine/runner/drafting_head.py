@@ -36,7 +36,7 @@ class DraftingHead:
         self.table = head.table
 
     def rows(self, wanted: LogitTokens, num_tokens: int) -> Int64 | None:
-        return self._head.rows(wanted, num_tokens) if self._reader is None else None
+        return self._head.rows(wanted, num_tokens)
 
     def project(self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None, /) -> Any:
         kept = None if self._reader is None else self._reader.read((hidden, residual))

@@ -70,13 +70,13 @@ MakeHead = Callable[[Materials], Head]
 class PassOnHead:
     """The head of another stage than the first: the next stage gets the hidden states."""
 
-    def __init__(self, link: StageLink, moves: ExpertMoves, *, is_last: bool) -> None:
-        """is_last: the next stage is the first one, which needs only the tokens with logits."""
-        self._link, self._moves, self._is_last = link, moves, is_last
+    def __init__(self, link: StageLink, moves: ExpertMoves, *, sends_all: bool) -> None:
+        """sends_all: False if the next stage is the first one, which needs only the tokens with logits."""
+        self._link, self._moves, self._sends_all = link, moves, sends_all
         self.table: dict[str, str] = {}
 
     def rows(self, wanted: LogitTokens, num_tokens: int) -> Int64 | None:
-        return wanted.union(num_tokens) if self._is_last else None
+        return None if self._sends_all else wanted.union(num_tokens)
 
     def project(self, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None, /) -> Hidden:
         return hidden, residual
@@ -94,8 +94,12 @@ class RingHead:
 
     def __init__(self, link: StageLink, head: Head, resolved: Resolved, moves: ExpertMoves) -> None:
         """link: to the second stage, and from the last one."""
-        self._link, self._head, self._moves = link, head, moves
+        self._link, self.inner, self._moves, self._resolved = link, head, moves, resolved
         self.table = head.table | _stages_table(resolved)
+
+    def with_inner(self, head: Head) -> RingHead:
+        """The same with another head for what comes back."""
+        return RingHead(self._link, head, self._resolved, self._moves)
 
     def rows(self, wanted: LogitTokens, num_tokens: int) -> None:
         """The next stage needs all tokens."""
@@ -114,8 +118,8 @@ class RingHead:
         """Steps are finished in the order in which they begin, and no sequence has a row in a step after one that
         samples for it before that one is finished."""
         hidden, residual, self._moves.balance_of_others = self._link.receive()
-        rows = self._head.rows(step.wanted, step.plan.num_batched_tokens)
-        return self._head.begin(replace(step, rows=rows), (hidden, residual))()
+        rows = self.inner.rows(step.wanted, step.plan.num_batched_tokens)
+        return self.inner.begin(replace(step, rows=rows), (hidden, residual))()
 
 
 def no_result() -> StepResult:

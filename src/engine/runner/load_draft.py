@@ -21,6 +21,7 @@ from ..models.model import Model
 from ..spec_decode.two_vocabularies import shared_tokens_of
 from .kv_cache import KVCache, kv_dtype
 from .loaded_draft import LoadedDraft
+from .loading import load_parts
 from .weights import Checkpoint, DummyWeights
 
 
@@ -49,11 +50,23 @@ def _network(
 ) -> DraftNetwork:
     draft, model_len, device = files.draft, resolved.model.max_model_len, torch.device("cpu")
     scheme = scheme_of(resolved.model.quantization)
+    if draft.reads_model and resolved.topology.group_size > 1:
+        model = _whole_ends(resolved, files, kernels, dtype)
     if draft.kind == "model":
         decoder = Decoder(draft.spec, kernels, model_len, dtype, device, scheme)
         return DraftModel(draft, decoder, shared_tokens_of(resolved), device)
     layers = BlockLayers if draft.is_block else DraftLayers
     return layers(draft, model, kernels, model_len, dtype, device, scheme)
+
+
+def _whole_ends(resolved: Resolved, files: DraftFiles, kernels: KernelSet, dtype: torch.dtype) -> Decoder:
+    """The embedding and, if the network reads it, the output layer of the model, of which each rank has a part."""
+    spec, model_len, device = resolved.model_spec, resolved.model.max_model_len, torch.device("cpu")
+    scheme = scheme_of(resolved.model.quantization)
+    ends = Decoder(spec, kernels, model_len, dtype, device, scheme, layers=range(0))
+    own = ends.embed.loadables() if files.draft.has_own_output and not spec.is_tied else ends.loadables()
+    load_parts(list(own), ends, resolved)
+    return ends
 
 
 def _weights(resolved: Resolved, files: DraftFiles) -> TensorReader:

@@ -13,6 +13,7 @@ from ..collectives.stages import StageLink
 from ..kernels.cpu.library import CpuLibrary
 from ..models.decoder import LaterStage
 from ..sampling.sampling_table import SamplingTable
+from ..step.plan import StepPlan
 from ..structured.grammars import Grammars
 from .adapters import AdapterLoads, adapter_features, adapters_of
 from .block_transfer import TransferOf
@@ -22,7 +23,7 @@ from .drafted_row import DraftedRow
 from .drafting_head import DraftingHead, DraftingInputs
 from .earlier_ids import features_of
 from .expert_balancer import expert_balancer
-from .heads import Head, MakeHead, PassOnHead
+from .heads import Head, MakeHead, PassOnHead, RingHead
 from .inputs import HostInputs, MakeInputs, ReceivedInputs
 from .loaded_model import LoadedModel, load_on_cpu, with_library
 from .materials import Launched, Materials
@@ -40,13 +41,17 @@ PartsOf = Callable[[Materials], Parts]
 
 
 def host_parts(
-    head: MakeHead | None = None, transfer_of: TransferOf | None = None, inputs: MakeInputs = HostInputs
+    head: MakeHead | None = None,
+    transfer_of: TransferOf | None = None,
+    inputs: MakeInputs = HostInputs,
+    announce: Callable[[StepPlan], None] = lambda _: None,
 ) -> PartsOf:
     """Parts of steps whose inputs the host prepares.
 
     Args:
         head: None samples, without logits processors.
         transfer_of: makes what copies blocks of the KV cache to a store and back; None if plans ask for none.
+        announce: sends a plan with the drafts of a network to the other processes of the model.
     """
     make_head = head or sample()
 
@@ -58,29 +63,34 @@ def host_parts(
             copies.append(rejected)
         if made.loaded.draft is None:
             return Parts(own, HostBody(made, own, head, rejected), copies)
-        head, drafts = with_drafts(made, head)
-        return Parts(DraftingInputs(own, drafts), HostBody(made, own, head, rejected), [*copies, drafts])
+        head, drafts = with_drafts(made, head, announce)
+        # The drafts come first: other processes wait for the plan, and copies may wait for them.
+        return Parts(DraftingInputs(own, drafts), HostBody(made, own, head, rejected), [drafts, *copies])
 
     return make
 
 
-def with_drafts(made: Materials, head: Head) -> tuple[Head, ModelDrafts]:
-    """A head that hands on what drafts begin with, and what drafts before each step."""
+def with_drafts(made: Materials, head: Head, announce: Callable[[StepPlan], None]) -> tuple[Head, ModelDrafts]:
+    """A head that hands on what drafts begin with, and what drafts before each step. announce: as of `host_parts`."""
     draft, resolved = made.loaded.draft, made.resolved
     assert draft is not None
-    assert isinstance(head, SampleHead), "rules exclude stages and ranks"
+    inner = head.inner if isinstance(head, RingHead) else head
+    assert isinstance(inner, SampleHead), "the process that samples has the network"
     group = resolved.cache_groups.windows.index(None)
     max_rows = min(resolved.scheduler.max_num_seqs, LOGIT_ROWS)
     most = resolved.scheduler.max_num_batched_tokens
-    drafts = ModelDrafts(draft, made.slots, head.sampler, made.loaded.kernels, group, max_rows, most)
-    return DraftingHead(head, drafts, draft.reader), drafts
+    drafts = ModelDrafts(draft, made.slots, inner.sampler, made.loaded.kernels, group, max_rows, most, announce)
+    drafting = DraftingHead(inner, drafts, draft.reader)
+    return head.with_inner(drafting) if isinstance(head, RingHead) else drafting, drafts
 
 
 def stage_parts(link: StageLink, stage: int) -> PartsOf:
     """Parts of another stage than the first. link: from the stage before, and to the next one."""
 
     def head(made: Materials) -> PassOnHead:
-        return PassOnHead(link, made.moves, is_last=stage == made.resolved.num_stages - 1)
+        resolved = made.resolved
+        is_last = stage == resolved.num_stages - 1
+        return PassOnHead(link, made.moves, sends_all=not is_last or resolved.drafts_from_states)
 
     return host_parts(head, inputs=partial(ReceivedInputs, link=link))
 

@@ -113,7 +113,8 @@ def load_on_cpu(
     replicas = None if replicas_of is None else replicas_of(kernels)
     model = load_model(resolved, phases, device, kernels, ranks=ranks, replicas=replicas)
     cache = _kv_cache(resolved, phases, kv_memory, ranks=ranks)
-    draft = load_draft(resolved, model, kernels, cache.num_blocks)
+    has_draft = ranks is None or not ranks.rank  # else rank 0 sends what it has drafted
+    draft = load_draft(resolved, model, kernels, cache.num_blocks) if has_draft else None
     return LoadedModel(device, kernels, model, cache, compilation, ranks, prompt_ranks, replicas, draft=draft)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -36,10 +36,21 @@ def load_weights(
     loaded: called with each part that is complete, in this thread.
     Raises ModelFilesError if the files do not have the weights of the model.
     """
+    load_parts(list(model.loadables()), model, resolved, progress, loaded, ranks)
+
+
+def load_parts(
+    loadables: Sequence[Loadable],
+    model: Model | LaterStage,
+    resolved: Resolved,
+    progress: Callable[[float], None] | None = None,
+    loaded: Callable[[Loadable], None] | None = None,
+    ranks: Ranks | None = None,
+) -> None:
+    """Fills some parts of a model. Else as `load_weights`."""
     tensors = _tensors(model, resolved)
     if ranks is not None:
         tensors = SlicedTensors(tensors, slices(resolved.model_spec, ranks.size, ranks.rank))
-    loadables = list(model.loadables())
     sizes = [sum(math.prod(shape) for _, shape in loadable.wanted()) for loadable in loadables]
     num_workers = resolved.parallel.max_parallel_loading_workers or 1
     done, total = 0, max(sum(sizes), 1)

@@ -49,13 +49,16 @@ class ModelDrafts:
         group: int,
         max_rows: int,
         max_step_tokens: int,
+        announce: Callable[[StepPlan], None] = lambda _: None,
     ) -> None:
         """
         sampler: of the model's tokens.
         group: of layers of the model, all of whose blocks are kept while a sequence runs.
         max_rows: of a step of the network that is captured, where steps can be.
         max_step_tokens: of what a sequence lacks that is computed in one step.
+        announce: sends a plan to the other processes of the model, with the drafts that it has got.
         """
+        self._announce = announce
         self._network, self._cache, self._reader = loaded.network, loaded.cache, loaded.reader
         self._slots, self._sampler, self._group, self._most_tokens = slots, sampler, group, max_step_tokens
         self._shift = 1 if self._network.draft.reads_model else 0
@@ -70,6 +73,7 @@ class ModelDrafts:
         self._num_kept: Int64 = np.zeros(num_slots, np.int64)  # tokens that the model has computed; rejected ones count
         self._num_blocks: Int64 = np.zeros(num_slots, np.int64)  # of each slot, in the last plan with its row
         self._is_known: Bool = np.zeros(num_slots, np.bool_)  # what it has not computed can be
+        self._first_step: Int64 = np.zeros(num_slots, np.int64)  # of the sequence that has the slot
         self._awaited: dict[int, Int64] = {}  # by new slots: blocks that rows before theirs compute
         self._ring: torch.Tensor | None = None
         if self._reader is not None:
@@ -105,9 +109,24 @@ class ModelDrafts:
 
     # ---- before a step
 
-    @torch.inference_mode()
     def before(self, plan: StepPlan) -> None:
-        """Draft for the rows that have more outputs than the host has tokens for. The plan was applied."""
+        """Draft for a plan that was applied. Raises what `announce` raises."""
+        self.draft(plan)
+        if plan.awaits_drafts:
+            self._announce(replace(plan, drafts=self._drafts_of(plan)))
+
+    def _drafts_of(self, plan: StepPlan) -> list[tuple[int, list[int]]]:
+        table, rows = self._slots, plan.drafted_rows
+        counts, slots = (plan.num_outputs[rows] - 1).tolist(), plan.slots[rows].tolist()
+        starts = table.num_tokens[plan.slots[rows]].tolist()
+        return [
+            (slot, table.token_ids[slot, start : start + count].tolist())
+            for slot, start, count in zip(slots, starts, counts, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def draft(self, plan: StepPlan) -> None:
+        """Draft for the rows that have more outputs than the host has tokens for."""
         began = time.perf_counter()
         self.undrafted, self.undraftable, num_graphs = [], [], self._num_graphs
         is_wanted = plan.num_outputs > 1
@@ -185,6 +204,7 @@ class ModelDrafts:
             self._has_keys[blocks[max(first, start // size) :]] = False
             if is_new:
                 self._is_known[slot], self._num_done[slot], self._num_kept[slot] = True, 0, start
+                self._first_step[slot] = plan.step
                 self._awaited.pop(slot, None)
             if first >= start // size:  # no block of others is new to it
                 continue
@@ -209,6 +229,8 @@ class ModelDrafts:
         table, lengths = self._slots, self._slots.num_tokens[slots]
         is_ready = self._is_known[slots]
         self.undraftable = slots[~is_ready].tolist()
+        if self._ring is not None:  # later stages may still compute the end of a prompt
+            is_ready &= self._num_kept[slots] >= lengths - 1
         is_ready[is_ready] = self._catch_up(slots[is_ready])
         self.undrafted = slots[~is_ready].tolist()
         order = np.argsort(-counts, kind="stable")  # those with more drafts first, so that others end
@@ -381,6 +403,10 @@ class ModelDrafts:
     def keep(self, plan: StepPlan, kept: torch.Tensor) -> None:
         """Take what the model has computed of all tokens of the step, before they are sampled. kept: [T, width]."""
         began = time.perf_counter()
+        if (is_left := self._first_step[plan.slots] > plan.step).any():  # aborted while later stages computed
+            kept = kept[torch.from_numpy(~is_left.repeat(plan.num_tokens))]
+            names = "slots", "num_computed", "num_tokens", "num_outputs"
+            plan = replace(plan, **{name: getattr(plan, name)[~is_left] for name in names})
         self._ask(lambda: self._keep(plan, kept))
         self.seconds += time.perf_counter() - began
 

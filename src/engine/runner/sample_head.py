@@ -30,10 +30,12 @@ class SampleHead:
         """sampler: of this process, or what another process has sampled."""
         self.project, self._heads, self._device = made.loaded.whole.logits, made.loaded.whole.heads, made.loaded.device
         self._slots, self.sampler = made.slots, sampler
+        # A network reads the hidden states of all tokens, on one rank: the others must compute as many.
+        self._needs_all = made.resolved.drafts_from_states
         self.table: dict[str, str] = {}
 
     def rows(self, wanted: LogitTokens, num_tokens: int) -> Int64 | None:
-        return wanted.union(num_tokens)
+        return None if self._needs_all else wanted.union(num_tokens)
 
     def begin(self, step: HeadStep, hidden: Hidden) -> Finish:
         return partial(self._result, step, partial(self._outputs, step, *hidden))

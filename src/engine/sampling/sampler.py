@@ -48,11 +48,6 @@ class Sampled:
 IsShown = Callable[[npt.NDArray[np.int32]], Bool]  # sampled tokens [R] -> [R] whose log-probabilities are shown
 
 
-def shows_nothing(token_ids: npt.NDArray[np.int32]) -> Bool:
-    """An IsShown of tokens that no client sees."""
-    return np.zeros(len(token_ids), np.bool_)
-
-
 class TokenSampler(Protocol):
     """Sampler, or what one of several processes has in its place."""
 

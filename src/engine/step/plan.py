@@ -126,6 +126,11 @@ class StepPlan:
         return np.flatnonzero(self.num_outputs > 1)
 
     @property
+    def awaits_drafts(self) -> bool:
+        """Whether some row has drafts that only the runner can make."""
+        return len(self.drafted_rows) > len(self.drafts)
+
+    @property
     def output_rows(self) -> Int64:
         """[outputs] The row of each output, ascending: a row with n outputs occurs n times."""
         return np.arange(len(self.slots)).repeat(self.num_outputs)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..draft_files import MODEL_METHODS
+from ..draft_files import READING_METHODS
 from ..rule import Rule
 from ..values import Values
 
@@ -184,16 +184,11 @@ DRAFTS = Feature(
     is_on=lambda v: v.speculative.method is not None,
     named="`speculative.method: {method}`",
 )
-NETWORKS = Feature(
-    title="networks that draft",
+READING_LAYERS = Feature(
+    title="drafts from inputs of layers",
     options=("speculative.method",),
-    is_on=lambda v: v.speculative.method in MODEL_METHODS,
+    is_on=lambda v: v.speculative.method in READING_METHODS,
     named="`speculative.method: {method}`",
-)
-PROCESSES = Feature(
-    title="several processes of a model",
-    options=(_TENSOR, _STAGES),
-    is_on=lambda v: v.topology.num_ranks > 1,
 )
 PROCESSORS_OF_RANKS = Feature(
     title="logits processors of several processes",
@@ -401,9 +396,10 @@ EXCLUSIONS = (
     ),
     Exclusion(
         rule="R520",
-        one=NETWORKS,
-        other=PROCESSES,
-        why="The process that samples has the network, which reads whole hidden states and the whole embedding.",
+        one=READING_LAYERS,
+        other=STAGES,
+        why="The process that samples has the network, and most of the layers whose inputs it reads are in other "
+        "stages.",
     ),
     Exclusion(
         rule="R531",

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from stoker.config import ModelFilesError, Resolved, load_deployment, read_model_files, resolve_deployment
+from stoker.config import (
+    DeploymentError,
+    ModelFilesError,
+    Resolved,
+    load_deployment,
+    read_model_files,
+    resolve_deployment,
+)
 from stoker.model.drafts import draft_shapes
 from stoker.model.read import read_config
 from stoker.model.trained_drafts import dflash_spec, eagle3_spec, eagle_spec
@@ -334,9 +341,19 @@ SMALL = {"num_nextn_predict_layers": 1, "num_hidden_layers": 4, "n_routed_expert
 SMALL |= {"n_group": 1, "topk_group": 1, "vocab_size": 1000}
 
 
-def test_auto_takes_the_layer_of_a_checkpoint_on_one_process(tmp_path: Path) -> None:
+def test_auto_takes_the_layer_of_a_checkpoint(tmp_path: Path) -> None:
     folder = write_config(tmp_path / "model", DEEPSEEK | SMALL)
     small = ("--spec-method", "auto", "--kv-cache-memory-bytes", "64M", "--max-model-len", "1024")
-    found = [dummy(folder, *small, *more) for more in ((), ("-tp", "2"))]
-    assert [each.speculative.method for each in found] == ["mtp", "ngram"]
-    assert found[1].model_files.draft is None
+    for more in ((), ("-tp", "2"), ("-pp", "2")):
+        found = dummy(folder, *small, *more)
+        assert found.speculative.method == "mtp"
+        assert found.model_files.draft is not None
+
+
+def test_auto_drafts_with_no_layer_that_reads_other_stages(tmp_path: Path) -> None:
+    model, layer = write_model(tmp_path / "model"), write_eagle3(tmp_path / "layer")
+    auto = "--model", str(model), "--spec-method", "auto", "--spec-model", str(layer)
+    assert resolved(*auto, "-tp", "2").speculative.method == "eagle3"
+    with pytest.raises(DeploymentError) as refused:
+        resolved(*auto, "-pp", "2")
+    assert "R519" in str(refused.value)
