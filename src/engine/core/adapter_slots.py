@@ -64,7 +64,7 @@ class AdapterSlots:
         slot = self._by_digest.get(ref.digest)
         if slot is not None and slot != self._emptied:
             return True
-        # One is loaded in each step: other ranks read it then.
+        # One is loaded in each step: until it has its slot, its copy is one more than are kept in memory.
         if slot is None and not self._is_loading and self._free_slot() is not None:
             assert self._settings is not None
             self._settings.load(ref)

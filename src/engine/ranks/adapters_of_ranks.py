@@ -1,6 +1,6 @@
 """Adapters of several processes of a model, which have the same copies in memory.
 
-Rank 0 decides which: another rank reads an adapter when rank 0 asks it to, before any plan names it, and keeps it until
+Rank 0 decides which: another rank reads an adapter when rank 0 asks for it, before a plan names it, and keeps it until
 rank 0 has forgotten its own copy. A rank that had to read files in the middle of a step could only end, with all
 others, if they were gone.
 """
