@@ -42,7 +42,9 @@ def deepseek(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     return model, add_mtp(save(model, tmp_path_factory.mktemp("deepseek") / "model"))
 
 
-@pytest.mark.parametrize(("family", "parallel"), [("qwen3_5", TENSOR), slow("qwen3_5", STAGES), slow("glm4_moe", TENSOR)])
+@pytest.mark.parametrize(
+    ("family", "parallel"), [("qwen3_5", TENSOR), slow("qwen3_5", STAGES), slow("glm4_moe", TENSOR)]
+)
 def test_preempted_sequences_and_recurrent_states(
     family: str, parallel: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from stoker.config import DeploymentError, ModelFilesError, Resolved, load_deployment, read_model_files, resolve_deployment
+from stoker.config import (
+    DeploymentError,
+    ModelFilesError,
+    Resolved,
+    load_deployment,
+    read_model_files,
+    resolve_deployment,
+)
 from stoker.model.drafts import dflash_spec, draft_shapes, eagle3_spec, eagle_spec
 from stoker.model.read import read_config
 
