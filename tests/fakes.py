@@ -61,7 +61,7 @@ class FakeEngine:
         self.drafts: list[VerifiedDraft] | None = None  # of the steps of each output
         self.sleep_level = 0
         self.adapters: dict[str, AdapterRef] = {}  # that are loaded, by digest
-        self.adapter_error: AdapterError | None = None  # of the next load
+        self.adapter_error: AdapterError | EngineDead | None = None  # of the next load
         self._is_profiling = False
         self._running: dict[str, asyncio.Event] = {}
         self._max_queued = max_queued

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from stoker.engine.api import EngineRequest
-from stoker.engine.core import Scheduler
+from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.sampling.logits_processor import Rows
 from stoker.engine.worker import Worker
 
@@ -150,3 +150,11 @@ class HasRank:
 class NeedsArguments:
     def __init__(self, size: int) -> None:
         self.size = size
+
+
+class NotDerived:
+    """A scheduler that plans no adapters."""
+
+    has_work = add = abort = stats = schedule = finish_step = fail_step = forget_cached = None
+
+    def __init__(self, settings: SchedulerSettings) -> None: ...

@@ -11,7 +11,7 @@
     loop                               plans a step, submits it, and sends its results to the clients
     core                               the scheduler: requests and KV blocks
     models, layers, sampling           modules of a model; from logits to a token
-    collectives, structured            exchange between ranks within a step; grammars
+    lora, collectives, structured      adapters; exchange between ranks within a step; grammars
     kernels                            one op per file, for CPUs and GPUs
     host, plugins                      memory and processes of this machine; classes that a deployment names
     wire, messages                     what server and engine send each other

@@ -33,6 +33,7 @@ from .executor.build import exit_code_of
 from .host.shared_memory import SharedMemory
 from .loop.executor import Sleeper
 from .ranks import heads
+from .ranks.adapters_of_ranks import FollowingAdapters
 from .ranks.following_sampler import SamplingFailed
 from .ranks.place import Place, joined
 from .runner.heads import around
@@ -172,6 +173,8 @@ def follow(runner: Runner, link: RankLink, answer: Answer = no_worker, *, awaits
     answer: calls a method of the worker. awaits_finish: rank 0 says when a step ends. It does to the first of several
     stages.
     """
+    if (adapters := runner.loaded.adapters) is not None:
+        FollowingAdapters(adapters, link)
     link.send(Loaded())
     begun: deque[Callable[[], object]] = deque()
     while True:

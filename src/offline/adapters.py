@@ -77,7 +77,7 @@ class OfflineAdapters:
                 return before.ref
             digest = read_one(self._resolved.model_spec, self._resolved.lora, folder).digest
             ref = AdapterRef(request.lora_name, digest, str(folder))
-            core.load_adapter(ref)
+            core.load_adapter(ref).result()
         except (ModelFilesError, AdapterError) as error:
             raise InvalidRequest(f"adapter {request.lora_name!r}: {error}", param=_PARAM) from None
         self._known[request.lora_name] = _Known(ref, state)

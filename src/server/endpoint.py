@@ -13,8 +13,9 @@ from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
 
-from ..engine.api import AdapterRef, CacheScope, InvalidRequest, RequestInputs, SamplingParams
+from ..engine.api import AdapterRef, CacheScope, EngineDead, InvalidRequest, RequestInputs, SamplingParams
 from .access.auth import Key, Scope, check_scope
+from .engine_errors import stopped_during_request
 from .http.deadline import Deadline, header_timeouts
 from .http.keep_alive import kept_alive
 from .http.limits import ClientGone, check_json_content, read_body
@@ -297,6 +298,8 @@ def to_api_error(error: Exception, service: Service) -> ApiError:
         answer = error
     elif isinstance(error, InvalidRequest):
         answer = bad_request(str(error), code=error.code, param=error.param)
+    elif isinstance(error, EngineDead):
+        answer = stopped_during_request(service.client.state)
     else:
         logger.error("a request failed", exc_info=error)
         return internal_error()

@@ -26,6 +26,7 @@ from . import (
     test_hyper_connections,
     test_latent_attention,
     test_linear,
+    test_lora_add,
     test_recurrent,
     test_sample,
     test_sample_logprobs,
@@ -91,6 +92,11 @@ def latents(device: torch.device) -> None:
         for window in (1, 20, 64):
             test_latent_attention.test_queries_attend_to_their_windows(device, programs, window)
     test_latent_attention.test_tokens_after_the_last_row_see_nothing(device)
+
+
+def lora_add(device: torch.device) -> None:
+    for case in (((70, 32, 33), 100, [0, -1, 1, 0, 2, 1, 1]), ((40, 9), 65, [0] * 37 + [-1] * 2 + [1] * 18)):
+        test_lora_add.test_the_rows_of_each_adapter_get_its_delta(device, SMALL, *case)
 
 
 def hyper_connections(device: torch.device) -> None:
@@ -453,6 +459,17 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_read_streams", hyper_connections, "*", 17, 21, left),  # rows of the matrix overlap
         ("_write_streams", hyper_connections, "*", 5, 9, left),  # and here
         ("_write_streams", hyper_connections, "*=", 0, 1, removed),
+    ],
+    "lora_add": [
+        ("_shrink", lora_add, "+", 4, 18, left),  # every tile has the first rows of the slot
+        ("_shrink", lora_add, "+", 14, 18, left),  # every step has the first weights
+        ("_shrink", lora_add, "<", 4, 5, becomes("<=")),  # an input of the next row
+        ("_expand", lora_add, ">=", 0, 1, becomes(">")),  # the first panel of a part
+        ("_expand", lora_add, "tl.where()", 1, 3, argument(2)),  # all parts have the columns of the first
+        ("_expand", lora_add, "+", 19, 33, right),  # and its ranks
+        ("_expand", lora_add, "+", 23, 33, left),  # all ranks have the weights of the first
+        ("_expand", lora_add, "<", 2, 5, becomes("<=")),  # a column of the next part has its bias twice
+        ("_expand", lora_add, "+", 24, 33, left),  # the address of A is that of a bias
     ],
     "store_latents": [
         ("_store_latents", stored_latents, "tl.where()", 0, 4, argument(1)),  # a token in slot -1 is stored

@@ -16,7 +16,8 @@ from transformers import LlamaConfig, MuseGlimmerAssistantConfig, MuseGlimmerAss
 from transformers.modeling_layers import MtpModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from stoker.model.drafts import MTP_FORMS, draft_shapes, mtp_spec
+from stoker.model.drafts import draft_shapes
+from stoker.model.mtp import MTP_FORMS, mtp_spec
 from stoker.model.read import read_config
 
 HIDDEN, DRAFT_VOCAB, VOCAB = 64, 41, 97
@@ -399,10 +400,13 @@ def _dflash_layers(weights: dict[str, torch.Tensor], inputs: torch.Tensor, conte
     return rms_norm(stream, (HIDDEN,), weights["norm.weight"], 1e-5)
 
 
-def add_mtp(folder: Path, seed: int = 0) -> Path:
-    """Adds a layer for multi-token prediction with random weights to a checkpoint of a family that has one."""
+def add_mtp(folder: Path, seed: int = 0, num_layers: int = 1) -> Path:
+    """Adds a layer for multi-token prediction with random weights to a checkpoint of a family that has one.
+
+    num_layers: further ones are after the last in the files, and have other weights.
+    """
     values = json.loads((folder / "config.json").read_text())
-    values |= {"num_nextn_predict_layers": 1}
+    values |= {"num_nextn_predict_layers": num_layers}
     (folder / "config.json").write_text(json.dumps(values))
     target, _ = read_config(values)
     names = MTP_FORMS[target.architecture].names
@@ -418,6 +422,11 @@ def add_mtp(folder: Path, seed: int = 0) -> Path:
         for old, new in NAMES_IN_FILES.get(target.model_type, {}).items():
             in_files = in_files.replace(old, new)
         weights[in_files] = own + 1 if is_norm else own
+    first = f"model.layers.{target.num_layers}."
+    for index in range(1, num_layers):
+        own = f"model.layers.{target.num_layers + index}."
+        further = {name.replace(first, own): -each for name, each in weights.items() if name.startswith(first)}
+        weights = {**weights, **further}
     file = folder / "model.safetensors"
     save_file({**load_file(file), **weights}, file, {"format": "pt"})
     return folder

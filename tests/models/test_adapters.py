@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,15 +11,26 @@ from typing import Any
 import pytest
 import torch
 from tests.drafters import AnswerDrafter
+from tests.slow_cases import slow_but
 
-from stoker.engine.api import AdapterError, AdapterRef, EngineOutput, EngineRequest, SamplingParams
+from stoker.engine.api import (
+    AdapterError,
+    AdapterRef,
+    EngineOutput,
+    EngineRequest,
+    FinishReason,
+    InvalidRequest,
+    SamplingParams,
+)
 from stoker.engine.core import Scheduler
 from stoker.engine.core.adapter_slots import AdapterSettings
 from stoker.engine.core.settings import DraftSettings
+from stoker.engine.executor.build import build_core
 from stoker.engine.executor.scheduler import scheduler_settings
 from stoker.engine.kernels import select_kernels
 from stoker.engine.layers.linear import Linear
 from stoker.engine.lora.mix import AdapterMix
+from stoker.engine.plugins import PluginError
 from stoker.engine.runner import loaded_model
 from stoker.engine.runner.adapters import adapters_of, linears_of
 from stoker.engine.runner.loaded_model import LoadedModel
@@ -26,7 +38,7 @@ from stoker.engine.runner.loaded_model import LoadedModel
 from .adapters import Adapter, adapter, answers, inputs_of, outputs, with_lora
 from .checkpoints import build, reference_greedy, reference_logits, save
 from .conftest import Saved
-from .engine import Engine, resolved
+from .engine import Engine, joined, resolved
 from .gguf_files import write_gguf
 from .quantised import METHODS, write, write_plain
 from .ranks import divided
@@ -92,6 +104,32 @@ def assert_scored_by(model: Any, prompt: list[int], output: EngineOutput) -> Non
     assert output.logprobs is not None
     for position, entry in enumerate(output.logprobs):
         assert entry.logprobs == pytest.approx(expected[position][entry.token_ids].tolist(), abs=2e-4)
+
+
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+OTHER_FAMILIES: dict[str, Any] = {  # and the modules that are trained: experts are not adapted
+    "deepseek_v3": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"],
+    "gpt2": ["c_attn", "c_proj", "c_fc"],
+    "gpt_bigcode": ["c_attn", "c_proj", "c_fc"],
+    "bloom": ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
+    "falcon grouped": ["query_key_value", "dense"],
+    **dict.fromkeys(("gemma3", "olmo2", "cohere2", "stablelm parallel"), "all-linear"),
+    "qwen3_5": ["q_proj", "o_proj", "in_proj_qkv", "in_proj_z", "out_proj", "up_proj"],
+    **dict.fromkeys(("gpt_oss", "qwen3_moe", "llama4", "kimi_linear"), ATTENTION),
+    "minimax": ["qkv_proj", "out_proj", "q_proj", "o_proj"],
+    "lfm2": ["q_proj", "in_proj", "out_proj", "w1", "w2", "w3"],
+    "granite 4": ["in_proj", "out_proj", "q_proj", "o_proj"],
+}
+
+
+@pytest.mark.parametrize("family", slow_but(OTHER_FAMILIES, "deepseek_v3", "gpt2"))
+def test_other_families(family: str, saved: Callable[[str], Saved], tmp_path: Path):
+    base, folder = saved(family)
+    own = adapter(base, tmp_path / "own", 1, target_modules=OTHER_FAMILIES[family], fan_in_fan_out=family == "gpt2")
+    rows = [own, None, own, None, own]
+    found = outputs(Engine(with_lora(folder, tmp_path)), PROMPTS, rows, SCORED)
+    for prompt, output, merged in zip(PROMPTS, found, rows, strict=True):
+        assert_scored_by(base if merged is None else merged.merged, prompt, output)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])  # the second one's is the embedding, which has no deltas
@@ -165,6 +203,7 @@ def test_more_adapters_than_slots_take_turns(saved: Callable[[str], Saved], tmp_
     adapters = engine.runner.loaded.adapters
     assert adapters is not None
     assert len(adapters._copies) == 2
+    assert engine.runner.info().kernels["adapters"] == "at most 2 in a step, 2 in memory"
 
 
 def test_adapters_do_not_share_cached_prefixes(saved: Callable[[str], Saved], tmp_path: Path):
@@ -202,12 +241,27 @@ def test_no_bit_depends_on_the_batch(dtype: str, saved: Callable[[str], Saved], 
     assert alone == together
 
 
-@pytest.mark.parametrize("parallel", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}])
-@pytest.mark.parametrize("family", ["llama with biases", "qwen3", "phi3"])
-def test_several_ranks_compute_adapters(
-    parallel: dict[str, int], family: str, saved: Callable[[str], Saved], tmp_path: Path
-):
+OVER_NETWORK = {"tensor_parallel_size": 2, "disable_custom_all_reduce": True}
+IN_TURNS = {"enable_dbo": True, "dbo_prefill_token_threshold": 2, "dbo_decode_token_threshold": 2}
+PARALLEL = {
+    "columns": {"tensor_parallel_size": 2},
+    "stages": {"pipeline_parallel_size": 2},
+    "stages of two ranks": {"pipeline_parallel_size": 2, "tensor_parallel_size": 2},
+    "prompts": {"prefill_context_parallel_size": 2},
+    "parts in turns": {**OVER_NETWORK, **IN_TURNS},
+}
+RANKS = [
+    *(("llama with biases", kind) for kind in PARALLEL),
+    ("qwen3", "columns"),
+    ("phi3", "columns"),
+    ("phi3", "stages"),
+]
+
+
+@pytest.mark.parametrize(("family", "kind"), RANKS)
+def test_several_ranks_compute_adapters(family: str, kind: str, saved: Callable[[str], Saved], tmp_path: Path):
     base, folder = saved(family)
+    parallel = PARALLEL[kind]
     first = adapter(base, tmp_path / "first", 1)
     biases = {"lora_bias": True} if family == "llama with biases" else {}
     second = adapter(base, tmp_path / "second", 2, r=3, **biases)
@@ -215,6 +269,16 @@ def test_several_ranks_compute_adapters(
     with divided(with_lora(folder, tmp_path, parallel=parallel)) as engine:
         assert answers(engine, PROMPTS, rows) == merged_answers(base, rows, PROMPTS)
         assert answers(engine, PROMPTS, [None] * 5) == merged_answers(base, [None] * 5, PROMPTS)
+
+
+def test_ranks_that_share_the_tokens_of_a_block_compute_adapters(tmp_path: Path):
+    base = build("llama", num_key_value_heads=1)
+    folder = save(base, tmp_path / "model")
+    own = adapter(base, tmp_path / "own", 1)
+    rows = [own, None, own, own, None]
+    parallel = {"tensor_parallel_size": 2, "decode_context_parallel_size": 2}
+    with divided(with_lora(folder, tmp_path, parallel=parallel)) as engine:
+        assert answers(engine, PROMPTS, rows) == merged_answers(base, rows, PROMPTS)
 
 
 def test_files_that_changed_are_refused(saved: Callable[[str], Saved], tmp_path: Path):
@@ -336,3 +400,70 @@ def test_drafts_are_verified_with_the_adapter_of_their_row(saved: Callable[[str]
     counts = engine.scheduler.stats().drafts
     assert counts is not None
     assert counts.accepted[0] > 0
+
+
+def test_an_engine_loads_adapters_and_forgets_them(saved: Callable[[str], Saved], tmp_path: Path):
+    base, folder = saved("llama")
+    own, other = (adapter(base, tmp_path / name, seed) for seed, name in enumerate(("own", "other")))
+    with contextlib.closing(build_core(with_lora(folder, tmp_path))) as core:
+        core.load_adapter(own.ref).result()
+        core.add(EngineRequest(request_id="own", inputs=inputs_of(PROMPTS[0], own)))
+        core.add(EngineRequest(request_id="other", inputs=inputs_of(PROMPTS[0], other)))  # read when it arrives
+        changed = replace(inputs_of(PROMPTS[0], own), adapter=replace(own.ref, digest="0"))
+        core.add(EngineRequest(request_id="changed", inputs=changed))
+        done: dict[str, EngineOutput] = {}
+        while core.has_work:
+            for output in core.step():
+                before = done.get(output.request_id)
+                done[output.request_id] = output if before is None else joined(before, output)
+                core.unload_adapter(own.ref.digest)  # its sequence goes on
+        expected = merged_answers(base, [own, other], [PROMPTS[0]] * 2)
+        assert [done["own"].token_ids, done["other"].token_ids] == expected
+        assert done["changed"].finish_reason is FinishReason.ERROR
+        assert "have changed" in (done["changed"].error or "")
+        with pytest.raises(AdapterError, match="have changed"):
+            core.load_adapter(replace(own.ref, digest="0")).result()
+        for file in (tmp_path / "own").iterdir():
+            file.unlink()
+        with pytest.raises(AdapterError, match="adapter `own`"):
+            core.load_adapter(own.ref).result()
+        core.load_adapter(other.ref).result()
+
+
+def test_a_request_whose_adapter_cannot_be_read_any_more_ends(saved: Callable[[str], Saved], tmp_path: Path):
+    base, folder = saved("llama")
+    own, other = (adapter(base, tmp_path / name, seed) for seed, name in enumerate(("own", "other")))
+    settings = with_lora(folder, tmp_path, {"max_loras": 1, "max_cpu_loras": 1})
+    with contextlib.closing(build_core(settings)) as core:
+        core.load_adapter(own.ref).result()
+        core.add(EngineRequest(request_id="own", inputs=inputs_of(PROMPTS[0], own)))
+        core.load_adapter(other.ref).result()  # in its place
+        core.add(EngineRequest(request_id="other", inputs=inputs_of(PROMPTS[0], other)))
+        for file in (tmp_path / "own").iterdir():
+            file.unlink()
+        outputs = []
+        while core.has_work:
+            outputs += core.step()
+        failed = next(output for output in outputs if output.request_id == "own")
+        assert failed.finish_reason is FinishReason.ERROR
+        tokens = [token for output in outputs if output.request_id == "other" for token in output.token_ids]
+        assert [tokens] == merged_answers(base, [other], PROMPTS[:1])
+
+
+def test_a_scheduler_that_plans_no_adapters_is_refused(saved: Callable[[str], Saved], tmp_path: Path):
+    settings = with_lora(saved("llama")[1], tmp_path, scheduler={"scheduler_cls": "tests.own_code:NotDerived"})
+    phases: list[str] = []
+    with pytest.raises(PluginError, match="plans no adapters"):
+        build_core(settings, phases.append)
+    assert phases == ["libraries"]
+
+
+def test_without_enable_lora_nothing_is_loaded(saved: Callable[[str], Saved], tmp_path: Path):
+    base, folder = saved("llama")
+    own = adapter(base, tmp_path / "own", 1)
+    with contextlib.closing(build_core(resolved(folder, tmp_path))) as core:
+        with pytest.raises(AdapterError, match=r"`lora\.enable_lora` is not set"):
+            core.load_adapter(own.ref).result()
+        with pytest.raises(InvalidRequest, match=r"`lora\.enable_lora` is not set"):
+            core.add(EngineRequest(request_id="own", inputs=inputs_of(PROMPTS[0], own)))
+        core.unload_adapter(own.ref.digest)

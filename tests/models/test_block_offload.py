@@ -224,6 +224,19 @@ def test_blocks_of_a_device_are_not_those_of_a_cpu(saved: Callable[[str], Saved]
     assert [of(device, **HOST) for device in ("cpu", "cuda")] == others[::2]
 
 
+@pytest.mark.effect("lora.lora_target_modules")
+def test_blocks_of_adapters_depend_on_the_layers_that_are_adapted(
+    saved: Callable[[str], Saved], tmp_path: Path
+) -> None:
+    def of(**lora: Any) -> str:
+        return fingerprint(resolved(saved("qwen3")[1], tmp_path, lora=lora))
+
+    some = {"lora_target_modules": ["q_proj", "v_proj"]}
+    assert of() == of(enable_lora=True) == of(enable_lora=True, max_lora_rank=64)
+    assert of(enable_lora=True, **some) != of(enable_lora=True)
+    assert of(enable_lora=True, lora_target_modules=["v_proj", "q_proj"]) == of(enable_lora=True, **some)
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_offloading_is_also_a_connector(saved: Callable[[str], Saved], tmp_path: Path, device: str) -> None:
     transfer = {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {"cpu_bytes_to_use": 1 << 20}}

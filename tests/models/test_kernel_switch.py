@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,6 @@ from tests.slow_cases import slow
 from stoker.config.cpu_features import NoKernels, choose_level, find_compiler, this_cpu, wanted_level
 from stoker.config.cpu_library import LibrarySpec
 from stoker.engine.api import EngineOutput, EngineRequest, RequestInputs, SamplingParams
-from stoker.engine.core import Scheduler
-from stoker.engine.executor.scheduler import scheduler_settings
 from stoker.engine.kernels.cpu.background import BackgroundCompilation
 from stoker.engine.kernels.cpu.library import CpuLibrary, load_library
 from stoker.engine.kernels.cpu.progress import Progress
@@ -25,8 +24,9 @@ from stoker.engine.runner import loaded_model
 from stoker.engine.runner.load_runner import load_runner
 from stoker.engine.runner.loaded_model import load_on_cpu
 
+from .adapters import adapter, inputs_of, with_lora
 from .conftest import Saved
-from .engine import Engine, resolved
+from .engine import Engine, resolved, scheduler_of
 from .test_generation import make_prompts
 
 
@@ -52,7 +52,7 @@ class SwitchingEngine(Engine):
         assert self.compilation is not None
         self._compiled = compiled
         self.runner.warm_up()
-        self.scheduler = Scheduler(scheduler_settings(settings))
+        self.scheduler = scheduler_of(settings, self.runner)
         self.num_mixed_steps = 0
 
     def switch(self) -> None:
@@ -125,6 +125,29 @@ def test_requests_that_run_get_the_same_tokens(
         key: output.token_ids for key, output in expected.items()
     }
     assert engine.runner.info().kernels == begun.runner.info().kernels
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # PEFT reads it
+def test_adapters_are_computed_before_and_after(
+    saved: Callable[[str], Saved], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    base, folder = saved("qwen3")
+    own = adapter(base, tmp_path / "own", 1)
+    made = with_lora(folder, tmp_path)
+    adapted = [
+        replace(each, inputs=inputs_of(each.inputs.prompt_token_ids, own if index % 2 else None, each.inputs.sampling))
+        for index, each in enumerate(requests())
+    ]
+    expected = Engine(made).run(adapted)
+    found = SwitchingEngine(made, monkeypatch).run_and_switch(adapted, 5)
+    assert {key: output.token_ids for key, output in found.items()} == {
+        key: output.token_ids for key, output in expected.items()
+    }
+    plain = Engine(made).run(requests())
+    assert {key for key, output in found.items() if output.token_ids != plain[key].token_ids} <= {
+        each.request_id for each in adapted if each.inputs.adapter
+    }
+    assert found["1"].token_ids != plain["1"].token_ids
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", slow("float32")])

@@ -414,6 +414,18 @@ def test_mtp_drafts_what_the_layer_of_transformers_computes(
         assert chain == mtp_chain(model, mtp, known, len(chain), feeds_normed=family in NORMED)
 
 
+def test_the_first_of_several_layers_for_mtp_drafts_all_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    model = build("deepseek_v3")
+    folder = add_mtp(save(model, tmp_path / "model"), num_layers=2)
+    engine = drafting(resolved(folder, tmp_path, speculative={"method": "mtp"}, cache=ALONE), 3)
+    recorded = Drafted(engine.runner.drafts, monkeypatch)
+    engine.outputs(make_prompts(3), SamplingParams(temperature=0, max_tokens=8))
+    assert len(recorded.chains) > 5
+    mtp = load_mtp(model, folder)
+    for known, chain in recorded.chains:
+        assert chain == mtp_chain(model, mtp, known, len(chain), feeds_normed=False)
+
+
 def mimo(tmp_path: Path) -> tuple[PreTrainedModel, Path]:
     """MiMo is Qwen2 with a layer for drafts."""
     model = build("qwen2", use_sliding_window=False)

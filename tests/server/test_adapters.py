@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
+from safetensors.numpy import load_file, save_file
 from tests.peft_adapters import write_adapter
 
+from stoker.config import ModelFilesError
 from stoker.config.resolve.adapter_files import NamedAdapter
-from stoker.engine.api import AdapterError, AdapterRef
+from stoker.engine.api import AdapterError, AdapterRef, EngineDead
 
 from .adapted import LAYERS, MODEL, serving, tiny_model, write_adapters
 from .deployment import Served
@@ -337,3 +340,58 @@ def test_an_error_of_the_engine_is_the_answer_and_names_nothing(
         answer = served.post("/v1/load_lora_adapter", {"lora_name": "a", "lora_path": str(tmp_path)})
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
         assert [each.name for each in served.service.adapters] == ["sql"]
+    served.engine.adapter_error = EngineDead("killed")
+    answer = served.post("/v1/load_lora_adapter", {"lora_name": "a", "lora_path": str(tmp_path)})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_restarting")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_elements_that_are_no_numbers_are_found_when_the_adapter_is_loaded(
+    adapters: Path, tmp_path: Path, value: float
+) -> None:
+    """One of them would spread to every token, and through the KV cache."""
+    shutil.copytree(adapters / "sql", tmp_path / "bad")
+    file = tmp_path / "bad" / "adapter_model.safetensors"
+    tensors = load_file(file)
+    name = sorted(tensors)[-1]
+    tensors[name][-1, -1] = value
+    save_file(tensors, file)
+
+    async def run() -> None:
+        async with serving("--enable-lora-routes") as (http, service):
+            body = {"lora_name": "bad", "lora_path": str(tmp_path / "bad")}
+            answer = await http.post("/v1/load_lora_adapter", json=body)
+            assert await error(answer) == (400, "invalid_adapter")
+            assert f"tensor `{name}` has elements that are infinite or not a number" in answer.text
+            assert not list(service.adapters)
+        with pytest.raises(ModelFilesError, match="infinite or not a number"):
+            async with serving("--lora-modules", f"bad={tmp_path / 'bad'}"):
+                raise AssertionError("the start ends with the error")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("option", ["--tensor-parallel-size", "--pipeline-parallel-size"])
+def test_files_may_go_when_an_adapter_is_loaded(adapters: Path, tmp_path: Path, option: str) -> None:
+    """Trainers write to a temporary folder. Another process of the model read it in the first step, and ended."""
+
+    async def run() -> None:
+        words = ["--enable-lora-routes", "--max-loras", "1", "--max-cpu-loras", "2", option, "2"]
+        async with serving(*words) as (http, _):
+            wanted: dict[str, str] = {}
+            for name in "sql", "math", "chat":
+                where = tmp_path / name
+                shutil.copytree(adapters / name, where)
+                body = {"lora_name": name, "lora_path": str(where)}
+                assert (await http.post("/v1/load_lora_adapter", json=body)).status_code == 200
+                shutil.rmtree(where)
+                wanted[name] = await text(http, name)
+            assert await text(http, "chat") == wanted["chat"]
+            assert await text(http, "math") == wanted["math"]
+            gone = await http.post("/v1/completions", json={"model": "sql", "prompt": "a"})  # others took its place
+            assert await error(gone) == (500, "engine_error")
+            assert "adapter `sql`: " in gone.text
+            assert await text(http, "math") == wanted["math"]
+            assert len(set(wanted.values())) == 3
+
+    asyncio.run(run())

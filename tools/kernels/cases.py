@@ -42,6 +42,7 @@ from stoker.engine.kernels.gpu.grouped import grouped_linear_gpu, grouped_rows_g
 from stoker.engine.kernels.gpu.hyper_connections import read_streams_gpu, write_streams_gpu
 from stoker.engine.kernels.gpu.kimi_delta import kimi_delta_gpu
 from stoker.engine.kernels.gpu.latent_attention import latent_attention_gpu
+from stoker.engine.kernels.gpu.lora_add import lora_add_gpu
 from stoker.engine.kernels.gpu.norm_and_turn import norm_and_turn_gpu
 from stoker.engine.kernels.gpu.norm_parts import norm_parts_gpu
 from stoker.engine.kernels.gpu.prefill_attention import prefill_attention
@@ -61,6 +62,7 @@ from stoker.engine.kernels.grouped import GroupScales
 from stoker.engine.kernels.head_variant import HeadVariant
 from stoker.engine.kernels.hyper_connections import Connection
 from stoker.engine.kernels.kimi_delta import KimiDeltaWeights
+from stoker.engine.kernels.lora_add import LoraLayer
 from stoker.engine.kernels.norm_parts import PartNormWeights
 from stoker.engine.kernels.packed_codes import PackedCodes
 from stoker.engine.kernels.rg_lru import RgLruWeights
@@ -187,6 +189,7 @@ def quick() -> Cases:
     yield from latents("deepseek", 128, 1536)
     yield from latents("deepseek lite", 16, 0)
     yield from latents("dots 3 with windows", 64, 1024, rank=1024, window=512)
+    yield from adapters("qwen", qwen, 32)
     yield from sparse_attention("qwen4", QWEN4_EXP, 2048 + 15, 64)
     for max_query_len in (1, 1024):
         yield from convolution("lfm2", LFM2_1_2B.width, LFM2_1_2B.conv_width, "gated", max_query_len)
@@ -376,6 +379,21 @@ def rg_lru(name: str, spec: RgLru, max_query_len: int) -> Cases:
             named(name, f"rg_lru, {tokens} tokens", dtype),
             partial(only_launches, rg_lru_gpu, x, x, x, RgLruWeights(vector, vector, vector), state, step),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterRows:
+    tokens: torch.Tensor
+    starts: torch.Tensor
+
+
+def adapters(name: str, model: Model, rows: int, dtype: torch.dtype = BF16) -> Cases:
+    parts = (model.num_heads * model.head_dim, *[model.num_kv_heads * model.head_dim] * 2)
+    for kind, widths in (("qkv", parts), ("o", (model.hidden,))):
+        layer = LoraLayer(widths, model.hidden, 8, torch.device("meta"))
+        x, out = empty(rows, model.hidden, dtype=dtype), empty(rows, sum(widths), dtype=dtype)
+        add = partial(lora_add_gpu, x, out, AdapterRows(words(rows), words(9)), layer)
+        yield f"{name} adapters {kind}, {rows} rows", partial(only_launches, add)
 
 
 def streams(name: str, count: int, hidden: int, max_query_len: int) -> Cases:

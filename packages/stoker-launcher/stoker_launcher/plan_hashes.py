@@ -21,6 +21,7 @@ PARTS = (  # causes before their effects
     "sequences that compute",
     "tokens to compute",
     "forced tokens",
+    "slots of adapters",
     "KV blocks",
     "recurrent states",
 )
@@ -35,6 +36,10 @@ def operation_of(plan: StepPlan) -> Operation:
         [[begun.slot for begun in begins], plan.slots],
         [plan.num_computed, plan.num_tokens, plan.num_outputs],
         [each for slot, tokens in plan.forced for each in (slot, tokens)],
+        [
+            [begun.adapter_slot for begun in begins],
+            *(each for load in plan.adapter_loads for each in (load.slot, load.ref.digest.encode())),
+        ],
         [plan.block_slots, plan.block_ids, *(blocks for begun in begins for blocks in begun.block_ids)],
         [plan.restored_states, plan.kept_states],
     )

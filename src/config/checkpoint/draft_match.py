@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from ...model.drafts import JOIN, MASK_HIDDEN, MTP_FORMS, TOKEN_OFFSETS, DraftSpec, draft_shapes
+from ...model.drafts import JOIN, MASK_HIDDEN, TOKEN_OFFSETS, DraftSpec, draft_shapes
 from ...model.families import FAMILIES
+from ...model.mtp import MTP_FORMS
 from ...model.tensors import FINAL_NORM
 from ..errors import ModelFilesError
 from .match import matched, renamed, split_experts, split_fused

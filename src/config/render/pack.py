@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...input_file import FileTooLarge, read_file
+from ..adapter_modules import modules_of
 from ..deployment import Deployment
 from ..diagnostics import Diagnostic, Label
 from ..errors import ConfigError
@@ -245,7 +246,16 @@ def _named_files(deployment: Deployment, found: list[Diagnostic]) -> tuple[list[
         elif option.path_kind == "path":
             fix = "write an absolute path, or put the file there"
             found.append(_refused(path, deployment, f"`{value}` does not exist on this machine", fix))
-    return files, folders
+    return files, [*folders, *_adapters(deployment)]
+
+
+def _adapters(deployment: Deployment) -> Iterator[Folder]:
+    """Folders of adapters; those of the hub are downloaded where the deployment starts."""
+    for module in modules_of(deployment.config):
+        place = Path(deployment.absolute(module.option, module.path))
+        is_path = module.path.startswith((".", "/", "~")) or place.is_dir()
+        if is_path and deployment.origin(module.option).layer is Layer.FILE:
+            yield Folder(module.option, module.path, place, "", deployment.spans[module.option])
 
 
 def _refused(path: str, deployment: Deployment, message: str, fix: str) -> Diagnostic:

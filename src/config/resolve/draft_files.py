@@ -9,22 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...model.cache_groups import CacheGroups, kv_bytes_per_token, model_cache_groups
 from ...model.config_json import ModelConfigError, shown
-from ...model.drafts import (
-    OUTER_TENSORS,
-    REMEMBERED_TOKENS,
-    DraftSpec,
-    dflash_spec,
-    draft_tensors,
-    eagle3_spec,
-    eagle_spec,
-    mask_token_id,
-    mtp_spec,
-)
+from ...model.drafts import OUTER_TENSORS, REMEMBERED_TOKENS, DraftSpec, draft_tensors
+from ...model.mtp import mtp_spec
 from ...model.read import read_config
 from ...model.record import Record
 from ...model.sizes import DTYPE_BYTES, weights_bytes
 from ...model.spec import ModelSpec
 from ...model.support import support_problem
+from ...model.trained_drafts import dflash_spec, eagle3_spec, eagle_spec, mask_token_id
 from ...model.wrappers import language_model
 from ..checkpoint.chat_templates import TEKKEN_JSON
 from ..checkpoint.draft_match import draft_tensors_of, has_join_bias, is_eagle

@@ -52,7 +52,9 @@ class JoinedLink(RankLink):
 
     def receive(self, max_bytes: int = sys.maxsize) -> RankMessage:
         """See RankLink.receive. Called after `start`."""
-        return self._messages.get()
+        while self._aside(message := self._messages.get()):
+            pass
+        return message
 
     def _watch(self) -> None:
         poller = select.poll()

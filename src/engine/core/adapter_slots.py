@@ -26,7 +26,7 @@ class AdapterSettings:
 
 class AdapterSlots:
     def __init__(self, settings: AdapterSettings | None) -> None:
-        """None: no request has an adapter."""
+        """settings: None if no request has an adapter."""
         self._settings = settings
         num_slots = 0 if settings is None else settings.max_loras
         self._refs: list[AdapterRef | None] = [None] * num_slots
@@ -64,7 +64,7 @@ class AdapterSlots:
         slot = self._by_digest.get(ref.digest)
         if slot is not None and slot != self._emptied:
             return True
-        # One is loaded in each step, which waits while it is read.
+        # One is loaded in each step: other ranks read it then.
         if slot is None and not self._is_loading and self._free_slot() is not None:
             assert self._settings is not None
             self._settings.load(ref)

@@ -15,7 +15,7 @@ from ...config.exit_codes import EXIT_ENVIRONMENT, EXIT_FAILED
 from ...config.schema.observability import ObservabilityConfig
 from ...model.through_transformers import is_tested
 from ...vocabulary import TokenizerError, add_missing_tokens, read_vocabulary
-from ..core import SchedulerInterface
+from ..core import Scheduler, SchedulerInterface
 from ..core.adapter_slots import AdapterSettings
 from ..core.settings import DraftSettings
 from ..host.neighbours import Neighbours
@@ -23,6 +23,7 @@ from ..kv_events.payloads import EventPayloads
 from ..kv_events.publisher import EventPublisher
 from ..kv_stores.open_store import open_store
 from ..loop.engine_core import EngineCore
+from ..lora.settings import LoraSettings
 from ..plugins import PluginError, named_by
 from ..ranks.followers import RankLost
 from ..ranks.processes import RankProcesses
@@ -82,6 +83,8 @@ def build_core(
             if resolved.device.device == "cpu":  # the number of blocks is decided: a class fails before weights load
                 scheduler = make_scheduler(resolved.num_kv_blocks * resolved.cache_groups.num_groups)
             shared_tokens_of(resolved)  # vocabularies that cannot be used are refused before weights load
+            if scheduler is not None:
+                _check_adapters(resolved, scheduler)
             executor = _loaded(prepared, may_compile_later, rank_lost, launched, neighbours)
             loading.executor = executor
             try:
@@ -129,6 +132,14 @@ def _core(
     )
     executor.serves(_step_counter(core))
     return core
+
+
+def _check_adapters(resolved: Resolved, scheduler: SchedulerInterface) -> None:
+    """Raises PluginError for a scheduler that would compute requests without their adapters."""
+    if LoraSettings.of(resolved) is not None and not isinstance(scheduler, Scheduler):
+        raise PluginError(
+            "`scheduler.scheduler_cls`: this scheduler plans no adapters (`lora.enable_lora`); derive it from Scheduler"
+        )
 
 
 def _drafts_table(resolved: Resolved, times: DraftTimes) -> dict[str, str]:

@@ -42,15 +42,19 @@ class LoraLayer:
     and the address of its B.
     """
 
-    def __init__(self, widths: Sequence[int], in_features: int, num_slots: int, device: torch.device) -> None:
-        """widths: columns of each part."""
+    def __init__(
+        self, widths: Sequence[int], in_features: int, num_slots: int, device: torch.device, max_rank: int = 16
+    ) -> None:
+        """widths: columns of each part. max_rank: of a part, in any slot."""
         self.widths, self.in_features = tuple(widths), in_features
+        self.max_ranks = max_rank * len(self.widths)
         self.slots: list[LoraWeights | None] = [None] * num_slots
         self.table = torch.zeros(num_slots, 3 + 3 * len(self.widths), dtype=torch.int64, device=device)
         self.columns = torch.tensor(self.widths, dtype=torch.int64, device=device)
 
     def place(self, slot: int, weights: LoraWeights | None) -> None:
-        """None: the slot adds nothing to this layer."""
+        """weights: None if the slot adds nothing to this layer."""
+        assert weights is None or len(weights.a) <= self.max_ranks, "a rank is larger than the maximum"
         self.slots[slot] = weights
         if weights is None:
             self.table[slot] = 0

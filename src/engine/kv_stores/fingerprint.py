@@ -24,6 +24,8 @@ def fingerprint(resolved: Resolved) -> str:
         *(files.weight_format, model.seed if files.weight_format == "dummy" else None),
         weight_digest(Path(files.model_path), files.weight_files),
     ]
+    if resolved.lora.enable_lora and resolved.lora.lora_target_modules:
+        parts.append(repr(sorted(resolved.lora.lora_target_modules)))  # the same adapter gives other keys and values
     holders, is_whole = resolved.block_holders
     if not is_whole:
         parts.append(holders)

@@ -9,6 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -98,6 +99,8 @@ class EngineCore:
         self._executor = executor
         # Outputs of requests that ended while they waited: a scheduler that is named need not have any.
         self._take_failed: Callable[[], list[EngineOutput]] = getattr(scheduler, "take_failed", list)
+        self._reader: ThreadPoolExecutor | None = None  # of adapters
+        self._reading: dict[str, Future[None]] = {}  # by digest
         self._has_postponed_work = True
         self._in_flight: deque[_StepInFlight] = deque()
         self._processor_pattern = processor_pattern
@@ -137,16 +140,25 @@ class EngineCore:
             self._check_ids(token_ids, "bad_words")
         if sampling.logits_processors:
             check_named(sampling.logits_processors, self._processor_pattern)
-        if (adapter := request.inputs.adapter) is not None:
-            try:
-                self.load_adapter(adapter)
-            except AdapterError as error:
-                raise InvalidRequest(str(error), param="model", code=error.code) from None
         if self._grammars is not None:
             request.is_ready = self._grammars.prepare(sampling)
+        if request.inputs.adapter is not None:
+            self._wait_for_adapter(request, request.inputs.adapter)
         self.take_memory()
         self._scheduler.add(request)
         self._queue_times.arrived(request.request_id)
+
+    def _wait_for_adapter(self, request: EngineRequest, adapter: AdapterRef) -> None:
+        """Let the request wait until its adapter is read. Raises InvalidRequest if that has failed already."""
+        reading = self.load_adapter(adapter)
+        if reading.done():
+            self._reading.pop(adapter.digest, None)
+            if (error := reading.exception()) is None:
+                return
+            code = error.code if isinstance(error, AdapterError) else "invalid_value"
+            raise InvalidRequest(str(error), param="model", code=code)
+        others = request.is_ready
+        request.is_ready = reading.done if others is None else lambda: reading.done() and others()
 
     def _check_ids(self, token_ids: Collection[int], param: str) -> None:
         vocab_size = self.info.vocab_size
@@ -211,6 +223,8 @@ class EngineCore:
 
     def close(self) -> None:
         """Release what the steps do not need. No step can follow."""
+        if self._reader is not None:
+            self._reader.shutdown(cancel_futures=True)
         self._executor.close()
         if self._sink is not None:
             self._sink.close()
@@ -222,9 +236,22 @@ class EngineCore:
         """Raises RunnerUnusable if no step can follow, because a process of the model has ended."""
         self._executor.check()
 
-    def load_adapter(self, ref: AdapterRef) -> None:
-        """Read an adapter in every process of the model. Raises AdapterError."""
-        self._executor.load_adapter(ref)
+    def load_adapter(self, ref: AdapterRef) -> Future[None]:
+        """Begin to read an adapter; steps go on meanwhile. The future raises AdapterError."""
+        if self._executor.has_adapter(ref.digest) or not self._executor.reads_beside_steps:
+            done: Future[None] = Future()
+            try:
+                self._executor.load_adapter(ref)
+                done.set_result(None)
+            except AdapterError as error:
+                done.set_exception(error)
+            return done
+        reading = self._reading.get(ref.digest)
+        if reading is None or reading.done():
+            if self._reader is None:  # one thread: files are read one after the other
+                self._reader = ThreadPoolExecutor(1, thread_name_prefix="adapters")
+            reading = self._reading[ref.digest] = self._reader.submit(self._executor.load_adapter, ref)
+        return reading
 
     def unload_adapter(self, digest: str) -> None:
         """Forget an adapter as soon as no running request uses it."""

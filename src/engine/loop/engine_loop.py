@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterable
-from functools import partial
+from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
 
 from ..api import AdapterError, EngineStats, ProfileError
@@ -69,6 +69,7 @@ class EngineLoop(Generic[Client]):
         self._clock = clock
         self._dispatch: Dispatch[Client] = Dispatch(core)
         self._freeing: list[Client] = []  # wait until no request is left
+        self._loading: list[tuple[Client, int, Future[None]]] = []  # calls that are not answered, with their numbers
         self._sent_stats = EngineStats()
         self._stats_sent_at = clock()
 
@@ -81,6 +82,9 @@ class EngineLoop(Generic[Client]):
             if self._port.is_stopped:
                 return
             wait_s = self._step()
+            if self._loading:
+                self._answer_loaded()
+                wait_s = BLOCKED_RETRY_S if wait_s is None else wait_s
             self._send_stats()
 
     def forget(self, client: Client) -> None:
@@ -103,13 +107,22 @@ class EngineLoop(Generic[Client]):
                 self._keep_memory()
                 self._port.send(client, MemoryTaken(_refusal(self._core.take_memory)))
             case LoadAdapter(number, ref):
-                self._port.send(client, _changed(number, partial(self._core.load_adapter, ref)))
+                self._loading.append((client, number, self._core.load_adapter(ref)))
             case UnloadAdapter(number, digest):
-                self._port.send(client, _changed(number, partial(self._core.unload_adapter, digest)))
+                self._core.unload_adapter(digest)
+                self._port.send(client, AdapterChanged(number))
             case Hello():
                 self._port.send(client, Ready(self._core.info))
             case _:
                 logger.error("a client sent %s, which only an engine may send", type(message).__name__)
+
+    def _answer_loaded(self) -> None:
+        calls, self._loading = self._loading, []
+        for client, number, reading in calls:
+            if reading.done():
+                self._port.send(client, _loaded(number, reading))
+            else:
+                self._loading.append((client, number, reading))
 
     def _profile(self, message: Profile) -> Profiled:
         profiler = self._core.profiler
@@ -156,13 +169,12 @@ class EngineLoop(Generic[Client]):
             self._sent_stats, self._stats_sent_at = stats, now
 
 
-def _changed(number: int, change: Callable[[], None]) -> AdapterChanged:
-    """The answer to a call that changes adapters."""
-    try:
-        change()
-    except AdapterError as error:
-        return AdapterChanged(number, str(error), error.code)
-    return AdapterChanged(number)
+def _loaded(number: int, reading: Future[None]) -> AdapterChanged:
+    """The answer to a call that loads an adapter."""
+    error = reading.exception()
+    if error is None:
+        return AdapterChanged(number)
+    return AdapterChanged(number, str(error), error.code if isinstance(error, AdapterError) else "adapter_unreadable")
 
 
 def _refusal(change: Callable[[], None]) -> str:

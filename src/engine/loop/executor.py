@@ -32,6 +32,7 @@ class Executor:
     """
 
     can_sleep = False  # whether `free_memory` and `take_memory` do something
+    reads_beside_steps = False  # whether `load_adapter` may be called in a thread while a step runs
     is_shared = False  # whether other replicas need this one for their steps
 
     def __init__(self, steps: StepQueue[Any]) -> None:
@@ -59,6 +60,10 @@ class Executor:
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """What a method of the worker of each process returns, by rank. Raises CallError, or RunnerUnusable."""
         raise CallError("this engine has no workers: they are on CPUs only")
+
+    def has_adapter(self, digest: str) -> bool:
+        """Whether `load_adapter` has nothing to read."""
+        return False
 
     def load_adapter(self, ref: AdapterRef) -> None:
         """Read an adapter in every process of the model. Raises AdapterError."""

@@ -41,6 +41,17 @@ class Adapters:
         )  # by digest, the one that was used last at the end
         self._slots: list[str] = [""] * places.num_slots  # digests
         self._lock = threading.Lock()
+        self.on_forgotten: Callable[[str], None] = lambda digest: None  # called for a copy that makes room for others
+        self.is_led = False  # another process decides which copies are kept
+
+    def __str__(self) -> str:
+        """The row of the start-up table."""
+        return f"at most {self.places.num_slots} in a step, {self._max_copies} in memory"
+
+    def has(self, digest: str) -> bool:
+        """Whether an adapter is in memory."""
+        with self._lock:
+            return digest in self._copies
 
     def load(self, ref: AdapterRef) -> None:
         """Read an adapter, unless it is in memory. Raises AdapterError, and nothing has changed then."""
@@ -79,9 +90,12 @@ class Adapters:
     def _trim(self, newest: str) -> None:
         """Forget the copies that were used least recently. One that is to be placed where all slots are taken is more
         than `max_copies`, until it is."""
+        if self.is_led:
+            return
         unused = [digest for digest in self._copies if digest not in self._slots and digest != newest]
         for digest in unused[: max(len(self._copies) - self._max_copies, 0)]:
             del self._copies[digest]
+            self.on_forgotten(digest)
 
     def _weights_of(self, ref: AdapterRef) -> AdapterWeights:
         try:

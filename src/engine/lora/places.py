@@ -41,6 +41,7 @@ class Places:
         layers: Sequence[FusedLayer],
         others: Collection[str],
         num_slots: int,
+        max_rank: int,
         device: torch.device,
         *,
         slices: Mapping[str, Slice] | None = None,
@@ -48,13 +49,16 @@ class Places:
         is_whole: bool = True,
     ) -> None:
         """
+        max_rank: of an adapter.
         layers: all of which a step calls with a mix.
         others: names of weights that are in other parts of the model, whose products have no deltas.
         slices: of the weights that this process has a part of, by the names of their tensors.
         aliases: other names of weights.
         is_whole: whether this process has all layers of the model; False of a stage.
         """
-        self.layers = [LoraLayer(list(each.parts.values()), each.in_features, num_slots, device) for each in layers]
+        self.layers = [
+            LoraLayer(list(each.parts.values()), each.in_features, num_slots, device, max_rank) for each in layers
+        ]
         self.num_slots = num_slots
         self._others, self._is_whole, self._aliases = frozenset(others), is_whole, aliases or {}
         self._places: dict[str, Place] = {}

@@ -16,7 +16,7 @@ class LoraSettings:
 
     @classmethod
     def of(cls, resolved: Resolved) -> LoraSettings | None:
-        """None if the deployment serves no adapters."""
+        """Returns None if the deployment serves no adapters."""
         lora = resolved.lora
         if not lora.enable_lora:
             return None

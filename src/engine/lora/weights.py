@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ...config import ModelFilesError
 from ...config.checkpoint.safetensors import read_header
 from ...config.checkpoint.stored import FLOAT_DTYPES
 from ...input_file import open_file
@@ -36,6 +37,8 @@ def read_weights(
 
     rank: of this process among those that divide each layer.
 
+    Tensors of layers of other stages are checked too: an error there would come in the middle of a step.
+
     Raises ModelFilesError, or OSError, for files that cannot be read.
     """
     found: dict[int, dict[int, tuple[LowRank, Place]]] = defaultdict(dict)
@@ -43,6 +46,9 @@ def read_weights(
         if (place := places.find(delta.target)) is not None:
             found[place.layer][place.part] = delta, place
     tensors = _Tensors(spec)
+    for delta in spec.deltas:
+        if places.find(delta.target) is None:
+            tensors.check(delta)
     return AdapterWeights(
         {
             layer: _of_layer(parts, places.layers[layer].widths, tensors, dtype, device, rank)
@@ -123,6 +129,12 @@ class _Tensors:
             found = found.reshape(-1, 2, size // 2, found.shape[1]).transpose(1, 2).reshape(found.shape)
         return found.T if stored.is_transposed else found
 
+    def check(self, delta: LowRank) -> None:
+        """Raise what reading its matrices would raise."""
+        for stored in (delta.a, delta.b, delta.bias):
+            if stored is not None:
+                self._whole(stored.name)
+
     def _whole(self, name: str) -> torch.Tensor:
         if self._newest is None or self._newest[0] != name:
             self._newest = name, self._read(name)
@@ -139,4 +151,10 @@ class _Tensors:
                 if not (count := file.readinto(view[done:])):
                     raise EOFError(f"{self._path}: cut short while reading tensor `{name}`")
                 done += count
-        return torch.frombuffer(content, dtype=dtype).view(stored.shape).float()
+        values = torch.frombuffer(content, dtype=dtype).view(stored.shape).float()
+        # The sum of all is finite nearly always, and takes a fraction of the time.
+        if not math.isfinite(values.sum().item()) and not values.isfinite().all():
+            raise ModelFilesError(
+                f"{self._path}: tensor `{name}` has elements that are infinite or not a number", code="M303"
+            )
+        return values

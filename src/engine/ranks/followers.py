@@ -11,14 +11,26 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...config.exit_codes import EXIT_FAILED
+from ..api import AdapterRef
 from ..cluster.child import RankChild
 from ..cluster.limits import ALIVE_S, LOADING_SILENCE_S, SILENCE_S
 from ..loop.step_queue import FailedAfterExchange, RunnerUnusable
 from ..transport.rank_link import RankLink, packed
-from ..transport.rank_messages import Alive, Failed, Finish, Loaded, RankMessage, Returned, Tokens
+from ..transport.rank_messages import (
+    AdapterRead,
+    Alive,
+    Failed,
+    Finish,
+    ForgetAdapter,
+    Loaded,
+    RankMessage,
+    ReadAdapter,
+    Returned,
+    Tokens,
+)
 
 _POLL_S = 0.25  # of the thread that watches; a process that is stopped in two polls one after the other is given up
 
@@ -42,6 +54,7 @@ class Follower:
     has_left: bool = False  # without a failure
     begun: int = 0  # operations, where it plans its own steps
     returned: Returned | None = None  # of the call that is being made
+    adapters: dict[str, AdapterRead] = field(default_factory=dict)  # answers to ReadAdapter, by digest
 
     def __str__(self) -> str:
         return self.name
@@ -142,6 +155,24 @@ class Followers:
             self.check()
             return [each.returned for each in self._followers if each.returned is not None]
 
+    def send_aside(self, message: ReadAdapter | ForgetAdapter) -> None:
+        """Send a message that may come at any time to all ranks; any thread may call it. A rank that has ended is
+        reported elsewhere."""
+        data = packed(message)
+        for each in self._followers:
+            with contextlib.suppress(OSError):
+                each.link.send_bytes(data)
+
+    def read_adapter(self, ref: AdapterRef) -> AdapterRead | None:
+        """Wait for the answers to ReadAdapter; one with an error, if there is one. Raises RankLost."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._failure is not None or all(ref.digest in each.adapters for each in self._followers)
+            )
+            self.check()
+            answers = [each.adapters.pop(ref.digest) for each in self._followers]
+        return next((answer for answer in answers if answer.error), None)
+
     def lose(self, reason: str, exit_code: int = EXIT_FAILED) -> None:
         """End all ranks: no step can follow. The first reason counts."""
         with self._changed:
@@ -216,6 +247,10 @@ class Followers:
             case Returned():
                 with self._changed:
                     follower.returned = message
+                    self._changed.notify_all()
+            case AdapterRead():
+                with self._changed:
+                    follower.adapters[message.digest] = message
                     self._changed.notify_all()
             case Failed(text, exit_code):
                 self.lose(f"{follower} failed: {text}", exit_code)

@@ -39,7 +39,7 @@ def adapters_of(resolved: Resolved, loaded: LoadedModel) -> Adapters | None:
         target_modules=settings.target_modules,
     )
     return Adapters(
-        places_of(resolved, settings.max_loras, loaded),
+        places_of(resolved, settings, loaded),
         read,
         settings.max_copies,
         getattr(torch, resolved.model.dtype),
@@ -48,7 +48,7 @@ def adapters_of(resolved: Resolved, loaded: LoadedModel) -> Adapters | None:
     )
 
 
-def places_of(resolved: Resolved, num_slots: int, loaded: LoadedModel) -> Places:
+def places_of(resolved: Resolved, settings: LoraSettings, loaded: LoadedModel) -> Places:
     spec, model, ranks = resolved.model_spec, loaded.model, loaded.ranks
     linears = linears_of(model)
     own = {name for each in linears for name in each.parts}
@@ -57,7 +57,8 @@ def places_of(resolved: Resolved, num_slots: int, loaded: LoadedModel) -> Places
     return Places(
         linears,
         wanted - own,
-        num_slots,
+        settings.max_loras,
+        settings.max_rank,
         loaded.device,
         slices=None if ranks is None else slices(spec, ranks.size, ranks.rank),
         aliases=tied,

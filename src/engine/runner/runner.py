@@ -169,5 +169,7 @@ class Runner:
         return self.parts.body.launches()
 
     def info(self) -> EngineInfo:
-        rows = self.parts.body.table | ({"self_test": self.self_test} if self.self_test else {})
+        adapters = self.loaded.adapters
+        rows = self.parts.body.table | ({} if adapters is None else {"adapters": str(adapters)})
+        rows |= {"self_test": self.self_test} if self.self_test else {}
         return engine_info(self.made.resolved, self.loaded, rows, self.phases.seconds)

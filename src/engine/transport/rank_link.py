@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from ...frames import LENGTH_BYTES, framed, length_of
 from .rank_messages import CODEC, RankMessage
@@ -20,6 +21,7 @@ class RankLink:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._sending = threading.Lock()
+        self._aside: Callable[[RankMessage], bool] = lambda message: False
         self._part, self._num_read, self._is_length = bytearray(LENGTH_BYTES), 0, True  # what is being read
 
     def fileno(self) -> int:
@@ -57,9 +59,16 @@ class RankLink:
         max_bytes: of a message, if the other process is not known.
         Raises EOFError if it has ended, OSError if the connection is broken, ValueError for what is no message.
         """
-        while (message := self.receive_part(max_bytes)) is None:
+        while (message := self.receive_part(max_bytes)) is None or self._aside(message):
             pass
         return message
+
+    def take_aside(self, handle: Callable[[RankMessage], bool]) -> None:
+        """Pass each message to `handle` first; `receive` does not return one for which it returns True.
+
+        Messages that may come at any time are handled so, also while a step waits for another one.
+        """
+        self._aside = handle
 
     def receive_part(self, max_bytes: int = sys.maxsize) -> RankMessage | None:
         """Receive, but read once, and do not wait if something has come. Returns None before the end of a message."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, get_args
 
-from ..api import RequestInputs, Task
+from ..api import AdapterRef, RequestInputs, Task
 from ..step import AdapterLoad, Admission, BlockCopy, BlockLoad, StepPlan, StepResult
 from ..step.columns import int_bytes, read_result, writable_ints, write_result
 from ..step.plan import Int32, Table
@@ -120,6 +120,29 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadAdapter:
+    """An adapter is to be read, while steps go on. Answered with AdapterRead."""
+
+    ref: AdapterRef
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterRead:
+    """An adapter is in memory, unless there is an error."""
+
+    digest: str
+    error: str = ""
+    code: str = ""  # of AdapterError
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetAdapter:
+    """The copy of an adapter is to be freed."""
+
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Returned:
     """What one rank returned."""
 
@@ -136,8 +159,9 @@ class AllReturned:
 
 OfSteps = StepPlan | DeviceStep | Capture | Tokens | Finish | Operation | Computed
 OfCalls = Call | Returned | AllReturned | FreeMemory | TakeMemory
+OfAdapters = ReadAdapter | AdapterRead | ForgetAdapter
 OfProcesses = Start | Join | Loaded | Alive | Failed | Left
-RankMessage = OfSteps | OfCalls | OfProcesses
+RankMessage = OfSteps | OfCalls | OfAdapters | OfProcesses
 
 
 def _read_table(parts: list[Any], name: str) -> Table:

@@ -11,6 +11,7 @@ import pytest
 
 from stoker import LLM
 from stoker.engine.api import (
+    AdapterRef,
     CacheScope,
     Constraint,
     InvalidRequest,
@@ -19,7 +20,7 @@ from stoker.engine.api import (
     RequestInputs,
     SamplingParams,
 )
-from stoker.engine.step.plan import Admission, StepPlan
+from stoker.engine.step.plan import AdapterLoad, Admission, StepPlan
 from stoker.engine.transport.rank_messages import Operation
 from stoker_launcher.plan_hashes import check_comparable, difference, operation_of
 
@@ -121,6 +122,8 @@ def test_a_script_with_such_arguments_fails_before_anything_runs(monkeypatch: py
         (replace(PLAN, num_tokens=column(1, 2)), "tokens to compute"),
         (replace(PLAN, num_outputs=np.array([1, 0], np.int32)), "tokens to compute"),
         (replace(PLAN, forced=[(0, [12])]), "forced tokens"),
+        (replace(PLAN, admissions=[replace(BEGUN, adapter_slot=0)]), "slots of adapters"),
+        (replace(PLAN, adapter_loads=[AdapterLoad(0, AdapterRef("sql", "a1", "/sql"))]), "slots of adapters"),
         (replace(PLAN, block_ids=column(4).reshape(1, 1)), "KV blocks"),
         (replace(PLAN, admissions=[replace(BEGUN, block_ids=[[1]])]), "KV blocks"),
         (replace(PLAN, kept_states=column(0, 1).reshape(1, 2)), "recurrent states"),

@@ -21,6 +21,7 @@ from stoker.cli.flags.writing import RenderFlags
 from stoker.cli.render import run
 from stoker.config import load_deployment
 
+from ..config.model_files import write_safetensors
 from .rendering import GOLDEN, check_object, objects, refused, rendered
 
 SECRET = "sk-written-4711"
@@ -326,6 +327,25 @@ def test_a_models_folder_is_bundled_where_possible(capsys: pytest.CaptureFixture
     model = f"{{model: ./{file}, skip_tokenizer_init: true}}"
     Path("deploy.yaml").write_text(f"model: {model}\nserver: {{auth: none}}\n")
     assert "write its directory, which is mounted as it is" in refused(capsys, "compose")
+
+
+def test_folders_of_adapters_are_mounted(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are part of a mapping, so that no option is the path of one."""
+    shapes = {}
+    for layer in range(5):
+        module = f"base_model.model.model.layers.{layer}.mlp.down_proj"
+        shapes |= {f"{module}.lora_A.weight": [4, 768], f"{module}.lora_B.weight": [256, 4]}
+    Path("sql").mkdir()
+    write_safetensors(Path("sql/adapter_model.safetensors"), shapes)
+    Path("sql/adapter_config.json").write_text('{"peft_type": "LORA", "r": 4}')
+    lora = "lora: {enable_lora: true, modules: {sql: {path: ./sql}}}"
+    Path("deploy.yaml").write_text(f"model: {{model: builtin:tiny}}\nserver: {{auth: none}}\n{lora}\n")
+    assert "error[C131]: `lora.modules` cannot be bundled" in refused(capsys, "k8s")
+    volumes = yaml.safe_load(rendered(capsys, "compose"))["services"]["deploy"]["volumes"]
+    assert volumes[0] == {"type": "bind", "source": "./sql", "target": "/etc/stoker/sql", "read_only": True}
+    lora = f"lora: {{enable_lora: true}}\nserver: {{auth: none, lora_modules: ['sql={Path('sql').resolve()}']}}"
+    Path("deploy.yaml").write_text(f"model: {{model: builtin:tiny}}\n{lora}\n")
+    assert f"must hold {Path('sql').resolve()} (server.lora_modules)" in rendered(capsys, "k8s")
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from .kimi_delta import kimi_delta_gpu
 from .latent_attention import latent_attention_gpu
 from .launch import early_starts, is_interpreted
 from .linear import PackGroupedGpu, embed_packed, linear_gpu, norm_gate_up_gpu
+from .lora_add import lora_add_gpu
 from .norm_and_turn import norm_and_turn_gpu
 from .norm_parts import norm_parts_gpu
 from .prefill_attention import prefill_attention
@@ -58,6 +59,7 @@ def gpu_kernels(device: torch.device, max_rows: int) -> KernelSet:
         add_rms_norm=add_rms_norm_gpu,
         pack_grouped=PackGroupedGpu(device),
         linear=linear_gpu,
+        lora_add=lora_add_gpu,
         embed=embed_packed,
         rope_and_store=rope_and_store_gpu,
         paged_attention=PagedAttentionGpu(device, max_rows),

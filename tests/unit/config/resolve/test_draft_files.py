@@ -16,8 +16,9 @@ from stoker.config import (
     read_model_files,
     resolve_deployment,
 )
-from stoker.model.drafts import dflash_spec, draft_shapes, eagle3_spec, eagle_spec
+from stoker.model.drafts import draft_shapes
 from stoker.model.read import read_config
+from stoker.model.trained_drafts import dflash_spec, eagle3_spec, eagle_spec
 
 from ..deployments import MACHINE
 from ..model_files import QWEN3, write_model, write_safetensors

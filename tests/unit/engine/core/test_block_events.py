@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from stoker.engine.api import CacheScope, EngineRequest, KeyedSpan, RequestInputs, SamplingParams
+from stoker.engine.api import AdapterRef, CacheScope, EngineRequest, KeyedSpan, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings
+from stoker.engine.core.adapter_slots import AdapterSettings
 from stoker.engine.core.block_events import BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored
 from stoker.engine.step import StepPlan, StepResult
 
@@ -25,9 +26,14 @@ class Bench:
         assert self.scheduler.block_events is not None
         self.events = self.scheduler.block_events
 
-    def add(self, name: str, prompt: list[int], max_tokens: int = 1, **scope: Any) -> None:
+    def add(
+        self, name: str, prompt: list[int], max_tokens: int = 1, adapter: AdapterRef | None = None, **scope: Any
+    ) -> None:
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-        self.scheduler.add(EngineRequest(request_id=name, inputs=RequestInputs(prompt, sampling, CacheScope(**scope))))
+        if adapter is not None:
+            scope["adapter"] = adapter.digest
+        inputs = RequestInputs(prompt, sampling, CacheScope(**scope), adapter)
+        self.scheduler.add(EngineRequest(request_id=name, inputs=inputs))
 
     def plan(self) -> StepPlan:
         plan = self.scheduler.schedule()
@@ -160,3 +166,17 @@ def test_without_prefix_caching_or_recording_there_are_no_events():
         ).block_events
         is None
     )
+
+
+def test_blocks_of_an_adapter_have_its_name_and_a_root():
+    bench = Bench(adapters=AdapterSettings(max_loras=2, load=lambda ref: None))
+    own = AdapterRef("sql", "a1b2", "/adapters/sql")
+    prompt = list(range(9))
+    (plain,) = bench.run("plain", prompt)
+    (adapted,) = bench.run("adapted", prompt, adapter=own)
+    assert isinstance(plain, BlocksStored)
+    assert isinstance(adapted, BlocksStored)
+    assert (plain.adapter, plain.extra_keys) == (None, [None, None])
+    root = bench.scheduler.sequences.blocks.hasher.root(CacheScope(adapter="a1b2")).hex()
+    assert (adapted.adapter, adapted.extra_keys) == (own, [[root], None])
+    assert not {*plain.block_hashes} & {*adapted.block_hashes}

@@ -11,6 +11,7 @@ from tests.drafters import AnswerDrafter, AnyDrafter
 from tests.fake_runner import FakeRunner, FakeSettings, continuation, num_valid_drafts
 
 from stoker.engine.api import (
+    AdapterRef,
     CacheScope,
     Constraint,
     EngineRequest,
@@ -20,6 +21,7 @@ from stoker.engine.api import (
     VerifiedDraft,
 )
 from stoker.engine.core import Scheduler, SchedulerSettings
+from stoker.engine.core.adapter_slots import AdapterSettings
 from stoker.engine.core.settings import DraftSettings
 from stoker.engine.step import StepPlan
 
@@ -47,10 +49,12 @@ class Bench:
         prediction: list[int] | None = None,
         salt: str = "",
         epoch: int = 0,
+        adapter: AdapterRef | None = None,
         **sampling: Any,
     ) -> None:
         params = SamplingParams(**{"max_tokens": 20, **sampling})
-        inputs = RequestInputs(prompt or PROMPT, params, CacheScope(salt, epoch))
+        scope = CacheScope(salt, epoch, adapter="" if adapter is None else adapter.digest)
+        inputs = RequestInputs(prompt or PROMPT, params, scope, adapter)
         self.scheduler.add(EngineRequest(request_id=name, inputs=inputs, prediction=prediction or []))
 
     def step(self) -> StepPlan:
@@ -138,6 +142,34 @@ def test_a_reader_hears_of_each_sequence_what_it_may_know():
     assert drafter.heard == [(0, 5, [], True), (1, 5, [5, 6], False), (0, 9), (1, 35)]
     assert {draft.is_predicted for draft in bench.drafts["a"]} == {False}
     assert {draft.is_predicted for draft in bench.drafts["b"]} == {True}
+
+
+ADAPTERS = AdapterSettings(max_loras=2, load=lambda ref: None)
+SQL = AdapterRef("sql", "a1b2", "/adapters/sql")
+
+
+def test_a_sequence_with_an_adapter_is_drafted_from_its_own_text():
+    drafter = Heard()
+    bench = Bench(drafter, own={"reader": drafter}, adapters=ADAPTERS)
+    bench.add("a", max_tokens=4, adapter=SQL)
+    bench.run()
+    assert drafter.heard[0] == (0, 5, [], False)  # neither shared nor from those of others
+    assert bench.drafts["a"]
+
+
+def test_networks_draft_nothing_for_sequences_with_an_adapter():
+    """They would guess what the model says without it."""
+    drafter = AnyDrafter()
+    drafter.is_in_runner = True
+    bench = Bench(drafter, adapters=ADAPTERS)
+    bench.add("plain", max_tokens=8)
+    bench.add("adapted", max_tokens=8, adapter=SQL)
+    bench.step()
+    plan = bench.scheduler.schedule()
+    assert plan is not None
+    slots = {request.request_id: request.slot for request in bench.scheduler.sequences.running}
+    outputs = dict(zip(plan.slots.tolist(), plan.num_outputs.tolist(), strict=True))
+    assert outputs == {slots["plain"]: 3, slots["adapted"]: 1}
 
 
 def test_a_preempted_sequence_is_announced_again_and_ends_once():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from stoker.config import ModelFilesError
 from stoker.engine.api import AdapterError, AdapterRef
@@ -57,7 +57,7 @@ class Store:
     def __init__(self, place: Path, max_copies: int, num_slots: int = 2) -> None:
         self.place, self.reads = place, []
         self.adapters = Adapters(
-            Places([QKV, OUT], {"norm"}, num_slots, CPU), self._read, max_copies, torch.float32, CPU
+            Places([QKV, OUT], {"norm"}, num_slots, 8, CPU), self._read, max_copies, torch.float32, CPU
         )
 
     def _read(self, folder: Path) -> AdapterSpec:
@@ -114,13 +114,13 @@ def test_what_cannot_be_read_changes_nothing(tmp_path: Path):
 
 @pytest.mark.parametrize(("is_whole", "target"), [(True, "norm"), (True, "elsewhere"), (False, "norm")])
 def test_a_weight_without_deltas_is_refused(is_whole: bool, target: str, tmp_path: Path):
-    places = Places([QKV, OUT], {"norm"}, 1, CPU, is_whole=is_whole)
+    places = Places([QKV, OUT], {"norm"}, 1, 8, CPU, is_whole=is_whole)
     with pytest.raises(AdapterError, match=f"changes `{target}`"):
         places.check(spec_of(tmp_path / "a", "a", targets=("q", target)))
 
 
 def test_a_stage_reads_the_layers_that_it_has(tmp_path: Path):
-    places = Places([QKV], {"norm"}, 1, CPU, is_whole=False)
+    places = Places([QKV], {"norm"}, 1, 8, CPU, is_whole=False)
     spec = spec_of(tmp_path / "a", "a")
     places.check(spec)
     assert list(read_weights(spec, places, torch.float32, CPU).by_layer) == [0]
@@ -144,9 +144,9 @@ def test_ranks_have_their_rows_and_columns_of_a_delta(tmp_path: Path):
     rows = Slice((40, 16), 0, (range(24, 40),))
     columns = Slice((16, 40), 1, (range(24, 40),))
     own = [Layer({"q": 20, "k": 8, "v": 8}, 16), Layer({"o": 16}, 16)]
-    places = Places(own, (), 1, CPU, slices={"q.weight": rows, "o.weight": columns})
+    places = Places(own, (), 1, 8, CPU, slices={"q.weight": rows, "o.weight": columns})
     spec = spec_of(tmp_path / "a", "a")
-    whole = read_weights(spec, Places([QKV, OUT], (), 1, CPU), torch.float32, CPU).by_layer
+    whole = read_weights(spec, Places([QKV, OUT], (), 1, 8, CPU), torch.float32, CPU).by_layer
     part = read_weights(spec, places, torch.float32, CPU, rank=1).by_layer
     torch.testing.assert_close(matrix_of(part[0], 0, 20)[:16], matrix_of(whole[0], 0, 40)[24:])
     assert matrix_of(part[0], 0, 20)[16:].abs().max() == 0
@@ -166,3 +166,15 @@ def test_a_mix_sorts_its_tokens_and_is_narrowed():
     into.copy_(AdapterMix.of(torch.tensor([-1, 2, -1, -1, -1], dtype=torch.int32), {}, lora_add_reference, 3))
     assert (into.tokens.tolist(), into.starts.tolist()) == ([1, 0, 2, 3, 4], [0, 0, 0, 1])
     assert mix.starts.tolist() == [0, 1, 3, 3]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_is_found_in_layers_of_other_stages_too(tmp_path: Path, value: float):
+    """Another stage met it in a step, which ended the engine."""
+    spec = spec_of(tmp_path, "bad")
+    tensors = load_file(spec.weights)
+    tensors["o.up"][0, 0] = value
+    save_file(tensors, spec.weights)
+    stage = Places([QKV], set(), 2, 8, CPU, is_whole=False)
+    with pytest.raises(ModelFilesError, match=r"tensor `o\.up` has elements that are infinite or not a number"):
+        read_weights(spec, stage, torch.float32, CPU)

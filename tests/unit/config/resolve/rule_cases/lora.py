@@ -49,7 +49,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [f"{_ON} --dtype bfloat16 --lora-dtype float32", f"{_ON} --dtype float32 --lora-dtype bfloat16"],
         [_ON, f"{_ON} --dtype bfloat16 --lora-dtype bfloat16", f"{_ON} --dtype float32 --lora-dtype auto"],
     ),
-    "R531": ([f"{_ON} --device cuda"], [_ON, "--device cuda"]),
     "R532": (
         [f"{_ON} --enable-lora-routes --api-server-count 2"],
         [f"{_ON} --enable-lora-routes", f"{_ON} --api-server-count 2"],
@@ -58,4 +57,5 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [f"{_ON} --model-impl transformers --model MIXTURE {_DUMMY}"],
         [_ON, f"{_ON} --model MIXTURE {_DUMMY}", f"--model-impl transformers --model MIXTURE {_DUMMY}"],
     ),
+    "R531": ([f"{_ON} --device cuda"], [_ON, "--device cuda"]),
 }
