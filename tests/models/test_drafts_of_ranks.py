@@ -17,7 +17,16 @@ from stoker.engine.runner.model_drafts import ModelDrafts
 
 from .checkpoints import build, save
 from .conftest import Saved
-from .draft_checkpoints import add_mtp, eagle3_chain, load_mtp, mtp_chain, save_eagle3
+from .draft_checkpoints import (
+    add_mtp,
+    eagle3_chain,
+    load_mtp,
+    mtp_chain,
+    save_dflash,
+    save_eagle,
+    save_eagle3,
+    save_peagle,
+)
 from .engine import Engine, resolved
 from .ranks import DividedEngine, divided
 from .steered import steer
@@ -28,6 +37,8 @@ from .test_model_drafts import MTP_FAMILIES, NORMED, AlwaysDrafts, Drafted
 TENSOR, STAGES = {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}
 CASES = [("draft_model", TENSOR), ("draft_model", STAGES), ("mtp", TENSOR), ("mtp", STAGES), ("eagle3", TENSOR)]
 CASES += [slow("mtp", TENSOR | STAGES), slow("draft_model", TENSOR | STAGES)]
+CASES += [slow("eagle", TENSOR), slow("eagle", STAGES), slow("dflash", TENSOR), slow("peagle", TENSOR)]
+SAVED = {"eagle": save_eagle, "eagle3": save_eagle3, "peagle": save_peagle, "dflash": save_dflash}
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +94,9 @@ def test_networks_and_ranks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = (deepseek if method == "mtp" else llama)[1]
-    own: dict[str, Any] = {"method": method}
+    own: dict[str, Any] = {"method": "eagle3" if method == "peagle" else method}
     if method != "mtp":
-        own["model"] = str(folder if method == "draft_model" else save_eagle3(tmp_path / "eagle3"))
+        own["model"] = str(SAVED[method](tmp_path / method) if method in SAVED else folder)
     prompts = make_prompts(12)
     expected = Engine(resolved(folder, tmp_path)).outputs(prompts, samplings())
     settings = resolved(folder, tmp_path, speculative=own, parallel=parallel)

@@ -73,7 +73,6 @@ class ModelDrafts:
         self._num_kept: Int64 = np.zeros(num_slots, np.int64)  # tokens that the model has computed; rejected ones count
         self._num_blocks: Int64 = np.zeros(num_slots, np.int64)  # of each slot, in the last plan with its row
         self._is_known: Bool = np.zeros(num_slots, np.bool_)  # what it has not computed can be
-        self._first_step: Int64 = np.zeros(num_slots, np.int64)  # of the sequence that has the slot
         self._awaited: dict[int, Int64] = {}  # by new slots: blocks that rows before theirs compute
         self._ring: torch.Tensor | None = None
         if self._reader is not None:
@@ -204,7 +203,6 @@ class ModelDrafts:
             self._has_keys[blocks[max(first, start // size) :]] = False
             if is_new:
                 self._is_known[slot], self._num_done[slot], self._num_kept[slot] = True, 0, start
-                self._first_step[slot] = plan.step
                 self._awaited.pop(slot, None)
             if first >= start // size:  # no block of others is new to it
                 continue
@@ -403,10 +401,6 @@ class ModelDrafts:
     def keep(self, plan: StepPlan, kept: torch.Tensor) -> None:
         """Take what the model has computed of all tokens of the step, before they are sampled. kept: [T, width]."""
         began = time.perf_counter()
-        if (is_left := self._first_step[plan.slots] > plan.step).any():  # aborted while later stages computed
-            kept = kept[torch.from_numpy(~is_left.repeat(plan.num_tokens))]
-            names = "slots", "num_computed", "num_tokens", "num_outputs"
-            plan = replace(plan, **{name: getattr(plan, name)[~is_left] for name in names})
         self._ask(lambda: self._keep(plan, kept))
         self.seconds += time.perf_counter() - began
 

@@ -43,7 +43,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["--spec-model MODEL", "--spec-method auto --spec-model MODEL", "--spec-method draft_model --spec-model MODEL"],
     ),
     "R520": (
-        ["--spec-method eagle3 -pp 2", "--spec-method eagle3 -pp 2 -tp 2"],
+        ["--spec-method eagle3 -pp 2", "--spec-method dflash -pp 2 -tp 2"],
         ["--spec-model MODEL -pp 2 -tp 2", "--spec-method eagle3 -tp 2", f"{_DRAFTS} -pp 2"],
     ),
     "R521": (
