@@ -69,7 +69,7 @@ class LoRAConfig(Section):
     max_cpu_loras: Annotated[Count | Auto, means_auto(0), means_auto(-1)] = Field(
         "auto",
         description=(
-            "Maximum number of adapters in memory, beside those of a step; others are read from their files when a "
+            "Maximum number of adapters in memory, those of a step included; others are read from their files when a "
             "request needs them. `auto`: `max_loras`."
         ),
         examples=[16],
