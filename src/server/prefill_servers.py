@@ -81,11 +81,11 @@ class PrefillServers:
         Returns what is to be called when the request begins, with its number of cached tokens, if blocks were named.
         """
         inputs = request.inputs
+        if inputs.adapter is not None:  # another server may have other adapters by these names
+            return None
         if len(inputs.scope.root_text) > MAX_SALT_CHARS:  # a server would refuse it
             return None
         is_scored = inputs.sampling.prompt_logprobs is not None  # of positions that must be computed here
-        if inputs.adapter is not None:  # another server may have other adapters by these names
-            return None
         if request.source or request.is_for_others or is_scored or len(inputs.prompt_token_ids) < self._min_tokens:
             return None
         server = self._choose(request)

@@ -389,8 +389,8 @@ def test_files_may_go_when_an_adapter_is_loaded(adapters: Path, tmp_path: Path, 
             assert await text(http, "chat") == wanted["chat"]
             assert await text(http, "math") == wanted["math"]
             gone = await http.post("/v1/completions", json={"model": "sql", "prompt": "a"})  # others took its place
-            assert await error(gone) == (500, "engine_error")
-            assert "adapter `sql`: " in gone.text
+            assert await error(gone) == (500, "adapter_unreadable")
+            assert "the adapter of this request: adapter `sql`: " in gone.text
             assert await text(http, "math") == wanted["math"]
             assert len(set(wanted.values())) == 3
 
