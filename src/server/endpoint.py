@@ -94,7 +94,7 @@ class Call:
     async def named_model(self, name: str | None) -> str:
         """The served name that a request means, of the model or of an adapter, which stays until the request ends.
 
-        Raises ApiError 404.
+        Raises ApiError: 404, or for an adapter of `lora.resolver_folder` that cannot be used.
         """
         adapter = await self.service.named_adapter(name)
         if adapter is None:
@@ -102,6 +102,14 @@ class Call:
         self.admission.enter_context(self.service.adapters.used(adapter))
         self.adapter = adapter.ref
         self.cache_scope = replace(self.cache_scope, adapter=adapter.ref.digest)
+        self.log_fields["adapter"] = adapter.name
+        return adapter.name
+
+    async def checked_model(self, name: str | None) -> str:
+        """The same name, for a request that generates nothing: no adapter is loaded. Raises ApiError 404."""
+        adapter = await self.service.listed_adapter(name)
+        if adapter is None:
+            return self.service.named_model(name)
         self.log_fields["adapter"] = adapter.name
         return adapter.name
 

@@ -395,3 +395,15 @@ def test_files_may_go_when_an_adapter_is_loaded(adapters: Path, tmp_path: Path, 
             assert len(set(wanted.values())) == 3
 
     asyncio.run(run())
+
+
+def stored(folder: Path, store: Path, **options: Any) -> Served:
+    """A server with `lora.resolver_folder`, the adapter `sql` and an engine that computes nothing."""
+    served = adapted(folder, **options)
+    resolved = served.service.resolved
+    lora = resolved.lora.model_copy(update={"resolver_folder": str(store)})
+    spec = read_hf_config(locate(MODEL)).spec
+    files = resolved.model_files.model_copy(update={"spec": spec})
+    served.service.resolved = resolved.model_copy(update={"lora": lora, "model_files": files})
+    served.service.adapters.__init__(served.service.resolved, served.engine)  # type: ignore[misc]
+    return served
