@@ -84,7 +84,7 @@ class OfflineAdapters:
 
     def _folder(self, request: LoRARequest) -> Path:
         if request.lora_path:
-            return adapter_folder(self._resolved, request.lora_path)
+            return adapter_folder(request.lora_path, self._resolved.load.download_dir)
         for each in self._resolved.adapters:
             if each.name == request.lora_name:
                 return Path(each.folder)

@@ -277,7 +277,7 @@ class Adapters:
         return adapter
 
     def _described(self, name: str, path: str) -> AdapterRef:
-        folder = adapter_folder(self._resolved, path)
+        folder = adapter_folder(path, self._resolved.load.download_dir)
         found = read_one(self._resolved.model_spec, self._resolved.lora, folder)
         return AdapterRef(name, found.digest, str(folder))
 

@@ -19,7 +19,6 @@ from .model_location import hub_cache, shown_at
 if TYPE_CHECKING:
     from ..deployment import Deployment
     from ..schema.lora import LoRAConfig
-    from .resolved import Resolved
 
 FilesState = tuple[tuple[int, int] | None, ...]  # time in nanoseconds and size of each file; None: it cannot be found
 
@@ -54,12 +53,12 @@ def read_one(spec: ModelSpec, options: LoRAConfig, folder: Path) -> AdapterSpec:
     return read_adapter(folder, spec, max_rank=options.max_lora_rank, target_modules=options.lora_target_modules)
 
 
-def adapter_folder(resolved: Resolved, path: str) -> Path:
-    """The folder that a call of a running deployment names: a path, or a hub id that is on this machine.
+def adapter_folder(path: str, cache: str | None) -> Path:
+    """The folder that a call of a running deployment names: a path, or a hub id that is in the cache on this machine.
 
-    Raises ModelFilesError, which ModelNotLocal is too.
+    Raises ModelFilesError, of which ModelNotLocal is a kind.
     """
-    return locate(path, None, resolved.load.download_dir, ADAPTER_CONFIG).absolute()
+    return locate(path, None, cache, ADAPTER_CONFIG).absolute()
 
 
 def files_state(folder: Path) -> FilesState:

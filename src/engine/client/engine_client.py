@@ -307,7 +307,7 @@ class StreamingClient(ABC):
         if state is EngineState.READY:
             forgotten, self._forgotten = self._forgotten, []
             for digest in forgotten:
-                self._send(UnloadAdapter(self._new_call(), digest))  # nobody waits for the answer
+                self._send(UnloadAdapter(self._new_call(), digest))  # the call has returned
 
     def _lose(self, state: EngineState, reason: str) -> None:
         """The engine has ended: open streams fail."""

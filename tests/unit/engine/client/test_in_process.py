@@ -156,7 +156,7 @@ def test_a_profile_without_a_profiler_is_an_error_and_a_death_ends_the_wait():
 
 @pytest.mark.parametrize("state", [EngineState.SLEEPING, EngineState.STALLED])
 def test_an_adapter_that_is_unloaded_while_the_engine_is_not_ready_is_forgotten_when_it_is(state: EngineState):
-    """An engine that slept kept the weights for ever."""
+    """An engine that slept kept the weights after it was woken."""
     forgotten: list[str] = []
 
     def build(phase: Callable[[str], None]) -> EngineCore:
