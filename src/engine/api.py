@@ -231,20 +231,22 @@ class CacheScope:
     epoch: int = 0  # blocks of an earlier epoch cannot be used any more
     spans: tuple[KeyedSpan, ...] = ()  # equal ones are needed only for the blocks from their first token on
     adapter: str = ""  # digest of the adapter that changes keys and values; empty: the model's own
-    is_root: bool = False  # `salt` is the root text of another server, which is to find the blocks of this scope
+    is_root: bool = False  # `salt` is a root text of another server, of a scope without an adapter
 
     @property
     def root_text(self) -> str:
         """The text from which the hashes of blocks begin. Stores, events and routers use it.
 
         Two scopes have the same text only if salt, epoch and adapter are the same, whatever salts clients choose: a
-        salt that begins as the text of an epoch or of an adapter does is written after epoch 0 or an empty digest. A
-        salt that is a root text already (`is_root`) is not changed.
+        salt that begins as the text of an epoch or of an adapter does is written after epoch 0 or an empty digest.
+
+        With `is_root` the epoch in the salt stays as it is: the other server is to find the blocks. An adapter in it
+        does not: these blocks are not computed with that adapter.
         """
         text = self.salt
         if self.epoch or (text.startswith(_EPOCH) and not self.is_root):
             text = f"{_EPOCH} {self.epoch} {text}"
-        if self.adapter or (text.startswith(_ADAPTER) and not self.is_root):
+        if self.adapter or text.startswith(_ADAPTER):
             text = f"{_ADAPTER} {self.adapter} {text}"
         return text
 

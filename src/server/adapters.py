@@ -242,8 +242,10 @@ class Adapters:
         return await asyncio.to_thread(_inside, Path(self._folder), name)
 
     async def _loaded_from_folder(self, name: str, found: _Found, before: Adapter | None) -> Adapter:
-        """Files that cannot be used are not read again before they have changed. The error is about `model`, and has
-        paths relative to the folder: who sent the request did not write them."""
+        """Load an adapter, unless its files could not be used and are the same.
+
+        Raises ApiError about `model`. The paths in it begin in the folder, because clients do not need the others.
+        """
         failure = self._failures.get(name)
         if failure is not None and failure.state == found.state:
             raise failure.error

@@ -18,7 +18,7 @@ import httpx
 from pydantic import ValidationError
 
 from ..config.schema.kv_transfer import KVTransferConfig
-from ..engine.api import EngineRequest, StoredBlocks
+from ..engine.api import CacheScope, EngineRequest, StoredBlocks
 from ..logs import RareLogger
 from .observe.metrics import Metrics
 from .protocol.fields import MAX_SALT_CHARS
@@ -83,7 +83,10 @@ class PrefillServers:
         inputs = request.inputs
         if inputs.adapter is not None:  # another server may have other adapters by these names
             return None
-        if len(inputs.scope.root_text) > MAX_SALT_CHARS:  # a server would refuse it
+        root = inputs.scope.root_text
+        if len(root) > MAX_SALT_CHARS:  # a server would refuse it
+            return None
+        if CacheScope(root, is_root=True).root_text != root:  # a server would compute blocks with other hashes
             return None
         is_scored = inputs.sampling.prompt_logprobs is not None  # of positions that must be computed here
         if request.source or request.is_for_others or is_scored or len(inputs.prompt_token_ids) < self._min_tokens:

@@ -448,6 +448,7 @@ async def test_a_prompt_of_several_answers_is_computed_once(folder: Path) -> Non
 async def test_a_salt_that_a_server_would_refuse_is_not_sent() -> None:
     async with PrefillServer() as server, using(server.url) as servers:
         assert await source_of(servers, request(scope=CacheScope("s" * 1024, 1))) is None
+        assert await source_of(servers, request(scope=CacheScope("adapter"))) is None  # it would have another root
         assert await source_of(servers, request(scope=CacheScope("s" * 1024))) == SOURCE
         assert len(server.bodies) == 1
 
