@@ -79,13 +79,13 @@ def _object(text: str) -> dict[str, Any]:
 
 def modules_problem(config: DeploymentConfig) -> str:
     """What is wrong with the adapters of a deployment; empty if nothing is."""
-    served = config.model.served_model_name or (config.model.model,)
+    of_model = {*(config.model.served_model_name or (config.model.model,)), *config.server.model_aliases}
     names: set[str] = set()
     try:
         for module in modules_of(config):
             if module.name in names:
                 return f"two adapters have the name `{module.name}`"
-            if module.name in served:
+            if module.name in of_model:
                 return f"the adapter `{module.name}` has a name of the model"
             names.add(module.name)
     except ValueError as error:

@@ -220,7 +220,7 @@ class KeyedSpan:
     key: str  # a digest of what they stand for
 
 
-_ADAPTER = "adapter"
+_ADAPTER, _EPOCH = "adapter", "epoch"  # first words of root texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +231,24 @@ class CacheScope:
     epoch: int = 0  # blocks of an earlier epoch cannot be used any more
     spans: tuple[KeyedSpan, ...] = ()  # equal ones are needed only for the blocks from their first token on
     adapter: str = ""  # digest of the adapter that changes keys and values; empty: the model's own
+    is_root: bool = False  # `salt` is a root text of another server, of a scope without an adapter
 
     @property
     def root_text(self) -> str:
-        """The text from which the hashes of blocks begin: equal for equal scopes. Stores, events and routers use it."""
-        text = (f"epoch {self.epoch} " if self.epoch else "") + self.salt
-        # A salt that looks like the scope of an adapter gets an empty digest: it must not name the adapter's blocks.
-        return f"{_ADAPTER} {self.adapter} {text}" if self.adapter or text.startswith(_ADAPTER) else text
+        """The text from which the hashes of blocks begin. Stores, events and routers use it.
+
+        Two scopes have the same text only if salt, epoch and adapter are the same, whatever salts clients choose: a
+        salt that begins as the text of an epoch or of an adapter does is written after epoch 0 or an empty digest.
+
+        With `is_root` the epoch in the salt stays as it is: the other server is to find the blocks. An adapter in it
+        does not: these blocks are not computed with that adapter.
+        """
+        text = self.salt
+        if self.epoch or (text.startswith(_EPOCH) and not self.is_root):
+            text = f"{_EPOCH} {self.epoch} {text}"
+        if self.adapter or text.startswith(_ADAPTER):
+            text = f"{_ADAPTER} {self.adapter} {text}"
+        return text
 
     def extra_keys(self, first: int, end: int) -> list[tuple[str, int]]:
         """What the hash of the tokens from `first` to before `end` covers besides their ids.
@@ -346,6 +357,7 @@ class EngineOutput:
 
 
 GRAMMAR_FAILED = "the grammar of this request: "  # beginning of an `EngineOutput.error` that the request has caused
+ADAPTER_FAILED = "the adapter of this request: "  # beginning of an `EngineOutput.error` about files that are gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

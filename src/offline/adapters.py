@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import ModelFilesError, Resolved
-from ..config.checkpoint.adapter_config import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from ..config.checkpoint.model_files import locate
-from ..config.resolve.adapter_files import read_one
+from ..config.resolve.adapter_files import FilesState, adapter_folder, files_state, read_one
 from ..engine.api import AdapterError, AdapterRef, InvalidRequest
 from ..engine.loop.engine_core import EngineCore
 
@@ -54,7 +51,7 @@ class LoRARequest:
 @dataclass(frozen=True, slots=True)
 class _Known:
     ref: AdapterRef
-    state: tuple[tuple[int, int], ...]  # times and sizes of its files
+    state: FilesState
 
 
 class OfflineAdapters:
@@ -70,7 +67,7 @@ class OfflineAdapters:
             raise InvalidRequest("adapters are not enabled: make the LLM with enable_lora=True", param=_PARAM)
         try:
             folder = self._folder(request)
-            state = tuple(_state(folder / name) for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
+            state = files_state(folder)
             before = self._known.get(request.lora_name)
             is_known = before is not None and (before.ref.folder, before.state) == (str(folder), state)
             if before is not None and is_known and not request.load_inplace:
@@ -87,7 +84,7 @@ class OfflineAdapters:
 
     def _folder(self, request: LoRARequest) -> Path:
         if request.lora_path:
-            return locate(request.lora_path, None, self._resolved.load.download_dir, ADAPTER_CONFIG).absolute()
+            return adapter_folder(request.lora_path, self._resolved.load.download_dir)
         for each in self._resolved.adapters:
             if each.name == request.lora_name:
                 return Path(each.folder)
@@ -103,11 +100,3 @@ def one_each(requests: LoRARequest | Sequence[LoRARequest | None] | None, count:
     if len(requests) != count:
         raise InvalidRequest(f"{len(requests)} adapters in lora_request for {count} prompts", param=_PARAM)
     return requests
-
-
-def _state(path: Path) -> tuple[int, int]:
-    try:
-        found = os.stat(path)
-    except OSError as error:
-        raise ModelFilesError.unreadable(path, error) from error
-    return found.st_mtime_ns, found.st_size

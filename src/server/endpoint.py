@@ -25,7 +25,7 @@ from .observe.tracing import TracedRequest
 from .protocol import json
 from .protocol.chat import Dialogue
 from .protocol.errors import INVALID, ApiError, bad_request, internal_error
-from .protocol.fields import CommonFields
+from .protocol.fields import CommonFields, SamplingFields
 from .protocol.names import Names
 from .protocol.stream import DONE, error_frame
 from .protocol.wire import Wire
@@ -94,7 +94,7 @@ class Call:
     async def named_model(self, name: str | None) -> str:
         """The served name that a request means, of the model or of an adapter, which stays until the request ends.
 
-        Raises ApiError 404.
+        Raises ApiError: 404, or for an adapter of `lora.resolver_folder` that cannot be used.
         """
         adapter = await self.service.named_adapter(name)
         if adapter is None:
@@ -105,10 +105,21 @@ class Call:
         self.log_fields["adapter"] = adapter.name
         return adapter.name
 
-    def inputs(self, prompt: list[int], sampling: SamplingParams, salt: str | None) -> RequestInputs:
-        """What a request of this call brings to the computation. salt: from its body."""
-        own = self.cache_scope
-        scope = replace(own, salt=own.salt + salt) if salt else own
+    async def checked_model(self, name: str | None) -> str:
+        """The same name, for a request that generates nothing: no adapter is loaded. Raises ApiError 404."""
+        adapter = await self.service.listed_adapter(name)
+        if adapter is None:
+            return self.service.named_model(name)
+        self.log_fields["adapter"] = adapter.name
+        return adapter.name
+
+    def inputs(self, prompt: list[int], sampling: SamplingParams, body: SamplingFields) -> RequestInputs:
+        """What a request of this call brings to the computation."""
+        scope, transfer = self.cache_scope, body.kv_transfer_params
+        if body.cache_salt:
+            scope = replace(scope, salt=scope.salt + body.cache_salt)
+        if transfer is not None and transfer.do_remote_decode:  # see PrefillServers: the reader's root text is the salt
+            scope = replace(scope, is_root=True)
         return RequestInputs(prompt, sampling, scope, adapter=self.adapter)
 
     @property

@@ -11,11 +11,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence, S
 from contextlib import aclosing
 from typing import Any
 
-from ..engine.api import EngineDead, EngineOutput, EngineRequest, QueueFull, StoredBlocks, VerifiedDraft
+from ..engine.api import EngineDead, EngineOutput, EngineRequest, InvalidRequest, QueueFull, StoredBlocks, VerifiedDraft
 from ..engine.client.engine_client import EngineClient
 from ..text.generated_sequence import Delta, GeneratedSequence, GenerationFailed, Reader, join
 from ..text.tokenizer import Tokenizer
-from .engine_errors import generation_failed, stopped_during_request
+from .engine_errors import generation_failed, refused, stopped_during_request
 from .observe.metrics import Metrics
 from .observe.request_metrics import Charge, RequestMetrics, no_charge
 from .observe.tracing import Phases
@@ -111,6 +111,9 @@ class Generation:
             outcome = "error"
             self._metrics.rejected()
             raise queue_full("the queue is full", error.retry_after_s) from None
+        except InvalidRequest as error:
+            outcome = "error"
+            raise refused(error) from None
         except EngineDead:
             outcome = "error"
             rank = self._sequences[0].request.rank  # the same for all

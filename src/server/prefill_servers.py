@@ -18,7 +18,7 @@ import httpx
 from pydantic import ValidationError
 
 from ..config.schema.kv_transfer import KVTransferConfig
-from ..engine.api import EngineRequest, StoredBlocks
+from ..engine.api import CacheScope, EngineRequest, StoredBlocks
 from ..logs import RareLogger
 from .observe.metrics import Metrics
 from .protocol.fields import MAX_SALT_CHARS
@@ -81,11 +81,14 @@ class PrefillServers:
         Returns what is to be called when the request begins, with its number of cached tokens, if blocks were named.
         """
         inputs = request.inputs
-        if len(inputs.scope.root_text) > MAX_SALT_CHARS:  # a server would refuse it
-            return None
-        is_scored = inputs.sampling.prompt_logprobs is not None  # of positions that must be computed here
         if inputs.adapter is not None:  # another server may have other adapters by these names
             return None
+        root = inputs.scope.root_text
+        if len(root) > MAX_SALT_CHARS:  # a server would refuse it
+            return None
+        if CacheScope(root, is_root=True).root_text != root:  # a server would compute blocks with other hashes
+            return None
+        is_scored = inputs.sampling.prompt_logprobs is not None  # of positions that must be computed here
         if request.source or request.is_for_others or is_scored or len(inputs.prompt_token_ids) < self._min_tokens:
             return None
         server = self._choose(request)

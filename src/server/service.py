@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeVar
 
 from ..config import Resolved
 from ..config.resolve.gpu import GpuMonitor, GpuUsage, NoGpu
@@ -27,7 +27,7 @@ from .access.auth import Keys, open_paths
 from .access.key_usage import KeyUsage
 from .access.keys_file import KeysFile
 from .access.shared_state import SharedState
-from .adapters import Adapter, Adapters
+from .adapters import Adapter, Adapters, Listed
 from .agents.normalise import rules_of
 from .agents.sessions import Sessions
 from .capabilities import Capabilities, capabilities_of
@@ -50,6 +50,7 @@ from .stored.store import Store, open_store
 from .tool_server.servers import ToolServers
 
 _ORDINARY_BODY_BYTES = 32 << 20  # for which an isolated process has its usual limits
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -266,14 +267,21 @@ class Service:
 
         Raises ApiError for an adapter of `lora.resolver_folder` that cannot be used.
         """
-        if not name or name in self.model_names:
+        return await self._adapter_by(self.adapters.find, name)
+
+    async def listed_adapter(self, name: str | None) -> Listed | None:
+        """The same adapter, for a request that does not use it: it is not loaded."""
+        return await self._adapter_by(self.adapters.look_up, name)
+
+    async def _adapter_by(self, find: Callable[[str], Awaitable[T | None]], name: str | None) -> T | None:
+        if not name or name in self.model_names or name in self._aliases:
             return None
-        if (found := await self.adapters.find(name)) is not None:
+        if (found := await find(name)) is not None:
             return found
         model, _, adapter = name.rpartition(":")
         if not adapter or not self._is_served(model):
             return None
-        return await self.adapters.find(adapter)
+        return await find(adapter)
 
     def _is_served(self, name: str) -> bool:
         with contextlib.suppress(ApiError):

@@ -321,7 +321,7 @@ def test_an_adapter_whose_files_are_gone_ends_its_request_only(saved: Callable[[
     (failed,) = scheduler.take_failed()
     assert failed.request_id == "gone"
     assert failed.error is not None
-    assert failed.error.startswith("adapter `2`: ")
+    assert failed.error.startswith("the adapter of this request: adapter `2`: ")
     assert not scheduler.has_work
     assert answers(engine, PROMPTS[:1], [first]) == merged_answers(base, [first], PROMPTS[:1])
 

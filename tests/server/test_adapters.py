@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,12 @@ from safetensors.numpy import load_file, save_file
 from tests.peft_adapters import write_adapter
 
 from stoker.config import ModelFilesError
+from stoker.config.checkpoint.model_files import locate
 from stoker.config.resolve.adapter_files import NamedAdapter
 from stoker.engine.api import AdapterError, AdapterRef, EngineDead
+from stoker.model.read import read_config
+from stoker.server.adapters import Adapters
+from stoker.server.protocol.errors import ApiError
 
 from .adapted import LAYERS, MODEL, serving, tiny_model, write_adapters
 from .deployment import Served
@@ -389,9 +395,188 @@ def test_files_may_go_when_an_adapter_is_loaded(adapters: Path, tmp_path: Path, 
             assert await text(http, "chat") == wanted["chat"]
             assert await text(http, "math") == wanted["math"]
             gone = await http.post("/v1/completions", json={"model": "sql", "prompt": "a"})  # others took its place
-            assert await error(gone) == (500, "engine_error")
-            assert "adapter `sql`: " in gone.text
+            assert await error(gone) == (500, "adapter_unreadable")
+            assert "the adapter of this request: adapter `sql`: " in gone.text
             assert await text(http, "math") == wanted["math"]
             assert len(set(wanted.values())) == 3
+
+    asyncio.run(run())
+
+
+def stored(folder: Path, store: Path, **options: Any) -> Served:
+    """A server with `lora.resolver_folder`, the adapter `sql` and an engine that computes nothing."""
+    served = adapted(folder, **options)
+    resolved = served.service.resolved
+    lora = resolved.lora.model_copy(update={"resolver_folder": str(store)})
+    spec, _ = read_config(json.loads((locate(MODEL) / "config.json").read_text()))
+    files = resolved.model_files.model_copy(update={"spec": spec})
+    served.service.resolved = resolved.model_copy(update={"lora": lora, "model_files": files})
+    served.service.adapters.__init__(served.service.resolved, served.engine)  # type: ignore[misc]
+    return served
+
+
+def write(store: Path, name: str, adapter: Path, time: int) -> None:
+    """Files of the folder `store`, with this time in seconds."""
+    shutil.rmtree(store / name, ignore_errors=True)
+    shutil.copytree(adapter, store / name)
+    for file in (store / name).iterdir():
+        os.utime(file, (time, time))
+
+
+def test_an_adapter_of_the_folder_is_loaded_again_when_its_files_have_changed(
+    folder: Path, adapters: Path, tmp_path: Path
+) -> None:
+    """Once it had left the memory, each request failed until the server was started again."""
+    write(tmp_path, "now", adapters / "sql", 1)
+    served = stored(folder, tmp_path)
+
+    async def run() -> None:
+        async with served.client() as http:
+
+            async def ask() -> httpx.Response:
+                return await http.post("/v1/completions", json={"model": "now", "prompt": "a", "max_tokens": 2})
+
+            found: list[str] = []
+            for change in (
+                lambda: None,
+                lambda: write(tmp_path, "now", adapters / "math", 2),
+                (tmp_path / "now" / "adapter_model.safetensors").unlink,  # it is served as long as the engine has it
+                lambda: shutil.rmtree(tmp_path / "now"),
+                lambda: write(tmp_path, "now", adapters / "sql", 3),
+            ):
+                change()
+                for _ in range(2):
+                    assert (await ask()).status_code == 200
+                    await asyncio.gather(*served.service.adapters._forgetting)
+                    (digest,) = served.engine.adapters
+                    assert served.engine.requests[-1].inputs.scope.adapter == digest
+                    found.append(digest)
+            assert [digest == found[0] for digest in found] == [True] * 2 + [False] * 6 + [True] * 2
+            assert len(set(found)) == 2
+            (tmp_path / "now" / "adapter_config.json").write_text("{}")
+            assert await error(await ask()) == (400, "invalid_adapter")
+            write(tmp_path, "now", adapters / "sql", 3)
+            assert (await ask()).status_code == 200
+
+    asyncio.run(run())
+
+
+def test_a_name_of_the_folder_is_unknown_while_it_is_unloaded(folder: Path, adapters: Path, tmp_path: Path) -> None:
+    """Requests waited with the call, up to an hour, and loaded the adapter again."""
+    write(tmp_path, "now", adapters / "sql", 1)
+    names = stored(folder, tmp_path).service.adapters
+
+    async def run() -> None:
+        async with asyncio.timeout(60):
+            adapter = await names.find("now")
+            assert adapter is not None
+            with names.used(adapter):
+                unloading = [asyncio.ensure_future(names.unload("now", 3600)) for _ in range(2)]
+                while adapter in list(names):
+                    await asyncio.sleep(0)
+                assert await names.find("now") is await names.look_up("now") is None
+            assert await unloading[0] is None
+            with pytest.raises(ApiError, match="there is no adapter 'now'"):
+                await unloading[1]
+            again = await names.find("now")
+            assert again is not None
+            with names.used(again), pytest.raises(ApiError, match="used by 1 requests"):
+                await names.unload("now", 0)
+            assert await names.find("now") is again
+
+    asyncio.run(run())
+
+
+def test_files_of_the_folder_that_cannot_be_used_are_read_once(
+    folder: Path, adapters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request read and hashed them, and got an error about `lora_path` with a path of the server."""
+    write(tmp_path, "broken", adapters / "sql", 1)
+    (tmp_path / "broken" / "adapter_config.json").write_text("{}")
+    write(tmp_path, "refused", adapters / "sql", 1)
+    served = stored(folder, tmp_path)
+    reads: list[str] = []
+
+    def described(name: str, path: str) -> AdapterRef:
+        reads.append(name)
+        return Adapters._described(served.service.adapters, name, path)
+
+    monkeypatch.setattr(served.service.adapters, "_described", described)
+
+    def ask(name: str) -> tuple[int, str, str, str]:
+        answer = served.post("/v1/completions", {"model": name, "prompt": "a"})
+        found = answer.json()["error"]
+        return answer.status_code, found["code"], found["param"], found["message"]
+
+    status, code, param, message = ask("broken")
+    assert (status, code, param) == (400, "invalid_adapter", "model")
+    assert message.startswith("adapter 'broken': broken/adapter_config.json: ")
+    assert ask("broken") == (status, code, param, message)
+    assert reads == ["broken"]
+    served.engine.adapter_error = AdapterError("tensor `x` has NaN")
+    for time in 1, 1, 2, 2:
+        os.utime(tmp_path / "refused" / "adapter_config.json", (time, time))
+        assert ask("refused") == (400, "invalid_adapter", "model", "tensor `x` has NaN")
+    assert reads == ["broken", "refused", "refused"]
+    served.engine.adapter_error = AdapterError("no memory", code="adapter_memory")
+    os.utime(tmp_path / "refused" / "adapter_config.json", (3, 3))
+    for _ in range(2):
+        assert ask("refused")[:2] == (500, "adapter_memory")
+    served.engine.adapter_error = None
+    assert served.post("/v1/completions", {"model": "refused", "prompt": "a"}).status_code == 200
+    assert reads == ["broken", *["refused"] * 5]
+
+
+def test_requests_that_generate_nothing_load_no_adapter(folder: Path, adapters: Path, tmp_path: Path) -> None:
+    """They could wake an engine that sleeps."""
+    write(tmp_path, "now", adapters / "sql", 1)
+    served = stored(folder, tmp_path)
+    for path, body in {**OTHERS, "/v1/responses/input_tokens": {"input": "a"}}.items():
+        for name in "now", "org/tiny:now":
+            answer = served.post(path, {**body, "model": name})
+            assert answer.status_code == 200, (path, answer.text)
+        assert served.post(path, {**body, "model": "nothing"}).status_code == 404
+    shown = served.get("/v1/models/now").json()
+    assert (shown["id"], shown["root"], shown["parent"]) == ("now", str(tmp_path / "now"), "org/tiny")
+    assert served.get("/v1/models/org/tiny:now").json() == shown
+    assert served.engine.adapters == {}
+    assert [each.name for each in served.service.adapters] == ["sql"]
+
+
+def test_a_name_of_an_alias_is_no_name_of_an_adapter(folder: Path, adapters: Path, tmp_path: Path) -> None:
+    """An adapter that was loaded under it got the requests for the model."""
+    for name in "other", "claude-1":
+        write(tmp_path, name, adapters / "sql", 1)
+    aliases = {"other": "org/tiny", "claude-*": "org/tiny"}
+    served = stored(folder, tmp_path, enable_lora_routes=True, model_aliases=aliases)
+    body = {"lora_name": "other", "lora_path": str(adapters / "math")}
+    answer = served.post("/v1/load_lora_adapter", body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "adapter_name_taken")
+    assert served.get("/v1/models/other").json()["parent"] is None
+    listed = [model["id"] for model in served.get("/v1/models").json()["data"]]
+    assert listed == ["org/tiny", "alias", "sql", "claude-1"]
+    for name, adapter in ("other", None), ("claude-1", "claude-1"), ("claude-2", None):  # patterns are for other names
+        assert served.post("/v1/completions", {"model": name, "prompt": "a", "max_tokens": 2}).status_code == 200
+        given = served.engine.requests[-1].inputs.adapter
+        assert (given and given.name) == adapter
+
+
+def test_calls_about_one_name_run_one_after_the_other(folder: Path) -> None:
+    """A lock that had been released for the next call was dropped, and a later call had another one."""
+    names = adapted(folder).service.adapters
+    running: list[str] = []
+
+    async def call(name: str) -> None:
+        async with names._turn(name):
+            assert name not in running
+            running.append(name)
+            await asyncio.sleep(0)
+            running.remove(name)
+
+    async def run() -> None:
+        calls = [call(name) for index in range(2500) for name in ("one", f"name-{index}")]
+        await asyncio.gather(*calls)
+        assert not names._locks
+        assert not names._num_calls
 
     asyncio.run(run())

@@ -14,7 +14,7 @@ import httpx
 import openai
 import pytest
 
-from stoker.engine.api import GRAMMAR_FAILED
+from stoker.engine.api import ADAPTER_FAILED, GRAMMAR_FAILED
 from stoker.engine.client.engine_client import EngineState
 from stoker.server.generation import Generation
 
@@ -218,7 +218,11 @@ def test_an_engine_that_will_not_be_started_again_ends_the_server_with_code_1(fo
 
 @pytest.mark.parametrize(
     ("problem", "status", "code"),
-    [("out of memory", 500, "engine_error"), (GRAMMAR_FAILED + "too many rows", 400, "grammar_too_complex")],
+    [
+        ("out of memory", 500, "engine_error"),
+        (GRAMMAR_FAILED + "too many rows", 400, "grammar_too_complex"),
+        (ADAPTER_FAILED + "its files are gone", 500, "adapter_unreadable"),
+    ],
 )
 def test_a_failed_step_is_an_error_of_its_request(folder: Path, problem: str, status: int, code: str):
     from stoker.engine.api import EngineOutput, FinishReason
@@ -245,6 +249,20 @@ def test_a_request_that_the_engine_refuses_is_a_400(folder: Path):
     for stream in (False, True):
         response = Served(folder, Refusing()).complete(stream=stream)
         assert (response.status_code, response.json()["error"]["param"]) == (400, "prompt")
+
+
+@pytest.mark.parametrize("code", ["adapter_changed", "adapter_memory", "adapter_unreadable"])
+def test_an_adapter_that_was_loaded_and_is_gone_is_no_fault_of_the_request(folder: Path, code: str):
+    from stoker.engine.api import EngineOutput, InvalidRequest
+
+    class Refusing(FakeEngine):
+        async def _outputs(self, request: Any, died: Any) -> AsyncIterator[EngineOutput]:
+            raise InvalidRequest("adapter `sql` cannot be read", param="model", code=code)
+            yield
+
+    for stream in (False, True):
+        response = Served(folder, Refusing()).complete(stream=stream)
+        assert (response.status_code, response.json()["error"]["code"]) == (500, code)
 
 
 async def raw(port: int, data: bytes) -> bytes:

@@ -62,6 +62,15 @@ def test_the_answer_to_a_prompt_for_others_names_its_blocks(folder: Path, path: 
 
 
 @ON_EACH_ROUTE
+def test_the_salt_of_a_prompt_for_others_is_the_root_text_of_the_server_that_reads(folder: Path, path: str):
+    """`PrefillServers` sends it. A salt of a client that looks like one has another root."""
+    served = serving(folder)
+    for params, root in (ASK, "epoch 3 x"), (None, "epoch 0 epoch 3 x"):
+        assert send(served, path, params, cache_salt="epoch 3 x").status_code == 200
+        assert served.engine.requests[-1].inputs.scope.root_text == root
+
+
+@ON_EACH_ROUTE
 def test_what_a_prefill_server_answers_is_what_a_decode_server_reads(folder: Path, path: str):
     prefill, decode = serving(folder, kv_role="kv_producer"), serving(folder, kv_role="kv_consumer")
     answer = send(decode, path, send(prefill, path, ASK).json()["kv_transfer_params"])

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,15 @@ import pytest
 from pydantic import ValidationError
 
 from stoker.config.schema.kv_transfer import KVTransferConfig
-from stoker.engine.api import CacheScope, EngineRequest, EngineStats, RequestInputs, SamplingParams, StoredBlocks
+from stoker.engine.api import (
+    AdapterRef,
+    CacheScope,
+    EngineRequest,
+    EngineStats,
+    RequestInputs,
+    SamplingParams,
+    StoredBlocks,
+)
 from stoker.engine.client.engine_client import EngineState
 from stoker.server import prefill_servers
 from stoker.server.observe.engine_metrics import EngineSnapshot
@@ -129,6 +138,9 @@ async def test_prompts_that_are_of_no_use_elsewhere_are_not_sent() -> None:
         assert await source_of(servers, request(prompt_logprobs=1)) is None
         known = StoredBlocks((b"a",), "10.0.0.7", 1)
         assert await source_of(servers, request(source=known)) == known
+        adapted = request()
+        adapted.inputs = replace(adapted.inputs, adapter=AdapterRef("sql", "d1", "/adapters/sql"))
+        assert await source_of(servers, adapted) is None
         assert server.bodies == []
 
 
@@ -436,6 +448,7 @@ async def test_a_prompt_of_several_answers_is_computed_once(folder: Path) -> Non
 async def test_a_salt_that_a_server_would_refuse_is_not_sent() -> None:
     async with PrefillServer() as server, using(server.url) as servers:
         assert await source_of(servers, request(scope=CacheScope("s" * 1024, 1))) is None
+        assert await source_of(servers, request(scope=CacheScope("adapter"))) is None  # it would have another root
         assert await source_of(servers, request(scope=CacheScope("s" * 1024))) == SOURCE
         assert len(server.bodies) == 1
 

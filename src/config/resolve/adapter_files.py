@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +11,7 @@ from ...model.adapter import AdapterSpec
 from ...model.record import Record
 from ...model.spec import ModelSpec
 from ..adapter_modules import Module, modules_of
-from ..checkpoint.adapter_config import ADAPTER_CONFIG
+from ..checkpoint.adapter_config import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from ..checkpoint.adapter_files import read_adapter
 from ..checkpoint.model_files import locate
 from .model_location import hub_cache, shown_at
@@ -17,6 +19,8 @@ from .model_location import hub_cache, shown_at
 if TYPE_CHECKING:
     from ..deployment import Deployment
     from ..schema.lora import LoRAConfig
+
+FilesState = tuple[tuple[int, int] | None, ...]  # time in nanoseconds and size of each file; None: it cannot be found
 
 
 class NamedAdapter(Record):
@@ -47,6 +51,26 @@ def read_named_adapters(deployment: Deployment, spec: ModelSpec) -> tuple[NamedA
 def read_one(spec: ModelSpec, options: LoRAConfig, folder: Path) -> AdapterSpec:
     """An adapter, as the options of a deployment limit it. Raises ModelFilesError."""
     return read_adapter(folder, spec, max_rank=options.max_lora_rank, target_modules=options.lora_target_modules)
+
+
+def adapter_folder(path: str, cache: str | None) -> Path:
+    """The folder that a call of a running deployment names: a path, or a hub id that is in the cache on this machine.
+
+    Raises ModelFilesError, of which ModelNotLocal is a kind.
+    """
+    return locate(path, None, cache, ADAPTER_CONFIG).absolute()
+
+
+def files_state(folder: Path) -> FilesState:
+    """What differs when the files of an adapter have been written again. Ask before the files are read."""
+    return tuple(_file_state(folder / name) for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
+
+
+def _file_state(path: Path) -> tuple[int, int] | None:
+    with contextlib.suppress(OSError):
+        found = os.stat(path)
+        return found.st_mtime_ns, found.st_size
+    return None
 
 
 def _read(deployment: Deployment, spec: ModelSpec, module: Module) -> NamedAdapter:

@@ -119,7 +119,8 @@ class EngineClient(Protocol):
         ...
 
     async def unload_adapter(self, digest: str) -> None:
-        """Forget the weights of an adapter, as soon as no running request uses them. Raises EngineDead."""
+        """Forget the weights of an adapter, as soon as no running request uses them. An engine that sleeps or is
+        stalled forgets them when it is ready again. Raises EngineDead."""
         ...
 
     @property
@@ -158,6 +159,7 @@ class StreamingClient(ABC):
         self._profiles: deque[asyncio.Future[str]] = deque()  # asked for, oldest first
         self._adapter_calls: dict[int, asyncio.Future[None]] = {}  # by their numbers
         self._num_adapter_calls = 0
+        self._forgotten: list[str] = []  # digests of adapters that were unloaded while the engine was not ready
         self._stall_limit_s = stall_limit_s
         self._watchdog = Watchdog(0.0, limit_s=stall_limit_s)
 
@@ -237,21 +239,26 @@ class StreamingClient(ABC):
         await self._change_adapters(lambda number: LoadAdapter(number, ref))
 
     async def unload_adapter(self, digest: str) -> None:
-        """See EngineClient.unload_adapter. An engine that sleeps keeps what it has, which takes part in no request."""
-        if self._state is not EngineState.SLEEPING:
+        """See EngineClient.unload_adapter."""
+        if self._state in (EngineState.SLEEPING, EngineState.STALLED):
+            self._forgotten.append(digest)
+        else:
             await self._change_adapters(lambda number: UnloadAdapter(number, digest))
 
     async def _change_adapters(self, message: Callable[[int], Message]) -> None:
         if self._state is not EngineState.READY:
             raise EngineDead(self._reason)
-        number, done = self._num_adapter_calls, asyncio.get_running_loop().create_future()
-        self._num_adapter_calls += 1
+        number, done = self._new_call(), asyncio.get_running_loop().create_future()
         self._adapter_calls[number] = done
         try:
             self._send(message(number))
             await done
         finally:
             self._adapter_calls.pop(number, None)
+
+    def _new_call(self) -> int:
+        self._num_adapter_calls += 1
+        return self._num_adapter_calls
 
     @abstractmethod
     async def start(self) -> EngineInfo:
@@ -297,6 +304,10 @@ class StreamingClient(ABC):
 
     def _set(self, state: EngineState, reason: str = "") -> None:
         self._state, self._reason = state, reason
+        if state is EngineState.READY:
+            forgotten, self._forgotten = self._forgotten, []
+            for digest in forgotten:
+                self._send(UnloadAdapter(self._new_call(), digest))  # the call has returned
 
     def _lose(self, state: EngineState, reason: str) -> None:
         """The engine has ended: open streams fail."""

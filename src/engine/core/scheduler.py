@@ -18,7 +18,7 @@ a row in an unfinished step go back to the pool when that step is finished.
 
 from __future__ import annotations
 
-from ..api import EngineOutput, EngineRequest, EngineStats, FinishReason, InvalidRequest
+from ..api import ADAPTER_FAILED, EngineOutput, EngineRequest, EngineStats, FinishReason, InvalidRequest
 from ..step.plan import StepPlan
 from ..step.result import StepOutputs, StepResult
 from .admission_control import AdmissionControl
@@ -112,7 +112,7 @@ class Scheduler:
         """
         plan = self._planner.plan()
         for request, why in self._planner.unreadable:
-            self._failed.append(self._results.end(request, FinishReason.ERROR, why))
+            self._failed.append(self._results.end(request, FinishReason.ERROR, ADAPTER_FAILED + why))
         self._planner.unreadable.clear()
         if plan is not None and self.block_events is not None:
             self.block_events.planned(plan.step)

@@ -94,7 +94,7 @@ async def prepare(
     response_id, engine_id = new_ids(prefix, call.request_id or body.request_id, call.unique_id)
     request = EngineRequest(
         request_id=engine_id,
-        inputs=call.inputs(prompt, sampling, body.cache_salt),
+        inputs=call.inputs(prompt, sampling, body),
         priority=body.priority or 0,
         rank=call.rank,
         prediction=await _predicted(service, body),

@@ -99,7 +99,7 @@ async def prepare(call: Call, body: CompletionRequest) -> Prepared:
     requests = [
         EngineRequest(
             request_id=engine_id if len(prompts) == 1 else f"{engine_id}-{index}",
-            inputs=call.inputs(prompt, sampling, body.cache_salt),
+            inputs=call.inputs(prompt, sampling, body),
             priority=body.priority or 0,
             rank=call.rank,
             **transfer._asdict(),

@@ -79,8 +79,8 @@ async def _model(call: Call, body: Body) -> str:
     _, request = body.original
     if body.model is None and isinstance(request, SamplingFields) and request.model is not None:
         with contextlib.suppress(ApiError):
-            return await call.named_model(request.model)
-    return await call.named_model(body.model)
+            return await call.checked_model(request.model)
+    return await call.checked_model(body.model)
 
 
 def _num_items(given: Sequence[Generated]) -> int:

@@ -95,7 +95,7 @@ class _Job:
         call.abort_ids = (self.response_id,) if given_id is None else (self.response_id, given_id)
         request = EngineRequest(
             request_id=engine_id,
-            inputs=call.inputs(prompt, sampling, body.cache_salt),
+            inputs=call.inputs(prompt, sampling, body),
             priority=body.priority or 0,
             rank=call.rank,
             **transfer_of(call, body)._asdict(),

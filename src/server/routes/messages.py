@@ -41,7 +41,7 @@ async def create(call: Call) -> None:
 
 async def count_tokens(call: Call) -> None:
     body = await call.body(CountTokensRequest)
-    await call.named_model(body.model)
+    await call.checked_model(body.model)
     note(call, body)
     await call.answer({"input_tokens": await rendered_for_counting(call, body.conversation(), [])})
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from ..adapters import Listed
 from ..agents.catalogue import codex_model
 from ..endpoint import Call
 from ..service import Service, model_not_found
@@ -18,7 +19,7 @@ async def list_models(call: Call) -> None:
     service = call.service
     context, can = service.max_model_len, service.capabilities
     data = [_entry(service, name) for name in service.model_names]
-    data += [_of_adapter(service, *each) for each in await service.adapters.listed()]
+    data += [_of_adapter(service, each) for each in await service.adapters.listed()]
     models = [codex_model(name, context, can) for name in service.model_names]
     page = {"first_id": data[0]["id"], "last_id": data[-1]["id"], "has_more": False}
     await call.answer({"object": "list", "data": data, **page, "models": models})
@@ -29,15 +30,15 @@ async def show_model(call: Call) -> None:
     service, name = call.service, call.scope["path_params"]["model"]
     if not name:
         raise model_not_found(name)
-    if (adapter := await service.named_adapter(name)) is not None:
-        await call.answer(_of_adapter(service, adapter.name, adapter.path, adapter.parent))
+    if (adapter := await service.listed_adapter(name)) is not None:
+        await call.answer(_of_adapter(service, adapter))
         return
     await call.answer(_entry(service, service.named_model(name)))
 
 
-def _of_adapter(service: Service, name: str, path: str, parent: str | None) -> dict[str, Any]:
+def _of_adapter(service: Service, adapter: Listed) -> dict[str, Any]:
     """root and parent: as vLLM has them, the path as it was given and the model that the adapter is for."""
-    return {**_entry(service, name), "root": path, "parent": parent or service.model_name}
+    return {**_entry(service, adapter.name), "root": adapter.path, "parent": adapter.parent or service.model_name}
 
 
 def _entry(service: Service, name: str) -> dict[str, Any]:

@@ -39,7 +39,7 @@ async def render_message(call: Call) -> None:
 
 
 async def _render(call: Call, body: ChatRequest, prefix: str = "chatcmpl-") -> None:
-    model = await call.named_model(body.model)
+    model = await call.checked_model(body.model)
     call.service.check_ready()
     has_history = not call.long_body
     prepared = await chat.prepare(call, body, prefix=prefix)
@@ -54,7 +54,7 @@ async def _render(call: Call, body: ChatRequest, prefix: str = "chatcmpl-") -> N
 
 async def render_completion(call: Call) -> None:
     body = await call.body(CompletionRequest, max(MAX_VALUES, MAX_PROMPTS * call.service.max_model_len))
-    model = await call.named_model(body.model)
+    model = await call.checked_model(body.model)
     call.service.check_ready()
     prepared = await completions.prepare(call, body)
 

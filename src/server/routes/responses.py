@@ -63,7 +63,7 @@ async def input_tokens(call: Call) -> None:
     """The length of the prompt that such a request has."""
     service = call.service
     body = await call.body(ResponsesRequest)
-    await call.named_model(body.model)
+    await call.checked_model(body.model)
     call.thinking_param = "reasoning.effort"
     _store_of(service, body)
     call.note_skipped()

@@ -14,7 +14,7 @@ from .rendering import rendered
 async def tokenize(call: Call) -> None:
     service = call.service
     body = await call.body(TokenizeRequest)
-    await call.named_model(body.model)
+    await call.checked_model(body.model)
     tokenizer = service.need_tokenizer()
     limits = service.model_limits
     if (body.prompt is None) == (body.messages is None):
@@ -39,7 +39,7 @@ async def tokenize(call: Call) -> None:
 async def detokenize(call: Call) -> None:
     service = call.service
     body = await call.body(DetokenizeRequest)
-    await call.named_model(body.model)
+    await call.checked_model(body.model)
     tokenizer = service.need_tokenizer()
     vocab_size = service.model_limits.vocab_size
 

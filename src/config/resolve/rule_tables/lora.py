@@ -21,7 +21,7 @@ RULES = (
     Rule(
         id="R012",
         title="adapters have names of their own",
-        fields=(*_MODULES, "model.served_model_name"),
+        fields=(*_MODULES, "model.served_model_name", "server.model_aliases"),
         is_broken=lambda v: modules_problem(v.config),
         message="{problem}",
         why="A request names an adapter as its `model`, so each name must mean one thing.",

@@ -11,6 +11,8 @@ import pytest
 from tests.fake_runner import build_core, continuation
 
 from stoker.engine.api import (
+    AdapterError,
+    AdapterRef,
     EngineDead,
     EngineRequest,
     FinishReason,
@@ -148,5 +150,36 @@ def test_a_profile_without_a_profiler_is_an_error_and_a_death_ends_the_wait():
                 await waiting
             with pytest.raises(EngineDead, match="it died"):
                 await client.profile(is_start=True)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("state", [EngineState.SLEEPING, EngineState.STALLED])
+def test_an_adapter_that_is_unloaded_while_the_engine_is_not_ready_is_forgotten_when_it_is(state: EngineState):
+    """An engine that slept kept the weights after it was woken."""
+    forgotten: list[str] = []
+
+    def build(phase: Callable[[str], None]) -> EngineCore:
+        core = build_core("{}", phase)
+        core.unload_adapter = forgotten.append  # type: ignore[method-assign]
+        return core
+
+    async def scenario() -> None:
+        client = InProcessClient(build)
+        await client.start()
+        try:
+            client._set(state, "not now")
+            for digest in "d1", "d2":
+                await client.unload_adapter(digest)
+            client._set(EngineState.READY)
+            with pytest.raises(AdapterError, match="enable_lora"):  # answered after the messages before it
+                await client.load_adapter(AdapterRef("sql", "d1", "/adapters/sql"))
+            assert forgotten == ["d1", "d2"]
+            client._set(state, "not now")
+            client._set(EngineState.READY)
+            await client.unload_adapter("d3")
+            assert forgotten == ["d1", "d2", "d3"]
+        finally:
+            await client.close()
 
     asyncio.run(scenario())

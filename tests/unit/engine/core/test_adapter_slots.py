@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from stoker.engine.api import (
+    ADAPTER_FAILED,
     AdapterError,
     AdapterRef,
     CacheScope,
@@ -174,7 +175,7 @@ def test_an_adapter_that_cannot_be_read_ends_its_request():
     bench.add("a1", "1")
     bench.step()
     (failed,) = bench.scheduler.take_failed()
-    assert (failed.request_id, failed.error) == ("a1", "adapter `a` is gone")
+    assert (failed.request_id, failed.error) == ("a1", ADAPTER_FAILED + "adapter `a` is gone")
     assert bench.running == ["1"]
     assert bench.scheduler.stats().waiting_adapters == ()
 

@@ -9,6 +9,7 @@ import pytest
 from tests.fake_runner import FakeRunner, FakeSettings, build_core
 
 from stoker.engine.api import (
+    ADAPTER_FAILED,
     AdapterError,
     AdapterRef,
     CacheScope,
@@ -94,7 +95,7 @@ def test_a_request_whose_adapter_cannot_be_read_is_refused_or_ends():
     core.add(request("early", GONE))
     executor.may_read.set()
     (output,) = run(core)
-    assert (output.request_id, output.error) == ("early", "it is gone")
+    assert (output.request_id, output.error) == ("early", ADAPTER_FAILED + "it is gone")
     with pytest.raises(AdapterError, match="it is gone"):
         core.load_adapter(GONE).result()
     core.close()

@@ -14,6 +14,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             f"{_UNREAD} --lora-modules a=x --modules.a.path y",
             f"{_UNREAD} --lora-modules Qwen/none=x",
             f"{_UNREAD} --served-model-name a --lora-modules a=x",
+            f'{_UNREAD} --model-aliases {{"a":"Qwen/none"}} --lora-modules a=x',
             *(f"{_UNREAD} --lora-modules {item}" for item in ("a", "a=", "..=x", "a/../b=x", "a/b/c=x", "a%2f=x")),
             *(
                 f"{_UNREAD} --lora-modules {item}"
@@ -31,6 +32,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
                 )
             ),
             f"{_UNREAD} --modules.a.path x",
+            f'{_UNREAD} --model-aliases {{"a*":"Qwen/none"}} --lora-modules a=x',  # the pattern is for others
         ],
     ),
     "R161": (
