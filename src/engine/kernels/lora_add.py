@@ -71,7 +71,7 @@ class LoraRows(Protocol):
 
     @property
     def tokens(self) -> torch.Tensor:
-        """[T] int32, a permutation of the tokens: first those of slot 0, then of slot 1, and after all slots those without."""
+        """[T] int32, a permutation of the tokens: those of slot 0, of slot 1, ..., those without one."""
         ...
 
     @property
