@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.fake_adapters import FakeStore
 
 from stoker.engine.api import (
-    AdapterError,
     AdapterRef,
     CacheScope,
     EngineRequest,
@@ -16,15 +16,15 @@ from stoker.engine.api import (
 )
 from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.core.adapter_slots import MAX_PASSED_STEPS, AdapterSettings
+from stoker.engine.loop.adapter_reader import AdapterReader
 from stoker.engine.step import StepPlan, StepResult
 
 
 class Bench:
     """Requests of one prompt token, whose names are those of their adapters and a number: a1, b2; 1 without one."""
 
-    def __init__(self, max_loras: int, max_num_seqs: int = 8) -> None:
-        self.loaded: list[str] = []
-        self.missing: set[str] = set()
+    def __init__(self, max_loras: int, max_num_seqs: int = 8, max_copies: int = 0) -> None:
+        self.store = FakeStore(max_copies or max_loras)
         self.scheduler = Scheduler(
             SchedulerSettings(
                 num_blocks=400,
@@ -33,14 +33,9 @@ class Bench:
                 max_num_batched_tokens=64,
                 max_model_len=1000,
                 enable_prefix_caching=False,
-                adapters=AdapterSettings(max_loras, self._load),
+                adapters=AdapterSettings(max_loras, AdapterReader(self.store, waits=True)),
             )
         )
-
-    def _load(self, ref: AdapterRef) -> None:
-        if ref.name in self.missing:
-            raise AdapterError(f"adapter `{ref.name}` is gone")
-        self.loaded.append(ref.name)
 
     def add(self, *names: str, max_tokens: int = 900) -> None:
         for name in names:
@@ -92,7 +87,7 @@ def test_the_slot_that_was_used_least_recently_is_taken():
     assert loads(bench.step()) == [(0, "c")]
     bench.add("a2")
     assert loads(bench.step()) == [(1, "a")]
-    assert bench.loaded == ["a", "b", "c", "a"]
+    assert bench.store.reads == ["a", "b", "c", "a"]
 
 
 def test_a_request_that_is_passed_for_long_gets_the_slot_of_the_adapter_with_most_rows():
@@ -137,7 +132,7 @@ def test_a_step_that_failed_may_not_have_loaded_its_adapter():
     assert plan is not None
     bench.scheduler.fail_step(plan, "no")
     bench.add("a2")
-    assert loads(bench.step()) == [(0, "a")]
+    assert loads(bench.step()) == [(1, "a")]
 
 
 def test_a_preempted_sequence_gives_its_slot_back():
@@ -155,7 +150,7 @@ def test_a_preempted_sequence_gives_its_slot_back():
 
 def test_an_adapter_that_cannot_be_read_ends_its_request():
     bench = Bench(max_loras=1)
-    bench.missing.add("a")
+    bench.store.missing.add("a")
     bench.add("a1", "1")
     bench.step()
     (failed,) = bench.scheduler.take_failed()
