@@ -12,7 +12,7 @@ from stoker.engine.loop.adapter_reader import AdapterReader
 
 class FakeStore:
     """Reads an adapter when the test allows it. A copy is needed while a sequence holds it or a step pins it: this one
-    knows no slots."""
+    knows only the slots that the test names."""
 
     def __init__(self, max_copies: int = 1000) -> None:
         self.max_copies = max_copies
@@ -21,6 +21,7 @@ class FakeStore:
         self.pinned: Counter[str] = Counter()
         self.missing: set[str] = set()  # names of adapters whose files are gone
         self.reads: list[str] = []  # names
+        self.in_slots: set[str] = set()  # digests
         self.may_read = threading.Event()
         self.may_read.set()
 
@@ -63,7 +64,7 @@ class FakeStore:
 
     def make_space(self) -> None:
         for digest in self.copies:
-            if not self.pinned[digest]:
+            if self.held[digest] and not self.pinned[digest] and digest not in self.in_slots:
                 del self.copies[digest]
                 return
 

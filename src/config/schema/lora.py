@@ -69,8 +69,9 @@ class LoRAConfig(Section):
     max_cpu_loras: Annotated[Count | Auto, means_auto(0), means_auto(-1)] = Field(
         "auto",
         description=(
-            "Maximum number of adapters in memory, beside those of a step; others are read from their files when a "
-            "request needs them. `auto`: `max_loras`."
+            "Maximum number of adapters in memory, with those of a step; others are read from their files when a "
+            "request needs them, and memory is reserved for one more, which is read while others compute. `auto`: "
+            "`max_loras`."
         ),
         examples=[16],
         json_schema_extra=about(unit="adapters"),

@@ -33,17 +33,19 @@ class Bench:
                 max_num_batched_tokens=64,
                 max_model_len=1000,
                 enable_prefix_caching=False,
+                scheduling_policy="priority",
                 adapters=AdapterSettings(max_loras, AdapterReader(self.store, waits=True)),
             )
         )
 
-    def add(self, *names: str, max_tokens: int = 900) -> None:
+    def add(self, *names: str, max_tokens: int = 900, priority: int = 0) -> None:
         for name in names:
             adapter = name.rstrip("0123456789")
             ref = AdapterRef(adapter, f"digest {adapter}", "") if adapter else None
             scope = CacheScope(adapter=ref.digest if ref else "")
             sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-            self.scheduler.add(EngineRequest(request_id=name, inputs=RequestInputs([5], sampling, scope, ref)))
+            inputs = RequestInputs([5], sampling, scope, ref)
+            self.scheduler.add(EngineRequest(request_id=name, inputs=inputs, priority=priority))
 
     def step(self) -> StepPlan:
         plan = self.scheduler.schedule()
@@ -133,6 +135,51 @@ def test_a_step_that_failed_may_not_have_loaded_its_adapter():
     bench.scheduler.fail_step(plan, "no")
     bench.add("a2")
     assert loads(bench.step()) == [(1, "a")]
+
+
+def test_a_step_that_failed_leaves_no_load_without_a_request():
+    """The load was planned again although no request needed it, and failed with the copy gone."""
+    bench = Bench(max_loras=2)
+    bench.add("a1", "1")
+    plan = bench.scheduler.schedule()
+    assert plan is not None
+    bench.scheduler.fail_step(plan, "no")
+    bench.add("2")
+    assert loads(bench.step()) == []
+    assert not +bench.store.pinned
+
+
+def test_a_copy_is_pinned_until_the_step_that_places_it_is_finished():
+    """The sequence was aborted before: its copy could be gone when the step began."""
+    bench = Bench(max_loras=1)
+    bench.add("a1", "1")
+    plan = bench.scheduler.schedule()
+    assert plan is not None
+    bench.scheduler.abort("a1")
+    assert (bench.store.held["digest a"], bench.store.pinned["digest a"]) == (0, 1)
+    bench.scheduler.finish_step(plan, StepResult(np.full(int(plan.num_outputs.sum()), 7, np.int32)))
+    assert bench.store.pinned["digest a"] == 0
+
+
+def test_a_request_that_is_passed_for_long_gets_the_memory_of_one_that_waits():
+    """b waits for the slot of a and has the one copy more; c, which ranks before it, has none."""
+    bench = Bench(max_loras=1)
+    bench.add("a1", max_tokens=MAX_PASSED_STEPS + 20)
+    bench.step()
+    bench.store.in_slots.add("digest a")
+    bench.add("b1")
+    bench.add("c1", priority=-1)
+    for _ in range(MAX_PASSED_STEPS - 1):
+        bench.step()
+    assert (list(bench.store.copies), bench.store.reads) == (["digest a", "digest b"], ["a", "b"])
+    bench.step()
+    bench.step()
+    assert list(bench.store.copies) == ["digest a", "digest c"]
+    while "a1" in bench.running:
+        bench.step()
+    bench.step()
+    assert bench.running == ["c1"]
+    assert bench.store.reads == ["a", "b", "c", "b"]  # when nothing needs the copy of a any more
 
 
 def test_a_preempted_sequence_gives_its_slot_back():

@@ -31,12 +31,21 @@ from stoker.engine.transport.messages import AdapterChanged, LoadAdapter, Messag
 SQL, GONE = AdapterRef("sql", "a1", "/sql"), AdapterRef("gone", "b2", "/gone")
 
 
+class ClosingExecutor(Executor):
+    """Its read waits for another process until it is closed."""
+
+    def close(self) -> None:
+        assert isinstance(self.adapters, FakeStore)
+        self.adapters.may_read.set()
+
+
 def engine(max_copies: int = 1, settings: FakeSettings | None = None) -> tuple[EngineCore, FakeStore]:
     """Adapters are read when the test allows it."""
     store = FakeStore(max_copies)
     store.missing.add("gone")
     store.may_read.clear()
-    executor, reader = Executor(InlineStepQueue(FakeRunner(settings or FakeSettings()))), AdapterReader(store)
+    executor, reader = ClosingExecutor(InlineStepQueue(FakeRunner(settings or FakeSettings()))), AdapterReader(store)
+    executor.adapters = store
     settings_of_steps = SchedulerSettings(
         num_blocks=40,
         block_size=4,
@@ -104,6 +113,14 @@ def test_a_failed_call_leaves_nothing():
     assert core.load_adapter(SQL).done()
     assert store.reads == ["gone", "sql"]
     core.close()
+
+
+def test_closing_ends_a_read_that_waits_for_another_process():
+    """The engine waited for the read before it closed what the read waited for."""
+    core, _ = engine()
+    reading = core.load_adapter(SQL)
+    core.close()
+    assert reading.done()
 
 
 def test_a_call_and_requests_share_one_read():
