@@ -33,7 +33,7 @@ from stoker.engine.loop.adapter_reader import AdapterReader
 from stoker.engine.lora.mix import AdapterMix
 from stoker.engine.plugins import PluginError
 from stoker.engine.runner import loaded_model
-from stoker.engine.runner.adapters import adapters_of, linears_of
+from stoker.engine.runner.adapters import adapters_of
 from stoker.engine.runner.loaded_model import LoadedModel
 
 from .adapters import Adapter, adapter, answers, inputs_of, outputs, with_lora
@@ -131,6 +131,20 @@ def test_other_families(family: str, saved: Callable[[str], Saved], tmp_path: Pa
     found = outputs(Engine(with_lora(folder, tmp_path)), PROMPTS, rows, SCORED)
     for prompt, output, merged in zip(PROMPTS, found, rows, strict=True):
         assert_scored_by(base if merged is None else merged.merged, prompt, output)
+
+
+def test_experts_whose_router_computes_in_float32(saved: Callable[[str], Saved], tmp_path: Path):
+    """Its product is of another type than that of the adapters of a model in bfloat16."""
+    base, folder = saved("deepseek_v3")
+    own = adapter(base, tmp_path / "own", 1, target_modules=OTHER_FAMILIES["deepseek_v3"])
+    engine = Engine(with_lora(folder, tmp_path, model={"dtype": "bfloat16"}))
+    assert any(
+        each.dtype == torch.float32 for each in engine.runner.loaded.model.loadables() if isinstance(each, Linear)
+    )
+    rows = [own, None, own, None, own]
+    found, plain = (outputs(engine, PROMPTS, each, SCORED) for each in (rows, [None] * len(rows)))
+    assert [output.finish_reason for output in found] == [FinishReason.LENGTH] * len(rows)
+    assert [output.token_ids for output in found[1::2]] == [output.token_ids for output in plain[1::2]]
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])  # the second one's is the embedding, which has no deltas
@@ -372,8 +386,7 @@ def test_weights_that_are_rounded_are_the_base_of_adapters(scheme: str, saved: C
     assert adapters is not None
     adapters.load(own.ref)
     adapters.place(1, own.ref)
-    layers = dict(zip(linears_of(stepped.model), adapters.places.layers, strict=True))
-    mix = AdapterMix.of(torch.ones(27, dtype=torch.int32), layers, stepped.kernels.lora_add, 3)
+    mix = AdapterMix.of(torch.ones(27, dtype=torch.int32), adapters.places.by_layer, stepped.kernels.lora_add, 3)
     deltas = {
         name.removesuffix(".weight"): own.merged.get_parameter(name) - weight
         for name, weight in base.named_parameters()

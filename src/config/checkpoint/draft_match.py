@@ -62,7 +62,7 @@ def is_eagle(stored: Collection[str]) -> bool:
 
 
 def _of_trained(own: Collection[str]) -> dict[str, str]:
-    """Beginnings of names in the files of EAGLE, by those of the engine."""
+    """How names in the files of EAGLE begin, by how the engine's own begin."""
     if any(name.startswith("midlayer.") for name in own):
         return {_LAYER: "midlayer.", _LAYERS: "layers.", _NORM: "norm."}
     if any(name.startswith("fusion_fc.") for name in own):  # the library `speculators`

@@ -18,6 +18,7 @@ from ..memory.gpu_reserve import GRAPHS_BYTES, context_bytes, staging_bytes, ste
 from ..memory.kv_cost import KVCost
 from ..memory.memory_plan import MemoryPlan, memory_of
 from ..memory.needs import DeviceRoom, ModelShare
+from ..resolve.draft_files import DraftFiles
 from ..schema.types import format_about as about
 from .ask import Ask
 from .devices import DeviceProfile
@@ -29,6 +30,9 @@ MIB = 1 << 20
 LOGIT_ROWS = 128  # of one pass, as in engine/runner/sample_head.py
 CAPTURED_ROWS = 128  # for each replica that shares experts, as in engine/collectives/shared_experts.py
 CAPTURED_DRAFTS = 70  # steps with drafts that a process captures at most, as in engine/runner/body.py
+CAPTURED_OF_NETWORK = (
+    256 + 128 + 90
+)  # steps of one that drafts: chains, rows, tokens, as in engine/runner/model_drafts.py
 GRAPH_BYTES = 4 << 10  # of each layer in a captured step on a CPU: measured, twelve calls with 300 bytes each
 
 
@@ -100,7 +104,7 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
         activations += staging_bytes(memory.kv_block_bytes)
     graphs = graph_memory(ask) if device.is_gpu else captured_memory(model.spec, ask)
     grammars = NOTHING if device.is_gpu else grammar_memory(model.spec, ask)
-    drafts = draft_memory(model.spec, ask, ask.max_model_len or model.limit)
+    drafts = draft_memory(model, ask)
     status, reason = _status(model, device.room, ask, memory)
     likely = memory.total_bytes + (process + activations + graphs + grammars + drafts).likely
     if status in ("fits", "fits with less context") and likely > device.room.free_bytes:
@@ -120,11 +124,13 @@ def estimate(model: PlannedModel, device: DeviceProfile, ask: Ask) -> Estimate:
     )
 
 
+def _network(model: PlannedModel, ask: Ask) -> DraftFiles | None:
+    """What drafts for the model, if it is a network."""
+    return model.files.draft if model.files is not None and ask.has_network else None
+
+
 def _share(model: PlannedModel, ask: Ask) -> ModelShare:
-    draft, num_ranks = (
-        model.files.draft if model.files is not None and ask.has_network else None,
-        ask.tensor_parallel_size,
-    )
+    draft, num_ranks = _network(model, ask), ask.tensor_parallel_size
     draft_bytes = 0
     if draft is not None:
         draft_bytes = draft.held_bytes(ask.dtype, ask.held_in, ask.max_num_seqs)
@@ -258,15 +264,19 @@ def draft_logit_rows(ask: Ask) -> int:
     return min(ask.max_num_seqs * (1 + ask.max_drafted), LOGIT_ROWS) - min(ask.max_num_seqs, LOGIT_ROWS)
 
 
-def draft_memory(spec: ModelSpec, ask: Ask, max_model_len: int) -> Range:
-    """Logits of further rows, captured steps with drafts, the tokens of running sequences, those of earlier answers.
+def draft_memory(model: PlannedModel, ask: Ask) -> Range:
+    """Logits of further rows, captured steps with drafts and of the network that makes them, the tokens of running
+    sequences, those of earlier answers.
 
     Tokens take memory once they are known: at most all sequences are full, each with a prediction of the same length.
     """
     if not ask.max_drafted:
         return NOTHING
+    spec, max_model_len = model.spec, ask.max_model_len or model.limit
     logits = draft_logit_rows(ask) * spec.vocab_size * (DTYPE_BYTES[ask.dtype] + 4)
     graphs = CAPTURED_DRAFTS * spec.num_layers * GRAPH_BYTES
+    if (network := _network(model, ask)) is not None:
+        graphs += CAPTURED_OF_NETWORK * network.draft.spec.num_layers * GRAPH_BYTES
     texts, past = ask.max_num_seqs * max_model_len * 4, past_output_bytes(ask.past_output_tokens)
     likely = logits + graphs // 2 + texts // 4
     return Range(low=past, likely=likely + past, high=2 * logits + graphs + 2 * texts + past)

@@ -69,8 +69,8 @@ class LoRAConfig(Section):
     max_cpu_loras: Annotated[Count | Auto, means_auto(0), means_auto(-1)] = Field(
         "auto",
         description=(
-            "Maximum number of adapters in memory, with those of a step; others are read from their files when a "
-            "request needs them, and memory is reserved for one more, which is read while others compute. `auto`: "
+            "Maximum number of adapters in memory, those of a step included; others are read from their files when a "
+            "request needs them. Memory is reserved for one more, which is read while the others compute. `auto`: "
             "`max_loras`."
         ),
         examples=[16],

@@ -141,6 +141,8 @@ class AdapterSlots:
             self._settings.copies.pin(ref)
         request.adapter_slot = slot
         request.num_passed_steps = 0
+        if request is self._starving:
+            self._starving, self._emptied = None, NO_ADAPTER
         self._num_running[slot] += 1
         self._use(slot)
 

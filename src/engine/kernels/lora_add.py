@@ -71,7 +71,7 @@ class LoraRows(Protocol):
 
     @property
     def tokens(self) -> torch.Tensor:
-        """[T] int32, a permutation of the tokens: first those of slot 0, then of slot 1, at last those without."""
+        """[T] int32, a permutation of the tokens: first those of slot 0, then of slot 1, and after all slots those without."""
         ...
 
     @property

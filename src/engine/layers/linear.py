@@ -61,10 +61,10 @@ class Linear:
         finish: makes the result of the outputs of a part of the weight; None if this is all of it.
         """
         self.parts = parts
-        self.in_features = in_features
+        self.in_features, self.dtype = in_features, dtype
         self._biased = frozenset(parts) - frozenset(unbiased) if has_bias else frozenset()
         self._kernels = kernels
-        self._dtype, self._device = dtype, device
+        self._device = device
         self._scheme = scheme
         self._order = order
         self._has_zeros = order is not None and bool((order < 0).any())
@@ -83,7 +83,7 @@ class Linear:
             self._packed = kept
             return
         is_single = len(self.parts) == 1 and self._device.type == "cpu" and self._order is None
-        view = tensors.view(f"{next(iter(self.parts))}.weight", self._dtype) if is_single else None
+        view = tensors.view(f"{next(iter(self.parts))}.weight", self.dtype) if is_single else None
         weight = self._stacked_weight(tensors) if view is None else view
         if self._scheme is None:
             packed = self._kernels.pack_linear(weight, bias)
@@ -107,7 +107,7 @@ class Linear:
         codes, scales = torch.cat([part.codes for part in found]), torch.cat([part.scales for part in found])
         if self._order is not None:
             codes, scales = codes[self._order], scales[self._order]
-        return pack(Integers(codes, scales), bias, self._dtype)
+        return pack(Integers(codes, scales), bias, self.dtype)
 
     def _grouped(self, tensors: TensorReader, bias: torch.Tensor | None) -> PackedLinear | None:
         """The codes of the checkpoint, if all parts have some. Parts that are not alike become pieces."""
@@ -116,7 +116,7 @@ class Linear:
             return None
         parts: list[Grouped] = []
         for name in self.parts:
-            part = tensors.grouped(f"{name}.weight", self._dtype)
+            part = tensors.grouped(f"{name}.weight", self.dtype)
             if part is None:
                 return None
             parts.append(part)
@@ -130,7 +130,7 @@ class Linear:
         for piece in pieces:
             stop = first + sum(part.shape[0] for part in piece)
             own = None if bias is None else bias[first:stop]
-            if (layer := pack(piece, own, self._dtype)) is None:
+            if (layer := pack(piece, own, self.dtype)) is None:
                 return None
             packed.append(layer)
             first = stop
@@ -144,16 +144,16 @@ class Linear:
         return {"packed": self.packed}
 
     def hold(self, held: Held) -> None:
-        self._packed = linear_of(held, "packed", self._num_outputs, self.in_features, self._dtype)
+        self._packed = linear_of(held, "packed", self._num_outputs, self.in_features, self.dtype)
 
     def _stacked_weight(self, tensors: TensorReader) -> torch.Tensor:
-        whole = torch.empty(sum(self.parts.values()), self.in_features, dtype=self._dtype, device=self._device)
+        whole = torch.empty(sum(self.parts.values()), self.in_features, dtype=self.dtype, device=self._device)
         for name, part in zip(self.parts, torch.split(whole, list(self.parts.values())), strict=True):
             tensors.read(f"{name}.weight", part)
         return self._ordered(whole)
 
     def _stacked_bias(self, tensors: TensorReader) -> torch.Tensor:
-        whole = torch.zeros(sum(self.parts.values()), dtype=self._dtype, device=self._device)
+        whole = torch.zeros(sum(self.parts.values()), dtype=self.dtype, device=self._device)
         for name, part in zip(self.parts, torch.split(whole, list(self.parts.values())), strict=True):
             if name in self._biased:
                 tensors.read(f"{name}.bias", part)
@@ -174,7 +174,7 @@ class Linear:
     def num_bytes(self) -> int:
         if self.packed.scales is not None or self.packed.is_grouped:
             return self.packed.num_bytes
-        unpadded = sum(math.prod(shape) for _, shape in self.wanted()) * self._dtype.itemsize
+        unpadded = sum(math.prod(shape) for _, shape in self.wanted()) * self.dtype.itemsize
         return min(unpadded, self.packed.num_bytes)  # without the padding of the last panel, as `engine plan` counts
 
     @property

@@ -49,8 +49,8 @@ class Places:
         is_whole: bool = True,
     ) -> None:
         """
-        max_rank: of an adapter.
         layers: all of which a step calls with a mix.
+        max_rank: the highest rank that an adapter may have.
         others: names of weights that are in other parts of the model, whose products have no deltas.
         slices: of the weights that this process has a part of, by the names of their tensors.
         aliases: other names of weights.
@@ -59,6 +59,7 @@ class Places:
         self.layers = [
             LoraLayer(list(each.parts.values()), each.in_features, num_slots, device, max_rank) for each in layers
         ]
+        self.by_layer = dict(zip(layers, self.layers, strict=True))
         self.num_slots = num_slots
         self._others, self._is_whole, self._aliases = frozenset(others), is_whole, aliases or {}
         self._places: dict[str, Place] = {}

@@ -10,12 +10,11 @@ from ...config import Resolved
 from ...config.checkpoint.adapter_files import read_adapter
 from ...model.tensor_parallel import slices
 from ...model.tensors import EMBEDDING, OUTPUT
-from ..kernels.lora_add import LoraLayer
 from ..layers.linear import Linear
 from ..layers.step_input import StepInput
 from ..lora.adapters import Adapters
 from ..lora.mix import AdapterMix
-from ..lora.places import FusedLayer, Places
+from ..lora.places import Places
 from ..lora.settings import LoraSettings
 from ..models.decoder import LaterStage
 from ..models.model import Model
@@ -50,7 +49,7 @@ def adapters_of(resolved: Resolved, loaded: LoadedModel) -> Adapters | None:
 
 def places_of(resolved: Resolved, settings: LoraSettings, loaded: LoadedModel) -> Places:
     spec, model, ranks = resolved.model_spec, loaded.model, loaded.ranks
-    linears = linears_of(model)
+    linears = linears_of(model, getattr(torch, resolved.model.dtype))
     own = {name for each in linears for name in each.parts}
     wanted = {name.removesuffix(".weight") for name, _ in model.wanted() if name.endswith(".weight")}
     tied = {OUTPUT.removesuffix(".weight"): EMBEDDING.removesuffix(".weight")} if spec.is_tied else {}
@@ -66,9 +65,11 @@ def places_of(resolved: Resolved, settings: LoraSettings, loaded: LoadedModel) -
     )
 
 
-def linears_of(model: Model | LaterStage) -> list[Linear]:
-    """The layers that a step calls with its mix, once each, in the order of loading."""
-    return list(dict.fromkeys(each for each in model.loadables() if isinstance(each, Linear)))
+def linears_of(model: Model | LaterStage, dtype: torch.dtype) -> list[Linear]:
+    """The layers to which adapters can add, once each, in the order of loading: those that compute in the model's own
+    dtype, which adapters have too. Routers of experts may compute in float32."""
+    found = dict.fromkeys(each for each in model.loadables() if isinstance(each, Linear))
+    return [each for each in found if each.dtype == dtype]
 
 
 def adapter_features(loaded: LoadedModel) -> tuple[StepFeature, ...]:
@@ -76,14 +77,13 @@ def adapter_features(loaded: LoadedModel) -> tuple[StepFeature, ...]:
     if loaded.adapters is None:
         return ()
     places = loaded.adapters.places
-    layers: dict[FusedLayer, LoraLayer] = dict(zip(linears_of(loaded.model), places.layers, strict=True))
     add = loaded.kernels.lora_add
 
     def is_in(plan: StepPlan, slots: SlotTable) -> bool:
         return bool(slots.columns[ADAPTER_SLOT][plan.slots].any())
 
     def fill(step: StepInput, columns: Columns) -> AdapterMix:
-        return AdapterMix.of(slots_of_tokens(step, columns[ADAPTER_SLOT]), layers, add, places.num_slots)
+        return AdapterMix.of(slots_of_tokens(step, columns[ADAPTER_SLOT]), places.by_layer, add, places.num_slots)
 
     return (StepFeature(StepFlag.MIX, is_in, fill),)
 

@@ -6,6 +6,7 @@ the steps of a chain together with what samples their tokens, at the first chain
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -13,10 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..kernels.capture import Capture, CapturedGraph, NotCapturable
+from ..kernels.capture import Capture, CapturedGraph, NotCapturable, TooLarge
 from ..kernels.sample_among import Choice, SampleAmong
 from ..layers.step_input import StepInput
 from ..step.plan import Int64
+
+_MAX_STEPS = 256  # of all chains that are captured at one time; config/plan/estimate.py counts them
 
 
 class Computed(NamedTuple):
@@ -30,8 +33,8 @@ class Computed(NamedTuple):
 class Links:
     """What L steps of R rows are computed from, besides the tokens that they draft.
 
-    views: the steps as each view of the blocks sees them. Their columns have a first dimension of L, but for
-        `token_ids` [R], those of the first step, and for what is the same in all steps.
+    views: the steps as each view of the blocks sees them. Columns that differ between steps have a first dimension of
+        L; `token_ids` [R] are those of the first step.
     """
 
     views: tuple[StepInput, ...]
@@ -77,11 +80,9 @@ class DraftChain:
     max_rows: int
     block_tables: torch.Tensor
     max_model_len: int
-    _graphs: dict[tuple[int, int], tuple[Links, CapturedGraph]] = field(default_factory=dict)
-
-    @property
-    def num_graphs(self) -> int:
-        return len(self._graphs)
+    num_captures: int = 0  # so far
+    # by the shape, the one that was used last at the end
+    _graphs: OrderedDict[tuple[int, int], tuple[Links, CapturedGraph]] = field(default_factory=OrderedDict)
 
     def forget(self) -> None:
         """Forget captured chains: the tensors that they read are replaced."""
@@ -92,6 +93,7 @@ class DraftChain:
             return _copied(*self._drafted(links))
         if (found := self._graphs.get(links.shape)) is None:
             return self._first(links, self.capture)
+        self._graphs.move_to_end(links.shape)
         own, graph = found
         for into, values in zip(own.tensors(), links.tensors(), strict=True):
             into.copy_(values)
@@ -122,9 +124,15 @@ class DraftChain:
         try:
             graph = capture(lambda: self._drafted(own))
         except NotCapturable as error:
-            self.capture = None
+            if isinstance(error, TooLarge):
+                self.max_rows = rows - 1
+            else:
+                self.capture = None
             return _copied(*(self._drafted(links) if error.output is None else error.output))
         self._graphs[links.shape] = own, graph
+        self.num_captures += 1
+        while sum(length for length, _ in self._graphs) > _MAX_STEPS:
+            self._graphs.popitem(last=False)
         return _copied(*graph.output)
 
     def _fill_tables(self, links: Links) -> None:

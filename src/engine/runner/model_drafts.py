@@ -287,7 +287,7 @@ class ModelDrafts:
 
     @property
     def _num_graphs(self) -> int:
-        return self._steps.num_graphs + self._chain.num_graphs
+        return self._steps.num_graphs + self._chain.num_captures
 
     def _catch_up(self, slots: Int64) -> Bool:
         """Compute one step's worth of what these slots lack, where that is more. Returns which of them lack little."""

@@ -112,6 +112,21 @@ def test_a_request_that_is_passed_for_long_gets_the_slot_of_the_adapter_with_mos
     assert set(bench.running) - {"b1", "b2", "1"} == {"c1"}
 
 
+def test_a_request_that_has_waited_long_is_admitted_again_after_a_preemption():
+    bench = Bench(max_loras=1)
+    bench.add("a1", max_tokens=MAX_PASSED_STEPS + 5)
+    bench.step()
+    bench.add("b1")
+    while bench.running != ["b1"]:
+        bench.step()
+    sequences = bench.scheduler.sequences
+    sequences.preempt(next(each for each in sequences.running if each.request_id == "b1"))
+    assert bench.running == []
+    bench.add("b2")
+    bench.step()
+    assert bench.running == ["b1", "b2"]
+
+
 def test_a_request_that_leaves_ends_the_wait_of_the_others():
     bench = Bench(max_loras=1)
     bench.add("a1")
