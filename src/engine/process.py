@@ -214,7 +214,8 @@ def _heartbeats(listener: int, core: EngineCore) -> Iterator[None]:
         publisher.linger = 0
         _listen(publisher, listener)
         while not done.wait(HEARTBEAT_INTERVAL_S):
-            publisher.send(encode(Heartbeat(core.num_steps, core.is_stepping, time.process_time())))
+            heartbeat = Heartbeat(core.num_steps, core.is_stepping, time.process_time(), core.is_reading)
+            publisher.send(encode(heartbeat))
         publisher.close()
 
     thread = threading.Thread(target=publish, name="heartbeats", daemon=True)

@@ -16,7 +16,7 @@ def matrix_bytes(rank: int, in_features: int, out_features: int, element_bytes: 
 def adapters_bytes(
     shapes: Iterable[tuple[int, int]], num_copies: int, max_rank: int, element_bytes: int, has_biases: bool = False
 ) -> int:
-    """Maximum number of bytes of `num_copies` adapters (`lora.max_cpu_loras`) that change all of these weights.
+    """Maximum number of bytes of `num_copies` adapters that change all of these weights.
 
     shapes: [outputs, inputs] of the weights of this device.
     """

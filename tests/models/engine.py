@@ -26,6 +26,7 @@ from stoker.engine.core import Scheduler
 from stoker.engine.core.adapter_slots import AdapterSettings
 from stoker.engine.core.block_store import BlockStore
 from stoker.engine.executor.scheduler import scheduler_settings
+from stoker.engine.loop.adapter_reader import AdapterReader
 from stoker.engine.runner.load_runner import load_runner
 from stoker.engine.runner.runner import Runner
 from stoker.engine.structured.grammars import Grammars
@@ -69,7 +70,7 @@ def resolved(folder: Path, place: Path, machine: MachineSpec = MACHINE, **sectio
 def scheduler_of(settings: Resolved, runner: Runner, store: BlockStore | None = None) -> Scheduler:
     """runner: of rank 0, which reads adapters."""
     adapters = runner.loaded.adapters
-    own = None if adapters is None else AdapterSettings(adapters.places.num_slots, adapters.load)
+    own = None if adapters is None else AdapterSettings(adapters.places.num_slots, AdapterReader(adapters, waits=True))
     return Scheduler(scheduler_settings(settings, store, adapters=own))
 
 

@@ -26,6 +26,7 @@ from stoker.engine.core.block_store import BlockStore
 from stoker.engine.host.shared_memory import SharedMemory
 from stoker.engine.kernels import KernelSet
 from stoker.engine.rank_process import follow, load_rank
+from stoker.engine.ranks.adapters_of_ranks import OthersOfRanks
 from stoker.engine.ranks.followers import Follower, Followers
 from stoker.engine.ranks.group_runner import GroupRunner, LeadingGroup
 from stoker.engine.ranks.heads import lead
@@ -97,13 +98,16 @@ class Threads(Followers):
         parts = host_parts(head, transfer_of, announce=self.send)
         runner = load_runner(self._settings, parts, self._loading(0).first)
         assert all(isinstance(each.link.receive(), Loaded) for each in self._followers)
+        if (adapters := runner.loaded.adapters) is not None:
+            adapters.others = OthersOfRanks(self)
+            self._start_watching()  # it takes the answers of the others
         return runner, GroupRunner(runner, LeadingGroup(self, has_stages=bool(self._rings)))
 
     def wait_failure(self) -> None:
-        """Nothing watches the threads."""
+        """A thread does not end alone."""
 
     def lose(self, reason: str, exit_code: int = 1) -> None:
-        raise AssertionError(reason)
+        assert self._is_closed, reason
 
     def close(self) -> None:
         super().close()

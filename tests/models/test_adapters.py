@@ -29,6 +29,7 @@ from stoker.engine.executor.build import build_core
 from stoker.engine.executor.scheduler import scheduler_settings
 from stoker.engine.kernels import select_kernels
 from stoker.engine.layers.linear import Linear
+from stoker.engine.loop.adapter_reader import AdapterReader
 from stoker.engine.lora.mix import AdapterMix
 from stoker.engine.plugins import PluginError
 from stoker.engine.runner import loaded_model
@@ -314,9 +315,9 @@ def test_an_adapter_whose_files_are_gone_ends_its_request_only(saved: Callable[[
     first, second = (adapter(base, tmp_path / str(seed), seed) for seed in (1, 2))
     engine = Engine(with_lora(folder, tmp_path, {"max_loras": 1, "max_cpu_loras": 1}))
     scheduler = engine.scheduler
-    scheduler.add(EngineRequest(request_id="gone", inputs=inputs_of([5, 6], second)))
     for file in (tmp_path / "2").iterdir():
         file.unlink()
+    scheduler.add(EngineRequest(request_id="gone", inputs=inputs_of([5, 6], second)))
     assert scheduler.schedule() is None
     (failed,) = scheduler.take_failed()
     assert failed.request_id == "gone"
@@ -383,6 +384,7 @@ def test_weights_that_are_rounded_are_the_base_of_adapters(scheme: str, saved: C
     loaded = LoadedModel(CPU, stepped.kernels, stepped.model, stepped.cache)
     adapters = adapters_of(settings, loaded)
     assert adapters is not None
+    adapters.load(own.ref)
     adapters.place(1, own.ref)
     mix = AdapterMix.of(torch.ones(27, dtype=torch.int32), adapters.places.by_layer, stepped.kernels.lora_add, 3)
     deltas = {
@@ -406,7 +408,9 @@ def test_drafts_are_verified_with_the_adapter_of_their_row(saved: Callable[[str]
     assert adapters is not None
     engine.scheduler = Scheduler(
         scheduler_settings(
-            settings, drafting=DraftSettings(drafter=drafter), adapters=AdapterSettings(3, adapters.load)
+            settings,
+            drafting=DraftSettings(drafter=drafter),
+            adapters=AdapterSettings(3, AdapterReader(adapters, waits=True)),
         )
     )
     assert answers(engine, PROMPTS, rows) == expected
@@ -449,11 +453,11 @@ def test_a_request_whose_adapter_cannot_be_read_any_more_ends(saved: Callable[[s
     settings = with_lora(folder, tmp_path, {"max_loras": 1, "max_cpu_loras": 1})
     with contextlib.closing(build_core(settings)) as core:
         core.load_adapter(own.ref).result()
-        core.add(EngineRequest(request_id="own", inputs=inputs_of(PROMPTS[0], own)))
         core.load_adapter(other.ref).result()  # in its place
-        core.add(EngineRequest(request_id="other", inputs=inputs_of(PROMPTS[0], other)))
         for file in (tmp_path / "own").iterdir():
             file.unlink()
+        core.add(EngineRequest(request_id="own", inputs=inputs_of(PROMPTS[0], own)))
+        core.add(EngineRequest(request_id="other", inputs=inputs_of(PROMPTS[0], other)))
         outputs = []
         while core.has_work:
             outputs += core.step()
@@ -461,6 +465,30 @@ def test_a_request_whose_adapter_cannot_be_read_any_more_ends(saved: Callable[[s
         assert failed.finish_reason is FinishReason.ERROR
         tokens = [token for output in outputs if output.request_id == "other" for token in output.token_ids]
         assert [tokens] == merged_answers(base, [other], PROMPTS[:1])
+
+
+def test_a_request_ends_with_the_weights_that_were_loaded_when_it_arrived(
+    saved: Callable[[str], Saved], tmp_path: Path
+):
+    """It waits while another adapter runs, and a third one is loaded; its own files are gone."""
+    base, folder = saved("llama")
+    own, other, third = (adapter(base, tmp_path / name, seed) for seed, name in enumerate(("own", "other", "third")))
+    settings = with_lora(folder, tmp_path, {"max_loras": 1, "max_cpu_loras": 1})
+    with contextlib.closing(build_core(settings)) as core:
+        core.load_adapter(other.ref).result()
+        core.add(EngineRequest(request_id="other", inputs=inputs_of(PROMPTS[0], other)))
+        core.step()
+        core.load_adapter(own.ref).result()
+        core.add(EngineRequest(request_id="own", inputs=inputs_of(PROMPTS[0], own)))
+        for file in (tmp_path / "own").iterdir():
+            file.unlink()
+        core.load_adapter(third.ref).result()
+        core.unload_adapter(own.ref.digest)
+        outputs = []
+        while core.has_work:
+            outputs += core.step()
+        tokens = [token for output in outputs if output.request_id == "own" for token in output.token_ids]
+        assert [tokens] == merged_answers(base, [own], PROMPTS[:1])
 
 
 def test_a_scheduler_that_plans_no_adapters_is_refused(saved: Callable[[str], Saved], tmp_path: Path):

@@ -6,9 +6,12 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal, Protocol
 
+from tests.fake_adapters import FakeStore
+
 from stoker.engine.api import SamplingParams, StoredBlocks
 from stoker.engine.core import SchedulerSettings
 from stoker.engine.core.adapter_slots import AdapterSettings
+from stoker.engine.loop.adapter_reader import AdapterReader
 
 from .deployment import Deployment
 from .simulation import Abort, Add, Drain, Execute, Fail, FailStore, Finish, Plan, Simulation
@@ -57,7 +60,10 @@ class World:
 
     @classmethod
     def with_adapters(cls, name: str) -> World:
-        settings = AdapterSettings(max_loras=Random(name).choice([1, 1, 2, 3]), load=lambda ref: None)
+        random = Random(name)
+        max_loras = random.choice([1, 1, 2, 3])
+        store = FakeStore(max_loras + random.choice([0, 0, 1, 5]))
+        settings = AdapterSettings(max_loras, AdapterReader(store, waits=True))
         return cls.of(f"adapters {name}", adapters=settings)
 
     @classmethod

@@ -92,7 +92,9 @@ def _adapters(plan: Plan) -> str:
     named = plan.model.files.adapters if plan.model.files is not None else ()
     shown = ", ".join(f"{each.name} of rank {each.max_rank}" for each in named[:_MAX_ADAPTERS])
     more = f" and {len(named) - _MAX_ADAPTERS} more" if len(named) > _MAX_ADAPTERS else ""
-    size = f"{about(plan.estimate.adapter_bytes)} for {ask.num_adapters} of rank {ask.adapter_rank}"
+    size = (
+        f"{about(plan.estimate.adapter_bytes)} for {ask.num_adapters} of rank {ask.adapter_rank}, and one that is read"
+    )
     return f"{size}; at the start {shown}{more}" if named else size
 
 

@@ -28,7 +28,7 @@ class MemoryPlan(Record):
     transfer_bytes: int = 0  # blocks that other engines may read
     kept_bytes: int = 0  # blocks beside the KV cache (`cache.kv_offloading_size`)
     is_on_host: bool = False  # these two, and not counted: a GPU has the host beside it
-    adapter_bytes: int = 0  # of as many adapters as are kept in memory, of the highest rank
+    adapter_bytes: int = 0  # of the adapters that are kept and one that is read, of the highest rank
     moving_bytes: int = 0  # experts on their way to this process
     activation_bytes: int = 0  # reserved for the steps on a GPU; a CPU's budget does not include them
     kv: KVCost

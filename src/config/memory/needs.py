@@ -46,7 +46,7 @@ class MemoryNeeds(Record):
     transfer_bytes: int = 0  # host memory for blocks that other engines may read
     stores_blocks: bool = False  # outside the KV cache
     kept_bytes: int = 0  # host memory for blocks beside the KV cache
-    num_adapters: int = 0  # in memory (`lora.max_cpu_loras`)
+    num_adapters: int = 0  # that are kept in memory (`lora.max_cpu_loras`)
     adapter_rank: int = 0  # `lora.max_lora_rank`
     adapter_layers: tuple[str, ...] = ()  # `lora.lora_target_modules`
 
@@ -88,11 +88,13 @@ class ModelShare(Record):
         return of_stage + self.draft_weights_bytes
 
     def adapter_bytes(self, needs: MemoryNeeds) -> int:
-        """Maximum number of bytes of the adapters in memory."""
+        """Maximum number of bytes of the adapters in memory: those that are kept, and one that is read or waits for its
+        slot."""
         if not needs.num_adapters:
             return 0
         shapes = computed_shapes(self.rank_spec, needs.adapter_layers)
-        size = adapters_bytes(shapes, needs.num_adapters, needs.adapter_rank, DTYPE_BYTES[self.dtype])
+        element_bytes = DTYPE_BYTES[self.dtype]
+        size = adapters_bytes(shapes, needs.num_adapters + 1, needs.adapter_rank, element_bytes, has_biases=True)
         return size if self.num_stages == 1 else int(size * largest_share(self.rank_spec, self.num_stages))
 
     @property

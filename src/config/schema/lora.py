@@ -70,7 +70,8 @@ class LoRAConfig(Section):
         "auto",
         description=(
             "Maximum number of adapters in memory, those of a step included; others are read from their files when a "
-            "request needs them. `auto`: `max_loras`."
+            "request needs them. Memory is reserved for one more, which is read while the others compute. `auto`: "
+            "`max_loras`."
         ),
         examples=[16],
         json_schema_extra=about(unit="adapters"),

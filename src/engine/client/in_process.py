@@ -75,7 +75,9 @@ class InProcessClient(StreamingClient):
 
     def _poll_heartbeat(self, now: float) -> None:
         if self._core is not None:
-            self._watchdog.heartbeat(Heartbeat(self._core.num_steps, self._core.is_stepping, time.process_time()), now)
+            core = self._core
+            heartbeat = Heartbeat(core.num_steps, core.is_stepping, time.process_time(), core.is_reading)
+            self._watchdog.heartbeat(heartbeat, now)
 
     # ---- in the thread
 

@@ -3,13 +3,17 @@
 A waiting request whose adapter has no slot is passed by others. It takes the slot that no running sequence uses and
 that was used least recently. When it was passed in many steps, no more sequences are admitted for the adapter with most
 of them, until that slot is free.
+
+A live sequence holds its adapter in memory. Files are read elsewhere, while steps go on: a request whose adapter is not
+in memory yet is passed like one without a slot.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
 
 from ..api import AdapterRef
 from ..step.plan import NO_ADAPTER, AdapterLoad
@@ -18,10 +22,40 @@ from .request import Request
 MAX_PASSED_STEPS = 128  # in which a request was passed because its adapter has no slot
 
 
+class CopyState(Enum):
+    IN_MEMORY = auto()
+    READING = auto()
+    NO_SPACE = auto()  # the copies in memory are needed, and no further one may be read
+
+
+class AdapterCopies(Protocol):
+    """The adapters in memory: loop/adapter_reader.py."""
+
+    def hold(self, ref: AdapterRef) -> None:
+        """A live sequence needs the adapter from now on. Begins to read it if there is space."""
+
+    def drop(self, ref: AdapterRef) -> None:
+        """A sequence that held the adapter has ended."""
+
+    def pin(self, ref: AdapterRef) -> None:
+        """A planned step places the adapter: its copy stays, also when the sequence ends."""
+
+    def unpin(self, ref: AdapterRef) -> None:
+        """A step that places it is finished, or has failed."""
+
+    def ask(self, ref: AdapterRef, is_starving: bool) -> CopyState:
+        """The state of an adapter that is held. Begins to read it if it is not in memory.
+
+        is_starving: the copy of another adapter that only waiting sequences need may make room for it.
+        Raises AdapterError if reading it has failed.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class AdapterSettings:
     max_loras: int
-    load: Callable[[AdapterRef], None]  # reads an adapter unless it is in memory; raises AdapterError
+    copies: AdapterCopies
 
 
 class AdapterSlots:
@@ -40,6 +74,16 @@ class AdapterSlots:
         self._is_loading = False  # the step that is planned loads one
         self._waiting: Counter[str] = Counter()  # requests by the name of their adapter
 
+    def arrived(self, request: Request) -> None:
+        """A new sequence."""
+        if self._settings is not None and request.inputs.adapter is not None:
+            self._settings.copies.hold(request.inputs.adapter)
+
+    def ended(self, request: Request) -> None:
+        """The sequence has ended, and neither waits nor runs."""
+        if self._settings is not None and request.inputs.adapter is not None:
+            self._settings.copies.drop(request.inputs.adapter)
+
     def queued(self, request: Request) -> None:
         """The request waits from now on."""
         if request.inputs.adapter is not None:
@@ -55,20 +99,23 @@ class AdapterSlots:
     def has_room(self, request: Request) -> bool:
         """Whether the request could be admitted now, as far as its adapter is concerned; others pass it if not.
 
-        Raises AdapterError if its adapter can no longer be read.
+        Raises AdapterError if its adapter cannot be read.
         """
         ref = request.inputs.adapter
         if ref is None:
             return True
+        assert self._settings is not None
         self._end_starvation()
         slot = self._by_digest.get(ref.digest)
         if slot is not None and slot != self._emptied:
             return True
-        # One is loaded in each step: until it has its slot, its copy is one more than are kept in memory.
-        if slot is None and not self._is_loading and self._free_slot() is not None:
-            assert self._settings is not None
-            self._settings.load(ref)
-            return True
+        if slot is None:
+            state = self._settings.copies.ask(ref, request is self._starving)
+            if state is CopyState.READING:
+                return False
+            # One is loaded in each step: until it has its slot, its copy is one more than are kept in memory.
+            if state is CopyState.IN_MEMORY and not self._is_loading and self._free_slot() is not None:
+                return True
         request.num_passed_steps += 1
         is_starving = slot is None and request.num_passed_steps >= MAX_PASSED_STEPS
         if is_starving and self._starving is None and not self._is_loading:
@@ -90,6 +137,8 @@ class AdapterSlots:
             self._refs[slot], self._by_digest[ref.digest] = ref, slot
             self._loads.append(AdapterLoad(slot, ref))
             self._is_loading = True
+            assert self._settings is not None
+            self._settings.copies.pin(ref)
         request.adapter_slot = slot
         request.num_passed_steps = 0
         if request is self._starving:
@@ -109,9 +158,20 @@ class AdapterSlots:
         loads, self._loads, self._is_loading = self._loads, [], False
         return loads
 
-    def load_again(self, loads: list[AdapterLoad]) -> None:
-        """Loads of a step that failed: the runner may not have made them."""
-        self._loads += [load for load in loads if self._refs[load.slot] == load.ref]
+    def loaded(self, loads: list[AdapterLoad]) -> None:
+        """The step that made these loads is finished."""
+        for load in loads:
+            assert self._settings is not None
+            self._settings.copies.unpin(load.ref)
+
+    def not_loaded(self, loads: list[AdapterLoad]) -> None:
+        """A step that failed may not have made these loads. All sequences with these slots end with it, because each
+        has been in it or in a later step in flight: the next one loads its adapter again."""
+        for load in loads:
+            if self._refs[load.slot] == load.ref:
+                self._refs[load.slot] = None
+                del self._by_digest[load.ref.digest]
+        self.loaded(loads)
 
     @property
     def running_names(self) -> tuple[str, ...]:

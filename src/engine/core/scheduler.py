@@ -132,6 +132,7 @@ class Scheduler:
             raise RuntimeError(f"the tokens of step {plan.step} do not match its outputs")
         sequences = self.sequences
         step = sequences.retire(plan)
+        sequences.adapters.loaded(plan.adapter_loads)
         ends = first_ends(plan, result)
         sequences.blocks.publish_sampled(step, ends)
         sequences.blocks.states.publish_sampled(step, ends)
@@ -147,7 +148,7 @@ class Scheduler:
         return outputs
 
     def take_failed(self) -> list[EngineOutput]:
-        """The last outputs of requests that ended while they waited, because their adapters cannot be read any more."""
+        """The last outputs of requests that ended while they waited, because their adapters cannot be read."""
         failed, self._failed = self._failed, []
         return failed
 
@@ -164,7 +165,7 @@ class Scheduler:
         sequences = self.sequences
         steps = [sequences.retire(plan), *sequences.steps]
         sequences.blocks.forget_cached()
-        sequences.adapters.load_again(plan.adapter_loads)
+        sequences.adapters.not_loaded(plan.adapter_loads)
         requests = dict.fromkeys(request for step in steps for request in step.requests)
         if self._planner.stored is not None:
             for request in requests:

@@ -82,6 +82,7 @@ class Sequences:
         self.num_prepared += added.is_ready is not None
         if added.stop.named_token_ids:
             self.watched.watch(added.stop.named_token_ids)
+        self.adapters.arrived(added)
         self._queue(added)
 
     def admit(self, index: int, cached: CachedPrefix, num_reserved: int) -> None:
@@ -123,6 +124,7 @@ class Sequences:
         else:
             self.adapters.left_queue(request)
             self.waiting.remove(request)
+        self.adapters.ended(request)
 
     def _leave_slot(self, request: Request) -> None:
         self.adapters.release(request)

@@ -22,6 +22,7 @@ from ..host.neighbours import Neighbours
 from ..kv_events.payloads import EventPayloads
 from ..kv_events.publisher import EventPublisher
 from ..kv_stores.open_store import open_store
+from ..loop.adapter_reader import AdapterReader
 from ..loop.engine_core import EngineCore
 from ..lora.settings import LoraSettings
 from ..plugins import PluginError, named_by
@@ -40,7 +41,7 @@ from .local import beside_replicas, on_cpu, on_gpu
 from .prepared import Prepared
 from .process import ProcessExecutor
 from .ranks import on_ranks
-from .scheduler import AdapterLoading, MakeScheduler, adapter_settings, draft_settings, scheduler_maker
+from .scheduler import MakeScheduler, adapter_settings, draft_settings, scheduler_maker
 
 if TYPE_CHECKING:
     from ..runner.profiler import Profiler
@@ -77,8 +78,8 @@ def build_core(
         with _prepared(resolved, phase) as prepared:
             times = DraftTimes()
             drafting = draft_settings(resolved, times)
-            loading = AdapterLoading()
-            make_scheduler = _scheduler_maker(prepared, drafting, adapter_settings(resolved, loading))
+            reader = AdapterReader(waits=resolved.topology.is_launched)
+            make_scheduler = _scheduler_maker(prepared, drafting, adapter_settings(resolved, reader))
             scheduler = None
             if resolved.device.device == "cpu":  # the number of blocks is decided: a class fails before weights load
                 scheduler = make_scheduler(resolved.num_kv_blocks * resolved.cache_groups.num_groups)
@@ -86,11 +87,11 @@ def build_core(
             if scheduler is not None:
                 _check_adapters(resolved, scheduler)
             executor = _loaded(prepared, may_compile_later, rank_lost, launched, neighbours)
-            loading.executor = executor
+            reader.store = executor.adapters
             try:
                 if scheduler is None:
                     scheduler = make_scheduler(executor.num_blocks)
-                core = _core(prepared, executor, scheduler, None if drafting is None else times)
+                core = _core(prepared, executor, scheduler, reader, None if drafting is None else times)
             except BaseException as error:
                 executor.abandon(error)
                 raise
@@ -104,7 +105,11 @@ def build_core(
 
 
 def _core(
-    prepared: Prepared, executor: ProcessExecutor, scheduler: SchedulerInterface, times: DraftTimes | None
+    prepared: Prepared,
+    executor: ProcessExecutor,
+    scheduler: SchedulerInterface,
+    reader: AdapterReader,
+    times: DraftTimes | None,
 ) -> EngineCore:
     """Warm the executor up, and make the engine that it computes for. times: are measured; None without drafts."""
     with named_by("model.logits_processors"):  # those steps run no other code that the deployment names
@@ -129,6 +134,7 @@ def _core(
         logs_steps=observability.enable_logging_iteration_details,
         profiler=profiler_of(observability),
         store=prepared.store,
+        adapters=reader,
     )
     executor.serves(_step_counter(core))
     return core

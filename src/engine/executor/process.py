@@ -6,17 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...config import Resolved
-from ..api import AdapterRef, EngineInfo, StepLaunches
+from ..api import EngineInfo, StepLaunches
 from ..loop.executor import Executor, Sleeper
 from ..loop.step_queue import StepQueue
-from ..ranks.adapters_of_ranks import LeadingAdapters
 from ..spec_decode.step_times import DraftTimes
 from ..step import StepPlan, StepResult
 from ..worker import WorkerCall
 
 if TYPE_CHECKING:
-    from ..lora.adapters import Adapters  # imports torch
-    from ..runner.runner import Runner  # so does this
+    from ..runner.runner import Runner  # imports torch
 
 
 class ProcessExecutor(Executor):
@@ -43,9 +41,7 @@ class ProcessExecutor(Executor):
         self.num_blocks = runner.num_blocks  # of the KV cache, all groups of layers together
         self.info: Callable[[], EngineInfo] = runner.info
         self.can_sleep = sleeper is not None
-        self._adapters: Adapters | LeadingAdapters | None = runner.loaded.adapters
-        # Launched ranks plan the same steps, each by itself: a thread would be done at different times.
-        self.reads_beside_steps = self._adapters is not None and not resolved.topology.is_launched
+        self.adapters = runner.loaded.adapters
         self._counts_launches = resolved.observability.cudagraph_metrics
 
     def warm_up(self) -> None:
@@ -66,19 +62,6 @@ class ProcessExecutor(Executor):
 
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         return super().call(method, args, kwargs) if self._call is None else self._call(method, args, kwargs)
-
-    def has_adapter(self, digest: str) -> bool:
-        return self._adapters is not None and self._adapters.has(digest)
-
-    def load_adapter(self, ref: AdapterRef) -> None:
-        if self._adapters is None:
-            super().load_adapter(ref)
-        else:
-            self._adapters.load(ref)
-
-    def unload_adapter(self, digest: str) -> None:
-        if self._adapters is not None:
-            self._adapters.forget(digest)
 
     def free_memory(self) -> None:
         if self._sleeper is not None:

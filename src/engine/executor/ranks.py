@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ...config import Resolved
 from ..loop.device_step_queue import DeviceStepQueue
 from ..loop.step_queue import StepQueue
-from ..ranks.adapters_of_ranks import LeadingAdapters
+from ..ranks.adapters_of_ranks import OthersOfRanks
 from ..ranks.followers import in_step
 from ..ranks.group_runner import GroupRunner, LeadingGroup
 from ..ranks.leading_devices import OtherDevices
@@ -55,7 +55,7 @@ class RanksExecutor(ProcessExecutor):
         super().__init__(prepared.resolved, own, steps, together.execute, sleeper=sleeper, call=call)
         self._others, self._own = others, own
         if (adapters := own.loaded.adapters) is not None:
-            self._adapters = LeadingAdapters(adapters, others)
+            adapters.others = OthersOfRanks(others)
         self._moves_experts = prepared.resolved.parallel.enable_eplb
 
     def check(self) -> None:

@@ -8,14 +8,13 @@ from dataclasses import replace
 from ...config import Resolved
 from ...config.schema.observability import STEP_TOKENS
 from ...model.step_costs import StepCosts, step_costs
-from ..api import AdapterRef
 from ..core import Scheduler, SchedulerInterface, SchedulerSettings
 from ..core.adapter_slots import AdapterSettings
 from ..core.block_store import BlockStore
 from ..core.drafter import Drafter
 from ..core.interface import MEMBERS
 from ..core.settings import NO_LIMIT, DraftSettings
-from ..loop.executor import Executor
+from ..loop.adapter_reader import AdapterReader
 from ..lora.settings import LoraSettings
 from ..plugins import import_class, make, named_by
 from ..runner.cuda.buckets import mixed_buckets
@@ -46,22 +45,10 @@ def scheduler_maker(
     return make_named
 
 
-class AdapterLoading:
-    """Reads adapters for a scheduler that is made before what reads them."""
-
-    def __init__(self) -> None:
-        self.executor: Executor | None = None  # once the model is loaded
-
-    def load(self, ref: AdapterRef) -> None:
-        """Raises AdapterError."""
-        assert self.executor is not None, "requests arrive when the model is loaded"
-        self.executor.load_adapter(ref)
-
-
-def adapter_settings(resolved: Resolved, loading: AdapterLoading) -> AdapterSettings | None:
-    """What the scheduler needs for adapters; None without them."""
+def adapter_settings(resolved: Resolved, reader: AdapterReader) -> AdapterSettings | None:
+    """What the scheduler needs for adapters; None without them. reader: gets its store when the model is loaded."""
     settings = LoraSettings.of(resolved)
-    return None if settings is None else AdapterSettings(settings.max_loras, loading.load)
+    return None if settings is None else AdapterSettings(settings.max_loras, reader)
 
 
 def draft_settings(resolved: Resolved, times: DraftTimes) -> DraftSettings | None:

@@ -13,9 +13,10 @@ RESTART_WINDOW_S = 600.0
 class Watchdog:
     """Distinguishes a long step from one that hangs.
 
-    Progress is: outputs arrived, no request is open, the engine counted another step, or it is inside a step and uses
-    processor time (a large prefill on a CPU takes tens of seconds and is not a fault). A stopped process sends no
-    heartbeats, a deadlocked one uses no processor time, a scheduler that never runs waiting requests counts no steps.
+    Progress is: outputs arrived, no request is open, the engine counted another step, it reads an adapter (perhaps the
+    only request waits for slow storage), or it is inside a step and uses processor time (a large prefill on a CPU takes
+    tens of seconds and is not a fault). A stopped process sends no heartbeats, a deadlocked one uses no processor time,
+    a scheduler that never runs waiting requests counts no steps.
     """
 
     def __init__(self, now: float, *, limit_s: float = STALL_LIMIT_S, max_step_s: float = 600.0) -> None:
@@ -35,9 +36,10 @@ class Watchdog:
         if heartbeat.num_steps != before.num_steps or not heartbeat.is_stepping:
             self._step_since = now
         # a fifth of one core: far more than a sleeping process uses, far less than any computation
+        is_reading = heartbeat.is_reading and not heartbeat.is_stepping  # a read does not excuse a step that hangs
         computes = heartbeat.is_stepping and heartbeat.cpu_s - before.cpu_s > 0.2 * elapsed
         is_bounded = now - self._step_since < self._max_step_s
-        if heartbeat.num_steps != before.num_steps or (computes and is_bounded):
+        if heartbeat.num_steps != before.num_steps or is_reading or (computes and is_bounded):
             self.progress(now)
 
     def is_stalled(self, now: float) -> bool:

@@ -9,21 +9,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..api import (
-    AdapterError,
-    AdapterRef,
-    CallError,
-    EngineInfo,
-    EngineOutput,
-    EngineRequest,
-    EngineStats,
-    InvalidRequest,
-)
+from ..api import AdapterRef, CallError, EngineInfo, EngineOutput, EngineRequest, EngineStats, InvalidRequest
 from ..core import SchedulerInterface
 from ..core.block_events import BlockEvent, BlockEvents
 from ..core.block_store import BlockStore
@@ -31,6 +22,7 @@ from ..sampling.named_processors import check_named
 from ..step import StepOutputs, StepPlan
 from ..step.plan import plan_without_rows
 from ..structured.grammars import Grammars
+from .adapter_reader import AdapterReader
 from .executor import Executor
 from .held_outputs import HeldOutputs
 from .queue_times import QueueTimes
@@ -80,6 +72,7 @@ class EngineCore:
         logs_steps: log a line for each step.
         profiler: records traces of the steps when it is asked to; None without traces.
         store: keeps blocks outside the KV cache; None if nothing does.
+        adapters: the one that `scheduler` asks; None if requests have no adapters.
     """
 
     def __init__(
@@ -93,14 +86,14 @@ class EngineCore:
         logs_steps: bool = False,
         profiler: Recorder | None = None,
         store: BlockStore | None = None,
+        adapters: AdapterReader | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
         self._executor = executor
         # Outputs of requests that ended while they waited: a scheduler that is named need not have any.
         self._take_failed: Callable[[], list[EngineOutput]] = getattr(scheduler, "take_failed", list)
-        self._reader: ThreadPoolExecutor | None = None  # of adapters
-        self._reading: dict[str, Future[None]] = {}  # by digest
+        self._adapters = adapters or AdapterReader()
         self._has_postponed_work = True
         self._in_flight: deque[_StepInFlight] = deque()
         self._processor_pattern = processor_pattern
@@ -120,6 +113,11 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         return self._scheduler.has_work or bool(self._held)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether an adapter is being read. The thread that sends heartbeats asks."""
+        return self._adapters.is_reading
 
     @property
     def stats(self) -> EngineStats:
@@ -142,23 +140,9 @@ class EngineCore:
             check_named(sampling.logits_processors, self._processor_pattern)
         if self._grammars is not None:
             request.is_ready = self._grammars.prepare(sampling)
-        if request.inputs.adapter is not None:
-            self._wait_for_adapter(request, request.inputs.adapter)
         self.take_memory()
         self._scheduler.add(request)
         self._queue_times.arrived(request.request_id)
-
-    def _wait_for_adapter(self, request: EngineRequest, adapter: AdapterRef) -> None:
-        """Let the request wait until its adapter is read. Raises InvalidRequest if that has failed already."""
-        reading = self.load_adapter(adapter)
-        if reading.done():
-            self._reading.pop(adapter.digest, None)
-            if (error := reading.exception()) is None:
-                return
-            code = error.code if isinstance(error, AdapterError) else "invalid_value"
-            raise InvalidRequest(str(error), param="model", code=code)
-        others = request.is_ready
-        request.is_ready = reading.done if others is None else lambda: reading.done() and others()
 
     def _check_ids(self, token_ids: Collection[int], param: str) -> None:
         vocab_size = self.info.vocab_size
@@ -190,6 +174,7 @@ class EngineCore:
                 self.assist()
                 outputs = StepOutputs()
             if failed:
+                self._queue_times.fill(failed)
                 outputs = replace(outputs, records=[*outputs.records, *failed])
             return outputs if self._held is None else self._held.exchange(outputs)
         finally:
@@ -223,9 +208,8 @@ class EngineCore:
 
     def close(self) -> None:
         """Release what the steps do not need. No step can follow."""
-        if self._reader is not None:
-            self._reader.shutdown(cancel_futures=True)
-        self._executor.close()
+        self._executor.close()  # a read that waits for another process ends then
+        self._adapters.close()
         if self._sink is not None:
             self._sink.close()
             self._sink = None
@@ -238,24 +222,11 @@ class EngineCore:
 
     def load_adapter(self, ref: AdapterRef) -> Future[None]:
         """Begin to read an adapter; steps go on meanwhile. The future raises AdapterError."""
-        if self._executor.has_adapter(ref.digest) or not self._executor.reads_beside_steps:
-            done: Future[None] = Future()
-            try:
-                self._executor.load_adapter(ref)
-                done.set_result(None)
-            except AdapterError as error:
-                done.set_exception(error)
-            return done
-        reading = self._reading.get(ref.digest)
-        if reading is None or reading.done():
-            if self._reader is None:  # one thread: files are read one after the other
-                self._reader = ThreadPoolExecutor(1, thread_name_prefix="adapters")
-            reading = self._reading[ref.digest] = self._reader.submit(self._executor.load_adapter, ref)
-        return reading
+        return self._adapters.load(ref)
 
     def unload_adapter(self, digest: str) -> None:
-        """Forget an adapter as soon as no running request uses it."""
-        self._executor.unload_adapter(digest)
+        """Forget an adapter as soon as no request uses it."""
+        self._adapters.forget(digest)
 
     def call_workers(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """What the method of the worker of each process returns, by rank. Only without work.

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ..api import AdapterError, AdapterRef, CallError, StepLaunches
+from ..api import CallError, StepLaunches
 from ..step import StepPlan
+from .adapter_reader import AdapterStore
 from .step_queue import PendingStep, StepQueue
 
 
@@ -32,7 +33,7 @@ class Executor:
     """
 
     can_sleep = False  # whether `free_memory` and `take_memory` do something
-    reads_beside_steps = False  # whether `load_adapter` may be called in a thread while a step runs
+    adapters: AdapterStore | None = None  # None if the engine serves none
     is_shared = False  # whether other replicas need this one for their steps
 
     def __init__(self, steps: StepQueue[Any]) -> None:
@@ -60,17 +61,6 @@ class Executor:
     def call(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """What a method of the worker of each process returns, by rank. Raises CallError, or RunnerUnusable."""
         raise CallError("this engine has no workers: they are on CPUs only")
-
-    def has_adapter(self, digest: str) -> bool:
-        """Whether `load_adapter` has nothing to read."""
-        return False
-
-    def load_adapter(self, ref: AdapterRef) -> None:
-        """Read an adapter in every process of the model. Raises AdapterError."""
-        raise AdapterError("this engine serves no adapters: `lora.enable_lora` is not set", code="unsupported_adapter")
-
-    def unload_adapter(self, digest: str) -> None:
-        """Forget an adapter as soon as no running sequence uses it."""
 
     def free_memory(self) -> None:
         """Sleep: give back the memory that only steps need.

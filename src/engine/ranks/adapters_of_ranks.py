@@ -1,12 +1,13 @@
 """Adapters of several processes of a model, which have the same copies in memory.
 
 Rank 0 decides which: another rank reads an adapter when rank 0 asks for it, before a plan names it, and keeps it until
-rank 0 has forgotten its own copy. A rank that had to read files in the middle of a step could only end, with all
-others, if they were gone.
+rank 0 has freed its own copy. A rank that had to read files in the middle of a step could only end, with all others, if
+they were gone.
 """
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -18,40 +19,25 @@ from .followers import Followers
 if TYPE_CHECKING:
     from ..lora.adapters import Adapters  # imports torch
 
+logger = logging.getLogger(__name__)
 
-class LeadingAdapters:
-    """The adapters of rank 0, which the others follow. Any thread may call the methods."""
 
-    def __init__(self, own: Adapters, others: Followers) -> None:
-        self._own, self._others = own, others
-        own.on_forgotten = self._forgotten
+class OthersOfRanks:
+    """The OtherCopies (lora/adapters.py) of rank 0: the other ranks read and free what rank 0 reads and frees."""
 
-    def has(self, digest: str) -> bool:
-        """See Adapters.has."""
-        return self._own.has(digest)
+    def __init__(self, others: Followers) -> None:
+        self._others = others
 
-    def load(self, ref: AdapterRef) -> None:
-        """Returns when all ranks have read it. Raises AdapterError, and none has it then; RankLost."""
-        if self._own.has(ref.digest):
-            self._own.load(ref)  # it is the one that was used last
-            return
+    def read(self, ref: AdapterRef) -> None:
         self._others.send_aside(ReadAdapter(ref))
-        try:
-            self._own.load(ref)
-        except BaseException:
-            self._others.read_adapter(ref)
-            self._forgotten(ref.digest)
-            raise
+
+    def wait_read(self, ref: AdapterRef) -> None:
+        """Returns when all have read it. Raises AdapterError, and none of them has it then; RankLost."""
         if (refused := self._others.read_adapter(ref)) is not None:
             self.forget(ref.digest)
             raise AdapterError(refused.error, code=refused.code)
 
     def forget(self, digest: str) -> None:
-        """See Adapters.forget."""
-        self._own.forget(digest)
-        self._forgotten(digest)
-
-    def _forgotten(self, digest: str) -> None:
         self._others.send_aside(ForgetAdapter(digest))
 
 
@@ -81,4 +67,8 @@ class FollowingAdapters:
             answer = AdapterRead(ref.digest)
         except AdapterError as error:
             answer = AdapterRead(ref.digest, str(error), error.code)
+        except Exception as error:  # rank 0 waits for an answer
+            logger.exception("reading adapter `%s` failed", ref.name)
+            text = f"adapter `{ref.name}` cannot be read: {type(error).__name__}"
+            answer = AdapterRead(ref.digest, text, "adapter_unreadable")
         self._link.send(answer)

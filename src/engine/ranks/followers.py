@@ -108,7 +108,9 @@ class Followers:
 
     def close(self) -> None:
         """Ends the ranks. Ranks of other nodes then wait for the next start."""
-        self._is_closed = True
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
         for each in self._followers:
             each.give_up()
             each.link.close()
@@ -164,12 +166,17 @@ class Followers:
                 each.link.send_bytes(data)
 
     def read_adapter(self, ref: AdapterRef) -> AdapterRead | None:
-        """Wait for the answers to ReadAdapter; one with an error, if there is one. Raises RankLost."""
+        """Wait for the answers to ReadAdapter; one with an error, if there is one. Raises RankLost, also when these
+        ranks are being closed."""
+
+        def has_answered() -> bool:
+            return all(ref.digest in each.adapters for each in self._followers)
+
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._failure is not None or all(ref.digest in each.adapters for each in self._followers)
-            )
+            self._changed.wait_for(lambda: self._failure is not None or self._is_closed or has_answered())
             self.check()
+            if self._is_closed:
+                raise RankLost("the ranks were closed while they read an adapter")
             answers = [each.adapters.pop(ref.digest) for each in self._followers]
         return next((answer for answer in answers if answer.error), None)
 

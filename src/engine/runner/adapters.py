@@ -104,7 +104,7 @@ class AdapterLoads:
         self._adapters = adapters
 
     def before(self, plan: StepPlan) -> None:
-        """Raises AdapterError if the files of one cannot be read, which rank 0 has read before."""
+        """Reads no files: an adapter that a plan names stays in memory until the step is finished."""
         for load in plan.adapter_loads:
             self._adapters.place(load.slot, load.ref)
 

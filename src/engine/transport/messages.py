@@ -146,6 +146,7 @@ class Heartbeat:
     num_steps: int
     is_stepping: bool
     cpu_s: float  # processor time of the whole engine process so far
+    is_reading: bool = False  # a file, which requests wait for
 
 
 @dataclass(frozen=True, slots=True)

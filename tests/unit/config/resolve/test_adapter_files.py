@@ -83,6 +83,15 @@ def test_a_report_shows_the_line_that_names_the_adapter(tmp_path: Path) -> None:
     assert "`use_dora` is True" in report.errors[0].message
 
 
+def test_memory_is_planned_for_the_adapters_that_are_kept_and_one_that_is_read(tmp_path: Path) -> None:
+    """The copy that is read while others compute was not counted, nor the biases of adapters that have some."""
+    write_model(tmp_path / "model")
+    q_proj = {"lora_target_modules": ["q_proj"], "max_lora_rank": 8}
+    found = [resolved(tmp_path, {**q_proj, "max_cpu_loras": number}).memory for number in (1, 2, 5)]
+    one = 2 * (8 * (16 + 32) * 2 + 4 * 32)  # two layers: A, B in bfloat16, and a bias in float32
+    assert [memory.adapter_bytes for memory in found] == [2 * one, 3 * one, 6 * one]
+
+
 @pytest.mark.effect("lora.lora_target_modules")
 def test_layers_that_are_not_named_are_left_out(tmp_path: Path) -> None:
     write_model(tmp_path / "model")

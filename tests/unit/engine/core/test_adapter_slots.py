@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.fake_adapters import FakeStore
 
 from stoker.engine.api import (
     ADAPTER_FAILED,
-    AdapterError,
     AdapterRef,
     CacheScope,
     EngineRequest,
@@ -17,15 +17,15 @@ from stoker.engine.api import (
 )
 from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.core.adapter_slots import MAX_PASSED_STEPS, AdapterSettings
+from stoker.engine.loop.adapter_reader import AdapterReader
 from stoker.engine.step import StepPlan, StepResult
 
 
 class Bench:
     """Requests of one prompt token, whose names are those of their adapters and a number: a1, b2; 1 without one."""
 
-    def __init__(self, max_loras: int, max_num_seqs: int = 8) -> None:
-        self.loaded: list[str] = []
-        self.missing: set[str] = set()
+    def __init__(self, max_loras: int, max_num_seqs: int = 8, max_copies: int = 0) -> None:
+        self.store = FakeStore(max_copies or max_loras)
         self.scheduler = Scheduler(
             SchedulerSettings(
                 num_blocks=400,
@@ -34,22 +34,19 @@ class Bench:
                 max_num_batched_tokens=64,
                 max_model_len=1000,
                 enable_prefix_caching=False,
-                adapters=AdapterSettings(max_loras, self._load),
+                scheduling_policy="priority",
+                adapters=AdapterSettings(max_loras, AdapterReader(self.store, waits=True)),
             )
         )
 
-    def _load(self, ref: AdapterRef) -> None:
-        if ref.name in self.missing:
-            raise AdapterError(f"adapter `{ref.name}` is gone")
-        self.loaded.append(ref.name)
-
-    def add(self, *names: str, max_tokens: int = 900) -> None:
+    def add(self, *names: str, max_tokens: int = 900, priority: int = 0) -> None:
         for name in names:
             adapter = name.rstrip("0123456789")
             ref = AdapterRef(adapter, f"digest {adapter}", "") if adapter else None
             scope = CacheScope(adapter=ref.digest if ref else "")
             sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-            self.scheduler.add(EngineRequest(request_id=name, inputs=RequestInputs([5], sampling, scope, ref)))
+            inputs = RequestInputs([5], sampling, scope, ref)
+            self.scheduler.add(EngineRequest(request_id=name, inputs=inputs, priority=priority))
 
     def step(self) -> StepPlan:
         plan = self.scheduler.schedule()
@@ -93,7 +90,7 @@ def test_the_slot_that_was_used_least_recently_is_taken():
     assert loads(bench.step()) == [(0, "c")]
     bench.add("a2")
     assert loads(bench.step()) == [(1, "a")]
-    assert bench.loaded == ["a", "b", "c", "a"]
+    assert bench.store.reads == ["a", "b", "c", "a"]
 
 
 def test_a_request_that_is_passed_for_long_gets_the_slot_of_the_adapter_with_most_rows():
@@ -153,7 +150,52 @@ def test_a_step_that_failed_may_not_have_loaded_its_adapter():
     assert plan is not None
     bench.scheduler.fail_step(plan, "no")
     bench.add("a2")
-    assert loads(bench.step()) == [(0, "a")]
+    assert loads(bench.step()) == [(1, "a")]
+
+
+def test_a_step_that_failed_leaves_no_load_without_a_request():
+    """The load was planned again although no request needed it, and failed with the copy gone."""
+    bench = Bench(max_loras=2)
+    bench.add("a1", "1")
+    plan = bench.scheduler.schedule()
+    assert plan is not None
+    bench.scheduler.fail_step(plan, "no")
+    bench.add("2")
+    assert loads(bench.step()) == []
+    assert not +bench.store.pinned
+
+
+def test_a_copy_is_pinned_until_the_step_that_places_it_is_finished():
+    """The sequence was aborted before: its copy could be gone when the step began."""
+    bench = Bench(max_loras=1)
+    bench.add("a1", "1")
+    plan = bench.scheduler.schedule()
+    assert plan is not None
+    bench.scheduler.abort("a1")
+    assert (bench.store.held["digest a"], bench.store.pinned["digest a"]) == (0, 1)
+    bench.scheduler.finish_step(plan, StepResult(np.full(int(plan.num_outputs.sum()), 7, np.int32)))
+    assert bench.store.pinned["digest a"] == 0
+
+
+def test_a_request_that_is_passed_for_long_gets_the_memory_of_one_that_waits():
+    """b waits for the slot of a and has the one copy more; c, which ranks before it, has none."""
+    bench = Bench(max_loras=1)
+    bench.add("a1", max_tokens=MAX_PASSED_STEPS + 20)
+    bench.step()
+    bench.store.in_slots.add("digest a")
+    bench.add("b1")
+    bench.add("c1", priority=-1)
+    for _ in range(MAX_PASSED_STEPS - 1):
+        bench.step()
+    assert (list(bench.store.copies), bench.store.reads) == (["digest a", "digest b"], ["a", "b"])
+    bench.step()
+    bench.step()
+    assert list(bench.store.copies) == ["digest a", "digest c"]
+    while "a1" in bench.running:
+        bench.step()
+    bench.step()
+    assert bench.running == ["c1"]
+    assert bench.store.reads == ["a", "b", "c", "b"]  # when nothing needs the copy of a any more
 
 
 def test_a_preempted_sequence_gives_its_slot_back():
@@ -171,7 +213,7 @@ def test_a_preempted_sequence_gives_its_slot_back():
 
 def test_an_adapter_that_cannot_be_read_ends_its_request():
     bench = Bench(max_loras=1)
-    bench.missing.add("a")
+    bench.store.missing.add("a")
     bench.add("a1", "1")
     bench.step()
     (failed,) = bench.scheduler.take_failed()

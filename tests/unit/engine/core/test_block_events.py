@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from tests.fake_adapters import adapters_in_memory
 
 from stoker.engine.api import AdapterRef, CacheScope, EngineRequest, KeyedSpan, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings
-from stoker.engine.core.adapter_slots import AdapterSettings
 from stoker.engine.core.block_events import BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored
 from stoker.engine.step import StepPlan, StepResult
 
@@ -169,7 +169,7 @@ def test_without_prefix_caching_or_recording_there_are_no_events():
 
 
 def test_blocks_of_an_adapter_have_its_name_and_a_root():
-    bench = Bench(adapters=AdapterSettings(max_loras=2, load=lambda ref: None))
+    bench = Bench(adapters=adapters_in_memory(max_loras=2))
     own = AdapterRef("sql", "a1b2", "/adapters/sql")
     prompt = list(range(9))
     (plain,) = bench.run("plain", prompt)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.drafters import AnswerDrafter, AnyDrafter
+from tests.fake_adapters import adapters_in_memory
 from tests.fake_runner import FakeRunner, FakeSettings, continuation, num_valid_drafts
 
 from stoker.engine.api import (
@@ -21,7 +22,6 @@ from stoker.engine.api import (
     VerifiedDraft,
 )
 from stoker.engine.core import Scheduler, SchedulerSettings
-from stoker.engine.core.adapter_slots import AdapterSettings
 from stoker.engine.core.settings import DraftSettings
 from stoker.engine.step import StepPlan
 
@@ -144,7 +144,7 @@ def test_a_reader_hears_of_each_sequence_what_it_may_know():
     assert {draft.is_predicted for draft in bench.drafts["b"]} == {True}
 
 
-ADAPTERS = AdapterSettings(max_loras=2, load=lambda ref: None)
+ADAPTERS = adapters_in_memory(max_loras=2)
 SQL = AdapterRef("sql", "a1b2", "/adapters/sql")
 
 

@@ -44,6 +44,17 @@ def test_heartbeats_of_an_engine_that_never_steps_are_not_progress():
     assert watchdog.is_stalled(10.0)
 
 
+def test_an_engine_that_only_reads_an_adapter_is_not_stalled():
+    """A request that waited alone for slow storage made calls fail as if the engine were dead."""
+    watchdog = Watchdog(0.0)
+    for second in range(1, 31):
+        watchdog.heartbeat(Heartbeat(5, False, 1.0, is_reading=True), float(second))
+        assert not watchdog.is_stalled(float(second))
+    for second in range(31, 42):  # a step hangs, whatever is read
+        watchdog.heartbeat(Heartbeat(5, True, 1.0, is_reading=True), float(second))
+    assert watchdog.is_stalled(41.0)
+
+
 def test_only_an_engine_that_lately_was_between_steps_is_idle():
     watchdog = Watchdog(0.0)
     watchdog.heartbeat(Heartbeat(5, False, 1.0), 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stoker.config import ModelFilesError
+from stoker.config.checkpoint.adapter_config import ADAPTER_WEIGHTS
 from stoker.engine.api import AdapterError, AdapterRef
 from stoker.engine.kernels.lora_add import LoraWeights, lora_add_reference
 from stoker.engine.lora.adapters import Adapters
@@ -80,10 +82,12 @@ def test_the_adapters_that_were_used_last_are_kept(tmp_path: Path):
 
 def test_an_adapter_in_a_slot_is_kept(tmp_path: Path):
     store = Store(tmp_path, max_copies=2)
+    store.adapters.load(store.ref("a"))
     store.adapters.place(0, store.ref("a"))
     for name in "bca":
         store.adapters.load(store.ref(name))
     assert store.reads == ["a", "b", "c"]
+    store.adapters.load(store.ref("b"))
     store.adapters.place(0, store.ref("b"))
     for name in "cbab":
         store.adapters.load(store.ref(name))
@@ -92,6 +96,7 @@ def test_an_adapter_in_a_slot_is_kept(tmp_path: Path):
 
 def test_a_forgotten_adapter_is_read_again_and_computes_until_it_is_replaced(tmp_path: Path):
     store = Store(tmp_path, max_copies=2)
+    store.adapters.load(store.ref("a"))
     store.adapters.place(1, store.ref("a"))
     before = store.adapters.num_bytes
     store.adapters.forget("a")
@@ -99,6 +104,112 @@ def test_a_forgotten_adapter_is_read_again_and_computes_until_it_is_replaced(tmp
     assert store.adapters.places.layers[1].slots[1] is not None
     store.adapters.load(store.ref("a"))
     assert store.reads == ["a", "a"]
+
+
+def test_a_copy_that_sequences_hold_is_not_freed(tmp_path: Path):
+    """Requests of an adapter that was replaced under its name ended with "the files have changed": the copy of the new
+    files took the place of theirs."""
+    store = Store(tmp_path, max_copies=1, num_slots=1)
+    adapters = store.adapters
+    adapters.load(store.ref("running"))
+    adapters.place(0, store.ref("running"))
+    adapters.hold("old")
+    adapters.load(store.ref("old"))
+    adapters.load(store.ref("new"))
+    adapters.forget("old")
+    assert [adapters.has(name) for name in ("running", "old", "new")] == [True, True, False]
+    adapters.place(0, store.ref("old"))
+    adapters.drop("old")
+    assert store.reads == ["running", "old", "new"]
+    assert not adapters.has("old")  # it was to be forgotten when its sequence ended
+
+
+def test_a_copy_that_a_planned_step_places_is_not_freed(tmp_path: Path):
+    """Its sequence was aborted and its adapter was unloaded before the step began, which then read files."""
+    store = Store(tmp_path, max_copies=1, num_slots=1)
+    store.adapters.load(store.ref("a"))
+    store.adapters.pin("a")
+    store.adapters.forget("a")
+    store.adapters.load(store.ref("b"))
+    store.adapters.make_space()
+    shutil.rmtree(tmp_path / "a")
+    store.adapters.place(0, AdapterRef("a", "a", str(tmp_path / "a")))
+    assert store.adapters.places.layers[0].slots[0] is not None
+    store.adapters.unpin("a")
+    assert not store.adapters.has("a")
+
+
+def test_there_is_space_for_one_more_than_the_copies_that_are_kept(tmp_path: Path):
+    """A forgotten adapter that is still in a slot has its memory still, and counts."""
+    store = Store(tmp_path, max_copies=2)
+    adapters = store.adapters
+    adapters.load(store.ref("a"))
+    adapters.place(0, store.ref("a"))
+    adapters.forget("a")
+    adapters.load(store.ref("b"))
+    assert [adapters.has_space(number) for number in (0, 1, 2)] == [True, True, False]  # nothing needs b
+    adapters.hold("b")
+    assert [adapters.has_space(number) for number in (0, 1)] == [True, False]
+    adapters.hold("c")
+    adapters.load(store.ref("c"))
+    assert not adapters.has_space(0)
+    adapters.make_space()  # b has waited longer
+    assert ([adapters.has(name) for name in "bc"], adapters.has_space(0)) == ([False, True], True)
+
+
+class Failing:
+    """Raises an error where an adapter is read."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self, folder: Path) -> AdapterSpec:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+            "adapter_memory",
+        ),
+        (MemoryError(), "adapter_memory"),
+        (KeyError("q.down"), "adapter_unreadable"),
+        (ValueError("cannot reshape"), "adapter_unreadable"),
+        (OSError("Stale file handle"), "adapter_unreadable"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
+)
+def test_whatever_fails_while_reading_is_an_error_of_the_adapter(error: Exception, code: str, tmp_path: Path):
+    """torch raises RuntimeError when it gets no memory, which ended the engine."""
+    store = Store(tmp_path, max_copies=1)
+    store.adapters._read = Failing(error)
+    with pytest.raises(AdapterError) as caught:
+        store.adapters.load(store.ref("a"))
+    assert (caught.value.code, store.adapters.has("a")) == (code, False)
+
+
+def test_files_that_are_replaced_while_they_are_read_are_refused(tmp_path: Path):
+    """Weights were kept under the digest of the bytes that had been there before."""
+    store = Store(tmp_path, max_copies=1)
+    ref = store.ref("a")
+    (tmp_path / "a" / ADAPTER_WEIGHTS).write_bytes(b"before")
+    read = store.adapters._read
+
+    def read_and_replace(folder: Path) -> AdapterSpec:
+        spec = read(folder)
+        (folder / "new").write_bytes(b"after.")
+        (folder / "new").replace(folder / ADAPTER_WEIGHTS)
+        return spec
+
+    store.adapters._read = read_and_replace
+    with pytest.raises(AdapterError, match="have changed") as caught:
+        store.adapters.load(ref)
+    assert (caught.value.code, store.adapters.has("a")) == ("adapter_changed", False)
+    store.adapters._read = read
+    store.adapters.load(ref)
+    assert store.adapters.has("a")
 
 
 def test_what_cannot_be_read_changes_nothing(tmp_path: Path):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 import msgpack
+from tests.fake_adapters import adapters_in_memory
 
 from stoker.engine.api import AdapterRef, CacheScope, EngineRequest, RequestInputs, SamplingParams
 from stoker.engine.core import Scheduler, SchedulerSettings
-from stoker.engine.core.adapter_slots import AdapterSettings
 from stoker.engine.step import AdapterLoad, StepPlan
 from stoker.engine.transport import wire
 from stoker.engine.transport.messages import Submit
@@ -26,7 +26,7 @@ def test_each_input_of_a_request_reaches_the_ranks():
     submit = wire.decode(wire.encode(Submit(1, EngineRequest(request_id="r", inputs=inputs))))
     assert isinstance(submit, Submit)
     settings = SchedulerSettings(num_blocks=4, block_size=4, max_num_seqs=1, max_num_batched_tokens=8, max_model_len=16)
-    scheduler = Scheduler(replace(settings, adapters=AdapterSettings(max_loras=1, load=lambda ref: None)))
+    scheduler = Scheduler(replace(settings, adapters=adapters_in_memory(max_loras=1)))
     scheduler.add(submit.request)
     plan = scheduler.schedule()
     assert plan is not None

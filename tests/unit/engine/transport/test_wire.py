@@ -148,7 +148,7 @@ def test_a_token_id_past_32_bits_is_not_sent():
         messages.LoadAdapter(3, AdapterRef("sql", "a1b2", "/adapters/sql")),
         messages.UnloadAdapter(4, "a1b2"),
         messages.AdapterChanged(3, "its rank is 64", "adapter_rank"),
-        messages.Heartbeat(7, True, 1.25),
+        messages.Heartbeat(7, True, 1.25, is_reading=True),
         messages.ExitReason("ValueError", "no", 3),
     ],
 )
@@ -217,7 +217,7 @@ def column(*numbers: int) -> bytes:
         (["steal"], "unknown tag 'steal'"),
         (["hello", 1], "hello: 1 parts, 0 are expected"),
         (["phase", 3], "phase: part 0 is int, expected str"),
-        (["heartbeat", True, True, 1.0], "heartbeat: part 0 is bool, expected int"),
+        (["heartbeat", True, True, 1.0, False], "heartbeat: part 0 is bool, expected int"),
         (["abort", b"abc"], "abort: handles is not a column of 4-byte numbers"),
         (["outputs", column(1, 2), column(3), b"", b"", {}], "outputs: 1 plain tokens for 2 handles"),
         (["outputs", b"abc", b"", b"", b"", {}], "outputs: handles is not a column of 4-byte numbers"),
