@@ -16,6 +16,7 @@ from ..layers.linear import Linear
 from ..layers.loading import Held, Loadable, TensorReader, tensor_of
 from ..layers.mixer import LayerCache
 from ..layers.step_input import StepInput
+from ..layers.vector import Vector
 from .decoder import Decoder, DecoderPart
 from .decoder_layers import DecoderLayer
 from .decoder_parts import DecoderParts
@@ -150,32 +151,6 @@ class TokenOffsets:
         return self.values.nbytes
 
 
-class MaskHidden:
-    """What is read instead of the model's hidden states of a token that is not known, [1, width]."""
-
-    def __init__(self, width: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.value = torch.zeros(1, width, dtype=dtype, device=device)
-
-    def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        yield MASK_HIDDEN, tuple(self.value.shape)
-
-    def load(self, tensors: TensorReader) -> None:
-        tensors.read(MASK_HIDDEN, self.value)
-
-    def take_weights(self, other: Self) -> None:
-        self.value = other.value
-
-    def held(self) -> Held:
-        return {"value": self.value}
-
-    def hold(self, held: Held) -> None:
-        self.value = tensor_of(held, "value", self.value)
-
-    @property
-    def num_bytes(self) -> int:
-        return self.value.nbytes
-
-
 class DraftLayers(DecoderPart):
     """A layer that begins with the embedding of a token and the model's hidden state of the token before it."""
 
@@ -205,7 +180,8 @@ class DraftLayers(DecoderPart):
         inputs, has_bias = draft.num_joined * hidden, draft.has_join_bias
         self._join_norm = make.norm(JOIN_NORM, inputs) if draft.norms_joined else None
         has_mask = draft.mask_token_id is not None and not draft.is_block
-        self._mask = MaskHidden(inputs, self._dtype, self._device) if has_mask else None
+        # what is read instead of the model's hidden states of a token that is not known
+        self._mask = Vector(MASK_HIDDEN, (1, inputs), self._dtype, self._device) if has_mask else None
         self._join = Linear({JOIN: hidden}, inputs, has_bias, self._kernels, self._dtype, self._device)
         if not draft.has_own_output:
             self.head = LMHead(self.norm, self._model.logits.projection, self._model.model_spec, self._kernels, None)
@@ -233,7 +209,7 @@ class DraftLayers(DecoderPart):
 
     @property
     def mask_features(self) -> torch.Tensor | None:
-        return None if self._mask is None else self.features(self._mask.value)
+        return None if self._mask is None else self.features(self._mask.values.to(self._dtype)[None])
 
     def features(self, kept: torch.Tensor) -> torch.Tensor:
         if self.draft.kind != "eagle3":
