@@ -245,7 +245,7 @@ FAULTS |= {
     "states_of_decode_rows_are_kept_late": Mutation(SequenceStates, "complete", swap(ast.Add, ast.Sub), 0),
     "states_of_decode_rows_get_another_hash": Mutation(SequenceStates, "publish_sampled", swap(ast.Add, ast.Sub)),
     "places_of_unwanted_states_are_lost": Mutation(SequenceStates, "publish_sampled", dropped_call("give_back")),
-    "preempted_sequences_do_not_wait": Mutation(Sequences, "preempt", dropped_call("push")),
+    "preempted_sequences_do_not_wait": Mutation(Sequences, "preempt", dropped_call("_queue")),
     "aborted_requests_stay_in_the_queue": Mutation(Sequences, "end", dropped_call("remove")),
 }
 
