@@ -62,7 +62,7 @@ def decide(deployment: Deployment, model_files: ModelFiles | None, machine: Mach
         topology=topology,
         transfer_bytes=config.kv_transfer.buffer_bytes,
     )
-    decide_numa(done, topology.process_names)
+    decide_numa(done, topology)
     decide_device(done)
     decide_shared_folder(done, deployment)
     decide_offloading(done, deployment)

@@ -8,6 +8,7 @@ from ..auto_values import CLIENT_SHARE, INCOMPLETE_HEADER_FACTOR, MAX_CONNECTION
 from ..cpu_list import cpus_problem, format_cpus
 from ..gpu_capability import LEAST_CAPABILITY
 from ..schema.kv_transfer import HOST_BYTES, SHARED_PATH
+from ..schema.topology import Topology
 from .decisions import Decisions
 from .machine_spec import MachineSpec
 from .numa_places import NoPlaces, fewest_cpus, least_memory, numa_places
@@ -16,19 +17,25 @@ if TYPE_CHECKING:
     from ..deployment import Deployment
 
 
-def decide_numa(done: Decisions, processes: list[str]) -> None:
+_MOST_PROCESSES = 1 << 16  # of one machine: beyond that not even their names are made
+
+
+def decide_numa(done: Decisions, topology: Topology) -> None:
     """Binds the processes of this machine, if the options ask for it and the machine has what they name."""
     bind, nodes, cpus = (f"device.{name}" for name in ("numa_bind", "numa_bind_nodes", "numa_bind_cpus"))
     named = [path for path in (nodes, cpus) if done.get(path)]
     if named and not done.is_written(bind):
         done.decide(bind, True, "R432", f"{named[0]} says where processes run")
     machine_nodes, counts = done.whole_machine.numa_nodes, {len(done.get(path)) for path in named}
-    is_wrong = not counts <= {len(processes)} or any(map(cpus_problem, done.device.numa_bind_cpus))
+    is_wrong = not counts <= {topology.num_processes} or any(map(cpus_problem, done.device.numa_bind_cpus))
     if not done.device.numa_bind or not machine_nodes or is_wrong:  # rules say what is
+        return
+    if topology.num_processes > _MOST_PROCESSES:
+        done.no_numa_places = f"{topology.num_processes} processes are more than any machine has cores for"
         return
     try:
         places = numa_places(
-            machine_nodes, processes, nodes=done.device.numa_bind_nodes, cpus=done.device.numa_bind_cpus
+            machine_nodes, topology.process_names, nodes=done.device.numa_bind_nodes, cpus=done.device.numa_bind_cpus
         )
     except NoPlaces as problem:
         done.no_numa_places = str(problem)

@@ -168,3 +168,8 @@ def test_memory_that_a_policy_forbids_does_not_count() -> None:
     bound = TWO_SOCKETS.with_memory_of({1})
     assert (bound.total_memory_bytes, bound.available_memory_bytes) == (64 * GIB, 28 * GIB)
     assert TWO_SOCKETS.with_memory_of({0, 1}).available_memory_bytes == 76 * GIB
+
+
+@pytest.mark.parametrize("words", [(), ("--numa-bind",)])
+def test_more_processes_than_any_machine_has_are_counted_and_not_named(tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert "1099511627776" in said(tmp_path, "-tp", str(1 << 40), *words)
