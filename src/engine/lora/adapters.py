@@ -70,7 +70,7 @@ class Adapters:
         """
         self.places = places
         self._read, self._max_copies = read, max_copies
-        self._dtype, self._device, self._rank = dtype, device, rank
+        self.dtype, self._device, self._rank = dtype, device, rank
         self._copies: OrderedDict[str, AdapterWeights] = OrderedDict()  # the one that was used last at the end
         self._slots: list[str] = [""] * places.num_slots  # digests
         self._held: Counter[str] = Counter()  # live sequences
@@ -219,7 +219,7 @@ class Adapters:
             if spec.digest != ref.digest:
                 raise _changed(ref)
             self.places.check(spec)
-            weights = read_weights(spec, self.places, self._dtype, self._device, self._rank)
+            weights = read_weights(spec, self.places, self.dtype, self._device, self._rank)
             if _states(folder) != before:  # the digest may be that of other bytes than the weights
                 raise _changed(ref)
             return weights

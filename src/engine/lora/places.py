@@ -59,7 +59,6 @@ class Places:
         self.layers = [
             LoraLayer(list(each.parts.values()), each.in_features, num_slots, device, max_rank) for each in layers
         ]
-        self.by_layer = dict(zip(layers, self.layers, strict=True))
         self.num_slots = num_slots
         self._others, self._is_whole, self._aliases = frozenset(others), is_whole, aliases or {}
         self._places: dict[str, Place] = {}

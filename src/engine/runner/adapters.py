@@ -10,11 +10,12 @@ from ...config import Resolved
 from ...config.checkpoint.adapter_files import read_adapter
 from ...model.tensor_parallel import slices
 from ...model.tensors import EMBEDDING, OUTPUT
+from ..kernels.lora_add import LoraLayer
 from ..layers.linear import Linear
 from ..layers.step_input import StepInput
 from ..lora.adapters import Adapters
 from ..lora.mix import AdapterMix
-from ..lora.places import Places
+from ..lora.places import FusedLayer, Places
 from ..lora.settings import LoraSettings
 from ..models.decoder import LaterStage
 from ..models.model import Model
@@ -77,13 +78,16 @@ def adapter_features(loaded: LoadedModel) -> tuple[StepFeature, ...]:
     if loaded.adapters is None:
         return ()
     places = loaded.adapters.places
+    # The layers of this model: kernels that are compiled meanwhile have a model of their own.
+    linears = linears_of(loaded.model, loaded.adapters.dtype)
+    layers: dict[FusedLayer, LoraLayer] = dict(zip(linears, places.layers, strict=True))
     add = loaded.kernels.lora_add
 
     def is_in(plan: StepPlan, slots: SlotTable) -> bool:
         return bool(slots.columns[ADAPTER_SLOT][plan.slots].any())
 
     def fill(step: StepInput, columns: Columns) -> AdapterMix:
-        return AdapterMix.of(slots_of_tokens(step, columns[ADAPTER_SLOT]), places.by_layer, add, places.num_slots)
+        return AdapterMix.of(slots_of_tokens(step, columns[ADAPTER_SLOT]), layers, add, places.num_slots)
 
     return (StepFeature(StepFlag.MIX, is_in, fill),)
 
