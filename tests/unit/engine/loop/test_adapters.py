@@ -215,7 +215,9 @@ def test_calls_are_answered_when_the_adapter_is_read():
     port = Port(store, [[LoadAdapter(1, SQL), LoadAdapter(2, GONE), UnloadAdapter(3, "c3")]])
     EngineLoop(core, port).run()
     assert port.sent[0] == AdapterChanged(3)
-    assert port.sent[1:] == [AdapterChanged(1), AdapterChanged(2, "adapter `gone` is gone", "adapter_unreadable")]
-    assert set(port.waits) <= {0.0, BLOCKED_RETRY_S}
+    failed = AdapterChanged(2, "adapter `gone` is gone", "adapter_unreadable")
+    # A read may end between the questions after two calls: their numbers say which an answer is for.
+    assert port.sent[1:] in ([AdapterChanged(1), failed], [failed, AdapterChanged(1)])
+    assert set(port.waits) == {0.0, BLOCKED_RETRY_S}
     assert list(store.copies) == ["a1"]
     core.close()
