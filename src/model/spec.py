@@ -14,6 +14,7 @@ from .gated_residual import GatedResidual
 from .hyper_connections import HyperConnections
 from .mixers import Attention, CompressedAttention, Keeps, LatentAttention, Mixer, Recurrent, StateShape
 from .ngrams import NGrams
+from .pooling import Pooling
 from .record import Record
 from .weight_methods import CheckpointMethod
 
@@ -169,6 +170,8 @@ class ModelSpec(Record):
     weight_names: WeightNames = "hf"
     assumptions: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()  # what config.json says and the engine does not compute
+    generates: bool = True  # it has an output layer, and tokens see only those before them
+    pooling: Pooling | None = None  # what it makes of a whole text
 
     @property
     def has_final_norm(self) -> bool:
