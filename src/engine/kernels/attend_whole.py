@@ -107,15 +107,15 @@ def _mask(
     own: slice, seen: slice, length: int, window: int | None, slopes: torch.Tensor | None, q: torch.Tensor
 ) -> torch.Tensor | None:
     """What is added to the scores of these queries and keys, or which of them count; None if all count as they are."""
-    has_window = window is not None and window < length - 1
-    if not has_window and slopes is None:
-        return None
+    if window is None or window >= length:
+        window = length
+        if slopes is None:
+            return None
     places = torch.arange(length, device=q.device)
     distances = (places[seen] - places[own, None]).abs()
     if slopes is None:
         return distances <= window
-    added = -slopes[:, None, None] * distances
-    return (added.masked_fill(distances > window, -torch.inf) if has_window else added).to(q.dtype)
+    return (-slopes[:, None, None] * distances).masked_fill(distances > window, -torch.inf).to(q.dtype)
 
 
 def attend_whole_cpu(library: CpuLibrary, dtype: torch.dtype) -> AttendWhole:

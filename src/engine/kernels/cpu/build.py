@@ -31,7 +31,6 @@ LINK_FLAGS = ("-shared", "-s", "-Wl,--build-id=none")
 # Processor seconds of gcc 12 for files that take more than 2, at the level avx512_bf16: these are compiled first, and
 # the time left is estimated from them.
 _SECONDS = {
-    "attend_whole.cpp": 2.5,
     "attention.cpp": 4.5,
     "compressed_attention.cpp": 5,
     "compressed_index.cpp": 2.5,
