@@ -87,6 +87,7 @@ class Attention(Record):
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    is_causal: bool = True  # a query sees no later tokens; False: it sees both sides, and nothing is kept
     window: int | None = None  # tokens a query sees, itself included; None: all
     is_chunked: bool = False  # a query sees its own chunk of `window` tokens; False: the last `window` tokens
     has_bias: bool = False  # q, k, v

@@ -180,6 +180,12 @@ class ModelSpec(Record):
         return not self.layers or self.layers[-1].norms != "sums"
 
     @property
+    def is_causal(self) -> bool:
+        """Whether no token sees later ones. Else a text is computed in one step, and nothing of it is kept."""
+        mixers = (mixer for layer in self.layers for mixer in layer.mixers)
+        return all(mixer.is_causal for mixer in mixers if isinstance(mixer, Attention))
+
+    @property
     def num_layers(self) -> int:
         return len(self.layers)
 
