@@ -162,7 +162,7 @@ class Attention:
         shape = self.shape
         num_heads, num_kv_heads, head_dim = shape.num_heads, shape.num_kv_heads, shape.head_dim
         num_turned = num_heads + num_kv_heads
-        heads = projected[:, : (num_turned + num_kv_heads) * head_dim].unflatten(1, (-1, head_dim))
+        heads = projected[:, : (num_turned + num_kv_heads) * head_dim].view(len(projected), -1, head_dim)
         turned, values = heads[:, :num_turned], heads[:, num_turned:]
         if self._rotation is not None or self._q_norm_weight is not None:
             cos_sin, turns = (None, step.positions) if self._rotation is None else self._rotation.of(step)

@@ -186,7 +186,17 @@ _ENDS: dict[str, str] = {
     "vocabulary": "ForMaskedLM",
 }
 # Beginnings of the names of heads' tensors, of which a class has only some
-_HEADS = ("pooler.", "cls.", "lm_head.", "classifier.", "qa_outputs.", "head.", "decoder.", "dense.", "pre_classifier.")
+_HEADS: tuple[str, ...] = (
+    "pooler.",
+    "cls.",
+    "lm_head.",
+    "classifier.",
+    "qa_outputs.",
+    "head.",
+    "decoder.",
+    "dense.",
+    "pre_classifier.",
+)
 _HEADS += ("vocab_transform.", "vocab_layer_norm.", "vocab_projector.", "discriminator_predictions.")
 
 
