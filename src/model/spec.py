@@ -117,6 +117,11 @@ class LayerSpec(Record):
         return any(each.keeps.kind not in ("state", "nothing") for each in self.mixers)
 
     @property
+    def is_causal(self) -> bool:
+        """Whether a token depends on those before it only."""
+        return all(each.is_causal for each in self.mixers if isinstance(each, Attention))
+
+    @property
     def keys_of(self) -> int | None:
         """The layer whose keys and values it reads; None if it reads its own, or none."""
         return self.mixer.keys_of if isinstance(self.mixer, Attention) else None
@@ -152,6 +157,7 @@ class ModelSpec(Record):
     has_position_table: bool = False  # positions that are added to the embedding
     has_sine_positions: bool = False  # they are computed; else they are learned
     position_offset: int = 0  # rows of the table before that of the first position
+    num_token_types: int = 0  # rows of a table of which one is added to each embedding; 0: there is no table
     has_embedding_norm: bool = False
     has_output_bias: bool = False
     norm: Norm = Norm()
@@ -181,9 +187,8 @@ class ModelSpec(Record):
 
     @property
     def is_causal(self) -> bool:
-        """Whether no token sees later ones. Else a text is computed in one step, and nothing of it is kept."""
-        mixers = (mixer for layer in self.layers for mixer in layer.mixers)
-        return all(mixer.is_causal for mixer in mixers if isinstance(mixer, Attention))
+        """Whether tokens depend on those before them only: else all tokens of a text are computed in one step."""
+        return all(layer.is_causal for layer in self.layers)
 
     @property
     def num_layers(self) -> int:
@@ -242,11 +247,13 @@ class ModelSpec(Record):
     def last_full_layer(self, *, skips_shared: bool) -> int:
         """The last layer that must compute all tokens: later ones keep nothing of them, and no other replica waits.
 
+        Attention that is not causal reads all tokens.
+
         skips_shared: False counts layers that read the keys and values of others as if they kept their own.
         """
         last = 0
         for index, layer in enumerate(self.layers):
-            keeps = any(mixer.keeps.kind != "nothing" for mixer in layer.mixers)
+            keeps = any(mixer.keeps.kind != "nothing" for mixer in layer.mixers) or not layer.is_causal
             is_shared = isinstance(layer.feed_forward, Experts) and layer.feed_forward.num_replicas > 1
             if keeps or is_shared or (layer.keys_of is not None and not skips_shared):
                 last = index
@@ -298,9 +305,11 @@ class ModelSpec(Record):
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """Sliding window of each layer's attention, in tokens."""
+        """Sliding window of each layer's causal attention, in tokens."""
         kinds = Attention | LatentAttention
-        return tuple(layer.mixer.window if isinstance(layer.mixer, kinds) else None for layer in self.layers)
+        return tuple(
+            layer.mixer.window if isinstance(layer.mixer, kinds) and layer.is_causal else None for layer in self.layers
+        )
 
     @property
     def states(self) -> tuple[StateShape | None, ...]:

@@ -6,6 +6,7 @@ activation) is in the description of the head, and not applied here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
@@ -180,13 +181,12 @@ def _pooled(states: torch.Tensor, mode: PoolMode, skip: int) -> torch.Tensor:
         case "mean":
             return own.mean(0)
         case "mean_sqrt":
-            return own.sum(0) / len(own) ** 0.5
+            return own.sum(0) / math.sqrt(len(own))
         case "max":
             return own.amax(0)
         case "weighted_mean":
             weights = torch.arange(1 + skip, 1 + len(states), dtype=torch.float32, device=states.device)
-            total: torch.Tensor = (own * weights[:, None]).sum(0)
-            return total / weights.sum()
+            return (own * weights[:, None]).sum(0) / float(weights.sum())
 
 
 class PoolerParts(Parts):
