@@ -84,8 +84,8 @@ class Pooling(Record):
     """The heads of a model that make no tokens, and what their callers must know.
 
     named_prompts: names, and texts that are written before a text.
-    pair: how two texts become one prompt: `tokenizer` by its post-processor, or a template with {query} and {document}, and
-        perhaps {instruction}, which is encoded without further special tokens.
+    pair: how two texts become one prompt: `tokenizer` by its post-processor, or a template with {query} and
+        {document}, and perhaps {instruction}, which is encoded without further special tokens.
     """
 
     heads: tuple[PoolHead, ...]

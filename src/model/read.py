@@ -82,7 +82,7 @@ def _text_part(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Family) -> ModelSpec:
     hidden = config.count("hidden_size")
-    if family.makes == "tokens" and not is_causal(config, family):
+    if family.makes in ("tokens", "states") and family.is_causal and not is_causal(config, family):
         family = replace(family, makes="states", pools="mean")
     layers = _read_layers(config, family, hidden)
     has_output = family.makes in ("tokens", "vocabulary")
@@ -115,7 +115,7 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         unsupported=tuple(_unsupported(config, family, layers)),
         generates=family.makes == "tokens",
         has_output=has_output,
-        pooling=read_pooling(config, whole, family, hidden, eps),
+        pooling=read_pooling(config, whole, family, hidden, eps, _num_token_types(config, family)),
     )
 
 
@@ -324,6 +324,7 @@ def _mlp(config: ConfigJson, family: Family, hidden: int) -> MLP:
         activation=family.activations.get(activation, activation),
         is_gated=family.is_gated,
         has_bias=flag_of(config, family.mlp_bias),
+        has_down_bias=family.mlp_down_bias,
     )
 
 

@@ -241,7 +241,7 @@ def _mlp(name: str, hidden: int, mlp: MLP) -> Iterator[Tensor]:
     if mlp.is_gated:
         yield from linear_tensors(f"{name}.gate_proj", mlp.width, hidden, mlp.has_bias)
     yield from linear_tensors(f"{name}.up_proj", mlp.width, hidden, mlp.has_bias)
-    yield from linear_tensors(f"{name}.down_proj", hidden, mlp.width, mlp.has_bias)
+    yield from linear_tensors(f"{name}.down_proj", hidden, mlp.width, mlp.has_bias or mlp.has_down_bias)
 
 
 def _experts(hidden: int, experts: Experts) -> Iterator[Tensor]:

@@ -52,10 +52,12 @@ class Linear:
         finish: Finish | None = None,
         *,
         unbiased: Collection[str] = (),
+        bias_name: str | None = None,
     ) -> None:
         """
         parts: name in the checkpoint (without `.weight`) -> out_features.
         unbiased: parts for which the checkpoint has no bias although others have one: theirs is zero.
+        bias_name: of a layer with one part, in the checkpoint; None: it has the name of the weight.
         scheme: quantises the weight.
         order: of the outputs, as indices of the stacked rows, -1 for outputs that are 0; None for that of the parts.
         finish: makes the result of the outputs of a part of the weight; None if this is all of it.
@@ -63,6 +65,7 @@ class Linear:
         self.parts = parts
         self.in_features, self.dtype = in_features, dtype
         self._biased = frozenset(parts) - frozenset(unbiased) if has_bias else frozenset()
+        self._bias_name = bias_name
         self._kernels = kernels
         self._device = device
         self._scheme = scheme
@@ -75,7 +78,7 @@ class Linear:
         for name, rows in self.parts.items():
             yield f"{name}.weight", (rows, self.in_features)
             if name in self._biased:
-                yield f"{name}.bias", (rows,)
+                yield self._bias_name or f"{name}.bias", (rows,)
 
     def load(self, tensors: TensorReader) -> None:
         bias = self._stacked_bias(tensors) if self._biased else None
@@ -156,7 +159,7 @@ class Linear:
         whole = torch.zeros(sum(self.parts.values()), dtype=self.dtype, device=self._device)
         for name, part in zip(self.parts, torch.split(whole, list(self.parts.values())), strict=True):
             if name in self._biased:
-                tensors.read(f"{name}.bias", part)
+                tensors.read(self._bias_name or f"{name}.bias", part)
         return self._ordered(whole)
 
     def _ordered(self, rows: torch.Tensor) -> torch.Tensor:

@@ -55,8 +55,6 @@ class StepInput:
     # [kinds, T] int64, positions by which pairs of heads are turned, where tokens have several kinds of them
     # (layers/rotary.py); None where `positions` is the only kind.
     rope_positions: torch.Tensor | None = None
-    # [T] int64, the kind of text of each token, for a model with an embedding of these; None where all are of kind 0.
-    token_types: torch.Tensor | None = None
     given: GivenRows | None = None  # read by the model's embedding only
     # [n, T] int64, ids of the tokens 1, 2, ..., n before each token, -1 before the beginning of its sequence, for a
     # model with embeddings of n-grams (layers/ngrams.py); None for others.

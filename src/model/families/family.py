@@ -17,8 +17,8 @@ from ..spec import Norm, NormPlaces
 # Which layers have the sliding window: none, whatever config.json says; all; those that `layer_types` names, and where
 # it is missing, those from `max_window_layers` on, or all but every n-th, or the first and every fourth after it, or
 # all but these, or all but the first and every `global_attn_every_n_layers`-th after it (with half of
-# `local_attention` on each side), or those that `hybrid_layer_pattern` lists with 1, or that `attention_types` calls local; chunks of
-# `attention_chunk_size` tokens, in those that turn queries and keys
+# `local_attention` on each side), or those that `hybrid_layer_pattern` lists with 1, or that `attention_types` calls
+# local; chunks of `attention_chunk_size` tokens, in those that turn queries and keys
 Windows = (
     Literal["none", "all", "last", "each_fourth", "all_but_each_fourth", "hybrid_layer_pattern"]
     | Literal["attention_types", "chunks", "all_but_each_global"]
@@ -80,6 +80,7 @@ class Family:
     bias: Setting = False  # of q, k, v
     out_bias: Setting = False
     mlp_bias: Setting = False
+    mlp_down_bias: bool = False  # its last layer has one, whatever the others have
     head_norm: HeadNorm = "none"
     head_norm_if: str | None = None  # the key of config.json that decides whether there is one
     norm: Norm = field(default_factory=Norm)
