@@ -348,7 +348,7 @@ class EngineOutput:
     stop_reason: int | None = None  # the stop token id that ended it, if it was one the request named
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache
     num_newly_cached_tokens: int = 0  # prompt tokens of the blocks that the prefix cache got from this request
-    vectors: Vectors | None = None  # once, with the last output
+    vectors: dict[str, Vectors] | None = None  # by task, once, with the last output of a request that is pooled
     stored: StoredBlocks | None = None  # with the last output of a request that is for others: they can be read now
     queued_s: float | None = None  # with the first output: from the arrival to the first step that computes the request
     drafts: list[VerifiedDraft] | None = None  # of the steps that made this output; None: they had no drafts

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
 from .record import Record
 
 # What is made of a text: a vector; scores of labels, or one score; a vector of each token; scores of each token;
@@ -21,8 +19,11 @@ PoolTask = Literal["embed", "classify", "token_embed", "token_classify", "sparse
 # Which tokens a result is made of: the first; the last; the mean of all; their sum over the square root of their
 # number; the mean with weights 1, 2, ...; the largest of each element
 PoolMode = Literal["cls", "last", "mean", "mean_sqrt", "weighted_mean", "max"]
+# Applied to the outputs of a layer of a head; log1p_relu: log(1 + max(0, x)), of SPLADE
+DenseActivation = Literal["none", "tanh", "relu", "silu", "gelu", "gelu_tanh", "sigmoid", "log1p_relu"]
 # Applied to outputs by the caller: vectors get length 1; of all labels; of each label
 PoolActivation = Literal["none", "normalize", "softmax", "sigmoid", "relu"]
+OUTPUT_LAYER = "lm_head"
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 
 
@@ -37,16 +38,17 @@ class PoolNorm(Record):
 class PoolDense(Record):
     """A linear layer of a head, and what comes after it.
 
-    name: its tensors are `name.weight` and `name.bias`, under the names of the description's tensors.
-    rows: of the tensor that are read, as (row, row that is subtracted from it); None: all of them as they are. So the
-        two rows of an output layer that say yes and no make a score.
+    name: its tensors are `name.weight` and `name.bias`, under the names of the description's tensors. `OUTPUT_LAYER` is
+        the model's output layer, whose products are computed in the model's dtype.
+    rows: of the output layer, as (row, row that is subtracted from it); None: all of them as they are. So the two rows
+        that say yes and no make a score.
     """
 
     name: str
     inputs: int
     outputs: int
     has_bias: bool = True
-    activation: str = "none"  # tanh, relu, silu, gelu, gelu_tanh, log1p_relu, none
+    activation: DenseActivation = "none"
     adds_input: bool = False
     norm: PoolNorm | None = None  # after the activation
     rows: tuple[tuple[int, int], ...] | None = None
@@ -57,6 +59,7 @@ class PoolHead(Record):
 
     modes: several are side by side in a vector; none of a head that has a result for each token.
     before, after: layers before and after the pool.
+    skips_first, skips_last: tokens at the ends of a text whose results the caller leaves out.
     """
 
     task: PoolTask
@@ -66,6 +69,8 @@ class PoolHead(Record):
     activation: PoolActivation = "none"
     includes_prompt: bool = True  # False: tokens of an instruction before the text are not pooled
     width: int  # elements of an output
+    skips_first: int = 0
+    skips_last: int = 0
     dimensions: tuple[int, ...] = ()  # to which a vector may be cut (Matryoshka), ascending; empty with `any_dimension`
     any_dimension: bool = False  # it may be cut to any number of elements
 
@@ -78,13 +83,13 @@ class PoolHead(Record):
 class Pooling(Record):
     """The heads of a model that make no tokens, and what their callers must know.
 
-    prompts: texts by name that are written before a text.
+    named_prompts: names, and texts that are written before a text.
     pair: how two texts become one prompt: `tokenizer` by its post-processor, or a template with {query} and {document}.
     """
 
     heads: tuple[PoolHead, ...]
     labels: tuple[str, ...] = ()  # of `classify` and `token_classify`
-    prompts: dict[str, str] = Field(default_factory=dict)
+    named_prompts: tuple[tuple[str, str], ...] = ()
     default_prompt: str | None = None
     similarity: Similarity = "cosine"
     max_length: int | None = None  # tokens; a longer text is cut where the model's own files say so
@@ -97,6 +102,27 @@ class Pooling(Record):
     query_length: int | None = None  # tokens up to which a query is filled
     query_filler: int | None = None  # the token with which it is filled
     skipped_tokens: tuple[int, ...] = ()  # of a document: their vectors are not compared
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """Texts by name that are written before a text."""
+        return dict(self.named_prompts)
+
+    @property
+    def layers(self) -> tuple[PoolDense, ...]:
+        """Layers of all heads with tensors of their own, each once."""
+        every = (layer for head in self.heads for layer in (*head.before, *head.after))
+        return tuple({layer.name: layer for layer in every if layer.name != OUTPUT_LAYER}.values())
+
+    @property
+    def reads_output(self) -> bool:
+        """Whether a head has the model's output layer."""
+        return any(layer.name == OUTPUT_LAYER for head in self.heads for layer in (*head.before, *head.after))
+
+    @property
+    def needs_whole(self) -> bool:
+        """Whether a head needs the hidden states of a whole prompt in one step."""
+        return any(head.needs_all for head in self.heads)
 
     def head(self, task: str) -> PoolHead | None:
         return next((head for head in self.heads if head.task == task), None)

@@ -18,7 +18,7 @@ from typing import Any
 from .compressed import read_compressed
 from .config_json import ConfigJson, ModelConfigError, shown
 from .experts import averages_experts, read_experts
-from .families import FAMILIES, Family
+from .families import Family, family_of, known_family
 from .family_settings import MAX_SCALE, flag_of, limit_of, multiplier_of
 from .feed_forwards import MLP, Experts
 from .gated_residual import read_gated_residual
@@ -32,6 +32,7 @@ from .multipliers import read_weight_scales
 from .ngrams import read_ngrams
 from .quantisation_config import read_quantisation
 from .read_attention import read_attentions
+from .read_pooling import read_pooling
 from .recurrent import adjusted_width, of_layer, read_state
 from .spec import EVEN_SUMS, LayerInput, LayerSpec, ModelSpec, NormPlaces, SharedBlock, SumWeights, WeightScale
 
@@ -47,7 +48,7 @@ def read_config(values: Mapping[str, Any]) -> tuple[ModelSpec, ConfigJson]:
     if name is None:
         return guess(values), config
     config.read |= _OFTEN_READ
-    return _read(config, values, name, FAMILIES[name]), config
+    return _read(config, values, name, known_family(name)), config
 
 
 def config_json(values: Mapping[str, Any]) -> ConfigJson:
@@ -55,7 +56,7 @@ def config_json(values: Mapping[str, Any]) -> ConfigJson:
     name = _architecture(values)
     if name is None:
         return ConfigJson(values)
-    family = FAMILIES[name]
+    family = known_family(name)
     text = values if family.text_in is None else _text_part(values, family.text_in)
     return ConfigJson(text, family.defaults, family.own_keys)
 
@@ -64,7 +65,7 @@ def _architecture(values: Mapping[str, Any]) -> str | None:
     """Architecture of the model; None if its family is not known."""
     names = values.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
-    return name if isinstance(name, str) and name in FAMILIES else None
+    return name if isinstance(name, str) and family_of(name) is not None else None
 
 
 def _text_part(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -81,19 +82,21 @@ def _text_part(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Family) -> ModelSpec:
     hidden = config.count("hidden_size")
     layers = _read_layers(config, family, hidden)
+    has_output = family.makes in ("tokens", "vocabulary")
+    eps = config.number(family.eps_key, 0, 1)
     return ModelSpec(
         architecture=name,
         model_type=family.model_type,
         hidden_size=hidden,
         vocab_size=config.count("vocab_size"),
         max_position_embeddings=config.count("max_position_embeddings"),
-        is_tied=config.flag("tie_embedding", config.flag("tie_word_embeddings")),
+        is_tied=has_output and config.flag("tie_embedding", config.flag("tie_word_embeddings")),
         has_position_table=family.position_offset is not None,
         has_sine_positions=family.has_sine_positions,
         position_offset=family.position_offset or 0,
         has_embedding_norm=family.has_embedding_norm,
-        has_output_bias=flag_of(config, family.has_output_bias),
-        norm=family.norm.model_copy(update={"eps": config.number(family.eps_key, 0, 1)}),
+        has_output_bias=has_output and flag_of(config, family.has_output_bias),
+        norm=family.norm.model_copy(update={"eps": eps}),
         layers=layers,
         hyper_connections=read_hyper_connections(config, family.hyper_connections),
         rounds_embedding_scale=bool(family.rounds_embedding_scale),
@@ -106,6 +109,9 @@ def _read(config: ConfigJson, whole: Mapping[str, Any], name: str, family: Famil
         quantization=read_quantisation(whole, config.values),
         is_part=family.text_in is not None,
         unsupported=tuple(_unsupported(config, family)),
+        generates=family.makes == "tokens",
+        has_output=has_output,
+        pooling=read_pooling(config, whole, family, hidden, eps),
     )
 
 

@@ -171,6 +171,7 @@ class ModelSpec(Record):
     assumptions: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()  # what config.json says and the engine does not compute
     generates: bool = True  # it has an output layer, and tokens see only those before them
+    has_output: bool = True  # an output layer
     pooling: Pooling | None = None  # what it makes of a whole text
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .activations import HIDDEN_ACTS
 from .cache_groups import BLOCK_SIZES
 from .experts import CLAMPED_SWIGLU
-from .families import FAMILIES
+from .families import FAMILIES, family_of
 from .feed_forwards import MLP, Experts
 from .mixers import (
     Attention,
@@ -31,7 +31,7 @@ def support_problem(spec: ModelSpec) -> str:
 
 
 def _reasons(spec: ModelSpec) -> Iterator[str]:
-    if spec.architecture not in FAMILIES:
+    if family_of(spec.architecture) is None:
         known = f"docs/reference/models.md lists the {len(FAMILIES)} that are known"
         yield f"architecture `{spec.architecture}` is not supported; {known}"
     if spec.quantization is not None and spec.quantization.problem:

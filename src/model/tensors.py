@@ -102,10 +102,23 @@ def outer_tensors(spec: ModelSpec) -> Iterator[Tensor]:
     if spec.hyper_connections is not None:
         for name, shape in spec.hyper_connections.head_shapes(spec.hidden_size).items():
             yield Tensor(f"{CONNECTIONS_HEAD}.{name}", shape)
-    if not spec.is_tied:
+    if spec.has_output and not spec.is_tied:
         yield Tensor(OUTPUT, table)
     if spec.has_output_bias:
         yield Tensor("lm_head.bias", (spec.vocab_size,))
+    yield from head_tensors(spec)
+
+
+def head_tensors(spec: ModelSpec) -> Iterator[Tensor]:
+    """Tensors of heads that make no tokens. They are not quantised, and computed in float32."""
+    for layer in () if spec.pooling is None else spec.pooling.layers:
+        yield Tensor(f"{layer.name}.weight", (layer.outputs, layer.inputs))
+        if layer.has_bias:
+            yield Tensor(f"{layer.name}.bias", (layer.outputs,))
+        if layer.norm is not None:
+            yield Tensor(f"{layer.norm.name}.weight", (layer.outputs,))
+            if layer.norm.has_bias:
+                yield Tensor(f"{layer.norm.name}.bias", (layer.outputs,))
 
 
 def layer_norms(layer: LayerSpec) -> tuple[str, ...]:

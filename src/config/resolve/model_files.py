@@ -50,7 +50,11 @@ if TYPE_CHECKING:
 GENERATION_CONFIG = "generation_config.json"
 # Scalings in config.json beside the length before them. `linear` and `llama3` are written beside the length after them.
 _LENGTHENED = ("dynamic", "yarn")
-_WHY_LEFT_OUT = {"draft layers": "this build does not draft with them", "encoders": "this build reads text"}
+_WHY_LEFT_OUT = {
+    "draft layers": "this build does not draft with them",
+    "encoders": "this build reads text",
+    "other heads": "no result of the model's class is made with them",
+}
 
 
 def read_model_files(deployment: Deployment, *, describes: bool = False) -> ModelFiles:
@@ -137,7 +141,7 @@ def _describe(deployment: Deployment, path: Path, folder: Path, state: ShardedSt
     chosen = implementation(spec, model.model_impl)
     spec = _with_format(deployment, path, spec, chosen, is_packed=state is not None)
     if chosen == "transformers":
-        spec = spec.with_expanded_attention()
+        spec = spec.with_expanded_attention().model_copy(update={"pooling": None})
     if model.rope_scaling or model.rope_theta != "auto":
         _check_rope_options(spec, chosen, has_one_rope)
     bos, pad = config_json.optional_int("bos_token_id"), config_json.optional_int("pad_token_id")

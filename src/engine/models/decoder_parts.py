@@ -45,19 +45,20 @@ from .ends import Embed
 from .gated_residual_layer import GatedResidualLayer
 from .joined_layer import JoinedLayer
 from .layer_stack import Layer
+from .poolers import PoolerParts
 
 
-class DecoderParts(BlockParts):
+class DecoderParts(BlockParts, PoolerParts):
     """Makes whole layers, and what is before the first of them."""
 
-    def embed(self, output: Linear) -> Embed:
-        """output: the output layer, to which the embedding may be tied."""
+    def embed(self, output: Linear | None) -> Embed:
+        """output: the output layer, to which the embedding may be tied; None of a model without one."""
         spec, kernels, dtype, device = self._spec, self._kernels, self._dtype, self._device
         hidden, multiplier = spec.hidden_size, spec.embedding_scale
         if spec.rounds_embedding_scale:
             multiplier = rounded(multiplier, dtype)
         table: Embedding | TiedEmbedding
-        if spec.is_tied:
+        if spec.is_tied and output is not None:
             table = TiedEmbedding(output, kernels, multiplier)
         else:
             table = Embedding("model.embed_tokens", spec.vocab_size, hidden, kernels, dtype, device, multiplier)

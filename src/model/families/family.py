@@ -10,6 +10,7 @@ from ..experts import Kind as ExpertsKind
 from ..hyper_connections import Kind as ConnectionsKind
 from ..latent import Index as IndexKind
 from ..mixers import Alibi, Gate, HeadNorm
+from ..pooling import PoolMode
 from ..recurrent import Kind as StatesKind
 from ..spec import Norm, NormPlaces
 
@@ -29,8 +30,26 @@ RopeLayers = (
     Literal["all", "windows_if_any", "windows", "listed", "not_alibi", "position_embedding_type"]
     | Literal["layer_rope_theta", "rope_parameters", "use_mem_rope", "none"]
 )
+# What a class makes: tokens; hidden states, of which a vector is made; scores of labels of a text, or of each token;
+# logits of all tokens of the vocabulary at each token, of which the largest are weights
+Makes = Literal["tokens", "states", "labels", "token_labels", "vocabulary"]
 FusedExperts = Literal["interleaved", "columns", "stacked", "columns_or_stacked"]
 Setting = bool | str  # a string is the key of config.json that decides
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLayer:
+    """A linear layer of a classifier, as PoolDense describes it. activation: also the key of config.json that names it.
+
+    outputs: as many as the model is wide, as there are labels, or as there are tokens in the vocabulary.
+    """
+
+    name: str
+    outputs: Literal["hidden", "labels", "vocabulary"] = "labels"
+    activation: str = "none"
+    has_bias: Setting = True
+    norm: str | None = None
+    norm_has_bias: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +65,7 @@ class Family:
         turn]; columns: [experts, inputs, gates and then ups]; stacked: [experts, gates and then ups, inputs];
         columns_or_stacked: as the shape of `down_proj` says.
     ignored: beginnings of the names of tensors of encoders, which a text model does not need.
+    unused_heads: the same of heads that the class does not have.
     text_in: the key of config.json that holds the language model, in models with encoders; some have it at the top.
     """
 
@@ -114,8 +134,16 @@ class Family:
     has_blocks: bool = False  # attention and feed-forward block are a block before a layer, whose weights layers share
     has_depth_scale: bool = False  # `scale_depth` and `dim_model_base` scale what layers add, and logits (MiniCPM)
     has_weight_scales: bool = False  # multipliers.py reads them
+    makes: Makes = "tokens"
+    head: tuple[HeadLayer, ...] = ()  # layers of a classifier, in their order
+    pools: PoolMode = "last"  # of what results are made, unless other files say so
+    pools_key: str | None = None  # the key of config.json that says so
+    step_token: int | None = None  # at which a process reward model rates a step
+    is_causal: bool = True  # tokens see only those before them, unless config.json says that they see all
+    num_token_types_key: str | None = None  # the key with the number of types that tokens can have
     renames: Mapping[str, str] = field(default_factory=dict)
     is_transposed: bool = False
     fused_experts: FusedExperts = "stacked"
     ignored: tuple[str, ...] = ()
+    unused_heads: tuple[str, ...] = ()
     text_in: str | None = None
