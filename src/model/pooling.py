@@ -84,7 +84,8 @@ class Pooling(Record):
     """The heads of a model that make no tokens, and what their callers must know.
 
     named_prompts: names, and texts that are written before a text.
-    pair: how two texts become one prompt: `tokenizer` by its post-processor, or a template with {query} and {document}.
+    pair: how two texts become one prompt: `tokenizer` by its post-processor, or a template with {query} and
+        {document}, and perhaps {instruction}, which is encoded without further special tokens.
     """
 
     heads: tuple[PoolHead, ...]
@@ -95,6 +96,9 @@ class Pooling(Record):
     max_length: int | None = None  # tokens; a longer text is cut where the model's own files say so
     lowers_case: bool = False
     pair: str = "tokenizer"
+    instruction: str = ""  # in place of {instruction} in the template, unless a request has another one
+    logit_mean: float = 0.0  # is subtracted from scores before their activation
+    logit_sigma: float = 1.0  # then divides them
     token_types: int = 0  # of a second text; 0: the model has none
     step_token: int | None = None  # the results of a process reward model are those of these tokens
     query_marker: str | None = None  # late interaction (ColBERT)

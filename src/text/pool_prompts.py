@@ -10,7 +10,7 @@ Everything here takes time in proportion to the texts: call it on the tokenizer'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import tokenizers
@@ -76,6 +76,39 @@ class PromptMaker:
         first = self._tokenizer.num_before(prefix) if prefix and self._leaves_out_prompts else 0
         cuts_prefix = limits.cut is not None and limits.cut.side == "left"
         return [PoolPrompt(each, 0 if cuts_prefix and self._is_full(each, limits) else first) for each in ids]
+
+    def queries(self, texts: Sequence[str], limits: PoolLimits, *, params: Sequence[str]) -> list[PoolPrompt]:
+        """Prompts of queries that are compared token by token: with the model's marker, and filled to its length."""
+        found = self._marked(texts, limits, params, self._pooling.query_marker)
+        filler, length = self._pooling.query_filler, self._pooling.query_length or 0
+        if filler is None:
+            return found
+        return [PoolPrompt(each.token_ids + [filler] * (length - len(each.token_ids))) for each in found]
+
+    def documents(self, texts: Sequence[str], limits: PoolLimits, *, params: Sequence[str]) -> list[PoolPrompt]:
+        """Prompts of the documents that are compared with such queries."""
+        return self._marked(texts, limits, params, self._pooling.document_marker)
+
+    def _marked(
+        self, texts: Sequence[str], limits: PoolLimits, params: Sequence[str], marker: str | None
+    ) -> list[PoolPrompt]:
+        """The marker is a token before the text, after the special token at the beginning."""
+        if marker is None:
+            return self.texts(texts, limits, params=params)
+        ids = self._tokenizer.encode(marker, add_special_tokens=False)
+        cut = limits.cut
+        room = replace(
+            limits,
+            context=limits.context - len(ids),
+            cut=None if cut is None else Truncation(max(1, cut.num_tokens - len(ids)), cut.side),
+        )
+        place = self._tokenizer.num_before("")
+        found = [each.token_ids for each in self.texts(texts, room, params=params)]
+        return [PoolPrompt([*each[:place], *ids, *each[place:]]) for each in found]
+
+    def shortened(self, texts: Sequence[str], num_tokens: int | None, side: Side) -> list[str]:
+        """Each text, or its part of about `num_tokens` tokens; None: it stays as it is."""
+        return [self._shortened(text, num_tokens, side) for text in texts]
 
     def pairs(
         self, pairs: Sequence[tuple[str, str]], limits: PoolLimits, *, params: Sequence[tuple[str, str]],

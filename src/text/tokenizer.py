@@ -199,13 +199,14 @@ class Tokenizer:
         breaks: Sequence[int] = (),
         add_special_tokens: bool = True,
         cut: Truncation | None = None,
+        has_output: bool = True,
     ) -> list[int]:
         """`TextLimit.check`, then `encode`, or `encode_cut`; a long text in a thread (the library releases the GIL)."""
 
         def work() -> list[int]:
             if cut is not None:
                 return self.encode_cut(text, cut, breaks, add_special_tokens=add_special_tokens)
-            self.text_limit(max_tokens).check(text, param=param)
+            self.text_limit(max_tokens, has_output=has_output).check(text, param=param)
             return self.encode(text, breaks, add_special_tokens=add_special_tokens)
 
         return work() if len(text) <= self.inline_chars else await self.run(work)

@@ -104,9 +104,7 @@ class SampleHead:
                 found.setdefault(row, []).append(entry)
         return found
 
-    def _outputs(
-        self, step: HeadStep, hidden: torch.Tensor, residual: torch.Tensor | None, at: Int64
-    ) -> torch.Tensor:
+    def _outputs(self, step: HeadStep, hidden: torch.Tensor, residual: torch.Tensor | None, at: Int64) -> torch.Tensor:
         return self.project(*self._rows_of(step, hidden, residual, at))
 
     def _rows_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
@@ -140,9 +140,6 @@ class PoolingFields(Wire):
         description="seconds until the request is aborted; as the header X-Request-Timeout",
     )
 
-    # Fields with the texts of the request. They have limits of their own.
-    content_fields: ClassVar[frozenset[str]] = frozenset()
-
 
 class TruncationFields(PoolingFields):
     """How a text that is too long is cut, as in vLLM."""
@@ -172,7 +169,7 @@ class InputFields(TruncationFields):
 
     content_fields = frozenset({"input", "messages"})
     input: TextsOrIds | None = Field(None, description="one or several texts, or lists of token ids")
-    messages: list[Message] | list[list[Message]] | None = Field(
+    messages: list[list[Message]] | None = Field(
         None, description="in place of `input`: a conversation, or a list of them; text only"
     )
     add_special_tokens: bool | None = Field(
@@ -219,6 +216,14 @@ class InputFields(TruncationFields):
                 raise unsupported(name, " without `messages`")
         if self.prompt_name is not None and (self.input is None or not isinstance(self.input[0], str)):
             raise unsupported("prompt_name", " with messages or token ids: it is for texts")
+
+    def essentials(self) -> dict[str, Any]:
+        found = super().essentials()
+        if self.messages is not None:
+            found["messages"] = [
+                [each.model_dump(exclude_none=True) for each in messages] for messages in self.messages
+            ]
+        return found
 
     @property
     def conversations(self) -> list[Conversation]:

@@ -14,7 +14,6 @@ from stoker.engine.api import (
     RequestInputs,
     SamplingParams,
     TokenLogprobs,
-    Vectors,
 )
 from stoker.engine.core import Scheduler, SchedulerSettings
 from stoker.engine.core.admission_control import MAX_RETRY_S, MIN_RETRY_S
@@ -599,8 +598,6 @@ def test_max_tokens_0_computes_the_prompt_and_returns_no_token(num_tokens: int, 
     (output,) = bench.run(sampled)["a"]
     assert (output.token_ids, output.finish_reason) == ([], FinishReason.LENGTH)
     assert not bench.scheduler.has_work
-
-
 
 
 def test_no_row_is_planned_beyond_max_tokens():
