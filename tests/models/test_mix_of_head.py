@@ -74,6 +74,9 @@ class Favours:
             out[:, 7] += 1000.0 * self.chosen
         return out
 
+    def of_experts(self, layer: object) -> None:
+        return None
+
     def of_tokens(self, tokens: torch.Tensor) -> Favours:
         return replace(self, chosen=self.chosen[tokens])
 

@@ -32,6 +32,7 @@ from .latent_attention import latent_attention_cpu
 from .latent_heads import absorb_queries_cpu, expand_values_cpu
 from .linear import Linear, PackedLinear, quantise_linear_reference
 from .lora_add import lora_add_cpu
+from .lora_experts import adapted_experts_cpu
 from .norm_parts import norm_parts_cpu
 from .output_gate import gate_outputs_cpu
 from .paged_attention import paged_attention_cpu
@@ -168,6 +169,7 @@ def cpu_kernels(
         place_experts=place_experts_cpu(library),
         layout=library.level.name,
         experts=experts_cpu(library, torchs.experts),
+        adapted_experts=adapted_experts_cpu(library, torchs.adapted_experts),
         gate_outputs=gate_outputs_cpu(library, dtype),
         scale_rows=scale_rows_cpu(library, dtype),
         causal_convolution=causal_convolution_cpu(library, dtype),

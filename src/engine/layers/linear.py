@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import torch
 
 from ..kernels import Grouped, Integers, KernelSet, PackedLinear
 from ..kernels.grouped import are_alike, stacked
+from ..kernels.lora_experts import LoraExperts
 from .loading import Held, TensorReader, linear_of
 from .norm import AnyNorm, RMSNorm
+
+if TYPE_CHECKING:
+    from .expert_weights import Experts
 
 Finish = Callable[[torch.Tensor], torch.Tensor]
 
@@ -29,6 +33,11 @@ class Mix(Protocol):
             out: [T, sum of the parts], its product in their order, which may be changed. The ranks of a divided layer
                 have not added theirs yet.
         """
+        ...
+
+    def of_experts(self, layer: Experts) -> tuple[torch.Tensor, LoraExperts] | None:
+        """The slot of each token's adapter, [T] int32, and what the adapters add to a layer of experts, which is the
+        only caller; None if nothing."""
         ...
 
     def of_tokens(self, tokens: torch.Tensor) -> Mix:

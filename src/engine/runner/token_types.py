@@ -6,20 +6,25 @@ import torch
 
 from ...model.spec import ModelSpec
 from ..layers.step_input import StepInput
-from .slot_columns import SECOND_TEXT
+from ..step.plan import StepPlan
+from .slot_columns import NO_SECOND_TEXT, SECOND_TEXT
+from .slot_table import SlotTable
 from .step_features import Columns, StepFeature
 from .step_shape import StepFlag
 
 
 def token_type_features(spec: ModelSpec) -> tuple[StepFeature, ...]:
-    """The feature that all steps of a model with such an embedding have."""
-    if spec.pooling is None or not spec.pooling.token_types:
+    """The feature of the steps that have second texts, of a model with such an embedding: other tokens have type 0."""
+    if not spec.num_token_types:
         return ()
+
+    def is_in(plan: StepPlan, slots: SlotTable) -> bool:
+        return bool((slots.columns[SECOND_TEXT][plan.slots] < NO_SECOND_TEXT).any())
 
     def fill(step: StepInput, columns: Columns) -> torch.Tensor:
         return token_types(step, columns[SECOND_TEXT])
 
-    return (StepFeature(StepFlag.TOKEN_TYPES, lambda plan, slots: True, fill),)
+    return (StepFeature(StepFlag.TOKEN_TYPES, is_in, fill),)
 
 
 def token_types(step: StepInput, second_text: torch.Tensor) -> torch.Tensor:
