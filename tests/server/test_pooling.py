@@ -451,11 +451,11 @@ class TestScore:
 
 
 class TestRerank:
-    DOCUMENTS = ["a dog ran", "the cat sat", "Hello, world!", "the cat"]
+    DOCUMENTS = ("a dog ran", "the cat sat", "Hello, world!", "the cat")
 
     @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
     def test_documents_in_order(self, embedding: Served, path: str):
-        body = {"model": MODEL, "query": "the cat", "documents": self.DOCUMENTS}
+        body = {"model": MODEL, "query": "the cat", "documents": list(self.DOCUMENTS)}
         answer = embedding.post(path, body).json()
         scores = [each["relevance_score"] for each in answer["results"]]
         assert scores == sorted(scores, reverse=True)
@@ -473,7 +473,7 @@ class TestRerank:
 
     def test_clients_of_infinity(self, folder: Path):
         served = serving(folder, SCORE)
-        body = {"query": "the cat", "documents": self.DOCUMENTS, "raw_scores": True}
+        body = {"query": "the cat", "documents": list(self.DOCUMENTS), "raw_scores": True}
         raw = served.post("/rerank", body).json()["results"]
         assert "document" not in raw[0]
         shown = served.post("/rerank", {**body, "raw_scores": False, "return_documents": True}).json()["results"]
@@ -482,7 +482,7 @@ class TestRerank:
 
     def test_clients_of_tei(self, folder: Path):
         served = serving(folder, SCORE)
-        body = {"query": "the cat", "texts": self.DOCUMENTS}
+        body = {"query": "the cat", "texts": list(self.DOCUMENTS)}
         found = served.post("/rerank", body).json()
         assert sorted(each["index"] for each in found) == [0, 1, 2, 3]
         assert found[0].keys() == {"index", "score"}
@@ -648,6 +648,7 @@ class TestWhatAllRoutesHave:
     def test_keys_and_salts(self, folder: Path):
         served = serving(folder, EMBED, api_key=("one", "two"))
         assert served.post("/v1/embeddings", {"input": "a"}).status_code == 401
+        assert served.post("/", {"inputs": "a"}).status_code == 401  # the page of this path is open
         headers = {"authorization": "Bearer two"}
         assert served.post("/v1/embeddings", {"input": "a", "cache_salt": "x"}, headers=headers).status_code == 200
         assert served.engine.requests[0].inputs.scope.salt.endswith("x")
