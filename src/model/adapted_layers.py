@@ -39,6 +39,10 @@ def is_adapted(name: str, chosen: Collection[str]) -> bool:
     return is_named or (is_of_expert(name) and "experts" in chosen)
 
 
-def computed_shapes(spec: ModelSpec, chosen: Collection[str]) -> list[tuple[int, int]]:
-    """[outputs, inputs] of all matrices that an adapter can change. chosen: as of `is_adapted`."""
-    return [shape for name, shape in linear_shapes(spec) if not is_of_expert(name) and is_adapted(name, chosen)]
+def computed_shapes(spec: ModelSpec, chosen: Collection[str], *, of_experts: bool) -> list[tuple[int, int]]:
+    """[outputs, inputs] of all matrices that an adapter can change, of single experts or of linear layers.
+
+    chosen: as of `is_adapted`.
+    """
+    shapes = [(name, shape) for name, shape in linear_shapes(spec) if is_of_expert(name) == of_experts]
+    return [shape for name, shape in shapes if is_adapted(name, chosen)]

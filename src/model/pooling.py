@@ -40,8 +40,10 @@ class PoolDense(Record):
 
     name: its tensors are `name.weight` and `name.bias`, under the names of the description's tensors. `OUTPUT_LAYER` is
         the model's output layer, whose products are computed in the model's dtype.
-    rows: of the output layer, as (row, row that is subtracted from it); None: all of them as they are. So the two rows
-        that say yes and no make a score.
+    rows: of the output layer, as (row, row that is subtracted from it, if one is); None: all of them as they are. So
+        the two rows that say yes and no make a score.
+    adds_input: its input is added to what the activation returns.
+    file: has its tensors, relative to the model's folder; None: the model's own files have them.
     """
 
     name: str
@@ -51,7 +53,8 @@ class PoolDense(Record):
     activation: DenseActivation = "none"
     adds_input: bool = False
     norm: PoolNorm | None = None  # after the activation
-    rows: tuple[tuple[int, int], ...] | None = None
+    rows: tuple[tuple[int, int | None], ...] | None = None
+    file: str | None = None
 
 
 class PoolHead(Record):

@@ -14,8 +14,9 @@ from .families import Family, HeadLayer
 from .family_settings import flag_of
 from .pooling import OUTPUT_LAYER, DenseActivation, PoolActivation, PoolDense, PoolHead, Pooling, PoolMode, PoolNorm
 
+_LATE = "late"  # the mean of what the layers of a classifier make of each token
 _MAX_LABELS = 1 << 20
-_MODES: dict[Any, PoolMode] = {"cls": "cls", "mean": "mean", "avg": "mean", "last": "last", "max": "max"}
+_MODES: dict[Any, PoolMode] = {"cls": "cls", "bos": "cls", "mean": "mean", "avg": "mean", "last": "last", "max": "max"}
 _LAYER_ACTIVATIONS: dict[str, DenseActivation] = {
     "none": "none",
     "tanh": "tanh",
@@ -30,15 +31,17 @@ _OF_PROBLEM: dict[str, PoolActivation] = {
 _CLASSES: dict[str, PoolActivation] = {"Identity": "none", "Sigmoid": "sigmoid", "Softmax": "softmax", "ReLU": "relu"}
 
 
-def read_pooling(config: ConfigJson, whole: Mapping[str, Any], family: Family, hidden: int, eps: float) -> Pooling:
+def read_pooling(
+    config: ConfigJson, whole: Mapping[str, Any], family: Family, hidden: int, eps: float, num_token_types: int
+) -> Pooling:
     """The heads that the class has. whole: the file. eps: of the model's norms. Raises ModelConfigError."""
-    labels = _labels(config)
-    mode = family.pools
-    if family.pools_key is not None and config.get(family.pools_key) is not None:
-        mode = read_mode(config.get(family.pools_key), family.pools_key)
-    dimensions = _dimensions(config, hidden)
-    common = {"labels": labels, "step_token": family.step_token}
+    token_types = num_token_types if num_token_types > 1 else 0
+    mode, is_late = family.pools, False
+    if family.pools_key is not None and (named := config.get(family.pools_key)) is not None:
+        is_late = named == _LATE
+        mode = "mean" if is_late else read_mode(named, family.pools_key)
     if family.makes in ("tokens", "states"):
+        dimensions = _dimensions(config, hidden)
         vector = PoolHead(
             task="embed",
             modes=(mode,),
@@ -50,22 +53,21 @@ def read_pooling(config: ConfigJson, whole: Mapping[str, Any], family: Family, h
         if family.makes == "tokens":
             return Pooling(heads=(vector,))
         of_tokens = PoolHead(task="token_embed", modes=(), activation="normalize", width=hidden)
-        return Pooling(heads=(vector, of_tokens))
+        return Pooling(heads=(vector, of_tokens), token_types=token_types)
+    labels = _labels(config)
     layers = _layers(config, family, hidden, len(labels), eps)
     width = layers[-1].outputs
     if family.makes == "vocabulary":
         last = layers[-1].model_copy(update={"activation": "log1p_relu"})
         weights = PoolHead(task="sparse", modes=("max",), before=(*layers[:-1], last), width=width)
-        return Pooling(heads=(weights,))
-    activation = _activation(config, whole, len(labels))
+        return Pooling(heads=(weights,), token_types=token_types)
     if family.makes == "labels":
-        return Pooling(
-            heads=(PoolHead(task="classify", modes=(mode,), after=layers, activation=activation, width=width),),
-            **common,
-        )
-    return Pooling(
-        heads=(PoolHead(task="token_classify", modes=(), before=layers, activation="softmax", width=width),), **common
-    )
+        activation = _activation(config, whole, len(labels))
+        before, after = (layers, ()) if is_late else ((), layers)
+        head = PoolHead(task="classify", modes=(mode,), before=before, after=after, activation=activation, width=width)
+    else:
+        head = PoolHead(task="token_classify", modes=(), before=layers, activation="softmax", width=width)
+    return Pooling(heads=(head,), labels=labels, step_token=family.step_token, token_types=token_types)
 
 
 def read_mode(name: Any, key: str) -> PoolMode:

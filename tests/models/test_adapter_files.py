@@ -10,7 +10,7 @@ import pytest
 from tests.models.checkpoints import build
 from tests.peft_adapters import write_adapter
 
-from stoker.config.checkpoint.adapter_files import describe_adapter
+from stoker.config.checkpoint.adapter_files import read_adapter
 from stoker.config.checkpoint.layout import read_weight_files
 from stoker.config.checkpoint.match import tensors_of
 from stoker.config.checkpoint.model_files import read_json
@@ -60,7 +60,7 @@ def read_and_merged(tmp_path: Path, family: str, **settings: Any) -> tuple[Adapt
     assert merged is not None
     merged.save_pretrained(tmp_path / "merged")
     (spec, before), (_, after) = weights_in(tmp_path / "base"), weights_in(tmp_path / "merged")
-    read = describe_adapter(tmp_path / "adapter", spec)
+    read = read_adapter(tmp_path / "adapter", spec)
     added = {
         f"{delta.target}.weight": delta.scale * matrix_of(read, delta.b) @ matrix_of(read, delta.a)
         for delta in read.deltas
@@ -136,7 +136,7 @@ def test_the_output_layer_is_one_of_the_layers_tied_or_not(tmp_path: Path) -> No
     write_adapter(tmp_path / "tied", model, target_modules=["lm_head"])
     model.save_pretrained(tmp_path / "base")
     spec, _ = weights_in(tmp_path / "base")
-    tied = describe_adapter(tmp_path / "tied", spec)
+    tied = read_adapter(tmp_path / "tied", spec)
     assert [(delta.target, delta.out_features) for delta in tied.deltas] == [("lm_head", spec.vocab_size)]
 
 
@@ -144,7 +144,7 @@ def test_a_bias_of_b_is_divided_as_its_rows_are(tmp_path: Path) -> None:
     model = build("phi3")
     model.save_pretrained(tmp_path / "base")
     write_adapter(tmp_path / "adapter", model, target_modules=["qkv_proj"], lora_bias=True)
-    read = describe_adapter(tmp_path / "adapter", weights_in(tmp_path / "base")[0])
+    read = read_adapter(tmp_path / "adapter", weights_in(tmp_path / "base")[0])
     biases = [matrix_of(read, delta.bias) for delta in read.deltas[:3] if delta.bias is not None]
     name = "base_model.model.model.layers.0.self_attn.qkv_proj.lora_B.bias"
     whole = values_of(read_header(read.weights)[name])
@@ -158,8 +158,8 @@ def test_rows_follow_the_order_of_formats_with_neighbouring_pairs(tmp_path: Path
     model.save_pretrained(tmp_path / "base")
     write_adapter(tmp_path / "adapter", model, target_modules=["q_proj", "v_proj"])
     spec, _ = weights_in(tmp_path / "base")
-    plain = describe_adapter(tmp_path / "adapter", spec)
-    paired = describe_adapter(tmp_path / "adapter", spec.with_weights_of("gguf", has_pairs=True))
+    plain = read_adapter(tmp_path / "adapter", spec)
+    paired = read_adapter(tmp_path / "adapter", spec.with_weights_of("gguf", has_pairs=True))
     queries, ordered = (matrix_of(read, read.deltas[0].b) for read in (plain, paired))
     assert [plain.deltas[1].b, plain.deltas[0].a] == [paired.deltas[1].b, paired.deltas[0].a]
     # llama.cpp: of each head of 16 rows, row i of the first half is followed by row i of the second
@@ -173,13 +173,13 @@ def test_a_digest_changes_with_any_byte(tmp_path: Path) -> None:
     write_adapter(tmp_path / "adapter", model, target_modules="all-linear")
     spec, _ = weights_in(tmp_path / "base")
     file = tmp_path / "adapter" / "adapter_model.safetensors"
-    digests = {describe_adapter(file.parent, spec).digest for _ in range(2)}
+    digests = {read_adapter(file.parent, spec).digest for _ in range(2)}
     content = bytearray(file.read_bytes())
     for place in len(content) // 2, len(content) - 1:
         content[place] ^= 1
         file.write_bytes(content)
-        digests.add(describe_adapter(file.parent, spec).digest)
+        digests.add(read_adapter(file.parent, spec).digest)
     config = file.parent / "adapter_config.json"
     config.write_text(config.read_text().replace('"lora_alpha": 8', '"lora_alpha": 9'))
-    digests.add(describe_adapter(file.parent, spec).digest)
+    digests.add(read_adapter(file.parent, spec).digest)
     assert len(digests) == 4

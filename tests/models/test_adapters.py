@@ -33,7 +33,7 @@ from stoker.engine.loop.adapter_reader import AdapterReader
 from stoker.engine.lora.mix import AdapterMix
 from stoker.engine.plugins import PluginError
 from stoker.engine.runner import loaded_model
-from stoker.engine.runner.adapters import adapters_of, linears_of
+from stoker.engine.runner.adapters import adapted_layers, adapters_of
 from stoker.engine.runner.loaded_model import LoadedModel
 
 from .adapters import Adapter, adapter, answers, inputs_of, outputs, with_lora
@@ -370,6 +370,9 @@ class WholeDeltas:
             part += x @ self.by_part[name].T
         return out
 
+    def of_experts(self, layer: object) -> None:
+        return None
+
     def of_tokens(self, tokens: torch.Tensor) -> WholeDeltas:
         return self
 
@@ -386,8 +389,7 @@ def test_weights_that_are_rounded_are_the_base_of_adapters(scheme: str, saved: C
     assert adapters is not None
     adapters.load(own.ref)
     adapters.place(1, own.ref)
-    layers = dict(zip(linears_of(stepped.model, adapters.dtype), adapters.places.layers, strict=True))
-    mix = AdapterMix.of(torch.ones(27, dtype=torch.int32), layers, stepped.kernels.lora_add, 3)
+    mix = AdapterMix.of(torch.ones(27, dtype=torch.int32), adapted_layers(loaded, adapters), 3)
     deltas = {
         name.removesuffix(".weight"): own.merged.get_parameter(name) - weight
         for name, weight in base.named_parameters()

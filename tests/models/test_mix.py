@@ -46,6 +46,9 @@ class Deltas:
                 part += x @ self.by_part[name].T * self.chosen[:, None]
         return out
 
+    def of_experts(self, layer: object) -> None:
+        return None
+
     def of_tokens(self, tokens: torch.Tensor) -> Deltas:
         return replace(self, chosen=self.chosen[tokens])
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from ...input_file import open_file
 from ...model.adapted_layers import is_adapted, is_of_expert
 from ...model.adapter import AdapterSpec, LowRank, StoredMatrix
+from ...model.feed_forwards import Experts
 from ...model.spec import ModelSpec
 from ...model.tensors import FUSED
 from ..errors import ModelFilesError
-from .adapter_config import ADAPTER_CONFIG, ADAPTER_WEIGHTS, AdapterConfig, read_adapter_config
+from .adapter_config import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MERGE, AdapterConfig, read_adapter_config
 from .adapter_experts import split_pair
 from .adapter_targets import Targets
 from .adapter_tensors import Pair, pairs_in
@@ -44,13 +45,7 @@ def read_adapter(
     weights in another format, M306 for an invalid value, M310 for what this build does not compute, M311 for what does
     not fit the model.
     """
-    found = describe_adapter(folder, spec, target_modules=target_modules)
-    for delta in found.deltas:
-        if is_of_expert(delta.target):
-            raise ModelFilesError(
-                f"{found.weights}: tensor `{delta.a.name}` adapts experts, which this build does not compute",
-                code="M310",
-            )
+    found = _described(folder, spec, target_modules)
     if max_rank is not None and found.max_rank > max_rank:
         worst = max(found.deltas, key=lambda delta: delta.rank)
         wanted = next((rank for rank in RANKS if rank >= worst.rank), None)
@@ -63,8 +58,7 @@ def read_adapter(
     return found
 
 
-def describe_adapter(folder: Path, spec: ModelSpec, *, target_modules: Collection[str] = ()) -> AdapterSpec:
-    """What the files of an adapter say, also of what the engine does not compute. Arguments, errors: `read_adapter`."""
+def _described(folder: Path, spec: ModelSpec, target_modules: Collection[str]) -> AdapterSpec:
     config = read_adapter_config(folder)
     weights = _weights(folder)
     targets = Targets(spec)
@@ -139,6 +133,13 @@ def _weights(folder: Path) -> Path:
 
 def _deltas(file: Path, pair: Pair, config: AdapterConfig, targets: Targets) -> Iterator[LowRank]:
     """What one pair adds to each matrix that it changes."""
+    for delta in _any_deltas(file, pair, config, targets):
+        if is_of_expert(delta.target):
+            _check_of_expert(file, delta, targets)
+        yield delta
+
+
+def _any_deltas(file: Path, pair: Pair, config: AdapterConfig, targets: Targets) -> Iterator[LowRank]:
     name = targets.name_of(pair.module)
     if parts := targets.parts_of(name):
         yield from _of_linear(file, pair, config, targets, parts)
@@ -199,6 +200,25 @@ def _of_linear(file: Path, pair: Pair, config: AdapterConfig, targets: Targets, 
             bias=None if pair.bias_name is None else replace(b, name=pair.bias_name, view=(outputs, 1)),
         )
         first += rows
+
+
+def _check_of_expert(file: Path, delta: LowRank, targets: Targets) -> None:
+    """Raise M310 for what the op of experts does not add to the product of one."""
+    layer, _, part = delta.target.removeprefix("model.layers.").partition(".")
+    block = targets.spec.layers[int(layer)].feed_forward
+    if delta.bias is not None:
+        raise ModelFilesError(
+            f"{file}: tensor `{delta.bias.name}` is a bias of the adapter of an expert, which this build does not add; "
+            f"{MERGE}",
+            code="M310",
+        )
+    has_scales = isinstance(block, Experts) and block.has_scales and part.endswith("down_proj")
+    if has_scales or targets.factor(delta.target) != 1:
+        raise ModelFilesError(
+            f"{file}: tensor `{delta.b.name}` adds to `{delta.target}`, which the model multiplies by a number of the "
+            f"expert's own; this build does not apply it to adapters; {MERGE}",
+            code="M310",
+        )
 
 
 def _check_rank(file: Path, pair: Pair, rank: int, module: str, config: AdapterConfig) -> None:

@@ -29,7 +29,7 @@ _FUSED_EXPERTS = re.compile(
 _SOURCES: dict[WeightNames, str] = {"hf": CONFIG_JSON, "mistral": PARAMS_JSON, "gguf": "the header"}
 # Buffers, which follow from config.json: of positions and masks in old checkpoints, of MiniMax's decays, of n-grams
 _UNUSED = (
-    *("inv_freq", "masked_bias", "attn.bias", "attention.bias"),
+    *("inv_freq", "masked_bias", "attn.bias", "attention.bias", "embeddings.position_ids"),
     *("self_attn.slope_rate", "self_attn.query_decay", "self_attn.key_decay", "self_attn.diagonal_decay"),
     *("ple_embedding.layer_multipliers", "ple_embedding.ngram_heads_vocab_sizes", "ple_embedding.ngram_heads_offsets"),
 )
@@ -115,6 +115,9 @@ def unused_parts(names: Collection[str], spec: ModelSpec) -> dict[str, Part]:
     family = known_family(spec.architecture)
     encoders = {"mistral": CONSOLIDATED_TOWERS, "gguf": ()}.get(spec.weight_names, family.ignored)
     heads = family.unused_heads if spec.has_output else (*family.unused_heads, f"{OUTPUT_LAYER}.")
+    if any(name.startswith(heads) for name in names):
+        shapes, renames = model_shapes(spec), renames_of(spec, spec.weight_names)
+        names = [name for name in names if not name.startswith(heads) or renamed(name, renames) not in shapes]
     return left_out(names, spec.num_layers, encoders, heads)
 
 

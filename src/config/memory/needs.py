@@ -92,9 +92,16 @@ class ModelShare(Record):
         slot."""
         if not needs.num_adapters:
             return 0
-        shapes = computed_shapes(self.rank_spec, needs.adapter_layers)
-        element_bytes = DTYPE_BYTES[self.dtype]
-        size = adapters_bytes(shapes, needs.num_adapters + 1, needs.adapter_rank, element_bytes, has_biases=True)
+        size = sum(
+            adapters_bytes(
+                computed_shapes(self.rank_spec, needs.adapter_layers, of_experts=of_experts),
+                needs.num_adapters + 1,
+                needs.adapter_rank,
+                DTYPE_BYTES[self.dtype],
+                has_biases=not of_experts,
+            )
+            for of_experts in (False, True)
+        )
         return size if self.num_stages == 1 else int(size * largest_share(self.rank_spec, self.num_stages))
 
     @property

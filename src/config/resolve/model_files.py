@@ -28,6 +28,7 @@ from ..checkpoint.gguf import read_gguf
 from ..checkpoint.gguf_files import read_generation_config
 from ..checkpoint.layout import CONSOLIDATED_FORMATS, WeightFiles, read_weight_files
 from ..checkpoint.model_files import is_gguf, read_json, read_json_if_any
+from ..checkpoint.pooling_files import with_pooling_files
 from ..checkpoint.repository_code import RepositoryCode
 from ..checkpoint.settings import settings_problem
 from ..errors import ModelFilesError, ModelNotLocal
@@ -142,6 +143,8 @@ def _describe(deployment: Deployment, path: Path, folder: Path, state: ShardedSt
     spec = _with_format(deployment, path, spec, chosen, is_packed=state is not None)
     if chosen == "transformers":
         spec = spec.with_expanded_attention().model_copy(update={"pooling": None})
+    else:
+        spec = with_pooling_files(spec, path.parent if is_gguf(path) else folder)
     if model.rope_scaling or model.rope_theta != "auto":
         _check_rope_options(spec, chosen, has_one_rope)
     bos, pad = config_json.optional_int("bos_token_id"), config_json.optional_int("pad_token_id")

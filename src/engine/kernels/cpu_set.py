@@ -12,7 +12,7 @@ from .activation import activate_and_mul_cpu, activate_cpu, gate_inputs_cpu, lim
 from .add_layer_norm import add_layer_norm_cpu
 from .add_rms_norm import add_rms_norm_cpu
 from .allow_tokens import allow_tokens_cpu
-from .attend_whole import attend_whole_by_length
+from .attend_whole import attend_whole_by_length, attend_whole_cpu
 from .block_index import sparse_attention_cpu
 from .causal_convolution import causal_convolution_cpu
 from .compressed_attention_cpu import compressed_ops_cpu
@@ -32,6 +32,7 @@ from .latent_attention import latent_attention_cpu
 from .latent_heads import absorb_queries_cpu, expand_values_cpu
 from .linear import Linear, PackedLinear, quantise_linear_reference
 from .lora_add import lora_add_cpu
+from .lora_experts import adapted_experts_cpu
 from .norm_parts import norm_parts_cpu
 from .output_gate import gate_outputs_cpu
 from .paged_attention import paged_attention_cpu
@@ -93,6 +94,9 @@ def cpu_kernels(
         rope, attention, attend_part = torchs.rope_and_store, torchs.paged_attention, torchs.attend_part
         store_latents, latent_attention = torchs.store_latents, torchs.latent_attention
         attend_latent_part = torchs.attend_latent_part
+    attend_whole = torchs.attend_whole if batch_invariant else attend_whole_by_length
+    if takes_heads(head_dims):
+        attend_whole = attend_whole_cpu(library, dtype)
     takes_compressed = kv_dtype is dtype and takes_heads(head_dims)
     compressed = compressed_ops_cpu(library, dtype) if takes_compressed else torchs
     is_capturable = attention is not torchs.paged_attention and (
@@ -125,7 +129,7 @@ def cpu_kernels(
         rope_and_store=rope,
         paged_attention=attention,
         attend_part=attend_part,
-        attend_whole=torchs.attend_whole if batch_invariant else attend_whole_by_length,
+        attend_whole=attend_whole,
         store_latents=store_latents,
         absorb_queries=absorb_queries_cpu(library, dtype),
         latent_attention=latent_attention,
@@ -165,6 +169,7 @@ def cpu_kernels(
         place_experts=place_experts_cpu(library),
         layout=library.level.name,
         experts=experts_cpu(library, torchs.experts),
+        adapted_experts=adapted_experts_cpu(library, torchs.adapted_experts),
         gate_outputs=gate_outputs_cpu(library, dtype),
         scale_rows=scale_rows_cpu(library, dtype),
         causal_convolution=causal_convolution_cpu(library, dtype),

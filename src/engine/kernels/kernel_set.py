@@ -98,6 +98,7 @@ from .linear import (
     rounding_rows,
 )
 from .lora_add import LoraAdd, lora_add_by_row, lora_add_reference
+from .lora_experts import AdaptedExperts, adapted_experts_reference
 from .ngram_rows import NGramRows, ngram_rows_reference
 from .norm_parts import NormParts, norm_parts_reference
 from .one_row import one_position, one_query, one_row, one_token
@@ -212,6 +213,7 @@ class KernelSet:
     repack_experts: RepackExperts = repack_experts_reference
     place_experts: PlaceExperts = place_experts_reference
     experts: Experts = experts_reference
+    adapted_experts: AdaptedExperts = adapted_experts_reference
     gate_outputs: GateOutputs = gate_outputs_reference
     scale_rows: ScaleRows = scale_rows_reference
     causal_convolution: CausalConvolution = causal_convolution_reference
@@ -299,6 +301,7 @@ ONE_ROW = KernelSet(  # other ops copy, compare or compute each element alone: n
     gate_inputs=one_row(gate_inputs_reference, 0, 1),
     scale_and_cap=one_row(scale_and_cap_reference, 0),
     experts=one_row(experts_reference, 0, 1, 2, 4, 5),
+    adapted_experts=one_row(adapted_experts_reference, 0, 1, 2, 4, 5, 6),
     route_experts=one_row(route_experts_reference, 0),
     weigh_experts=one_row(weigh_experts_reference, 0, 1),
     gate_outputs=one_row(gate_outputs_reference, 0, 1),

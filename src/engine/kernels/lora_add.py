@@ -94,16 +94,22 @@ def lora_add_reference(x: torch.Tensor, out: torch.Tensor, rows: LoraRows, layer
         if weights is None or start == end:
             continue
         tokens = rows.tokens[start:end].long()
-        shrunk = x[tokens].float() @ weights.a.float().T
-        parts = [
-            shrunk[:, first : first + b.shape[1]]
-            @ b.float().transpose(0, 1).reshape(b.shape[1], b.shape[0] * PANEL)[:, :width]
-            for first, b, width in zip(weights.first, weights.b, layer.widths, strict=True)
-        ]
-        delta = torch.cat(parts, dim=1)
-        if weights.bias is not None:
-            delta += weights.bias
-        out[tokens] = (out[tokens].float() + delta).to(out.dtype)
+        out[tokens] = (out[tokens].float() + delta_reference(x[tokens], weights, layer.widths)).to(out.dtype)
+
+
+def delta_reference(x: torch.Tensor, weights: LoraWeights, widths: Sequence[int]) -> torch.Tensor:
+    """What an adapter adds to the product of some rows.
+
+    x: [T, in_features]. widths: columns of each part. Returns [T, columns of all parts], float32.
+    """
+    shrunk = x.float() @ weights.a.float().T
+    parts = [
+        shrunk[:, first : first + b.shape[1]]
+        @ b.float().transpose(0, 1).reshape(b.shape[1], b.shape[0] * PANEL)[:, :width]
+        for first, b, width in zip(weights.first, weights.b, widths, strict=True)
+    ]
+    delta = torch.cat(parts, dim=1)
+    return delta if weights.bias is None else delta + weights.bias
 
 
 def in_panels(b: torch.Tensor) -> torch.Tensor:

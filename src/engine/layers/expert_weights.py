@@ -22,6 +22,7 @@ from ..collectives import SharedExperts
 from ..kernels import ExpertGate, ExpertWeights, Grouped, GroupedExpert, KernelSet, PackedExpert, PackedExperts
 from ..kernels.exchange import Choice
 from .expert_places import ExpertPlaces
+from .linear import Mix
 from .loading import Held, TensorReader
 
 Shape = tuple[int, ...]
@@ -55,6 +56,10 @@ class ExpertNames:
     @property
     def _gate_up(self) -> tuple[str, ...]:
         return (self.up,) if self.gate is None else (self.gate, self.up)
+
+    @property
+    def of_products(self) -> tuple[tuple[str, ...], str]:
+        return self._gate_up, self.down
 
     def wanted(self, sizes: ExpertSizes) -> Iterator[tuple[str, Shape]]:
         rows = {**dict.fromkeys(self._gate_up, sizes.inner), self.down: sizes.hidden}
@@ -149,6 +154,24 @@ class Experts:
             case own:
                 return self._kernels.own_experts(ids, own)
 
+    def __call__(
+        self,
+        routed: Choice,
+        base: torch.Tensor | None = None,
+        base_gate: torch.Tensor | None = None,
+        mix: Mix | None = None,
+    ) -> torch.Tensor:
+        """The weighted sum of the outputs of this process's experts, and of the base: see experts_reference.
+
+        routed: the inputs of T tokens, their experts and the weights of these. mix: of the T tokens.
+        """
+        x, ids, weights = routed
+        own = self.own_ids(ids)
+        if mix is not None and (adapted := mix.of_experts(self)) is not None:
+            slots, layer = adapted
+            return self._kernels.adapted_experts(x, own, weights, self.packed, base, base_gate, slots, layer)
+        return self._kernels.experts(x, own, weights, self.packed, base, base_gate)
+
     def among(
         self,
         replicas: SharedExperts,
@@ -161,7 +184,7 @@ class Experts:
         own: the tokens of this one. Returns their outputs, [T, hidden], from all experts.
         """
         x, ids, weights = replicas.gather(own)
-        part = self._kernels.experts(x, self.own_ids(ids), weights, self.packed, None, None)
+        part = self((x, ids, weights))
         return replicas.sum(part, len(own[0]), shared, shared_gate)
 
     def assist(self, replicas: SharedExperts) -> None:
@@ -169,6 +192,20 @@ class Experts:
         x = torch.empty(0, self.sizes.hidden, dtype=self._dtype)
         ids = torch.empty(0, self.sizes.per_token, dtype=torch.int32)
         self.among(replicas, (x, ids, torch.empty(0, self.sizes.per_token, dtype=torch.float32)))
+
+    @property
+    def has_gates(self) -> bool:
+        return self._gate.has_gates
+
+    def products(self, expert: int) -> tuple[tuple[str, ...], str]:
+        """The weights of the two products of an expert, without `.weight`: gates and ups, or ups; downs."""
+        gate_up, down = self._names.of_products
+        return tuple(name.format(expert) for name in gate_up), down.format(expert)
+
+    @property
+    def has_scales(self) -> bool:
+        """Whether numbers of the checkpoint multiply the outputs of experts."""
+        return self._names.scales is not None
 
     @property
     def places(self) -> ExpertPlaces | None:

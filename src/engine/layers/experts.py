@@ -99,7 +99,7 @@ class MixtureOfExperts:
     def __call__(
         self, norm: AnyNorm, hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """hidden, residual: [T, hidden]. mix: of the T tokens; it adds nothing to the products of single experts.
+        """hidden, residual: [T, hidden]. mix: of the T tokens.
 
         Returns the block's output for norm(hidden + residual), and the sum.
         """
@@ -118,8 +118,7 @@ class MixtureOfExperts:
         shared_gate = None if self.shared_gate is None else self.shared_gate(x, mix)
         if self._replicas is not None:
             return self.experts.among(self._replicas, (routed, ids, weights), shared, shared_gate)
-        own = self.experts.own_ids(ids)
-        out = self._kernels.experts(routed, own, weights, self.experts.packed, shared, shared_gate)
+        out = self.experts((routed, ids, weights), shared, shared_gate, mix)
         return out if self._finish is None else self._finish(out)
 
 

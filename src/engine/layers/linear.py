@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import torch
 
 from ..kernels import Grouped, Integers, KernelSet, PackedLinear
 from ..kernels.grouped import are_alike, stacked
+from ..kernels.lora_experts import LoraExperts
 from .loading import Held, TensorReader, linear_of
 from .norm import AnyNorm, RMSNorm
+
+if TYPE_CHECKING:
+    from .expert_weights import Experts
 
 Finish = Callable[[torch.Tensor], torch.Tensor]
 
@@ -29,6 +33,11 @@ class Mix(Protocol):
             out: [T, sum of the parts], its product in their order, which may be changed. The ranks of a divided layer
                 have not added theirs yet.
         """
+        ...
+
+    def of_experts(self, layer: Experts) -> tuple[torch.Tensor, LoraExperts] | None:
+        """The slot of each token's adapter, [T] int32, and what the adapters add to a layer of experts, which is the
+        only caller; None if nothing."""
         ...
 
     def of_tokens(self, tokens: torch.Tensor) -> Mix:
@@ -52,10 +61,12 @@ class Linear:
         finish: Finish | None = None,
         *,
         unbiased: Collection[str] = (),
+        bias_name: str | None = None,
     ) -> None:
         """
         parts: name in the checkpoint (without `.weight`) -> out_features.
         unbiased: parts for which the checkpoint has no bias although others have one: theirs is zero.
+        bias_name: of a layer with one part, in the checkpoint; None: it has the name of the weight.
         scheme: quantises the weight.
         order: of the outputs, as indices of the stacked rows, -1 for outputs that are 0; None for that of the parts.
         finish: makes the result of the outputs of a part of the weight; None if this is all of it.
@@ -63,6 +74,7 @@ class Linear:
         self.parts = parts
         self.in_features, self.dtype = in_features, dtype
         self._biased = frozenset(parts) - frozenset(unbiased) if has_bias else frozenset()
+        self._bias_name = bias_name
         self._kernels = kernels
         self._device = device
         self._scheme = scheme
@@ -75,7 +87,7 @@ class Linear:
         for name, rows in self.parts.items():
             yield f"{name}.weight", (rows, self.in_features)
             if name in self._biased:
-                yield f"{name}.bias", (rows,)
+                yield self._bias_name or f"{name}.bias", (rows,)
 
     def load(self, tensors: TensorReader) -> None:
         bias = self._stacked_bias(tensors) if self._biased else None
@@ -156,7 +168,7 @@ class Linear:
         whole = torch.zeros(sum(self.parts.values()), dtype=self.dtype, device=self._device)
         for name, part in zip(self.parts, torch.split(whole, list(self.parts.values())), strict=True):
             if name in self._biased:
-                tensors.read(f"{name}.bias", part)
+                tensors.read(self._bias_name or f"{name}.bias", part)
         return self._ordered(whole)
 
     def _ordered(self, rows: torch.Tensor) -> torch.Tensor:

@@ -101,4 +101,5 @@ class StepInput:
             mix=None if self.mix is None else self.mix.of_tokens(tokens),
             rope_positions=None if self.rope_positions is None else self.rope_positions[:, tokens],
             earlier_ids=None if self.earlier_ids is None else self.earlier_ids[:, tokens],
+            token_types=None if self.token_types is None else self.token_types[tokens],
         )

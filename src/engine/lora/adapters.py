@@ -127,6 +127,8 @@ class Adapters:
             self._trim(ref.digest)
         for index, layer in enumerate(self.places.layers):
             layer.place(slot, weights.by_layer.get(index))
+        for index, experts in enumerate(self.places.experts):
+            experts.place(slot, weights.by_experts.get(index, {}))
 
     def forget(self, digest: str) -> None:
         """Free the copy of an adapter as soon as no live sequence needs it; a slot that has it still computes with it

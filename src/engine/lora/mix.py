@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..kernels.lora_add import LoraAdd, LoraLayer
-from .places import FusedLayer
+from ..kernels.lora_experts import LoraExperts
+from .places import ExpertLayer, FusedLayer
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedLayers:
+    """What the slots of adapters have for each layer of a model, and the op that adds it to the product of a layer."""
+
+    linears: Mapping[FusedLayer, LoraLayer]
+    experts: Mapping[ExpertLayer, LoraExperts]
+    add: LoraAdd
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,22 +28,24 @@ class AdapterMix:
     slots: torch.Tensor  # [T] int32, slot of each token's adapter; -1 without one
     tokens: torch.Tensor
     starts: torch.Tensor
-    layers: Mapping[FusedLayer, LoraLayer]
-    add: LoraAdd
+    layers: AdaptedLayers
     num_slots: int
 
     @classmethod
-    def of(
-        cls, slots: torch.Tensor, layers: Mapping[FusedLayer, LoraLayer], add: LoraAdd, num_slots: int
-    ) -> AdapterMix:
+    def of(cls, slots: torch.Tensor, layers: AdaptedLayers, num_slots: int) -> AdapterMix:
         """slots: [T] int32."""
-        return cls(slots, *_sorted(slots, num_slots), layers, add, num_slots)
+        return cls(slots, *_sorted(slots, num_slots), layers, num_slots)
 
     def added(self, layer: FusedLayer, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """See Mix.added."""
-        if (own := self.layers.get(layer)) is not None:
-            self.add(x, out, self, own)
+        if (own := self.layers.linears.get(layer)) is not None:
+            self.layers.add(x, out, self, own)
         return out
+
+    def of_experts(self, layer: ExpertLayer) -> tuple[torch.Tensor, LoraExperts] | None:
+        """See Mix.of_experts."""
+        own = self.layers.experts.get(layer)
+        return None if own is None else (self.slots, own)
 
     def of_tokens(self, tokens: torch.Tensor) -> AdapterMix:
         """See Mix.of_tokens."""

@@ -8,10 +8,12 @@ from typing import Protocol
 
 import torch
 
+from ...model.adapted_layers import is_of_expert
 from ...model.adapter import AdapterSpec
 from ...model.tensor_parallel import Slice
 from ..api import AdapterError
 from ..kernels.lora_add import LoraLayer
+from ..kernels.lora_experts import LoraExperts
 
 
 class FusedLayer(Protocol):
@@ -24,17 +26,52 @@ class FusedLayer(Protocol):
     def in_features(self) -> int: ...
 
 
+class ExpertSizes(Protocol):
+    @property
+    def held(self) -> Sequence[int]: ...
+
+    @property
+    def hidden(self) -> int: ...
+
+    @property
+    def inner(self) -> int: ...
+
+
+class ExpertLayer(Protocol):
+    """What is read of a layer of experts: see layers/expert_weights.py Experts."""
+
+    @property
+    def sizes(self) -> ExpertSizes: ...
+
+    @property
+    def has_gates(self) -> bool: ...
+
+    def products(self, expert: int) -> tuple[tuple[str, ...], str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertProduct:
+    """The first or the second product of one expert."""
+
+    layer: int  # in the order of the layers of experts
+    expert: int  # its place in this process
+    is_down: bool
+
+
+Product = int | ExpertProduct  # of a linear layer, by its index in the order of the layers
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One part of a fused layer."""
+    """One weight of a product."""
 
-    layer: int  # in the order of the layers
+    product: Product
     part: int
     slice: Slice | None  # what this process has of the weight; None: all of it
 
 
 class Places:
-    """The fused layers of this process, and what is in each slot of adapters. Captured steps read it in place."""
+    """The layers of this process, and what is in each slot of adapters. Captured steps read it in place."""
 
     def __init__(
         self,
@@ -44,6 +81,8 @@ class Places:
         max_rank: int,
         device: torch.device,
         *,
+        experts: Sequence[ExpertLayer] = (),
+        elsewhere: Collection[str] = (),
         slices: Mapping[str, Slice] | None = None,
         aliases: Mapping[str, str] | None = None,
         is_whole: bool = True,
@@ -52,6 +91,8 @@ class Places:
         layers: all of which a step calls with a mix.
         max_rank: the highest rank that an adapter may have.
         others: names of weights that are in other parts of the model, whose products have no deltas.
+        experts: layers of experts, each of which stays where it is.
+        elsewhere: names of weights that other processes have, which add their deltas.
         slices: of the weights that this process has a part of, by the names of their tensors.
         aliases: other names of weights.
         is_whole: whether this process has all layers of the model; False of a stage.
@@ -59,22 +100,47 @@ class Places:
         self.layers = [
             LoraLayer(list(each.parts.values()), each.in_features, num_slots, device, max_rank) for each in layers
         ]
+        self.experts = [
+            LoraExperts(
+                len(each.sizes.held), each.sizes.hidden, each.sizes.inner, num_slots, device, has_gates=each.has_gates
+            )
+            for each in experts
+        ]
         self.num_slots = num_slots
         self._others, self._is_whole, self._aliases = frozenset(others), is_whole, aliases or {}
+        self._elsewhere = frozenset(elsewhere)
         self._places: dict[str, Place] = {}
         for index, each in enumerate(layers):
             for part, name in enumerate(each.parts):
                 self._places[name] = Place(index, part, (slices or {}).get(f"{name}.weight"))
+        for index, experts_of_layer in enumerate(experts):
+            for place, expert in enumerate(experts_of_layer.sizes.held):
+                gate_up, down = experts_of_layer.products(expert)
+                for is_down, names in (False, gate_up), (True, (down,)):
+                    product = ExpertProduct(index, place, is_down)
+                    for part, name in enumerate(names):
+                        self._places[name] = Place(product, part, (slices or {}).get(f"{name}.weight"))
 
     def find(self, target: str) -> Place | None:
-        """The place of a weight, by its name in model/tensors.py; None if another stage has it."""
+        """The place of a weight, by its name in model/tensors.py; None if another process has it."""
         return self._places.get(self._aliases.get(target, target))
+
+    def widths(self, product: Product) -> tuple[int, ...]:
+        """Columns of each part of a product."""
+        if isinstance(product, int):
+            return self.layers[product].widths
+        layer = self.experts[product.layer]
+        return (layer.hidden,) if product.is_down else layer.gate_up_widths
 
     def check(self, spec: AdapterSpec) -> None:
         """Raise AdapterError for an adapter that changes a weight whose product has no deltas."""
         for delta in spec.deltas:
-            if self.find(delta.target) is None and (self._is_whole or delta.target in self._others):
+            if self.find(delta.target) is not None or delta.target in self._elsewhere:
+                continue
+            if self._is_whole or delta.target in self._others:
+                why = ", because experts move between its ranks or replicas" if is_of_expert(delta.target) else ""
                 raise AdapterError(
-                    f"{spec.weights}: the adapter changes `{delta.target}`, whose product this engine adds nothing to",
+                    f"{spec.weights}: the adapter changes `{delta.target}`, whose product this engine adds nothing "
+                    f"to{why}",
                     code="unsupported_adapter",
                 )

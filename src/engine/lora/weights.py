@@ -6,8 +6,8 @@ The scale is multiplied into B, in float32 and before the elements are rounded, 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from dataclasses import dataclass
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,16 +18,23 @@ from ...input_file import open_file
 from ...model.adapter import AdapterSpec, LowRank, StoredMatrix
 from ...model.tensor_parallel import Slice
 from ..kernels.lora_add import LoraWeights, in_panels
-from .places import Place, Places
+from ..kernels.lora_experts import ExpertLora
+from .places import ExpertProduct, Place, Places, Product
+
+_MAX_KEPT = 8  # tensors in memory while an adapter is read: the two pairs of all experts of a layer, and those before
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterWeights:
-    by_layer: dict[int, LoraWeights]  # in the order of Places.layers; layers that it does not change are missing
+    """What an adapter adds, by the indices of Places.layers and Places.experts; what it does not change is missing."""
+
+    by_layer: dict[int, LoraWeights]
+    by_experts: dict[int, dict[int, ExpertLora]]  # of each layer, by the places of experts in this process
 
     @property
     def num_bytes(self) -> int:
-        return sum(each.num_bytes for each in self.by_layer.values())
+        experts = sum(each.num_bytes for layer in self.by_experts.values() for each in layer.values())
+        return sum(each.num_bytes for each in self.by_layer.values()) + experts
 
 
 def read_weights(
@@ -41,23 +48,28 @@ def read_weights(
 
     Raises ModelFilesError, or OSError, for files that cannot be read.
     """
-    found: dict[int, dict[int, tuple[LowRank, Place]]] = defaultdict(dict)
+    found: dict[Product, dict[int, tuple[LowRank, Place]]] = defaultdict(dict)
     for delta in spec.deltas:
         if (place := places.find(delta.target)) is not None:
-            found[place.layer][place.part] = delta, place
+            found[place.product][place.part] = delta, place
     tensors = _Tensors(spec)
     for delta in spec.deltas:
         if places.find(delta.target) is None:
             tensors.check(delta)
-    return AdapterWeights(
-        {
-            layer: _of_layer(parts, places.layers[layer].widths, tensors, dtype, device, rank)
-            for layer, parts in sorted(found.items())
-        }
-    )
+    by_layer: dict[int, LoraWeights] = {}
+    by_experts: dict[int, dict[int, ExpertLora]] = defaultdict(dict)
+    for product, parts in found.items():
+        weights = _of_product(parts, places.widths(product), tensors, dtype, device, rank)
+        if isinstance(product, ExpertProduct):
+            layer = by_experts[product.layer]
+            own = layer.get(product.expert, ExpertLora(None, None))
+            layer[product.expert] = replace(own, **{"down" if product.is_down else "gate_up": weights})
+        else:
+            by_layer[product] = weights
+    return AdapterWeights(by_layer, dict(by_experts))
 
 
-def _of_layer(
+def _of_product(
     parts: dict[int, tuple[LowRank, Place]],
     widths: tuple[int, ...],
     tensors: _Tensors,
@@ -117,12 +129,11 @@ class _Tensors:
 
     def __init__(self, spec: AdapterSpec) -> None:
         self._path, self._header = spec.weights, read_header(spec.weights)
-        self._newest: tuple[str, torch.Tensor] | None = None  # stacked experts and fused parts read a tensor repeatedly
+        # Stacked experts and fused parts read a tensor repeatedly: the newest ones, with the chosen dimensions first.
+        self._kept: OrderedDict[tuple[str, tuple[int, ...], tuple[int, ...]], torch.Tensor] = OrderedDict()
 
     def matrix(self, stored: StoredMatrix) -> torch.Tensor:
-        found = self._whole(stored.name).view(stored.view)
-        for dim, index in sorted(stored.chosen, reverse=True):
-            found = found.select(dim, index)
+        found = self._arranged(stored)[tuple(index for _, index in stored.chosen)]
         if stored.rows is not None:
             found = found[stored.rows[0] : stored.rows[1]]
         if (size := stored.head_dim) is not None:
@@ -133,12 +144,18 @@ class _Tensors:
         """Raise what reading its matrices would raise."""
         for stored in (delta.a, delta.b, delta.bias):
             if stored is not None:
-                self._whole(stored.name)
+                self._arranged(stored)
 
-    def _whole(self, name: str) -> torch.Tensor:
-        if self._newest is None or self._newest[0] != name:
-            self._newest = name, self._read(name)
-        return self._newest[1]
+    def _arranged(self, stored: StoredMatrix) -> torch.Tensor:
+        """A tensor with the dimensions first of which an index is chosen: what is chosen is contiguous then."""
+        chosen = tuple(dim for dim, _ in stored.chosen)
+        key = stored.name, stored.view, chosen
+        if key not in self._kept:
+            others = [dim for dim in range(len(stored.view)) if dim not in chosen]
+            self._kept[key] = self._read(stored.name).view(stored.view).permute(*chosen, *others).contiguous()
+            if len(self._kept) > _MAX_KEPT:
+                self._kept.popitem(last=False)
+        return self._kept[key]
 
     def _read(self, name: str) -> torch.Tensor:
         stored = self._header[name]

@@ -28,6 +28,7 @@ from ...model.tensors import (
     NORM_GATE,
     POSITIONS,
     STREAM_NORM,
+    TOKEN_TYPES,
     layer_norms,
 )
 from ..layers.embedding import Embedding, EmbeddingPart, Sines, TiedEmbedding, rounded
@@ -71,7 +72,10 @@ class DecoderParts(BlockParts, PoolerParts):
         tokens = table if self._ranks is None else EmbeddingPart(table, spec.vocab_size, self._ranks)
         norm = self.norm(EMBEDDING_NORM, hidden) if spec.has_embedding_norm else None
         streams = None if spec.hyper_connections is None else spec.hyper_connections.num_streams
-        return Embed(tokens, positions, norm, kernels, streams)
+        types: Embedding | None = None
+        if spec.num_token_types:
+            types = Embedding(TOKEN_TYPES, spec.num_token_types, hidden, kernels, dtype, device)
+        return Embed(tokens, positions, norm, kernels, streams, types)
 
     def last_norm(self) -> AnyNorm | StreamReader | None:
         """The norm that heads read, or what makes one vector of several streams; None of a model without it."""

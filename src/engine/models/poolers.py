@@ -6,6 +6,7 @@ activation) is in the description of the head, and not applied here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
@@ -39,7 +40,7 @@ class OutputLayer:
     def __init__(
         self,
         output: Linear,
-        rows: Sequence[tuple[int, int]] | None,
+        rows: Sequence[tuple[int, int | None]] | None,
         scale: float,
         softcap: float | None,
         kernels: KernelSet,
@@ -49,11 +50,17 @@ class OutputLayer:
         of its products."""
         self._output, self._dtype = output, output.dtype
         self._scale, self._softcap = scale, softcap
-        self._rows = None if rows is None else torch.tensor(rows, dtype=torch.int64, device=device)
+        self._rows: torch.Tensor | None = None
+        if rows is not None:
+            # A row without one that is subtracted from it has itself there, with a factor of 0.
+            pairs = [(row, row if subtracted is None else subtracted) for row, subtracted in rows]
+            self._rows = torch.tensor(pairs, dtype=torch.int64, device=device)
+            factors = [[float(subtracted is not None)] for _, subtracted in rows]
+            self._factors = torch.tensor(factors, device=device)
         self._matrix = TiedEmbedding(output, kernels)
 
     def loadables(self) -> Iterator[Loadable]:
-        """It has no tensors of its own: the model loads the output layer."""
+        """Yield nothing: the model loads the output layer."""
         return iter(())
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -63,8 +70,8 @@ class OutputLayer:
         # The rows are read in each step, as the embedding of a tied model is: packed weights are not a matrix.
         wanted, subtracted = (self._matrix(ids.contiguous()).float() for ids in self._rows.unbind(1))
         if self._softcap is None:
-            return self._scaled(x @ (wanted - subtracted).T)
-        return self._scaled(x @ wanted.T) - self._scaled(x @ subtracted.T)
+            return self._scaled(x @ (wanted - self._factors * subtracted).T)
+        return self._scaled(x @ wanted.T) - self._factors.T * self._scaled(x @ subtracted.T)
 
     def _scaled(self, products: torch.Tensor) -> torch.Tensor:
         products = products if self._scale == 1 else products * self._scale
@@ -91,10 +98,10 @@ class Dense:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: [N, inputs] float32. Returns [N, outputs] float32."""
         out = self._linear(x)
-        if self._spec.adds_input:
-            out = out + x
         if self._spec.activation != "none":
             out = _ACTIVATIONS[self._spec.activation](out)
+        if self._spec.adds_input:
+            out = out + x
         if self._weight is None:
             return out
         assert self._spec.norm is not None
@@ -180,20 +187,19 @@ def _pooled(states: torch.Tensor, mode: PoolMode, skip: int) -> torch.Tensor:
         case "mean":
             return own.mean(0)
         case "mean_sqrt":
-            return own.sum(0) / len(own) ** 0.5
+            return own.sum(0) / math.sqrt(len(own))
         case "max":
             return own.amax(0)
         case "weighted_mean":
             weights = torch.arange(1 + skip, 1 + len(states), dtype=torch.float32, device=states.device)
-            total: torch.Tensor = (own * weights[:, None]).sum(0)
-            return total / weights.sum()
+            return (own * weights[:, None]).sum(0) / float(weights.sum())
 
 
 class PoolerParts(Parts):
     """Makes poolers from their descriptions in the ModelSpec."""
 
     def poolers(self, norm: AnyNorm | StreamReader | None, output: Linear | None) -> dict[str, Pooler]:
-        """By task. norm: the final norm. output: the output layer, of a model that has one."""
+        """Return the poolers by task. norm: the final norm. output: the output layer, of a model that has one."""
         pooling = self._spec.pooling
         if pooling is None:
             return {}

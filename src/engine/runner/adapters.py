@@ -10,12 +10,13 @@ from ...config import Resolved
 from ...config.checkpoint.adapter_files import read_adapter
 from ...model.tensor_parallel import slices
 from ...model.tensors import EMBEDDING, OUTPUT
-from ..kernels.lora_add import LoraLayer
+from ..layers.expert_places import ExpertPlaces
+from ..layers.expert_weights import Experts
 from ..layers.linear import Linear
 from ..layers.step_input import StepInput
 from ..lora.adapters import Adapters
-from ..lora.mix import AdapterMix
-from ..lora.places import FusedLayer, Places
+from ..lora.mix import AdaptedLayers, AdapterMix
+from ..lora.places import Places
 from ..lora.settings import LoraSettings
 from ..models.decoder import LaterStage
 from ..models.model import Model
@@ -51,7 +52,15 @@ def adapters_of(resolved: Resolved, loaded: LoadedModel) -> Adapters | None:
 def places_of(resolved: Resolved, settings: LoraSettings, loaded: LoadedModel) -> Places:
     spec, model, ranks = resolved.model_spec, loaded.model, loaded.ranks
     linears = linears_of(model, getattr(torch, resolved.model.dtype))
+    experts = experts_of(loaded)
     own = {name for each in linears for name in each.parts}
+    own |= {name for each in experts for expert in each.sizes.held for name in weights_of(each, expert)}
+    elsewhere = {
+        name
+        for each in experts
+        for expert in set(range(each.sizes.count)).difference(each.sizes.held)
+        for name in weights_of(each, expert)
+    }
     wanted = {name.removesuffix(".weight") for name, _ in model.wanted() if name.endswith(".weight")}
     tied = {OUTPUT.removesuffix(".weight"): EMBEDDING.removesuffix(".weight")} if spec.is_tied else {}
     return Places(
@@ -60,6 +69,8 @@ def places_of(resolved: Resolved, settings: LoraSettings, loaded: LoadedModel) -
         settings.max_loras,
         settings.max_rank,
         loaded.device,
+        experts=experts,
+        elsewhere=elsewhere,
         slices=None if ranks is None else slices(spec, ranks.size, ranks.rank),
         aliases=tied,
         is_whole=resolved.num_stages == 1,
@@ -73,23 +84,45 @@ def linears_of(model: Model | LaterStage, dtype: torch.dtype) -> list[Linear]:
     return [each for each in found if each.dtype == dtype]
 
 
+def experts_of(loaded: LoadedModel) -> list[Experts]:
+    """The layers of experts to which adapters can add, in the order of loading: those whose experts stay in their
+    process, and compute no tokens of other replicas, whose adapters are not known here."""
+    if loaded.replicas is not None:
+        return []
+    experts = [each for each in loaded.model.loadables() if isinstance(each, Experts)]
+    return [each for each in experts if not isinstance(each.sizes.own, ExpertPlaces)]
+
+
+def weights_of(experts: Experts, expert: int) -> tuple[str, ...]:
+    """The names of the weights of an expert."""
+    gate_up, down = experts.products(expert)
+    return *gate_up, down
+
+
 def adapter_features(loaded: LoadedModel) -> tuple[StepFeature, ...]:
     """What fills the mix of steps in which a row has an adapter."""
     if loaded.adapters is None:
         return ()
     places = loaded.adapters.places
-    # The layers of this model: kernels that are compiled meanwhile have a model of their own.
-    linears = linears_of(loaded.model, loaded.adapters.dtype)
-    layers: dict[FusedLayer, LoraLayer] = dict(zip(linears, places.layers, strict=True))
-    add = loaded.kernels.lora_add
+    layers = adapted_layers(loaded, loaded.adapters)
 
     def is_in(plan: StepPlan, slots: SlotTable) -> bool:
         return bool(slots.columns[ADAPTER_SLOT][plan.slots].any())
 
     def fill(step: StepInput, columns: Columns) -> AdapterMix:
-        return AdapterMix.of(slots_of_tokens(step, columns[ADAPTER_SLOT]), layers, add, places.num_slots)
+        return AdapterMix.of(slots_of_tokens(step, columns[ADAPTER_SLOT]), layers, places.num_slots)
 
     return (StepFeature(StepFlag.MIX, is_in, fill),)
+
+
+def adapted_layers(loaded: LoadedModel, adapters: Adapters) -> AdaptedLayers:
+    """The layers of this model: kernels that are compiled meanwhile have a model of their own."""
+    linears, experts = linears_of(loaded.model, adapters.dtype), experts_of(loaded)
+    return AdaptedLayers(
+        dict(zip(linears, adapters.places.layers, strict=True)),
+        dict(zip(experts, adapters.places.experts, strict=True)),
+        loaded.kernels.lora_add,
+    )
 
 
 def slots_of_tokens(step: StepInput, column: torch.Tensor) -> torch.Tensor:

@@ -34,6 +34,7 @@ from .runner import Parts, Runner
 from .sample_head import LOGIT_ROWS, SampleHead, sample
 from .self_test import self_test
 from .slot_table import SlotTable
+from .token_types import token_type_features
 
 logger = logging.getLogger(__name__)
 Load = Callable[[Resolved, PhaseClock], LoadedModel]
@@ -137,7 +138,8 @@ def load_runner(
 
     def parts(loaded: LoadedModel) -> tuple[Materials, Parts]:
         balancer = expert_balancer(resolved, loaded.model.loadables(), loaded.ranks)
-        features = (*features_of(resolved.model_spec), *adapter_features(loaded))
+        spec = resolved.model_spec
+        features = (*features_of(spec), *token_type_features(spec), *adapter_features(loaded))
         made = Materials(resolved, loaded, slots, ExpertMoves(balancer), launched, features, drafted_rows)
         return made, make(made)
 

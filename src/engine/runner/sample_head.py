@@ -1,4 +1,4 @@
-"""SampleHead: hidden states to logits, and logits to tokens, which the slot table gets; or to vectors of whole prompts."""
+"""SampleHead: hidden states to tokens, which the slot table gets, and to what is made of prompts that are pooled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class SampleHead:
     def __init__(self, made: Materials, sampler: TokenSampler) -> None:
         """sampler: of this process, or what another process has sampled."""
         whole = made.loaded.whole
-        self.project, self._poolers, self._device = whole.logits, whole.poolers, made.loaded.device
+        self.project = whole.logits if whole.model_spec.generates else _no_logits
+        self._poolers, self._device = whole.poolers, made.loaded.device
         self._slots, self.sampler = made.slots, sampler
         # A network reads the hidden states of all tokens, on one rank: the others must compute as many.
         self._needs_all = made.resolved.drafts_from_states
@@ -66,11 +67,11 @@ class SampleHead:
         width, is_finite = found.shape[1], torch.isfinite(found).all(1).numpy()
         # A head has one result for each text, or one for each of its tokens.
         ends = (texts.starts[1:] if len(found) == texts.starts[-1] else np.arange(1, len(texts.rows) + 1)).tolist()
-        elements, size = memoryview(found.numpy().reshape(-1).view(np.uint8)), width * 4
+        elements, size = found.numpy().tobytes(), width * found.itemsize
         all_finite, start = bool(is_finite.all()), 0
         for row, end in zip(texts.rows.tolist(), ends, strict=True):
             if all_finite or is_finite[start:end].all():
-                vectors = Vectors(width, bytes(elements[start * size : end * size]))
+                vectors = Vectors(width, elements[start * size : end * size])
                 result.vectors.setdefault(row, {})[texts.task] = vectors
             else:
                 result.errors[row] = NOT_FINITE.format(texts.task)
@@ -119,6 +120,10 @@ class SampleHead:
 
     def _taken(self, values: torch.Tensor, at: Int64) -> torch.Tensor:
         return values if len(at) == len(values) else values[torch.from_numpy(at).to(self._device)]
+
+
+def _no_logits(hidden: torch.Tensor, residual: torch.Tensor | None, mix: Mix | None = None, /) -> torch.Tensor:
+    raise AssertionError("all requests of a model without an output layer are pooled")
 
 
 def own_sampler(made: Materials, processors: Sequence[LogitsProcessor]) -> Sampler:

@@ -143,10 +143,10 @@ def _pooled(plan: StepPlan, slots: SlotTable) -> list[PooledTexts]:
             rows.append(row)
             first.append(params.first)
     ends, found = np.cumsum(plan.num_tokens, dtype=np.int64), []
-    for task, (of_task, first) in by_task.items():
-        rows, starts = np.array(of_task, np.int64), np.zeros(len(of_task) + 1, np.int64)
-        counts = plan.num_tokens[rows] if task in slots.whole_tasks else np.ones(len(rows), np.int64)
+    for task, (of_task, skipped) in by_task.items():
+        of_rows, starts = np.array(of_task, np.int64), np.zeros(len(of_task) + 1, np.int64)
+        counts = plan.num_tokens[of_rows] if task in slots.whole_tasks else np.ones(len(of_rows), np.int64)
         np.cumsum(counts, out=starts[1:])
-        tokens = np.arange(starts[-1]) + np.repeat(ends[rows] - starts[1:], counts)
-        found.append(PooledTexts(task, rows, tokens, starts, first))
+        tokens = np.arange(starts[-1]) + np.repeat(ends[of_rows] - starts[1:], counts)
+        found.append(PooledTexts(task, of_rows, tokens, starts, skipped))
     return found

@@ -12,6 +12,7 @@ from . import (
     cohere,
     deepseek,
     dots,
+    encoders,
     ernie,
     exaone,
     falcon,
@@ -64,6 +65,7 @@ _MAKERS = (
     exaone,
     skt,
     dots,
+    encoders,
     others,
 )
 FAMILIES: Mapping[str, Family] = {name: family for maker in _MAKERS for name, family in maker.FAMILIES.items()}

@@ -16,11 +16,12 @@ from ..spec import Norm, NormPlaces
 
 # Which layers have the sliding window: none, whatever config.json says; all; those that `layer_types` names, and where
 # it is missing, those from `max_window_layers` on, or all but every n-th, or the first and every fourth after it, or
-# all but these, or those that `hybrid_layer_pattern` lists with 1, or that `attention_types` calls local; chunks of
-# `attention_chunk_size` tokens, in those that turn queries and keys
+# all but these, or all but the first and every `global_attn_every_n_layers`-th after it (with half of
+# `local_attention` on each side), or those that `hybrid_layer_pattern` lists with 1, or that `attention_types` calls
+# local; chunks of `attention_chunk_size` tokens, in those that turn queries and keys
 Windows = (
     Literal["none", "all", "last", "each_fourth", "all_but_each_fourth", "hybrid_layer_pattern"]
-    | Literal["attention_types", "chunks"]
+    | Literal["attention_types", "chunks", "all_but_each_global"]
     | int
 )
 # Which layers turn queries and keys: all; those with a window, or all if none has one; those with a window; those that
@@ -79,6 +80,7 @@ class Family:
     bias: Setting = False  # of q, k, v
     out_bias: Setting = False
     mlp_bias: Setting = False
+    mlp_down_bias: bool = False  # its last layer has one, whatever the others have
     head_norm: HeadNorm = "none"
     head_norm_if: str | None = None  # the key of config.json that decides whether there is one
     norm: Norm = field(default_factory=Norm)
@@ -101,6 +103,7 @@ class Family:
     alibi: Alibi = "none"  # in models without a rotary embedding
     scale: float | None = None  # of products of queries and keys, whatever config.json says
     position_offset: int | None = None  # of the first position in a table of them; None: there is no table
+    counts_offset: bool = False  # `max_position_embeddings` counts the rows before the first position too
     has_sine_positions: bool = False  # the table is computed; else it is learned
     has_rope_mscales: bool = False  # `short_mscale` and `long_mscale` scale cosines and sines
     window_rope: Literal["same", "unscaled", "local"] = "same"  # in layers with a window; local: another base
@@ -140,6 +143,7 @@ class Family:
     pools_key: str | None = None  # the key of config.json that says so
     step_token: int | None = None  # at which a process reward model rates a step
     is_causal: bool = True  # tokens see only those before them, unless config.json says that they see all
+    is_bare_first: bool = False  # the first layer has no norm before attention: the embedding has one
     num_token_types_key: str | None = None  # the key with the number of types that tokens can have
     renames: Mapping[str, str] = field(default_factory=dict)
     is_transposed: bool = False

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from stoker.config.checkpoint.adapter_files import describe_adapter, read_adapter
+from stoker.config.checkpoint.adapter_files import read_adapter
 from stoker.config.errors import ModelFilesError
 from stoker.model.adapter import StoredMatrix
 from stoker.model.read import read_config
@@ -319,20 +319,18 @@ def test_layers_that_the_deployment_does_not_adapt_are_left_out(tmp_path: Path) 
     assert (code, "`lora.lora_target_modules` leaves all of them out" in text) == ("M311", True)
 
 
-def test_experts_are_refused_until_they_are_computed(tmp_path: Path) -> None:
+def test_a_bias_of_an_expert_is_refused(tmp_path: Path) -> None:
     module = f"{PREFIX}.0.mlp.experts.1.gate_proj"
-    code, text = fault(write(tmp_path, pair(module, 8, 12)), experts())
-    assert (code, text) == (
-        "M310",
-        f"adapter_model.safetensors: tensor `{module}.lora_A.weight` adapts experts, which this build does not compute",
-    )
+    tensors = pair(module, 8, 12) | {f"{module}.lora_B.bias": floats(12)}
+    code, text = fault(write(tmp_path, tensors, lora_bias=True), experts())
+    assert (code, f"tensor `{module}.lora_B.bias` is a bias of the adapter of an expert" in text) == ("M310", True)
 
 
 def test_a_pair_of_one_expert_has_its_number_in_its_name(tmp_path: Path) -> None:
     for name, own in ("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj"), ("up_proj", "up_proj"):
         sizes = (12, 8) if own == "down_proj" else (8, 12)
         module = f"{PREFIX}.1.block_sparse_moe.experts.2.{name}"
-        spec = describe_adapter(write(tmp_path, pair(module, *sizes)), experts())
+        spec = read_adapter(write(tmp_path, pair(module, *sizes)), experts())
         assert [delta.target for delta in spec.deltas] == [f"model.layers.1.mlp.experts.2.{own}"]
 
 
@@ -346,7 +344,7 @@ def stacked(module: str, of_a: int, of_b: int, inputs: int, outputs: int) -> Arr
 @pytest.mark.parametrize(("of_a", "of_b"), [(3, 3), (1, 3), (3, 1)])
 def test_three_dimensions_are_experts_or_shared_by_them(tmp_path: Path, of_a: int, of_b: int) -> None:
     module = f"{PREFIX}.0.mlp.experts.gate_up_proj"
-    spec = describe_adapter(write(tmp_path, stacked(module, of_a, of_b, 8, 24)), experts())
+    spec = read_adapter(write(tmp_path, stacked(module, of_a, of_b, 8, 24)), experts())
     assert len(spec.deltas) == 6
     last = spec.deltas[-1]
     assert last.target == "model.layers.0.mlp.experts.2.up_proj"
@@ -356,7 +354,7 @@ def test_three_dimensions_are_experts_or_shared_by_them(tmp_path: Path, of_a: in
 
 def test_names_of_shared_outer_matrices_are_known(tmp_path: Path) -> None:
     tensors = stacked(f"{PREFIX}.0.mlp.experts.w2", 3, 1, 12, 8) | stacked(f"{PREFIX}.0.mlp.experts.w3", 1, 3, 8, 12)
-    spec = describe_adapter(write(tmp_path, tensors), experts())
+    spec = read_adapter(write(tmp_path, tensors), experts())
     assert [delta.target.split("experts.")[1] for delta in spec.deltas] == [
         f"{expert}.{part}" for part in ("up_proj", "down_proj") for expert in range(3)
     ]
@@ -378,12 +376,12 @@ def test_names_of_shared_outer_matrices_are_known(tmp_path: Path) -> None:
 )
 def test_experts_whose_shapes_fit_no_layout_are_refused(tmp_path: Path, tensors: Arrays, message: str) -> None:
     with pytest.raises(ModelFilesError) as caught:
-        describe_adapter(write(tmp_path, tensors), experts())
+        read_adapter(write(tmp_path, tensors), experts())
     assert (caught.value.code, message in str(caught.value)) == ("M311", True), str(caught.value)
 
 
 def test_a_square_expert_is_read_as_its_family_stores_it(tmp_path: Path) -> None:
     """Shapes do not say whether PEFT has taken inputs for outputs if they are equal."""
     tensors = pair(f"{PREFIX}.0.mlp.experts", 8, 8, 6)
-    spec = describe_adapter(write(tmp_path, tensors), experts(intermediate_size=8))
+    spec = read_adapter(write(tmp_path, tensors), experts(intermediate_size=8))
     assert (spec.deltas[0].target, spec.deltas[0].a.is_transposed) == ("model.layers.0.mlp.experts.0.down_proj", False)

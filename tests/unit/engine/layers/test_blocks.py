@@ -123,6 +123,9 @@ class Doubled:
     def __init__(self, weight: torch.Tensor) -> None:
         self.weight = weight
 
+    def of_experts(self, layer: object) -> None:
+        return None
+
     def of_tokens(self, tokens: torch.Tensor) -> Doubled:
         return self
 

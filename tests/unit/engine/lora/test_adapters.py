@@ -15,7 +15,7 @@ from stoker.config.checkpoint.adapter_config import ADAPTER_WEIGHTS
 from stoker.engine.api import AdapterError, AdapterRef
 from stoker.engine.kernels.lora_add import LoraWeights, lora_add_reference
 from stoker.engine.lora.adapters import Adapters
-from stoker.engine.lora.mix import AdapterMix
+from stoker.engine.lora.mix import AdaptedLayers, AdapterMix
 from stoker.engine.lora.places import Places
 from stoker.engine.lora.weights import read_weights
 from stoker.model.adapter import AdapterSpec, LowRank, StoredMatrix
@@ -23,6 +23,7 @@ from stoker.model.adapter_bytes import adapters_bytes
 from stoker.model.tensor_parallel import Slice
 
 CPU = torch.device("cpu")
+NO_LAYERS = AdaptedLayers({}, {}, lora_add_reference)
 
 
 @dataclass(eq=False)
@@ -265,7 +266,7 @@ def test_ranks_have_their_rows_and_columns_of_a_delta(tmp_path: Path):
 
 
 def test_a_mix_sorts_its_tokens_and_is_narrowed():
-    mix = AdapterMix.of(torch.tensor([1, -1, 0, 1, -1], dtype=torch.int32), {}, lora_add_reference, 3)
+    mix = AdapterMix.of(torch.tensor([1, -1, 0, 1, -1], dtype=torch.int32), NO_LAYERS, 3)
     assert (mix.tokens.tolist(), mix.starts.tolist()) == ([2, 0, 3, 1, 4], [0, 1, 3, 3])
     narrow = mix.of_tokens(torch.tensor([3, 1, -1, 2]))
     assert (narrow.slots.tolist(), narrow.tokens.tolist(), narrow.starts.tolist()) == (
@@ -274,7 +275,7 @@ def test_a_mix_sorts_its_tokens_and_is_narrowed():
         [0, 1, 2, 2],
     )
     into = mix.clone()
-    into.copy_(AdapterMix.of(torch.tensor([-1, 2, -1, -1, -1], dtype=torch.int32), {}, lora_add_reference, 3))
+    into.copy_(AdapterMix.of(torch.tensor([-1, 2, -1, -1, -1], dtype=torch.int32), NO_LAYERS, 3))
     assert (into.tokens.tolist(), into.starts.tolist()) == ([1, 0, 2, 3, 4], [0, 0, 0, 1])
     assert mix.starts.tolist() == [0, 1, 3, 3]
 
