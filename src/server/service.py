@@ -108,7 +108,7 @@ class Service:
         self.keys = Keys(
             [key.get_secret_value() for key in server.api_key],
             open_paths=open_paths(server),
-            open_pages=page_paths(server),
+            open_pages=frozenset(page_paths(server)),
         )
         self.keys_file = None if server.api_keys_file is None else KeysFile(server.api_keys_file, self.keys.replace)
         self.background = Background(server.max_stored_bytes)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ...config import ServerConfig
-from ..page.files import page_paths
 from ..protocol.errors import ApiError
 
 Scope = Literal["inference", "read", "metrics", "admin"]
@@ -99,7 +98,7 @@ class Keys:
         is_open = path in self._open_paths or (path in self._open_pages and method in ("GET", "HEAD"))
         return self._are_needed and not is_open
 
-    def check(self, path: str, headers: Sequence[tuple[bytes, bytes]], method: str) -> Key | None:
+    def check(self, path: str, headers: Sequence[tuple[bytes, bytes]], method: str = "GET") -> Key | None:
         """The key that was sent; None if none is needed. Raises ApiError 401.
 
         path: as the router sees it, never rebuilt from headers.
