@@ -175,7 +175,11 @@ class TestEmbeddings:
             ({"input": "a", "dimensions": 0}, "integer_below_min_value", "dimensions"),
             ({"input": "a", "encoding_format": "int8"}, "invalid_value", "encoding_format"),
             ({"input": "a", "embed_dtype": "fp8_e4m3"}, "unsupported_parameter", "embed_dtype"),
-            ({"input": "a", "embed_dtype": "float16", "encoding_format": "float"}, "unsupported_parameter", "embed_dtype"),
+            (
+                {"input": "a", "embed_dtype": "float16", "encoding_format": "float"},
+                "unsupported_parameter",
+                "embed_dtype",
+            ),
             ({"input": "a", "endianness": "big"}, "unsupported_parameter", "endianness"),
             ({"input": "a", "truncation_side": "left"}, "unsupported_parameter", "truncation_side"),
             ({"input": "a", "truncate_prompt_tokens": 0}, "invalid_value", "truncate_prompt_tokens"),
