@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -19,7 +20,9 @@ from ..formats.detect import Detection
 from ..formats.format import Format
 from ..isolated.isolation import LOW_PRIORITY, MEMORY_BYTES, TIME_LIMIT_S, IsolatedProcesses, JobEnded
 from ..logs import log_fields
+from ..model.pooling import Pooling
 from ..text.length import TextLimit
+from ..text.pool_prompts import PromptMaker
 from ..text.renderer import Renderer
 from ..text.tokenizer import Tokenizer
 from . import engine_errors
@@ -30,7 +33,7 @@ from .access.shared_state import SharedState
 from .adapters import Adapter, Adapters, Listed
 from .agents.normalise import rules_of
 from .agents.sessions import Sessions
-from .capabilities import Capabilities, capabilities_of
+from .capabilities import Ability, Capabilities, abilities_of, capabilities_of
 from .constraints import Constraints
 from .http.limits import BodyMemory, Limits
 from .http.live import LiveRequests
@@ -168,6 +171,27 @@ class Service:
             return self.client.info
         except RuntimeError:
             raise self.not_ready() or engine_errors.not_ready(EngineState.STARTING) from None
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """What the model makes of whole texts; None if it only generates."""
+        return self.resolved.model_files.spec.pooling
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """What the model can do."""
+        spec = self.resolved.model_files.spec
+        return abilities_of(spec.pooling, generates=spec.generates)
+
+    def need_pooling(self) -> Pooling:
+        """What the model makes of whole texts, for the routes of a model that makes something of them."""
+        assert self.pooling is not None, "routes are refused whose task the model does not have"
+        return self.pooling
+
+    @functools.cached_property
+    def prompt_maker(self) -> PromptMaker:
+        """For texts that are pooled. Raises ApiError without a tokenizer."""
+        return PromptMaker(self.need_tokenizer(), self.need_pooling())
 
     @property
     def _second_system(self) -> str:

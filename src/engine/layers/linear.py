@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 
@@ -14,9 +14,6 @@ from ..kernels.grouped import are_alike, stacked
 from ..kernels.lora_experts import LoraExperts
 from .loading import Held, TensorReader, linear_of
 from .norm import AnyNorm, RMSNorm
-
-if TYPE_CHECKING:
-    from .expert_weights import Experts
 
 Finish = Callable[[torch.Tensor], torch.Tensor]
 
@@ -35,9 +32,9 @@ class Mix(Protocol):
         """
         ...
 
-    def of_experts(self, layer: Experts) -> tuple[torch.Tensor, LoraExperts] | None:
-        """The slot of each token's adapter, [T] int32, and what the adapters add to a layer of experts, which is the
-        only caller; None if nothing."""
+    def of_experts(self, layer: Any) -> tuple[torch.Tensor, LoraExperts] | None:
+        """The slot of each token's adapter, [T] int32, and what the adapters add to a layer of experts
+        (expert_weights.Experts), which is the only caller; None if nothing."""
         ...
 
     def of_tokens(self, tokens: torch.Tensor) -> Mix:
