@@ -419,6 +419,19 @@ class TestScore:
         query, document = (unit(np.array([token_vector(each, 4) for each in ids], np.float32)) for ids in (asked, kept))
         assert score == pytest.approx(float((query @ document.T).max(axis=1).sum()), rel=1e-5)
 
+    def test_a_chat_template_has_a_role_for_each_text(self, folder: Path, tokenizer: Tokenizer):
+        served = serving(folder, SCORE, pooling={"pair": "chat"})
+        body = {"queries": "the cat", "documents": ["a dog", "many dogs " * 30]}
+        assert served.post("/score", {**body, "truncate_prompt_tokens": 40}).status_code == 200
+        short, cut = (each.inputs.prompt_token_ids for each in served.engine.requests)
+        prompt = "<|im_start|>query\nthe cat<|im_end|>\n<|im_start|>document\n{}<|im_end|>\n"
+        assert short == tokenizer.encode(prompt.format("a dog"))
+        assert 35 < len(cut) <= 40
+        assert tokenizer.decode(cut, skip_special_tokens=False).endswith("<|im_end|>\n")
+        assert served.post("/score", {**body, "truncate_prompt_tokens": 9}).status_code == 400
+        served = serving(folder, SCORE, pooling={"pair": "chat"}, engine=FakeEngine(max_model_len=40))
+        assert error(served.post("/score", body)) == (400, "context_length_exceeded", "documents[1]")
+
     @pytest.mark.parametrize(
         ("fields", "code", "param"),
         [
