@@ -153,14 +153,19 @@ class Pooler:
             raise InvalidRequest(problem, param="dimensions")
         if size is None and task == "embed":
             size = self.pooling.default_dimensions
-        found = []
-        for prompt, (request_id, output) in zip(prompts, compute(prompts, task), strict=True):
-            assert output.vectors is not None, "an output without an error has vectors"
-            rows = results_of(self.pooling, head, array_of(output.vectors[task]), size, activates=activates)
-            data = rows[0] if head.modes else self._of_steps(rows, prompt, head)
-            made = PoolingOutput(data)
-            found.append(PoolingRequestOutput(request_id, made, prompt.token_ids, output.num_cached_tokens))
-        return found
+        outputs = compute(prompts, task)
+        arrays = [array_of(output.vectors[task]) for _, output in outputs if output.vectors is not None]
+        if head.modes and arrays:  # one row each, which are finished together
+            arrays = list(results_of(self.pooling, head, np.concatenate(arrays), size, activates=activates))
+        else:
+            arrays = [
+                self._of_steps(results_of(self.pooling, head, rows, size, activates=activates), prompt, head)
+                for rows, prompt in zip(arrays, prompts, strict=True)
+            ]
+        return [
+            PoolingRequestOutput(request_id, PoolingOutput(data), prompt.token_ids, output.num_cached_tokens)
+            for prompt, (request_id, output), data in zip(prompts, outputs, arrays, strict=True)
+        ]
 
     def _of_steps(self, rows: Floats, prompt: PoolPrompt, head: PoolHead) -> Floats:
         """The rows of a process reward model's step tokens; of another model, all of them."""
