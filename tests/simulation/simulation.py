@@ -213,6 +213,8 @@ class Simulation:
             is_valid &= set(task.tasks) <= settings.pooling.whole.keys()
             if is_valid and settings.pooling.needs_whole(task):
                 longest = min(longest, settings.max_num_batched_tokens)
+        else:
+            is_valid &= settings.pooling.generates
         if not (is_valid and prompt and min(prompt) >= 0 and len(prompt) <= longest):
             return InvalidRequest
         sequences, control = scheduler.sequences, scheduler._admission_control
