@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 from stoker.config.schema.server import ServerConfig
+from stoker.model.pooling import PoolHead, Pooling
 from stoker.server.page.files import page_paths
 from stoker.server.routes.examples import EXAMPLES
 from stoker.server.routes.table import routes_of
@@ -109,7 +110,9 @@ def test_no_script_can_turn_text_into_html():
 
 
 def test_every_example_is_answered(folder: Path):
-    served = Served(folder)
+    tasks = ("embed", "token_embed", "classify", "sparse")
+    heads = tuple(PoolHead(task=task, width=width) for task, width in zip(tasks, (8, 4, 3, 1), strict=True))
+    served = Served(folder, pooling=Pooling(heads=heads))
     described = served.get("/openapi.json").json()
     for path, example in EXAMPLES.items():
         content = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]
