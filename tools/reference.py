@@ -21,7 +21,7 @@ from stoker.cli.metric_pages import metric_pages
 from stoker.config.catalogue import STATUSES, by_status
 from stoker.config.codes import CODES
 from stoker.config.explain import find, first_sentence, option_page, preset_page, template_text
-from stoker.config.importer import llama_cpp, ollama, sglang, tgi
+from stoker.config.importer import infinity, llama_cpp, ollama, sglang, tei, tgi
 from stoker.config.page import Page, markdown_lines
 from stoker.config.presets import preset_names
 from stoker.config.resolve.rule import Rule, StatedRule
@@ -375,7 +375,8 @@ Every flag of other servers' launch commands that is known, and what it is here.
 
 `engine import` converts a launch. The flags of vLLM are accepted by `engine up` as they are; a refused one accepts only
 the value that describes what this build does anyway. Tests check that each flag in vLLM's list is known."""
-_OTHERS = {"SGLang": sglang.TABLE, "llama.cpp": llama_cpp.TABLE, "TGI": tgi.TABLE, "Ollama's Modelfile": ollama.TABLE}
+_OTHERS = {"SGLang": sglang.TABLE, "llama.cpp": llama_cpp.TABLE, "TGI": tgi.TABLE,
+           "TEI": tei.TABLE, "Infinity": infinity.TABLE, "Ollama's Modelfile": ollama.TABLE}  # fmt: skip
 _VLLM_FLAGS = Path(__file__).parent.parent / "tests" / "unit" / "config" / "vllm_flags.txt"
 
 

@@ -112,6 +112,13 @@ class TestEmbeddings:
         wanted = unit(vectors(tokenizer, ["the cat"])[:, :4])
         np.testing.assert_allclose([answer["data"][0]["embedding"]], wanted, rtol=1e-5)
 
+    def test_the_number_of_elements_of_the_deployment(self, folder: Path):
+        served = serving(folder, EMBED, pooling={"default_dimensions": 4})
+        for fields, width in (({}, 4), ({"dimensions": 8}, 8)):
+            answer = served.post("/v1/embeddings", {"input": "the cat", **fields}).json()
+            assert len(answer["data"][0]["embedding"]) == width
+        assert len(served.post("/v2/embed", {"texts": ["the cat"]}).json()["embeddings"]["float"][0]) == 4
+
     def test_raw_vectors(self, embedding: Served, tokenizer: Tokenizer):
         answer = embedding.post("/v1/embeddings", {"input": "the cat", "use_activation": False}).json()
         np.testing.assert_allclose([answer["data"][0]["embedding"]], vectors(tokenizer, ["the cat"]), rtol=1e-5)
