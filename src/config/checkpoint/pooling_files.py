@@ -211,7 +211,13 @@ class _Modules:
             if type(token) is not int or not 0 <= token < size:
                 raise ModelFilesError(f"{path}: {shown(token)} is no token of a vocabulary of {size}", code="M306")
         assert isinstance(wanted, int)
-        self.score = score_of(self.spec, wanted, subtracted)
+        self.score = PoolDense(
+            name=OUTPUT_LAYER,
+            inputs=self.spec.hidden_size,
+            outputs=1,
+            has_bias=False,
+            rows=((wanted, subtracted),),
+        )
 
     def multi_vector_mask(self, place: str, config: Mapping[str, Any]) -> None:
         """Reads nothing: which tokens of a document are left out follows from their words."""
@@ -267,13 +273,6 @@ _READERS = {
     "LogitScore": _Modules.logit_score,
     "MultiVectorMask": _Modules.multi_vector_mask,
 }
-
-
-def score_of(spec: ModelSpec, wanted: int, subtracted: int | None) -> PoolDense:
-    """The logit of a token, less that of another one, as a score."""
-    return PoolDense(
-        name=OUTPUT_LAYER, inputs=spec.hidden_size, outputs=1, has_bias=False, rows=((wanted, subtracted),)
-    )
 
 
 def _with_heads_of_bge(spec: ModelSpec, folder: Path) -> ModelSpec:

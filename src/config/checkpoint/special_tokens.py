@@ -34,6 +34,23 @@ def special_tokens(config: dict[str, Any]) -> dict[str, str | list[str]]:
     return named
 
 
+def token_ids(folder: Path, tokens: tuple[str, ...]) -> tuple[int, ...]:
+    """The ids of tokens, in the vocabulary of tokenizer.json. Raises ModelFilesError for one that is not there."""
+    path = folder / "tokenizer.json"
+    tokenizer = read_json_if_any(path, _MAX_TOKENIZER_BYTES)
+    model = tokenizer.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    found = dict(vocabulary) if isinstance(vocabulary, dict) else {}
+    added = tokenizer.get("added_tokens")
+    for token in added if isinstance(added, list) else ():
+        if isinstance(token, dict) and (content := content_of(token)) is not None:
+            found[content] = token.get("id")
+    for token in tokens:
+        if type(found.get(token)) is not int or found[token] < 0:
+            raise ModelFilesError(f"{path}: lists no token {token!r}, whose logit is a part of the score", code="M307")
+    return tuple(found[token] for token in tokens)
+
+
 def end_token_id(folder: Path) -> int | None:
     """The id of `eos_token`; None if there is none, or nothing lists its id. Files that cannot be read say nothing:
     they are reported where they are needed."""

@@ -35,7 +35,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "R544": (
         [
             "--pooler-config.pooling_type MEAN --pooler-config.seq_pooling_type CLS",
-            "--pooler-config.pooling_type ALL --pooler-config.tok_pooling_type STEP",
+            "--pooler-config.pooling_type LAST --pooler-config.seq_pooling_type MEAN",
         ],
         [
             "--pooler-config.pooling_type MEAN --pooler-config.seq_pooling_type MEAN",
