@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pydantic_core import to_json
 
 from .engine.api import Vectors
-from .model.pooling import PoolActivation, PoolHead, Similarity
+from .model.pooling import PoolActivation, PoolHead, Pooling, Similarity
 
 Floats = npt.NDArray[np.float32]
 SmallIntegers = npt.NDArray[np.int8] | npt.NDArray[np.uint8]
@@ -88,6 +88,21 @@ def activated(values: Floats, activation: PoolActivation) -> Floats:
 def finished(values: Floats, activation: PoolActivation, dimensions: int | None = None) -> Floats:
     """Cut vectors to `dimensions` elements, then apply the activation: a shorter vector gets length 1 again."""
     return activated(values if dimensions is None else values[:, :dimensions], activation)
+
+
+def results_of(
+    pooling: Pooling, head: PoolHead, found: Floats, dimensions: int | None = None, *, activates: bool = True
+) -> Floats:
+    """The results of one text: without those of special tokens that the head leaves out, cut, and activated.
+
+    dimensions: None for the number of elements of embeddings that the deployment names, if it names one.
+    """
+    if dimensions is None and head.task == "embed":
+        dimensions = pooling.default_dimensions
+    kept = found if head.modes else found[head.skips_first : len(found) - head.skips_last]
+    if head.task in ("classify", "token_classify") and (pooling.logit_mean, pooling.logit_sigma) != (0.0, 1.0):
+        kept = standardised(kept, pooling.logit_mean, pooling.logit_sigma)
+    return finished(kept, head.activation if activates else "none", dimensions)
 
 
 def similarities(query: Floats, documents: Floats, kind: Similarity) -> Floats:
