@@ -21,7 +21,7 @@ from stoker.cli.metric_pages import metric_pages
 from stoker.config.catalogue import STATUSES, by_status
 from stoker.config.codes import CODES
 from stoker.config.explain import find, first_sentence, option_page, preset_page, template_text
-from stoker.config.importer import llama_cpp, ollama, sglang, tgi
+from stoker.config.importer import infinity, llama_cpp, ollama, sglang, tei, tgi
 from stoker.config.page import Page, markdown_lines
 from stoker.config.presets import preset_names
 from stoker.config.resolve.rule import Rule, StatedRule
@@ -45,6 +45,21 @@ from stoker.server.protocol.completions import CompletionRequest
 from stoker.server.protocol.derender import DerenderChatRequest, DerenderCompletionRequest
 from stoker.server.protocol.generate import AbortRequest, GenerateRequest
 from stoker.server.protocol.messages import MessagesRequest
+from stoker.server.protocol.pooling import (
+    ClassifyRequest,
+    EmbeddingRequest,
+    PoolingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
+from stoker.server.protocol.pooling_dialects import (
+    CohereEmbedRequest,
+    TeiDecodeRequest,
+    TeiEmbedRequest,
+    TeiPredictRequest,
+    TeiSimilarityRequest,
+    TeiTokensRequest,
+)
 from stoker.server.protocol.responses import ResponsesRequest
 from stoker.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from stoker.server.protocol.unserved import EMPTY, UNSERVED, Route, UnservedField
@@ -166,6 +181,19 @@ _BODIES: tuple[type[Wire], ...] = (
     DerenderCompletionRequest,
     AbortRequest,
 )
+_POOLING_BODIES: tuple[type[Wire], ...] = (
+    EmbeddingRequest,
+    PoolingRequest,
+    ClassifyRequest,
+    ScoreRequest,
+    RerankRequest,
+    CohereEmbedRequest,
+    TeiEmbedRequest,
+    TeiTokensRequest,
+    TeiPredictRequest,
+    TeiSimilarityRequest,
+    TeiDecodeRequest,
+)
 
 
 # Sizes without a default, of an index of blocks.
@@ -284,11 +312,17 @@ def _written() -> list[str]:
 
 
 def _request_fields() -> list[str]:
-    """A table of all fields: what each route does with it, and what it means."""
+    """Two tables of all fields, of the routes that pool texts and of the others."""
+    return [*_fields_of(_BODIES), "", "## Texts that are pooled", "", *_fields_of(_POOLING_BODIES)]
+
+
+def _fields_of(bodies: Sequence[type[Wire]]) -> list[str]:
+    """A table of the fields of these bodies: what each route does with it, and what it means."""
     states: dict[str, dict[Route, str]] = {}
     meanings: dict[str, dict[str, list[Route]]] = {}
-    served = {name for body in _BODIES for name in body.model_fields}
-    for body in _BODIES:
+    served = {name for body in bodies for name in body.model_fields}
+    routes = [body.route for body in bodies]
+    for body in bodies:
         assert body.route is not None
         for name, field in body.model_fields.items():
             states.setdefault(name, {})[body.route] = "yes"
@@ -298,11 +332,11 @@ def _request_fields() -> list[str]:
             if unserved.name not in served:
                 meanings.setdefault(unserved.name, {}).setdefault(_unserved(unserved), []).append(body.route)
     lines = [
-        f"| field | {' | '.join(f'`{route}`' for route in Route)} | meaning |",
-        "|---|" + "---|" * (len(Route) + 1),
+        f"| field | {' | '.join(f'`{route}`' for route in routes)} | meaning |",
+        "|---|" + "---|" * (len(routes) + 1),
     ]
     for name in sorted(states):
-        cells = [states[name].get(route, "") for route in Route]
+        cells = [states[name].get(route, "") for route in routes]
         lines.append(f"| `{name}` | {' | '.join(cells)} | {_meaning(meanings[name])} |")
     return lines
 
@@ -341,7 +375,8 @@ Every flag of other servers' launch commands that is known, and what it is here.
 
 `engine import` converts a launch. The flags of vLLM are accepted by `engine up` as they are; a refused one accepts only
 the value that describes what this build does anyway. Tests check that each flag in vLLM's list is known."""
-_OTHERS = {"SGLang": sglang.TABLE, "llama.cpp": llama_cpp.TABLE, "TGI": tgi.TABLE, "Ollama's Modelfile": ollama.TABLE}
+_OTHERS = {"SGLang": sglang.TABLE, "llama.cpp": llama_cpp.TABLE, "TGI": tgi.TABLE,
+           "TEI": tei.TABLE, "Infinity": infinity.TABLE, "Ollama's Modelfile": ollama.TABLE}  # fmt: skip
 _VLLM_FLAGS = Path(__file__).parent.parent / "tests" / "unit" / "config" / "vllm_flags.txt"
 
 

@@ -102,6 +102,7 @@ class Pooling(Record):
     instruction: str = ""  # in place of {instruction} in the template, unless a request has another one
     logit_mean: float = 0.0  # is subtracted from scores before their activation
     logit_sigma: float = 1.0  # then divides them
+    default_dimensions: int | None = None  # of embeddings of requests that name none; None: they are not cut
     token_types: int = 0  # of a second text; 0: the model has none
     step_token: int | None = None  # the results of a process reward model are those of these tokens
     query_marker: str | None = None  # late interaction (ColBERT)

@@ -207,7 +207,10 @@ class _KeyCheck:
 
     async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
         owner = scope.get("stoker.owner")  # set by the runner of batches; requests from the network have none
-        key = self._keys.check(scope["path"], scope["headers"]) if owner is None else self._keys.of_owner(owner)
+        if owner is None:
+            key = self._keys.check(scope["path"], scope["headers"], scope["method"])
+        else:
+            key = self._keys.of_owner(owner)
         scope["stoker.cache_salt"] = self._keys.cache_salt(key)
         scope["stoker.key"] = key
         scope["stoker.owner"] = self._keys.owner(key)

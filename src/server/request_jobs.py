@@ -140,7 +140,7 @@ class RequestJobs(template_jobs.TemplateJobs):
         return {"fields": fields, "unknown": shown, "num_unknown": len(unknown), "skipped": skipped}
 
     def _has(self, job: dict[str, Any], body: bytes) -> list[str]:
-        """Those of these names that the object in the body has as fields."""
+        """Choose the names that the object in the body has as fields."""
         fields = json.parse(body)
         return [name for name in job["names"] if name in fields]
 

@@ -43,6 +43,7 @@ from .observe.engine_metrics import EngineSnapshot
 from .observe.metrics import Metrics
 from .observe.process_usage import usage_of
 from .observe.tracing import Tracing
+from .page.files import page_paths
 from .prefill_servers import PrefillServers
 from .protocol.errors import ApiError, bad_request, own, unsupported
 from .request_jobs import REQUEST_JOBS
@@ -104,7 +105,11 @@ class Service:
         self.tool_servers = ToolServers(server.tool_server) if server.tool_server else None
         self.turns = Turns()
         self.writer = ThreadPoolExecutor(1, thread_name_prefix="writer")
-        self.keys = Keys([key.get_secret_value() for key in server.api_key], open_paths=open_paths(server))
+        self.keys = Keys(
+            [key.get_secret_value() for key in server.api_key],
+            open_paths=open_paths(server),
+            open_pages=frozenset(page_paths(server)),
+        )
         self.keys_file = None if server.api_keys_file is None else KeysFile(server.api_keys_file, self.keys.replace)
         self.background = Background(server.max_stored_bytes)
         self.responses: Store | None = None
@@ -190,7 +195,7 @@ class Service:
 
     @functools.cached_property
     def prompt_maker(self) -> PromptMaker:
-        """For texts that are pooled. Raises ApiError without a tokenizer."""
+        """What makes prompts of texts that are pooled. Raises ApiError without a tokenizer."""
         return PromptMaker(self.need_tokenizer(), self.need_pooling())
 
     @property

@@ -20,7 +20,7 @@ from ..model.pooling import Pooling
 from .length import too_long
 from .tokenizer import Side, Tokenizer, Truncation
 
-BY_TOKENIZER = "tokenizer"  # as Pooling.pair
+BY_TOKENIZER, BY_CHAT = "tokenizer", "chat"  # as Pooling.pair; by chat template, which the caller renders
 _SLOTS = ("{instruction}", "{query}", "{document}")
 
 
@@ -55,7 +55,7 @@ class PromptMaker:
     def __init__(self, tokenizer: Tokenizer, pooling: Pooling) -> None:
         self._tokenizer = tokenizer
         self._pooling = pooling
-        self._template = None if pooling.pair == BY_TOKENIZER else _parts_of(pooling.pair)
+        self._template = None if pooling.pair in (BY_TOKENIZER, BY_CHAT) else _parts_of(pooling.pair)
         self._leaves_out_prompts = any(not head.includes_prompt for head in pooling.heads)
 
     @property
@@ -119,13 +119,7 @@ class PromptMaker:
         instruction: None for the model's own. Raises InvalidRequest for a text that is empty, or a pair that is too
         long.
         """
-        plain = [
-            (
-                self._shortened(self._plain(query, query_param), limits.query, limits.side),
-                self._shortened(self._plain(document, document_param), limits.document, limits.side),
-            )
-            for (query, document), (query_param, document_param) in zip(pairs, params, strict=True)
-        ]
+        plain = [self.pair(*pair, limits, fields) for pair, fields in zip(pairs, params, strict=True)]
         if self._template is None:
             return self._post_processed(plain, limits, [param for _, param in params])
         wanted = self._pooling.instruction if instruction is None else instruction
@@ -133,6 +127,13 @@ class PromptMaker:
             PoolPrompt(self._filled(query, document, wanted, limits, param))
             for (query, document), (_, param) in zip(plain, params, strict=True)
         ]
+
+    def pair(self, query: str, document: str, limits: PoolLimits, params: tuple[str, str]) -> tuple[str, str]:
+        """A pair as it becomes a prompt, each text cut to its own limit. Raises InvalidRequest for an empty text."""
+        return (
+            self._shortened(self._plain(query, params[0]), limits.query, limits.side),
+            self._shortened(self._plain(document, params[1]), limits.document, limits.side),
+        )
 
     def _plain(self, text: str, param: str) -> str:
         if not text:

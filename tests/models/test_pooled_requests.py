@@ -25,7 +25,7 @@ from stoker.engine.layers.embedding import Embedding
 from .checkpoints import save
 from .conftest import Saved
 from .engine import GREEDY, Engine, resolved
-from .pooling_checkpoints import build_decoder
+from .pooling_checkpoints import build, build_decoder
 from .ranks import divided
 
 TEXTS = [[5, 6, 7, 8, 9, 10, 11], [12, 13], [14, 5, 6, 15, 16, 17, 18, 19, 20, 21, 22, 23], [7]]
@@ -154,3 +154,77 @@ def test_processes_that_share_a_model_pool_as_one(
         assert len(done["answer"].token_ids) == GREEDY.max_tokens
         for found, each in zip(rows_by([done[str(i)] for i in range(len(TEXTS))]), expected, strict=True):
             torch.testing.assert_close(found, each, atol=1e-4, rtol=1e-4)
+
+
+def qwen3(tmp_path: Path) -> tuple[Any, Path]:
+    theirs = build_decoder("Qwen3ForCausalLM", "qwen3", tie_word_embeddings=False)
+    return theirs, save(theirs, tmp_path / "model")
+
+
+@pytest.mark.effect("model.runner")
+def test_a_model_can_be_served_without_its_output_layer(tmp_path: Path):
+    """Runner `pooling` gives the same vectors and holds less; `generate` gives no vectors."""
+    theirs, folder = qwen3(tmp_path)
+    both = Engine(resolved(folder, tmp_path))
+    alone = Engine(resolved(folder, tmp_path, model={"runner": "pooling"}))
+    assert both.runner.loaded.model.num_bytes - alone.runner.loaded.model.num_bytes == theirs.lm_head.weight.nbytes
+    for found, expected in zip(rows_by(pool(alone, TEXTS)), rows_by(pool(both, TEXTS)), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    with pytest.raises(InvalidRequest, match="generates no tokens; its tasks are `embed`"):
+        alone.generate([[5, 6]])
+    only_text = Engine(resolved(folder, tmp_path, model={"runner": "generate"}))
+    with pytest.raises(InvalidRequest, match="does not have the task 'embed': it only generates tokens"):
+        pool(only_text, TEXTS)
+
+
+@pytest.mark.effect("model.convert")
+def test_a_model_is_left_one_kind_of_results(tmp_path: Path):
+    _, folder = qwen3(tmp_path)
+    embeds = Engine(resolved(folder, tmp_path, model={"convert": "embed"}))
+    assert len(pool(embeds, TEXTS)) == 4
+    with pytest.raises(InvalidRequest, match="generates no tokens"):
+        embeds.generate([[5, 6]])
+    nothing = Engine(resolved(folder, tmp_path, model={"convert": "none"}))
+    with pytest.raises(InvalidRequest, match="it only generates tokens"):
+        pool(nothing, TEXTS)
+
+
+@pytest.mark.effect("model.pooler_config")
+def test_a_decoder_pools_as_it_is_told(tmp_path: Path):
+    """The mean of a text needs all of its tokens in one step, and nothing of the prefix cache."""
+    theirs, folder = qwen3(tmp_path)
+    mean = {"pooler_config": {"pooling_type": "MEAN"}}
+    engine = Engine(resolved(folder, tmp_path, model=mean, scheduler={"max_num_batched_tokens": 12}))
+    for _ in range(2):
+        outputs = pool(engine, TEXTS)
+        assert [output.num_cached_tokens for output in outputs] == [0] * 4
+        for found, states in zip(rows_by(outputs), last_states(theirs, TEXTS), strict=True):
+            torch.testing.assert_close(found[0], states.mean(0), atol=1e-4, rtol=1e-4)
+    with pytest.raises(InvalidRequest, match="one step, which must compute all of it, has 12"):
+        pool(engine, [[5] * 13])
+    assert len(engine.generate([[5] * 13])[0]) == GREEDY.max_tokens
+
+
+def test_an_encoder_computes_texts_whole_and_keeps_nothing(tmp_path: Path):
+    """Texts of 7, 2, 12 and 1 tokens in steps of 64, which the longest text fills; the second of two texts has other
+    types of tokens."""
+    theirs = build(
+        "BertModel", "bert", vocab_size=97, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=128, max_position_embeddings=64,
+    )  # fmt: skip
+    settings = resolved(save(theirs, tmp_path / "model"), tmp_path, scheduler={"max_num_batched_tokens": 64})
+    assert settings.memory.kv_cache_bytes == 0
+    engine = Engine(settings)
+    for texts in (TEXTS, TEXTS, [[5 + index % 40 for index in range(64)]]):
+        outputs = pool(engine, texts, "embed", "token_embed")
+        assert [output.num_cached_tokens for output in outputs] == [0] * len(texts)
+        for tokens, text in zip(rows_by(outputs, "token_embed"), texts, strict=True):
+            with torch.inference_mode():
+                expected = theirs(torch.tensor([text])).last_hidden_state[0]
+            torch.testing.assert_close(tokens, expected, atol=1e-4, rtol=1e-4)
+    assert engine.scheduler.stats().num_steps == 3
+    (pair,) = rows_by(pool(engine, [TEXTS[0]], "token_embed", second=3), "token_embed")
+    with torch.inference_mode():
+        types = torch.tensor([[0] * 3 + [1] * 4])
+        expected = theirs(torch.tensor([TEXTS[0]]), token_type_ids=types).last_hidden_state[0]
+    torch.testing.assert_close(pair, expected, atol=1e-4, rtol=1e-4)

@@ -112,6 +112,13 @@ class TestEmbeddings:
         wanted = unit(vectors(tokenizer, ["the cat"])[:, :4])
         np.testing.assert_allclose([answer["data"][0]["embedding"]], wanted, rtol=1e-5)
 
+    def test_the_number_of_elements_of_the_deployment(self, folder: Path):
+        served = serving(folder, EMBED, pooling={"default_dimensions": 4})
+        for fields, width in (({}, 4), ({"dimensions": 8}, 8)):
+            answer = served.post("/v1/embeddings", {"input": "the cat", **fields}).json()
+            assert len(answer["data"][0]["embedding"]) == width
+        assert len(served.post("/v2/embed", {"texts": ["the cat"]}).json()["embeddings"]["float"][0]) == 4
+
     def test_raw_vectors(self, embedding: Served, tokenizer: Tokenizer):
         answer = embedding.post("/v1/embeddings", {"input": "the cat", "use_activation": False}).json()
         np.testing.assert_allclose([answer["data"][0]["embedding"]], vectors(tokenizer, ["the cat"]), rtol=1e-5)
@@ -419,6 +426,19 @@ class TestScore:
         query, document = (unit(np.array([token_vector(each, 4) for each in ids], np.float32)) for ids in (asked, kept))
         assert score == pytest.approx(float((query @ document.T).max(axis=1).sum()), rel=1e-5)
 
+    def test_a_chat_template_has_a_role_for_each_text(self, folder: Path, tokenizer: Tokenizer):
+        served = serving(folder, SCORE, pooling={"pair": "chat"})
+        body = {"queries": "the cat", "documents": ["a dog", "many dogs " * 30]}
+        assert served.post("/score", {**body, "truncate_prompt_tokens": 40}).status_code == 200
+        short, cut = (each.inputs.prompt_token_ids for each in served.engine.requests)
+        prompt = "<|im_start|>query\nthe cat<|im_end|>\n<|im_start|>document\n{}<|im_end|>\n"
+        assert short == tokenizer.encode(prompt.format("a dog"))
+        assert 35 < len(cut) <= 40
+        assert tokenizer.decode(cut, skip_special_tokens=False).endswith("<|im_end|>\n")
+        assert served.post("/score", {**body, "truncate_prompt_tokens": 9}).status_code == 400
+        served = serving(folder, SCORE, pooling={"pair": "chat"}, engine=FakeEngine(max_model_len=40))
+        assert error(served.post("/score", body)) == (400, "context_length_exceeded", "documents[1]")
+
     @pytest.mark.parametrize(
         ("fields", "code", "param"),
         [
@@ -459,7 +479,7 @@ class TestRerank:
 
     @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
     def test_documents_in_order(self, embedding: Served, path: str):
-        body = {"model": MODEL, "query": "the cat", "documents": self.DOCUMENTS}
+        body = {"model": MODEL, "query": "the cat", "documents": list(self.DOCUMENTS)}
         answer = embedding.post(path, body).json()
         scores = [each["relevance_score"] for each in answer["results"]]
         assert scores == sorted(scores, reverse=True)
@@ -477,7 +497,7 @@ class TestRerank:
 
     def test_clients_of_infinity(self, folder: Path):
         served = serving(folder, SCORE)
-        body = {"query": "the cat", "documents": self.DOCUMENTS, "raw_scores": True}
+        body = {"query": "the cat", "documents": list(self.DOCUMENTS), "raw_scores": True}
         raw = served.post("/rerank", body).json()["results"]
         assert "document" not in raw[0]
         shown = served.post("/rerank", {**body, "raw_scores": False, "return_documents": True}).json()["results"]
@@ -486,7 +506,7 @@ class TestRerank:
 
     def test_clients_of_tei(self, folder: Path):
         served = serving(folder, SCORE)
-        body = {"query": "the cat", "texts": self.DOCUMENTS}
+        body = {"query": "the cat", "texts": list(self.DOCUMENTS)}
         found = served.post("/rerank", body).json()
         assert sorted(each["index"] for each in found) == [0, 1, 2, 3]
         assert found[0].keys() == {"index", "score"}
@@ -652,6 +672,7 @@ class TestWhatAllRoutesHave:
     def test_keys_and_salts(self, folder: Path):
         served = serving(folder, EMBED, api_key=("one", "two"))
         assert served.post("/v1/embeddings", {"input": "a"}).status_code == 401
+        assert served.post("/", {"inputs": "a"}).status_code == 401  # the page of this path is open
         headers = {"authorization": "Bearer two"}
         assert served.post("/v1/embeddings", {"input": "a", "cache_salt": "x"}, headers=headers).status_code == 200
         assert served.engine.requests[0].inputs.scope.salt.endswith("x")

@@ -59,7 +59,7 @@ async def _answer(call: Call, body: VectorFields, task: PoolTask, prefix: str, k
     def vectors() -> list[Floats]:
         shown = [vectors_of(service, head, array, dimensions=dimensions, activates=activates) for array in arrays]
         step = service.need_pooling().step_token
-        if step is None or task != "token_classify":
+        if step is None or head.modes:
             return shown
         return [
             rows[[token == step for token in prompt.token_ids]] for rows, prompt in zip(shown, prompts, strict=True)

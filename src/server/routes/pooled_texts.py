@@ -210,8 +210,13 @@ def checked_dimensions(head: PoolHead, dimensions: int | None, param: str) -> in
 def vectors_of(
     service: Service, head: PoolHead, found: Floats, *, dimensions: int | None = None, activates: bool = True
 ) -> Floats:
-    """The vectors of one text: without those of special tokens that the head leaves out, cut, and activated."""
+    """The vectors of one text: without those of special tokens that the head leaves out, cut, and activated.
+
+    dimensions: None for the deployment's number of elements of embeddings, if it has one (`model.pooler_config`).
+    """
     pooling = service.need_pooling()
+    if dimensions is None and head.task == "embed":
+        dimensions = pooling.default_dimensions
     kept = found if head.modes else found[head.skips_first : len(found) - head.skips_last]
     if head.task in ("classify", "token_classify") and (pooling.logit_mean, pooling.logit_sigma) != (0.0, 1.0):
         kept = standardised(kept, pooling.logit_mean, pooling.logit_sigma)

@@ -9,12 +9,15 @@ import numpy as np
 
 from ...model.pooling import PoolTask
 from ...pooled import max_sim, similarities
-from ...text.pool_prompts import PoolLimits, PoolPrompt, PromptMaker
+from ...text.length import too_long
+from ...text.pool_prompts import BY_CHAT, PoolLimits, PoolPrompt, PromptMaker
 from ...text.tokenizer import Truncation
 from ..endpoint import Call
-from ..protocol.errors import unsupported
+from ..protocol.chat import Conversation, Message
+from ..protocol.errors import bad_request, unsupported
 from ..protocol.pooling import PoolingFields
 from .pooled_texts import Pooled, head_of, in_thread, limits_of, pooled, vectors_of
+from .rendering import rendered
 
 
 class Named(NamedTuple):
@@ -70,11 +73,43 @@ async def _in_one_pass(
         )
 
     num_chars = sum(len(query.text) + len(document.text) for query, document in both)
-    made = await in_thread(service, num_chars, prompts)
+    if service.need_pooling().pair == BY_CHAT:
+        made = [await _as_messages(call, query, document, limits) for query, document in both]
+    else:
+        made = await in_thread(service, num_chars, prompts)
     found = await pooled(call, body, made, [each.param for each in documents], ["classify"], prefix=prefix)
     rows = np.concatenate([result["classify"] for result in found.results])
     activates = options.use_activation is not False
     return vectors_of(service, head_of(service, "classify"), rows, activates=activates)[:, 0].tolist(), found
+
+
+async def _as_messages(call: Call, query: Named, document: Named, limits: PoolLimits) -> PoolPrompt:
+    """A pair by the model's chat template, which has a role for each of the two. A long document is cut."""
+    maker, longest = call.service.prompt_maker, limits.context if limits.cut is None else limits.cut.num_tokens
+    first, second = maker.pair(query.text, document.text, limits, (query.param, document.param))
+
+    async def token_ids(text: str) -> list[int]:
+        messages = [Message(role="query", content=first), Message(role="document", content=text)]
+        conversation = Conversation(messages=messages, add_generation_prompt=False)
+        prompt = await rendered(
+            call, conversation, max_tokens=limits.context, add_special_tokens=False, cut=None, has_output=False
+        )
+        return prompt.token_ids
+
+    if limits.cut is not None:
+        second = maker.shortened([second], longest, limits.side)[0]
+    ids = await token_ids(second)
+    if len(ids) > longest and limits.cut is None:
+        raise too_long(len(ids), limits.context, param=document.param, has_output=False)
+    room = longest - len(await token_ids("")) if len(ids) > longest else 0
+    while len(ids) > longest:
+        if room <= 0:
+            message = f"the query and the model's template leave no room for a document in {longest} tokens"
+            raise bad_request(message, param=document.param)
+        second = maker.shortened([second], room, limits.side)[0]
+        ids = await token_ids(second)
+        room = min(room - 1, room + longest - len(ids))
+    return PoolPrompt(ids)
 
 
 def _limits(call: Call, options: Options) -> PoolLimits:
