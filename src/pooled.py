@@ -93,7 +93,12 @@ def finished(values: Floats, activation: PoolActivation, dimensions: int | None 
 def results_of(
     pooling: Pooling, head: PoolHead, found: Floats, dimensions: int | None = None, *, activates: bool = True
 ) -> Floats:
-    """The results of one text: without those of special tokens that the head leaves out, cut, and activated."""
+    """The results of one text: without those of special tokens that the head leaves out, cut, and activated.
+
+    dimensions: None for the number of elements of embeddings that the deployment names, if it names one.
+    """
+    if dimensions is None and head.task == "embed":
+        dimensions = pooling.default_dimensions
     kept = found if head.modes else found[head.skips_first : len(found) - head.skips_last]
     if head.task in ("classify", "token_classify") and (pooling.logit_mean, pooling.logit_sigma) != (0.0, 1.0):
         kept = standardised(kept, pooling.logit_mean, pooling.logit_sigma)

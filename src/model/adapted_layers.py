@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from .spec import ModelSpec
-from .tensors import FUSED, OUTPUT, model_tensors
+from .tensors import EMBEDDING, FUSED, OUTPUT, model_tensors
 
 _EXPERT = re.compile(r".*\.experts\.\d+\..*")
 
@@ -37,6 +37,13 @@ def is_adapted(name: str, chosen: Collection[str]) -> bool:
     wholes = [f"{place}.{whole}" for whole, parts in FUSED.items() if last in parts]
     is_named = any(f".{own}".endswith(f".{each}") for own in (name, *wholes) for each in chosen)
     return is_named or (is_of_expert(name) and "experts" in chosen)
+
+
+def embedding_shape(spec: ModelSpec, chosen: Collection[str]) -> list[tuple[int, int]]:
+    """[outputs, inputs] of the embedding, whose inputs are the tokens, if an adapter can change it. chosen: as of
+    `is_adapted`. Each device has all of what an adapter changes."""
+    is_own = is_adapted(EMBEDDING.removesuffix(".weight"), chosen)
+    return [(spec.hidden_size, spec.vocab_size)] if is_own else []
 
 
 def computed_shapes(spec: ModelSpec, chosen: Collection[str], *, of_experts: bool) -> list[tuple[int, int]]:

@@ -43,10 +43,32 @@ class LowRank:
     a: StoredMatrix  # [rank, in_features]
     b: StoredMatrix  # [out_features, rank]
     bias: StoredMatrix | None = None  # of B, [out_features, 1]
+    magnitude: StoredMatrix | None = None  # DoRA: the length of each row of the sum of both matrices, [out_features, 1]
 
     @property
     def num_elements(self) -> int:
-        return self.rank * (self.in_features + self.out_features) + (self.out_features if self.bias else 0)
+        vectors = (self.bias is not None) + (self.magnitude is not None)
+        return self.rank * (self.in_features + self.out_features) + vectors * self.out_features
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Rows of a weight of the model, or its bias, that the adapter has in place of the model's.
+
+    target: the weight's name in model/tensors.py, without `.weight`.
+    shape: of the values; a bias has one column.
+    rows: which the values are for, each once and in the order of the values; None: all.
+    """
+
+    target: str
+    values: StoredMatrix
+    shape: tuple[int, int]
+    is_bias: bool = False
+    rows: tuple[int, ...] | None = None
+
+    @property
+    def num_elements(self) -> int:
+        return self.shape[0] * self.shape[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +77,29 @@ class AdapterSpec:
     digest: str  # of the contents of its configuration and its weights, hexadecimal
     weights: Path  # the file with the tensors
     deltas: tuple[LowRank, ...]  # by the layers of the model
+    replaced: tuple[Replaced, ...] = ()  # of linear layers
+    embedding: LowRank | Replaced | None = None  # of the rows that are looked up, not of an output layer that is tied
     base_model: str | None = None  # the name in its configuration
     left_out: tuple[str, ...] = ()  # names of weights that it changes too, and that the deployment does not adapt
 
     @property
     def max_rank(self) -> int:
-        return max((delta.rank for delta in self.deltas), default=0)
+        own = (self.embedding,) if isinstance(self.embedding, LowRank) else ()
+        return max((delta.rank for delta in (*self.deltas, *own)), default=0)
 
     @property
     def num_elements(self) -> int:
-        return sum(delta.num_elements for delta in self.deltas)
+        own = () if self.embedding is None else (self.embedding,)
+        return sum(each.num_elements for each in (*self.deltas, *self.replaced, *own))
+
+    @property
+    def num_layers(self) -> int:
+        """Matrices that it changes."""
+        targets = {delta.target for delta in self.deltas} | {each.target for each in self.replaced}
+        return len(targets) + (self.embedding is not None)
+
+    @property
+    def num_saved_elements(self) -> int:
+        """Elements of whole weights and rows of weights, whose number no rank limits."""
+        own = (self.embedding,) if isinstance(self.embedding, Replaced) else ()
+        return sum(each.num_elements for each in (*self.replaced, *own) if not each.is_bias)

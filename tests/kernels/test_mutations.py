@@ -484,15 +484,15 @@ MUTATIONS: dict[str, list[tuple[str, Check, str, int, int, Change]]] = {
         ("_attend_whole", whole_sequences, "+", 22, 24, left),  # all heads write to the first
     ],
     "lora_add": [
-        ("_shrink", lora_add, "+", 4, 18, left),  # every tile has the first rows of the slot
-        ("_shrink", lora_add, "+", 14, 18, left),  # every step has the first weights
+        ("_shrink", lora_add, "+", 4, 19, left),  # every tile has the first rows of the slot
+        ("_shrink", lora_add, "+", 15, 19, left),  # every step has the first weights
         ("_shrink", lora_add, "<", 4, 5, becomes("<=")),  # an input of the next row
         ("_expand", lora_add, ">=", 0, 1, becomes(">")),  # the first panel of a part
         ("_expand", lora_add, "tl.where()", 1, 3, argument(2)),  # all parts have the columns of the first
         ("_expand", lora_add, "+", 19, 33, right),  # and its ranks
         ("_expand", lora_add, "+", 23, 33, left),  # all ranks have the weights of the first
         ("_expand", lora_add, "<", 2, 5, becomes("<=")),  # a column of the next part has its bias twice
-        ("_expand", lora_add, "+", 24, 33, left),  # the address of A is that of a bias
+        ("_expand", lora_add, "+=", 0, 1, removed),  # no bias
     ],
     "store_latents": [
         ("_store_latents", stored_latents, "tl.where()", 0, 4, argument(1)),  # a token in slot -1 is stored

@@ -46,9 +46,20 @@ def adapter(
                 parameter.copy_(torch.randn(parameter.shape, generator=random) * size / parameter.shape[-1])
             if name.endswith("lora_B.default.bias"):
                 parameter.copy_(torch.randn(parameter.shape, generator=random) * size)
+            if parameter.requires_grad and not name.rpartition("lora_")[1]:  # biases, rows of tokens, whole modules
+                deviation = 0.3 * parameter.std() + 0.02 if parameter.numel() > 1 else 0.1
+                parameter += torch.randn(parameter.shape, generator=random) * deviation
+            if "lora_embedding_" in name:
+                width = parameter.shape[-1] if name.endswith("B.default") else 4.0
+                parameter.copy_(torch.randn(parameter.shape, generator=random) / width)
+            if "lora_magnitude_vector" in name:
+                parameter *= 1 + 0.3 * torch.randn(parameter.shape, generator=random)
     made.save_pretrained(folder, save_embedding_layers=save_embedding_layers)
+    ref = AdapterRef(folder.name, adapter_digest(folder), str(folder))
+    if config.get("ensure_weight_tying"):  # PEFT cannot copy it
+        return Adapter(ref, made.get_base_model(), made.get_base_model())
     unmerged = copy.deepcopy(made).get_base_model()
-    return Adapter(AdapterRef(folder.name, adapter_digest(folder), str(folder)), made.merge_and_unload(), unmerged)
+    return Adapter(ref, made.merge_and_unload(), unmerged)
 
 
 def with_lora(folder: Path, place: Path, lora: dict[str, Any] | None = None, **sections: Any) -> Resolved:

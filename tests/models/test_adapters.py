@@ -373,6 +373,9 @@ class WholeDeltas:
     def of_experts(self, layer: object) -> None:
         return None
 
+    def adapt_rows(self, token_ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return rows
+
     def of_tokens(self, tokens: torch.Tensor) -> WholeDeltas:
         return self
 

@@ -49,6 +49,9 @@ class Deltas:
     def of_experts(self, layer: object) -> None:
         return None
 
+    def adapt_rows(self, token_ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return rows
+
     def of_tokens(self, tokens: torch.Tensor) -> Deltas:
         return replace(self, chosen=self.chosen[tokens])
 

@@ -77,6 +77,9 @@ class Favours:
     def of_experts(self, layer: object) -> None:
         return None
 
+    def adapt_rows(self, token_ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return rows
+
     def of_tokens(self, tokens: torch.Tensor) -> Favours:
         return replace(self, chosen=self.chosen[tokens])
 

@@ -59,7 +59,7 @@ def test_a_file_that_the_browser_has_is_not_sent_again(served: Served):
 @pytest.mark.parametrize(("page", "docs"), [(True, True), (True, False), (False, True), (False, False)])
 def test_the_page_and_the_description_can_be_disabled(folder: Path, page: bool, docs: bool):
     served = Served(folder, disable_web_page=not page, disable_docs=not docs)
-    views = " ".join(["chat live config"] * page + ["docs"] * docs)
+    views = " ".join(["chat similarity live config"] * page + ["docs"] * docs)
     for path, is_served in {"/": page, "/docs": docs, "/page/main.js": page or docs}.items():
         answer = served.get(path)
         assert answer.status_code == (200 if is_served else 404), path

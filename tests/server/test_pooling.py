@@ -112,6 +112,13 @@ class TestEmbeddings:
         wanted = unit(vectors(tokenizer, ["the cat"])[:, :4])
         np.testing.assert_allclose([answer["data"][0]["embedding"]], wanted, rtol=1e-5)
 
+    def test_the_number_of_elements_of_the_deployment(self, folder: Path):
+        served = serving(folder, EMBED, pooling={"default_dimensions": 4})
+        for fields, width in (({}, 4), ({"dimensions": 8}, 8)):
+            answer = served.post("/v1/embeddings", {"input": "the cat", **fields}).json()
+            assert len(answer["data"][0]["embedding"]) == width
+        assert len(served.post("/v2/embed", {"texts": ["the cat"]}).json()["embeddings"]["float"][0]) == 4
+
     def test_raw_vectors(self, embedding: Served, tokenizer: Tokenizer):
         answer = embedding.post("/v1/embeddings", {"input": "the cat", "use_activation": False}).json()
         np.testing.assert_allclose([answer["data"][0]["embedding"]], vectors(tokenizer, ["the cat"]), rtol=1e-5)
@@ -316,6 +323,29 @@ class TestPooling:
         tokens = served.post("/pooling", {"input": [5, 6], "task": "token_embed"}).json()
         assert np.array(tokens["data"][0]["data"]).shape == (2, 4)
         assert served.engine.requests[-1].inputs.task == PoolingParams(("token_embed",))
+
+    @pytest.mark.parametrize("task", [["embed", "token_embed", "sparse"], "embed&token_embed&token_classify"])
+    def test_several_results_of_one_pass(self, folder: Path, task: Any):
+        served = serving(folder, EMBED, TOKENS, SPARSE)
+        answer = served.post("/pooling", {"input": [[5, 6, 7], [8]], "task": task, "dimensions": 4}).json()
+        assert len(served.engine.requests) == 2
+        assert served.engine.requests[0].inputs.task == PoolingParams(("embed", "token_embed", "sparse"))
+        for index, token_ids in enumerate(([5, 6, 7], [8])):
+            found = answer["data"][index]["data"]
+            assert (len(found["embed"]), np.array(found["token_embed"]).shape) == (4, (len(token_ids), 4))
+            assert {each["index"] for each in found["sparse"]} <= set(token_ids[1:])
+        for name in ("embed", "token_embed", "sparse"):
+            alone = served.post("/pooling", {"input": [[5, 6, 7]], "task": name}).json()["data"][0]["data"]
+            whole = served.post("/pooling", {"input": [[5, 6, 7]], "task": task}).json()["data"][0]["data"]
+            assert whole[name] == alone
+        octets = {"input": [5], "task": ["embed", "token_embed"], "encoding_format": "bytes"}
+        assert error(served.post("/pooling", octets)) == (400, "unsupported_parameter", "encoding_format")
+        packed = served.post("/pooling", {**octets, "encoding_format": "base64"}).json()["data"][0]["data"]
+        assert len(base64.b64decode(packed["embed"])) == 8 * 4
+
+    @pytest.mark.parametrize("task", [[], ["embed", "embed"], "embed&", 5, ["embed", "encode"]])
+    def test_wrong_tasks(self, embedding: Served, task: Any):
+        assert embedding.post("/pooling", {"input": "a", "task": task}).status_code == 400
 
     def test_unknown_tasks(self, embedding: Served):
         assert error(embedding.post("/pooling", {"input": "a", "task": "encode"})) == (400, "invalid_value", "task")

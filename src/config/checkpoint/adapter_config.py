@@ -25,21 +25,19 @@ _HARMLESS = frozenset(
     {
         *("peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision"),
         *("inference_mode", "lora_dropout", "fan_in_fan_out", "megatron_config", "megatron_core", "runtime_config"),
-        *("ensure_weight_tying", "velora_config", "loftq_config", "eva_config", "corda_config", "lora_ga_config"),
+        *("velora_config", "loftq_config", "eva_config", "corda_config", "lora_ga_config"),
         *("qalora_group_size", "layers_pattern"),
     }
 )
 _EFFECTIVE = frozenset(
     {
         *("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "target_modules", "exclude_modules"),
-        *("layers_to_transform", "target_parameters", "bias", "lora_bias", "init_lora_weights"),
+        *("layers_to_transform", "target_parameters", "bias", "lora_bias", "init_lora_weights", "use_dora"),
+        *("modules_to_save", "trainable_token_indices", "ensure_weight_tying"),
     }
 )
 MERGE = "merge it into the model's weights with PEFT's `merge_and_unload`, and serve the result as a model"
 _REFUSED = {
-    "use_dora": f"this build computes no magnitudes of rows (DoRA); {MERGE}",
-    "modules_to_save": f"this build replaces no whole modules of the model; {MERGE}",
-    "trainable_token_indices": f"this build replaces no rows of the embedding; {MERGE}",
     "alora_invocation_tokens": "this build applies an adapter to all tokens of a request, and this one was trained to "
     "act only after these (activated LoRA)",
     "layer_replication": "the adapter's model has more layers than the one that is served; save that model with "
@@ -75,6 +73,10 @@ class AdapterConfig:
     targets: names of modules that must have tensors; empty if a regular expression or a word chose them, or only some
         layers have them.
     parameters: ends of the names of parameters that were adapted, of stacked experts.
+    saved: names of modules that were trained whole.
+    bias: whose biases were trained: none, all, lora_only.
+    token_ids: of the rows that were trained, by the names of modules.
+    is_tied: an output layer that is the embedding has what the adapter has for the embedding.
     """
 
     path: Path
@@ -85,10 +87,22 @@ class AdapterConfig:
     alphas: tuple[tuple[str, float], ...]
     targets: tuple[str, ...]
     parameters: tuple[str, ...]
+    saved: tuple[str, ...]
+    bias: str
+    token_ids: tuple[tuple[str, tuple[int, ...]], ...]
+    is_tied: bool
     base_model: str | None
 
     def rank_of(self, module: str) -> int:
         return int(_matched(self.ranks, module, self.rank))
+
+    def saves(self, module: str) -> bool:
+        """Whether a module was trained whole. Names match anywhere in its path."""
+        return any(f".{name}." in f".{module}." for name in self.saved)
+
+    def token_ids_of(self, module: str) -> tuple[int, ...]:
+        """The rows of a module that were trained; none of others."""
+        return next((ids for name, ids in self.token_ids if f".{module}".endswith(f".{name}")), ())
 
     def scale_of(self, module: str) -> float:
         """The factor of a module's product: alpha / r, or alpha / sqrt(r) where it is rank-stabilised."""
@@ -119,11 +133,14 @@ def read_adapter_config(folder: Path) -> AdapterConfig:
         alphas=keys.patterns("alpha_pattern", math.isfinite, "numbers"),
         targets=tuple(keys.names("target_modules")) if isinstance(targets, list) and has_all_layers else (),
         parameters=tuple(keys.names("target_parameters")),
+        saved=tuple(keys.names("modules_to_save")),
+        bias=keys.choice("bias", ("none", "all", "lora_only")),
+        token_ids=keys.token_ids("trainable_token_indices"),
+        is_tied=keys.flag("ensure_weight_tying"),
         base_model=keys.text("base_model_name_or_path"),
     )
-    keys.flag("lora_bias")
-    if values.get("bias", "none") not in ("none", "all", "lora_only"):
-        raise keys.invalid("bias", "none, all or lora_only")
+    for key in "lora_bias", "use_dora":  # the tensors say it
+        keys.flag(key)
     return config
 
 
@@ -182,6 +199,20 @@ class _Keys:
             raise self.invalid(key, "true or false")
         return value
 
+    def choice(self, key: str, allowed: tuple[str, ...]) -> str:
+        value = self._values.get(key, allowed[0])
+        if value not in allowed:
+            raise self.invalid(key, f"{', '.join(allowed[:-1])} or {allowed[-1]}")
+        return str(value)
+
+    def token_ids(self, key: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """A list is of the embedding."""
+        value = self._values.get(key) or {}
+        by_module = {"embed_tokens": value} if isinstance(value, list) else value
+        if not isinstance(by_module, dict) or not all(map(_are_ids, by_module.values())):
+            raise self.invalid(key, "a list of different token ids, or an object of such lists")
+        return tuple((module, tuple(ids)) for module, ids in by_module.items())
+
     def text(self, key: str) -> str | None:
         value = self._values.get(key)
         if value is not None and not isinstance(value, str):
@@ -216,6 +247,13 @@ class _Keys:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
+
+
+def _are_ids(value: Any) -> bool:
+    """Whether a value is a list of whole numbers from 0 on, each of them once."""
+    if not isinstance(value, list) or not all(type(each) is int and 0 <= each < 1 << 31 for each in value):
+        return False
+    return len(set(value)) == len(value)
 
 
 def _is_simple(pattern: str) -> bool:

@@ -14,15 +14,16 @@ from pathlib import Path
 
 from ...input_file import open_file
 from ...model.adapted_layers import is_adapted, is_of_expert
-from ...model.adapter import AdapterSpec, LowRank, StoredMatrix
+from ...model.adapter import AdapterSpec, LowRank, Replaced, StoredMatrix
 from ...model.feed_forwards import Experts
 from ...model.spec import ModelSpec
-from ...model.tensors import FUSED
+from ...model.tensors import EMBEDDING, FUSED, OUTPUT
 from ..errors import ModelFilesError
 from .adapter_config import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MERGE, AdapterConfig, read_adapter_config
 from .adapter_experts import split_pair
+from .adapter_saved import embedding_delta, replaced_by
 from .adapter_targets import Targets
-from .adapter_tensors import Pair, pairs_in
+from .adapter_tensors import AdapterTensors, Pair, tensors_in
 from .safetensors import read_header
 from .stored import StoredTensor
 
@@ -62,8 +63,11 @@ def _described(folder: Path, spec: ModelSpec, target_modules: Collection[str]) -
     config = read_adapter_config(folder)
     weights = _weights(folder)
     targets = Targets(spec)
+    tensors = tensors_in(weights, read_header(weights))
     deltas: dict[str, LowRank] = {}
-    for pair in pairs_in(weights, read_header(weights)):
+    for pair in tensors.pairs:
+        if pair.is_embedding:
+            continue
         for delta in _deltas(weights, pair, config, targets):
             if (other := deltas.get(delta.target)) is not None:
                 raise ModelFilesError(
@@ -72,19 +76,54 @@ def _described(folder: Path, spec: ModelSpec, target_modules: Collection[str]) -
                 )
             deltas[delta.target] = delta
     _check_complete(config, weights, targets, deltas)
+    embedding, replaced = _in_place(weights, tensors, config, targets, deltas)
     places = {target: place for place, target in enumerate(targets.shapes)}
     chosen = [delta for target, delta in deltas.items() if is_adapted(target, target_modules)]
-    if not chosen:
-        why = "; `lora.lora_target_modules` leaves all of them out" if deltas else ""
+    kept = [each for each in replaced if is_adapted(each.target, target_modules)]
+    if embedding is not None and not is_adapted(embedding.target, target_modules):
+        embedding = None
+    if not chosen and not kept and embedding is None:
+        why = "; `lora.lora_target_modules` leaves all of them out" if tensors.pairs or tensors.saved else ""
         raise ModelFilesError(f"{weights}: no tensor of it changes a layer of the model{why}", code="M311")
     return AdapterSpec(
         folder=folder,
         digest=adapter_digest(folder),
         weights=weights,
         deltas=tuple(sorted(chosen, key=lambda delta: places[delta.target])),
+        replaced=tuple(kept),
+        embedding=embedding,
         base_model=config.base_model,
         left_out=tuple(sorted(deltas.keys() - {delta.target for delta in chosen})),
     )
+
+
+def _in_place(
+    file: Path, tensors: AdapterTensors, config: AdapterConfig, targets: Targets, deltas: Collection[str]
+) -> tuple[LowRank | Replaced | None, list[Replaced]]:
+    """What the adapter does to the embedding, and what it has in place of weights of linear layers."""
+    embeddings: list[LowRank | Replaced] = [
+        embedding_delta(file, pair, config, targets) for pair in tensors.pairs if pair.is_embedding
+    ]
+    replaced: dict[tuple[str, bool], Replaced] = {}
+    for each in replaced_by(file, tensors.saved, config, targets):
+        if each.target == EMBEDDING.removesuffix(".weight"):
+            embeddings.append(each)
+            continue
+        if (each.target, each.is_bias) in replaced or (each.target in deltas and not each.is_bias):
+            raise ModelFilesError(
+                f"{file}: tensor `{each.values.name}` is not the only one of `{each.target}`", code="M311"
+            )
+        replaced[each.target, each.is_bias] = each
+    if len(embeddings) > 1:
+        raise ModelFilesError(f"{file}: several tensors change the embedding in different ways", code="M311")
+    output = OUTPUT.removesuffix(".weight")
+    is_common = config.is_tied and targets.spec.is_tied and embeddings and isinstance(embeddings[0], LowRank)
+    if is_common and output not in deltas:
+        raise ModelFilesError(
+            f"{file}: no tensors of `{output}`, although `ensure_weight_tying` in {config.path.name} is true",
+            code="M311",
+        )
+    return embeddings[0] if embeddings else None, list(replaced.values())
 
 
 def adapter_digest(folder: Path) -> str:
@@ -168,6 +207,8 @@ def _of_linear(file: Path, pair: Pair, config: AdapterConfig, targets: Targets, 
     ]
     if pair.bias_name is not None and pair.bias is not None:
         wanted.append((pair.bias_name, pair.bias, (outputs,), pair.bias.shape == (outputs,)))
+    if pair.magnitude_name is not None and pair.magnitude is not None:
+        wanted.append((pair.magnitude_name, pair.magnitude, (outputs,), pair.magnitude.shape == (outputs,)))
     for name, tensor, shape, is_fitting in wanted:
         if not is_fitting:
             raise ModelFilesError(
@@ -179,7 +220,8 @@ def _of_linear(file: Path, pair: Pair, config: AdapterConfig, targets: Targets, 
     first = 0
     for part, (rows, _) in zip(parts, shapes, strict=True):
         factor = targets.factor(part)
-        if factor is None or (factor != 1 and pair.bias_name is not None):
+        has_vectors = pair.bias_name is not None or pair.magnitude_name is not None
+        if factor is None or (factor != 1 and has_vectors):
             raise ModelFilesError(
                 f"{file}: tensor `{pair.b_name}` adds to `{part}`, whose rows have multipliers of their own, which "
                 "this build does not apply to adapters",
@@ -198,6 +240,7 @@ def _of_linear(file: Path, pair: Pair, config: AdapterConfig, targets: Targets, 
             a=StoredMatrix(pair.a_name, (rank, inputs)),
             b=b,
             bias=None if pair.bias_name is None else replace(b, name=pair.bias_name, view=(outputs, 1)),
+            magnitude=None if pair.magnitude_name is None else replace(b, name=pair.magnitude_name, view=(outputs, 1)),
         )
         first += rows
 
@@ -206,12 +249,13 @@ def _check_of_expert(file: Path, delta: LowRank, targets: Targets) -> None:
     """Raise M310 for what the op of experts does not add to the product of one."""
     layer, _, part = delta.target.removeprefix("model.layers.").partition(".")
     block = targets.spec.layers[int(layer)].feed_forward
-    if delta.bias is not None:
-        raise ModelFilesError(
-            f"{file}: tensor `{delta.bias.name}` is a bias of the adapter of an expert, which this build does not add; "
-            f"{MERGE}",
-            code="M310",
-        )
+    vectors = (delta.bias, "a bias of the adapter"), (delta.magnitude, "the magnitudes (DoRA)")
+    for vector, what in vectors:
+        if vector is not None:
+            raise ModelFilesError(
+                f"{file}: tensor `{vector.name}` is {what} of an expert, which this build does not compute; {MERGE}",
+                code="M310",
+            )
     has_scales = isinstance(block, Experts) and block.has_scales and part.endswith("down_proj")
     if has_scales or targets.factor(delta.target) != 1:
         raise ModelFilesError(

@@ -70,7 +70,7 @@ class Targets:
             return "it belongs to an encoder of images or sound, and this build reads text"
         if name in self._others:
             if name == EMBEDDING.removesuffix(_WEIGHT):
-                return "this build adds nothing to the embedding"
+                return "an embedding has `lora_embedding_A` and `lora_embedding_B`"
             return "it is no linear layer whose product this build adds to"
         match = _LAYER.match(name)
         if match is not None and int(match[1]) >= self.spec.num_layers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...model.adapted_layers import computed_shapes
+from ...model.adapted_layers import computed_shapes, embedding_shape
 from ...model.adapter_bytes import adapters_bytes
 from ...model.pipeline_stages import largest_share, most_state_bytes, most_state_input_bytes
 from ...model.record import Record
@@ -49,6 +49,7 @@ class MemoryNeeds(Record):
     num_adapters: int = 0  # that are kept in memory (`lora.max_cpu_loras`)
     adapter_rank: int = 0  # `lora.max_lora_rank`
     adapter_layers: tuple[str, ...] = ()  # `lora.lora_target_modules`
+    adapter_saved_elements: int = 0  # most of whole weights, and rows of them, of an adapter that the deployment names
 
     @property
     def has_drafts(self) -> bool:
@@ -92,16 +93,14 @@ class ModelShare(Record):
         slot."""
         if not needs.num_adapters:
             return 0
-        size = sum(
-            adapters_bytes(
-                computed_shapes(self.rank_spec, needs.adapter_layers, of_experts=of_experts),
-                needs.num_adapters + 1,
-                needs.adapter_rank,
-                DTYPE_BYTES[self.dtype],
-                has_biases=not of_experts,
-            )
-            for of_experts in (False, True)
-        )
+        spec, layers, num_copies = self.rank_spec, needs.adapter_layers, needs.num_adapters + 1
+        element_bytes, rank = DTYPE_BYTES[self.dtype], needs.adapter_rank
+        linear = computed_shapes(spec, layers, of_experts=False)
+        size = adapters_bytes(linear, num_copies, rank, element_bytes, num_vectors=2)
+        experts = computed_shapes(spec, layers, of_experts=True)
+        size += adapters_bytes(experts, num_copies, rank, element_bytes)
+        size += adapters_bytes(embedding_shape(self.spec, layers), num_copies, rank, element_bytes)
+        size += num_copies * needs.adapter_saved_elements * element_bytes
         return size if self.num_stages == 1 else int(size * largest_share(self.rank_spec, self.num_stages))
 
     @property

@@ -32,7 +32,8 @@ class NamedAdapter(Record):
     base_model_name: str | None = None  # what GET /v1/models shows as its parent; None: the model
     max_rank: int
     num_elements: int
-    num_layers: int  # matrices that it adds to
+    num_saved_elements: int = 0  # of whole weights, and of rows of weights
+    num_layers: int  # matrices that it changes
     num_left_out: int = 0  # matrices that `lora.lora_target_modules` leaves out
 
 
@@ -84,7 +85,8 @@ def _read(deployment: Deployment, spec: ModelSpec, module: Module) -> NamedAdapt
         base_model_name=module.base_model_name,
         max_rank=found.max_rank,
         num_elements=found.num_elements,
-        num_layers=len(found.deltas),
+        num_saved_elements=found.num_saved_elements,
+        num_layers=found.num_layers,
         num_left_out=len(found.left_out),
     )
 

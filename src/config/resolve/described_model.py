@@ -60,6 +60,11 @@ class ModelFiles(Record):
     adapters: tuple[NamedAdapter, ...] = ()  # that the deployment names
 
     @property
+    def adapter_saved_elements(self) -> int:
+        """Most of whole weights, and rows of weights, that one of the adapters has in place of the model's."""
+        return max((each.num_saved_elements for each in self.adapters), default=0)
+
+    @property
     def num_parameters(self) -> int:
         return count_parameters(self.spec).total if self.num_stored is None else self.num_stored
 

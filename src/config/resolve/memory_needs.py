@@ -47,4 +47,5 @@ def memory_needs(
         num_adapters=done.lora.max_cpu_loras if done.lora.enable_lora else 0,
         adapter_rank=done.lora.max_lora_rank,
         adapter_layers=done.lora.lora_target_modules,
+        adapter_saved_elements=0 if done.model_files is None else done.model_files.adapter_saved_elements,
     )

@@ -31,6 +31,7 @@ from ..checkpoint.model_files import is_gguf, read_json, read_json_if_any
 from ..checkpoint.pooling_files import with_pooling_files
 from ..checkpoint.repository_code import RepositoryCode
 from ..checkpoint.settings import settings_problem
+from ..checkpoint.token_scores import with_token_scores
 from ..errors import ModelFilesError, ModelNotLocal
 from ..model_facts import Fact, model_facts
 from ..schema.types import format_about as about
@@ -146,6 +147,8 @@ def _describe(deployment: Deployment, path: Path, folder: Path, state: ShardedSt
         spec = spec.with_expanded_attention().model_copy(update={"pooling": None})
     else:
         spec = with_pooling_files(spec, path.parent if is_gguf(path) else folder)
+        fact = model_facts().reranker(model.model, spec.model_type)
+        spec = with_token_scores(spec, config_json, fact, folder)
     spec = with_pooling_options(spec, model, keeps_output=state is not None or spec.weight_names != "hf")
     if model.rope_scaling or model.rope_theta != "auto":
         _check_rope_options(spec, chosen, has_one_rope)

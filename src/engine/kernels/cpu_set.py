@@ -9,6 +9,7 @@ import torch
 from ...config.cpu_kernels import HeadDims, stage_table, takes_heads
 from ...model.quantised import PANEL_WIDTH
 from .activation import activate_and_mul_cpu, activate_cpu, gate_inputs_cpu, limit_gates_cpu
+from .adapt_rows import adapt_rows_cpu
 from .add_layer_norm import add_layer_norm_cpu
 from .add_rms_norm import add_rms_norm_cpu
 from .allow_tokens import allow_tokens_cpu
@@ -84,7 +85,7 @@ def cpu_kernels(
     """
     torchs = ONE_ROW if batch_invariant else KernelSet()
     recorder = CallRecorder()
-    library = recorded(library, recorder)
+    unrecorded, library = library, recorded(library, recorder)
     store_latents = store_latents_cpu(library, dtype)
     latent_attention, attend_latent_part = latent_attention_cpu(library, dtype)
     if kv_dtype in (dtype, torch.int8) and takes_heads(head_dims):
@@ -122,6 +123,8 @@ def cpu_kernels(
         linear=_with_prefetch(linear_cpu(library, torchs.linear), recorder),
         lora_add=lora_add_cpu(library, dtype),
         embed=embed_cpu(library),
+        adapt_rows=adapt_rows_cpu(library, dtype),
+        weight_rows=embed_cpu(unrecorded),
         copy_rows=copy_rows_cpu(library),
         take_columns=take_columns_cpu(library),
         join_columns=join_columns_cpu(library),

@@ -19,6 +19,7 @@ from .activation import (
     gate_inputs_reference,
     limit_gates_reference,
 )
+from .adapt_rows import AdaptRows, adapt_rows_reference
 from .add_layer_norm import AddLayerNorm, add_layer_norm_reference
 from .add_rms_norm import AddRmsNorm, add_rms_norm_reference
 from .allow_tokens import AllowTokens, allow_tokens_reference
@@ -166,6 +167,8 @@ class KernelSet:
     linear: Linear = linear_reference
     lora_add: LoraAdd = lora_add_reference
     embed: Embed = embed_reference
+    adapt_rows: AdaptRows = adapt_rows_reference
+    weight_rows: Embed = embed_reference  # as `embed`, for threads beside that of the steps: no capture has its calls
     copy_rows: CopyRows = copy_rows_reference
     take_columns: TakeColumns = take_columns_reference
     join_columns: JoinColumns = join_columns_reference

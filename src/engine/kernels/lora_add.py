@@ -1,5 +1,8 @@
 """lora_add: adds the deltas of adapters (LoRA) to the product of a fused linear layer, for the rows that have one.
 
+An adapter may also multiply the product, column by column (DoRA), and have some columns or a whole part of the weight
+in place of the layer's own.
+
 One op computes both products, x @ A.T and that @ B.T: on a CPU the intermediate values of a step are a few kilobytes,
 which stay in the cache, and a call costs as much as reading one of the small matrices of a decode step. The rows of a
 step are sorted by adapter. Their number, order and adapters are read from tensors, and the matrices of each slot of
@@ -21,7 +24,11 @@ from .cpu.library import INT64, POINTER, CpuLibrary, pointer
 
 @dataclass(frozen=True, slots=True)
 class LoraWeights:
-    """What one adapter adds to one fused layer. A part without a delta has rank 0."""
+    """What one adapter adds to one fused layer, and what it has in place of the layer's own.
+
+    A part without a delta has rank 0. Where a part of the weight is the adapter's own, `first` is the number of rows of
+    A, B is that part, of as many rows as the layer has inputs, and its factors are 0.
+    """
 
     a: torch.Tensor  # [ranks, in_features]
     first: tuple[int, ...]  # of each part, its first row of A: parts may have rows in common
@@ -29,17 +36,31 @@ class LoraWeights:
         torch.Tensor, ...
     ]  # of each part: [panels, rank, PANEL], the columns of B.T in panels, the last one padded
     bias: torch.Tensor | None = None  # [columns of all parts], float32
+    factors: torch.Tensor | None = None  # [columns of all parts], float32: multiply the layer's own product
+    # [n] int32: columns that are the products with the last n rows of A, and nothing else
+    set_columns: torch.Tensor | None = None
+
+    @property
+    def has_inputs(self) -> bool:
+        """Whether some B multiplies the inputs themselves."""
+        return any(first == len(self.a) and b.shape[1] > 0 for first, b in zip(self.first, self.b, strict=True))
+
+    @property
+    def is_delta(self) -> bool:
+        """Whether nothing is in place of the layer's own weights."""
+        return self.factors is None and self.set_columns is None and not self.has_inputs
 
     @property
     def num_bytes(self) -> int:
-        return sum(each.nbytes for each in (self.a, *self.b)) + (0 if self.bias is None else self.bias.nbytes)
+        others = (self.bias, self.factors, self.set_columns)
+        return sum(each.nbytes for each in (self.a, *self.b, *others) if each is not None)
 
 
 class LoraLayer:
     """The adapters of one fused layer, by slot. The table is at the same address as long as the layer exists.
 
-    A line of the table has the addresses of A and of the bias, the rows of A, and of each part its first row, its rank
-    and the address of its B.
+    A line of the table has the numbers that `_line_of` lists; those of a part are its first row of A, its rank and the
+    address of its B.
     """
 
     def __init__(
@@ -49,21 +70,44 @@ class LoraLayer:
         self.widths, self.in_features = tuple(widths), in_features
         self.max_ranks = max_rank * len(self.widths)
         self.slots: list[LoraWeights | None] = [None] * num_slots
-        self.table = torch.zeros(num_slots, 3 + 3 * len(self.widths), dtype=torch.int64, device=device)
+        self.table = torch.zeros(num_slots, HEAD + 3 * len(self.widths), dtype=torch.int64, device=device)
         self.columns = torch.tensor(self.widths, dtype=torch.int64, device=device)
 
     def place(self, slot: int, weights: LoraWeights | None) -> None:
         """weights: None if the slot adds nothing to this layer."""
-        assert weights is None or len(weights.a) <= self.max_ranks, "a rank is larger than the maximum"
+        assert weights is None or not weights.is_delta or len(weights.a) <= self.max_ranks, "a rank is too large"
         self.slots[slot] = weights
         if weights is None:
             self.table[slot] = 0
-            return
-        bias = 0 if weights.bias is None else weights.bias.data_ptr()
-        line = [weights.a.data_ptr(), bias, len(weights.a)]
-        for first, b in zip(weights.first, weights.b, strict=True):
-            line += first, b.shape[1], b.data_ptr()
-        self.table[slot] = torch.tensor(line, dtype=torch.int64)
+        else:
+            self.table[slot] = torch.tensor(_line_of(weights), dtype=torch.int64)
+
+
+HEAD = 8  # numbers of a line before those of the parts
+A, RANKS, BIAS = 1, 2, 3  # which of them; the first says whether there is anything
+
+
+def _line_of(weights: LoraWeights) -> list[int]:
+    """The numbers of a line: whether there is anything; A and its rows; the bias; the factors; whether some B
+    multiplies the inputs; the columns that are set, and their number; then what there is of each part."""
+    columns = weights.set_columns
+    line = [
+        1,
+        weights.a.data_ptr(),
+        len(weights.a),
+        _address(weights.bias),
+        _address(weights.factors),
+        int(weights.has_inputs),
+        _address(columns),
+        0 if columns is None else len(columns),
+    ]
+    for first, b in zip(weights.first, weights.b, strict=True):
+        line += first, b.shape[1], b.data_ptr()
+    return line
+
+
+def _address(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 class LoraRows(Protocol):
@@ -84,17 +128,22 @@ LoraAdd = Callable[[torch.Tensor, torch.Tensor, LoraRows, LoraLayer], None]
 
 
 def lora_add_reference(x: torch.Tensor, out: torch.Tensor, rows: LoraRows, layer: LoraLayer) -> None:
-    """Adds (x @ A.T) @ B.T and the bias, in float32, to the rows of `out`, which are rounded once.
+    """Adds (x @ A.T) @ B.T and the bias, in float32, to the rows of `out` times the factors, and sets columns that are
+    the adapter's. Rows are rounded once.
 
-    x: [T, in_features]. out: [T, columns of all parts], in x's dtype. Source: LoRA, arXiv:2106.09685, with the scale
-    in B.
+    x: [T, in_features]. out: [T, columns of all parts], in x's dtype. Sources: LoRA, arXiv:2106.09685, with the scale
+    in B; DoRA, arXiv:2402.09353, with the factors.
     """
     starts = rows.starts.tolist()
     for weights, start, end in zip(layer.slots, starts, starts[1:], strict=False):
         if weights is None or start == end:
             continue
         tokens = rows.tokens[start:end].long()
-        out[tokens] = (out[tokens].float() + delta_reference(x[tokens], weights, layer.widths)).to(out.dtype)
+        own = out[tokens].float() * (1 if weights.factors is None else weights.factors)
+        own += delta_reference(x[tokens], weights, layer.widths)
+        if (columns := weights.set_columns) is not None:
+            own[:, columns.long()] = x[tokens].float() @ weights.a[len(weights.a) - len(columns) :].float().T
+        out[tokens] = own.to(out.dtype)
 
 
 def delta_reference(x: torch.Tensor, weights: LoraWeights, widths: Sequence[int]) -> torch.Tensor:
@@ -102,7 +151,7 @@ def delta_reference(x: torch.Tensor, weights: LoraWeights, widths: Sequence[int]
 
     x: [T, in_features]. widths: columns of each part. Returns [T, columns of all parts], float32.
     """
-    shrunk = x.float() @ weights.a.float().T
+    shrunk = torch.cat((x.float() @ weights.a.float().T, x.float()), dim=1)
     parts = [
         shrunk[:, first : first + b.shape[1]]
         @ b.float().transpose(0, 1).reshape(b.shape[1], b.shape[0] * PANEL)[:, :width]

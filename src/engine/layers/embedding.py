@@ -37,7 +37,7 @@ class Embedding:
         self.name = name
         self._offset = offset
         self._kernels = kernels
-        self._multiplier = multiplier
+        self.multiplier = multiplier
         self._shape, self._dtype, self._device = (vocab_size, width), dtype, device
         self._weight: torch.Tensor | None = None
         self._codes: PackedLinear | None = None  # instead of numbers
@@ -82,7 +82,7 @@ class Embedding:
             rows = self._kernels.embed(token_ids, self._codes)
         else:
             rows = self._kernels.copy_rows(self.weight[self._offset :], token_ids)
-        return _scaled(rows, self._multiplier, self._kernels)
+        return _scaled(rows, self.multiplier, self._kernels)
 
 
 class TiedEmbedding:
@@ -90,11 +90,11 @@ class TiedEmbedding:
 
     def __init__(self, output: Linear, kernels: KernelSet, multiplier: float = 1.0) -> None:
         self._output = output
-        self._multiplier = multiplier
+        self.multiplier = multiplier
         self._kernels = kernels
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return _scaled(self._kernels.embed(token_ids, self._output.packed), self._multiplier, self._kernels)
+        return _scaled(self._kernels.embed(token_ids, self._output.packed), self.multiplier, self._kernels)
 
 
 class EmbeddingPart:

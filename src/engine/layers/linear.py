@@ -37,6 +37,10 @@ class Mix(Protocol):
         (expert_weights.Experts), which is the only caller; None if nothing."""
         ...
 
+    def adapt_rows(self, token_ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Change the rows of the embedding, [T, width], of the T tokens. The model's embedding is the only caller."""
+        ...
+
     def of_tokens(self, tokens: torch.Tensor) -> Mix:
         """The mix for these tokens only. tokens: [N] int64, indices into the T; -1 for a padding row."""
         ...
@@ -185,6 +189,42 @@ class Linear:
             return self.packed.num_bytes
         unpadded = sum(math.prod(shape) for _, shape in self.wanted()) * self.dtype.itemsize
         return min(unpadded, self.packed.num_bytes)  # without the padding of the last panel, as `engine plan` counts
+
+    def rows_of(self, part: str, rows: range) -> torch.Tensor:
+        """Rows of the weight of one part, [rows, in_features] float32, also where it has codes. Any thread may ask."""
+        places, first = self._places(part)[rows.start : rows.stop], 0
+        found = torch.empty(len(places), self.in_features)
+        for piece in self.packed.pieces or (self.packed,):
+            is_own = (places >= first) & (places < first + piece.out_features)
+            if bool(is_own.any()):
+                found[is_own] = self._kernels.weight_rows(places[is_own] - first, piece).float()
+            first += piece.out_features
+        return found
+
+    def bias_of(self, part: str) -> torch.Tensor | None:
+        """The bias of one part, float32; None of a layer without biases."""
+        pieces = self.packed.pieces or (self.packed,)
+        if all(piece.bias is None for piece in pieces):
+            return None
+        whole = torch.cat(
+            [
+                torch.zeros(piece.out_features) if piece.bias is None else piece.bias[: piece.out_features].float()
+                for piece in pieces
+            ]
+        )
+        return whole[self._places(part)]
+
+    def _places(self, part: str) -> torch.Tensor:
+        """The places of the outputs of a part among those of the layer."""
+        names = list(self.parts)
+        first = sum(self.parts[name] for name in names[: names.index(part)])
+        rows = torch.arange(first, first + self.parts[part])
+        if self._order is None:
+            return rows
+        places = torch.empty(sum(self.parts.values()), dtype=torch.int64)
+        is_own = self._order >= 0
+        places[self._order[is_own]] = torch.arange(len(self._order))[is_own]
+        return places[rows]
 
     @property
     def packed(self) -> PackedLinear:

@@ -2,6 +2,7 @@
 
 settings                           what the deployment allows; without torch
 places                             where deltas are added in the layers of this process
-weights, adapters                  the files of an adapter in the layout of the kernels; those in memory
+tensors, product, weights          the file of an adapter in the layout of the kernels: of one product, of all
+adapters                           those in memory
 mix                                what the adapters of a step add
 """

@@ -129,6 +129,8 @@ class Adapters:
             layer.place(slot, weights.by_layer.get(index))
         for index, experts in enumerate(self.places.experts):
             experts.place(slot, weights.by_experts.get(index, {}))
+        if self.places.embedding is not None:
+            self.places.embedding.place(slot, weights.embedding)
 
     def forget(self, digest: str) -> None:
         """Free the copy of an adapter as soon as no live sequence needs it; a slot that has it still computes with it

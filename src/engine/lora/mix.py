@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from ..kernels.adapt_rows import AdaptRows, LoraEmbedding
 from ..kernels.lora_add import LoraAdd, LoraLayer
 from ..kernels.lora_experts import LoraExperts
 from .places import ExpertLayer, FusedLayer
@@ -14,11 +15,13 @@ from .places import ExpertLayer, FusedLayer
 
 @dataclass(frozen=True, slots=True)
 class AdaptedLayers:
-    """What the slots of adapters have for each layer of a model, and the op that adds it to the product of a layer."""
+    """What the slots of adapters have for each layer of a model, and the ops that compute with it."""
 
     linears: Mapping[FusedLayer, LoraLayer]
     experts: Mapping[ExpertLayer, LoraExperts]
+    embedding: LoraEmbedding | None
     add: LoraAdd
+    adapt_rows: AdaptRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,12 @@ class AdapterMix:
         """See Mix.of_experts."""
         own = self.layers.experts.get(layer)
         return None if own is None else (self.slots, own)
+
+    def adapt_rows(self, token_ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """See Mix.adapt_rows."""
+        if self.layers.embedding is not None:
+            self.layers.adapt_rows(rows, token_ids, self.slots, self.layers.embedding)
+        return rows
 
     def of_tokens(self, tokens: torch.Tensor) -> AdapterMix:
         """See Mix.of_tokens."""

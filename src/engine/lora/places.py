@@ -9,9 +9,10 @@ from typing import Protocol
 import torch
 
 from ...model.adapted_layers import is_of_expert
-from ...model.adapter import AdapterSpec
+from ...model.adapter import AdapterSpec, Replaced
 from ...model.tensor_parallel import Slice
 from ..api import AdapterError
+from ..kernels.adapt_rows import LoraEmbedding
 from ..kernels.lora_add import LoraLayer
 from ..kernels.lora_experts import LoraExperts
 
@@ -24,6 +25,10 @@ class FusedLayer(Protocol):
 
     @property
     def in_features(self) -> int: ...
+
+    def rows_of(self, part: str, rows: range) -> torch.Tensor: ...
+
+    def bias_of(self, part: str) -> torch.Tensor | None: ...
 
 
 class ExpertSizes(Protocol):
@@ -68,6 +73,7 @@ class Place:
     product: Product
     part: int
     slice: Slice | None  # what this process has of the weight; None: all of it
+    name: str  # of the weight, without `.weight`
 
 
 class Places:
@@ -83,6 +89,10 @@ class Places:
         *,
         experts: Sequence[ExpertLayer] = (),
         elsewhere: Collection[str] = (),
+        embedding: LoraEmbedding | None = None,
+        multiplier: float = 1.0,
+        max_saved_elements: int = 0,
+        embedding_elements: int = 0,
         slices: Mapping[str, Slice] | None = None,
         aliases: Mapping[str, str] | None = None,
         is_whole: bool = True,
@@ -93,6 +103,8 @@ class Places:
         others: names of weights that are in other parts of the model, whose products have no deltas.
         experts: layers of experts, each of which stays where it is.
         elsewhere: names of weights that other processes have, which add their deltas.
+        embedding: of the tokens; None in a later stage. multiplier: of its rows.
+        max_saved_elements, embedding_elements: see LoraSettings.
         slices: of the weights that this process has a part of, by the names of their tensors.
         aliases: other names of weights.
         is_whole: whether this process has all layers of the model; False of a stage.
@@ -106,20 +118,23 @@ class Places:
             )
             for each in experts
         ]
+        self.base: Sequence[FusedLayer] = layers  # the layers of the model that computes: other kernels have others
+        self.embedding, self.multiplier = embedding, multiplier
+        self._max_saved_elements, self._embedding_elements = max_saved_elements, embedding_elements
         self.num_slots = num_slots
         self._others, self._is_whole, self._aliases = frozenset(others), is_whole, aliases or {}
         self._elsewhere = frozenset(elsewhere)
         self._places: dict[str, Place] = {}
         for index, each in enumerate(layers):
             for part, name in enumerate(each.parts):
-                self._places[name] = Place(index, part, (slices or {}).get(f"{name}.weight"))
+                self._places[name] = Place(index, part, (slices or {}).get(f"{name}.weight"), name)
         for index, experts_of_layer in enumerate(experts):
             for place, expert in enumerate(experts_of_layer.sizes.held):
                 gate_up, down = experts_of_layer.products(expert)
                 for is_down, names in (False, gate_up), (True, (down,)):
                     product = ExpertProduct(index, place, is_down)
                     for part, name in enumerate(names):
-                        self._places[name] = Place(product, part, (slices or {}).get(f"{name}.weight"))
+                        self._places[name] = Place(product, part, (slices or {}).get(f"{name}.weight"), name)
 
     def find(self, target: str) -> Place | None:
         """The place of a weight, by its name in model/tensors.py; None if another process has it."""
@@ -133,14 +148,32 @@ class Places:
         return (layer.hidden,) if product.is_down else layer.gate_up_widths
 
     def check(self, spec: AdapterSpec) -> None:
-        """Raise AdapterError for an adapter that changes a weight whose product has no deltas."""
-        for delta in spec.deltas:
-            if self.find(delta.target) is not None or delta.target in self._elsewhere:
+        """Raise AdapterError for an adapter that changes a weight whose product has no deltas, or for which there is no
+        memory."""
+        planned = self._max_saved_elements
+        if isinstance(spec.embedding, Replaced):
+            planned += self._embedding_elements
+        if spec.num_saved_elements > planned:
+            raise _refused(
+                spec,
+                f"has {spec.num_saved_elements} elements of whole weights or rows of them, and memory is planned for "
+                f"{planned}; name it in `lora.modules`, so that the plan counts them",
+            )
+        for target in (*(delta.target for delta in spec.deltas), *(each.target for each in spec.replaced)):
+            if self.find(target) is not None or target in self._elsewhere:
                 continue
-            if self._is_whole or delta.target in self._others:
-                why = ", because experts move between its ranks or replicas" if is_of_expert(delta.target) else ""
-                raise AdapterError(
-                    f"{spec.weights}: the adapter changes `{delta.target}`, whose product this engine adds nothing "
-                    f"to{why}",
-                    code="unsupported_adapter",
+            if self._is_whole or target in self._others:
+                why = ", because experts move between its ranks or replicas" if is_of_expert(target) else ""
+                raise _refused(spec, f"changes `{target}`, whose product this engine adds nothing to{why}")
+        for delta in spec.deltas:
+            place = self.find(delta.target)
+            if delta.magnitude is not None and place is not None and place.slice is not None and place.slice.dim == 1:
+                raise _refused(
+                    spec,
+                    f"has magnitudes (DoRA) of `{delta.target}`, whose inputs are divided among ranks, each of which "
+                    "would need all of the weight",
                 )
+
+
+def _refused(spec: AdapterSpec, what: str) -> AdapterError:
+    return AdapterError(f"{spec.weights}: the adapter {what}", code="unsupported_adapter")

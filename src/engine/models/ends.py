@@ -48,9 +48,17 @@ class Embed:
         if self._norm is not None:
             yield self._norm
 
+    @property
+    def multiplier(self) -> float:
+        """What multiplies the rows of the embedding."""
+        table = self._tokens.part if isinstance(self._tokens, EmbeddingPart) else self._tokens
+        return table.multiplier
+
     def __call__(self, step: StepInput) -> torch.Tensor:
         """Returns the residual stream, [T, hidden_size], or all streams one after the other."""
         hidden: torch.Tensor = self._tokens(step.token_ids)
+        if step.mix is not None:
+            hidden = step.mix.adapt_rows(step.token_ids, hidden)
         if step.given is not None:
             hidden = hidden.index_copy(0, step.given.tokens, step.given.rows)
         if self._positions is not None:

@@ -10,6 +10,7 @@ from ...config import Resolved
 from ...config.checkpoint.adapter_files import read_adapter
 from ...model.tensor_parallel import slices
 from ...model.tensors import EMBEDDING, OUTPUT
+from ..kernels.adapt_rows import LoraEmbedding
 from ..layers.expert_places import ExpertPlaces
 from ..layers.expert_weights import Experts
 from ..layers.linear import Linear
@@ -18,7 +19,7 @@ from ..lora.adapters import Adapters
 from ..lora.mix import AdaptedLayers, AdapterMix
 from ..lora.places import Places
 from ..lora.settings import LoraSettings
-from ..models.decoder import LaterStage
+from ..models.decoder import Decoder, LaterStage
 from ..models.model import Model
 from ..step.plan import NO_ADAPTER, StepPlan
 from .loaded_model import LoadedModel
@@ -52,7 +53,7 @@ def adapters_of(resolved: Resolved, loaded: LoadedModel) -> Adapters | None:
 def places_of(resolved: Resolved, settings: LoraSettings, loaded: LoadedModel) -> Places:
     spec, model, ranks = resolved.model_spec, loaded.model, loaded.ranks
     linears = linears_of(model, getattr(torch, resolved.model.dtype))
-    experts = experts_of(loaded)
+    experts, embed = experts_of(loaded), model.embed if isinstance(model, Decoder) else None
     own = {name for each in linears for name in each.parts}
     own |= {name for each in experts for expert in each.sizes.held for name in weights_of(each, expert)}
     elsewhere = {
@@ -71,6 +72,10 @@ def places_of(resolved: Resolved, settings: LoraSettings, loaded: LoadedModel) -
         loaded.device,
         experts=experts,
         elsewhere=elsewhere,
+        embedding=LoraEmbedding(spec.hidden_size, settings.max_loras, loaded.device) if embed is not None else None,
+        multiplier=1.0 if embed is None else embed.multiplier,
+        max_saved_elements=settings.max_saved_elements,
+        embedding_elements=settings.embedding_elements,
         slices=None if ranks is None else slices(spec, ranks.size, ranks.rank),
         aliases=tied,
         is_whole=resolved.num_stages == 1,
@@ -105,6 +110,7 @@ def adapter_features(loaded: LoadedModel) -> tuple[StepFeature, ...]:
         return ()
     places = loaded.adapters.places
     layers = adapted_layers(loaded, loaded.adapters)
+    places.base = linears_of(loaded.model, loaded.adapters.dtype)
 
     def is_in(plan: StepPlan, slots: SlotTable) -> bool:
         return bool(slots.columns[ADAPTER_SLOT][plan.slots].any())
@@ -121,7 +127,9 @@ def adapted_layers(loaded: LoadedModel, adapters: Adapters) -> AdaptedLayers:
     return AdaptedLayers(
         dict(zip(linears, adapters.places.layers, strict=True)),
         dict(zip(experts, adapters.places.experts, strict=True)),
+        adapters.places.embedding,
         loaded.kernels.lora_add,
+        loaded.kernels.adapt_rows,
     )
 
 

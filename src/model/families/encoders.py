@@ -295,6 +295,7 @@ FAMILIES: Mapping[str, Family] = {
             "rope_local_base_freq": 10000.0,
             "classifier_pooling": "cls",
             "classifier_activation": "gelu",
+            "decoder_bias": True,
             "tie_word_embeddings": True,
             "pad_token_id": 50283,
             "bos_token_id": 50281,

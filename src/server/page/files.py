@@ -13,6 +13,7 @@ from functools import cache
 from importlib.resources import files
 
 from ...config.schema.server import ServerConfig
+from ..capabilities import Ability
 
 FOLDER = "/page"  # path of the files that the document names
 DOCUMENT = "index.html"
@@ -60,9 +61,10 @@ def asset(name: str) -> PageFile:
 
 
 @cache
-def document(*, has_page: bool, has_docs: bool) -> PageFile:
-    """The document, with the views that it offers."""
-    views = [*(("chat", "live", "config") if has_page else ()), *(("docs",) if has_docs else ())]
+def document(*, abilities: frozenset[Ability], has_page: bool, has_docs: bool) -> PageFile:
+    """The document, with the views that it offers; the first one is shown. abilities: of the model."""
+    of_model = {"chat": "generate" in abilities, "similarity": "score" in abilities, "live": True, "config": True}
+    views = [view for view, is_offered in of_model.items() if is_offered and has_page] + ["docs"] * has_docs
     text = files(__package__).joinpath(DOCUMENT).read_text("utf-8").replace("{views}", " ".join(views))
     return _page_file(text.encode(), "text/html; charset=utf-8")
 

@@ -274,14 +274,31 @@ class EmbeddingRequest(VectorFields):
 
 class PoolingRequest(VectorFields):
     route = Route.POOLING
-    task: str | None = Field(None, max_length=64, description="of the model's tasks; by default its first one")
+    task: list[str] | None = Field(
+        None, description="one or several of the model's tasks, also as `embed&sparse`; by default its first one"
+    )
 
-    @field_validator("task")
+    @field_validator("task", mode="before", json_schema_input_type=str | list[str] | None)
     @classmethod
-    def _known_task(cls, value: str | None) -> str | None:
-        if value is not None and value not in get_args(PoolTask):
-            raise FieldError(f"{value!r} is not a task; the tasks are {', '.join(get_args(PoolTask))}")
+    def _known_tasks(cls, value: Any) -> Any:
+        """One task or several, as a list of them."""
+        if isinstance(value, str):
+            value = value.split("&")
+        if value is None or not isinstance(value, list):
+            return value
+        known = get_args(PoolTask)
+        if not value or len(value) > len(known) or len(set(map(str, value))) < len(value):
+            raise FieldError(f"must be one or several of {', '.join(known)}, each once")
+        for index, task in enumerate(value):
+            if task not in known:
+                message = f"{str(task)[:40]!r} is not a task; the tasks are {', '.join(known)}"
+                raise FieldError(message, place=f"[{index}]" if len(value) > 1 else "")
         return value
+
+    @property
+    def tasks(self) -> list[PoolTask]:
+        """The tasks that the request names, if it names some."""
+        return self.task or []  # type: ignore[return-value]  # checked above
 
 
 class ClassifyRequest(InputFields):

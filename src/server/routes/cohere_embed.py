@@ -33,7 +33,7 @@ async def cohere_embed(call: Call) -> None:
     dimensions = checked_dimensions(head, body.output_dimension, "output_dimension")
     wanted: Sequence[CohereType] = body.embedding_types or ("float",)
     types = list(dict.fromkeys(wanted))
-    width = dimensions or head.width
+    width = dimensions or service.need_pooling().default_dimensions or head.width
     if width % 8 and (bits := [each for each in types if each in ("binary", "ubinary")]):
         message = f"vectors of {width} elements are not a whole number of bytes, as bits ({bits[0]})"
         raise bad_request(message, param="embedding_types")

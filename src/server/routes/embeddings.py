@@ -5,16 +5,17 @@ from __future__ import annotations
 import base64
 import json as plain_json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...model.pooling import PoolHead, PoolTask
 from ...pooled import Floats, as_json, encoded, sparse_entries
+from ...text.pool_prompts import PoolPrompt
 from ..endpoint import Call
 from ..protocol import json
 from ..protocol.errors import unsupported
 from ..protocol.json import MAX_VALUES
-from ..protocol.pooling import MAX_TEXTS, EmbeddingRequest, PoolingRequest, VectorFields
+from ..protocol.pooling import BYTES_FORMATS, MAX_TEXTS, EmbeddingRequest, PoolingRequest, VectorFields
 from ..service import Service
 from .pooled_texts import Pooled, checked_dimensions, head_of, input_prompts, pooled, vectors_of
 
@@ -23,13 +24,23 @@ OCTETS = "application/octet-stream"
 
 async def embeddings(call: Call) -> None:
     body = await call.body(EmbeddingRequest, most_values(call))
-    await _answer(call, body, _embedding_task(call), "embd-", "embedding")
+    # One vector for each text, or one for each token if the model has no other.
+    task: PoolTask = "embed" if "embed" in call.service.abilities else "token_embed"
+    await _answer(call, body, [task], "embd-", "embedding")
 
 
 async def pooling(call: Call) -> None:
+    """Several tasks are results of one pass; what is returned for a text is then an object by task."""
     body = await call.body(PoolingRequest, most_values(call))
-    task: PoolTask = body.task or call.service.need_pooling().heads[0].task  # type: ignore[assignment]  # checked by the model
-    await _answer(call, body, task, "pool-", "pooling")
+    heads = call.service.need_pooling().heads
+    tasks = [_known(call, task) for task in body.tasks] or [heads[0].task]
+    await _answer(call, body, tasks, "pool-", "pooling")
+
+
+def _known(call: Call, task: PoolTask) -> PoolTask:
+    """vLLM's clients call the weights of tokens of BGE-M3 `token_classify`."""
+    abilities = call.service.abilities
+    return "sparse" if task == "token_classify" and task not in abilities and "sparse" in abilities else task
 
 
 def most_values(call: Call) -> int:
@@ -37,58 +48,74 @@ def most_values(call: Call) -> int:
     return max(MAX_VALUES, min(MAX_TEXTS * call.service.max_model_len, 1 << 24))
 
 
-def _embedding_task(call: Call) -> PoolTask:
-    """One vector for each text, or one for each token if the model has no other."""
-    return "embed" if "embed" in call.service.abilities else "token_embed"
-
-
-async def _answer(call: Call, body: VectorFields, task: PoolTask, prefix: str, kind: str) -> None:
+async def _answer(call: Call, body: VectorFields, tasks: Sequence[PoolTask], prefix: str, kind: str) -> None:
     """kind: of the objects in the answer."""
     service = call.service
     model = await call.named_model(body.model)
-    head = head_of(service, task)
-    dimensions = checked_dimensions(head, body.dimensions, "dimensions")
-    if head.task == "sparse" and (body.is_binary or dimensions is not None):
-        raise unsupported("encoding_format" if body.is_binary else "dimensions", " for the task `sparse`")
+    forms = [_Form(service, body, head_of(service, task)) for task in tasks]
+    is_octets = body.encoding_format in BYTES_FORMATS
+    if is_octets and len(forms) > 1:
+        raise unsupported("encoding_format", f" {body.encoding_format!r} with several tasks")
     prompts, params = await input_prompts(call, body)
-    found = await pooled(call, body, prompts, params, [task], prefix=prefix)
-    activates = body.use_activation is not False
-    arrays = [result[task] for result in found.results]
-    is_list = bool(head.modes)  # one vector for each text, not a matrix
-
-    def vectors() -> list[Floats]:
-        shown = [vectors_of(service, head, array, dimensions=dimensions, activates=activates) for array in arrays]
-        step = service.need_pooling().step_token
-        if step is None or task != "token_classify":
-            return shown
-        return [
-            rows[[token == step for token in prompt.token_ids]] for rows, prompt in zip(shown, prompts, strict=True)
-        ]
-
-    size = sum(array.size for array in arrays)
-    if body.encoding_format in ("bytes", "bytes_only"):
-        content, entries = await call.sized(size, lambda: _octets(vectors(), body, is_list=is_list))
+    found = await pooled(call, body, prompts, params, tasks, prefix=prefix)
+    size = sum(array.size for result in found.results for array in result.values())
+    if is_octets:
+        form = forms[0]
+        both = zip(found.results, prompts, strict=True)
+        content, entries = await call.sized(
+            size, lambda: _octets([form.rows(result[form.task], prompt) for result, prompt in both], body, form.head)
+        )
         if body.encoding_format == "bytes":
             metadata = {"id": found.response_id, "created": int(time.time()), "model": model, "data": entries,
                         "usage": found.usage(service)}  # fmt: skip
-            # bytes of a header are latin-1
-            call.headers["metadata"] = plain_json.dumps(metadata, separators=(",", ":"))
+            call.headers["metadata"] = plain_json.dumps(metadata, separators=(",", ":"))  # ASCII, as headers must be
         await call.answer(content, content_type=OCTETS)
         return
-    name = "embedding" if kind == "embedding" else "data"
+
+    def value(result: Mapping[str, Floats], prompt: PoolPrompt) -> bytes:
+        values = [form.value(result[form.task], prompt) for form in forms]
+        if len(forms) == 1:
+            return values[0]
+        fields = (b'"%b":%b' % (form.task.encode(), each) for form, each in zip(forms, values, strict=True))
+        return b"{%b}" % b",".join(fields)
 
     def build() -> bytes:
-        if head.task == "sparse":
-            shown = [
-                sparse_of(service, head, array, prompt.token_ids) for array, prompt in zip(arrays, prompts, strict=True)
-            ]
-        elif body.is_binary:
-            shown = [_base64(array, body) for array in vectors()]
-        else:
-            shown = [as_json(array[0] if is_list else array) for array in vectors()]
-        return listed(found, model, kind, name, shown, found.usage(service))
+        shown = [value(result, prompt) for result, prompt in zip(found.results, prompts, strict=True)]
+        return listed(found, model, kind, "embedding" if kind == "embedding" else "data", shown, found.usage(service))
 
     await call.answer(await call.sized(size, build))
+
+
+class _Form:
+    """How the results of one task are returned."""
+
+    def __init__(self, service: Service, body: VectorFields, head: PoolHead) -> None:
+        """Raises ApiError for a form that these results do not have."""
+        self.head = head
+        self.task: PoolTask = head.task
+        self._service, self._body = service, body
+        self._dimensions = None
+        if head.task == "embed" or not isinstance(body, PoolingRequest) or len(body.tasks) < 2:
+            self._dimensions = checked_dimensions(head, body.dimensions, "dimensions")
+        if head.task == "sparse" and body.is_binary:
+            raise unsupported("encoding_format", f" {body.encoding_format!r} for the task `sparse`")
+
+    def rows(self, found: Floats, prompt: PoolPrompt) -> Floats:
+        """The vectors of one text; of a task of tokens only those of step tokens, if the model has such."""
+        activates = self._body.use_activation is not False
+        rows = vectors_of(self._service, self.head, found, dimensions=self._dimensions, activates=activates)
+        step = self._service.need_pooling().step_token
+        return rows if step is None or self.head.modes else rows[[token == step for token in prompt.token_ids]]
+
+    def value(self, found: Floats, prompt: PoolPrompt) -> bytes:
+        """The same as JSON."""
+        if self.task == "sparse":
+            return sparse_of(self._service, self.head, found, prompt.token_ids)
+        rows, body = self.rows(found, prompt), self._body
+        if body.is_binary:
+            content = encoded(rows, body.embed_dtype or "float32", body.endianness or "little")
+            return b'"%b"' % base64.b64encode(content)
+        return as_json(rows[0] if self.head.modes else rows)
 
 
 def listed(found: Pooled, model: str, kind: str, name: str, shown: Sequence[bytes], usage: dict[str, Any]) -> bytes:
@@ -101,18 +128,13 @@ def listed(found: Pooled, model: str, kind: str, name: str, shown: Sequence[byte
     return b'%b,"data":[%b],"usage":%b}' % (head[:-1], objects, json.dump(usage))
 
 
-def _base64(vectors: Floats, body: VectorFields) -> bytes:
-    content = encoded(vectors, body.embed_dtype or "float32", body.endianness or "little")
-    return b'"%b"' % base64.b64encode(content)
-
-
-def _octets(vectors: Sequence[Floats], body: VectorFields, *, is_list: bool) -> tuple[bytes, list[dict[str, Any]]]:
+def _octets(vectors: Sequence[Floats], body: VectorFields, head: PoolHead) -> tuple[bytes, list[dict[str, Any]]]:
     """All vectors, and where each is in them."""
     element, endianness = body.embed_dtype or "float32", body.endianness or "little"
     pieces, entries, start = [], [], 0
     for index, array in enumerate(vectors):
         piece = encoded(array, element, endianness)
-        shape = [array.shape[1]] if is_list else list(array.shape)
+        shape = [array.shape[1]] if head.modes else list(array.shape)
         entries.append({"index": index, "embed_dtype": element, "endianness": endianness, "start": start,
                         "end": start + len(piece), "shape": shape})  # fmt: skip
         pieces.append(piece)

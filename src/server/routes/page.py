@@ -11,8 +11,9 @@ from .route_entry import RouteEntry
 
 
 async def page(call: Call) -> None:
-    settings = call.service.settings
-    found = document(has_page=not settings.disable_web_page, has_docs=not settings.disable_docs)
+    settings, abilities = call.service.settings, call.service.abilities
+    has_page, has_docs = not settings.disable_web_page, not settings.disable_docs
+    found = document(abilities=abilities, has_page=has_page, has_docs=has_docs)
     await _answer(call, found)
 
 

@@ -210,5 +210,5 @@ def checked_dimensions(head: PoolHead, dimensions: int | None, param: str) -> in
 def vectors_of(
     service: Service, head: PoolHead, found: Floats, *, dimensions: int | None = None, activates: bool = True
 ) -> Floats:
-    """The vectors of one text: without those of special tokens that the head leaves out, cut, and activated."""
+    """The results of one text, as `results_of` says."""
     return results_of(service.need_pooling(), head, found, dimensions, activates=activates)

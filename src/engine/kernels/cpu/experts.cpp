@@ -266,7 +266,7 @@ void expand_segment(const Segments& segments, const Segment& segment, const Shru
             y[r] = shrunk.of(place) + first_rank;
             out[r] = to(segments.row(place));
         }
-        expand_tile<R, Columns>(y, b, rank, nullptr, out, count);
+        expand_tile<R, Columns>(y, b, rank, nullptr, nullptr, out, count);
     });
 }
 

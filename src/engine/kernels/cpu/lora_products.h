@@ -122,9 +122,11 @@ void shrink(const T* a, int64_t depth, int64_t ranks, int64_t rows, const From& 
 
 // ---- out += y @ B.T
 
-// R rows and `Columns` columns of one panel, of which `count` exist. b: the first of them.
+// R rows and `Columns` columns of one panel, of which `count` exist. b, bias, factors: the first of them.
+// out = out * factors + bias + y @ B.T; without factors they are 1, without a bias it is 0.
 template <int R, int64_t Columns, class T>
-void expand_tile(const float* const* y, const T* b, int64_t rank, const float* bias, T* const* out, int64_t count) {
+void expand_tile(const float* const* y, const T* b, int64_t rank, const float* bias, const float* factors,
+                 T* const* out, int64_t count) {
     constexpr int kVectors = Columns / kWidth;
     Floats sums[R][kVectors];
     for (int v = 0; v < kVectors; v++) {
@@ -139,15 +141,13 @@ void expand_tile(const float* const* y, const T* b, int64_t rank, const float* b
             for (int r = 0; r < R; r++) sums[r][v] = multiply_add(broadcast(y[r][k]), column, sums[r][v]);
         }
     }
-    for (int r = 0; r < R; r++) {
-        for (int v = 0; v < kVectors; v++) {
-            const int64_t left = count - v * kWidth;
+    for (int v = 0; v < kVectors; v++) {
+        const int64_t left = std::min<int64_t>(count - v * kWidth, kWidth);
+        if (left <= 0) return;
+        const Floats factor = factors ? load_up_to(factors + v * kWidth, left) : broadcast(1);
+        for (int r = 0; r < R; r++) {
             T* at = out[r] + v * kWidth;
-            if (left >= kWidth) {
-                store(at, load(at) + sums[r][v]);
-            } else if (left > 0) {
-                store_partial(at, load_partial(at, left) + sums[r][v], left);
-            }
+            store_up_to(at, multiply_add(load_up_to(at, left), factor, sums[r][v]), left);
         }
     }
 }

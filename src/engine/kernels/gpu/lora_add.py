@@ -11,10 +11,11 @@ import triton
 import triton.language as tl
 
 from ....model.adapter_bytes import PANEL
-from ..lora_add import LoraLayer, LoraRows
+from ..lora_add import BIAS, HEAD, RANKS, A, LoraLayer, LoraRows, lora_add_reference
 from .launch import dependent, wait
 
 _ROWS, _RANKS, _DEPTH = 16, 16, 64  # of a tile
+_A, _BIAS, _NUM_RANKS, _HEAD = (tl.constexpr(each) for each in (A, BIAS, RANKS, HEAD))
 
 
 @triton.jit
@@ -27,10 +28,10 @@ def _shrink(
     first, end = tl.load(starts + slot), tl.load(starts + slot + 1)
     sorted_rows = first + tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     ranks = tl.program_id(1) * RANKS + tl.arange(0, RANKS)
-    num_ranks = tl.load(table + slot * line + 2)
+    num_ranks = tl.load(table + slot * line + _NUM_RANKS)
     is_row, is_rank = sorted_rows < end, ranks < num_ranks
     if (first + tl.program_id(0) * ROWS < end) & (tl.program_id(1) * RANKS < num_ranks):
-        a = tl.load(table + slot * line).to(tl.pointer_type(x.dtype.element_ty))
+        a = tl.load(table + slot * line + _A).to(tl.pointer_type(x.dtype.element_ty))
         token = tl.load(tokens + sorted_rows, mask=is_row, other=0).to(tl.int64)
         sums = tl.zeros((ROWS, RANKS), tl.float32)
         for begin in range(0, depth, DEPTH):
@@ -64,9 +65,9 @@ def _expand(
         panel = tl.where(is_later, panel - tl.cdiv(own, PANEL), panel)
         column = tl.where(is_later, column + own, column)
         part = tl.where(is_later, index + 1, part)
-    address = tl.load(table + slot * line)
-    if (first + tl.program_id(0) * ROWS < end) & (address != 0):
-        of_part = table + slot * line + 3 + 3 * part
+    is_set = tl.load(table + slot * line)  # the first number
+    if (first + tl.program_id(0) * ROWS < end) & (is_set != 0):
+        of_part = table + slot * line + _HEAD + 3 * part
         first_rank, rank = tl.load(of_part), tl.load(of_part + 1)
         b = tl.load(of_part + 2).to(tl.pointer_type(out.dtype.element_ty))
         lanes = tl.arange(0, PANEL)
@@ -80,7 +81,7 @@ def _expand(
                 b + (panel * rank + k)[:, None] * PANEL + lanes[None, :], mask=(k < rank)[:, None], other=0.0
             )
             sums = tl.dot(values, weights.to(tl.float32), sums, input_precision="ieee")
-        bias = tl.load(table + slot * line + 1)
+        bias = tl.load(table + slot * line + _BIAS)
         at = column + panel * PANEL + lanes
         if bias != 0:
             sums += tl.load(bias.to(tl.pointer_type(tl.float32)) + at, mask=is_column, other=0.0)[None, :]
@@ -92,13 +93,17 @@ def _expand(
 
 
 def lora_add_gpu(x: torch.Tensor, out: torch.Tensor, rows: LoraRows, layer: LoraLayer) -> None:
-    """Computes lora_add_reference, with adapters whose elements have the type of x."""
+    """Computes lora_add_reference, with adapters whose elements have the type of x. Those that have more than deltas
+    are computed by torch."""
     num_tokens, width = out.shape
     if x.shape != (num_tokens, layer.in_features) or width != sum(layer.widths):
         raise ValueError(f"x is {tuple(x.shape)}, out {tuple(out.shape)}, the layer {layer.widths}")
     if not (x.is_contiguous() and out.is_contiguous()):
         raise ValueError("x and out must be contiguous")
     if not num_tokens:
+        return
+    if not all(weights is None or weights.is_delta for weights in layer.slots):
+        lora_add_reference(x, out, rows, layer)
         return
     tiles, num_slots, line = triton.cdiv(num_tokens, _ROWS), len(layer.slots), layer.table.shape[1]
     y = torch.empty(num_tokens, layer.max_ranks, dtype=torch.float32, device=x.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from safetensors.numpy import save_file
 
 from stoker.config.checkpoint.adapter_files import read_adapter
 from stoker.config.errors import ModelFilesError
-from stoker.model.adapter import StoredMatrix
+from stoker.model.adapter import Replaced, StoredMatrix
 from stoker.model.read import read_config
 from stoker.model.spec import ModelSpec
 
 PREFIX = "base_model.model.model.layers"
 Q = f"{PREFIX}.0.self_attn.q_proj"
+EMBED = "base_model.model.model.embed_tokens"
 Arrays = dict[str, np.ndarray]
 
 
@@ -77,9 +79,12 @@ def test_a_plain_adapter_is_read(tmp_path: Path) -> None:
     [
         ({"peft_type": "LOHA"}, "M310", "`peft_type` is 'LOHA'; this build reads adapters of the type LORA"),
         ({"peft_type": None}, "M310", "`peft_type` is None"),
-        ({"use_dora": True}, "M310", "`use_dora` is True: this build computes no magnitudes of rows (DoRA); merge it"),
-        ({"modules_to_save": ["lm_head"]}, "M310", "`modules_to_save` is ['lm_head']: this build replaces no whole"),
-        ({"trainable_token_indices": [3]}, "M310", "`trainable_token_indices` is [3]: this build replaces no rows"),
+        ({"use_dora": "yes"}, "M306", "`use_dora` is 'yes'; it must be true or false"),
+        ({"modules_to_save": "lm_head"}, "M306", "`modules_to_save` is 'lm_head'; it must be a list of names"),
+        ({"trainable_token_indices": [3, 3]}, "M306", "`trainable_token_indices` is [3, 3]; it must be a list of diff"),
+        ({"trainable_token_indices": {"x": [-1]}}, "M306", "`trainable_token_indices` is {'x': [-1]}; it must be a"),
+        ({"trainable_token_indices": 7}, "M306", "`trainable_token_indices` is 7"),
+        ({"ensure_weight_tying": 1}, "M306", "`ensure_weight_tying` is 1; it must be true or false"),
         ({"alora_invocation_tokens": [5, 6]}, "M310", "`alora_invocation_tokens` is [5, 6]: this build applies"),
         ({"layer_replication": [[0, 2], [1, 2]]}, "M310", "`layer_replication` is [[0, 2], [1, 2]]: the adapter's"),
         ({"use_qalora": True}, "M310", "`use_qalora` is True: inputs of the adapter are averaged"),
@@ -180,7 +185,7 @@ def floats(*shape: int) -> np.ndarray:
         ),
         (changed(**pair(f"{PREFIX}.7.self_attn.q_proj", 8, 8)), "M311", "the model has 2 layers"),
         (changed(**pair(f"{PREFIX}.0.input_layernorm", 8, 8)), "M311", "it is no linear layer whose product"),
-        (changed(**pair("base_model.model.model.embed_tokens", 8, 50)), "M311", "this build adds nothing to the embed"),
+        (changed(**pair("base_model.model.model.embed_tokens", 8, 50)), "M311", "an embedding has `lora_em"),
         (
             changed(**pair("../../etc/passwd", 8, 8)),
             "M311",
@@ -208,22 +213,52 @@ def floats(*shape: int) -> np.ndarray:
             "M311",
             "has shape [9, 8], and the adapter of its module",
         ),
-        (changed(**{f"{Q}.lora_magnitude_vector": floats(8)}), "M310", "this build computes no magnitudes of rows"),
-        (changed(**{f"{Q}.base_layer.bias": floats(8)}), "M310", "it replaces a bias of the model"),
+        (
+            changed(**{f"{Q}.lora_magnitude_vector": floats(4)}),
+            "M311",
+            f"tensor `{Q}.lora_magnitude_vector` has shape [4]; `model.layers.0.self_attn.q_proj` needs [8]",
+        ),
+        (
+            changed(**{f"{PREFIX}.0.mlp.up_proj.lora_magnitude_vector": floats(4)}),
+            "M311",
+            f"lora_magnitude_vector` is there without `{PREFIX}.0.mlp.up_proj.lora_A.weight`",
+        ),
+        (
+            changed(**{f"{Q}.base_layer.bias": floats(8)}),
+            "M310",
+            "is a bias of the model, and `bias` in adapter_config",
+        ),
         (
             changed(**{"base_model.model.lm_head.weight": floats(50, 8)}),
             "M310",
-            "it replaces a whole module of the mod",
+            "is a weight of the model, and `modules_to_save` in adapter_config.json does not say that it was trained",
         ),
         (
-            changed(**{"base_model.model.model.embed_tokens.lora_embedding_A": floats(2, 50)}),
-            "M310",
-            "this build adds nothing to the embedding",
+            changed(**{f"{EMBED}.lora_embedding_A": floats(2, 50)}),
+            "M311",
+            f"tensor `{EMBED}.lora_embedding_A` is there without `{EMBED}.lora_embedding_B`",
         ),
         (
-            changed(**{"base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta": floats(1, 8)}),
+            changed(**{f"{EMBED}.lora_embedding_A": floats(2, 49), f"{EMBED}.lora_embedding_B": floats(8, 2)}),
+            "M311",
+            f"tensor `{EMBED}.lora_embedding_A` has shape [2, 49]; `model.embed_tokens` needs [2, 50]",
+        ),
+        (
+            changed(
+                **{f"{PREFIX}.0.x.lora_embedding_A": floats(2, 50), f"{PREFIX}.0.x.lora_embedding_B": floats(8, 2)}
+            ),
             "M310",
-            "this build replaces no rows of the embedding",
+            "does not compute another one than that of tokens",
+        ),
+        (
+            changed(**{f"{EMBED}.token_adapter.trainable_tokens_delta": floats(1, 8)}),
+            "M311",
+            "trainable_tokens_delta` has shape [1, 8]; `model.embed_tokens` needs [0, 8]",
+        ),
+        (
+            changed(**{f"{PREFIX}.0.mlp.up_proj.base_layer.weight": floats(8, 8)}),
+            "M310",
+            "is the weight of a layer that the adapter does not change; remove it",
         ),
         (changed(**{f"{Q}.lora_diag.default": floats(2)}), "M310", "has none of the names that PEFT gives"),
         (dict, "M311", "no tensor of it changes a layer of the model"),
@@ -235,6 +270,88 @@ def test_a_tensor_is_refused_by_its_name(
     found, text = fault(write(tmp_path, tensors()))
     assert (found, text.startswith("adapter_model.safetensors: ")) == (code, True)
     assert message in text
+
+
+@pytest.mark.parametrize(
+    ("tensors", "config", "code", "message"),
+    [
+        (
+            {},
+            {"modules_to_save": ["lm_head"]},
+            "M311",
+            "no tensors of `lm_head`, which `modules_to_save` in adapter_con",
+        ),
+        ({}, {"trainable_token_indices": [3]}, "M311", "no rows of `embed_tokens`, which `trainable_token_indices` in"),
+        (
+            {f"{EMBED}.token_adapter.trainable_tokens_delta": floats(2, 8)},
+            {"trainable_token_indices": [3, 50]},
+            "M311",
+            "`trainable_token_indices` has 50, and the model has 50 tokens",
+        ),
+        (
+            {"base_model.model.lm_head.weight": floats(51, 8)},
+            {"modules_to_save": ["lm_head"]},
+            "M311",
+            "tensor `base_model.model.lm_head.weight` has shape [51, 8]; `lm_head` needs [50, 8]",
+        ),
+        (
+            {f"{EMBED}.weight": floats(51, 8)},
+            {"modules_to_save": ["embed_tokens"]},
+            "M311",
+            "has shape [51, 8]; `model.embed_tokens` needs [50, 8]",
+        ),
+        (
+            {f"{PREFIX}.0.input_layernorm.weight": floats(8)},
+            {"modules_to_save": ["input_layernorm"]},
+            "M310",
+            "is in place of `model.layers.0.input_layernorm.weight`; this build replaces linear layers",
+        ),
+        (
+            {f"{Q}.base_layer.bias": floats(8)},
+            {"bias": "all"},
+            "M311",
+            "is a bias of `model.layers.0.self_attn.q_proj`",
+        ),
+        (
+            {f"{Q}.weight": floats(8, 8)},
+            {"modules_to_save": ["layers.0.self_attn.q_proj"]},
+            "M311",
+            "is not the only one of `model.layers.0.self_attn.q_proj`",
+        ),
+        (
+            {
+                f"{EMBED}.token_adapter.trainable_tokens_delta": floats(1, 8),
+                f"{EMBED}.lora_embedding_A": floats(2, 50),
+                f"{EMBED}.lora_embedding_B": floats(8, 2),
+            },
+            {"trainable_token_indices": [3]},
+            "M311",
+            "several tensors change the embedding in different ways",
+        ),
+        (
+            {f"{PREFIX}.0.self_attn.token_adapter.trainable_tokens_delta": floats(1, 8)},
+            {"trainable_token_indices": {"self_attn": [3]}},
+            "M310",
+            "this build replaces rows of the embedding and of the output layer",
+        ),
+    ],
+)
+def test_what_takes_the_place_of_weights_is_checked(
+    tmp_path: Path, tensors: Arrays, config: dict[str, Any], code: str, message: str
+) -> None:
+    found, text = fault(write(tmp_path, {**whole(), **tensors}, **config))
+    assert (found, message in text) == (code, True), text
+
+
+def test_trained_rows_are_those_of_a_tied_output_layer_too(tmp_path: Path) -> None:
+    name = f"{EMBED}.token_adapter.trainable_tokens_delta"
+    folder = write(tmp_path, {name: floats(2, 8)}, trainable_token_indices=[9, 3], target_modules=[])
+    for is_tied in False, True:
+        spec = read_adapter(folder, model(tie_word_embeddings=is_tied))
+        rows = Replaced("model.embed_tokens", StoredMatrix(name, (2, 8)), (2, 8), rows=(9, 3))
+        assert spec.embedding == rows
+        assert spec.replaced == ((replace(rows, target="lm_head"),) if is_tied else ())
+        assert spec.num_saved_elements == (32 if is_tied else 16)
 
 
 def test_a_rank_that_the_configuration_does_not_say_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from stoker.config import ModelFilesError, Resolved, load_deployment, read_model_files, resolve_deployment
 from stoker.config.adapter_modules import Module, read_module
+from stoker.config.checkpoint.safetensors import read_header
 from stoker.config.examine import report_on
 
 from ..deployments import MACHINE
@@ -75,12 +76,12 @@ def test_an_adapter_that_does_not_fit_is_an_error_at_its_option(tmp_path: Path) 
 def test_a_report_shows_the_line_that_names_the_adapter(tmp_path: Path) -> None:
     """`engine validate` and `engine plan` print it."""
     write_model(tmp_path / "model")
-    write_adapter(tmp_path / "dora", use_dora=True)
-    text = "model: {model: ./model}\nlora:\n  enable_lora: true\n  modules:\n    dora: {path: ./dora}\n"
+    write_adapter(tmp_path / "grouped", use_qalora=True)
+    text = "model: {model: ./model}\nlora:\n  enable_lora: true\n  modules:\n    grouped: {path: ./grouped}\n"
     (tmp_path / "deploy.yaml").write_text(text)
     report = report_on([tmp_path / "deploy.yaml"], [], MACHINE, {})
     assert [(error.code, error.labels[0].span.line) for error in report.errors] == [("M310", 5)]
-    assert "`use_dora` is True" in report.errors[0].message
+    assert "`use_qalora` is True" in report.errors[0].message
 
 
 def test_memory_is_planned_for_the_adapters_that_are_kept_and_one_that_is_read(tmp_path: Path) -> None:
@@ -88,8 +89,23 @@ def test_memory_is_planned_for_the_adapters_that_are_kept_and_one_that_is_read(t
     write_model(tmp_path / "model")
     q_proj = {"lora_target_modules": ["q_proj"], "max_lora_rank": 8}
     found = [resolved(tmp_path, {**q_proj, "max_cpu_loras": number}).memory for number in (1, 2, 5)]
-    one = 2 * (8 * (16 + 32) * 2 + 4 * 32)  # two layers: A, B in bfloat16, and a bias in float32
+    one = 2 * (8 * (16 + 32) * 2 + 8 * 32)  # two layers: A, B in bfloat16, a bias and factors in float32
     assert [memory.adapter_bytes for memory in found] == [2 * one, 3 * one, 6 * one]
+
+
+def test_memory_is_planned_for_whole_weights_of_adapters_that_are_named(tmp_path: Path) -> None:
+    """The output layer and rows of the embedding have as many elements as they have, whatever the rank."""
+    write_model(tmp_path / "model")
+    vocabulary, hidden = resolved(tmp_path, {}).model_spec.vocab_size, 16
+    file = write_adapter(tmp_path / "own", modules_to_save=["lm_head"]) / "adapter_model.safetensors"
+    shapes = {name: list(tensor.shape) for name, tensor in read_header(file).items()}
+    write_safetensors(file, shapes | {"base_model.model.lm_head.weight": [vocabulary, hidden]})
+    named = {"modules": {"own": {"path": "./own"}}}
+    found = resolved(tmp_path, named)
+    more = found.memory.adapter_bytes - resolved(tmp_path, {}).memory.adapter_bytes
+    assert found.adapters[0].num_saved_elements == vocabulary * hidden
+    assert more == 2 * vocabulary * hidden * 2  # the copy that is kept, and one that is read, in bfloat16
+    assert resolved(tmp_path, {**named, "lora_target_modules": ["q_proj"]}).adapters[0].num_saved_elements == 0
 
 
 @pytest.mark.effect("lora.lora_target_modules")

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -45,14 +45,18 @@ def expected_of(x: torch.Tensor, out: torch.Tensor, slots: list[int], layer: Lor
         weights = layer.slots[slot] if slot >= 0 else None
         if weights is None:
             continue
+        if weights.factors is not None:
+            found[row] *= weights.factors.double()
+        shrunk = torch.cat((weights.a.double() @ x[row].double(), x[row].double()))
         column = 0
         for first, b, width in zip(weights.first, weights.b, layer.widths, strict=True):
-            a = weights.a[first : first + b.shape[1]].double()
             matrix = torch.cat([panel.T for panel in b.double()])[:width]
-            found[row, column : column + width] += matrix @ (a @ x[row].double())
+            found[row, column : column + width] += matrix @ shrunk[first : first + b.shape[1]]
             column += width
         if weights.bias is not None:
             found[row] += weights.bias.double()
+        if (columns := weights.set_columns) is not None:
+            found[row, columns.long()] = shrunk[len(weights.a) - len(columns) : len(weights.a)]
     return found
 
 
@@ -82,6 +86,36 @@ def test_the_rows_of_each_adapter_get_its_delta(level, dtype, threads, widths, d
     assert_close(out, expected, absolute=1e-5 if dtype is torch.float32 else 2**-7)
     base = [row for row, slot in enumerate(slots) if slot < 0]
     assert torch.equal(out[base], before[base])
+
+
+def replacing(widths: tuple[int, int], depth: int, dtype: torch.dtype) -> list[LoraWeights]:
+    """Factors beside a delta, a bias alone; the second part of the weight and three columns of the first."""
+    magnified = replace(weights_of((5, 0), widths, depth, dtype, has_bias=True), factors=torch.rand(sum(widths)) + 0.5)
+    none = torch.empty(0, depth, dtype=dtype)
+    empty = in_panels(torch.empty(widths[0], 0, dtype=dtype))
+    biased = LoraWeights(
+        none, (0, 0), (empty, in_panels(torch.empty(widths[1], 0, dtype=dtype))), torch.ones(sum(widths))
+    )
+    own = (torch.randn(widths[1], depth) / depth**0.5).to(dtype)
+    factors = torch.tensor([1.0] * widths[0] + [0.0] * widths[1])
+    rows = (torch.randn(3, depth) / depth**0.5).to(dtype)
+    columns = torch.tensor([2, 0, widths[0] - 1], dtype=torch.int32)
+    return [magnified, biased, LoraWeights(rows, (0, 3), (empty, in_panels(own)), None, factors, columns)]
+
+
+@LEVELS
+@DTYPES
+@pytest.mark.parametrize(("widths", "depth"), [((40, 33), 96), ((7, 100), 31)])
+def test_what_is_the_adapter_s_own_is_in_place_of_the_layer_s(level, dtype, widths, depth):
+    layer = LoraLayer(widths, depth, 3, torch.device("cpu"))
+    for slot, weights in enumerate(replacing(widths, depth, dtype)):
+        layer.place(slot, weights)
+    slots = [0, 2, -1, 1, 2, 2, 0, 2, 2, -1]
+    x, out = torch.randn(len(slots), depth).to(dtype), torch.randn(len(slots), sum(widths)).to(dtype)
+    expected, before = expected_of(x, out, slots, layer), out.clone()
+    kernels_of(level, dtype, threads=2).lora_add(x, out, Rows.of(slots, 3), layer)
+    assert_close(out, expected, absolute=1e-5 if dtype is torch.float32 else 2**-6)
+    assert torch.equal(out[[2, 9]], before[[2, 9]])
 
 
 @LEVELS

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from stoker.config import ModelFilesError
 from stoker.config.checkpoint.adapter_config import ADAPTER_WEIGHTS
 from stoker.engine.api import AdapterError, AdapterRef
+from stoker.engine.kernels.adapt_rows import adapt_rows_reference
 from stoker.engine.kernels.lora_add import LoraWeights, lora_add_reference
 from stoker.engine.lora.adapters import Adapters
 from stoker.engine.lora.mix import AdaptedLayers, AdapterMix
@@ -23,13 +24,20 @@ from stoker.model.adapter_bytes import adapters_bytes
 from stoker.model.tensor_parallel import Slice
 
 CPU = torch.device("cpu")
-NO_LAYERS = AdaptedLayers({}, {}, lora_add_reference)
+NO_LAYERS = AdaptedLayers({}, {}, None, lora_add_reference, adapt_rows_reference)
 
 
 @dataclass(eq=False)
 class Layer:
     parts: dict[str, int]
     in_features: int
+
+    def rows_of(self, part: str, rows: range) -> torch.Tensor:
+        """Ones."""
+        return torch.ones(len(rows), self.in_features)
+
+    def bias_of(self, part: str) -> torch.Tensor | None:
+        return None
 
 
 QKV, OUT = Layer({"q": 40, "k": 8, "v": 8}, 16), Layer({"o": 16}, 40)
