@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -103,16 +103,9 @@ class PooledOutput:
         return True
 
 
-class Compute(Protocol):
-    """Has the engine pool prompts. Returns an id and the output of each."""
-
-    def __call__(self, prompts: Sequence[PoolPrompt], task: str) -> list[tuple[str, EngineOutput]]: ...
-
-
-class AsMessages(Protocol):
-    """The prompt of a query and a document by the model's chat template."""
-
-    def __call__(self, query: str, document: str) -> list[int]: ...
+# Has the engine pool prompts with one task. Returns an id and the output of each.
+Compute = Callable[[Sequence[PoolPrompt], str], list[tuple[str, EngineOutput]]]
+AsMessages = Callable[[str, str], list[int]]  # the prompt of a query and a document by the model's chat template
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +166,8 @@ class Pooler:
         if step is None or head.task != "token_classify":
             return rows
         ids = np.array(prompt.token_ids)[head.skips_first : head.skips_first + len(rows)]
-        return rows[ids == step]
+        kept: Floats = rows[ids == step]
+        return kept
 
     def limits(self, params: PoolingParams) -> PoolLimits:
         wanted = params.truncate_prompt_tokens
@@ -261,7 +255,8 @@ class Pooler:
         """The vectors of a document without those of tokens that are not compared."""
         head, data = self.head("token_embed"), document.outputs.data
         ids = np.array(document.prompt_token_ids)[head.skips_first : head.skips_first + len(data)]
-        return data[~np.isin(ids, self.pooling.skipped_tokens)]
+        kept: Floats = data[~np.isin(ids, self.pooling.skipped_tokens)]
+        return kept
 
 
 def task_of(prompt: PoolPrompt, task: str) -> Task:
