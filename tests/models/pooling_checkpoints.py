@@ -52,7 +52,8 @@ def pooled(
 
 
 def stepped(folder: Path, place: Path, num_rows: int = len(TEXTS), **sections: dict[str, Any]) -> SteppedModel:
-    return SteppedModel(folder, place, num_rows=num_rows, **sections)
+    """A step has room for the longest text."""
+    return SteppedModel(folder, place, num_rows=num_rows, **{"scheduler": {"max_num_batched_tokens": 64}, **sections})
 
 
 def assert_alone_and_together(
