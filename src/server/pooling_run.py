@@ -84,8 +84,8 @@ class PoolingRun:
 
     def _end(self, outcome: str) -> None:
         self._outcome = outcome
+        self._metrics.finished(outcome, len(self._requests))
         for request in self._requests:
-            self._metrics.finished(outcome)
             self._metrics.sizes.prompt_tokens.observe(len(request.inputs.prompt_token_ids))
         if outcome == "stop":
             self._charge(self.num_prompt_tokens, "prompt")

@@ -153,7 +153,8 @@ def test_a_body_with_the_class_of_another_head_embeds(tmp_path: Path):
 
 
 def test_other_formats_are_written_of_models_that_generate_text(tmp_path: Path):
-    files = resolved(save(built("Bert", "Model"), tmp_path / "model"), tmp_path).model_files
+    folder, steps = save(built("Bert", "Model"), tmp_path / "model"), {"max_num_batched_tokens": 64}
+    files = resolved(folder, tmp_path, scheduler=steps).model_files
     with pytest.raises(ModelFilesError, match="BertModel makes vectors or scores here"):
         plan_conversion(files, "int8")
     with pytest.raises(ModelFilesError, match="BertModel makes vectors or scores here"):

@@ -25,7 +25,7 @@ async def classify(call: Call) -> None:
     prompts, params = await input_prompts(call, body)
     found = await pooled(call, body, prompts, params, ["classify"], prefix="classify-")
     activates = body.use_activation is not False and not body.raw_scores
-    rows = [vectors_of(service, head, result["classify"], activates=activates)[0] for result in found.results]
+    rows = vectors_of(service, head, found.rows("classify"), activates=activates)
 
     def build() -> dict[str, Any]:
         answer: dict[str, Any] = {"id": found.response_id, "object": "list", "created": int(time.time()),
@@ -39,7 +39,7 @@ async def classify(call: Call) -> None:
         ]
         return {**answer, "data": data, "usage": found.usage(service)}
 
-    await call.answer_sized(sum(map(len, rows)), build)
+    await call.answer_sized(rows.size, build)
 
 
 def labels_of(call: Call) -> Sequence[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 
-import numpy as np
-
 from ...pooled import Floats, as_json, encoded, quantised
 from ...text.tokenizer import Truncation
 from ..endpoint import Call
@@ -44,9 +42,7 @@ async def cohere_embed(call: Call) -> None:
     found = await pooled(call, body, prompts, params, ["embed"], prefix="embd-")
 
     def build() -> bytes:
-        vectors = np.concatenate(
-            [vectors_of(service, head, result["embed"], dimensions=dimensions) for result in found.results]
-        )
+        vectors = vectors_of(service, head, found.rows("embed"), dimensions=dimensions)
         shown = b",".join(b'"%b":%b' % (kind.encode(), _as(kind, vectors)) for kind in types)
         billed = {"input_tokens": found.run.num_prompt_tokens}
         rest = {"texts": texts, "meta": {"api_version": {"version": "2"}, "billed_units": billed},

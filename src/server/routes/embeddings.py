@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json as plain_json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from ...model.pooling import PoolHead, PoolTask
 from ...pooled import Floats, as_json, encoded, sparse_entries
@@ -60,11 +63,8 @@ async def _answer(call: Call, body: VectorFields, tasks: Sequence[PoolTask], pre
     found = await pooled(call, body, prompts, params, tasks, prefix=prefix)
     size = sum(array.size for result in found.results for array in result.values())
     if is_octets:
-        form = forms[0]
-        both = zip(found.results, prompts, strict=True)
-        content, entries = await call.sized(
-            size, lambda: _octets([form.rows(result[form.task], prompt) for result, prompt in both], body, form.head)
-        )
+        form, arrays = forms[0], [result[tasks[0]] for result in found.results]
+        content, entries = await call.sized(size, lambda: _octets(form.rows(arrays, prompts), body, form.head))
         if body.encoding_format == "bytes":
             metadata = {"id": found.response_id, "created": int(time.time()), "model": model, "data": entries,
                         "usage": found.usage(service)}  # fmt: skip
@@ -72,15 +72,15 @@ async def _answer(call: Call, body: VectorFields, tasks: Sequence[PoolTask], pre
         await call.answer(content, content_type=OCTETS)
         return
 
-    def value(result: Mapping[str, Floats], prompt: PoolPrompt) -> bytes:
-        values = [form.value(result[form.task], prompt) for form in forms]
-        if len(forms) == 1:
-            return values[0]
-        fields = (b'"%b":%b' % (form.task.encode(), each) for form, each in zip(forms, values, strict=True))
-        return b"{%b}" % b",".join(fields)
-
     def build() -> bytes:
-        shown = [value(result, prompt) for result, prompt in zip(found.results, prompts, strict=True)]
+        columns = [form.values([result[form.task] for result in found.results], prompts) for form in forms]
+        names = [form.task.encode() for form in forms]
+        shown = columns[0]
+        if len(forms) > 1:
+            fields = [
+                [b'"%b":%b' % (name, each) for each in column] for name, column in zip(names, columns, strict=True)
+            ]
+            shown = [b"{%b}" % b",".join(values) for values in zip(*fields, strict=True)]
         return listed(found, model, kind, "embedding" if kind == "embedding" else "data", shown, found.usage(service))
 
     await call.answer(await call.sized(size, build))
@@ -100,22 +100,32 @@ class _Form:
         if head.task == "sparse" and body.is_binary:
             raise unsupported("encoding_format", f" {body.encoding_format!r} for the task `sparse`")
 
-    def rows(self, found: Floats, prompt: PoolPrompt) -> Floats:
-        """The vectors of one text; of a task of tokens only those of step tokens, if the model has such."""
+    def rows(self, found: Sequence[Floats], prompts: Sequence[PoolPrompt]) -> list[Floats]:
+        """The vectors of each text; of a task of tokens only those of step tokens, if the model has such."""
         activates = self._body.use_activation is not False
-        rows = vectors_of(self._service, self.head, found, dimensions=self._dimensions, activates=activates)
+        finish = functools.partial(
+            vectors_of, self._service, self.head, dimensions=self._dimensions, activates=activates
+        )
+        if self.head.modes:  # one for each text: all at once
+            return np.split(finish(np.concatenate(found)), len(found))
+        shown = [finish(each) for each in found]
         step = self._service.need_pooling().step_token
-        return rows if step is None or self.head.modes else rows[[token == step for token in prompt.token_ids]]
+        if step is None:
+            return shown
+        return [
+            rows[[token == step for token in prompt.token_ids]] for rows, prompt in zip(shown, prompts, strict=True)
+        ]
 
-    def value(self, found: Floats, prompt: PoolPrompt) -> bytes:
+    def values(self, found: Sequence[Floats], prompts: Sequence[PoolPrompt]) -> list[bytes]:
         """The same as JSON."""
         if self.task == "sparse":
-            return sparse_of(self._service, self.head, found, prompt.token_ids)
-        rows, body = self.rows(found, prompt), self._body
+            pairs = zip(found, prompts, strict=True)
+            return [sparse_of(self._service, self.head, each, prompt.token_ids) for each, prompt in pairs]
+        rows, body = self.rows(found, prompts), self._body
         if body.is_binary:
-            content = encoded(rows, body.embed_dtype or "float32", body.endianness or "little")
-            return b'"%b"' % base64.b64encode(content)
-        return as_json(rows[0] if self.head.modes else rows)
+            element, endianness = body.embed_dtype or "float32", body.endianness or "little"
+            return [b'"%b"' % base64.b64encode(encoded(each, element, endianness)) for each in rows]
+        return [as_json(each[0] if self.head.modes else each) for each in rows]
 
 
 def listed(found: Pooled, model: str, kind: str, name: str, shown: Sequence[bytes], usage: dict[str, Any]) -> bytes:

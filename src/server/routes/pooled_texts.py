@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 from ...engine.api import EngineRequest, PoolingParams, RequestInputs
 from ...model.pooling import PoolHead, PoolTask
 from ...pooled import Floats, dimensions_problem, results_of
@@ -32,6 +34,10 @@ class Pooled:
     response_id: str
     run: PoolingRun
     results: Sequence[Mapping[str, Floats]]
+
+    def rows(self, task: PoolTask) -> Floats:
+        """The results of a task that has one vector for each text: [texts, elements]."""
+        return np.concatenate([result[task] for result in self.results])
 
     def usage(self, service: Service) -> dict[str, Any]:
         """Token counts of the request, in OpenAI's form."""
@@ -176,7 +182,7 @@ async def pooled(
         raise unsupported("priority", ": this deployment serves in order of arrival; see `scheduler.scheduling_policy`")
     response_id, engine_id = new_ids(prefix, call.request_id or body.request_id, call.unique_id)
     ids = itertools.repeat(engine_id) if len(prompts) == 1 else (f"{engine_id}-{n}" for n in range(len(prompts)))
-    scope, named = call.salted(body.cache_salt), tuple(tasks)
+    scope, named, rank = call.salted(body.cache_salt), tuple(tasks), call.rank
     requests = [
         EngineRequest(
             request_id=request_id,
@@ -184,7 +190,7 @@ async def pooled(
                 prompt.token_ids, PoolingParams(named, prompt.first, prompt.second), scope, adapter=call.adapter
             ),
             priority=body.priority or 0,
-            rank=call.rank,
+            rank=rank,
         )
         for prompt, request_id in zip(prompts, ids, strict=False)
     ]

@@ -78,9 +78,9 @@ async def _in_one_pass(
     else:
         made = await in_thread(service, num_chars, prompts)
     found = await pooled(call, body, made, [each.param for each in documents], ["classify"], prefix=prefix)
-    rows = np.concatenate([result["classify"] for result in found.results])
     activates = options.use_activation is not False
-    return vectors_of(service, head_of(service, "classify"), rows, activates=activates)[:, 0].tolist(), found
+    rows = vectors_of(service, head_of(service, "classify"), found.rows("classify"), activates=activates)
+    return rows[:, 0].tolist(), found
 
 
 async def _as_messages(call: Call, query: Named, document: Named, limits: PoolLimits) -> PoolPrompt:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ... import version
 from ...model.pooling import PoolTask
 from ...pooled import as_json, similarities
@@ -47,11 +45,8 @@ async def embed(call: Call) -> None:
     activates = body.normalize is not False
 
     def build() -> bytes:
-        rows = [
-            vectors_of(call.service, head, each["embed"], dimensions=dimensions, activates=activates)
-            for each in found.results
-        ]
-        return as_json(np.concatenate(rows))
+        rows = vectors_of(call.service, head, found.rows("embed"), dimensions=dimensions, activates=activates)
+        return as_json(rows)
 
     await call.answer(await call.sized(len(found.results) * head.width, build))
 
@@ -106,7 +101,7 @@ async def predict(call: Call) -> None:
         num_chars = sum(map(len, (text for pair in pairs for text in pair)))
         prompts = await in_thread(service, num_chars, lambda: maker.pairs(pairs, limits, params=fields))
     found = await pooled(call, body, prompts, params, ["classify"], prefix="predict-")
-    rows = [vectors_of(service, head, each["classify"], activates=not body.raw_scores)[0] for each in found.results]
+    rows = vectors_of(service, head, found.rows("classify"), activates=not body.raw_scores)
     shown = [ranked_labels(row, labels) for row in rows]
     await call.answer_sized(sum(map(len, shown)), lambda: shown if body.is_batch else shown[0])
 
@@ -124,7 +119,7 @@ async def similarity(call: Call) -> None:
     prefix = prefix_of(service, parameters.prompt_name)
     prompts = await text_prompts(call, texts, cut, params, prefix=prefix)
     found = await pooled(call, body, prompts, params, ["embed"], prefix="similarity-")
-    rows = np.concatenate([vectors_of(call.service, head, each["embed"]) for each in found.results])
+    rows = vectors_of(service, head, found.rows("embed"))
     await call.answer(as_json(similarities(rows[0], rows[1:], "cosine")))
 
 
