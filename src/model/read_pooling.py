@@ -39,7 +39,7 @@ def read_pooling(
     mode, is_late = family.pools, False
     if family.pools_key is not None and (named := config.get(family.pools_key)) is not None:
         is_late = named == _LATE
-        mode = "mean" if is_late else read_mode(named, family.pools_key)
+        mode = "mean" if is_late else _mode(named, family.pools_key)
     if family.makes in ("tokens", "states"):
         dimensions = _dimensions(config, hidden)
         vector = PoolHead(
@@ -70,7 +70,7 @@ def read_pooling(
     return Pooling(heads=(head,), labels=labels, step_token=family.step_token, token_types=token_types)
 
 
-def read_mode(name: Any, key: str) -> PoolMode:
+def _mode(name: Any, key: str) -> PoolMode:
     if not isinstance(name, str) or name not in _MODES:
         raise ModelConfigError(f"`{key}` is {shown(name)}; supported: {', '.join(_MODES)}", "M304")
     return _MODES[name]
