@@ -287,7 +287,8 @@ def _check_rank(file: Path, pair: Pair, rank: int, module: str, config: AdapterC
 
 
 def _check_complete(config: AdapterConfig, file: Path, targets: Targets, deltas: Collection[str]) -> None:
-    """Raise M311 if a module that `target_modules` names has tensors in some layers only: the others have been lost."""
+    """Raise M311 if a module that `target_modules` names has tensors in some layers only, or experts that
+    `target_parameters` names have none in a layer: the others have been lost."""
     for name in config.targets:
         ends = (f".{name}", *(f".{part}" for part in FUSED.get(name.rpartition(".")[2], ())))
         found = [target for target in deltas if f".{target}".endswith(ends)]
@@ -300,3 +301,13 @@ def _check_complete(config: AdapterConfig, file: Path, targets: Targets, deltas:
                         f"`{name}`; write `layers_to_transform` if only some layers were trained",
                         code="M311",
                     )
+    for name in config.parameters:
+        place, _, last = name.rpartition(".")
+        for layer in range(targets.spec.num_layers) if place in ("experts", "mlp.experts") else ():
+            target = f"model.layers.{layer}.mlp.experts.0.{FUSED.get(last, (last,))[0]}"
+            if target in targets.shapes and target not in deltas:
+                raise ModelFilesError(
+                    f"{file}: no tensors of `{target}`, although `target_parameters` in {config.path.name} has "
+                    f"`{name}`",
+                    code="M311",
+                )

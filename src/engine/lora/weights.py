@@ -79,19 +79,20 @@ def _embedding(
     spec: AdapterSpec, places: Places, tensors: AdapterTensors, dtype: torch.dtype, device: torch.device
 ) -> AdaptedRows | None:
     own, factor = spec.embedding, places.multiplier
+    if own is None:
+        return None
+    if places.embedding is None:
+        tensors.check(*((own.a, own.b) if isinstance(own, LowRank) else (own.values,)))
+        return None
     match own:
-        case None:
-            return None
         case LowRank():
             a = tensors.matrix(own.a).T.to(dtype).contiguous()
             b = places.kernels.pack_lora(tensors.matrix(own.b), dtype, own.scale * factor, own.out_features)
-            found = AdaptedRows(a=a.to(device), b=b.to(device))
+            return AdaptedRows(a=a.to(device), b=b.to(device))
         case Replaced():
             rows = (tensors.matrix(own.values).to(dtype) * factor).to(device).contiguous()
             if own.rows is None:
-                found = AdaptedRows(rows)
-            else:
-                ids = torch.tensor(own.rows, dtype=torch.int32, device=device)
-                order = ids.argsort()
-                found = AdaptedRows(rows[order].contiguous(), ids[order].contiguous())
-    return None if places.embedding is None else found
+                return AdaptedRows(rows)
+            ids = torch.tensor(own.rows, dtype=torch.int32, device=device)
+            order = ids.argsort()
+            return AdaptedRows(rows[order].contiguous(), ids[order].contiguous())
